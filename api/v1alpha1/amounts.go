@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Amounts of a share. Each is a type of its own so that percent, MiB and counts
+// cannot be mixed; arithmetic that could leave the range is checked.
+
+// Percent is a whole percent of one GPU: 100 is one whole GPU, a container's
+// total over several GPUs may be more.
+// +kubebuilder:validation:Minimum=0
+type Percent int32
+
+// MiB is memory in units of 1,048,576 bytes.
+// +kubebuilder:validation:Minimum=0
+type MiB int64
+
+// DeviceCount is a number of GPUs.
+// +kubebuilder:validation:Minimum=0
+type DeviceCount int32
+
+// WholeGPU is all of one GPU's compute or memory.
+const WholeGPU Percent = 100
+
+const (
+	maxPercent = WholeGPU * MaxDevices
+	// maxMiB keeps bytes within an int64: 8 EiB.
+	maxMiB = MiB(math.MaxInt64 >> 20)
+)
+
+// ErrRange is wrapped by every error about an amount out of its range.
+var ErrRange = errors.New("out of range")
+
+// ParsePercent reads a decimal integer of 1 to 100 × MaxDevices.
+func ParsePercent(s string) (Percent, error) {
+	n, err := parse(s, int64(maxPercent), "percent")
+	return Percent(n), err
+}
+
+// ParseMiB reads a decimal integer of 1 or more.
+func ParseMiB(s string) (MiB, error) {
+	n, err := parse(s, int64(maxMiB), "MiB")
+	return MiB(n), err
+}
+
+// ParseDeviceCount reads a decimal integer of 1 to MaxDevices.
+func ParseDeviceCount(s string) (DeviceCount, error) {
+	n, err := parse(s, MaxDevices, "GPUs")
+	return DeviceCount(n), err
+}
+
+// parse accepts only the canonical form: digits, no sign, no leading zero. Two
+// spellings of one amount would make two documents that differ and mean the same.
+func parse(s string, highest int64, unit string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != s {
+		return 0, fmt.Errorf("%q is not a whole number of %s", s, unit)
+	}
+	if n < 1 || n > highest {
+		return 0, fmt.Errorf("%s %s: %w: from 1 to %d", s, unit, ErrRange, highest)
+	}
+	return n, nil
+}
+
+// Add is p + q.
+func (p Percent) Add(q Percent) (Percent, error) {
+	n := int64(p) + int64(q)
+	if n < 0 || n > math.MaxInt32 {
+		return 0, fmt.Errorf("%d + %d percent: %w", p, q, ErrRange)
+	}
+	return Percent(n), nil
+}
+
+// Sub is p - q; the difference must not be negative.
+func (p Percent) Sub(q Percent) (Percent, error) {
+	if q < 0 || q > p {
+		return 0, fmt.Errorf("%d - %d percent: %w", p, q, ErrRange)
+	}
+	return p - q, nil
+}
+
+// Split is the share of each of n GPUs; p must divide evenly.
+func (p Percent) Split(n DeviceCount) (Percent, error) {
+	if n < 1 || int64(p)%int64(n) != 0 {
+		return 0, fmt.Errorf("%d percent over %d GPUs is not a whole number: %w", p, n, ErrRange)
+	}
+	return p / Percent(n), nil
+}
+
+// GPUs is the least number of GPUs that can hold p: p / 100, rounded up, at
+// least 1.
+func (p Percent) GPUs() DeviceCount {
+	return DeviceCount(max(1, (int64(p)+99)/100))
+}
+
+// Of is p percent of total, rounded down to a whole MiB. p is 0 to 100.
+func (p Percent) Of(total MiB) (MiB, error) {
+	if p < 0 || p > WholeGPU || total < 0 || total > maxMiB {
+		return 0, fmt.Errorf("%d percent of %d MiB: %w", p, total, ErrRange)
+	}
+	// Split total so that the product cannot overflow.
+	return total/100*MiB(p) + total%100*MiB(p)/100, nil
+}
+
+// Add is m + n.
+func (m MiB) Add(n MiB) (MiB, error) {
+	if m < 0 || n < 0 || m > maxMiB-n {
+		return 0, fmt.Errorf("%d + %d MiB: %w", m, n, ErrRange)
+	}
+	return m + n, nil
+}
+
+// Sub is m - n; the difference must not be negative.
+func (m MiB) Sub(n MiB) (MiB, error) {
+	if n < 0 || n > m {
+		return 0, fmt.Errorf("%d - %d MiB: %w", m, n, ErrRange)
+	}
+	return m - n, nil
+}
+
+// Split is the share of each of n GPUs; m must divide evenly.
+func (m MiB) Split(n DeviceCount) (MiB, error) {
+	if n < 1 || int64(m)%int64(n) != 0 {
+		return 0, fmt.Errorf("%d MiB over %d GPUs is not a whole number: %w", m, n, ErrRange)
+	}
+	return m / MiB(n), nil
+}
+
+// Bytes is m in bytes. m must be in range, as every parsed or decoded MiB is.
+func (m MiB) Bytes() uint64 { return uint64(m) << 20 }
+
+// MiBFromBytes is n bytes in whole MiB, rounded down: never promise what the
+// device does not have.
+func MiBFromBytes(n uint64) MiB { return MiB(n >> 20) }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Mode is how a share is enforced.
+type Mode string
+
+const (
+	// ModeAuto takes the strongest that the node and the request allow.
+	ModeAuto Mode = "auto"
+	// ModeLimiter enforces by libvgpu inside the container: cooperative.
+	ModeLimiter Mode = "limiter"
+	// ModeMPS is a partition of NVIDIA MPS. Not available in this release.
+	ModeMPS Mode = "mps"
+	// ModeMIG is a hardware partition. Not available in this release.
+	ModeMIG Mode = "mig"
+	// ModeExclusive gives whole devices.
+	ModeExclusive Mode = "exclusive"
+)
+
+// Placeable tells whether a slice can be in that mode in this release.
+func (m Mode) Placeable() bool { return m == ModeLimiter || m == ModeExclusive }
+
+// ParseMode reads the value of AnnotationMode; empty is auto.
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(s); m {
+	case "":
+		return ModeAuto, nil
+	case ModeAuto, ModeLimiter, ModeExclusive:
+		return m, nil
+	case ModeMPS, ModeMIG:
+		return "", fmt.Errorf("%q is not available in this release: use auto, limiter or exclusive", s)
+	default:
+		return "", fmt.Errorf("%q is unknown: use auto, limiter or exclusive", s)
+	}
+}
+
+// Policy is how nodes and devices are preferred.
+type Policy string
+
+const (
+	// PolicyPack fills devices that are in use first.
+	PolicyPack Policy = "pack"
+	// PolicySpread takes the emptiest device first.
+	PolicySpread Policy = "spread"
+)
+
+// ParsePolicy reads the value of AnnotationPolicy; empty is pack.
+func ParsePolicy(s string) (Policy, error) {
+	switch p := Policy(s); p {
+	case "":
+		return PolicyPack, nil
+	case PolicyPack, PolicySpread:
+		return p, nil
+	default:
+		return "", fmt.Errorf("%q is unknown: use pack or spread", s)
+	}
+}
+
+// AllowList restricts a pod to some devices: by model (AnnotationGPUModel) or by
+// UUID (AnnotationGPUUUID). The zero value allows everything.
+// +kubebuilder:object:generate=false
+type AllowList struct {
+	only, not []string
+}
+
+// ParseAllowList reads a comma-separated list in which `!` negates an item.
+func ParseAllowList(s string) (AllowList, error) {
+	var l AllowList
+	if s == "" {
+		return l, nil
+	}
+	for _, item := range strings.Split(s, ",") {
+		item = strings.TrimSpace(item)
+		name, negated := strings.CutPrefix(item, "!")
+		name = strings.TrimSpace(name)
+		switch {
+		case len(words(name)) == 0:
+			return AllowList{}, fmt.Errorf("%q has an empty item: write names separated by commas", s)
+		case negated:
+			l.not = append(l.not, name)
+		default:
+			l.only = append(l.only, name)
+		}
+	}
+	return l, nil
+}
+
+// Allows tells whether a device of that name (model or UUID) may be used. An
+// item matches when its words appear one after the other in the name, whatever
+// their case: "A100" matches "NVIDIA A100-SXM4-80GB" and "A10" does not.
+func (l AllowList) Allows(name string) bool {
+	for _, item := range l.not {
+		if containsWords(name, item) {
+			return false
+		}
+	}
+	for _, item := range l.only {
+		if containsWords(name, item) {
+			return true
+		}
+	}
+	return len(l.only) == 0
+}
+
+// Any tells whether the list restricts anything.
+func (l AllowList) Any() bool { return len(l.only)+len(l.not) > 0 }
+
+func words(s string) []string {
+	return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+		return r == ' ' || r == '-' || r == '_' || r == '/'
+	})
+}
+
+func containsWords(name, item string) bool {
+	have, want := words(name), words(item)
+	for i := 0; i+len(want) <= len(have); i++ {
+		match := true
+		for j := range want {
+			if have[i+j] != want[j] {
+				match = false
+				break
+			}
+		}
+		if match {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Group and Version of the API. Prefix is what every name of ours starts with:
+// a pod that does not contain it is not ours.
+const (
+	Group   = "vernier.dev"
+	Version = "v1alpha1"
+	Prefix  = Group + "/"
+)
+
+// SystemNamespace is where the webhook, the allocator and the node agent live.
+// The admission policies name their service accounts, so it is fixed.
+const SystemNamespace = "vernier-system"
+
+// Service accounts of the parts, all in SystemNamespace.
+const (
+	WebhookServiceAccount   = "vernier-webhook"
+	AllocatorServiceAccount = "vernier-allocator"
+	NodeServiceAccount      = "vernier-node"
+)
+
+// Extended resources that a container may ask for, as limits. Integers. All are
+// totals of the container, spread evenly over its GPUs.
+const (
+	// ResourceCore is percent of one GPU's compute.
+	ResourceCore corev1.ResourceName = Prefix + "gpu-core"
+	// ResourceMemPercent is percent of one GPU's memory.
+	ResourceMemPercent corev1.ResourceName = Prefix + "gpu-mem"
+	// ResourceMemMiB is memory in MiB; it excludes ResourceMemPercent.
+	ResourceMemMiB corev1.ResourceName = Prefix + "gpu-mem-mib"
+	// ResourceGPUs is the number of distinct GPUs that the share is spread over.
+	ResourceGPUs corev1.ResourceName = Prefix + "gpu"
+)
+
+// Resources lists every extended resource of ours.
+var Resources = []corev1.ResourceName{ResourceCore, ResourceMemPercent, ResourceMemMiB, ResourceGPUs}
+
+// Annotations that a user may set on a pod.
+const (
+	AnnotationMode     = Prefix + "mode"
+	AnnotationPolicy   = Prefix + "policy"
+	AnnotationTopology = Prefix + "topology"
+	AnnotationQoS      = Prefix + "qos"
+	AnnotationGPUModel = Prefix + "gpu-model"
+	AnnotationGPUUUID  = Prefix + "gpu-uuid"
+)
+
+// Annotations that only the system writes.
+const (
+	// AnnotationShares holds a Shares document. The webhook writes it.
+	AnnotationShares = Prefix + "shares"
+	// AnnotationPlacement holds a Placement document. The allocator writes it.
+	AnnotationPlacement = Prefix + "placement"
+)
+
+// Annotations of others that guard a slice.
+const (
+	// AnnotationRequiredPlugins makes containerd's default validator refuse a
+	// pod's containers while one of the NRI plugins that it lists is not
+	// connected. Its value is a YAML list of plugin names.
+	AnnotationRequiredPlugins = "required-plugins.noderesource.dev/pod"
+	// RequiredPluginsPrefix is shared by all forms of that annotation.
+	RequiredPluginsPrefix = "required-plugins.noderesource.dev/"
+	// AnnotationNVIDIACDIPrefix is what NVIDIA's own NRI plugin obeys: it
+	// injects any CDI device that a pod names, past every slice.
+	AnnotationNVIDIACDIPrefix = "nvidia.cdi.k8s.io"
+	// AnnotationCDIPrefix is the runtime's own CDI annotation.
+	AnnotationCDIPrefix = "cdi.k8s.io/"
+)
+
+// Gate is the scheduling gate that holds a pod until it is placed.
+const Gate = Prefix + "placement"
+
+// LabelInject on a namespace, with value LabelInjectEnabled, lets the webhook in.
+const (
+	LabelInject        = Prefix + "inject"
+	LabelInjectEnabled = "enabled"
+)
+
+// LabelGPUNode on a node, with value LabelGPUNodeTrue, is where the DaemonSet
+// of the node agent runs.
+const (
+	LabelGPUNode     = Prefix + "gpu-node"
+	LabelGPUNodeTrue = "true"
+)
+
+// NRI identity of the node agent.
+const (
+	NRIPluginName  = "vernier"
+	NRIPluginIndex = "10"
+)
+
+// RequiredPluginsValue is what the webhook writes as AnnotationRequiredPlugins.
+const RequiredPluginsValue = `["` + NRIPluginName + `"]`
+
+// CDI vendor and class of the devices that the node agent injects: a device is
+// named vernier.dev/gpu=<UUID>.
+const (
+	CDIVendor = Group
+	CDIClass  = "gpu"
+	CDIKind   = CDIVendor + "/" + CDIClass
+)
+
+// Environment of a container with a slice.
+const (
+	// EnvSlice marks a container that the node agent has prepared; its value is
+	// the pod's UID. Its absence on a running container that has a slice means
+	// that the container started without us.
+	EnvSlice = "VERNIER_SLICE"
+	// EnvVisibleDevices is what NVIDIA's runtimes read; "void" gives nothing.
+	EnvVisibleDevices     = "NVIDIA_VISIBLE_DEVICES"
+	EnvVisibleDevicesVoid = "void"
+)
+
+// Bounds.
+const (
+	// MaxDevices bounds the devices of a node and of a container.
+	MaxDevices = 32
+	// MaxSlicesPerDevice bounds the slices of a device; with MaxDevices it keeps
+	// the rules of the CRD within the API server's cost budget.
+	MaxSlicesPerDevice = 256
+)

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// SliceLedger is the book of one GPU node: what has been granted on each of its
+// devices (spec, written by the allocator by compare-and-swap) and what the node
+// sees and did (status, written by the node agent). It is named after the node.
+//
+// The rules below are the last line of defence: whoever writes the spec, the API
+// server refuses slices that add up to more than their device.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=sl,categories=vernier
+// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.devices`
+// +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.summary.models`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type SliceLedger struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what has been granted.
+	// +optional
+	Spec SliceLedgerSpec `json:"spec,omitempty"`
+	// Status is what the node sees and did.
+	// +optional
+	Status SliceLedgerStatus `json:"status,omitempty"`
+}
+
+// SliceLedgerList is a list of ledgers.
+// +kubebuilder:object:root=true
+type SliceLedgerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SliceLedger `json:"items"`
+}
+
+// SliceLedgerSpec is what has been granted on a node.
+type SliceLedgerSpec struct {
+	// Devices that have or had slices, one entry a device.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(d, self.exists_one(e, e.uuid == d.uuid))",message="a device may be listed once only"
+	// +optional
+	Devices []DeviceLedger `json:"devices,omitempty"`
+}
+
+// DeviceLedger is what has been granted on one device.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
+type DeviceLedger struct {
+	// UUID of the device, as NVML gives it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	UUID string `json:"uuid"`
+	// Core is the device's compute in percent.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Core Percent `json:"core"`
+	// Mem is the device's memory in MiB.
+	// +kubebuilder:validation:Minimum=1
+	Mem MiB `json:"mem"`
+	// Slices granted on the device.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Slices []Slice `json:"slices,omitempty"`
+}
+
+// Slice is one container's part of one device. Entries are slim: object size
+// bounds how many grants a second the API server takes.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.reuseCore) || self.reuseCore <= self.core",message="reuseCore is more than core"
+// +kubebuilder:validation:XValidation:rule="!has(self.reuseMem) || self.reuseMem <= self.mem",message="reuseMem is more than mem"
+type Slice struct {
+	// Pod is the UID of the pod.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Pod types.UID `json:"pod"`
+	// Owner is the pod's namespace/name, for people and for the look-up that
+	// proves a pod gone.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=317
+	Owner string `json:"owner"`
+	// Ctr is the container's name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Ctr string `json:"ctr"`
+	// Core is percent of the device's compute; 0 is no quota.
+	// +kubebuilder:validation:Maximum=100
+	Core Percent `json:"core"`
+	// Mem is memory in MiB.
+	// +kubebuilder:validation:Minimum=1
+	Mem MiB `json:"mem"`
+	// ReuseCore is the part of Core that other slices of the same pod on this
+	// device already count, because they never run at the same time: init
+	// containers run before the containers.
+	// +optional
+	ReuseCore Percent `json:"reuseCore,omitempty"`
+	// ReuseMem is the same for memory.
+	// +optional
+	ReuseMem MiB `json:"reuseMem,omitempty"`
+	// Mode in which the slice is to be enforced. Empty is limiter.
+	// +kubebuilder:validation:Enum=limiter;exclusive
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
+}
+
+// EffectiveMode is the slice's mode, with the default applied.
+func (s *Slice) EffectiveMode() Mode {
+	if s.Mode == "" {
+		return ModeLimiter
+	}
+	return s.Mode
+}
+
+// SliceLedgerStatus is what the node sees and did.
+type SliceLedgerStatus struct {
+	// ObservedGeneration is the spec that the node agent last acted on.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Driver of the node.
+	// +optional
+	Driver DriverStatus `json:"driver,omitempty"`
+	// Summary for tables.
+	// +optional
+	Summary SummaryStatus `json:"summary,omitempty"`
+	// Devices in NVML's order.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Devices []DeviceStatus `json:"devices,omitempty"`
+	// Slices that are attached to a container, with the guarantee in force.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8192
+	// +optional
+	Slices []SliceStatus `json:"slices,omitempty"`
+	// Released are UIDs of pods whose containers are gone from this node and
+	// will never be started by it again: the allocator may take their slices
+	// back. An entry goes once no slice of the pod is in the spec.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8192
+	// +optional
+	Released []types.UID `json:"released,omitempty"`
+	// Conditions of the node agent: Ready.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ConditionReady is true while the node agent sees its devices and is connected
+// to containerd. While it is not, no slice is granted on the node.
+const ConditionReady = "Ready"
+
+// DriverStatus says what the node's driver is and can do.
+type DriverStatus struct {
+	// Version of the kernel driver, such as 570.86.15.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// NVML is the library's version.
+	// +optional
+	NVML string `json:"nvml,omitempty"`
+	// CUDA is the highest CUDA version that the driver serves, such as 13.4.
+	// +optional
+	CUDA string `json:"cuda,omitempty"`
+	// MemoryLimits is true when the driver can hold a container to a memory
+	// limit by its cgroup.
+	// +optional
+	MemoryLimits bool `json:"memoryLimits,omitempty"`
+	// MemoryLimitsReason says why not.
+	// +optional
+	MemoryLimitsReason string `json:"memoryLimitsReason,omitempty"`
+}
+
+// SummaryStatus is what `kubectl get sliceledgers` shows.
+type SummaryStatus struct {
+	// Devices is the number of devices.
+	// +optional
+	Devices DeviceCount `json:"devices,omitempty"`
+	// Models, without repetition, separated by commas.
+	// +optional
+	Models string `json:"models,omitempty"`
+}
+
+// DeviceStatus is one device as NVML shows it.
+type DeviceStatus struct {
+	// UUID as NVML gives it.
+	UUID string `json:"uuid"`
+	// Index in NVML's order. It may change with a restart of the driver.
+	Index int32 `json:"index"`
+	// Minor is N of /dev/nvidiaN.
+	Minor int32 `json:"minor"`
+	// Model is the device's name.
+	Model string `json:"model"`
+	// Mem is its memory in MiB, rounded down.
+	Mem MiB `json:"mem"`
+	// PCI is its bus id.
+	// +optional
+	PCI string `json:"pci,omitempty"`
+	// NUMA is its NUMA node; absent where it has none.
+	// +optional
+	NUMA *int32 `json:"numa,omitempty"`
+	// MIG is unsupported, disabled or enabled.
+	// +kubebuilder:validation:Enum=unsupported;disabled;enabled
+	// +optional
+	MIG MIGState `json:"mig,omitempty"`
+	// Healthy is false after a critical error; Reason says which.
+	Healthy bool `json:"healthy"`
+	// Reason of ill health, in words.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+}
+
+// MIGState is what a device can do with MIG, and whether it is on.
+type MIGState string
+
+// States of MIG.
+const (
+	MIGUnsupported MIGState = "unsupported"
+	MIGDisabled    MIGState = "disabled"
+	MIGEnabled     MIGState = "enabled"
+)
+
+// Guarantee says what holds one side of a share.
+type Guarantee string
+
+// Guarantees, strongest first.
+const (
+	// GuaranteeDevice: the container has the whole device.
+	GuaranteeDevice Guarantee = "device"
+	// GuaranteeDriver: the driver refuses more; nothing in the container can
+	// change that.
+	GuaranteeDriver Guarantee = "driver"
+	// GuaranteeCooperative: libvgpu in the container's processes refuses more. A
+	// program that goes out of its way can evade it.
+	GuaranteeCooperative Guarantee = "cooperative"
+	// GuaranteeNone: the side is not limited, as compute of a share without
+	// gpu-core.
+	GuaranteeNone Guarantee = "none"
+)
+
+// SliceStatus is a slice in use and the guarantee that is really in force.
+type SliceStatus struct {
+	// Pod is the UID of the pod.
+	Pod types.UID `json:"pod"`
+	// Ctr is the container's name.
+	Ctr string `json:"ctr"`
+	// UUID of the device.
+	UUID string `json:"uuid"`
+	// Container is the runtime's id of the container.
+	Container string `json:"container"`
+	// Mode in force.
+	Mode Mode `json:"mode"`
+	// Memory is what holds the memory side.
+	Memory Guarantee `json:"memory"`
+	// Compute is what holds the compute side.
+	Compute Guarantee `json:"compute"`
+	// Note says why nothing stronger is in force.
+	// +optional
+	Note string `json:"note,omitempty"`
+}
