@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make demo   pods sharing simulated GPUs on a real Kubernetes node
+# make test   everything that CI runs
+# make help   the rest
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+BIN     := $(CURDIR)/bin
+GOFLAGS := -trimpath -buildvcs=false
+export GOFLAGS GOTOOLCHAIN := local
+export VERNIER_BIN := $(BIN)
+
+# The node agent is the only part that links NVML and so the only one with cgo.
+PURE := vernier-webhook vernier-allocator kubectl-vernier
+# go-nvml declares NVML's deprecated functions; its warnings are not ours.
+CGO  := CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
+TEST := $(CGO) go test -count=1
+
+.PHONY: help
+help: ## show the targets
+	@awk -F':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: go-build c-build ## build every binary and library into bin/
+
+.PHONY: go-build
+go-build:
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 go build -o $(BIN)/ $(addprefix ./cmd/,$(PURE)) ./test/cluster/cmd/vernier-cluster
+	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node
+
+.PHONY: c-build
+c-build:
+	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
+	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
+
+.PHONY: deps
+deps: ## install the Debian packages that are missing (needs root)
+	@test/deps.sh
+
+.PHONY: tools
+tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd, runc, CNI
+	@go run ./test/cluster/cmd/vernier-cluster assets >/dev/null
+
+.PHONY: test
+test: deps lint tools build ## all tests: lint, unit, API server, real cluster (35 minutes cold, 10 warm)
+	@KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -tags envtest ./...
+	@$(MAKE) --no-print-directory test-e2e
+
+.PHONY: test-unit
+test-unit: c-build ## tests that need neither root nor a cluster
+	$(TEST) ./...
+
+.PHONY: test-e2e
+test-e2e: deps tools build ## tests on a real cluster, with simulated GPUs (needs root)
+	$(TEST) -tags e2e -p 1 -timeout 25m ./test/cluster/... ./test/e2e/...
+
+.PHONY: test-gpu
+test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the card
+	$(TEST) -v -tags gpu ./test/gpu/...
+
+.PHONY: bench
+bench: build ## benchmarks, each beside its comparison
+	$(CGO) go test -run '^$$' -bench . -benchmem ./webhook/... ./allocator/... ./nri-plugin/...
+	$(MAKE) --no-print-directory -C vgpu-limiter bench OUT=$(BIN)
+
+.PHONY: bench-e2e
+bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
+	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 1x -timeout 20m ./test/bench/...
+
+.PHONY: demo
+demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs root)
+	@test/demo/run.sh
+
+.PHONY: generate
+generate: ## CRD and deepcopy from api/
+	go tool controller-gen object paths=./api/...
+	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/crds
+
+.PHONY: lint
+lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
+	$(CGO) go vet -tags envtest,e2e,gpu ./...
+	$(CGO) go tool staticcheck -tags envtest,e2e,gpu ./...
+	shellcheck $$(git ls-files '*.sh') .ci/run
+	@test/generated.sh
+
+.PHONY: clean
+clean: ## remove bin/
+	rm -rf $(BIN)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Fails when `make generate` would change a file.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+go tool controller-gen crd paths=./api/... output:crd:dir="$scratch"
+go tool controller-gen object paths=./api/... output:object:dir="$scratch"
+
+stale=0
+diff -u deploy/crds "$scratch" --exclude='*.go' >&2 || stale=1
+diff -u api/v1alpha1/zz_generated.deepcopy.go "$scratch/zz_generated.deepcopy.go" >&2 || stale=1
+if [ "$stale" -ne 0 ]; then
+    echo "generated files are not current. remedy: make generate" >&2
+    exit 1
+fi
