@@ -14,7 +14,7 @@ ENV GOFLAGS="-trimpath -buildvcs=false"
 RUN CGO_ENABLED=0 go build -o /out/ ./cmd/vernier-webhook ./cmd/vernier-allocator ./cmd/kubectl-vernier
 # The hook that the CDI specs name comes from NVIDIA's toolkit, at our version.
 RUN CGO_ENABLED=1 CGO_CFLAGS="-O2 -Wno-deprecated-declarations" go build -o /out/ ./cmd/vernier-node \
- && CGO_ENABLED=0 go build -o /out/ github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+    github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 # Debian 10's glibc, 2.28, is the oldest that tenants' images may have; the
 # library's own tests check the versions of its symbols.
 RUN make -C vgpu-limiter OUT=/out

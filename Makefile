@@ -30,7 +30,7 @@ build: go-build c-build ## build every binary and library into bin/
 go-build:
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -o $(BIN)/ $(addprefix ./cmd/,$(PURE)) ./test/cluster/cmd/vernier-cluster
-	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node
+	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 
 .PHONY: c-build
 c-build:
