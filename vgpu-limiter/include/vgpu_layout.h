@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two files that a container's processes share with the node agent. This
+// header is their only definition in C; vgpu-limiter/layout is its Go twin, and
+// a test there compares every size and offset below.
+//
+//   limits    written once by the node agent, mounted read-only: what is allowed.
+//   counters  created by the node agent, mounted read-write: what is in use.
+//
+// Both are little-endian, fixed in size, and refused as a whole unless magic,
+// version and size (and, for limits, the checksum) are right.
+//
+// Invariants of the counters:
+//   1. A slot belongs to the process that holds the POSIX lock on the byte of
+//      the file whose offset is the slot's index. Only the holder changes
+//      `state`, `pid` and `start_time`. Slots never move.
+//   2. `device.memory` is never less than the sum of what live slots hold. The
+//      excess is what died with its owner, and any process may take it off
+//      again (charge.c).
+//   3. No word here is a lock: a process that dies anywhere blocks nobody.
+
+#ifndef VGPU_LAYOUT_H
+#define VGPU_LAYOUT_H
+
+#include <stdint.h>
+
+#define VGPU_MAX_DEVICES 16     // devices of one container
+#define VGPU_SLOTS 1024         // processes of one container that use CUDA at a time
+#define VGPU_CONTAINER_BYTES 128 // container identity, NUL-terminated
+#define VGPU_UUID_BYTES 16
+
+#define VGPU_LIMITS_MAGIC UINT64_C(0x314d494c55504756)   // "VGPULIM1"
+#define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
+#define VGPU_LIMITS_VERSION 1u
+#define VGPU_COUNTERS_VERSION 1u
+
+struct vgpu_limits_device {
+    uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
+    uint64_t memory_bytes;         // at least 1
+    uint32_t core_percent;         // 1..100; 0 = no compute quota
+    uint32_t reserved;             // 0
+};
+
+struct vgpu_limits {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size;     // of the whole file, bytes
+    uint64_t checksum; // FNV-1a 64 of the whole file with this field zero
+    uint32_t device_count;
+    uint32_t reserved; // 0
+    char container[VGPU_CONTAINER_BYTES];
+    struct vgpu_limits_device device[VGPU_MAX_DEVICES]; // unused ones all zero
+};
+
+// Everything below is changed by atomic operations only, once it is shared.
+// All words count up from zero; a new file is zero but for the header.
+
+struct vgpu_counters_device {
+    // Bytes charged to the container: bits 0..47. Bits 48..63 count the
+    // corrections that took dead owners' bytes off.
+    uint64_t memory;
+    uint64_t memory_refusals; // allocations refused for want of memory
+    uint64_t pad0[6];
+    // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
+    // off at its quota; a launch may start while it lies less than one burst
+    // ahead of now.
+    uint64_t paid_until;
+    uint64_t busy_ns;      // device time charged
+    uint64_t throttled_ns; // time that launches waited for the quota
+    uint64_t launches;     // launches measured (none without a quota)
+    uint64_t pad1[4];
+};
+
+struct vgpu_counters_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; // of the whole file, bytes
+    uint32_t device_count; // same devices, same order as in limits
+    uint32_t slot_count;   // VGPU_SLOTS
+    uint32_t slots_used;   // slots at or above this index were never claimed
+    uint32_t reserved;
+    uint64_t pad[4];
+    struct vgpu_counters_device device[VGPU_MAX_DEVICES];
+    uint8_t pad_page[1984];
+};
+
+struct vgpu_slot_device {
+    uint64_t begun; // charges begun
+    uint64_t held;  // bytes held: bits 0..47; charges ended, modulo 2^16: bits 48..63
+};
+
+struct vgpu_slot {
+    uint64_t state;      // generation * 2 + (1 when claimed)
+    uint64_t start_time; // field 22 of /proc/PID/stat, 0 where unreadable
+    int32_t pid;         // in the process's own PID namespace
+    uint32_t reserved;
+    uint64_t pad[5];
+    struct vgpu_slot_device device[VGPU_MAX_DEVICES];
+};
+
+struct vgpu_counters {
+    struct vgpu_counters_header header;
+    struct vgpu_slot slot[VGPU_SLOTS];
+};
+
+#define VGPU_BYTES_MASK ((UINT64_C(1) << 48) - 1)
+#define VGPU_HIGH_ONE (UINT64_C(1) << 48)
+
+_Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
+_Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
+_Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
+_Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
+
+#endif

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestMatchesC compiles a C program that prints what the compiler makes of
+// vgpu_layout.h, and compares it with this package's constants.
+func TestMatchesC(t *testing.T) {
+	table := []struct {
+		c    string
+		want int64
+	}{
+		{"VGPU_MAX_DEVICES", MaxDevices},
+		{"VGPU_SLOTS", MaxProcesses},
+		{"VGPU_LIMITS_MAGIC", limitsMagic},
+		{"VGPU_LIMITS_VERSION", limitsVersion},
+		{"VGPU_COUNTERS_MAGIC", countersMagic},
+		{"VGPU_COUNTERS_VERSION", countersVersion},
+		{"VGPU_CONTAINER_BYTES", containerBytes},
+		{"VGPU_UUID_BYTES", uuidBytes},
+		{"VGPU_BYTES_MASK", bytesMask},
+		{"sizeof(struct vgpu_limits)", limitsSize},
+		{"offsetof(struct vgpu_limits, magic)", 0},
+		{"offsetof(struct vgpu_limits, version)", limitsVersionOff},
+		{"offsetof(struct vgpu_limits, size)", limitsSizeOff},
+		{"offsetof(struct vgpu_limits, checksum)", limitsChecksumOff},
+		{"offsetof(struct vgpu_limits, device_count)", limitsCountOff},
+		{"offsetof(struct vgpu_limits, reserved)", limitsReservedOff},
+		{"offsetof(struct vgpu_limits, container)", limitsContainerOff},
+		{"offsetof(struct vgpu_limits, device)", limitsDevicesOff},
+		{"sizeof(struct vgpu_limits_device)", limitsDeviceSize},
+		{"offsetof(struct vgpu_limits_device, uuid)", 0},
+		{"offsetof(struct vgpu_limits_device, memory_bytes)", limitsMemoryOff},
+		{"offsetof(struct vgpu_limits_device, core_percent)", limitsCoreOff},
+		{"offsetof(struct vgpu_limits_device, reserved)", limitsDevResOff},
+		{"sizeof(struct vgpu_counters)", countersSize},
+		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
+		{"offsetof(struct vgpu_counters_header, size)", countersSizeOff},
+		{"offsetof(struct vgpu_counters_header, device_count)", countersDevsOff},
+		{"offsetof(struct vgpu_counters_header, slot_count)", countersSlotsOff},
+		{"offsetof(struct vgpu_counters_header, slots_used)", countersUsedOff},
+		{"offsetof(struct vgpu_counters_header, device)", countersDevicesOff},
+		{"sizeof(struct vgpu_counters_device)", countersDeviceSize},
+		{"offsetof(struct vgpu_counters_device, memory_refusals)", devRefusalsOff},
+		{"offsetof(struct vgpu_counters_device, busy_ns)", devBusyOff},
+		{"offsetof(struct vgpu_counters_device, throttled_ns)", devThrottledOff},
+		{"offsetof(struct vgpu_counters_device, launches)", devLaunchesOff},
+		{"offsetof(struct vgpu_counters, slot)", slotsOff},
+		{"sizeof(struct vgpu_slot)", slotSize},
+		{"offsetof(struct vgpu_slot, state)", slotStateOff},
+		{"offsetof(struct vgpu_slot, pid)", slotPIDOff},
+		{"offsetof(struct vgpu_slot, device)", slotDevicesOff},
+		{"sizeof(struct vgpu_slot_device)", slotDeviceSize},
+		{"offsetof(struct vgpu_slot_device, held)", slotHeldOff},
+	}
+	var source strings.Builder
+	source.WriteString("#include \"vgpu_layout.h\"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n")
+	for _, row := range table {
+		fmt.Fprintf(&source, "printf(\"%%lld\\n\", (long long)(%s));\n", row.c)
+	}
+	source.WriteString("return 0; }\n")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "abi.c"), []byte(source.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("gcc", "-std=c11", "-I../include", "-o", filepath.Join(dir, "abi"), filepath.Join(dir, "abi.c"))
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := exec.Command(filepath.Join(dir, "abi")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(out))
+	if len(lines) != len(table) {
+		t.Fatalf("%d values, want %d", len(lines), len(table))
+	}
+	for i, row := range table {
+		if lines[i] != fmt.Sprint(row.want) {
+			t.Errorf("%s is %s in C and %d in Go", row.c, lines[i], row.want)
+		}
+	}
+}

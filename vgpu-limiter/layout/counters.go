@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is what a container's processes have written into their counters. It is
+// read word by word while they run on: each figure is true, their sums may be
+// apart by the calls that ran meanwhile. It is the tenants' word: good for
+// views, never for a decision about anybody else.
+type Usage struct {
+	Devices   []DeviceUsage  // in the order of the limits
+	Processes []ProcessUsage // by slot
+}
+
+// DeviceUsage is a container's use of one device.
+type DeviceUsage struct {
+	UsedBytes      uint64        // held by live processes
+	MemoryRefusals uint64        // allocations refused for want of memory
+	Busy           time.Duration // device time charged (none without a quota)
+	Throttled      time.Duration // time that launches waited for the quota
+	Launches       uint64        // launches measured (none without a quota)
+}
+
+// ProcessUsage is one process that uses CUDA.
+type ProcessUsage struct {
+	Slot int
+	// PID is the process's number in its own PID namespace, as it says.
+	PID int
+	// HostPID is its number in the reader's PID namespace, as the kernel says;
+	// 0 where the reader's namespace doesn't see it.
+	HostPID int
+	// UsedBytes per device.
+	UsedBytes []uint64
+}
+
+// CreateCounters puts counters for n devices, all zero and writable by every
+// user, in place of whatever is at path. Processes of an earlier container go
+// on with the file that they have.
+func CreateCounters(path string, n int) error {
+	if n < 1 || n > MaxDevices {
+		return fmt.Errorf("%d devices: a container has 1 to %d", n, MaxDevices)
+	}
+	le := binary.LittleEndian
+	header := make([]byte, countersDevicesOff)
+	le.PutUint64(header, countersMagic)
+	le.PutUint32(header[countersVersionOff:], countersVersion)
+	le.PutUint32(header[countersSizeOff:], countersSize)
+	le.PutUint32(header[countersDevsOff:], uint32(n))
+	le.PutUint32(header[countersSlotsOff:], MaxProcesses)
+	return replaceFile(path, header, countersSize, 0o666)
+}
+
+// ReadUsage reads the counters at path. A process that has died no longer
+// counts, whether or not another one has cleared its slot. Nor does one that
+// has closed a file descriptor that isn't its own, the library's: its limit
+// holds on, only this view loses it.
+func ReadUsage(path string) (Usage, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, countersSize+1))
+	if err != nil {
+		return Usage{}, err
+	}
+	u, err := decodeUsage(b)
+	if err != nil {
+		return Usage{}, err
+	}
+	live := u.Processes[:0]
+	for _, p := range u.Processes {
+		// The owner of a slot holds the lock on the byte at the slot's index;
+		// its death drops the lock, and the kernel names it in our own PIDs.
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(p.Slot), Len: 1}
+		if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil {
+			return Usage{}, fmt.Errorf("slot %d of %s: %w", p.Slot, path, err)
+		}
+		if lock.Type == unix.F_UNLCK {
+			continue
+		}
+		p.HostPID = max(int(lock.Pid), 0)
+		for i, used := range p.UsedBytes {
+			u.Devices[i].UsedBytes += used
+		}
+		live = append(live, p)
+	}
+	u.Processes = live
+	return u, nil
+}
+
+// decodeUsage reads the counters without their processes' liveness: every
+// claimed slot is listed, and no device's UsedBytes is summed yet.
+func decodeUsage(b []byte) (Usage, error) {
+	le := binary.LittleEndian
+	if len(b) != countersSize || le.Uint64(b) != countersMagic || le.Uint32(b[countersSizeOff:]) != countersSize {
+		return Usage{}, errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
+	}
+	if v := le.Uint32(b[countersVersionOff:]); v != countersVersion {
+		return Usage{}, fmt.Errorf("counters: version %d, this release reads %d", v, countersVersion)
+	}
+	n := le.Uint32(b[countersDevsOff:])
+	if n == 0 || n > MaxDevices || le.Uint32(b[countersSlotsOff:]) != MaxProcesses {
+		return Usage{}, fmt.Errorf("counters: %d devices, want 1 to %d", n, MaxDevices)
+	}
+	u := Usage{Devices: make([]DeviceUsage, n)}
+	for i := range u.Devices {
+		d := b[countersDevicesOff+i*countersDeviceSize:]
+		u.Devices[i] = DeviceUsage{
+			MemoryRefusals: le.Uint64(d[devRefusalsOff:]),
+			Busy:           time.Duration(le.Uint64(d[devBusyOff:])),
+			Throttled:      time.Duration(le.Uint64(d[devThrottledOff:])),
+			Launches:       le.Uint64(d[devLaunchesOff:]),
+		}
+	}
+	for slot := range int(min(le.Uint32(b[countersUsedOff:]), MaxProcesses)) {
+		s := b[slotsOff+slot*slotSize:]
+		if le.Uint64(s[slotStateOff:])&1 == 0 {
+			continue
+		}
+		p := ProcessUsage{Slot: slot, PID: int(int32(le.Uint32(s[slotPIDOff:]))), UsedBytes: make([]uint64, n)}
+		for i := range p.UsedBytes {
+			p.UsedBytes[i] = le.Uint64(s[slotDevicesOff+i*slotDeviceSize+slotHeldOff:]) & bytesMask
+		}
+		u.Processes = append(u.Processes, p)
+	}
+	return u, nil
+}
+
+// readAtMost reads a file of at most n bytes, and n of a longer one.
+func readAtMost(path string, n int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, n))
+}

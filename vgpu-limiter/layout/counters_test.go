@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestNewCounters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters")
+	for _, n := range []int{0, -1, MaxDevices + 1} {
+		if err := CreateCounters(path, n); err == nil {
+			t.Errorf("created counters for %d devices", n)
+		}
+	}
+	for _, n := range []int{MaxDevices, 2} {
+		if err := CreateCounters(path, n); err != nil {
+			t.Fatal(err)
+		}
+		u, err := ReadUsage(path)
+		if err != nil || !reflect.DeepEqual(u, Usage{Devices: make([]DeviceUsage, n)}) {
+			t.Errorf("new counters read as %+v, %v", u, err)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o666 || info.Size() != countersSize {
+		t.Errorf("mode %v, %d bytes, %v; want writable for all, %d bytes", info.Mode(), info.Size(), err, countersSize)
+	}
+}
+
+// TestUsage reads a slot whose owner holds no lock (dead): listed by the
+// decoder, not counted by ReadUsage. Live owners are tested with the library.
+func TestUsage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters")
+	if err := CreateCounters(path, 2); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	le := binary.LittleEndian
+	le.PutUint32(b[countersUsedOff:], 4)
+	slot := b[slotsOff+3*slotSize:]
+	le.PutUint64(slot[slotStateOff:], 5)
+	le.PutUint32(slot[slotPIDOff:], 77)
+	le.PutUint64(slot[slotDevicesOff+slotDeviceSize+slotHeldOff:], 9<<48|4096)
+	device := b[countersDevicesOff+countersDeviceSize:]
+	le.PutUint64(device[devRefusalsOff:], 1)
+	le.PutUint64(device[devBusyOff:], 2)
+	le.PutUint64(device[devThrottledOff:], 3)
+	le.PutUint64(device[devLaunchesOff:], 4)
+
+	want := Usage{
+		Devices:   []DeviceUsage{{}, {MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
+		Processes: []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}}},
+	}
+	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("decoded %+v, %v; want %+v", got, err, want)
+	}
+	if err := os.WriteFile(path, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	want.Processes = nil
+	if got, err := ReadUsage(path); err != nil || len(got.Processes) != 0 || !reflect.DeepEqual(got.Devices, want.Devices) {
+		t.Errorf("read %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestUsageRefusesDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters")
+	if err := CreateCounters(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{0, 1, slotsOff, len(good) - 1} {
+		if _, err := decodeUsage(good[:size]); err == nil {
+			t.Errorf("accepted when cut to %d bytes", size)
+		}
+	}
+	for _, off := range []int{0, countersVersionOff, countersSizeOff, countersDevsOff, countersSlotsOff} {
+		b := append([]byte(nil), good...)
+		b[off] ^= 0x40
+		if _, err := decodeUsage(b); err == nil {
+			t.Errorf("accepted with byte %d changed", off)
+		}
+	}
+}
+
+// FuzzDecodeUsage: whatever a tenant writes, the reader neither fails hard nor
+// lists more than there can be.
+func FuzzDecodeUsage(f *testing.F) {
+	f.Add(uint32(1), uint32(2), uint64(3), uint64(5<<48|7))
+	f.Fuzz(func(t *testing.T, devices, used uint32, state, held uint64) {
+		b := make([]byte, countersSize)
+		le := binary.LittleEndian
+		le.PutUint64(b, countersMagic)
+		le.PutUint32(b[countersVersionOff:], countersVersion)
+		le.PutUint32(b[countersSizeOff:], countersSize)
+		le.PutUint32(b[countersDevsOff:], devices)
+		le.PutUint32(b[countersSlotsOff:], MaxProcesses)
+		le.PutUint32(b[countersUsedOff:], used)
+		for slot := range MaxProcesses {
+			s := b[slotsOff+slot*slotSize:]
+			le.PutUint64(s[slotStateOff:], state)
+			le.PutUint64(s[slotDevicesOff+slotHeldOff:], held)
+		}
+		u, err := decodeUsage(b)
+		if err == nil && (len(u.Processes) > MaxProcesses || len(u.Devices) > MaxDevices) {
+			t.Fatalf("%d processes, %d devices", len(u.Processes), len(u.Devices))
+		}
+	})
+}

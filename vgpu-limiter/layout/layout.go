@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package layout owns the Go side of the two files through which the node agent
+// and a container's processes meet: the limits file, which the node agent
+// writes and tenants only read, and the counters file, which tenants write and
+// the node agent only reads. It never maps a tenant's file into memory (a
+// tenant that truncates it must not kill the reader), never trusts a number in
+// it as a bound, and decides nothing: who may have how much is the ledger's.
+//
+// The C definition is include/vgpu_layout.h; a test compares every size and
+// offset with it.
+package layout
+
+const (
+	// MaxDevices is the number of devices that one container can have.
+	MaxDevices = 16
+	// MaxProcesses is the number of processes of one container that can use
+	// CUDA at a time; further ones are refused by the driver call.
+	MaxProcesses = 1024
+	// MaxContainerBytes is the longest container identity.
+	MaxContainerBytes = containerBytes - 1
+
+	// LimitsPath and CountersPath are where the files are mounted in a container.
+	LimitsPath   = "/usr/local/vernier/limits"
+	CountersPath = "/usr/local/vernier/counters"
+)
+
+// Sizes and offsets of vgpu_layout.h, in bytes.
+const (
+	limitsMagic     = 0x314d494c55504756 // "VGPULIM1"
+	limitsVersion   = 1
+	countersMagic   = 0x314e544355504756 // "VGPUCTN1"
+	countersVersion = 1
+
+	containerBytes = 128
+	uuidBytes      = 16
+
+	limitsSize         = 672
+	limitsVersionOff   = 8
+	limitsSizeOff      = 12
+	limitsChecksumOff  = 16
+	limitsCountOff     = 24
+	limitsReservedOff  = 28
+	limitsContainerOff = 32
+	limitsDevicesOff   = 160
+	limitsDeviceSize   = 32
+	limitsMemoryOff    = 16
+	limitsCoreOff      = 24
+	limitsDevResOff    = 28
+
+	countersSize       = 331776
+	countersVersionOff = 8
+	countersSizeOff    = 12
+	countersDevsOff    = 16
+	countersSlotsOff   = 20
+	countersUsedOff    = 24
+	countersDevicesOff = 64
+	countersDeviceSize = 128
+	devRefusalsOff     = 8
+	devBusyOff         = 72
+	devThrottledOff    = 80
+	devLaunchesOff     = 88
+
+	slotsOff       = 4096
+	slotSize       = 320
+	slotStateOff   = 0
+	slotPIDOff     = 16
+	slotDevicesOff = 64
+	slotDeviceSize = 16
+	slotHeldOff    = 8
+
+	bytesMask = 1<<48 - 1
+)
