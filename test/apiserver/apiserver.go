@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiserver owns the tests' real Kubernetes API server: etcd and
+// kube-apiserver, with the CRDs of deploy/ and whatever else of deploy/ a test
+// asks for. Nothing else of a cluster runs: no controller, scheduler or kubelet.
+//
+// It never builds or fetches a binary (test/cluster does) and is never imported
+// by anything that ships.
+package apiserver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Options of a server. The zero value has the CRDs only.
+type Options struct {
+	// Manifests are files or folders, relative to deploy/, that are applied in
+	// the given order, such as "admission/policy.yaml".
+	Manifests []string
+}
+
+// Start runs an API server until the test ends, and returns the configuration
+// of a client that may do everything. It takes seconds: start one and use it for
+// many subtests. It fails the test, and never skips it, where the binaries are
+// missing.
+func Start(t testing.TB, o Options) *rest.Config {
+	t.Helper()
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		t.Fatal("KUBEBUILDER_ASSETS is not set: this test needs etcd and kube-apiserver. Run `make test`, or " +
+			`KUBEBUILDER_ASSETS="$(go run ./test/cluster/cmd/vernier-cluster assets)" go test -tags envtest ./...`)
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{filepath.Join(deploy(t), "crds")},
+		ErrorIfCRDPathMissing: true,
+	}
+	cfg, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Errorf("stopping the API server: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatalf("starting an API server from %s: %v", assets, err)
+	}
+	Apply(t, cfg, o.Manifests...)
+	return cfg
+}
+
+// As is a client configuration that acts as a user of the given name, who may do
+// what the groups may: "system:masters" may do everything, so that only
+// admission stands in the way.
+func As(cfg *rest.Config, user string, groups ...string) *rest.Config {
+	c := rest.CopyConfig(cfg)
+	c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+	return c
+}
+
+// AsServiceAccount acts as a service account of the system's namespace, with no
+// more rights than the RBAC rules that the test applied give it.
+func AsServiceAccount(cfg *rest.Config, name string) *rest.Config {
+	return As(cfg, "system:serviceaccount:"+v1alpha1.SystemNamespace+":"+name,
+		"system:serviceaccounts", "system:serviceaccounts:"+v1alpha1.SystemNamespace, "system:authenticated")
+}
+
+// deploy finds the repository's deploy/ from the folder of the test that runs.
+func deploy(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "deploy")
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("no go.mod above the test's folder: run the test inside the repository")
+		}
+		dir = parent
+	}
+}
