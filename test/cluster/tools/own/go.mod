@@ -1,0 +1,3 @@
+module vernier.dev/tools/own
+
+go 1.26.0

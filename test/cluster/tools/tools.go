@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tools owns the programs that a cluster is made of: etcd, Kubernetes,
+// containerd, runc, the CNI plugins and two small ones of our own. Each is built
+// from its Go module at the version that the go.mod beside this file names, once,
+// into a cache that all checkouts of a user share.
+//
+// It never downloads a binary, never installs anything on the machine and never
+// starts what it builds, except `go`.
+package tools
+
+import "strings"
+
+// Tool is one module's programs, built by one invocation of go.
+type Tool struct {
+	// Name is the folder under test/cluster/tools that holds its go.mod, and the
+	// prefix of its folder in the cache.
+	Name string
+	// Module carries the version that names the tool; empty for our own programs,
+	// whose version is their source.
+	Module string
+	// Packages are built into binaries named after their last element, except
+	// where Output names the only one.
+	Packages []string
+	Output   string
+	Tags     string
+	LDFlags  string
+	CGO      bool
+	// Cold says how long an empty build cache makes it on two cores.
+	Cold string
+}
+
+// The build tags and flags are those of the projects' own releases as far as a
+// build from the module allows: static, without what no test here uses.
+var (
+	Etcd = Tool{
+		Name: "etcd", Module: "go.etcd.io/etcd/server/v3",
+		Packages: []string{"go.etcd.io/etcd/server/v3"}, Output: "etcd",
+		Tags: "grpcnotrace", LDFlags: "-s -w", Cold: "30 s",
+	}
+	Kubernetes = Tool{
+		Name: "kubernetes", Module: "k8s.io/kubernetes",
+		Packages: []string{
+			"k8s.io/kubernetes/cmd/kube-apiserver",
+			"k8s.io/kubernetes/cmd/kube-controller-manager",
+			"k8s.io/kubernetes/cmd/kube-scheduler",
+			"k8s.io/kubernetes/cmd/kubelet",
+			"k8s.io/kubernetes/cmd/kubectl",
+		},
+		Tags: "selinux,notest,grpcnotrace", LDFlags: kubernetesVersion("VERSION"), Cold: "5 min",
+	}
+	Containerd = Tool{
+		Name: "containerd", Module: "github.com/containerd/containerd/v2",
+		Packages: []string{
+			"github.com/containerd/containerd/v2/cmd/containerd",
+			"github.com/containerd/containerd/v2/cmd/ctr",
+			"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+		},
+		Tags: "urfave_cli_no_docs osusergo netgo static_build no_btrfs no_devmapper no_zfs grpcnotrace",
+		LDFlags: "-s -w -X github.com/containerd/containerd/v2/version.Version=VERSION" +
+			" -X github.com/containerd/containerd/v2/version.Revision=module",
+		Cold: "1 min",
+	}
+	Runc = Tool{
+		Name: "runc", Module: "github.com/opencontainers/runc",
+		Packages: []string{"github.com/opencontainers/runc"},
+		// Kubernetes sets seccomp profiles; runc needs libseccomp's headers for that.
+		Tags: "netgo osusergo seccomp", LDFlags: "-s -w -extldflags -static", CGO: true, Cold: "10 s",
+	}
+	CNI = Tool{
+		Name: "cni", Module: "github.com/containernetworking/plugins",
+		Packages: []string{
+			"github.com/containernetworking/plugins/plugins/main/bridge",
+			"github.com/containernetworking/plugins/plugins/main/loopback",
+			"github.com/containernetworking/plugins/plugins/ipam/host-local",
+		},
+		LDFlags: "-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=VERSION",
+		Cold:    "10 s",
+	}
+	// Own are the programs of this repository that run inside the cluster's
+	// namespaces.
+	Own = Tool{
+		Name: "own", LDFlags: "-s -w", Cold: "5 s",
+		Packages: []string{"./pause", "./forward"},
+	}
+)
+
+// All is every tool of a cluster, the slowest last.
+var All = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
+
+// kubernetesVersion stamps the version where Kubernetes' own build does; without
+// it the API server calls itself v0.0.0 and kubelets refuse it.
+func kubernetesVersion(v string) string {
+	flags := []string{"-s -w"}
+	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, set := range []string{
+			"gitVersion=" + v, "gitMajor=1", "gitMinor=MINOR", "gitTreeState=clean",
+			"gitCommit=0000000000000000000000000000000000000000", "buildDate=2026-01-01T00:00:00Z",
+		} {
+			flags = append(flags, "-X "+p+"."+set)
+		}
+	}
+	return strings.Join(flags, " ")
+}
