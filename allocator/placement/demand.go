@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import "vernier.dev/vernier/api/v1alpha1"
+
+// Kind says when a container runs, relative to the others of its pod.
+type Kind int
+
+const (
+	// App containers run together, after every init container.
+	App Kind = iota
+	// Init containers run one after the other, in their order, before the app
+	// containers.
+	Init
+	// Sidecar is an init container that restarts always: it starts at its place in
+	// the order and goes on beside everything that follows.
+	Sidecar
+)
+
+// Container is one container's demand.
+type Container struct {
+	Name  string
+	Kind  Kind
+	Share v1alpha1.Share
+	// Mode that its slices are granted in: limiter or exclusive. An exclusive
+	// share is whole, so the sums alone keep everything else off its devices.
+	Mode v1alpha1.Mode
+}
+
+// Demand is what a pod asks for. Containers are in the order in which Kubernetes
+// starts them: init containers and sidecars first.
+type Demand struct {
+	Containers []Container
+	Policy     v1alpha1.Policy
+	// Models and UUIDs restrict the devices.
+	Models, UUIDs v1alpha1.AllowList
+}
+
+// span is the range of phases, both ends included, in which a container runs.
+type span struct{ from, to int }
+
+// spans numbers the phases of a pod: one for each init container, in order, and a
+// last one for the app containers. Every container runs in one unbroken range.
+func spans(containers []Container) (runs []span, phases int) {
+	inits := 0
+	for _, c := range containers {
+		if c.Kind == Init {
+			inits++
+		}
+	}
+	runs = make([]span, len(containers))
+	started := 0
+	for i, c := range containers {
+		switch c.Kind {
+		case Init:
+			runs[i] = span{started, started}
+			started++
+		case Sidecar:
+			runs[i] = span{started, inits}
+		default:
+			runs[i] = span{inits, inits}
+		}
+	}
+	return runs, inits + 1
+}

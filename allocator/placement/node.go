@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import "vernier.dev/vernier/api/v1alpha1"
+
+// Node is a node that grants may be made on.
+type Node struct {
+	Name string
+	// Devices that may take slices, in NVML's order.
+	Devices []Device
+}
+
+// Device is one GPU and the room on it.
+type Device struct {
+	UUID, Model string
+	// Index in NVML's order, for people.
+	Index int32
+	// Mem is all of the device's memory, 1 MiB or more. A percentage is of this.
+	Mem v1alpha1.MiB
+	// FreeCore and FreeMem are what is not granted.
+	FreeCore v1alpha1.Percent
+	FreeMem  v1alpha1.MiB
+	// Slots is how many slices the ledger still takes for the device.
+	Slots int
+}
+
+// load is an amount on a device.
+type load struct {
+	core v1alpha1.Percent
+	mem  v1alpha1.MiB
+}
+
+func (l load) plus(m load) load { return load{l.core + m.core, l.mem + m.mem} }
+func (l load) most(m load) load { return load{max(l.core, m.core), max(l.mem, m.mem)} }
+
+// within tells whether l fits into the device's free room.
+func (l load) within(d *Device) bool { return l.core <= d.FreeCore && l.mem <= d.FreeMem }
+
+// share is a container's load on one device; false when it can never be a slice
+// of that device.
+func (c *Container) load(d *Device) (load, bool) {
+	mem, err := c.Share.Memory(d.Mem)
+	// A slice of no memory could not even hold a context.
+	if err != nil || mem < 1 || mem > d.Mem {
+		return load{}, false
+	}
+	return load{c.Share.Core, mem}, true
+}
+
+// wholeDevice is the scale of leftover: each side of an empty device counts this.
+const wholeDevice = 100_000
+
+// leftover is what is left of a device under l, from 0 (full) to 2 × wholeDevice.
+func (d *Device) leftover(l load) int64 {
+	core := int64(d.FreeCore-l.core) * (wholeDevice / int64(v1alpha1.WholeGPU))
+	return core + int64(d.FreeMem-l.mem)*wholeDevice/int64(max(d.Mem, 1))
+}

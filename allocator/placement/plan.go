@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import "vernier.dev/vernier/api/v1alpha1"
+
+// Grant is one container's part of one device, as the ledger books it.
+type Grant struct {
+	Container string
+	UUID      string
+	Index     int32
+	Core      v1alpha1.Percent
+	Mem       v1alpha1.MiB
+	// ReuseCore and ReuseMem are already booked by grants of this plan on this
+	// device that never run at the same time.
+	ReuseCore v1alpha1.Percent
+	ReuseMem  v1alpha1.MiB
+	Mode      v1alpha1.Mode
+}
+
+// Plan is a pod's devices on one node.
+type Plan struct {
+	Node string
+	// Grants in the order of the demand's containers.
+	Grants []Grant
+
+	// touched is the mean leftover of the devices used, rest that of the node.
+	touched, rest int64
+}
+
+// book turns the devices chosen for each container into grants.
+//
+// On every device the booked amounts (Core - ReuseCore, Mem - ReuseMem) add up to
+// exactly the pod's peak there: the greater of all app containers and sidecars
+// together, and each init container with the sidecars started before it. App
+// containers and sidecars are booked in full; an init container is booked with
+// what it needs beyond everything booked before it.
+func (s *search) book() []Grant {
+	app := s.phases - 1
+	booked := make([]load, len(s.node.Devices))
+	for d := range booked {
+		booked[d] = s.loads[d][app]
+	}
+	var grants []Grant
+	for i := range s.demand.Containers {
+		c := &s.demand.Containers[i]
+		for _, d := range s.chosen[i] {
+			dev := &s.node.Devices[d]
+			own, _ := c.load(dev)
+			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: c.Mode}
+			if c.Kind == Init {
+				need := s.loads[d][s.runs[i].from]
+				g.ReuseCore = own.core - max(0, need.core-booked[d].core)
+				g.ReuseMem = own.mem - max(0, need.mem-booked[d].mem)
+				booked[d] = booked[d].most(need)
+			}
+			grants = append(grants, g)
+		}
+	}
+	return grants
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Rank plans the demand on every node where it fits, best first.
+//
+// pack prefers the plan whose devices are left with least, then the fuller node;
+// spread the opposite of both. Equal nodes are taken by name.
+func Rank(demand *Demand, nodes []*Node) []Plan {
+	var plans []Plan
+	for _, n := range nodes {
+		if plan, ok := Fit(demand, n); ok {
+			plans = append(plans, plan)
+		}
+	}
+	slices.SortFunc(plans, func(a, b Plan) int {
+		return cmp.Or(demand.prefer(a.touched, b.touched), demand.prefer(a.rest, b.rest), cmp.Compare(a.Node, b.Node))
+	})
+	return plans
+}
+
+// weigh computes what Rank compares.
+func (s *search) weigh(plan *Plan) {
+	var touched, all, used int64
+	for d := range s.node.Devices {
+		left := s.node.Devices[d].leftover(s.peak(d))
+		all += left
+		if s.slices[d] > 0 {
+			touched += left
+			used++
+		}
+	}
+	plan.touched = touched / max(used, 1)
+	plan.rest = all / max(int64(len(s.node.Devices)), 1)
+}

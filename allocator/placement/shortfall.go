@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Shortfall says what is missing when a demand fits on none of some nodes.
+type Shortfall struct {
+	// Devices that the nodes have; Allowed are those that the demand may use.
+	Devices, Allowed int
+	// Container that fits nowhere; empty when each container fits by itself and
+	// only all together do not.
+	Container string
+	// GPUs, Core and Mem are what it needs: that many devices with that much each.
+	GPUs v1alpha1.DeviceCount
+	Core v1alpha1.Percent
+	Mem  v1alpha1.MiB
+	// Node comes closest. Enough is how many of its devices would do for
+	// Container; Best is the closest of those that would not.
+	Node   string
+	Enough v1alpha1.DeviceCount
+	Best   Device
+}
+
+// Explain finds what keeps the demand from fitting on the nodes: the largest
+// container that fits nowhere, and the node and device that come closest to it.
+func Explain(demand *Demand, nodes []*Node) Shortfall {
+	var s Shortfall
+	for _, n := range nodes {
+		s.Devices += len(n.Devices)
+		for d := range n.Devices {
+			if demand.allows(&n.Devices[d]) {
+				s.Allowed++
+			}
+		}
+	}
+	if s.Allowed == 0 {
+		return s
+	}
+	for _, i := range newSearch(demand, &Node{}).order {
+		alone := &Demand{Containers: demand.Containers[i : i+1], Policy: demand.Policy, Models: demand.Models, UUIDs: demand.UUIDs}
+		if !fitsAny(alone, nodes) {
+			s.closest(alone, nodes)
+			return s
+		}
+	}
+	s.together(demand, nodes)
+	return s
+}
+
+func fitsAny(demand *Demand, nodes []*Node) bool {
+	for _, n := range nodes {
+		if _, ok := Fit(demand, n); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// closest fills in the node and device nearest to the only container of alone.
+func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
+	c := &alone.Containers[0]
+	s.Container, s.GPUs, s.Core = c.Name, c.Share.GPUs, c.Share.Core
+	// More devices that would do beat a nearer miss.
+	bestEnough, bestMiss := v1alpha1.DeviceCount(-1), int64(-1)
+	for _, n := range nodes {
+		enough, miss := v1alpha1.DeviceCount(0), int64(-1)
+		var best, any *Device
+		for d := range n.Devices {
+			dev := &n.Devices[d]
+			if !alone.allows(dev) {
+				continue
+			}
+			any = dev
+			near, ok := c.nearness(dev)
+			if ok {
+				enough++
+			} else if near > miss {
+				miss, best = near, dev
+			}
+		}
+		if enough > bestEnough || enough == bestEnough && (miss > bestMiss || miss == bestMiss && n.Name < s.Node) {
+			bestEnough, bestMiss = enough, miss
+			s.Node, s.Enough, s.Best = n.Name, enough, Device{}
+			if best != nil {
+				s.Best, any = *best, best
+			}
+			if any != nil {
+				s.Mem, _ = c.Share.Memory(any.Mem)
+			}
+		}
+	}
+}
+
+// nearness is how much of the demand a device can serve, the scarcer side first,
+// in parts of wholeDevice; true when it can serve all of it.
+func (c *Container) nearness(d *Device) (int64, bool) {
+	need, ok := c.load(d)
+	if !ok {
+		return 0, false
+	}
+	core, mem := int64(wholeDevice), int64(wholeDevice)
+	if need.core > d.FreeCore {
+		core = int64(d.FreeCore) * wholeDevice / int64(need.core)
+	}
+	if need.mem > d.FreeMem {
+		mem = int64(d.FreeMem) * wholeDevice / int64(need.mem)
+	}
+	return 2*min(core, mem) + max(core, mem), need.within(d) && d.Slots > 0
+}
+
+// together fills in what all containers need in their largest phase and the node
+// with the most room.
+func (s *Shortfall) together(demand *Demand, nodes []*Node) {
+	var most int64 = -1
+	for _, n := range nodes {
+		var left int64
+		var sum Device
+		for d := range n.Devices {
+			dev := &n.Devices[d]
+			if demand.allows(dev) {
+				left += dev.leftover(load{})
+				sum.FreeCore += dev.FreeCore
+				sum.FreeMem += dev.FreeMem
+				sum.Mem = max(sum.Mem, dev.Mem)
+			}
+		}
+		if left > most || left == most && n.Name < s.Node {
+			most, s.Node, s.Best = left, n.Name, sum
+		}
+	}
+	runs, phases := spans(demand.Containers)
+	for p := range phases {
+		var at load
+		for i := range demand.Containers {
+			c := &demand.Containers[i]
+			if runs[i].from <= p && p <= runs[i].to {
+				mem, _ := c.Share.Memory(s.Best.Mem)
+				at = at.plus(load{c.Share.Core * v1alpha1.Percent(c.Share.GPUs), mem * v1alpha1.MiB(c.Share.GPUs)})
+			}
+		}
+		s.Core, s.Mem = max(s.Core, at.core), max(s.Mem, at.mem)
+	}
+}
+
+// String is the explanation for people.
+func (s Shortfall) String() string {
+	switch {
+	case s.Devices == 0:
+		return "no node has a device that takes slices"
+	case s.Allowed == 0:
+		return fmt.Sprintf("none of the %d devices is allowed by the pod's %s and %s",
+			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID)
+	case s.Container == "":
+		return fmt.Sprintf("the containers together need %d core + %d MiB on one node; each fits alone; most room: node %s has %d + %d on its devices together",
+			s.Core, s.Mem, s.Node, s.Best.FreeCore, s.Best.FreeMem)
+	}
+	has := "none"
+	if s.Best.UUID != "" {
+		has = fmt.Sprintf("GPU %d has %d + %d", s.Best.Index, s.Best.FreeCore, s.Best.FreeMem)
+		if s.Best.Slots <= 0 {
+			has += fmt.Sprintf(", and %d slices, the most that a device takes", v1alpha1.MaxSlicesPerDevice)
+		}
+	}
+	if s.GPUs == 1 {
+		return fmt.Sprintf("container %s needs %d core + %d MiB on one device; best: node %s %s",
+			s.Container, s.Core, s.Mem, s.Node, has)
+	}
+	return fmt.Sprintf("container %s needs %d core + %d MiB on each of %d devices of one node; best: node %s has %d such, its next: %s",
+		s.Container, s.Core, s.Mem, s.GPUs, s.Node, s.Enough, has)
+}
