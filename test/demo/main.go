@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo owns what `make demo` shows: pods sharing simulated GPUs on a real
+// Kubernetes node, what each of them sees, one that waits and why, and the
+// ledger. It checks nothing that the end-to-end tests don't check better, but it
+// fails when something that it shows does not come true.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"vernier.dev/vernier/test/simgpu"
+	"vernier.dev/vernier/test/system"
+)
+
+const (
+	node      = "gpu-1"
+	namespace = "team-a"
+	// patience bounds each wait of the demo.
+	patience = 2 * time.Minute
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "\ndemo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	keep := os.Getenv("KEEP") == "1"
+	say("starting etcd, Kubernetes, containerd and Vernier; one node with two simulated A100")
+	sys, err := system.Up(ctx, system.Options{
+		Nodes:    []system.NodeOptions{{Name: node, GPUs: []simgpu.Model{simgpu.A100, simgpu.A100}}},
+		Progress: os.Stdout,
+	})
+	defer func() {
+		if sys == nil || (keep && err == nil) {
+			return
+		}
+		say("stopping what was started")
+		err = errors.Join(err, sys.Down())
+	}()
+	if err != nil {
+		return err
+	}
+	if err := sys.Namespaces(ctx, map[string]bool{namespace: true}); err != nil {
+		return err
+	}
+	if err := story(ctx, sys); err != nil {
+		return err
+	}
+	if keep {
+		return handOver(sys)
+	}
+	say("done. KEEP=1 make demo leaves the cluster up to play on")
+	return nil
+}
+
+func handOver(sys *system.System) error {
+	path, err := sys.HostKubeconfig()
+	if err != nil {
+		return err
+	}
+	if err := sys.Detach(); err != nil {
+		return err
+	}
+	say("the cluster stays up")
+	fmt.Printf(`
+  export KUBECONFIG=%s
+  export PATH=%s:$PATH
+  kubectl vernier
+  kubectl get pods -n %s
+
+  bin/vernier-cluster down     ends it
+`, path, sys.Bin(), namespace)
+	return nil
+}
+
+func say(format string, a ...any) { fmt.Printf("\n\033[1m▸ "+format+"\033[0m\n", a...) }

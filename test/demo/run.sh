@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `make demo`: checks what is missing, builds what is not there yet, then hands
+# over to the demo program, which ends by itself (KEEP=1 leaves the cluster up).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+step "1/4  what this machine has"
+missing=0
+need() { command -v "$1" >/dev/null || { echo "  missing: $1. remedy: $2"; missing=1; }; }
+need go "install Go 1.26 from https://go.dev/dl"
+need gcc "apt-get install gcc"
+need make "apt-get install make"
+if [ "$(id -u)" -ne 0 ]; then
+    echo "  missing: root, for network namespaces, cgroups and mounts. remedy: sudo make demo"
+    missing=1
+fi
+[ "$(uname -sm)" = "Linux x86_64" ] || { echo "  missing: Linux on amd64 (this is $(uname -sm))"; missing=1; }
+[ "$missing" -eq 0 ] || exit 1
+test/deps.sh
+
+step "2/4  Vernier"
+make --no-print-directory build
+
+step "3/4  the cluster's own parts, from their Go modules (once; about 10 minutes on 2 cores)"
+bin/vernier-cluster preflight
+bin/vernier-cluster assets >/dev/null
+
+step "4/4  the demo"
+exec go run ./test/demo

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// patience bounds every wait: long enough for two loaded cores, short enough to
+// end a run that hangs. No test passes or fails by how long something takes.
+const patience = 2 * time.Minute
+
+// await polls until check is satisfied; its last words are the failure's text.
+func await(t *testing.T, what string, check func() (bool, string)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
+		ok, last = check()
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("waited in vain: %s\nlast seen: %s", what, last)
+	}
+}
+
+// create makes the pod and, when the test ends, deletes it and awaits that its
+// slices came back: Invariant 6 after every test.
+func create(t *testing.T, p *pod) *corev1.Pod {
+	t.Helper()
+	made := tryCreate(t, p)
+	if made == nil {
+		t.FailNow()
+	}
+	return made
+}
+
+func tryCreate(t *testing.T, p *pod) *corev1.Pod {
+	t.Helper()
+	made, err := sys.Kube.CoreV1().Pods(p.Namespace).Create(t.Context(), &p.Pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Errorf("creating pod %s: %v", p.Name, err)
+		return nil
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			describe(t, made)
+		}
+		remove(t, made)
+	})
+	return made
+}
+
+// refused creates a pod that must not be admitted, and returns the refusal.
+func refused(t *testing.T, p *pod) string {
+	t.Helper()
+	made, err := sys.Kube.CoreV1().Pods(p.Namespace).Create(t.Context(), &p.Pod, metav1.CreateOptions{})
+	if err == nil {
+		remove(t, made)
+		t.Fatalf("pod %s was admitted", p.Name)
+	}
+	return err.Error()
+}
+
+// remove deletes the pod and waits until no ledger has a slice of it. It has its
+// own context: it runs in clean-ups, when the test's is over.
+func remove(t *testing.T, p *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := sys.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		t.Errorf("deleting pod %s: %v", p.Name, err)
+		return
+	}
+	var held []string
+	err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		held = held[:0]
+		list := &v1alpha1.SliceLedgerList{}
+		if err := sys.Client.List(ctx, list); err != nil {
+			return false, nil
+		}
+		for _, l := range list.Items {
+			for _, s := range slicesOf(&l, p.UID) {
+				held = append(held, fmt.Sprintf("%s %+v", l.Name, s))
+			}
+		}
+		return len(held) == 0, nil
+	})
+	if err != nil {
+		t.Errorf("Invariant 6: pod %s is gone and its slices are not released: %v", p.Name, held)
+	}
+}
+
+func get(t *testing.T, p *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	now, err := sys.Kube.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("reading pod %s: %v", p.Name, err)
+	}
+	return now
+}
+
+func awaitPod(t *testing.T, p *corev1.Pod, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	var now *corev1.Pod
+	await(t, "pod "+p.Name+" "+what, func() (bool, string) {
+		now = get(t, p)
+		return ok(now), status(now)
+	})
+	return now
+}
+
+func awaitReady(t *testing.T, p *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	return awaitPod(t, p, "to be ready", func(p *corev1.Pod) bool {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady {
+				return c.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	})
+}
+
+func awaitPhase(t *testing.T, p *corev1.Pod, phase corev1.PodPhase) *corev1.Pod {
+	t.Helper()
+	return awaitPod(t, p, "to be "+string(phase), func(p *corev1.Pod) bool { return p.Status.Phase == phase })
+}
+
+// awaitEvent waits for an event of the pod whose text has all the parts.
+func awaitEvent(t *testing.T, p *corev1.Pod, parts ...string) string {
+	t.Helper()
+	var found string
+	await(t, fmt.Sprintf("an event of pod %s with %q", p.Name, parts), func() (bool, string) {
+		var all []string
+		for _, m := range events(t.Context(), p) {
+			all = append(all, m)
+			if containsAll(m, parts) {
+				found = m
+				return true, ""
+			}
+		}
+		return false, strings.Join(all, "\n")
+	})
+	return found
+}
+
+func containsAll(s string, parts []string) bool {
+	for _, p := range parts {
+		if !strings.Contains(s, p) {
+			return false
+		}
+	}
+	return true
+}
+
+func events(ctx context.Context, p *corev1.Pod) []string {
+	list, err := sys.Kube.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, e := range list.Items {
+		out = append(out, e.Reason+": "+e.Message)
+	}
+	return out
+}
+
+func ledger(t *testing.T, node string) *v1alpha1.SliceLedger {
+	t.Helper()
+	l := &v1alpha1.SliceLedger{}
+	if err := sys.Client.Get(t.Context(), client.ObjectKey{Name: node}, l); err != nil {
+		t.Fatalf("reading ledger %s: %v", node, err)
+	}
+	return l
+}
+
+// slicesOf are the slices that a ledger holds for a pod.
+func slicesOf(l *v1alpha1.SliceLedger, uid types.UID) []v1alpha1.Slice {
+	var out []v1alpha1.Slice
+	for _, d := range l.Spec.Devices {
+		for _, s := range d.Slices {
+			if s.Pod == uid {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// values reads the key=value lines that the demo program has printed so far.
+func values(t *testing.T, p *corev1.Pod, container string) map[string]string {
+	t.Helper()
+	text, err := sys.Logs(t.Context(), p.Namespace, p.Name, container)
+	if err != nil {
+		t.Fatalf("logs of %s/%s: %v", p.Name, container, err)
+	}
+	out := map[string]string{}
+	for _, word := range strings.Fields(text) {
+		if k, v, ok := strings.Cut(word, "="); ok {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func status(p *corev1.Pod) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s node=%s gates=%v", p.Status.Phase, p.Spec.NodeName, p.Spec.SchedulingGates)
+	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		fmt.Fprintf(&b, " %s:%+v", c.Name, c.State)
+	}
+	return b.String()
+}
+
+func describe(t *testing.T, p *corev1.Pod) {
+	ctx := context.Background()
+	now, err := sys.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Logf("pod %s: %v", p.Name, err)
+		return
+	}
+	t.Logf("pod %s: %s\n  %s", p.Name, status(now), strings.Join(events(ctx, now), "\n  "))
+}

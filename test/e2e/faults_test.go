@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/system"
+)
+
+// unmoved remembers a pod's running container, and tells later whether it is
+// still the same and has never restarted: Invariant 4.
+func unmoved(t *testing.T, p *corev1.Pod) func() {
+	t.Helper()
+	before := get(t, p).Status.ContainerStatuses[0]
+	return func() {
+		t.Helper()
+		now := get(t, p)
+		after := now.Status.ContainerStatuses[0]
+		if after.State.Running == nil || after.ContainerID != before.ContainerID || after.RestartCount != before.RestartCount {
+			t.Errorf("Invariant 4: the container of %s did not survive: before %s, now %s", p.Name, before.ContainerID, status(now))
+		}
+	}
+}
+
+// Invariant 2 and 4: with the node agent killed no container with a slice starts,
+// running ones go on, and the waiting ones start by themselves once it is back.
+func TestAgentKilled(t *testing.T) {
+	running := awaitReady(t, create(t, newPod("before").share(10, 10).on(small)))
+	check := unmoved(t, running)
+
+	agent := sys.Node(small).Agent
+	kill(t, agent)
+	restart := onceBack(t, agent)
+	waiting := create(t, newPod("meanwhile").share(10, 10).on(small))
+	awaitEvent(t, waiting, "required plugin", v1alpha1.NRIPluginName)
+	if p := get(t, waiting); p.Status.ContainerStatuses[0].State.Running != nil {
+		t.Error("Invariant 2: a container with a slice runs while the node agent is away")
+	}
+	check()
+	restart()
+	awaitReady(t, waiting)
+	if got := values(t, waiting, "main"); got["total_mib"] == "" {
+		t.Errorf("started after the agent came back, and sees %v", got)
+	}
+	check()
+	awaitGuarantee(t, running, "main", v1alpha1.GuaranteeCooperative)
+}
+
+// Invariant 2: the node agent dies while it is inside CreateContainer.
+func TestAgentKilledInsideCreateContainer(t *testing.T) {
+	agent := sys.Node(small).Agent
+	// Frozen, the agent does not read its socket: the request that waits there
+	// shows that containerd is inside the call.
+	freeze(t, agent)
+	restart := onceBack(t, agent)
+	p := create(t, newPod("inside").share(10, 10).on(small))
+	await(t, "containerd to wait for the frozen agent", func() (bool, string) {
+		n, err := sys.Node(small).UnreadNRI()
+		return n > 0, fmt.Sprintf("%d bytes unread, %v", n, err)
+	})
+	kill(t, agent)
+	awaitPod(t, p, "to have failed to create its container", func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+			strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Reason, "Error")
+	})
+	if started := get(t, p).Status.ContainerStatuses[0]; started.State.Running != nil || started.LastTerminationState.Terminated != nil {
+		t.Errorf("Invariant 2: the container started: %+v", started)
+	}
+	restart()
+	awaitReady(t, p)
+}
+
+// Invariants 1 and 6: the allocator dies between its ledger write and its patch.
+// A policy refuses the patch, so the death is certain to fall in between.
+func TestAllocatorKilledBetweenLedgerAndPatch(t *testing.T) {
+	allow := sys.RefusePodPatches(t)
+	p := create(t, newPod("between").share(20, 20))
+	await(t, "the grant in a ledger", func() (bool, string) {
+		n := len(slicesOf(ledger(t, small), p.UID)) + len(slicesOf(ledger(t, large), p.UID))
+		return n == 1, fmt.Sprint(n, " slices")
+	})
+	for _, a := range sys.Allocators {
+		kill(t, a)
+		defer onceBack(t, a)()
+	}
+	if get(t, p).Annotations[v1alpha1.AnnotationPlacement] != "" {
+		t.Fatal("the patch went through, the test proves nothing")
+	}
+	allow()
+	for _, a := range sys.Allocators {
+		start(t, a)
+	}
+	awaitReady(t, p)
+	onlyWhereItRuns(t, p.UID, get(t, p).Spec.NodeName)
+}
+
+// Invariants 1 and 6: the allocator dies between its patch and the binding.
+func TestAllocatorKilledBetweenPatchAndBind(t *testing.T) {
+	resume := sys.FreezeScheduler(t)
+	defer resume()
+	p := create(t, newPod("unbound").share(20, 20))
+	awaitPod(t, p, "to be placed", func(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) == 0 })
+	for _, a := range sys.Allocators {
+		kill(t, a)
+		defer onceBack(t, a)()
+	}
+	if get(t, p).Spec.NodeName != "" {
+		t.Fatal("the pod was bound, the test proves nothing")
+	}
+	resume()
+	awaitReady(t, p)
+	for _, a := range sys.Allocators {
+		start(t, a)
+	}
+	onlyWhereItRuns(t, p.UID, get(t, p).Spec.NodeName)
+}
+
+func onlyWhereItRuns(t *testing.T, uid types.UID, node string) {
+	t.Helper()
+	for _, n := range []string{small, large} {
+		want := 0
+		if n == node {
+			want = 1
+		}
+		if got := slicesOf(ledger(t, n), uid); len(got) != want {
+			t.Errorf("Invariant 6: ledger %s has %v, want %d slices (the pod runs on %s)", n, got, want, node)
+		}
+	}
+}
+
+// Invariant 1: the leader dies, the standby takes over, and nothing is granted twice.
+func TestLeaderKilled(t *testing.T) {
+	leader := sys.LeadingAllocator(t)
+	kill(t, leader)
+	defer onceBack(t, leader)()
+	p := create(t, newPod("takeover").share(20, 20))
+	awaitReady(t, p)
+	onlyWhereItRuns(t, p.UID, get(t, p).Spec.NodeName)
+}
+
+// Invariant 4: restarts of kubelet and containerd under running pods.
+func TestRuntimeRestarts(t *testing.T) {
+	p := awaitReady(t, create(t, newPod("steady").share(25, 25).on(small)))
+	check := unmoved(t, p)
+	node := sys.Node(small)
+	for what, restart := range map[string]func() error{
+		"kubelet":    func() error { return node.RestartKubelet(t.Context()) },
+		"containerd": func() error { return node.RestartContainerd(t.Context()) },
+	} {
+		if err := restart(); err != nil {
+			t.Fatalf("restarting %s: %v", what, err)
+		}
+		// A pod created afterwards proves that the path works again.
+		after := awaitReady(t, create(t, newPod("after-"+what).share(10, 10).on(small)))
+		if got := values(t, after, "main"); got["devices"] != "1" {
+			t.Errorf("after the restart of %s a new pod sees %v", what, got)
+		}
+		check()
+	}
+}
+
+// The capacity of the node is put back at once when it is lost, as a kubelet that
+// finds its device plugin folder empty loses it.
+func TestCapacityIsPutBack(t *testing.T) {
+	lose := []byte(`[{"op":"remove","path":"/status/capacity/vernier.dev~1gpu-core"},{"op":"remove","path":"/status/allocatable/vernier.dev~1gpu-core"}]`)
+	if _, err := sys.Kube.CoreV1().Nodes().Patch(t.Context(), small, types.JSONPatchType, lose, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "gpu-core to be back", func() (bool, string) {
+		n, err := sys.Kube.CoreV1().Nodes().Get(t.Context(), small, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		c, a := n.Status.Capacity[v1alpha1.ResourceCore], n.Status.Allocatable[v1alpha1.ResourceCore]
+		return c.Value() == 100 && a.Value() == 100, c.String() + " " + a.String()
+	})
+}
+
+// Invariant 5: with every part of Vernier down a plain pod starts at once, in a
+// labelled namespace too; Invariant 4: what runs goes on, and the same parts
+// pick up where they were.
+func TestEverythingDown(t *testing.T) {
+	running := awaitReady(t, create(t, newPod("survivor").share(10, 10).on(small)))
+	check := unmoved(t, running)
+	for _, p := range sys.Parts() {
+		kill(t, p)
+		defer onceBack(t, p)()
+	}
+	awaitReady(t, create(t, newPod("plain").command("/bin/sleep", "1000").on(small)))
+	text := refused(t, newPod("asks").share(10, 10))
+	if !strings.Contains(text, "webhook") {
+		t.Errorf("a pod that asks while the webhook is down is refused by: %s", text)
+	}
+	check()
+	for _, p := range sys.Parts() {
+		start(t, p)
+	}
+	sys.AwaitServing(t)
+	awaitReady(t, create(t, newPod("again").share(10, 10).on(small)))
+	check()
+}
+
+// Invariant 4: the API server's absence does not touch what runs.
+func TestAPIServerAway(t *testing.T) {
+	p := awaitReady(t, create(t, newPod("alone").share(10, 10).args("--hold", "--beat").on(small)))
+	check := unmoved(t, p)
+	if err := sys.RestartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, p)
+	check()
+	awaitReady(t, create(t, newPod("after-api").share(10, 10).on(small)))
+}
+
+// A pod deleted while it starts leaves nothing: create's clean-up awaits it.
+func TestDeletedWhileStarting(t *testing.T) {
+	stages := map[string]func(*corev1.Pod) bool{
+		"gated":  func(p *corev1.Pod) bool { return true },
+		"placed": func(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) == 0 },
+		"bound":  func(p *corev1.Pod) bool { return p.Spec.NodeName != "" },
+	}
+	for stage, reached := range stages {
+		for i := range 5 {
+			p := create(t, newPod(fmt.Sprintf("brief-%s-%d", stage, i)).share(30, 30).on(small))
+			awaitPod(t, p, "to be "+stage, reached)
+			remove(t, p)
+		}
+	}
+	if l := ledger(t, small); len(l.Spec.Devices) > 0 {
+		for _, d := range l.Spec.Devices {
+			if len(d.Slices) > 0 {
+				t.Errorf("Invariant 6: left in the ledger: %+v", d.Slices)
+			}
+		}
+	}
+}
+
+func kill(t *testing.T, p *system.Process) {
+	t.Helper()
+	if err := p.Kill(); err != nil {
+		t.Fatalf("killing %s: %v", p.Name, err)
+	}
+}
+
+func freeze(t *testing.T, p *system.Process) {
+	t.Helper()
+	if err := p.Freeze(); err != nil {
+		t.Fatalf("freezing %s: %v", p.Name, err)
+	}
+}
+
+func start(t *testing.T, p *system.Process) {
+	t.Helper()
+	if err := p.EnsureRunning(); err != nil {
+		t.Fatalf("starting %s: %v", p.Name, err)
+	}
+}
+
+// onceBack starts the part again, at the latest when the test ends.
+func onceBack(t *testing.T, p *system.Process) func() {
+	t.Cleanup(func() { start(t, p) })
+	return func() { start(t, p) }
+}

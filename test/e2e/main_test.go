@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package e2e owns what must hold on a real cluster with Vernier installed as a
+// user would install it. Its tests share one cluster and run one after the
+// other; each puts back what it changed.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/simgpu"
+	"vernier.dev/vernier/test/system"
+)
+
+const (
+	namespace  = "tenants"  // labelled for injection
+	unlabelled = "outsider" // not
+	small      = "n1"       // the node with one GPU
+	large      = "n2"       // the node with two
+)
+
+var sys *system.System
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	sys, err = system.Up(ctx, system.Options{Nodes: []system.NodeOptions{
+		{Name: small, GPUs: []simgpu.Model{simgpu.A100}},
+		{Name: large, GPUs: []simgpu.Model{simgpu.H100, simgpu.H100}},
+	}, Progress: os.Stderr})
+	if sys != nil {
+		defer sys.Down()
+	}
+	if err == nil {
+		err = sys.Namespaces(ctx, map[string]bool{namespace: true, unlabelled: false})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func placement(t *testing.T, p *corev1.Pod) *v1alpha1.Placement {
+	t.Helper()
+	doc, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
+	if err != nil {
+		t.Fatalf("pod %s: %v", p.Name, err)
+	}
+	return doc
+}
+
+// counted is the compute that a ledger counts for a pod, over all devices.
+func counted(l *v1alpha1.SliceLedger, uid types.UID) v1alpha1.Percent {
+	var sum v1alpha1.Percent
+	for _, s := range slicesOf(l, uid) {
+		sum += s.Core - s.ReuseCore
+	}
+	return sum
+}
+
+// awaitGuarantee waits until the node's status says what holds the memory side.
+func awaitGuarantee(t *testing.T, p *corev1.Pod, container string, want v1alpha1.Guarantee) {
+	t.Helper()
+	await(t, fmt.Sprintf("the ledger to state %s for %s/%s", want, p.Name, container), func() (bool, string) {
+		l := ledger(t, get(t, p).Spec.NodeName)
+		for _, s := range l.Status.Slices {
+			if s.Pod == p.UID && s.Ctr == container {
+				return s.Memory == want, fmt.Sprintf("%+v", s)
+			}
+		}
+		return false, "not attached"
+	})
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Pods share one GPU, and each sees its share as the whole device.
+func TestShareOfOneGPU(t *testing.T) {
+	total := int64(ledger(t, small).Status.Devices[0].Mem)
+	pods := map[string]struct {
+		pod  *pod
+		want int64
+	}{
+		"30 core, 25 mem": {newPod("share-a").share(30, 25).on(small), total * 25 / 100},
+		"20 core":         {newPod("share-b").share(20, 0).on(small), total * 20 / 100},
+		"mem in MiB only": {newPod("share-c").limit(v1alpha1.ResourceMemMiB, 1025).on(small), 1025},
+	}
+	uuids := map[string]bool{}
+	for name, c := range pods {
+		made := awaitReady(t, create(t, c.pod))
+		placed := placement(t, made)
+		if placed.Node != small || made.Spec.NodeName != small {
+			t.Errorf("%s: placed on %s, bound to %s, want %s", name, placed.Node, made.Spec.NodeName, small)
+		}
+		got := values(t, made, "main")
+		if got["total_mib"] != itoa(c.want) {
+			t.Errorf("%s: the container sees %s MiB in all, want %d", name, got["total_mib"], c.want)
+		}
+		if got["devices"] != "1" {
+			t.Errorf("%s: the container sees %s devices, want 1", name, got["devices"])
+		}
+		uuids[placed.Containers["main"].Devices[0].UUID] = true
+		awaitGuarantee(t, made, "main", v1alpha1.GuaranteeCooperative)
+	}
+	if len(uuids) != 1 {
+		t.Errorf("three small shares were spread over %d devices, want them packed on 1", len(uuids))
+	}
+}
+
+// Allocating past the slice fails with CUDA_ERROR_OUT_OF_MEMORY, cleanly, and
+// what fits is given.
+func TestAllocatingPastTheSliceFails(t *testing.T) {
+	p := newPod("past").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "2049")
+	made := awaitPhase(t, create(t, p), corev1.PodFailed)
+	got := values(t, made, "main")
+	if got["error"] != "CUDA_ERROR_OUT_OF_MEMORY" {
+		t.Errorf("allocating 2049 of 2048 MiB: %v, want error=CUDA_ERROR_OUT_OF_MEMORY", got)
+	}
+	p = newPod("within").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "1024", "--hold")
+	made = awaitReady(t, create(t, p))
+	if got := values(t, made, "main"); got["allocated_mib"] != "1024" {
+		t.Errorf("allocating 1024 of 2048 MiB: %v", got)
+	}
+}
+
+// Several containers of a pod hold slices of their own; an init container
+// borrows the room of the containers that start after it.
+func TestSeveralContainers(t *testing.T) {
+	sidecar := container("sidecar", "--hold")
+	sidecar.RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
+	sidecar.Resources = shareOf(10, 10)
+	first := container("first")
+	first.Resources = shareOf(70, 70)
+	second := container("second", "--hold")
+	second.Resources = shareOf(40, 40)
+	plain := container("plain", "--hold")
+
+	p := newPod("several").share(30, 30).init(sidecar, first).also(second, plain).on(small)
+	made := awaitReady(t, create(t, p))
+
+	total := int64(ledger(t, small).Status.Devices[0].Mem)
+	for name, percent := range map[string]int64{"sidecar": 10, "first": 70, "main": 30, "second": 40} {
+		if got := values(t, made, name)["total_mib"]; got != itoa(total*percent/100) {
+			t.Errorf("container %s sees %s MiB, want %d", name, got, total*percent/100)
+		}
+	}
+	if got := values(t, made, "plain"); got["devices"] != "0" && got["error"] != "CUDA_ERROR_NO_DEVICE" {
+		t.Errorf("Invariant 3: a container without a share sees %v", got)
+	}
+	// By Kubernetes' own rules the pod weighs max(10+30+40, 10+70) = 80.
+	if got := counted(ledger(t, small), made.UID); got != 80 {
+		t.Errorf("the pod counts %d percent, want 80", got)
+	}
+}
+
+// A pod over two GPUs sees two devices, half of its share on each.
+func TestShareOverTwoGPUs(t *testing.T) {
+	p := newPod("two").share(60, 40).limit(v1alpha1.ResourceGPUs, 2)
+	made := awaitReady(t, create(t, p))
+	placed := placement(t, made).Containers["main"].Devices
+	if len(placed) != 2 || placed[0].UUID == placed[1].UUID || placed[0].Core != 30 || placed[1].Core != 30 {
+		t.Errorf("placed %+v, want two devices with 30 core each", placed)
+	}
+	if got := values(t, made, "main"); got["devices"] != "2" {
+		t.Errorf("the container sees %v, want two devices", got)
+	}
+}
+
+// A pod that doesn't fit waits, its event says how far off it is, and a release
+// wakes it.
+func TestOverflowWaitsAndStartsAfterRelease(t *testing.T) {
+	first := awaitReady(t, create(t, newPod("holder").share(80, 80).on(small)))
+	waiting := create(t, newPod("overflow").share(30, 25).on(small))
+	text := awaitEvent(t, waiting, "needs 30 core", "best: node "+small, "has 20 +")
+	if p := get(t, waiting); len(p.Spec.SchedulingGates) != 1 || p.Spec.NodeName != "" {
+		t.Errorf("the pod that doesn't fit is %s; event %q", status(p), text)
+	}
+	remove(t, first)
+	awaitReady(t, waiting)
+}
+
+// A whole GPU is exclusive: the container sees all of it and no limiter.
+func TestExclusive(t *testing.T) {
+	made := awaitReady(t, create(t, newPod("whole").share(100, 0).on(small)))
+	if mode := placement(t, made).Containers["main"].Mode; mode != v1alpha1.ModeExclusive {
+		t.Errorf("mode %s, want exclusive", mode)
+	}
+	if got, want := values(t, made, "main")["total_mib"], itoa(int64(ledger(t, small).Status.Devices[0].Mem)); got != want {
+		t.Errorf("the container sees %s MiB, want all %s", got, want)
+	}
+	awaitGuarantee(t, made, "main", v1alpha1.GuaranteeDevice)
+}
+
+// Invariant 3: NVIDIA_VISIBLE_DEVICES from an image or the pod gives a container
+// without a slice nothing, in a labelled namespace and in another.
+func TestNoSliceNoGPU(t *testing.T) {
+	for _, ns := range []string{namespace, unlabelled} {
+		p := newPod("greedy").in(ns).env(v1alpha1.EnvVisibleDevices, "all").
+			command("/bin/sh", "-c", "echo visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia); exec /bin/cudademo --hold")
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: small}
+		made := create(t, p)
+		awaitPod(t, made, "to have run", func(p *corev1.Pod) bool {
+			return p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+		})
+		await(t, "the pod's output", func() (bool, string) {
+			text, err := sys.Logs(t.Context(), made.Namespace, made.Name, "main")
+			return err == nil && strings.Contains(text, "nodes="), text
+		})
+		if got := values(t, made, "main"); got["visible"] != v1alpha1.EnvVisibleDevicesVoid || got["nodes"] != "0" {
+			t.Errorf("namespace %s: %v, want visible=void and no device node", ns, got)
+		}
+	}
+}
