@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli owns the command line of `kubectl vernier`: flags, what is read
+// from the API server, and how it is printed. What the tables say is package
+// view's. It only reads, never writes to the cluster.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+)
+
+// command is what all subcommands share.
+type command struct {
+	flags         *genericclioptions.ConfigFlags
+	output        output
+	allNamespaces bool
+	// connect is replaced by tests, and so is now.
+	connect     func() (client.Reader, error)
+	now         func() time.Time
+	out, errOut io.Writer
+}
+
+// New is the command line of `kubectl vernier`. Errors are returned, not
+// printed.
+func New(out, errOut io.Writer) *cobra.Command {
+	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: out, errOut: errOut}
+	c.connect = func() (client.Reader, error) {
+		cfg, err := c.flags.ToRESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		return newClient(cfg)
+	}
+	return c.root()
+}
+
+func (c *command) root() *cobra.Command {
+	root := c.sub("kubectl-vernier", "Show GPU nodes, devices, slices and waiting pods", c.overview)
+	root.Long = `Show who has which part of which GPU, and who waits for one.
+
+Without a subcommand, everything at once. CORE is percent of a GPU's compute,
+MEM is MiB; granted/total counts what the ledger has promised. The guarantees say
+what holds a slice in force: device (it has the whole GPU), driver (hard),
+cooperative (the limiter in the container) or none (no quota was asked for).`
+	root.Example = `  kubectl vernier                   # everything, slices and waiting pods of this namespace
+  kubectl vernier slices -A         # who has what, and under which guarantee
+  kubectl vernier waiting -A        # who waits, and why
+  kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
+  kubectl vernier nodes -o json     # stable, for scripts`
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl vernier"}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	root.SetOut(c.out)
+	root.SetErr(c.errOut)
+
+	flags := root.PersistentFlags()
+	c.flags.AddFlags(flags)
+	flags.StringVarP(&c.output.format, "output", "o", "", "json, yaml or wide")
+	flags.BoolVar(&c.output.noHeaders, "no-headers", false, "print no header line")
+	flags.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "slices and waiting pods of all namespaces")
+
+	root.AddCommand(
+		c.sub("nodes", "GPU nodes and what is granted on each", c.nodes),
+		c.sub("devices", "GPUs and what is granted of each", c.devices),
+		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
+		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
+	)
+	return root
+}
+
+// sub is a command that takes no arguments and reads.
+func (c *command) sub(name, short string, run func(context.Context, client.Reader) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.output.validate(); err != nil {
+				return err
+			}
+			r, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), r)
+		},
+	}
+}
+
+// namespace is the one to show, or empty for all.
+func (c *command) namespace() (string, error) {
+	if c.allNamespaces {
+		return "", nil
+	}
+	ns, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+	return ns, err
+}
+
+func (c *command) nodes(ctx context.Context, r client.Reader) error {
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	nodes := view.Nodes(all)
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindNodes, nodes), c.nodeSection(nodes))
+}
+
+func (c *command) devices(ctx context.Context, r client.Reader) error {
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	devices := view.Devices(all)
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindDevices, devices),
+		section{table: view.DeviceTable(devices, c.output.wide()), none: noDevices})
+}
+
+func (c *command) slices(ctx context.Context, r client.Reader) error {
+	ns, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	slices := view.Slices(all, ns)
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindSlices, slices), c.sliceSection(slices, ns))
+}
+
+func (c *command) waiting(ctx context.Context, r client.Reader) error {
+	ns, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	pods, err := c.waitingPods(ctx, r, ns)
+	if err != nil {
+		return err
+	}
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindWaiting, pods), c.waitingSection(pods, ns))
+}
+
+func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) ([]view.WaitingPod, error) {
+	pods, err := unbound(ctx, r, ns)
+	if err != nil {
+		return nil, err
+	}
+	events, err := verdicts(ctx, r, ns)
+	if err != nil {
+		return nil, err
+	}
+	return view.Waiting(pods, events), nil
+}
+
+func (c *command) overview(ctx context.Context, r client.Reader) error {
+	ns, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	pods, err := c.waitingPods(ctx, r, ns)
+	if err != nil {
+		return err
+	}
+	nodes, devices, slices := view.Nodes(all), view.Devices(all), view.Slices(all, ns)
+	table := view.DeviceBars(devices)
+	if c.output.wide() {
+		table = view.DeviceTable(devices, true)
+	}
+	return c.output.print(c.out, c.errOut, view.NewOverview(nodes, devices, slices, pods),
+		c.nodeSection(nodes),
+		section{title: "DEVICES", table: table, none: noDevices},
+		c.sliceSection(slices, ns),
+		c.waitingSection(pods, ns))
+}
+
+const noDevices = "No GPUs: no node agent has reported one."
+
+func (c *command) nodeSection(nodes []view.Node) section {
+	return section{"NODES", view.NodeTable(nodes, c.output.wide()),
+		"No GPU nodes: label them " + v1alpha1.LabelGPUNode + "=" + v1alpha1.LabelGPUNodeTrue + ", and the node agent makes each one's ledger."}
+}
+
+func (c *command) sliceSection(slices []view.Slice, ns string) section {
+	return section{"SLICES " + in(ns), view.SliceTable(slices, c.output.wide()), "No slices " + in(ns) + "."}
+}
+
+func (c *command) waitingSection(pods []view.WaitingPod, ns string) section {
+	return section{"WAITING " + in(ns), view.WaitingTable(pods, c.now(), c.output.wide()),
+		"No pods wait for a slice " + in(ns) + "."}
+}
+
+func in(namespace string) string {
+	if namespace == "" {
+		return "in all namespaces"
+	}
+	return fmt.Sprintf("in namespace %s", namespace)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write what the commands print as the expected output")
+
+// TestGolden runs every command as a user would. What it prints for scripts is
+// a promise: a change of a *.json or *.yaml file here breaks users.
+func TestGolden(t *testing.T) {
+	for name, args := range map[string]string{
+		"overview":           "-A",
+		"overview-namespace": "-n team-b",
+		"overview-wide":      "-A -o wide",
+		"overview.json":      "-A -o json",
+		"nodes":              "nodes",
+		"nodes-wide":         "nodes -o wide",
+		"nodes.json":         "nodes -o json",
+		"devices":            "devices",
+		"devices-wide":       "devices -o wide",
+		"devices.json":       "devices -o json",
+		"slices":             "slices -A",
+		"slices-namespace":   "slices -n team-a",
+		"slices-wide":        "slices -A -o wide",
+		"slices-bare":        "slices -A --no-headers",
+		"slices.json":        "slices -A -o json",
+		"waiting":            "waiting -A",
+		"waiting-namespace":  "waiting -n team-b",
+		"waiting-wide":       "waiting -A -o wide",
+		"waiting.yaml":       "waiting -A -o yaml",
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errOut, err := run(t, fakeClient(t, fixture()...), args)
+			if err != nil || errOut != "" {
+				t.Fatalf("error %v, stderr %q", err, errOut)
+			}
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), out); diff != "" {
+				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
+			}
+		})
+	}
+}
+
+// An empty cluster says what is missing, on stderr for a single table, and
+// prints lists over which scripts can loop.
+func TestEmpty(t *testing.T) {
+	for args, want := range map[string]struct{ out, errOut string }{
+		"nodes":             {"", "No GPU nodes: label them vernier.dev/gpu-node=true, and the node agent makes each one's ledger.\n"},
+		"devices":           {"", "No GPUs: no node agent has reported one.\n"},
+		"slices -A":         {"", "No slices in all namespaces.\n"},
+		"slices -n team-a":  {"", "No slices in namespace team-a.\n"},
+		"waiting -n team-a": {"", "No pods wait for a slice in namespace team-a.\n"},
+		"nodes -o json":     {"{\n    \"apiVersion\": \"view.vernier.dev/v1\",\n    \"kind\": \"NodeList\",\n    \"items\": []\n}\n", ""},
+	} {
+		t.Run(args, func(t *testing.T) {
+			out, errOut, err := run(t, fakeClient(t), args)
+			if err != nil || out != want.out || errOut != want.errOut {
+				t.Errorf("printed %q, stderr %q, error %v, want %+v", out, errOut, err, want)
+			}
+		})
+	}
+}
+
+// Errors name the remedy.
+func TestErrors(t *testing.T) {
+	ledgers := schema.GroupResource{Group: v1alpha1.Group, Resource: "sliceledgers"}
+	pods := schema.GroupResource{Resource: "pods"}
+	denied := errors.New(`User "eve" cannot list it`)
+	for name, test := range map[string]struct {
+		err  error
+		args string
+		want []string
+	}{
+		"no CRD":       {apierrors.NewNotFound(ledgers, ""), "nodes", []string{"sliceledgers.vernier.dev", "is Vernier installed?", "kubectl apply"}},
+		"ledgers":      {apierrors.NewForbidden(ledgers, "", denied), "slices -A", []string{`"eve"`, "clusterrolebinding", "vernier-viewer"}},
+		"pods":         {apierrors.NewForbidden(pods, "", denied), "waiting -n team-a", []string{`"eve"`, "list pods in namespace team-a"}},
+		"all pods":     {apierrors.NewForbidden(pods, "", denied), "waiting -A", []string{"list pods in all namespaces", "-n NAME"}},
+		"server away":  {errors.New("connection refused"), "devices", []string{"sliceledgers", "connection refused"}},
+		"bad output":   {nil, "nodes -o table", []string{`"table"`, "json, yaml or wide"}},
+		"bad argument": {nil, "nodes gpu-1", []string{"gpu-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, err := run(t, failing{fakeClient(t), test.err}, test.args)
+			if err == nil || out != "" {
+				t.Fatalf("printed %q, error %v, want an error and no output", out, err)
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func run(t *testing.T, r client.Reader, args string) (out, errOut string, err error) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var stdout, stderr bytes.Buffer
+	c := &command{
+		flags:   genericclioptions.NewConfigFlags(true),
+		connect: func() (client.Reader, error) { return r, nil },
+		now:     func() time.Time { return now },
+		out:     &stdout, errOut: &stderr,
+	}
+	root := c.root()
+	root.SetArgs(strings.Fields(args))
+	err = root.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
+// fakeClient answers the field selectors as the API server does.
+func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.SliceLedger{}).
+		WithIndex(&corev1.Pod{}, fieldNodeName, func(o client.Object) []string {
+			return []string{o.(*corev1.Pod).Spec.NodeName}
+		}).
+		WithIndex(&corev1.Event{}, fieldEventSource, func(o client.Object) []string {
+			return []string{o.(*corev1.Event).Source.Component}
+		}).Build()
+}
+
+// failing fails every list if it has an error.
+type failing struct {
+	client.Reader
+	err error
+}
+
+func (f failing) List(ctx context.Context, list client.ObjectList, o ...client.ListOption) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Reader.List(ctx, list, o...)
+}

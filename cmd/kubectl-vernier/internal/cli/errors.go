@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// explain adds the remedy to an error of listing a resource.
+func explain(err error, resource, namespace string) error {
+	switch {
+	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		return fmt.Errorf("this cluster does not know %s: is Vernier installed? "+
+			"`kubectl apply -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
+	case apierrors.IsForbidden(err) && resource == "sliceledgers."+v1alpha1.Group:
+		return fmt.Errorf("%w\nledgers are cluster-wide: an administrator grants them with "+
+			"`kubectl create clusterrolebinding NAME --clusterrole=vernier-viewer --user=YOU`, "+
+			"and the cluster role view includes them", err)
+	case apierrors.IsForbidden(err):
+		where := "namespace " + namespace
+		if namespace == "" {
+			where = "all namespaces (-n NAME asks for one only)"
+		}
+		return fmt.Errorf("%w\nyou need the permission to list %s in %s: the cluster role view has it", err, resource, where)
+	default:
+		return fmt.Errorf("listing %s: %w", resource, err)
+	}
+}

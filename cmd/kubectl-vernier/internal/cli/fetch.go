@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// newClient reads straight from the API server. The kinds are mapped by hand:
+// discovery would cost two requests to learn what is known.
+func newClient(cfg *rest.Config) (client.Reader, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	return client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// ledgers lists all ledgers.
+func ledgers(ctx context.Context, c client.Reader) ([]v1alpha1.SliceLedger, error) {
+	var list v1alpha1.SliceLedgerList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, explain(err, "sliceledgers."+v1alpha1.Group, "")
+	}
+	return list.Items, nil
+}
+
+// Field selectors: the API server filters, so that a large cluster's pods and
+// events stay where they are.
+const (
+	fieldNodeName    = "spec.nodeName"
+	fieldEventSource = "source"
+)
+
+// eventSource is what the allocator's events name as their source: its service
+// account's name.
+const eventSource = v1alpha1.AllocatorServiceAccount
+
+// unbound lists the pods that have no node yet in a namespace, or in all if it
+// is empty.
+func unbound(ctx context.Context, c client.Reader, namespace string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{fieldNodeName: ""})
+	if err != nil {
+		return nil, explain(err, "pods", namespace)
+	}
+	return list.Items, nil
+}
+
+// verdicts lists the allocator's events, likewise.
+func verdicts(ctx context.Context, c client.Reader, namespace string) ([]corev1.Event, error) {
+	var list corev1.EventList
+	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{fieldEventSource: eventSource})
+	if err != nil {
+		return nil, explain(err, "events", namespace)
+	}
+	return list.Items, nil
+}

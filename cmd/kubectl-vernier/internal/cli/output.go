@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+)
+
+// output is how to print.
+type output struct {
+	format    string
+	noHeaders bool
+}
+
+func (o output) validate() error {
+	switch o.format {
+	case "", "wide", "json", "yaml":
+		return nil
+	}
+	return fmt.Errorf("--output %q is unknown: use json, yaml or wide, or leave it out", o.format)
+}
+
+func (o output) wide() bool { return o.format == "wide" }
+
+// section is one table and what to say when it is empty.
+type section struct {
+	title string
+	table view.Table
+	none  string
+}
+
+// print writes a document for machines, or its sections for people; what is
+// empty is said on errOut, where no pipe takes it for a row.
+func (o output) print(out, errOut io.Writer, doc any, sections ...section) error {
+	switch o.format {
+	case "json":
+		text, err := json.MarshalIndent(doc, "", "    ")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(out, string(text))
+		return err
+	case "yaml":
+		text, err := yaml.Marshal(doc)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(text)
+		return err
+	}
+	for i, s := range sections {
+		if len(sections) > 1 {
+			if i > 0 {
+				fmt.Fprintln(out)
+			}
+			fmt.Fprintln(out, s.title)
+			errOut = out
+		}
+		if s.table.Empty() {
+			fmt.Fprintln(errOut, s.none)
+			continue
+		}
+		if err := s.table.Print(out, !o.noHeaders); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// NodeTable shows nodes.
+func NodeTable(nodes []Node, wide bool) Table {
+	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE"}}
+	if wide {
+		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "NOTE")
+	}
+	for _, n := range nodes {
+		row := []string{
+			n.Name, string(n.Ready), strconv.Itoa(n.GPUs), strings.Join(n.Models, ","),
+			ratio(n.Core.Granted, n.Core.Total), ratio(n.Mem.Granted, n.Mem.Total),
+			strconv.Itoa(n.Slices), strconv.Itoa(n.WaitingRelease),
+		}
+		if wide {
+			limits := "yes"
+			if !n.Driver.MemoryLimits {
+				limits = "no"
+				if n.Driver.MemoryLimitsReason != "" {
+					limits += ": " + n.Driver.MemoryLimitsReason
+				}
+			}
+			row = append(row, n.Driver.Version, n.Driver.CUDA, limits, n.Note)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// DeviceTable shows devices.
+func DeviceTable(devices []Device, wide bool) Table {
+	t := Table{header: []string{"NODE", "IDX", "UUID", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "MIG", "HEALTH"}}
+	if wide {
+		t.header = append(t.header, "PCI", "NUMA", "REASON")
+	}
+	for _, d := range devices {
+		row := []string{
+			d.Node, index(d.Index), shortUUID(d.UUID), d.Model,
+			ratio(d.Core.Granted, d.Core.Total), ratio(d.Mem.Granted, d.Mem.Total),
+			strconv.Itoa(d.Slices), string(d.MIG), d.Health,
+		}
+		if wide {
+			row[2] = d.UUID
+			row = append(row, d.PCI, index(d.NUMA), d.Reason)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// DeviceBars shows devices as bars, for the eye.
+func DeviceBars(devices []Device) Table {
+	t := Table{header: []string{"NODE", "IDX", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "HEALTH"}}
+	for _, d := range devices {
+		t.rows = append(t.rows, []string{
+			d.Node, index(d.Index), d.Model,
+			bar(d.Core.Granted, d.Core.Total) + " " + ratio(d.Core.Granted, d.Core.Total),
+			bar(d.Mem.Granted, d.Mem.Total) + " " + ratio(d.Mem.Granted, d.Mem.Total),
+			strconv.Itoa(d.Slices), d.Health,
+		})
+	}
+	return t
+}
+
+// SliceTable shows slices.
+func SliceTable(all []Slice, wide bool) Table {
+	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE", "GPU", "CORE(%)", "MEM(MiB)", "MODE",
+		"MEMORY-GUARANTEE", "COMPUTE-GUARANTEE", "STATE"}}
+	if wide {
+		t.header = append(t.header, "UUID", "POD-UID", "REUSE-CORE(%)", "REUSE-MEM(MiB)", "NOTE")
+	}
+	for _, s := range all {
+		row := []string{
+			s.Namespace, s.Pod, s.Container, s.Node, index(s.GPU), number(s.Core), number(s.Mem), string(s.Mode),
+			string(s.MemoryGuarantee), string(s.ComputeGuarantee), s.State,
+		}
+		if wide {
+			row = append(row, s.UUID, string(s.PodUID), number(s.ReuseCore), number(s.ReuseMem), s.Note)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// WaitingTable shows waiting pods.
+func WaitingTable(pods []WaitingPod, now time.Time, wide bool) Table {
+	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON"}}
+	if wide {
+		t.header = append(t.header, "SEEN", "POD-UID")
+	}
+	for _, p := range pods {
+		row := []string{
+			p.Namespace, p.Pod, needsText(p), strings.Join(p.OtherGates, ","),
+			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p),
+		}
+		if wide {
+			ago := ""
+			if p.Reason != nil {
+				ago = duration.HumanDuration(now.Sub(p.Reason.Seen.Time)) + " ago"
+			}
+			row = append(row, ago, string(p.PodUID))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func reasonText(p WaitingPod) string {
+	switch {
+	case p.Error != "":
+		return p.Error
+	case p.Reason != nil:
+		return p.Reason.Message
+	case len(p.OtherGates) > 0:
+		return "Vernier waits until the other gates are removed"
+	default:
+		return "no recent event from the allocator"
+	}
+}
+
+func needsText(p WaitingPod) string {
+	var parts []string
+	for _, n := range p.Needs {
+		var amounts []string
+		if n.Core > 0 {
+			amounts = append(amounts, number(n.Core)+"% core")
+		}
+		if n.MemMiB > 0 {
+			amounts = append(amounts, number(n.MemMiB)+" MiB")
+		} else {
+			amounts = append(amounts, number(n.MemPercent)+"% mem")
+		}
+		text := strings.Join(amounts, " + ")
+		if n.GPUs > 1 {
+			text = fmt.Sprintf("%d GPUs x (%s)", n.GPUs, text)
+		}
+		parts = append(parts, n.Container+": "+text)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func ratio[T v1alpha1.Percent | v1alpha1.MiB](granted, total T) string {
+	return number(granted) + "/" + number(total)
+}
+
+func number[T v1alpha1.Percent | v1alpha1.MiB](n T) string {
+	return strconv.FormatInt(int64(n), 10)
+}
+
+func index(i *int32) string {
+	if i == nil {
+		return ""
+	}
+	return strconv.Itoa(int(*i))
+}
+
+// shortUUID keeps the first group, which tells the devices of a node apart.
+func shortUUID(uuid string) string {
+	kind, rest, _ := strings.Cut(uuid, "-")
+	first, _, _ := strings.Cut(rest, "-")
+	if first == "" {
+		return uuid
+	}
+	return kind + "-" + first
+}
+
+const barWidth = 10
+
+// bar rounds down, except that what is in use is never shown as empty.
+func bar[T v1alpha1.Percent | v1alpha1.MiB](granted, total T) string {
+	full := 0
+	if total > 0 {
+		full = int(min(barWidth, granted*barWidth/total))
+	}
+	if granted > 0 {
+		full = max(full, 1)
+	}
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", barWidth-full) + "]"
+}

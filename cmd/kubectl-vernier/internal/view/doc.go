@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package view owns what `kubectl vernier` shows: it turns ledgers, pods and
+// events into nodes, devices, slices and waiting pods, and those into tables.
+// Its types are also what -o json and -o yaml print: a stable format of its own,
+// so that a change of the ledger does not break anybody's script.
+//
+// It never talks to a cluster or reads a clock, and never adds up anything in
+// another way than the rules of the SliceLedger CRD do.
+package view
+
+import "vernier.dev/vernier/api/v1alpha1"
+
+// APIVersion of the printed lists. Within a version fields are added only.
+const APIVersion = "view." + v1alpha1.Group + "/v1"
+
+// Kinds of the printed documents.
+const (
+	KindNodes    = "NodeList"
+	KindDevices  = "DeviceList"
+	KindSlices   = "SliceList"
+	KindWaiting  = "WaitingPodList"
+	KindOverview = "Overview"
+)
+
+// List is the printed form of one table.
+type List[T any] struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      []T    `json:"items"`
+}
+
+// NewList is a list of the given kind.
+func NewList[T any](kind string, items []T) List[T] {
+	return List[T]{APIVersion: APIVersion, Kind: kind, Items: notNull(items)}
+}
+
+// notNull makes an empty list print as [], over which scripts can loop.
+func notNull[T any](items []T) []T {
+	if items == nil {
+		return []T{}
+	}
+	return items
+}
+
+// Overview is the printed form of everything at once.
+type Overview struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Nodes      []Node       `json:"nodes"`
+	Devices    []Device     `json:"devices"`
+	Slices     []Slice      `json:"slices"`
+	Waiting    []WaitingPod `json:"waiting"`
+}
+
+// NewOverview is the overview of what is given.
+func NewOverview(nodes []Node, devices []Device, slices []Slice, waiting []WaitingPod) Overview {
+	return Overview{APIVersion, KindOverview, notNull(nodes), notNull(devices), notNull(slices), notNull(waiting)}
+}
+
+// Core is compute in percent of one GPU.
+type Core struct {
+	Granted v1alpha1.Percent `json:"granted"`
+	Total   v1alpha1.Percent `json:"total"`
+}
+
+// Memory is in MiB.
+type Memory struct {
+	Granted v1alpha1.MiB `json:"granted"`
+	Total   v1alpha1.MiB `json:"total"`
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Node is one GPU node and what is granted on it.
+type Node struct {
+	Name string `json:"name"`
+	// Ready is the node agent's own condition: True, False or Unknown.
+	Ready metav1.ConditionStatus `json:"ready"`
+	// Note says why it is not ready.
+	Note   string   `json:"note,omitempty"`
+	GPUs   int      `json:"gpus"`
+	Models []string `json:"models"`
+	// Core and Mem: all that is granted, of the devices that the node sees.
+	Core   Core   `json:"core"`
+	Mem    Memory `json:"memMiB"`
+	Slices int    `json:"slices"`
+	// WaitingRelease counts slices of pods whose containers are gone, which the
+	// allocator has still to take back.
+	WaitingRelease int    `json:"waitingRelease"`
+	Driver         Driver `json:"driver"`
+}
+
+// Driver of a node.
+type Driver struct {
+	Version string `json:"version,omitempty"`
+	CUDA    string `json:"cuda,omitempty"`
+	// MemoryLimits tells whether the driver holds containers to a memory limit.
+	MemoryLimits       bool   `json:"memoryLimits"`
+	MemoryLimitsReason string `json:"memoryLimitsReason,omitempty"`
+}
+
+// Nodes lists the nodes that have a ledger, by name.
+func Nodes(ledgers []v1alpha1.SliceLedger) []Node {
+	nodes := make([]Node, 0, len(ledgers))
+	for i := range ledgers {
+		nodes = append(nodes, nodeOf(&ledgers[i]))
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes
+}
+
+func nodeOf(l *v1alpha1.SliceLedger) Node {
+	drv := l.Status.Driver
+	n := Node{
+		Name: l.Name, Ready: metav1.ConditionUnknown, GPUs: len(l.Status.Devices), Models: []string{},
+		Driver: Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason},
+		Note:   "the node agent has not reported yet",
+	}
+	if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+		n.Ready, n.Note = c.Status, ""
+		if c.Status != metav1.ConditionTrue {
+			n.Note = cmp.Or(c.Message, c.Reason)
+		}
+	}
+	for _, d := range devicesOf(l) {
+		if d.Model != "" && !slices.Contains(n.Models, d.Model) {
+			n.Models = append(n.Models, d.Model)
+		}
+		n.Core.Granted += d.Core.Granted
+		n.Mem.Granted += d.Mem.Granted
+		n.Slices += d.Slices
+		if d.Health != HealthMissing {
+			n.Core.Total += d.Core.Total
+			n.Mem.Total += d.Mem.Total
+		}
+	}
+	released := releasedOf(l)
+	for _, d := range l.Spec.Devices {
+		for _, s := range d.Slices {
+			if released[s.Pod] {
+				n.WaitingRelease++
+			}
+		}
+	}
+	return n
+}
+
+func releasedOf(l *v1alpha1.SliceLedger) map[types.UID]bool {
+	released := make(map[types.UID]bool, len(l.Status.Released))
+	for _, uid := range l.Status.Released {
+		released[uid] = true
+	}
+	return released
+}

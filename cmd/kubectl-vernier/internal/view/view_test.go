@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// The sums are those of the CRD's rules: sum of (core - reuseCore) and of
+// (mem - reuseMem), so that a full device shows as full and never as more.
+func TestCountsReuse(t *testing.T) {
+	ledger := v1alpha1.SliceLedger{
+		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{
+			UUID: "GPU-1", Core: 100, Mem: 1000,
+			Slices: []v1alpha1.Slice{
+				{Pod: "a", Owner: "ns/a", Ctr: "init", Core: 100, ReuseCore: 60, Mem: 1000, ReuseMem: 999},
+				{Pod: "a", Owner: "ns/a", Ctr: "main", Core: 60, Mem: 999},
+			},
+		}}},
+		Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-1", Mem: 1000, Healthy: true}}},
+	}
+	d := Devices([]v1alpha1.SliceLedger{ledger})[0]
+	if d.Core != (Core{100, 100}) || d.Mem != (Memory{1000, 1000}) {
+		t.Errorf("device: %+v %+v", d.Core, d.Mem)
+	}
+	n := Nodes([]v1alpha1.SliceLedger{ledger})[0]
+	if n.Core != (Core{100, 100}) || n.Mem != (Memory{1000, 1000}) || n.Slices != 2 {
+		t.Errorf("node: %+v %+v, %d slices", n.Core, n.Mem, n.Slices)
+	}
+	s := Slices([]v1alpha1.SliceLedger{ledger}, "ns")
+	if s[0].Core != 100 || s[0].Mem != 1000 {
+		t.Errorf("the init container's slice is %d %% and %d MiB, want what it may use: 100 and 1000", s[0].Core, s[0].Mem)
+	}
+}
+
+// The capacity is the ledger's where there are grants: it is what the API server
+// checks, even when the node now sees another size.
+func TestCapacityIsTheLedgers(t *testing.T) {
+	ledger := v1alpha1.SliceLedger{
+		Spec:   v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 90, Mem: 900}}},
+		Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-1", Mem: 1000}, {UUID: "GPU-2", Index: 1, Mem: 1000}}},
+	}
+	d := Devices([]v1alpha1.SliceLedger{ledger})
+	if d[0].Core.Total != 90 || d[0].Mem.Total != 900 || d[1].Core.Total != 100 || d[1].Mem.Total != 1000 {
+		t.Errorf("devices: %+v", d)
+	}
+}
+
+// An event's time is in whichever field its author used.
+func TestLastEvents(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	events := []corev1.Event{
+		{Message: "series", EventTime: metav1.NewMicroTime(at(1)), Series: &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(at(9))}},
+		{Message: "new", EventTime: metav1.NewMicroTime(at(8))},
+		{Message: "old", LastTimestamp: metav1.NewTime(at(7))},
+	}
+	for want := range events {
+		for i := range events {
+			events[i].InvolvedObject.UID = "pod"
+		}
+		rotated := append(append([]corev1.Event{}, events[want:]...), events[:want]...)
+		if got := lastEvents(rotated)["pod"].Message; got != "series" {
+			t.Errorf("order %d: last event is %q", want, got)
+		}
+	}
+	if got := lastEvents(events[1:])["pod"].Message; got != "new" {
+		t.Errorf("without the series: last event is %q", got)
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, c := range []struct {
+		granted, total v1alpha1.MiB
+		want           string
+	}{
+		{0, 100, "[..........]"},
+		{1, 100, "[#.........]"},
+		{99, 100, "[#########.]"},
+		{100, 100, "[##########]"},
+		{120, 100, "[##########]"},
+		{0, 0, "[..........]"},
+	} {
+		if got := bar(c.granted, c.total); got != c.want {
+			t.Errorf("bar(%d, %d) = %s, want %s", c.granted, c.total, got, c.want)
+		}
+	}
+}
+
+// Columns are as wide as they must be, counted in characters, and no cell is
+// empty or longer than one line.
+func TestPrint(t *testing.T) {
+	table := Table{header: []string{"A", "LONG", "C"}, rows: [][]string{{"größe", "", "two\nlines"}, {"x", "y", ""}}}
+	want := "A       LONG   C\ngröße   -      two lines\nx       y      -\n"
+	var b strings.Builder
+	if err := table.Print(&b, true); err != nil || b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s%v", b.String(), want, err)
+	}
+	b.Reset()
+	if err := table.Print(&b, false); err != nil || b.String() != "größe   -   two lines\nx       y   -\n" {
+		t.Errorf("without header:\n%s%v", b.String(), err)
+	}
+}

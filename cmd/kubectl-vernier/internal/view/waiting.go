@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// WaitingPod is a pod that has not been placed yet.
+type WaitingPod struct {
+	Namespace string      `json:"namespace"`
+	Pod       string      `json:"pod"`
+	PodUID    types.UID   `json:"podUID"`
+	Created   metav1.Time `json:"created"`
+	// Needs is empty when the pod's demand cannot be read; Error says why.
+	Needs []Need `json:"needs"`
+	Error string `json:"error,omitempty"`
+	// OtherGates are scheduling gates besides ours, which must go first.
+	OtherGates []string `json:"otherGates,omitempty"`
+	// Reason is the allocator's last word on the pod, if it has not expired.
+	Reason *Reason `json:"reason,omitempty"`
+}
+
+// Need is what one container asks for, on each of its GPUs.
+type Need struct {
+	Container string               `json:"container"`
+	GPUs      v1alpha1.DeviceCount `json:"gpus"`
+	Core      v1alpha1.Percent     `json:"core"`
+	// One of the two is set.
+	MemPercent v1alpha1.Percent `json:"memPercent,omitempty"`
+	MemMiB     v1alpha1.MiB     `json:"memMiB,omitempty"`
+}
+
+// Reason is an event.
+type Reason struct {
+	Reason  string      `json:"reason"`
+	Message string      `json:"message"`
+	Seen    metav1.Time `json:"seen"`
+}
+
+// Waiting lists the pods that hold our gate, longest wait first. events are the
+// allocator's.
+func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
+	last := lastEvents(events)
+	var waiting []WaitingPod
+	for i := range pods {
+		p := &pods[i]
+		gated, others := gates(p)
+		if !gated {
+			continue
+		}
+		w := WaitingPod{
+			Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp,
+			Needs: []Need{}, OtherGates: others,
+		}
+		if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
+			w.Error = err.Error()
+		} else {
+			w.Needs = needs(doc)
+		}
+		if e, ok := last[p.UID]; ok {
+			w.Reason = &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(&e))}
+		}
+		waiting = append(waiting, w)
+	}
+	slices.SortFunc(waiting, func(a, b WaitingPod) int {
+		return cmp.Or(a.Created.Compare(b.Created.Time),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+	})
+	return waiting
+}
+
+func gates(p *corev1.Pod) (ours bool, others []string) {
+	for _, g := range p.Spec.SchedulingGates {
+		if g.Name == v1alpha1.Gate {
+			ours = true
+		} else {
+			others = append(others, g.Name)
+		}
+	}
+	return ours, others
+}
+
+func needs(doc *v1alpha1.Shares) []Need {
+	all := make([]Need, 0, len(doc.Containers))
+	for name, s := range doc.Containers {
+		all = append(all, Need{name, s.GPUs, s.Core, s.MemPercent, s.MemMiB})
+	}
+	slices.SortFunc(all, func(a, b Need) int { return cmp.Compare(a.Container, b.Container) })
+	return all
+}
+
+// lastEvents keeps the latest event of each pod. The UID tells a pod from an
+// earlier one of the same name.
+func lastEvents(events []corev1.Event) map[types.UID]corev1.Event {
+	last := make(map[types.UID]corev1.Event)
+	for _, e := range events {
+		uid := e.InvolvedObject.UID
+		if old, ok := last[uid]; !ok || seen(&e).After(seen(&old)) {
+			last[uid] = e
+		}
+	}
+	return last
+}
+
+// seen is when an event last happened, in whichever of its three forms.
+func seen(e *corev1.Event) time.Time {
+	latest := e.LastTimestamp.Time
+	if e.EventTime.After(latest) {
+		latest = e.EventTime.Time
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(latest) {
+		latest = e.Series.LastObservedTime.Time
+	}
+	return latest
+}
