@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// names refuses resources that are not ours, and requests that are not their
+// limits: Kubernetes would refuse the latter later, without naming the remedy.
+func names(r slim.Resources, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range ours(r.Limits) {
+		if !slices.Contains(api.Resources, name) {
+			errs = append(errs, field.NotSupported(path.Child("limits").Key(string(name)), name, api.Resources))
+		}
+	}
+	for _, name := range ours(r.Requests) {
+		key := path.Child("requests").Key(string(name))
+		request := r.Requests[name]
+		limit, limited := r.Limits[name]
+		switch {
+		case !limited && !slices.Contains(api.Resources, name):
+			errs = append(errs, field.NotSupported(key, name, api.Resources))
+		case !limited:
+			errs = append(errs, field.Invalid(key, request.String(),
+				"a share is asked for as a limit: move the line to limits"))
+		case request.Cmp(limit) != 0:
+			errs = append(errs, field.Invalid(key, request.String(), fmt.Sprintf(
+				"must equal the limit %s, a share is not overcommitted: remove the line from requests", limit.String())))
+		}
+	}
+	return errs
+}
+
+// read takes the amounts from the limits.
+func read(limits corev1.ResourceList, path *field.Path) (totals, field.ErrorList) {
+	var w totals
+	var errs field.ErrorList
+	errs = amount(errs, limits, path, api.ResourceCore, api.ParsePercent, &w.core)
+	errs = amount(errs, limits, path, api.ResourceMemPercent, api.ParsePercent, &w.mem)
+	errs = amount(errs, limits, path, api.ResourceMemMiB, api.ParseMiB, &w.mib)
+	errs = amount(errs, limits, path, api.ResourceGPUs, api.ParseDeviceCount, &w.gpus)
+	return w, errs
+}
+
+// amount reads one limit, where it is set.
+func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field.Path,
+	name corev1.ResourceName, parse func(string) (T, error), into *T) field.ErrorList {
+	quantity, set := limits[name]
+	if !set {
+		return errs
+	}
+	digits, err := whole(quantity)
+	if err == nil {
+		*into, err = parse(digits)
+	}
+	if err != nil {
+		errs = append(errs, field.Invalid(path.Key(string(name)), quantity.String(), err.Error()))
+	}
+	return errs
+}
+
+// whole is a quantity in plain digits: its own text may be "2k".
+func whole(q resource.Quantity) (string, error) {
+	n := q.Value()
+	switch {
+	case q.Sign() <= 0:
+		return "", errors.New("must be 1 or more: remove the line to ask for none")
+	case q.CmpInt64(math.MaxInt64) > 0:
+		// Value is meaningless here; whatever reads the digits refuses so many.
+		n = math.MaxInt64
+	case q.CmpInt64(n) != 0:
+		return "", errors.New("must be a whole number: the smallest step is 1")
+	}
+	return strconv.FormatInt(n, 10), nil
+}
+
+// ours lists the names with our prefix, sorted.
+func ours(list corev1.ResourceList) []corev1.ResourceName {
+	var found []corev1.ResourceName
+	for name := range list {
+		if strings.HasPrefix(string(name), api.Prefix) {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return found
+}

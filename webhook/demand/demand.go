@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demand owns the meaning of a container's resources: it turns limits on
+// vernier.dev/* into an exact share per device, and refuses what cannot be one.
+//
+// It never looks at a node, a device or another container.
+package demand
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// Asks tells whether any resource of ours is named.
+func Asks(r slim.Resources) bool { return mentions(r.Limits) || mentions(r.Requests) }
+
+// Of is what a container asks for per device. path is the field path of its
+// resources. Where there are errors the share means nothing; each names the
+// field and the remedy.
+func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
+	errs := names(r, path)
+	want, bad := read(r.Limits, path.Child("limits"))
+	if errs = append(errs, bad...); len(errs) > 0 {
+		return api.Share{}, errs
+	}
+	return want.share(path.Child("limits"))
+}
+
+// PodLevel refuses our resources in a pod's own resources: a slice belongs to a
+// container.
+func PodLevel(r slim.Resources, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range ours(r.Limits) {
+		errs = append(errs, podLevel(path.Child("limits"), name))
+	}
+	for _, name := range ours(r.Requests) {
+		errs = append(errs, podLevel(path.Child("requests"), name))
+	}
+	return errs
+}
+
+func podLevel(path *field.Path, name corev1.ResourceName) *field.Error {
+	return field.Forbidden(path.Key(string(name)), "a share belongs to a container: move the line to the container that uses the GPU")
+}
+
+// totals are a container's amounts over all of its GPUs; 0 where it says none.
+type totals struct {
+	core, mem api.Percent
+	mib       api.MiB
+	gpus      api.DeviceCount
+}
+
+// share spreads the totals evenly over the GPUs.
+func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
+	if w.mem > 0 && w.mib > 0 {
+		return api.Share{}, field.ErrorList{field.Forbidden(limits.Key(string(api.ResourceMemMiB)),
+			fmt.Sprintf("%s already says how much memory: keep one of the two", api.ResourceMemPercent))}
+	}
+	if w.core == 0 && w.mem == 0 && w.mib == 0 {
+		return api.Share{}, field.ErrorList{field.Required(limits.Key(string(api.ResourceCore)),
+			fmt.Sprintf("%s only says over how many GPUs a share is spread: add %s, %s or %s",
+				api.ResourceGPUs, api.ResourceCore, api.ResourceMemPercent, api.ResourceMemMiB))}
+	}
+	gpus := w.gpus
+	if gpus == 0 {
+		gpus = w.core.GPUs()
+	}
+	if errs := w.fits(limits, gpus); len(errs) > 0 {
+		return api.Share{}, errs
+	}
+	var errs field.ErrorList
+	share := api.Share{GPUs: gpus}
+	var err error
+	if share.Core, err = w.core.Split(gpus); err != nil {
+		errs = append(errs, uneven(limits, api.ResourceCore, int64(w.core), gpus))
+	}
+	if share.MemPercent, err = w.mem.Split(gpus); err != nil {
+		errs = append(errs, uneven(limits, api.ResourceMemPercent, int64(w.mem), gpus))
+	}
+	if share.MemMiB, err = w.mib.Split(gpus); err != nil {
+		errs = append(errs, uneven(limits, api.ResourceMemMiB, int64(w.mib), gpus))
+	}
+	if w.mem == 0 && w.mib == 0 {
+		share.MemPercent = share.Core
+	}
+	return share, errs
+}
+
+// fits refuses more than 100 percent of a device.
+func (w totals) fits(limits *field.Path, gpus api.DeviceCount) field.ErrorList {
+	var errs field.ErrorList
+	most := api.WholeGPU * api.Percent(gpus)
+	if w.core > most {
+		errs = append(errs, field.Invalid(limits.Key(string(api.ResourceGPUs)), gpus, fmt.Sprintf(
+			"%s %d needs at least %d GPUs: raise this to %d, or ask for %s %d or less",
+			api.ResourceCore, w.core, w.core.GPUs(), w.core.GPUs(), api.ResourceCore, most)))
+	}
+	if w.mem > most {
+		errs = append(errs, field.Invalid(limits.Key(string(api.ResourceMemPercent)), w.mem, fmt.Sprintf(
+			"is more than 100 percent of each of its %d GPUs: ask for %d or less, or set %s to %d",
+			gpus, most, api.ResourceGPUs, w.mem.GPUs())))
+	}
+	return errs
+}
+
+// uneven names the nearest totals that divide evenly.
+func uneven(limits *field.Path, name corev1.ResourceName, total int64, gpus api.DeviceCount) *field.Error {
+	n := int64(gpus)
+	below := total / n * n
+	above := below + n
+	remedy := fmt.Sprintf("ask for %d or %d", below, above)
+	if below == 0 {
+		remedy = fmt.Sprintf("ask for %d", above)
+	} else if name != api.ResourceMemMiB && above > n*int64(api.WholeGPU) {
+		remedy = fmt.Sprintf("ask for %d", below)
+	}
+	return field.Invalid(limits.Key(string(name)), total,
+		fmt.Sprintf("does not divide evenly over %d GPUs: %s", gpus, remedy))
+}
+
+func mentions(list corev1.ResourceList) bool {
+	for name := range list {
+		if strings.HasPrefix(string(name), api.Prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// list reads "gpu-core=30 cpu=2": names that start with gpu are ours.
+func list(t *testing.T, text string) corev1.ResourceList {
+	t.Helper()
+	out := corev1.ResourceList{}
+	for _, pair := range strings.Fields(text) {
+		name, value, _ := strings.Cut(pair, "=")
+		if strings.HasPrefix(name, "gpu") {
+			name = api.Prefix + name
+		}
+		q, err := resource.ParseQuantity(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[corev1.ResourceName(name)] = q
+	}
+	return out
+}
+
+func TestShare(t *testing.T) {
+	for _, tt := range []struct {
+		limits string
+		want   api.Share
+	}{
+		{"gpu-core=30 gpu-mem=25", api.Share{GPUs: 1, Core: 30, MemPercent: 25}},
+		{"gpu-core=30", api.Share{GPUs: 1, Core: 30, MemPercent: 30}},
+		{"gpu-core=1", api.Share{GPUs: 1, Core: 1, MemPercent: 1}},
+		{"gpu-core=30 gpu-mem-mib=20480", api.Share{GPUs: 1, Core: 30, MemMiB: 20480}},
+		// Kubernetes writes 20000 as 20k.
+		{"gpu-core=30 gpu-mem-mib=20000", api.Share{GPUs: 1, Core: 30, MemMiB: 20000}},
+		{"gpu-core=30 gpu-mem-mib=1", api.Share{GPUs: 1, Core: 30, MemMiB: 1}},
+		{"gpu-core=100", api.Share{GPUs: 1, Core: 100, MemPercent: 100}},
+		{"gpu-core=150", api.Share{GPUs: 2, Core: 75, MemPercent: 75}},
+		{"gpu-core=200 gpu-mem=50", api.Share{GPUs: 2, Core: 100, MemPercent: 25}},
+		{"gpu-core=40 gpu=4", api.Share{GPUs: 4, Core: 10, MemPercent: 10}},
+		{"gpu-core=40 gpu-mem-mib=4096 gpu=4", api.Share{GPUs: 4, Core: 10, MemMiB: 1024}},
+		{"gpu-core=3200", api.Share{GPUs: 32, Core: 100, MemPercent: 100}},
+		{"gpu-mem=25", api.Share{GPUs: 1, MemPercent: 25}},
+		{"gpu-mem-mib=512", api.Share{GPUs: 1, MemMiB: 512}},
+		{"gpu-mem=150 gpu=2", api.Share{GPUs: 2, MemPercent: 75}},
+		{"gpu-core=3e1 cpu=2 nvidia.com/hca=1", api.Share{GPUs: 1, Core: 30, MemPercent: 30}},
+	} {
+		t.Run(tt.limits, func(t *testing.T) {
+			limits := list(t, tt.limits)
+			for _, requests := range []corev1.ResourceList{nil, limits} {
+				got, errs := demand.Of(slim.Resources{Limits: limits, Requests: requests}, field.NewPath("resources"))
+				if len(errs) > 0 {
+					t.Fatalf("refused: %v", errs)
+				}
+				if got != tt.want {
+					t.Errorf("got %+v, want %+v", got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, tt := range []struct {
+		limits, requests string
+		// want lists, per error, its field and a part of its remedy.
+		want [][2]string
+	}{
+		{limits: "gpu-core=0", want: [][2]string{{"limits[vernier.dev/gpu-core]", "remove the line"}}},
+		{limits: "gpu-mem=0 gpu-core=10", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "remove the line"}}},
+		{limits: "gpu-core=-5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be 1 or more"}}},
+		{limits: "gpu-core=500m", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
+		{limits: "gpu-core=30.5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
+		{limits: "gpu-core=3201", want: [][2]string{{"limits[vernier.dev/gpu-core]", "from 1 to 3200"}}},
+		{limits: "gpu-core=9e30", want: [][2]string{{"limits[vernier.dev/gpu-core]", "from 1 to 3200"}}},
+		{limits: "gpu-core=10 gpu=33", want: [][2]string{{"limits[vernier.dev/gpu]", "from 1 to 32"}}},
+		{limits: "gpu-core=10 gpu-mem-mib=9223372036854775807", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "from 1 to"}}},
+		{limits: "gpu=2", want: [][2]string{{"limits[vernier.dev/gpu-core]", "add vernier.dev/gpu-core"}}},
+		{limits: "gpu-core=10 gpu-mem=10 gpu-mem-mib=1024", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "keep one of the two"}}},
+		{limits: "gpu-core=250 gpu=2", want: [][2]string{{"limits[vernier.dev/gpu]", "raise this to 3, or ask for vernier.dev/gpu-core 200 or less"}}},
+		{limits: "gpu-core=30 gpu-mem=150", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 100 or less, or set vernier.dev/gpu to 2"}}},
+		{limits: "gpu-mem=101", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 2"}}},
+		{limits: "gpu-core=101", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 2 GPUs: ask for 100 or 102"}}},
+		{limits: "gpu-core=2 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 3 GPUs: ask for 3"}}},
+		{limits: "gpu-core=299 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "ask for 297 or 300"}}},
+		{limits: "gpu-core=40 gpu-mem=30 gpu=4", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 28 or 32"}}},
+		{limits: "gpu-core=40 gpu-mem-mib=1001 gpu=2", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "ask for 1000 or 1002"}}},
+		{limits: "gpu-core=41 gpu-mem=31 gpu=2", want: [][2]string{
+			{"limits[vernier.dev/gpu-core]", "ask for 40 or 42"}, {"limits[vernier.dev/gpu-mem]", "ask for 30 or 32"}}},
+		{limits: "gpu-cores=10", want: [][2]string{{"limits[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
+		{requests: "gpu-cores=10", want: [][2]string{{"requests[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
+		{requests: "gpu-core=10", want: [][2]string{{"requests[vernier.dev/gpu-core]", "move the line to limits"}}},
+		{limits: "gpu-core=10", requests: "gpu-core=5", want: [][2]string{{"requests[vernier.dev/gpu-core]", "must equal the limit 10"}}},
+		// Everything that is wrong is said at once.
+		{limits: "gpu-core=0 gpu-mem=-1 gpu-x=1", requests: "gpu-mem-mib=5", want: [][2]string{
+			{"limits[vernier.dev/gpu-x]", "supported values"}, {"requests[vernier.dev/gpu-mem-mib]", "move the line"},
+			{"limits[vernier.dev/gpu-core]", "1 or more"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}}},
+	} {
+		t.Run(tt.limits+"|"+tt.requests, func(t *testing.T) {
+			r := slim.Resources{Limits: list(t, tt.limits), Requests: list(t, tt.requests)}
+			if !demand.Asks(r) {
+				t.Error("Asks says no")
+			}
+			path := field.NewPath("spec", "containers").Index(0).Child("resources")
+			_, errs := demand.Of(r, path)
+			if len(errs) != len(tt.want) {
+				t.Fatalf("got %d errors, want %d: %v", len(errs), len(tt.want), errs)
+			}
+			for i, want := range tt.want {
+				if field := "spec.containers[0].resources." + want[0]; errs[i].Field != field {
+					t.Errorf("error %d names %s, want %s", i, errs[i].Field, field)
+				}
+				if text := errs[i].Error(); !strings.Contains(text, want[1]) {
+					t.Errorf("error %q does not say %q", text, want[1])
+				}
+			}
+		})
+	}
+}
+
+func TestAsks(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "cpu=1 nvidia.com/gpu=1": false, "cpu=1 gpu-mem=1": true, "gpu-unknown=1": true} {
+		if got := demand.Asks(slim.Resources{Limits: list(t, text)}); got != want {
+			t.Errorf("limits %q: %v, want %v", text, got, want)
+		}
+		if got := demand.Asks(slim.Resources{Requests: list(t, text)}); got != want {
+			t.Errorf("requests %q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestPodLevel(t *testing.T) {
+	r := slim.Resources{Limits: list(t, "gpu-core=10 cpu=1"), Requests: list(t, "gpu-core=10 cpu=1")}
+	errs := demand.PodLevel(r, field.NewPath("spec", "resources"))
+	if len(errs) != 2 || errs[0].Field != "spec.resources.limits[vernier.dev/gpu-core]" ||
+		errs[1].Field != "spec.resources.requests[vernier.dev/gpu-core]" ||
+		!strings.Contains(errs[0].Error(), "move the line to the container") {
+		t.Errorf("got %v", errs)
+	}
+	if errs := demand.PodLevel(slim.Resources{Limits: list(t, "cpu=1")}, field.NewPath("spec")); len(errs) > 0 {
+		t.Errorf("cpu alone: %v", errs)
+	}
+}

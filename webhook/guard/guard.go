@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guard owns the ways around a share that a pod's own manifest opens:
+// what gives a container the node, its devices or another tenant's processes is
+// refused in a pod that asks for a share, and environment that would steer the
+// GPU or the limiter is taken out.
+//
+// It never judges a pod that asks for nothing: who may run privileged pods is
+// the cluster's own decision.
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// Pod refuses what the pod as a whole must not have beside a share.
+func Pod(pod *slim.Pod) field.ErrorList {
+	spec := field.NewPath("spec")
+	var errs field.ErrorList
+	if pod.Spec.NodeName != "" {
+		errs = append(errs, field.Forbidden(spec.Child("nodeName"),
+			"the pod would start without being placed: remove it, and use nodeSelector or nodeAffinity to name nodes"))
+	}
+	if pod.Spec.HostPID {
+		errs = append(errs, field.Forbidden(spec.Child("hostPID"),
+			"shows and opens the processes of other pods on the node: remove it, or run this in a pod without a share"))
+	}
+	if pod.Spec.HostIPC {
+		errs = append(errs, field.Forbidden(spec.Child("hostIPC"),
+			"shares memory with other pods' GPU processes: remove it; for a large /dev/shm mount an emptyDir with medium Memory there"))
+	}
+	for i, v := range pod.Spec.Volumes {
+		if v.HostPath == nil {
+			continue
+		}
+		if reason := hostPath(v.HostPath.Path); reason != "" {
+			errs = append(errs, field.Forbidden(spec.Child("volumes").Index(i).Child("hostPath", "path"),
+				fmt.Sprintf("%s %s: mount a narrower folder, or run this in a pod without a share", v.HostPath.Path, reason)))
+		}
+	}
+	return errs
+}
+
+// capabilities that open the node, or other processes on it, to a container.
+var capabilities = []string{"ALL", "BPF", "DAC_READ_SEARCH", "PERFMON", "SYS_ADMIN",
+	"SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"}
+
+// Container refuses what no container of a pod with a share must have, whether
+// it is the one with the share or not: they share volumes and a network.
+func Container(c *slim.Container, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	security := path.Child("securityContext")
+	if c.SecurityContext.Privileged {
+		errs = append(errs, field.Forbidden(security.Child("privileged"),
+			"a privileged container reaches every GPU of the node: remove it, or run this container in a pod without a share"))
+	}
+	for i, name := range c.SecurityContext.Capabilities.Add {
+		if slices.Contains(capabilities, strings.TrimPrefix(strings.ToUpper(name), "CAP_")) {
+			errs = append(errs, field.Forbidden(security.Child("capabilities", "add").Index(i),
+				fmt.Sprintf("%s opens the node or other processes to the container: remove it, or run this in a pod without a share", name)))
+		}
+	}
+	errs = append(errs, whole(c.Resources.Limits, path.Child("resources", "limits"))...)
+	if len(errs) == 0 {
+		errs = append(errs, whole(c.Resources.Requests, path.Child("resources", "requests"))...)
+	}
+	return errs
+}
+
+// whole refuses GPUs of NVIDIA's device plugin: it and Vernier would both hand
+// out the same devices, neither knowing of the other.
+func whole(list corev1.ResourceList, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for name := range list {
+		if strings.HasPrefix(string(name), "nvidia.com/gpu") || strings.HasPrefix(string(name), "nvidia.com/mig-") {
+			errs = append(errs, field.Forbidden(path.Key(string(name)),
+				"a pod takes its GPUs from Vernier or from NVIDIA's device plugin, not from both: remove the one or the other"))
+		}
+	}
+	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
+	return errs
+}

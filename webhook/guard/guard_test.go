@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"vernier.dev/vernier/webhook/slim"
+)
+
+func decode(t *testing.T, json string) *slim.Pod {
+	t.Helper()
+	pod, err := slim.Decode([]byte(json))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func TestPod(t *testing.T) {
+	for _, tt := range []struct{ spec, field, remedy string }{
+		{spec: `{}`},
+		{spec: `{"hostNetwork":true,"hostUsers":false}`},
+		{spec: `{"nodeName":"n1"}`, field: "spec.nodeName", remedy: "use nodeSelector or nodeAffinity"},
+		{spec: `{"hostPID":true}`, field: "spec.hostPID", remedy: "remove it"},
+		{spec: `{"hostIPC":true}`, field: "spec.hostIPC", remedy: "emptyDir with medium Memory"},
+		{spec: `{"volumes":[{"name":"a","emptyDir":{}},{"name":"b","hostPath":{"path":"/dev"}}]}`,
+			field: "spec.volumes[1].hostPath.path", remedy: "mount a narrower folder"},
+	} {
+		errs := Pod(decode(t, `{"spec":`+tt.spec+`}`))
+		expect(t, tt.spec, errs, tt.field, tt.remedy)
+	}
+}
+
+func TestContainer(t *testing.T) {
+	const security = "spec.containers[0].securityContext."
+	for _, tt := range []struct{ container, field, remedy string }{
+		{container: `{}`},
+		{container: `{"securityContext":{"privileged":false,"capabilities":{"add":["IPC_LOCK","NET_ADMIN","SYS_NICE"],"drop":["ALL"]}}}`},
+		{container: `{"resources":{"limits":{"nvidia.com/hostdev":"1","cpu":"1"}}}`},
+		{container: `{"securityContext":{"privileged":true}}`, field: security + "privileged", remedy: "a pod without a share"},
+		{container: `{"securityContext":{"capabilities":{"add":["NET_RAW","SYS_ADMIN"]}}}`,
+			field: security + "capabilities.add[1]", remedy: "SYS_ADMIN opens the node"},
+		{container: `{"securityContext":{"capabilities":{"add":["all"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+		{container: `{"securityContext":{"capabilities":{"add":["CAP_SYS_PTRACE"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+		{container: `{"securityContext":{"capabilities":{"add":["SYS_RAWIO"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+		{container: `{"securityContext":{"capabilities":{"add":["SYS_MODULE"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+		{container: `{"securityContext":{"capabilities":{"add":["BPF"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+		{container: `{"securityContext":{"capabilities":{"add":["DAC_READ_SEARCH"]}}}`, field: security + "capabilities.add[0]", remedy: "remove it"},
+	} {
+		pod := decode(t, `{"spec":{"containers":[`+tt.container+`]}}`)
+		errs := Container(&pod.Spec.Containers[0], field.NewPath("spec", "containers").Index(0))
+		expect(t, tt.container, errs, tt.field, tt.remedy)
+	}
+	one := resource.MustParse("1")
+	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"} {
+		for side, r := range map[string]slim.Resources{
+			"limits":   {Limits: corev1.ResourceList{name: one}, Requests: corev1.ResourceList{name: one}},
+			"requests": {Requests: corev1.ResourceList{name: one}},
+		} {
+			errs := Container(&slim.Container{Resources: r}, field.NewPath("c"))
+			expect(t, string(name), errs, "c.resources."+side+"["+string(name)+"]", "remove the one or the other")
+		}
+	}
+}
+
+func TestHostPath(t *testing.T) {
+	for _, p := range []string{"/", "//", "", "/dev", "/dev/", "/dev/nvidia0", "/dev/shm", "/dev/dri/card0", "/proc", "/proc/1/root",
+		"/sys", "/sys/fs/cgroup", "/run", "/run/containerd/containerd.sock", "/var/run", "/var/run/nri/nri.sock",
+		"/var/run/docker.sock", "/var", "/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/vernier",
+		"/var/lib/vernier/x", "/var/lib/../lib/vernier", "/etc", "/etc/cdi", "/etc/kubernetes/manifests", "/opt", "/opt/nri/plugins"} {
+		if hostPath(p) == "" {
+			t.Errorf("%s is let through", p)
+		}
+	}
+	for _, p := range []string{"/data", "/mnt/models", "/home/me", "/dev/infiniband", "/dev/infiniband/uverbs0",
+		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share"} {
+		if reason := hostPath(p); reason != "" {
+			t.Errorf("%s is refused: %s", p, reason)
+		}
+	}
+}
+
+func TestEnv(t *testing.T) {
+	pod := decode(t, `{"spec":{"containers":[{"env":[
+		{"name":"A","value":"1"},{"name":"NVIDIA_VISIBLE_DEVICES","value":"all"},{"name":"CUDA_VISIBLE_DEVICES","value":"0"},
+		{"name":"CUDA_MPS_PIPE_DIRECTORY","value":"/x"},{"name":"NVIDIA_DRIVER_CAPABILITIES","value":"all"},
+		{"name":"LD_PRELOAD","value":"libjemalloc.so"},{"name":"VERNIER_SLICE","value":"uid"}]}]}}`)
+	remove, warnings, errs := Env(&pod.Spec.Containers[0], true, field.NewPath("spec", "containers").Index(0))
+	if len(remove) != 2 || remove[0] != 1 || remove[1] != 3 {
+		t.Errorf("removed %v, want 1 and 3", remove)
+	}
+	expect(t, "env", errs, "spec.containers[0].env[6].name", "choose another")
+	for i, want := range []string{"env[NVIDIA_VISIBLE_DEVICES]: removed", "env[CUDA_MPS_PIPE_DIRECTORY]: removed", "env[LD_PRELOAD]: kept"} {
+		if len(warnings) != 3 || !strings.Contains(warnings[i], want) {
+			t.Fatalf("warnings %q, want three with %q", warnings, want)
+		}
+	}
+	remove, warnings, errs = Env(&pod.Spec.Containers[0], false, field.NewPath("spec", "containers").Index(0))
+	if len(remove) != 1 || remove[0] != 1 || len(warnings) != 1 || len(errs) != 1 {
+		t.Errorf("beside a share: removed %v, warnings %q, errors %v", remove, warnings, errs)
+	}
+	for _, w := range warnings {
+		// The API server cuts a warning off at 256 characters.
+		if len(w)+len("initContainers[31]") > 256 {
+			t.Errorf("warning of %d characters: %s", len(w), w)
+		}
+	}
+}
+
+// expect is no error where fieldName is empty, else exactly one, on that field.
+func expect(t *testing.T, what string, errs field.ErrorList, fieldName, remedy string) {
+	t.Helper()
+	if fieldName == "" {
+		if len(errs) > 0 {
+			t.Errorf("%s: refused: %v", what, errs)
+		}
+		return
+	}
+	if len(errs) != 1 || errs[0].Field != fieldName || !strings.Contains(errs[0].Error(), remedy) {
+		t.Errorf("%s: got %v, want one error on %s that says %q", what, errs, fieldName, remedy)
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handler_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+var gate = corev1.PodSchedulingGate{Name: v1alpha1.Gate}
+
+func TestAdmitted(t *testing.T) {
+	pod := podOf(
+		container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu-mem", "25", "cpu", "1"),
+		container("serve", "vernier.dev/gpu-mem-mib", "2048", "vernier.dev/gpu", "2"),
+		container("plain", "cpu", "1"))
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := container("sidecar", "vernier.dev/gpu-core", "5")
+	sidecar.RestartPolicy = &always
+	pod.Spec.InitContainers = []corev1.Container{container("init", "vernier.dev/gpu-core", "150"), sidecar}
+	pod.Spec.Containers[2].Env = []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "A", Value: "1"}}
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
+
+	response, got := admit(t, pod)
+	if !response.Allowed {
+		t.Fatalf("refused: %s", response.Result.Message)
+	}
+	want := pod.DeepCopy()
+	want.Annotations = map[string]string{
+		"vernier.dev/shares": `{"version":"v1alpha1","containers":{` +
+			`"init":{"gpus":2,"core":75,"memPercent":75},` +
+			`"serve":{"gpus":2,"memMiB":1024},` +
+			`"sidecar":{"gpus":1,"core":5,"memPercent":5},` +
+			`"train":{"gpus":1,"core":30,"memPercent":25}}}`,
+		"required-plugins.noderesource.dev/pod": `["vernier"]`,
+	}
+	want.Spec.SchedulingGates = append(want.Spec.SchedulingGates, gate)
+	want.Spec.Containers[2].Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got  %s\nwant %s", marshal(t, got), marshal(t, want))
+	}
+	if len(response.Warnings) != 1 || !strings.Contains(response.Warnings[0], "spec.containers[2].env[NVIDIA_VISIBLE_DEVICES]: removed") {
+		t.Errorf("warnings %q", response.Warnings)
+	}
+
+	again, unchanged := admit(t, got)
+	if !again.Allowed || len(again.Patch) > 0 || !equality.Semantic.DeepEqual(unchanged, got) {
+		t.Errorf("a second round is not without effect: %s %v", again.Patch, again.Result)
+	}
+}
+
+// Another webhook may change the resources after us: the second round writes the
+// shares anew.
+func TestReinvocation(t *testing.T) {
+	_, pod := admit(t, podOf(container("train", "vernier.dev/gpu-core", "30")))
+	list := corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("60")}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: list, Requests: list}
+	response, got := admit(t, pod)
+	if !response.Allowed {
+		t.Fatalf("refused: %s", response.Result.Message)
+	}
+	want := `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":60,"memPercent":60}}}`
+	if got.Annotations[v1alpha1.AnnotationShares] != want {
+		t.Errorf("shares %s, want %s", got.Annotations[v1alpha1.AnnotationShares], want)
+	}
+	if !slices.Equal(got.Spec.SchedulingGates, []corev1.PodSchedulingGate{gate}) {
+		t.Errorf("gates %v", got.Spec.SchedulingGates)
+	}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	if response, _ := admit(t, pod); response.Allowed {
+		t.Error("a pod whose request was taken away after us would wait for ever: want it refused")
+	}
+}
+
+// Invariant 5: a pod that asks for nothing is let through untouched, whatever
+// else it has.
+func TestNotOurs(t *testing.T) {
+	plain := podOf(container("main", "cpu", "1", "nvidia.com/gpu", "1"))
+	yes := true
+	plain.Spec.HostPID, plain.Spec.NodeName = true, "n"
+	plain.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+	wishes := plain.DeepCopy()
+	wishes.Annotations = map[string]string{"vernier.dev/mode": "mps", "vernier.dev/unknown": "x"}
+	for name, pod := range map[string]*corev1.Pod{"plain": plain, "with wishes only": wishes} {
+		response, got := admit(t, pod)
+		if !response.Allowed || len(response.Patch) > 0 || !equality.Semantic.DeepEqual(got, pod) {
+			t.Errorf("%s: %v %s", name, response.Result, response.Patch)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	yes := true
+	asking := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := podOf(container("plain"), container("train", "vernier.dev/gpu-core", "30"))
+		change(pod)
+		return pod
+	}
+	annotated := func(key, value string) *corev1.Pod {
+		return asking(func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} })
+	}
+	for name, tt := range map[string]struct {
+		pod *corev1.Pod
+		// want are fields and remedies, in the order of the causes.
+		want []string
+	}{
+		"zero": {asking(func(p *corev1.Pod) { p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "0") }),
+			[]string{"spec.containers[1].resources.limits[vernier.dev/gpu-core]", "remove the line"}},
+		"in an init container": {asking(func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{container("init", "vernier.dev/gpu", "1")}
+		}), []string{"spec.initContainers[0].resources.limits[vernier.dev/gpu-core]", "add vernier.dev/gpu-core"}},
+		"pod level": {asking(func(p *corev1.Pod) {
+			p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("5")}}
+		}), []string{"spec.resources.limits[vernier.dev/gpu-core]", "move the line to the container"}},
+		"node name":        {asking(func(p *corev1.Pod) { p.Spec.NodeName = "n" }), []string{"spec.nodeName", "nodeSelector"}},
+		"host pid":         {asking(func(p *corev1.Pod) { p.Spec.HostPID = true }), []string{"spec.hostPID", "remove it"}},
+		"mode":             {annotated("vernier.dev/mode", "mig"), []string{"metadata.annotations[vernier.dev/mode]", "use auto"}},
+		"placement":        {annotated("vernier.dev/placement", "{}"), []string{"metadata.annotations[vernier.dev/placement]", "remove it"}},
+		"shares":           {annotated("vernier.dev/shares", "{}"), []string{"metadata.annotations[vernier.dev/shares]", "remove it"}},
+		"cdi":              {annotated("nvidia.cdi.k8s.io", "nvidia.com/gpu=all"), []string{"metadata.annotations[nvidia.cdi.k8s.io]", "remove it"}},
+		"required plugins": {annotated("required-plugins.noderesource.dev", "{"), []string{"metadata.annotations[required-plugins.noderesource.dev]", "correct or remove it"}},
+		"exclusive, a part": {annotated("vernier.dev/mode", "exclusive"),
+			[]string{"metadata.annotations[vernier.dev/mode]", "container train asks for a part of a GPU: use auto or limiter"}},
+		"privileged neighbour": {asking(func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+		}), []string{"spec.containers[0].securityContext.privileged", "a pod without a share"}},
+		"host path": {asking(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/var/run"}}}}
+		}), []string{"spec.volumes[0].hostPath.path", "mount a narrower folder"}},
+		"whole GPU too": {asking(func(p *corev1.Pod) { p.Spec.Containers[0] = container("plain", "nvidia.com/gpu", "1") }),
+			[]string{"spec.containers[0].resources.limits[nvidia.com/gpu]", "remove the one or the other"}},
+		"our environment": {asking(func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "VERNIER_SLICE"}} }),
+			[]string{"spec.containers[0].env[0].name", "choose another"}},
+		"asks nothing, has shares and a gate": {func() *corev1.Pod {
+			pod := podOf(container("main"))
+			pod.Annotations = map[string]string{"vernier.dev/shares": "{}", "vernier.dev/placement": "{}"}
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{gate}
+			return pod
+		}(), []string{"metadata.annotations[vernier.dev/shares]", "remove it", "metadata.annotations[vernier.dev/placement]", "remove it",
+			"spec.schedulingGates[vernier.dev/placement]", "remove it"}},
+		"several at once": {asking(func(p *corev1.Pod) {
+			p.Spec.HostPID = true
+			p.Annotations = map[string]string{"vernier.dev/qos": "none"}
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "101", "vernier.dev/gpu-mem", "7")
+		}), []string{"metadata.annotations[vernier.dev/qos]", "use guaranteed", "spec.hostPID", "remove it",
+			"spec.containers[1].resources.limits[vernier.dev/gpu-core]", "ask for 100 or 102",
+			"spec.containers[1].resources.limits[vernier.dev/gpu-mem]", "ask for 6 or 8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			response, _ := admit(t, tt.pod)
+			if response.Allowed || response.Result.Code != http.StatusUnprocessableEntity {
+				t.Fatalf("want it refused as invalid, got %+v", response.Result)
+			}
+			causes := response.Result.Details.Causes
+			if len(causes) != len(tt.want)/2 {
+				t.Fatalf("got %d causes, want %d: %s", len(causes), len(tt.want)/2, response.Result.Message)
+			}
+			for i, cause := range causes {
+				if cause.Field != tt.want[2*i] || !strings.Contains(cause.Message, tt.want[2*i+1]) {
+					t.Errorf("cause %d is %s: %s\nwant %s: … %s", i, cause.Field, cause.Message, tt.want[2*i], tt.want[2*i+1])
+				}
+				if !strings.Contains(response.Result.Message, cause.Field) {
+					t.Errorf("the message %q does not name %s", response.Result.Message, cause.Field)
+				}
+			}
+		})
+	}
+}
+
+func TestExclusive(t *testing.T) {
+	pod := podOf(container("train", "vernier.dev/gpu-core", "200"))
+	pod.Annotations = map[string]string{"vernier.dev/mode": "exclusive"}
+	if response, _ := admit(t, pod); !response.Allowed {
+		t.Errorf("two whole GPUs: %s", response.Result.Message)
+	}
+}
+
+func TestNoPod(t *testing.T) {
+	for _, raw := range []string{`{"spec":"vernier.dev/"}`, `{"kind":"vernier.dev/"}`, `vernier.dev/`, `null vernier.dev/`} {
+		response := ours().Handle(context.Background(), request([]byte(raw)))
+		if response.Allowed || response.Result.Code != http.StatusBadRequest {
+			t.Errorf("%s: %+v", raw, response.Result)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handler
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// pointer escapes a key for a JSON pointer.
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// patch turns the findings into the operations that are missing: none when the
+// pod is already as it should be, so that a second round of admission changes
+// nothing.
+func (f *findings) patch(pod *slim.Pod) ([]jsonpatch.Operation, error) {
+	shares, err := f.shares.Encode()
+	if err != nil {
+		return nil, err
+	}
+	set := f.plugins
+	if pod.Metadata.Annotations[api.AnnotationShares] != shares {
+		set[api.AnnotationShares] = shares
+	}
+	ops := annotate(pod.Metadata.Annotations, set)
+	switch {
+	case len(pod.Spec.SchedulingGates) == 0:
+		ops = append(ops, jsonpatch.NewOperation("add", "/spec/schedulingGates", []corev1.PodSchedulingGate{{Name: api.Gate}}))
+	case !gated(pod):
+		ops = append(ops, jsonpatch.NewOperation("add", "/spec/schedulingGates/-", corev1.PodSchedulingGate{Name: api.Gate}))
+	}
+	// Backwards: a removal moves what follows it.
+	for _, e := range slices.Backward(f.env) {
+		ops = append(ops, jsonpatch.NewOperation("remove",
+			"/spec/"+e.list+"/"+strconv.Itoa(e.container)+"/env/"+strconv.Itoa(e.env), nil))
+	}
+	return ops, nil
+}
+
+// annotate adds or replaces annotations; the patch needs the map to be there.
+func annotate(have, set map[string]string) []jsonpatch.Operation {
+	if len(set) == 0 {
+		return nil
+	}
+	if len(have) == 0 {
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/annotations", set)}
+	}
+	ops := make([]jsonpatch.Operation, 0, len(set)+4)
+	for key, value := range set {
+		ops = append(ops, jsonpatch.NewOperation("add", "/metadata/annotations/"+pointer.Replace(key), value))
+	}
+	slices.SortFunc(ops, func(a, b jsonpatch.Operation) int { return strings.Compare(a.Path, b.Path) })
+	return ops
+}

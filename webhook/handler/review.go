@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handler
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/annotations"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/guard"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+var (
+	errNoPod = errors.New("the object has no metadata: it is not a pod")
+
+	specPath        = field.NewPath("spec")
+	annotationsPath = field.NewPath("metadata", "annotations")
+)
+
+// findings are what a review of a pod that asks for a share brings to light.
+type findings struct {
+	errs     field.ErrorList
+	warnings []string
+	mode     api.Mode
+	shares   api.Shares
+	// plugins are the annotations to set for NRI.
+	plugins map[string]string
+	// env are the variables to remove, in the order of the pod's fields.
+	env []envRemoval
+}
+
+// envRemoval names one variable: list is a field of the pod's spec.
+type envRemoval struct {
+	list           string
+	container, env int
+}
+
+// asks tells whether any part of the pod asks for a share.
+func asks(pod *slim.Pod) bool {
+	for _, list := range [][]slim.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if demand.Asks(list[i].Resources) {
+				return true
+			}
+		}
+	}
+	return demand.Asks(pod.Spec.Resources)
+}
+
+// leftovers refuses the marks of a share on a pod that asks for none: forged, or
+// left when somebody took the request away after us. Nobody would place the pod.
+func leftovers(pod *slim.Pod) field.ErrorList {
+	const remedy = "no container asks for a vernier.dev resource: remove it, or ask for one as a limit"
+	var errs field.ErrorList
+	for _, key := range []string{api.AnnotationShares, api.AnnotationPlacement} {
+		if _, set := pod.Metadata.Annotations[key]; set {
+			errs = append(errs, field.Forbidden(annotationsPath.Key(key), remedy))
+		}
+	}
+	if gated(pod) {
+		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(api.Gate), remedy))
+	}
+	return errs
+}
+
+func gated(pod *slim.Pod) bool {
+	for i := range pod.Spec.SchedulingGates {
+		if pod.Spec.SchedulingGates[i].Name == api.Gate {
+			return true
+		}
+	}
+	return false
+}
+
+// review looks at all of a pod that asks for a share, and says everything that
+// is wrong at once.
+func review(pod *slim.Pod, known fleet.Size) *findings {
+	f := &findings{shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
+	wishes, errs := annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
+	f.mode, f.warnings, f.errs = wishes.Mode, wishes.Warnings, errs
+	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
+	f.errs = append(f.errs, errs...)
+	f.errs = append(f.errs, guard.Pod(pod)...)
+	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
+	f.containers("initContainers", pod.Spec.InitContainers, known)
+	f.containers("containers", pod.Spec.Containers, known)
+	return f
+}
+
+// containers reviews one list. Init containers have slices of their own like
+// any other: which of them run at the same time is the allocator's arithmetic.
+func (f *findings) containers(list string, containers []slim.Container, known fleet.Size) {
+	listPath := specPath.Child(list)
+	for i := range containers {
+		c, path := &containers[i], listPath.Index(i)
+		f.errs = append(f.errs, guard.Container(c, path)...)
+		shared := demand.Asks(c.Resources)
+		remove, warnings, errs := guard.Env(c, shared, path)
+		f.warnings = append(f.warnings, warnings...)
+		f.errs = append(f.errs, errs...)
+		for _, at := range remove {
+			f.env = append(f.env, envRemoval{list: list, container: i, env: at})
+		}
+		if shared {
+			f.share(c, path.Child("resources"), known)
+		}
+	}
+}
+
+func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) {
+	share, errs := demand.Of(c.Resources, path)
+	if len(errs) > 0 {
+		f.errs = append(f.errs, errs...)
+		return
+	}
+	if f.mode == api.ModeExclusive && !share.Whole() {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.mode, fmt.Sprintf(
+			"container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
+			c.Name, api.ResourceCore, api.ResourceMemPercent)))
+	}
+	if w := known.Warning(share); w != "" {
+		f.warnings = append(f.warnings, path.String()+": "+w)
+	}
+	f.shares.Containers[c.Name] = share
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package slim owns the webhook's view of a pod: the few fields that it reads,
+// so that decoding a pod does not cost what decoding all of corev1.Pod costs.
+//
+// It never writes a pod: what is not in this view could not be written back. A
+// change is a JSON patch.
+package slim
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	kjson "sigs.k8s.io/json"
+)
+
+// Pod is the part of a corev1.Pod that admission looks at. Field names are those
+// of corev1.
+type Pod struct {
+	// Metadata is nil where the object has none: then it is no pod.
+	Metadata *Metadata `json:"metadata"`
+	Spec     Spec      `json:"spec"`
+}
+
+// Metadata is the part of the object's metadata that is read.
+type Metadata struct {
+	Name         string            `json:"name"`
+	GenerateName string            `json:"generateName"`
+	Annotations  map[string]string `json:"annotations"`
+}
+
+// Spec is the part of a corev1.PodSpec that is read.
+type Spec struct {
+	NodeName        string                     `json:"nodeName"`
+	HostPID         bool                       `json:"hostPID"`
+	HostIPC         bool                       `json:"hostIPC"`
+	Resources       Resources                  `json:"resources"`
+	Containers      []Container                `json:"containers"`
+	InitContainers  []Container                `json:"initContainers"`
+	Volumes         []Volume                   `json:"volumes"`
+	SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates"`
+}
+
+// Container is the part of a corev1.Container that is read.
+type Container struct {
+	Name            string          `json:"name"`
+	Resources       Resources       `json:"resources"`
+	Env             []Env           `json:"env"`
+	SecurityContext SecurityContext `json:"securityContext"`
+}
+
+// Resources is the part of a corev1.ResourceRequirements that is read.
+type Resources struct {
+	Limits   corev1.ResourceList `json:"limits"`
+	Requests corev1.ResourceList `json:"requests"`
+}
+
+// Env is the name of a variable; its value is never read.
+type Env struct {
+	Name string `json:"name"`
+}
+
+// SecurityContext is the part of a corev1.SecurityContext that is read.
+type SecurityContext struct {
+	Privileged   bool `json:"privileged"`
+	Capabilities struct {
+		Add []string `json:"add"`
+	} `json:"capabilities"`
+}
+
+// Volume is the part of a corev1.Volume that is read.
+type Volume struct {
+	HostPath *struct {
+		Path string `json:"path"`
+	} `json:"hostPath"`
+}
+
+// Decode reads a pod as the API server sends it.
+func Decode(raw []byte) (*Pod, error) {
+	pod := &Pod{}
+	// The decoder that the API server itself uses: encoding/json alone would
+	// match field names whatever their case.
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, pod); err != nil {
+		return nil, err
+	}
+	return pod, nil
+}
