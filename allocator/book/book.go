@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package book owns the edits of a ledger's spec: write a pod's slices in, take
+// them out, find them. It works on one SliceLedger in memory.
+//
+// It never writes to the API server, and it never edits a status. The API
+// server's own rules judge the result once more.
+package book
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Grant writes the plan's slices for the pod into the spec. A device that had no
+// slices is entered with the capacity that the status shows.
+func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan placement.Plan) error {
+	for _, g := range plan.Grants {
+		device, err := entry(ledger, g.UUID)
+		if err != nil {
+			return err
+		}
+		s := v1alpha1.Slice{
+			Pod: pod, Owner: owner, Ctr: g.Container,
+			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem,
+		}
+		if g.Mode != v1alpha1.ModeLimiter {
+			s.Mode = g.Mode
+		}
+		device.Slices = append(device.Slices, s)
+	}
+	return nil
+}
+
+// entry is the device's entry in the spec.
+func entry(ledger *v1alpha1.SliceLedger, uuid string) (*v1alpha1.DeviceLedger, error) {
+	seen := slices.IndexFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })
+	if seen < 0 {
+		return nil, fmt.Errorf("ledger %s: device %s is not in status.devices", ledger.Name, uuid)
+	}
+	mem := ledger.Status.Devices[seen].Mem
+	devices := &ledger.Spec.Devices
+	for i := range *devices {
+		if d := &(*devices)[i]; d.UUID == uuid {
+			if len(d.Slices) == 0 {
+				d.Core, d.Mem = v1alpha1.WholeGPU, mem
+			}
+			return d, nil
+		}
+	}
+	*devices = append(*devices, v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: mem})
+	return &(*devices)[len(*devices)-1], nil
+}
+
+// Release takes out all slices of the pods that drop names, and the entries of
+// devices that have no slices and that the node no longer has. It tells whether
+// anything changed.
+func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
+	changed := false
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		before := len(d.Slices)
+		d.Slices = slices.DeleteFunc(d.Slices, func(s v1alpha1.Slice) bool { return drop(s.Pod) })
+		changed = changed || len(d.Slices) != before
+	}
+	if changed {
+		ledger.Spec.Devices = slices.DeleteFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
+			return len(d.Slices) == 0 && !slices.ContainsFunc(ledger.Status.Devices, func(s v1alpha1.DeviceStatus) bool { return s.UUID == d.UUID })
+		})
+	}
+	return changed
+}
+
+// Pods are the pods that hold slices, each with its owner (namespace/name).
+func Pods(ledger *v1alpha1.SliceLedger) map[types.UID]string {
+	pods := map[types.UID]string{}
+	for _, d := range ledger.Spec.Devices {
+		for _, s := range d.Slices {
+			pods[s.Pod] = s.Owner
+		}
+	}
+	return pods
+}
+
+// Placement is what the ledger grants to the pod, as the document for people;
+// nil when that is nothing.
+func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement {
+	p := &v1alpha1.Placement{Version: v1alpha1.Version, Node: ledger.Name, Containers: map[string]v1alpha1.PlacedShare{}}
+	for _, d := range ledger.Spec.Devices {
+		for i := range d.Slices {
+			s := &d.Slices[i]
+			if s.Pod != pod {
+				continue
+			}
+			placed := p.Containers[s.Ctr]
+			placed.Mode = s.EffectiveMode()
+			placed.Devices = append(placed.Devices, v1alpha1.PlacedDevice{UUID: d.UUID, Core: s.Core, MemMiB: s.Mem})
+			p.Containers[s.Ctr] = placed
+		}
+	}
+	if len(p.Containers) == 0 {
+		return nil
+	}
+	return p
+}
+
+// Serves tells whether the placement gives every container of the shares its
+// number of devices, and nothing to any other.
+func Serves(p *v1alpha1.Placement, shares *v1alpha1.Shares) bool {
+	if p == nil || len(p.Containers) != len(shares.Containers) {
+		return false
+	}
+	for name, share := range shares.Containers {
+		if len(p.Containers[name].Devices) != int(share.GPUs) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package index owns the allocator's view of all ledgers: the newest version of
+// each that was seen or written, the room on every device, and which ledgers hold
+// slices of a pod.
+//
+// It never talks to the API server and never decides. What it shows may be
+// behind; a decision made on it is fenced by the ledger's resourceVersion.
+package index
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Index is safe for concurrent use. The zero value is not; use New.
+type Index struct {
+	mu      sync.RWMutex
+	nodes   map[string]*view
+	holders map[types.UID]map[string]bool
+}
+
+type view struct {
+	ledger *v1alpha1.SliceLedger
+	room   *placement.Node
+}
+
+// New is an empty index.
+func New() *Index {
+	return &Index{nodes: map[string]*view{}, holders: map[types.UID]map[string]bool{}}
+}
+
+// Put takes in a ledger that a watch showed or a write returned, unless a newer
+// version of it is known: a grant just written is counted until the watch shows
+// it or something newer. The index keeps the object; nobody may change it
+// afterwards. Put tells whether there is room now where there was none.
+func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old := x.nodes[ledger.Name]
+	if old != nil && !newer(ledger, old.ledger) {
+		return false
+	}
+	now := &view{ledger: ledger, room: room(ledger)}
+	var before *placement.Node
+	if old != nil {
+		before = old.room
+		x.forget(old.ledger)
+	}
+	x.nodes[ledger.Name] = now
+	for pod := range book.Pods(ledger) {
+		if x.holders[pod] == nil {
+			x.holders[pod] = map[string]bool{}
+		}
+		x.holders[pod][ledger.Name] = true
+	}
+	return roomier(before, now.room)
+}
+
+// Delete takes a ledger out, unless a newer one of that name is known.
+func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old := x.nodes[ledger.Name]; old != nil && (old.ledger.UID == ledger.UID || newer(ledger, old.ledger)) {
+		x.forget(old.ledger)
+		delete(x.nodes, ledger.Name)
+	}
+}
+
+func (x *Index) forget(ledger *v1alpha1.SliceLedger) {
+	for pod := range book.Pods(ledger) {
+		delete(x.holders[pod], ledger.Name)
+		if len(x.holders[pod]) == 0 {
+			delete(x.holders, pod)
+		}
+	}
+}
+
+// newer orders versions of one ledger. The API server's resource versions are
+// ordered across all objects of a type, so this holds for a ledger that was
+// deleted and made again too.
+func newer(a, b *v1alpha1.SliceLedger) bool {
+	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	// A version that is none comes from no API server: take the later call.
+	return err != nil || c > 0
+}
+
+// Ledger is the newest known version, nil when there is none. Copy before change.
+func (x *Index) Ledger(node string) *v1alpha1.SliceLedger {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if v := x.nodes[node]; v != nil {
+		return v.ledger
+	}
+	return nil
+}
+
+// Names are all ledgers, sorted.
+func (x *Index) Names() []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := make([]string, 0, len(x.nodes))
+	for name := range x.nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Room is every node that may take slices, sorted by name. Nodes are shared:
+// read only.
+func (x *Index) Room() []*placement.Node {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	nodes := make([]*placement.Node, 0, len(x.nodes))
+	for _, v := range x.nodes {
+		if v.room != nil {
+			nodes = append(nodes, v.room)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b *placement.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes
+}
+
+// Holders are the nodes whose ledgers hold slices of the pod, sorted.
+func (x *Index) Holders(pod types.UID) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := make([]string, 0, len(x.holders[pod]))
+	for name := range x.holders[pod] {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

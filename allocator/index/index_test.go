@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package index
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// ledger is a ready ledger with two devices of 1000 MiB, at a version.
+func ledger(name string, version int) *v1alpha1.SliceLedger {
+	l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: strconv.Itoa(version)}}
+	for i, uuid := range []string{"GPU-0", "GPU-1"} {
+		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: uuid, Index: int32(i), Model: "T4", Mem: 1000, Healthy: true})
+	}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	return l
+}
+
+func grant(t *testing.T, l *v1alpha1.SliceLedger, pod types.UID, g placement.Grant) *v1alpha1.SliceLedger {
+	t.Helper()
+	l = l.DeepCopy()
+	g.Container = "c"
+	if err := book.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: []placement.Grant{g}}); err != nil {
+		t.Fatal(err)
+	}
+	v, _ := strconv.Atoi(l.ResourceVersion)
+	l.ResourceVersion = strconv.Itoa(v + 1)
+	return l
+}
+
+func TestRoom(t *testing.T) {
+	granted := grant(t, grant(t, ledger("n", 1), "a", placement.Grant{UUID: "GPU-0", Core: 30, Mem: 400}),
+		"b", placement.Grant{UUID: "GPU-0", Core: 50, ReuseCore: 20, Mem: 500, ReuseMem: 100})
+	edit := func(l *v1alpha1.SliceLedger, f func(*v1alpha1.SliceLedger)) *v1alpha1.SliceLedger {
+		l = l.DeepCopy()
+		f(l)
+		return l
+	}
+	tests := []struct {
+		name   string
+		ledger *v1alpha1.SliceLedger
+		want   []placement.Device
+	}{
+		{"what is granted is gone, less what is reused", granted, []placement.Device{
+			{UUID: "GPU-0", Model: "T4", Mem: 1000, FreeCore: 40, FreeMem: 200, Slots: 254},
+			{UUID: "GPU-1", Index: 1, Model: "T4", Mem: 1000, FreeCore: 100, FreeMem: 1000, Slots: 256}}},
+		{"not ready", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Conditions[0].Status = metav1.ConditionFalse }), nil},
+		{"no condition", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Conditions = nil }), nil},
+		{"unhealthy and MIG devices", edit(granted, func(l *v1alpha1.SliceLedger) {
+			l.Status.Devices[0].Healthy = false
+			l.Status.Devices[1].MIG = v1alpha1.MIGEnabled
+		}), nil},
+		{"a device that shrank while in use", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[:1]; l.Status.Devices[0].Mem = 900 }),
+			[]placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 900, FreeCore: 40, FreeMem: 100, Slots: 254}}},
+		{"a device that grew while in use", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[:1]; l.Status.Devices[0].Mem = 1100 }),
+			[]placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 1100, FreeCore: 40, FreeMem: 200, Slots: 254}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			x := New()
+			x.Put(tt.ledger)
+			var got []placement.Device
+			for _, n := range x.Room() {
+				got = append(got, n.Devices...)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A grant just written is counted until the watch shows something newer.
+func TestStaleWatchDoesNotUndoAGrant(t *testing.T) {
+	x := New()
+	before := ledger("n", 9)
+	x.Put(before)
+	written := grant(t, before, "a", placement.Grant{UUID: "GPU-0", Core: 30, Mem: 400})
+	x.Put(written)
+	x.Put(before.DeepCopy())
+	if got := x.Ledger("n").ResourceVersion; got != "10" {
+		t.Errorf("version %s, want 10: 9 is older than 10", got)
+	}
+	if got := x.Room()[0].Devices[0].FreeCore; got != 70 {
+		t.Errorf("free %d, want 70", got)
+	}
+	if got := x.Holders("a"); !slices.Equal(got, []string{"n"}) {
+		t.Errorf("holders %v", got)
+	}
+	released := before.DeepCopy()
+	released.ResourceVersion = "11"
+	if !x.Put(released) {
+		t.Error("a release must tell that there is room")
+	}
+	if got := x.Holders("a"); len(got) != 0 {
+		t.Errorf("holders %v after the release", got)
+	}
+}
+
+func TestPutTellsWhatHelps(t *testing.T) {
+	x := New()
+	step := func(name string, version int, want bool, edit func(*v1alpha1.SliceLedger)) {
+		t.Helper()
+		l := ledger("n", version)
+		edit(l)
+		if got := x.Put(l); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	step("new", 1, true, func(*v1alpha1.SliceLedger) {})
+	step("unchanged", 2, false, func(*v1alpha1.SliceLedger) {})
+	step("ill", 3, false, func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false })
+	step("healthy again", 4, true, func(*v1alpha1.SliceLedger) {})
+	step("not ready", 5, false, func(l *v1alpha1.SliceLedger) { l.Status.Conditions = nil })
+	step("ready again", 6, true, func(*v1alpha1.SliceLedger) {})
+	step("one more device", 7, true, func(l *v1alpha1.SliceLedger) {
+		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: "GPU-2", Mem: 1, Healthy: true})
+	})
+}
+
+func TestDelete(t *testing.T) {
+	x := New()
+	x.Put(grant(t, ledger("n", 1), "a", placement.Grant{UUID: "GPU-0", Core: 30, Mem: 400}))
+	again := ledger("n", 20)
+	again.UID = "again"
+	x.Put(again)
+	late := ledger("n", 10)
+	x.Delete(late)
+	if x.Ledger("n") == nil {
+		t.Error("the late delete of an earlier ledger took the new one")
+	}
+	x.Delete(again)
+	if x.Ledger("n") != nil || len(x.Room()) != 0 || len(x.Names()) != 0 || len(x.Holders("a")) != 0 {
+		t.Error("something is left after the delete")
+	}
+}
