@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// TestOnAPIServer: the field selectors, the viewer's role and the errors are
+// those of a real API server.
+func TestOnAPIServer(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"rbac/viewer.yaml"}})
+	admin := apiserver.Client(t, cfg)
+	create(t, admin, &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"},
+		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: gpuA, Core: 100, Mem: 81920,
+			Slices: []v1alpha1.Slice{{Pod: "uid", Owner: "default/train", Ctr: "main", Core: 30, Mem: 20480}}}}}})
+	create(t, admin, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}})
+	waiting := pod("waiting", `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":90,"memPercent":50}}}`)
+	create(t, admin, waiting)
+	for name, e := range map[string]corev1.Event{
+		"by-source":     {Source: corev1.EventSource{Component: eventSource}, LastTimestamp: metav1.Now(), Message: "an older verdict"},
+		"by-controller": {ReportingController: eventSource, ReportingInstance: "a", Action: "Place", EventTime: metav1.NewMicroTime(time.Now().Add(time.Minute)), Message: "needs 90 core"},
+		"foreign":       {Source: corev1.EventSource{Component: "other"}, LastTimestamp: metav1.NewTime(time.Now().Add(time.Hour)), Message: "foreign"},
+	} {
+		e.Name, e.Namespace, e.Reason, e.Type = name, "default", "DoesNotFit", corev1.EventTypeWarning
+		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: waiting.Name, UID: waiting.UID}
+		create(t, admin, &e)
+	}
+	// No controller runs here that would aggregate these into view.
+	grant(t, admin, "ann", "vernier-viewer", "system:aggregate-to-view")
+	grant(t, admin, "eve", "system:aggregate-to-view")
+
+	ann := reader(t, apiserver.As(cfg, "ann", "system:authenticated"))
+	expect(t, ann, "slices -A", "train", "20480", "granted")
+	expect(t, ann, "waiting -n default", "90% core + 50% mem", "needs 90 core")
+	expect(t, ann, "waiting -n kube-system -o json", `"items": []`)
+	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "needs 90 core")
+
+	eve := reader(t, apiserver.As(cfg, "eve", "system:authenticated"))
+	expectError(t, eve, "slices -A", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
+	nobody := reader(t, apiserver.As(cfg, "nobody", "system:authenticated"))
+	expectError(t, nobody, "waiting -A", `cannot list resource "pods"`, "list pods in all namespaces")
+
+	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sliceledgers." + v1alpha1.Group}}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	if err := admin.Delete(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	expectError(t, ann, "nodes", "is Vernier installed?")
+}
+
+func pod(name, shares string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default",
+			Annotations: map[string]string{v1alpha1.AnnotationShares: shares}},
+		Spec: corev1.PodSpec{
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}},
+			Containers:      []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+}
+
+func create(t *testing.T, c client.Client, o client.Object) {
+	t.Helper()
+	if err := client.IgnoreAlreadyExists(c.Create(t.Context(), o)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func grant(t *testing.T, c client.Client, user string, roles ...string) {
+	t.Helper()
+	for _, role := range roles {
+		create(t, c, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+		})
+	}
+}
+
+func reader(t *testing.T, cfg *rest.Config) client.Reader {
+	t.Helper()
+	r, err := newClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// expect waits for the output: RBAC rules take effect from the API server's
+// watch, a moment after they are stored.
+func expect(t *testing.T, r client.Reader, args string, parts ...string) {
+	t.Helper()
+	var out string
+	var err error
+	await(t, func() bool {
+		out, _, err = run(t, r, args)
+		return err == nil
+	}, func() any { return err })
+	for _, part := range parts {
+		if !strings.Contains(out, part) {
+			t.Errorf("kubectl vernier %s does not print %q:\n%s", args, part, out)
+		}
+	}
+}
+
+func expectError(t *testing.T, r client.Reader, args string, parts ...string) {
+	t.Helper()
+	var last error
+	await(t, func() bool {
+		_, _, last = run(t, r, args)
+		for _, part := range parts {
+			if last == nil || !strings.Contains(last.Error(), part) {
+				return false
+			}
+		}
+		return true
+	}, func() any { return last })
+}
+
+func await(t *testing.T, ok func() bool, last func() any) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return ok(), nil })
+	if err != nil {
+		t.Fatalf("not within 30 s; last: %v", last())
+	}
+}
