@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command vernier-node is the node agent: one runs on every GPU node. It is the
+// only program of Vernier's that links NVML.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"vernier.dev/vernier/nri-plugin/agent"
+	"vernier.dev/vernier/nri-plugin/cgroup"
+)
+
+func main() {
+	if err := run(); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "vernier-node:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	o, err := parse(os.Args[1:], os.Getenv)
+	if err != nil {
+		return err
+	}
+	log := textlogger.NewLogger(textlogger.NewConfig(textlogger.Verbosity(o.verbosity)))
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("reaching the API server: %w; set --kubeconfig", err)
+	}
+	hook, err := o.installHook()
+	if err != nil {
+		return err
+	}
+	found, noCgroups := cgroup.New("/proc")
+	settings := agent.Options{
+		Node:           o.node,
+		Config:         config,
+		NRISocket:      o.nriSocket,
+		StateDir:       o.stateDir,
+		LimiterLibrary: o.limiterLibrary,
+		MetricsAddr:    o.metricsAddr,
+		HealthAddr:     o.healthAddr,
+		Log:            log,
+	}
+	if noCgroups == nil {
+		settings.Leaf = found.Leaf
+	}
+	gpus := &gpus{options: o, hook: hook, cgroups: noCgroups, log: log.WithName("cdi")}
+	settings.Open, settings.Refine = gpus.open, gpus.refine
+	return agent.Run(ctrl.SetupSignalHandler(), settings)
+}
+
+// parse reads the flags; every one has the default of an ordinary node.
+func parse(args []string, env func(string) string) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet("vernier-node", flag.ContinueOnError)
+	f.StringVar(&o.node, "node-name", env("NODE_NAME"), "name of this node (default: environment NODE_NAME)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; empty uses the pod's service account")
+	f.StringVar(&o.nriSocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI socket")
+	f.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "folder in which the container runtime looks for CDI specs")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/vernier", "folder for the limits of containers; must have the same path for the container runtime")
+	f.StringVar(&o.driverRoot, "driver-root", "/", "root of the NVIDIA driver's files, as seen here")
+	f.StringVar(&o.hostDriverRoot, "host-driver-root", "", "the same root, as the container runtime sees it (default: --driver-root)")
+	f.StringVar(&o.devRoot, "dev-root", "/", "parent of the /dev that has the driver's device nodes")
+	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
+	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
+	f.StringVar(&o.cdiHook, "nvidia-cdi-hook", "/opt/vernier/nvidia-cdi-hook", "nvidia-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
+	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on; 0 serves none")
+	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
+	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if o.hostDriverRoot == "" {
+		o.hostDriverRoot = o.driverRoot
+	}
+	switch {
+	case f.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.node == "":
+		return nil, fmt.Errorf("the node's name is not known; set --node-name or environment NODE_NAME")
+	}
+	return o, nil
+}

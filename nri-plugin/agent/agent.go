@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent owns how the parts of the node agent are put together and
+// started: caches first, then everything else, the runtime's connection among
+// it. It decides nothing itself, and does not link NVML: that comes in by
+// Options.Open.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/capacity"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/release"
+)
+
+// syncTimeout bounds the wait for the first state of the caches. Past it the
+// process ends and is started again, with the reason in its log.
+const syncTimeout = time.Minute
+
+// Options of an agent.
+type Options struct {
+	// Node is the name of the node.
+	Node string
+	// Config reaches the API server.
+	Config *rest.Config
+	// NRISocket is the runtime's.
+	NRISocket string
+	// StateDir holds the limiter's files; it has the same path for the runtime.
+	StateDir string
+	// LimiterLibrary is the libvgpu.so to install.
+	LimiterLibrary string
+	// MetricsAddr and HealthAddr are addresses to listen on; "0" is not at all.
+	MetricsAddr, HealthAddr string
+	// Open loads NVML. Refine adds what NVML does not know to a fresh snapshot.
+	Open   func() (device.Library, error)
+	Refine func(*device.Snapshot)
+	// ScanPeriod is device.DefaultPeriod when 0.
+	ScanPeriod time.Duration
+	// Leaf finds a container's own cgroup; nil where the node has no cgroup v2.
+	Leaf func(pid uint32, container string) (string, error)
+	Log  logr.Logger
+}
+
+// agent is the parts, by what they own.
+type agent struct {
+	options    Options
+	watcher    *device.Watcher
+	ledger     *ledger.Cache
+	book       *attach.Book
+	limiter    *mode.Limiter
+	modes      mode.Set
+	preparer   *preparer
+	releaser   *release.Releaser
+	writer     *ledger.Writer
+	keeper     *capacity.Keeper
+	connection *hooks.Connection
+}
+
+// Run runs an agent until ctx ends or one of its parts fails for good. Running
+// containers do not depend on it.
+func Run(ctx context.Context, o Options) error {
+	mgr, err := newManager(o)
+	if err != nil {
+		return err
+	}
+	live, err := client.New(o.Config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("setting up the API client: %w", err)
+	}
+	a, err := assemble(o, mgr, live)
+	if err != nil {
+		return err
+	}
+	if err := a.observe(ctx, mgr); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The manager waits for its caches without a bound.
+	late := time.AfterFunc(syncTimeout, func() {
+		cancel(fmt.Errorf("the API server has not delivered the node's ledger within %s; check its address and the rights of service account %s", syncTimeout, v1alpha1.NodeServiceAccount))
+	})
+	defer late.Stop()
+	for _, part := range []manager.RunnableFunc{
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run,
+		func(ctx context.Context) error {
+			late.Stop()
+			if err := a.restore(ctx, mgr.GetClient()); err != nil {
+				return err
+			}
+			// Only now: the runtime must not ask before the ledger is known.
+			go func() {
+				if err := a.releaser.Run(ctx); err != nil {
+					cancel(err)
+				}
+			}()
+			return a.connection.Run(ctx)
+		},
+	} {
+		if err := mgr.Add(part); err != nil {
+			return err
+		}
+	}
+	err = mgr.Start(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error) {
+	a := &agent{options: o, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}}
+	a.watcher = &device.Watcher{
+		Open: o.Open, Refine: o.Refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
+		Log: o.Log.WithName("devices"),
+	}
+	var err error
+	a.limiter, err = mode.NewLimiter(o.StateDir, o.LimiterLibrary, &mode.DriverLimit{Devices: a.watcher, Leaf: o.Leaf})
+	if err != nil {
+		return nil, err
+	}
+	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: mode.Exclusive{}}
+	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
+	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
+	a.keeper = capacity.NewKeeper(capacity.Keeper{
+		Node: o.Node, Cached: mgr.GetClient(), Live: live, Usable: a.usable, Log: o.Log.WithName("capacity"),
+	})
+	a.releaser = release.New(release.Releaser{
+		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Book: a.book,
+		Forget: a.modes.Release, Publish: a.writer.Publish, Log: o.Log.WithName("release"),
+	})
+	a.book.Changed = func(pod types.UID) {
+		a.releaser.Look(pod)
+		a.writer.Publish()
+	}
+	a.connection = &hooks.Connection{
+		Socket: o.NRISocket, Changed: a.runtimeChanged,
+		Plugin: &hooks.Plugin{
+			Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book,
+			Report: reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)},
+			Kill:   kill, Log: o.Log.WithName("nri"),
+		},
+	}
+	return a, a.addChecks(mgr)
+}
+
+// restore takes up what the agent had published before it was restarted: the
+// pods that it will not start again.
+func (a *agent) restore(ctx context.Context, cached client.Reader) error {
+	l := &v1alpha1.SliceLedger{}
+	err := cached.Get(ctx, client.ObjectKey{Name: a.options.Node}, l)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading SliceLedger %s: %w", a.options.Node, err)
+	}
+	if err == nil {
+		a.book.Restore(l.Status.Released)
+		a.ledger.Set(l)
+		a.preparer.look()
+	}
+	return nil
+}
+
+func (a *agent) devicesChanged() {
+	a.writer.Publish()
+	a.keeper.Look()
+}
+
+// runtimeChanged follows a connection or its loss. After one the book is whole,
+// so every pod can be decided on, and what is left of earlier ones be removed.
+func (a *agent) runtimeChanged() {
+	a.writer.Publish()
+	if a.connection.Err() != nil {
+		return
+	}
+	a.releaser.LookAll()
+	pods, err := a.limiter.Pods()
+	if err != nil {
+		a.options.Log.Error(err, "cannot list the state directory")
+	}
+	for _, pod := range pods {
+		a.releaser.Look(pod)
+	}
+}
+
+func (a *agent) usable() ([]v1alpha1.DeviceStatus, bool) {
+	now, scanned := a.watcher.Snapshot()
+	return now.Usable(), scanned
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/hooks"
+)
+
+// newManager watches this node's ledger, this node and this node's pods, and of
+// the pods keeps only what release decides on.
+func newManager(o Options) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	mgr, err := manager.New(o.Config, manager.Options{
+		Scheme:                  scheme,
+		Logger:                  o.Log,
+		Metrics:                 server.Options{BindAddress: o.MetricsAddr},
+		HealthProbeBindAddress:  o.HealthAddr,
+		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.SliceLedger{}: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, o.Node)},
+			&corev1.Node{}:          {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, o.Node)},
+			&corev1.Pod{}: {
+				Field:     fields.OneTermEqualSelector("spec.nodeName", o.Node),
+				Transform: slimPod,
+			},
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("setting up the API caches: %w", err)
+	}
+	return mgr, nil
+}
+
+func slimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}, nil
+}
+
+// observe hands every change that the watches deliver to the part that it
+// concerns. The handlers only take note; the work is done by the parts.
+func (a *agent) observe(ctx context.Context, mgr manager.Manager) error {
+	for object, handle := range map[client.Object]func(object any, gone bool){
+		&v1alpha1.SliceLedger{}: a.ledgerChanged,
+		&corev1.Node{}:          func(any, bool) { a.keeper.Look() },
+		&corev1.Pod{}:           a.podChanged,
+	} {
+		informer, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watching %T: %w; see that Vernier's CRDs are installed and the rights of service account %s", object, err, v1alpha1.NodeServiceAccount)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(now any) { handle(now, false) },
+			UpdateFunc: func(_, now any) { handle(now, false) },
+			DeleteFunc: func(last any) {
+				if unknown, ok := last.(toolscache.DeletedFinalStateUnknown); ok {
+					last = unknown.Obj
+				}
+				handle(last, true)
+			},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *agent) ledgerChanged(object any, gone bool) {
+	l, ok := object.(*v1alpha1.SliceLedger)
+	if !ok {
+		return
+	}
+	if gone {
+		l = nil
+	}
+	before, now := a.ledger.Set(l)
+	if before.UID == now.UID && before.Generation == now.Generation {
+		return
+	}
+	a.preparer.look()
+	a.writer.Publish()
+	for _, pod := range before.Pods() {
+		a.releaser.Look(pod)
+	}
+	a.releaser.LookAll()
+}
+
+func (a *agent) podChanged(object any, _ bool) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		a.releaser.Look(pod.UID)
+	}
+}
+
+// addChecks says by HTTP whether the agent is alive, and whether it is ready.
+func (a *agent) addChecks(mgr manager.Manager) error {
+	return errors.Join(
+		mgr.AddHealthzCheck("alive", healthz.Ping),
+		mgr.AddReadyzCheck("ready", func(*http.Request) error {
+			return errors.Join(a.watcher.Err(), a.connection.Err())
+		}),
+	)
+}
+
+// reporter writes events.
+type reporter struct{ events.EventRecorder }
+
+// Warn writes a warning about a pod. The recorder queues it.
+func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
+	r.Eventf(&corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	}, nil, corev1.EventTypeWarning, reason, "Enforcing", "%s", message)
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// prepareRetry is the pause after a failed preparation, as for a full disk.
+const prepareRetry = 5 * time.Second
+
+// preparer does what takes time for the containers of new slices, ahead of their
+// creation. What it fails to do the creation does, or fails with the reason.
+type preparer struct {
+	index func() *ledger.Index
+	modes mode.Set
+	log   logr.Logger
+	kick  chan struct{}
+	done  map[ledger.Key][]ledger.Grant
+}
+
+func newPreparer(index func() *ledger.Index, modes mode.Set, log logr.Logger) *preparer {
+	return &preparer{index: index, modes: modes, log: log, kick: make(chan struct{}, 1), done: map[ledger.Key][]ledger.Grant{}}
+}
+
+// look asks for a comparison with the ledger. It never blocks.
+func (p *preparer) look() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (p *preparer) run(ctx context.Context) error {
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.kick:
+		case <-retry:
+		}
+		retry = nil
+		if !p.prepare() {
+			retry = time.After(prepareRetry)
+		}
+	}
+}
+
+// prepare tells whether every container is prepared.
+func (p *preparer) prepare() bool {
+	index, ready := p.index(), true
+	for key := range p.done {
+		if index.Grants(key) == nil {
+			delete(p.done, key)
+		}
+	}
+	index.Each(func(key ledger.Key, grants []ledger.Grant) {
+		if reflect.DeepEqual(p.done[key], grants) {
+			return
+		}
+		owner, _ := index.Owner(key.Pod)
+		c := mode.Container{Pod: key.Pod, Owner: owner, Name: key.Container, Grants: grants}
+		m, err := p.modes.For(c)
+		if err == nil {
+			err = m.Prepare(c)
+		}
+		if err != nil {
+			p.log.Error(err, "cannot prepare", "pod", owner, "container", key.Container)
+			ready = false
+			return
+		}
+		p.done[key] = grants
+	})
+	return ready
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package attach owns the book of containers that hold slices at the runtime
+// right now, and the fence that keeps a pod whose slices are being given back
+// from starting another. Both are under one lock: between the last look at the
+// book and the fence no container can slip in.
+//
+// It lives in memory only and is filled again from the runtime's own list; it
+// never talks to the API server.
+package attach
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// Entry is a container that holds slices.
+type Entry struct {
+	mode.Container
+	// Sandbox is the runtime's id of the pod's sandbox.
+	Sandbox string
+	// Prepared: we gave the container its limits at its creation.
+	Prepared bool
+	// Adjust is what we gave the container at its creation, until it is started.
+	Adjust *api.ContainerAdjustment
+	// Status of its slices once it has been started, nil before.
+	Status []v1alpha1.SliceStatus
+}
+
+// Book of the containers that hold slices. Changed, when set, is called after
+// every change with the pod's UID, outside the lock.
+type Book struct {
+	Changed func(types.UID)
+
+	mu      sync.Mutex
+	synced  bool
+	entries map[string]Entry
+	fenced  map[types.UID]bool
+}
+
+// Attach enters a container before it is created. It fails for a fenced pod.
+// Entering the same id again replaces the entry.
+func (b *Book) Attach(e Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fenced[e.Pod] {
+		return fmt.Errorf("the slices of pod %s have been given back; delete the pod so that it is placed again", e.Owner)
+	}
+	if b.entries == nil {
+		b.entries = map[string]Entry{}
+	}
+	b.entries[e.ID] = e
+	return nil
+}
+
+// Get finds a container by the runtime's id.
+func (b *Book) Get(id string) (Entry, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, found := b.entries[id]
+	return e, found
+}
+
+// Started records what holds the slices of a container.
+func (b *Book) Started(id string, status []v1alpha1.SliceStatus) {
+	b.mu.Lock()
+	e, found := b.entries[id]
+	if found {
+		e.Status, e.Adjust = status, nil
+		b.entries[id] = e
+	}
+	b.mu.Unlock()
+	if found {
+		b.changed(e.Pod)
+	}
+}
+
+// Detach strikes a container out. An unknown id is no error: the runtime reports
+// the end of a container more than once.
+func (b *Book) Detach(id string) {
+	b.mu.Lock()
+	e, found := b.entries[id]
+	delete(b.entries, id)
+	b.mu.Unlock()
+	if found {
+		b.changed(e.Pod)
+	}
+}
+
+// DetachSandbox strikes out every container of a sandbox: the runtime ends a
+// sandbox only after its containers, so one that is still entered was never
+// created or its end was not reported.
+func (b *Book) DetachSandbox(sandbox string) {
+	b.mu.Lock()
+	var pods []types.UID
+	for id, e := range b.entries {
+		if e.Sandbox == sandbox {
+			pods = append(pods, e.Pod)
+			delete(b.entries, id)
+		}
+	}
+	b.mu.Unlock()
+	for _, pod := range pods {
+		b.changed(pod)
+	}
+}
+
+// Reset replaces the book by the runtime's list.
+func (b *Book) Reset(entries []Entry) {
+	b.mu.Lock()
+	pods := map[types.UID]bool{}
+	for _, e := range b.entries {
+		pods[e.Pod] = true
+	}
+	b.entries = make(map[string]Entry, len(entries))
+	for _, e := range entries {
+		b.entries[e.ID] = e
+		pods[e.Pod] = true
+	}
+	b.synced = true
+	b.mu.Unlock()
+	for pod := range pods {
+		b.changed(pod)
+	}
+}
+
+// Disconnected says that the runtime is out of sight: the end of a container
+// would go unnoticed, so nothing is fenced until the next Reset.
+func (b *Book) Disconnected() {
+	b.mu.Lock()
+	b.synced = false
+	b.mu.Unlock()
+}
+
+// Fence bars a pod from new containers if it has none now, and tells whether it
+// is barred. False while the runtime is out of sight.
+func (b *Book) Fence(pod types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fenced[pod] {
+		return true
+	}
+	if !b.synced {
+		return false
+	}
+	for _, e := range b.entries {
+		if e.Pod == pod {
+			return false
+		}
+	}
+	b.fence(pod)
+	return true
+}
+
+// Restore bars pods that were barred before the agent's restart.
+func (b *Book) Restore(pods []types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, pod := range pods {
+		b.fence(pod)
+	}
+}
+
+func (b *Book) fence(pod types.UID) {
+	if b.fenced == nil {
+		b.fenced = map[types.UID]bool{}
+	}
+	b.fenced[pod] = true
+}
+
+// Fenced are the barred pods, sorted: what the ledger's status.released shows.
+func (b *Book) Fenced() []types.UID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var pods []types.UID
+	for pod := range b.fenced {
+		pods = append(pods, pod)
+	}
+	slices.Sort(pods)
+	return pods
+}
+
+// Unfence forgets a pod: none of its slices is in the ledger any more, so the
+// ledger itself refuses it from now on.
+func (b *Book) Unfence(pod types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.fenced, pod)
+}
+
+// Holds tells whether a container of the pod is entered.
+func (b *Book) Holds(pod types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.entries {
+		if e.Pod == pod {
+			return true
+		}
+	}
+	return false
+}
+
+// Synced tells whether the book is the runtime's present state.
+func (b *Book) Synced() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.synced
+}
+
+// Slices are the statuses of all started containers, in a stable order.
+func (b *Book) Slices() []v1alpha1.SliceStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []v1alpha1.SliceStatus
+	for _, e := range b.entries {
+		all = append(all, e.Status...)
+	}
+	slices.SortFunc(all, func(x, y v1alpha1.SliceStatus) int {
+		return cmp.Or(cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.Ctr, y.Ctr),
+			cmp.Compare(x.Container, y.Container), cmp.Compare(x.UUID, y.UUID))
+	})
+	return all
+}
+
+func (b *Book) changed(pod types.UID) {
+	if b.Changed != nil {
+		b.Changed(pod)
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package capacity owns what the node's capacity says of vernier.dev resources:
+// it is what the scheduler, quotas and autoscalers count, and it is put back at
+// once when a kubelet's restart takes it away.
+//
+// It touches no other resource, and the capacity decides nothing: the ledger does.
+package capacity
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+const (
+	patchTimeout = 10 * time.Second
+	minRetry     = 100 * time.Millisecond
+	maxRetry     = 10 * time.Second
+)
+
+// Of is what the usable devices of a node amount to. All resources are always
+// there, as 0 without a device: the kubelet does not check requests for a
+// resource that is absent.
+func Of(usable []v1alpha1.DeviceStatus) corev1.ResourceList {
+	var mib v1alpha1.MiB
+	for _, d := range usable {
+		mib += d.Mem
+	}
+	n := int64(len(usable))
+	percent := n * int64(v1alpha1.WholeGPU)
+	return corev1.ResourceList{
+		v1alpha1.ResourceCore:       *resource.NewQuantity(percent, resource.DecimalSI),
+		v1alpha1.ResourceMemPercent: *resource.NewQuantity(percent, resource.DecimalSI),
+		v1alpha1.ResourceMemMiB:     *resource.NewQuantity(int64(mib), resource.DecimalSI),
+		// The number of slices, not of devices: the scheduler adds up the GPUs
+		// that pods ask for, and pods that share one GPU count it once each.
+		v1alpha1.ResourceGPUs: *resource.NewQuantity(n*v1alpha1.MaxSlicesPerDevice, resource.DecimalSI),
+	}
+}
+
+// Keeper keeps the node's capacity as it should be.
+type Keeper struct {
+	// Node is the node's name.
+	Node string
+	// Cached reads the watched node; Live writes.
+	Cached client.Reader
+	Live   client.Client
+	// Usable are the devices; known is false until there has been a first look
+	// at them, before which the capacity is left as it is.
+	Usable func() (usable []v1alpha1.DeviceStatus, known bool)
+	Log    logr.Logger
+
+	kick chan struct{}
+}
+
+// NewKeeper makes a keeper.
+func NewKeeper(k Keeper) *Keeper {
+	k.kick = make(chan struct{}, 1)
+	return &k
+}
+
+// Look asks for a comparison: the node or the devices have changed. It never
+// blocks.
+func (k *Keeper) Look() {
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the capacity until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.Look()
+	retry := minRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.kick:
+		}
+		err := k.Keep(ctx)
+		if err == nil || ctx.Err() != nil {
+			retry = minRetry
+			continue
+		}
+		k.Log.Error(err, "cannot set the node's capacity; trying again", "after", retry)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, maxRetry)
+		k.Look()
+	}
+}
+
+// Keep compares once, and patches where it differs. Allocatable is set along
+// with capacity: the kubelet copies it only every few seconds.
+func (k *Keeper) Keep(ctx context.Context) error {
+	usable, known := k.Usable()
+	if !known {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
+	defer cancel()
+	node := &corev1.Node{}
+	if err := k.Cached.Get(ctx, client.ObjectKey{Name: k.Node}, node); err != nil {
+		return fmt.Errorf("reading node %s: %w", k.Node, err)
+	}
+	want := Of(usable)
+	if has(node.Status.Capacity, want) && has(node.Status.Allocatable, want) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"status": map[string]any{"capacity": want, "allocatable": want},
+	})
+	if err != nil {
+		return err
+	}
+	if err := k.Live.Status().Patch(ctx, node, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("patching the capacity of node %s: %w", k.Node, err)
+	}
+	k.Log.Info("set the node's capacity", "devices", len(usable))
+	return nil
+}
+
+func has(list, want corev1.ResourceList) bool {
+	for name, quantity := range want {
+		if got, found := list[name]; !found || got.Cmp(quantity) != 0 {
+			return false
+		}
+	}
+	return true
+}

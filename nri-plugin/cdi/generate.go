@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cdi owns the CDI spec of the node's GPUs: one file, in which every
+// healthy device is vernier.dev/gpu=<UUID>. The runtime reads it when we name a
+// device in a container's adjustment; nobody else has a use for the names.
+//
+// It decides nothing: a device in the spec is given to no container by being
+// there.
+package cdi
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	transformroot "github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"github.com/go-logr/logr"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+)
+
+// Options of New.
+type Options struct {
+	// Dir is where the runtime looks for specs.
+	Dir string
+	// DriverRoot is the root of the driver's files as this process sees it, and
+	// HostDriverRoot as the runtime does.
+	DriverRoot, HostDriverRoot string
+	// DevRoot is the parent of the /dev that has the driver's nodes, the same
+	// for both.
+	DevRoot string
+	// Hook is the runtime's path of nvidia-cdi-hook, which makes the driver's
+	// libraries known to the container's loader. Empty: the spec has no hooks,
+	// and images must find the libraries by themselves.
+	Hook string
+	Log  logr.Logger
+}
+
+// Writer keeps the spec.
+type Writer struct {
+	options Options
+	lib     nvcdi.Interface
+}
+
+// memoryLimitsHook would let a container set the driver's memory limit on itself
+// by its environment, over ours.
+const memoryLimitsHook = "apply-cuda-memory-limits"
+
+// New makes a writer over an opened NVML.
+func New(lib nvml.Interface, o Options) (*Writer, error) {
+	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return nil, err
+	}
+	options := []nvcdi.Option{
+		nvcdi.WithLogger(logger{o.Log}),
+		nvcdi.WithNvmlLib(lib),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithDriverRoot(o.DriverRoot),
+		nvcdi.WithDevRoot(o.DevRoot),
+		nvcdi.WithDeviceNamers(namer),
+		nvcdi.WithVendor(v1alpha1.CDIVendor),
+		nvcdi.WithClass(v1alpha1.CDIClass),
+		// The sandbox utilities change what is visible by rules of their own; the
+		// sockets would put every container at an MPS server that happens to run.
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils, nvcdi.FeatureDisableIPCDiscoverer),
+		nvcdi.WithDisabledHooks(memoryLimitsHook),
+	}
+	if o.Hook == "" {
+		options = append(options, nvcdi.WithDisabledHooks(nvcdi.AllHooks))
+	} else {
+		options = append(options, nvcdi.WithNVIDIACDIHookPath(o.Hook))
+	}
+	gen, err := nvcdi.New(options...)
+	if err != nil {
+		return nil, fmt.Errorf("setting up CDI: %w", err)
+	}
+	return &Writer{options: o, lib: gen}, nil
+}
+
+// Refine writes the spec for the usable devices of a snapshot, and marks those
+// unhealthy that it could not describe in full: the generator leaves out what it
+// does not find, and a container would start without its GPU.
+func (w *Writer) Refine(s *device.Snapshot) {
+	var uuids []string
+	for _, d := range s.Usable() {
+		uuids = append(uuids, d.UUID)
+	}
+	if len(uuids) == 0 {
+		return
+	}
+	spec, err := w.generate(uuids)
+	if err == nil {
+		err = w.save(spec)
+	}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if !slices.Contains(uuids, d.UUID) {
+			continue
+		}
+		if err != nil {
+			ill(d, "no CDI spec: "+err.Error())
+			continue
+		}
+		if node := fmt.Sprintf("/dev/nvidia%d", d.Minor); !hasNode(spec, d.UUID, node) {
+			ill(d, fmt.Sprintf("device node %s is missing; run nvidia-modprobe or nvidia-smi on the node", node))
+		}
+	}
+}
+
+func ill(d *v1alpha1.DeviceStatus, reason string) { d.Healthy, d.Reason = false, reason }
+
+func (w *Writer) generate(uuids []string) (*specs.Spec, error) {
+	made, err := w.lib.GetSpec(uuids...)
+	if err != nil {
+		return nil, err
+	}
+	spec := made.Raw()
+	if o := w.options; o.HostDriverRoot != o.DriverRoot {
+		host := transformroot.New(transformroot.WithRoot(o.DriverRoot), transformroot.WithTargetRoot(o.HostDriverRoot))
+		if err := host.Transform(spec); err != nil {
+			return nil, fmt.Errorf("translating the driver's paths: %w", err)
+		}
+	}
+	return spec, nil
+}
+
+func hasNode(spec *specs.Spec, uuid, path string) bool {
+	for _, d := range spec.Devices {
+		if d.Name != uuid {
+			continue
+		}
+		for _, node := range d.ContainerEdits.DeviceNodes {
+			if node.Path == path {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// logger gives nvcdi's lines to ours; it reports every file that it looks for.
+type logger struct{ logr.Logger }
+
+func (l logger) Tracef(format string, args ...any)   { l.V(3).Info(fmt.Sprintf(format, args...)) }
+func (l logger) Debugf(format string, args ...any)   { l.V(2).Info(fmt.Sprintf(format, args...)) }
+func (l logger) Infof(format string, args ...any)    { l.V(2).Info(fmt.Sprintf(format, args...)) }
+func (l logger) Warningf(format string, args ...any) { l.V(1).Info(fmt.Sprintf(format, args...)) }
+func (l logger) Errorf(format string, args ...any)   { l.Logger.Info(fmt.Sprintf(format, args...)) }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device owns what the node agent knows of the node's GPUs: the one
+// small interface behind which NVML stands, the latest picture of the devices,
+// and the loop that keeps it fresh.
+//
+// It never links NVML (package inventory does, with cgo), never talks to the API
+// server and never decides who gets a device.
+package device
+
+import (
+	"errors"
+	"time"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// ErrUnsupported is wrapped when the driver or the device lacks what was asked
+// for; the caller falls back and says so.
+var ErrUnsupported = errors.New("not supported by the driver")
+
+// Library is NVML, as much of it as the agent uses.
+type Library interface {
+	// Scan looks at the driver and every device. It may take seconds under load.
+	Scan() (Snapshot, error)
+	// Memory is the device's total memory, asked of the driver now: one call on
+	// a cached handle, fit for the path of a container's creation. An error
+	// means that the device does not answer.
+	Memory(uuid string) (v1alpha1.MiB, error)
+	// SetMemoryLimit holds all processes of the cgroup (a directory of the v2
+	// hierarchy) to that much memory of the device.
+	SetMemoryLimit(uuid, cgroup string, limit v1alpha1.MiB) error
+	// MemoryLimit reads that limit back; 0 is no limit.
+	MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error)
+	// WaitEvent blocks until a device reports a critical event, at most for the
+	// timeout, and tells whether one came. The next Scan shows its effect.
+	WaitEvent(timeout time.Duration) bool
+}
+
+// Snapshot is the driver and its devices at one time.
+type Snapshot struct {
+	Driver v1alpha1.DriverStatus
+	// Devices in NVML's order.
+	Devices []v1alpha1.DeviceStatus
+}
+
+// Device finds a device by its UUID.
+func (s *Snapshot) Device(uuid string) (v1alpha1.DeviceStatus, bool) {
+	for i := range s.Devices {
+		if s.Devices[i].UUID == uuid {
+			return s.Devices[i], true
+		}
+	}
+	return v1alpha1.DeviceStatus{}, false
+}
+
+// Usable are the devices of which slices may be given: healthy, and not cut up
+// by MIG, which this release does not place on.
+func (s *Snapshot) Usable() []v1alpha1.DeviceStatus {
+	var usable []v1alpha1.DeviceStatus
+	for _, d := range s.Devices {
+		if d.Healthy && d.MIG != v1alpha1.MIGEnabled {
+			usable = append(usable, d)
+		}
+	}
+	return usable
+}

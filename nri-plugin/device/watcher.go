@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Timings of the watcher.
+const (
+	// DefaultPeriod between scans when no event asks for one earlier.
+	DefaultPeriod = 10 * time.Second
+	// eventWait bounds one wait in the C library, which cannot be cancelled.
+	eventWait = 500 * time.Millisecond
+	// openRetry bounds the pause between attempts to open NVML.
+	openRetry = 15 * time.Second
+	// failedScans in a row end the process: a replaced driver is only seen by a
+	// process that loads the library anew.
+	failedScans = 3
+)
+
+// errOpening is the state before NVML has been opened for the first time.
+var errOpening = errors.New("NVML is being opened")
+
+// Watcher keeps the latest Snapshot and tells when it changes.
+type Watcher struct {
+	// Open loads NVML. It is called until it succeeds, and then never again.
+	Open func() (Library, error)
+	// Refine may mark devices of a fresh snapshot unhealthy for reasons that
+	// NVML does not know. Optional.
+	Refine func(*Snapshot)
+	// Changed is called after every change of the snapshot or the error.
+	Changed func()
+	// Period between scans; DefaultPeriod when 0.
+	Period time.Duration
+	Log    logr.Logger
+
+	state atomic.Pointer[state]
+}
+
+type state struct {
+	library  Library
+	snapshot Snapshot
+	err      error
+	scanned  bool
+}
+
+func (w *Watcher) load() *state {
+	if s := w.state.Load(); s != nil {
+		return s
+	}
+	return &state{err: errOpening}
+}
+
+// Snapshot is the latest picture. scanned is false until there has been one:
+// nothing may be concluded from the absence of a device before that.
+func (w *Watcher) Snapshot() (s Snapshot, scanned bool) {
+	now := w.load()
+	return now.snapshot, now.scanned
+}
+
+// Err says why the latest picture is not to be trusted, nil when it is.
+func (w *Watcher) Err() error { return w.load().err }
+
+// Library is NVML once it is open, or an error that says why it is not.
+func (w *Watcher) Library() (Library, error) {
+	now := w.load()
+	if now.library == nil {
+		return nil, now.err
+	}
+	return now.library, nil
+}
+
+// Check confirms with the driver that a device can carry a slice now: it
+// answers, it is healthy, and it is as large as the ledger believes.
+func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
+	now := w.load()
+	if now.err != nil {
+		return fmt.Errorf("the node's NVML does not work: %w; check nvidia-smi on the node", now.err)
+	}
+	d, found := now.snapshot.Device(uuid)
+	switch {
+	case !found:
+		return fmt.Errorf("device %s is not on this node any more; delete the pod so that it is placed again", uuid)
+	case !d.Healthy:
+		return fmt.Errorf("device %s is unhealthy: %s; delete the pod so that it is placed on another device", uuid, d.Reason)
+	case d.MIG == v1alpha1.MIGEnabled:
+		return fmt.Errorf("device %s is in MIG mode; switch it off, or delete the pod so that it is placed on another device", uuid)
+	}
+	total, err := now.library.Memory(uuid)
+	if err != nil {
+		return fmt.Errorf("device %s does not answer: %w; check nvidia-smi on the node", uuid, err)
+	}
+	if total != want {
+		return fmt.Errorf("device %s has %d MiB and the ledger counts on %d MiB; delete the pod so that it is placed again", uuid, total, want)
+	}
+	return nil
+}
+
+// Run opens NVML, then scans after every event and once a period, until ctx
+// ends. An error means that the process should be restarted.
+func (w *Watcher) Run(ctx context.Context) error {
+	library, err := w.open(ctx)
+	if err != nil {
+		return err
+	}
+	period := w.Period
+	if period == 0 {
+		period = DefaultPeriod
+	}
+	for failures := 0; ctx.Err() == nil; {
+		snapshot, err := library.Scan()
+		if err != nil {
+			failures++
+			w.publish(&state{library: library, snapshot: w.load().snapshot, scanned: w.load().scanned, err: err})
+			if failures >= failedScans {
+				return fmt.Errorf("NVML fails again and again: %w", err)
+			}
+		} else {
+			failures = 0
+			if w.Refine != nil {
+				w.Refine(&snapshot)
+			}
+			w.publish(&state{library: library, snapshot: snapshot, scanned: true})
+		}
+		for next := time.Now().Add(period); ctx.Err() == nil && time.Now().Before(next); {
+			if library.WaitEvent(min(eventWait, period)) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (w *Watcher) open(ctx context.Context) (Library, error) {
+	for pause := time.Second; ; pause = min(2*pause, openRetry) {
+		library, err := w.Open()
+		if err == nil {
+			return library, nil
+		}
+		w.publish(&state{err: err})
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (w *Watcher) publish(next *state) {
+	before := w.state.Swap(next)
+	if before != nil && before.scanned == next.scanned && sameError(before.err, next.err) &&
+		reflect.DeepEqual(before.snapshot, next.snapshot) {
+		return
+	}
+	if next.err != nil {
+		w.Log.Error(next.err, "NVML does not work")
+	} else {
+		w.Log.Info("devices changed", "devices", len(next.snapshot.Devices), "usable", len(next.snapshot.Usable()))
+	}
+	if w.Changed != nil {
+		w.Changed()
+	}
+}
+
+func sameError(a, b error) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return a.Error() == b.Error()
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Timings of the connection.
+const (
+	dialTimeout = 2 * time.Second
+	// registerTimeout bounds registration, configuration and synchronization
+	// together; the runtime's own bounds are 5 s, 2 s and 2 s.
+	registerTimeout = 15 * time.Second
+	minPause        = 250 * time.Millisecond
+	maxPause        = 2 * time.Second
+)
+
+// ErrConnecting is why the plugin is not ready before its first connection.
+var ErrConnecting = errors.New("not connected to the container runtime yet")
+
+// Connection keeps the plugin registered with the runtime.
+type Connection struct {
+	// Socket is the runtime's NRI socket.
+	Socket string
+	Plugin *Plugin
+	// Changed is called when the connection comes or goes. Optional.
+	Changed func()
+
+	state atomic.Pointer[error]
+}
+
+// Err is nil while the plugin is registered and synchronized.
+func (c *Connection) Err() error {
+	if err := c.state.Load(); err != nil {
+		return *err
+	}
+	return ErrConnecting
+}
+
+// Run connects again and again until ctx ends.
+func (c *Connection) Run(ctx context.Context) error {
+	for pause := minPause; ctx.Err() == nil; {
+		connected, err := c.session(ctx)
+		c.Plugin.Book.Disconnected()
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.set(fmt.Errorf("not connected to the container runtime: %w", err))
+		pause = min(2*pause, maxPause)
+		if connected {
+			pause = minPause
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// session is one connection, from its first byte to its last.
+func (c *Connection) session(ctx context.Context) (connected bool, err error) {
+	conn, err := net.DialTimeout("unix", c.Socket, dialTimeout)
+	if err != nil {
+		return false, fmt.Errorf("%w; see that containerd runs with NRI enabled", err)
+	}
+	defer conn.Close()
+	h := &handler{Plugin: c.Plugin, synchronized: make(chan struct{})}
+	s, err := stub.New(h,
+		stub.WithPluginName(v1alpha1.NRIPluginName),
+		stub.WithPluginIdx(v1alpha1.NRIPluginIndex),
+		stub.WithConnection(conn),
+		stub.WithLogger(logger{c.Plugin.Log}),
+		stub.WithOnClose(func() {}),
+		// A failed or late answer fails the container's creation, and leaves us
+		// registered for the next one.
+		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
+	)
+	if err != nil {
+		return false, fmt.Errorf("setting up the NRI plugin: %w", err)
+	}
+	// The stub waits for the runtime's configuration without a bound of its own,
+	// so it runs aside: closing the connection leaves it behind at the worst.
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	late := time.NewTimer(registerTimeout)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		return false, fmt.Errorf("registering: %w", err)
+	case <-late.C:
+		return false, fmt.Errorf("registering took more than %s", registerTimeout)
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-h.synchronized:
+	}
+	c.set(nil)
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = errors.New("the runtime closed the connection")
+	}
+	return true, err
+}
+
+func (c *Connection) set(err error) {
+	before := c.state.Swap(&err)
+	if before != nil && (*before == nil) == (err == nil) {
+		return
+	}
+	if err != nil {
+		c.Plugin.Log.Error(err, "NRI")
+	} else {
+		c.Plugin.Log.Info("connected to the container runtime")
+	}
+	if c.Changed != nil {
+		c.Changed()
+	}
+}
+
+// handler is the plugin of one session; it tells when that is synchronized.
+type handler struct {
+	*Plugin
+	once         sync.Once
+	synchronized chan struct{}
+}
+
+func (h *handler) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	updates, err := h.Plugin.Synchronize(ctx, pods, containers)
+	h.once.Do(func() { close(h.synchronized) })
+	return updates, err
+}
+
+// logger gives the stub's lines to ours. The stub reports every event at info.
+type logger struct{ logr.Logger }
+
+func (l logger) Debugf(_ context.Context, format string, args ...any) {
+	l.V(2).Info(fmt.Sprintf(format, args...))
+}
+
+func (l logger) Infof(_ context.Context, format string, args ...any) {
+	l.V(1).Info(fmt.Sprintf(format, args...))
+}
+
+func (l logger) Warnf(_ context.Context, format string, args ...any) {
+	l.Logger.Info(fmt.Sprintf(format, args...))
+}
+
+func (l logger) Errorf(_ context.Context, format string, args ...any) {
+	l.Logger.Info(fmt.Sprintf(format, args...))
+}

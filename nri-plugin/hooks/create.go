@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// CreateContainer gives a container its slices, and a container without slices
+// nothing. An error keeps the container from being created.
+func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjust, err := p.create(ctx, pod, c)
+	if err != nil {
+		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
+		return nil, nil, refusal(pod, c, err)
+	}
+	return adjust, nil, nil
+}
+
+func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
+	grants, err := p.grants(ctx, pod, c)
+	if err != nil {
+		return nil, err
+	}
+	privileged := isPrivileged(c)
+	if len(grants) == 0 {
+		if privileged {
+			return nil, nil
+		}
+		adjust := &api.ContainerAdjustment{}
+		adjust.AddEnv(v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid)
+		return adjust, nil
+	}
+	if privileged {
+		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
+	}
+	for _, g := range grants {
+		if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
+			return nil, err
+		}
+	}
+	held := mode.Container{
+		Pod: types.UID(pod.GetUid()), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+	}
+	m, err := p.Modes.For(held)
+	if err != nil {
+		return nil, err
+	}
+	adjust := &api.ContainerAdjustment{}
+	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
+	// void with slices as well: the devices come by CDI, and NVIDIA's own
+	// runtime must not add what the variable would name.
+	adjust.AddEnv(v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid)
+	// Entered before anything is made: from here on the slices are in use, until
+	// the runtime says that the container is gone.
+	if err := p.Book.Attach(attach.Entry{Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust}); err != nil {
+		return nil, err
+	}
+	if err := m.Inject(held, adjust); err != nil {
+		p.Book.Detach(held.ID)
+		return nil, err
+	}
+	return adjust, nil
+}
+
+// grants are the slices that the ledger gives the container. The pod's shares
+// annotation is only compared with them: it can make the container fail and can
+// never give it anything.
+func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, error) {
+	key := ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()}
+	grants := p.Ledger.Index().Grants(key)
+	text := pod.GetAnnotations()[v1alpha1.AnnotationShares]
+	if text == "" {
+		// Without the annotation the ledger still decides: it may have been
+		// removed from the pod, its slices have not.
+		return grants, nil
+	}
+	shares, err := v1alpha1.ParseShares(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
+	}
+	share, asked := shares.Containers[c.GetName()]
+	if !asked {
+		return grants, nil
+	}
+	if len(grants) == 0 {
+		// The pod can be here before the watch has delivered its slices.
+		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+		defer cancel()
+		index, err := p.Ledger.Fetch(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("its slices cannot be confirmed: %w; it is tried again once the API server answers", err)
+		}
+		if grants = index.Grants(key); len(grants) == 0 {
+			return nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
+		}
+	}
+	if err := agree(share, grants); err != nil {
+		return nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
+	}
+	return grants, nil
+}
+
+func agree(share v1alpha1.Share, grants []ledger.Grant) error {
+	if int(share.GPUs) != len(grants) {
+		return fmt.Errorf("%d GPUs asked, %d granted", share.GPUs, len(grants))
+	}
+	for _, g := range grants {
+		mem, err := share.Memory(g.DeviceMem)
+		switch {
+		case err != nil:
+			return err
+		case share.Core != g.Core:
+			return fmt.Errorf("%d core asked, %d granted on device %s", share.Core, g.Core, g.UUID)
+		case mem != g.Mem:
+			return fmt.Errorf("%d MiB asked, %d granted on device %s", mem, g.Mem, g.UUID)
+		}
+	}
+	return nil
+}
+
+// hasEnv tells whether an environment has exactly that setting; the last one of
+// a name counts.
+func hasEnv(env []string, name, value string) bool {
+	has := false
+	for _, e := range env {
+		if k, v, _ := strings.Cut(e, "="); k == name {
+			has = v == value
+		}
+	}
+	return has
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hooks owns what happens between the container runtime and us: the NRI
+// plugin that gives a container its slices, confirms them, and sees containers
+// come and go.
+//
+// It believes the ledger, never an annotation, and never grants, moves or gives
+// back a slice: the book that it keeps (package attach) is what others decide on.
+package hooks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// fetchTimeout bounds the one read from the API server that a creation may cost.
+// The runtime gives a plugin 2 s for a request and holds every other container
+// of the node meanwhile.
+const fetchTimeout = time.Second
+
+// Ledger is what has been granted on this node.
+type Ledger interface {
+	// Index is the latest version that the watch delivered.
+	Index() *ledger.Index
+	// Fetch asks the API server.
+	Fetch(context.Context) (*ledger.Index, error)
+}
+
+// Checker confirms that a device can carry a slice now.
+type Checker interface {
+	Check(uuid string, mem v1alpha1.MiB) error
+}
+
+// Reporter tells a pod's owner what went wrong. It must not block.
+type Reporter interface {
+	Warn(pod PodRef, reason, message string)
+}
+
+// PodRef names a pod in an event.
+type PodRef struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// Plugin handles the runtime's events. All fields but Kill are required.
+type Plugin struct {
+	Ledger  Ledger
+	Devices Checker
+	Modes   mode.Set
+	Book    *attach.Book
+	Report  Reporter
+	Log     logr.Logger
+	// Kill ends the first process of a container that runs without its limits.
+	Kill func(pid uint32, container string) error
+}
+
+// isPrivileged tells whether the runtime lets the container use every device of
+// the host. Nothing that is injected or withheld changes what such a container
+// can reach, so it is the cluster administrator's to allow or not.
+func isPrivileged(c *api.Container) bool {
+	for _, rule := range c.GetLinux().GetResources().GetDevices() {
+		if rule.GetAllow() && (rule.GetType() == "" || rule.GetType() == "a") &&
+			rule.GetMajor() == nil && rule.GetMinor() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func owner(pod *api.PodSandbox) string { return pod.GetNamespace() + "/" + pod.GetName() }
+
+func ref(pod *api.PodSandbox) PodRef {
+	return PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: types.UID(pod.GetUid())}
+}
+
+// refusal is the text of a pod's event: what was refused, why, and (in the
+// reason) what to do.
+func refusal(pod *api.PodSandbox, c *api.Container, reason error) error {
+	return fmt.Errorf("vernier: container %s of pod %s is not started: %w", c.GetName(), owner(pod), reason)
+}

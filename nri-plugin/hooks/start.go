@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
+)
+
+// StartContainer applies what needs the container's process and cgroup. The
+// process exists and is held before its first instruction; an error ends it.
+func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
+	err := p.start(pod, c)
+	if err != nil {
+		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
+		return refusal(pod, c, err)
+	}
+	return nil
+}
+
+func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
+	entry, entered := p.Book.Get(c.GetId())
+	key := ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()}
+	if !entered && !marked(pod, c) && len(p.Ledger.Index().Grants(key)) == 0 {
+		return nil
+	}
+	if !entry.Prepared {
+		return errors.New("it holds slices whose limits it was not given at its creation; delete the pod so that it is created again")
+	}
+	m, err := p.Modes.For(entry.Container)
+	if err != nil {
+		return err
+	}
+	status, err := m.Apply(entry.Container, c.GetPid())
+	if err != nil {
+		return fmt.Errorf("its limits cannot be set: %w", err)
+	}
+	p.Book.Started(c.GetId(), status)
+	return nil
+}
+
+// marked tells whether we prepared the container.
+func marked(pod *api.PodSandbox, c *api.Container) bool {
+	return hasEnv(c.GetEnv(), v1alpha1.EnvSlice, pod.GetUid())
+}
+
+// StopContainer strikes the container out. Nothing here may depend on its
+// cgroup, which is being removed at the same time.
+func (p *Plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	p.Book.Detach(c.GetId())
+	return nil, nil
+}
+
+// RemoveContainer does the same: the runtime undoes a failed creation by it.
+func (p *Plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	p.Book.Detach(c.GetId())
+	return nil
+}
+
+// StopPodSandbox strikes out whatever the runtime ended with the sandbox.
+func (p *Plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.Book.DetachSandbox(pod.GetId())
+	return nil
+}
+
+// RemovePodSandbox does the same, for a sandbox that was never stopped.
+func (p *Plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.Book.DetachSandbox(pod.GetId())
+	return nil
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// Reasons of events.
+const (
+	// ReasonUnenforced: a container with slices ran without its limits.
+	ReasonUnenforced = "UnenforcedSlice"
+	// ReasonUnmanaged: a container without slices holds a GPU.
+	ReasonUnmanaged = "UnmanagedGPU"
+)
+
+// Synchronize rebuilds the book from the runtime's list, after every connection.
+// No running container that has its limits is touched.
+func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	index := p.Ledger.Index()
+	sandboxes := make(map[string]*api.PodSandbox, len(pods))
+	for _, pod := range pods {
+		sandboxes[pod.GetId()] = pod
+	}
+	var entries []attach.Entry
+	for _, c := range containers {
+		pod, known := sandboxes[c.GetPodSandboxId()]
+		if !known || !lives(c) {
+			continue
+		}
+		grants := index.Grants(ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()})
+		prepared := marked(pod, c)
+		switch {
+		case len(grants) > 0 && !prepared:
+			p.unenforced(pod, c)
+		case len(grants) == 0 && !isPrivileged(c) && holdsGPU(c):
+			p.Report.Warn(ref(pod), ReasonUnmanaged, fmt.Sprintf("container %s holds a GPU and has no slice of it; other pods' limits do not hold against it: delete the pod and ask for %s", c.GetName(), v1alpha1.ResourceCore))
+		}
+		if len(grants) == 0 && !prepared {
+			continue
+		}
+		// Entered even when the ledger has lost its slices: it uses the device,
+		// so nothing of its pod may be given back.
+		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
+			Pod: types.UID(pod.GetUid()), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+		}}
+		if m, err := p.Modes.For(entry.Container); err == nil && prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
+			entry.Status = m.Observe(entry.Container, c.GetPid())
+		}
+		entries = append(entries, entry)
+	}
+	p.Book.Reset(entries)
+	p.Log.Info("synchronized with the runtime", "pods", len(pods), "containers", len(containers), "withSlices", len(entries))
+	return nil, nil
+}
+
+// unenforced deals with a container that has slices and started without us: the
+// runtime did not wait for the plugin, which annotation required-plugins or the
+// runtime's default validator would have made it do. Its process is ended; the
+// kubelet then acts by the pod's restart policy and comes through us this time.
+// The pod itself stays, with its slices.
+func (p *Plugin) unenforced(pod *api.PodSandbox, c *api.Container) {
+	message := fmt.Sprintf("container %s started without the limits of its slice and is ended, to be started with them; see that containerd has nri.default_validator enabled", c.GetName())
+	if c.GetState() == api.ContainerState_CONTAINER_CREATED {
+		// StartContainer refuses it.
+		return
+	}
+	if err := p.Kill(c.GetPid(), c.GetId()); err != nil {
+		p.Log.Error(err, "cannot end a container without limits", "pod", owner(pod), "container", c.GetName())
+		message = fmt.Sprintf("container %s started without the limits of its slice and cannot be ended (%v); delete the pod", c.GetName(), err)
+	}
+	p.Report.Warn(ref(pod), ReasonUnenforced, message)
+}
+
+// lives tells whether the container can still use a device.
+func lives(c *api.Container) bool { return c.GetState() != api.ContainerState_CONTAINER_STOPPED }
+
+// holdsGPU tells whether the container has one of the driver's nodes.
+func holdsGPU(c *api.Container) bool {
+	for _, d := range c.GetLinux().GetDevices() {
+		if isGPUNode(d.GetPath()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// settled is how long a device must be free of critical events, with nothing
+// asked of the operator by the driver, before it counts as recovered.
+const settled = 30 * time.Second
+
+// critical are the events that a device's health depends on.
+const critical = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
+
+// harmless are Xids that a faulty program causes on a sound device: the program
+// ends, its neighbours and the device do not. They are those that NVIDIA's
+// documentation calls user application faults.
+var harmless = map[uint64]bool{
+	13:  true, // graphics engine exception
+	31:  true, // GPU memory page fault
+	43:  true, // GPU stopped processing
+	45:  true, // preemptive cleanup
+	68:  true, // video processor exception
+	109: true, // context switch timeout
+}
+
+// mark is the last critical event of a device.
+type mark struct {
+	reason string
+	at     time.Time
+}
+
+// watch subscribes to the device's critical events, as far as it has them.
+func (inv *Inventory) watch(handle nvml.Device) bool {
+	if inv.events == nil {
+		return false
+	}
+	supported, r := handle.GetSupportedEventTypes()
+	if r != nvml.SUCCESS || supported&critical == 0 {
+		return false
+	}
+	return handle.RegisterEvents(supported&critical, inv.events) == nvml.SUCCESS
+}
+
+// WaitEvent waits for a critical event and marks its device. An event that names
+// no device marks them all.
+func (inv *Inventory) WaitEvent(timeout time.Duration) bool {
+	if inv.events == nil {
+		time.Sleep(timeout)
+		return false
+	}
+	begun := time.Now()
+	event, r := inv.events.Wait(uint32(timeout.Milliseconds()))
+	if r == nvml.ERROR_TIMEOUT {
+		return false
+	}
+	if r != nvml.SUCCESS {
+		// The set is of no use while the driver is in trouble, which the next
+		// scan shows; don't spin meanwhile.
+		time.Sleep(timeout - min(timeout, time.Since(begun)))
+		return r == nvml.ERROR_GPU_IS_LOST
+	}
+	reason := fmt.Sprintf("event %#x", event.EventType)
+	switch event.EventType {
+	case nvml.EventTypeXidCriticalError:
+		if harmless[event.EventData] {
+			return false
+		}
+		reason = fmt.Sprintf("Xid %d", event.EventData)
+	case nvml.EventTypeDoubleBitEccError:
+		reason = "uncorrectable ECC error"
+	}
+	uuid, r := event.Device.GetUUID()
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for _, u := range inv.units {
+		if r != nvml.SUCCESS || u.fixed.UUID == uuid {
+			inv.marks[u.fixed.UUID] = mark{reason: reason, at: inv.now()}
+		}
+	}
+	return true
+}
+
+// illness is why a device must not carry slices now, empty when it may.
+func (inv *Inventory) illness(u *unit) string {
+	memory, r := u.handle.GetMemoryInfo()
+	switch {
+	case r == nvml.ERROR_GPU_IS_LOST:
+		inv.unmark(u) // it comes back reset, or not at all
+		return "the GPU has fallen off the bus"
+	case r != nvml.SUCCESS:
+		return "the GPU does not answer: " + r.Error()
+	case memory.Total == 0:
+		return "the GPU has no memory"
+	}
+	action, knows := inv.recovery(u.handle)
+	if knows && action != nvml.GPU_RECOVERY_ACTION_NONE {
+		return "the driver asks for recovery: " + actions[action]
+	}
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	m, marked := inv.marks[u.fixed.UUID]
+	if !marked {
+		return ""
+	}
+	// Only a driver that knows recovery can take a device's illness back; with an
+	// older one it takes a reset, which the device's loss or our restart shows.
+	if knows && inv.now().Sub(m.at) >= settled {
+		delete(inv.marks, u.fixed.UUID)
+		return ""
+	}
+	return m.reason
+}
+
+func (inv *Inventory) unmark(u *unit) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	delete(inv.marks, u.fixed.UUID)
+}
+
+var actions = map[nvml.DeviceGpuRecoveryAction]string{
+	nvml.GPU_RECOVERY_ACTION_GPU_RESET:           "reset the GPU",
+	nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:         "reboot the node",
+	nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:           "drain peer-to-peer traffic",
+	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:     "drain and reset the GPU",
+	nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
+	nvml.GPU_RECOVERY_ACTION_BUS_RESET:           "reset the GPU's bus",
+	nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:       "reboot the system",
+}
+
+// recovery is what the driver asks the operator to do; knows is false for a
+// driver or a device that has no such word.
+func (inv *Inventory) recovery(handle nvml.Device) (action nvml.DeviceGpuRecoveryAction, knows bool) {
+	if !inv.symbols[symbolFields] {
+		return 0, false
+	}
+	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if r := handle.GetFieldValues(field); r != nvml.SUCCESS || nvml.Return(field[0].NvmlReturn) != nvml.SUCCESS {
+		return 0, false
+	}
+	return nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(field[0].Value[:])), true
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventory owns the conversation with the real NVML, by go-nvml and
+// cgo: it is device.Library. Handles are looked up once and kept, for a look-up
+// can take seconds under load; calls that older drivers lack are only made after
+// their symbol was found, for a missing symbol ends the process.
+//
+// It never writes to the API server or to a file, and it never shuts NVML down:
+// a library that is closed under a running call takes the process with it.
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+)
+
+// Inventory is NVML, opened.
+type Inventory struct {
+	lib     nvml.Interface
+	driver  v1alpha1.DriverStatus
+	symbols map[string]bool
+	events  nvml.EventSet
+	now     func() time.Time
+
+	mu    sync.Mutex
+	units []*unit // by NVML's index
+	marks map[string]mark
+}
+
+var _ device.Library = (*Inventory)(nil)
+
+// unit is one device: its handle, and what of it never changes.
+type unit struct {
+	handle nvml.Device
+	fixed  v1alpha1.DeviceStatus
+	// watched: its events are delivered to the set.
+	watched bool
+}
+
+// Symbols that are younger than the oldest driver that NVIDIA supports.
+const (
+	symbolSetLimits = "nvmlDeviceSetMemoryLimits_v1"
+	symbolGetLimits = "nvmlDeviceGetMemoryLimits_v1"
+	symbolMIG       = "nvmlDeviceGetMigMode"
+	symbolAffinity  = "nvmlDeviceGetMemoryAffinity"
+	symbolFields    = "nvmlDeviceGetFieldValues"
+)
+
+// Options of Open.
+type Options struct {
+	// Library is the path of libnvidia-ml.so.1; empty leaves it to the loader.
+	Library string
+	// CgroupV2 says why the node has no cgroup v2 hierarchy, nil when it has.
+	CgroupV2 error
+}
+
+// Open loads NVML and asks it for what does not change while it is loaded. The
+// interface that is returned along is for nvcdi.
+func Open(o Options) (*Inventory, nvml.Interface, error) {
+	var options []nvml.LibraryOption
+	if o.Library != "" {
+		options = append(options, nvml.WithLibraryPath(o.Library))
+	}
+	lib := nvml.New(options...)
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
+	}
+	inv := &Inventory{lib: lib, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
+	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields} {
+		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
+	}
+	if err := inv.readDriver(o.CgroupV2); err != nil {
+		return nil, nil, err
+	}
+	// Without events the scans alone see what happens, some seconds later.
+	if set, r := lib.EventSetCreate(); r == nvml.SUCCESS {
+		inv.events = set
+	}
+	return inv, lib, nil
+}
+
+func (inv *Inventory) readDriver(cgroupV2 error) error {
+	version, r := inv.lib.SystemGetDriverVersion()
+	if r != nvml.SUCCESS {
+		return fmt.Errorf("reading the driver's version: %w", r)
+	}
+	inv.driver.Version = version
+	if v, r := inv.lib.SystemGetNVMLVersion(); r == nvml.SUCCESS {
+		inv.driver.NVML = v
+	}
+	if v, r := inv.lib.SystemGetCudaDriverVersion(); r == nvml.SUCCESS {
+		inv.driver.CUDA = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	}
+	switch {
+	case !inv.symbols[symbolSetLimits] || !inv.symbols[symbolGetLimits]:
+		inv.driver.MemoryLimitsReason = fmt.Sprintf("driver %s has no memory limits; they come with R615", version)
+	case cgroupV2 != nil:
+		inv.driver.MemoryLimitsReason = cgroupV2.Error()
+	default:
+		inv.driver.MemoryLimits = true
+	}
+	return nil
+}
+
+// Memory asks the driver for the device's total memory.
+func (inv *Inventory) Memory(uuid string) (v1alpha1.MiB, error) {
+	u, err := inv.unit(uuid)
+	if err != nil {
+		return 0, err
+	}
+	memory, r := u.handle.GetMemoryInfo()
+	if r != nvml.SUCCESS {
+		return 0, r
+	}
+	return v1alpha1.MiBFromBytes(memory.Total), nil
+}
+
+// SetMemoryLimit sets the hard limit of a cgroup. The soft one stays 0: nothing
+// is set aside for the container that others could not use meanwhile.
+func (inv *Inventory) SetMemoryLimit(uuid, cgroup string, limit v1alpha1.MiB) error {
+	u, err := inv.limited(uuid)
+	if err != nil {
+		return err
+	}
+	return unsupported(u.handle.SetMemoryLimits_v1(cgroup, 0, limit.Bytes()))
+}
+
+// noLimit is NVML's way to say that there is none.
+const noLimit = ^uint64(0)
+
+// MemoryLimit reads the hard limit of a cgroup.
+func (inv *Inventory) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
+	u, err := inv.limited(uuid)
+	if err != nil {
+		return 0, err
+	}
+	limits, r := u.handle.GetMemoryLimits_v1(cgroup)
+	if r == nvml.ERROR_NOT_FOUND {
+		return 0, nil
+	}
+	if err := unsupported(r); err != nil {
+		return 0, err
+	}
+	if limits.HardLimit == noLimit {
+		return 0, nil
+	}
+	return v1alpha1.MiBFromBytes(limits.HardLimit), nil
+}
+
+func (inv *Inventory) limited(uuid string) (*unit, error) {
+	if !inv.driver.MemoryLimits {
+		return nil, fmt.Errorf("%w: %s", device.ErrUnsupported, inv.driver.MemoryLimitsReason)
+	}
+	return inv.unit(uuid)
+}
+
+func unsupported(r nvml.Return) error {
+	switch r {
+	case nvml.SUCCESS:
+		return nil
+	case nvml.ERROR_NOT_SUPPORTED:
+		return device.ErrUnsupported
+	}
+	return r
+}
+
+var errUnknown = errors.New("not a device of this node")
+
+// unit finds a device of the last scan.
+func (inv *Inventory) unit(uuid string) (*unit, error) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for _, u := range inv.units {
+		if u.fixed.UUID == uuid {
+			return u, nil
+		}
+	}
+	return nil, errUnknown
+}
+
+// text is a C string in a fixed array.
+func text(chars []int8) string {
+	var s strings.Builder
+	for _, c := range chars {
+		if c == 0 {
+			break
+		}
+		s.WriteByte(byte(c))
+	}
+	return s.String()
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ledger owns the node agent's view of its node's SliceLedger: an index
+// of what has been granted, made for look-ups on the path of a container's
+// creation, and the one writer of the ledger's status.
+//
+// It never changes the spec: granting is the allocator's.
+package ledger
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Key names a container before the runtime has given it an id.
+type Key struct {
+	Pod       types.UID
+	Container string
+}
+
+// Grant is one slice together with the device that it is on.
+type Grant struct {
+	// UUID of the device.
+	UUID string
+	// DeviceMem is what the ledger believes the device's memory to be.
+	DeviceMem v1alpha1.MiB
+	// Core is percent of the device's compute; 0 is no quota.
+	Core v1alpha1.Percent
+	// Mem is memory on the device.
+	Mem v1alpha1.MiB
+	// Mode in which the slice is to be enforced, never empty.
+	Mode v1alpha1.Mode
+}
+
+// Index is the spec of one version of the ledger. It never changes.
+type Index struct {
+	// UID and Generation of the ledger: the same pair has the same grants.
+	UID        types.UID
+	Generation int64
+
+	grants map[Key][]Grant
+	owners map[types.UID]string
+}
+
+// NewIndex reads a ledger; nil is an empty one.
+func NewIndex(l *v1alpha1.SliceLedger) *Index {
+	x := &Index{grants: map[Key][]Grant{}, owners: map[types.UID]string{}}
+	if l == nil {
+		return x
+	}
+	x.UID, x.Generation = l.UID, l.Generation
+	for i := range l.Spec.Devices {
+		d := &l.Spec.Devices[i]
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			key := Key{Pod: s.Pod, Container: s.Ctr}
+			x.grants[key] = append(x.grants[key], Grant{
+				UUID: d.UUID, DeviceMem: d.Mem, Core: s.Core, Mem: s.Mem, Mode: s.EffectiveMode(),
+			})
+			x.owners[s.Pod] = s.Owner
+		}
+	}
+	return x
+}
+
+// Grants of a container, in the ledger's order of devices; nil when it has none.
+// The caller must not change them.
+func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
+
+// Owner is namespace/name of a pod that holds slices.
+func (x *Index) Owner(pod types.UID) (owner string, holds bool) {
+	owner, holds = x.owners[pod]
+	return owner, holds
+}
+
+// Pods are the UIDs of all pods that hold slices, in no order.
+func (x *Index) Pods() []types.UID {
+	uids := make([]types.UID, 0, len(x.owners))
+	for uid := range x.owners {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// Each calls f for every container that holds slices, in no order.
+func (x *Index) Each(f func(Key, []Grant)) {
+	for key, grants := range x.grants {
+		f(key, grants)
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mode
+
+import (
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Exclusive gives whole devices. The ledger leaves nothing of them to others, so
+// nothing needs to be held inside the container.
+type Exclusive struct{}
+
+// Prepare has nothing to do.
+func (Exclusive) Prepare(Container) error { return nil }
+
+// Inject gives the devices.
+func (Exclusive) Inject(c Container, adjust *api.ContainerAdjustment) error {
+	injectDevices(c, adjust)
+	return nil
+}
+
+// Apply has nothing to set: having no neighbour is the guarantee.
+func (e Exclusive) Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
+	return e.Observe(c, pid), nil
+}
+
+// Observe is the same for every container.
+func (Exclusive) Observe(c Container, _ uint32) []v1alpha1.SliceStatus {
+	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
+	for _, g := range c.Grants {
+		s := status(c, g)
+		s.Memory, s.Compute = v1alpha1.GuaranteeDevice, v1alpha1.GuaranteeDevice
+		all = append(all, s)
+	}
+	return all
+}
+
+// Release has nothing to remove.
+func (Exclusive) Release(types.UID) error { return nil }

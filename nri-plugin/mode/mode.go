@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mode owns how a slice is enforced: one small implementation of Mode for
+// each way, and nothing outside this folder knows one from the other. Adding a
+// way touches this folder only.
+//
+// It never decides which mode a slice has (the ledger says) and never talks to
+// the API server.
+package mode
+
+import (
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
+)
+
+// Container is a container that holds slices.
+type Container struct {
+	// Pod is the UID of its pod, Owner the pod's namespace/name.
+	Pod   types.UID
+	Owner string
+	// Name of the container in the pod.
+	Name string
+	// ID is the runtime's; empty in Prepare, which runs before there is one.
+	ID string
+	// Grants are its slices, at least one, all of one mode.
+	Grants []ledger.Grant
+}
+
+// Mode is one way of enforcing slices. Its methods are called in this order;
+// every one may be called again with the same arguments, as after a restart.
+type Mode interface {
+	// Prepare does ahead of time what takes time, as soon as the ledger has the
+	// slices.
+	Prepare(Container) error
+	// Inject adds to the adjustment what the container needs. It runs inside the
+	// runtime's creation of the container, while the whole node waits: it must
+	// not wait for anything but the local disk.
+	Inject(Container, *api.ContainerAdjustment) error
+	// Apply enforces on a container that exists and does not run yet what needs
+	// its process, reads it back, and tells what is in force.
+	Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error)
+	// Observe tells what is in force in a container that runs, after a restart
+	// of the agent.
+	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
+	// Release removes what Prepare made for a pod. None of its containers runs
+	// any more, nor will again.
+	Release(pod types.UID) error
+}
+
+// Set has the modes of this node by name.
+type Set map[v1alpha1.Mode]Mode
+
+// For is the mode of a container's slices.
+func (s Set) For(c Container) (Mode, error) {
+	if len(c.Grants) == 0 {
+		return nil, fmt.Errorf("container %s of pod %s has no slices", c.Name, c.Owner)
+	}
+	name := c.Grants[0].Mode
+	for _, g := range c.Grants {
+		if g.Mode != name {
+			return nil, fmt.Errorf("the ledger gives container %s of pod %s slices of modes %s and %s; delete the pod so that it is placed again", c.Name, c.Owner, name, g.Mode)
+		}
+	}
+	m, known := s[name]
+	if !known {
+		return nil, fmt.Errorf("the ledger gives container %s of pod %s mode %s, which this node's agent does not have; update vernier-node", c.Name, c.Owner, name)
+	}
+	return m, nil
+}
+
+// Release removes what every mode made for a pod.
+func (s Set) Release(pod types.UID) error {
+	for name, m := range s {
+		if err := m.Release(pod); err != nil {
+			return fmt.Errorf("mode %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// injectDevices adds each slice's device, by the CDI name that the agent's own
+// spec defines.
+func injectDevices(c Container, adjust *api.ContainerAdjustment) {
+	for _, g := range c.Grants {
+		adjust.AddCDIDevice(&api.CDIDevice{Name: v1alpha1.CDIKind + "=" + g.UUID})
+	}
+}
+
+// status begins the status of one slice.
+func status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
+	return v1alpha1.SliceStatus{Pod: c.Pod, Ctr: c.Name, UUID: g.UUID, Container: c.ID, Mode: g.Mode}
+}
