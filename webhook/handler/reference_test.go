@@ -20,20 +20,22 @@ import (
 // whole corev1.Pod, sharing no code with it.
 func mutate(pod *corev1.Pod) error {
 	shares := api.Shares{Version: "v1alpha1", Containers: map[string]api.Share{}}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			share, shared := plainShare(c.Resources.Limits)
-			if shared {
-				shares.Containers[c.Name] = share
-			}
-			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool {
-				return e.Name == "NVIDIA_VISIBLE_DEVICES" || shared && strings.HasPrefix(e.Name, "CUDA_MPS_")
-			})
+	lists := [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers}
+	for _, c := range slices.Concat(lists...) {
+		if share, shared := plainShare(c.Resources.Limits); shared {
+			shares.Containers[c.Name] = share
 		}
 	}
 	if len(shares.Containers) == 0 {
 		return nil
+	}
+	for _, list := range lists {
+		for i := range list {
+			_, shared := plainShare(list[i].Resources.Limits)
+			list[i].Env = slices.DeleteFunc(list[i].Env, func(e corev1.EnvVar) bool {
+				return e.Name == "NVIDIA_VISIBLE_DEVICES" || shared && strings.HasPrefix(e.Name, "CUDA_MPS_")
+			})
+		}
 	}
 	text, err := json.Marshal(shares)
 	if err != nil {
