@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feasible
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func newFilters(t *testing.T, objects ...runtime.Object) *Filters {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	f, err := New(t.Context(), client, factory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	factory.WaitForCacheSync(t.Context().Done())
+	return f
+}
+
+// gpuNode has 4 CPUs and 100 core; edits change it.
+func gpuNode(name string, edits ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, "zone": name}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("10"),
+			v1alpha1.ResourceCore: resource.MustParse("100"),
+		}},
+	}
+	for _, e := range edits {
+		e(n)
+	}
+	return n
+}
+
+// gpuPod asks for 1 CPU and 30 core, gated; edits change it.
+func gpuPod(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}},
+			Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("1"), v1alpha1.ResourceCore: resource.MustParse("30")}}}},
+		},
+	}
+	for _, e := range edits {
+		e(p)
+	}
+	return p
+}
+
+func request(name corev1.ResourceName, amount string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(amount) }
+}
+
+func hostPort(p *corev1.Pod) {
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
+}
+
+func antiAffinity(p *corev1.Pod) {
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}}}
+}
+
+func spread(minDomains *int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, MinDomains: minDomains,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
+	}
+}
+
+func claim(p *corev1.Pod) {
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+}
+
+// volume is a claim bound to a volume that only node b reaches.
+func volume() []runtime.Object {
+	return []runtime.Object{
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
+			Spec:   corev1.PersistentVolumeClaimSpec{VolumeName: "pv", StorageClassName: ptr.To("local")},
+			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "local", ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "data"},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "none"},
+	}
+}
+
+// Invariant 7: node a is refused for each of the reasons for which the default
+// scheduler refuses a node.
+func TestRefusals(t *testing.T) {
+	tests := []struct {
+		name string
+		node func(*corev1.Node)
+		// others are pods counted on node a.
+		others  []*corev1.Pod
+		objects []runtime.Object
+		pod     func(*corev1.Pod)
+		want    string
+	}{
+		{name: "accepted"},
+		{name: "taint", node: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
+		}, want: "node(s) had untolerated taint(s)"},
+		{name: "tolerated taint", node: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
+		}, pod: func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }},
+		{name: "cordoned", node: func(n *corev1.Node) { n.Spec.Unschedulable = true }, want: "node(s) were unschedulable"},
+		{name: "node selector", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} },
+			want: "node(s) didn't match Pod's node affinity/selector"},
+		{name: "cpu", pod: request(corev1.ResourceCPU, "5"), want: "Insufficient cpu"},
+		{name: "cpu taken by others", others: []*corev1.Pod{gpuPod("o", request(corev1.ResourceCPU, "3500m"))}, want: "Insufficient cpu"},
+		{name: "sum of core", others: []*corev1.Pod{gpuPod("o", request(v1alpha1.ResourceCore, "80"))}, want: "Insufficient vernier.dev/gpu-core"},
+		{name: "node without our resources", node: func(n *corev1.Node) { delete(n.Status.Allocatable, v1alpha1.ResourceCore) },
+			want: "Insufficient vernier.dev/gpu-core"},
+		{name: "host port", others: []*corev1.Pod{gpuPod("o", hostPort)}, pod: hostPort, want: "node(s) didn't have free ports"},
+		{name: "anti-affinity", others: []*corev1.Pod{gpuPod("o")}, pod: antiAffinity, want: "node(s) didn't match pod anti-affinity rules"},
+		{name: "anti-affinity of the other", others: []*corev1.Pod{gpuPod("o", antiAffinity)}, want: "node(s) didn't satisfy existing pods anti-affinity rules"},
+		{name: "spread", others: []*corev1.Pod{gpuPod("o")}, pod: spread(nil), want: "node(s) didn't match pod topology spread constraints"},
+		{name: "spread, even", pod: spread(nil)},
+		{name: "volume elsewhere", objects: volume(), pod: claim, want: "node(s) didn't match PersistentVolume's node affinity"},
+		{name: "no volume", pod: claim, want: `persistentvolumeclaim "data" not found`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFilters(t, tt.objects...)
+			a := gpuNode("a")
+			if tt.node != nil {
+				tt.node(a)
+			}
+			f.SetNode(a)
+			f.SetNode(gpuNode("b"))
+			for _, o := range tt.others {
+				if err := f.Count(o, "a"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := gpuPod("p")
+			if tt.pod != nil {
+				tt.pod(p)
+			}
+			if got := refusals(t, f, p, "a"); !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func refusals(t *testing.T, f *Filters, p *corev1.Pod, node string) string {
+	t.Helper()
+	c, err := f.Start(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, err := c.Refusals(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// Invariant 7: topology spread with minDomains counts the domains that the node
+// affinity leaves. A pin leaves one, so a second pod there would be refused after
+// the pin although the unpinned pod is accepted.
+func TestThePinItselfIsJudged(t *testing.T) {
+	f := newFilters(t)
+	f.SetNode(gpuNode("a"))
+	f.SetNode(gpuNode("b"))
+	for _, n := range []string{"a", "b"} {
+		if err := f.Count(gpuPod("on-"+n), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := refusals(t, f, gpuPod("p", spread(ptr.To[int32](2))), "a"); got == "" {
+		t.Error("the pinned pod is accepted, but the scheduler would refuse it")
+	}
+	if got := refusals(t, f, gpuPod("p", spread(nil)), "a"); got != "" {
+		t.Error(got)
+	}
+}
+
+func TestCountFollowsThePod(t *testing.T) {
+	f := newFilters(t)
+	f.SetNode(gpuNode("a"))
+	big := gpuPod("big", request(v1alpha1.ResourceCore, "80"))
+	steps := []struct {
+		name string
+		do   func() error
+		want string
+	}{
+		{"placed, not bound", func() error { return f.Count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"bound", func() error { b := big.DeepCopy(); b.Spec.NodeName = "a"; return f.Count(b, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"finished", func() error { return f.Count(big, "") }, ""},
+		{"finished, seen again", func() error { return f.Count(big, "") }, ""},
+		{"another node", func() error { return f.Count(big, "b") }, ""},
+		{"back", func() error { return f.Count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"node gone", func() error { return f.DeleteNode("a") }, "node is not known"},
+		{"node gone, seen again", func() error { return f.DeleteNode("a") }, "node is not known"},
+		{"node back", func() error { f.SetNode(gpuNode("a")); return nil }, "Insufficient vernier.dev/gpu-core"},
+		{"node changed", func() error {
+			f.SetNode(gpuNode("a", func(n *corev1.Node) { n.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("200") }))
+			return nil
+		}, ""},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		if got := refusals(t, f, gpuPod("p"), "a"); got != s.want {
+			t.Errorf("%s: got %q, want %q", s.name, got, s.want)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feasible
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+)
+
+// Filters is the default scheduler's opinion of the cluster. SetNode, DeleteNode
+// and Count may be called concurrently with everything; cycles run one at a time.
+type Filters struct {
+	factory   informers.SharedInformerFactory
+	framework framework.Framework
+	cache     schedulercache.Cache
+	// snapshot is what a cycle sees; Start brings it up to date.
+	snapshot *schedulercache.Snapshot
+
+	// mu guards the two maps, which mirror what the cache holds: it wants to be
+	// told what an update replaces.
+	mu    sync.Mutex
+	nodes map[string]*corev1.Node
+	pods  map[types.UID]*corev1.Pod
+}
+
+// metricsOnce because the scheduler's metrics are package variables. They are
+// made, as the plugins use them, and not registered.
+var metricsOnce sync.Once
+
+// New builds the default profile. Its plugins read volumes, claims, namespaces
+// and the like from the factory, which the caller starts afterwards. ctx bounds
+// the plugins' goroutines.
+func New(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory) (*Filters, error) {
+	metricsOnce.Do(metrics.InitMetrics)
+	defaults, err := latest.Default()
+	if err != nil {
+		return nil, fmt.Errorf("default scheduler configuration: %w", err)
+	}
+	slices, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices(), KubeClient: client})
+	if err != nil {
+		return nil, fmt.Errorf("resource slice tracker: %w", err)
+	}
+	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), factory.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
+	f := &Filters{
+		factory:  factory,
+		cache:    schedulercache.New(ctx, nil, false),
+		snapshot: schedulercache.NewEmptySnapshot(),
+		nodes:    map[string]*corev1.Node{},
+		pods:     map[types.UID]*corev1.Pod{},
+	}
+	f.framework, err = runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &defaults.Profiles[0],
+		runtime.WithClientSet(client),
+		runtime.WithInformerFactory(factory),
+		runtime.WithSnapshotSharedLister(f.snapshot),
+		runtime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, slices, factory)),
+		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
+		runtime.WithPodGroupManager(f.cache),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("default scheduler profile: %w", err)
+	}
+	return f, nil
+}
+
+// OnChange calls changed whenever an object other than a pod or a node changes
+// that may turn a refusal into an acceptance: volumes, claims, namespaces. Call it
+// before the factory is started.
+func (f *Filters) OnChange(changed func()) error {
+	core, storage, resource := f.factory.Core().V1(), f.factory.Storage().V1(), f.factory.Resource().V1()
+	for _, informer := range []cache.SharedIndexInformer{
+		core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(), core.Namespaces().Informer(),
+		storage.StorageClasses().Informer(), storage.CSINodes().Informer(), storage.CSIDrivers().Informer(),
+		storage.CSIStorageCapacities().Informer(), storage.VolumeAttachments().Informer(),
+		resource.ResourceClaims().Informer(), resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer(),
+	} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { changed() },
+			UpdateFunc: func(any, any) { changed() },
+			DeleteFunc: func(any) { changed() },
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetNode takes in a node.
+func (f *Filters) SetNode(node *corev1.Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.nodes[node.Name]; old != nil {
+		f.cache.UpdateNode(klog.Background(), old, node)
+	} else {
+		f.cache.AddNode(klog.Background(), node)
+	}
+	f.nodes[node.Name] = node
+}
+
+// DeleteNode takes out a node; pods counted on it stay counted until they go.
+func (f *Filters) DeleteNode(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.nodes[name]
+	if old == nil {
+		return nil
+	}
+	delete(f.nodes, name)
+	return f.cache.RemoveNode(klog.Background(), old)
+}
+
+// Count counts the pod on the node, whatever its own nodeName: a pod that was
+// placed but not yet bound is counted where it will go. An empty node counts it
+// nowhere.
+func (f *Filters) Count(pod *corev1.Pod, node string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.pods[pod.UID]
+	if old != nil && old.Spec.NodeName != node {
+		if err := f.cache.RemovePod(klog.Background(), old); err != nil {
+			return err
+		}
+		delete(f.pods, pod.UID)
+		old = nil
+	}
+	if node == "" {
+		return nil
+	}
+	if pod.Spec.NodeName != node {
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = node
+	}
+	f.pods[pod.UID] = pod
+	if old != nil {
+		return f.cache.UpdatePod(klog.Background(), old, pod)
+	}
+	return f.cache.AddPod(klog.Background(), pod)
+}
