@@ -207,6 +207,10 @@ func encode(doc any, err error) (string, error) {
 		return "", err
 	}
 	b, err := json.Marshal(doc)
+	if err == nil && len(b) > MaxDocumentBytes {
+		// Nobody could read it back.
+		return "", fmt.Errorf("%d bytes: %w: at most %d", len(b), ErrRange, MaxDocumentBytes)
+	}
 	return string(b), err
 }
 
