@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of the CUDA driver's public ABI (64-bit Linux) that the library
+// touches, under its own names so that it can be compiled beside any cuda.h (a
+// test does, and compares every value, size and offset below).
+//
+// Only what is read is spelled out: a longer structure of a later driver keeps
+// its first fields where they are.
+
+#ifndef VGPU_CUDA_H
+#define VGPU_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int cu_result;
+typedef int cu_device;
+typedef uint64_t cu_ptr;
+typedef uint64_t cu_handle; // of memory made by cuMemCreate
+typedef struct cu_ctx_opaque *cu_ctx;
+typedef struct cu_stream_opaque *cu_stream;
+typedef struct cu_event_opaque *cu_event;
+typedef struct cu_array_opaque *cu_array;
+typedef struct cu_mipmap_opaque *cu_mipmap;
+typedef struct cu_pool_opaque *cu_pool;
+typedef struct cu_graph_opaque *cu_graph;
+typedef struct cu_node_opaque *cu_node;
+typedef struct cu_exec_opaque *cu_exec;
+typedef struct cu_function_opaque *cu_function;
+
+enum {
+    CU_OK = 0,
+    CU_INVALID_VALUE = 1,
+    CU_OUT_OF_MEMORY = 2,
+    CU_STUB_LIBRARY = 34,
+    CU_INVALID_CONTEXT = 201,
+    CU_NOT_READY = 600,
+    CU_NOT_PERMITTED = 800,
+    CU_NOT_SUPPORTED = 801,
+
+    CU_PROC_PER_THREAD = 2, // flag of cuGetProcAddress
+
+    CU_CAPTURE_NONE = 0,
+    CU_CAPTURE_RELAXED = 2,
+    CU_LOCATION_DEVICE = 1,
+    CU_POOL_RESERVED = 5,
+    CU_GRAPH_RESERVED = 2,
+    CU_NODE_CHILD = 4,
+    CU_NODE_MEM_ALLOC = 10,
+    CU_OPERATION_MAP = 1,
+
+    CU_ARRAY_LAYERED = 0x01,
+    CU_ARRAY_CUBEMAP = 0x04,
+    CU_ARRAY_SPARSE = 0x40,
+    CU_ARRAY_DEFERRED = 0x80,
+};
+
+typedef struct {
+    uint8_t bytes[16];
+} cu_uuid;
+
+struct cu_location {
+    int type;
+    int id;
+};
+
+// CUmemAllocationProp
+struct cu_alloc_prop {
+    int type;
+    int handle_types;
+    struct cu_location location;
+    void *win32;
+    uint8_t flags[8];
+};
+
+// CUmemPoolProps
+struct cu_pool_props {
+    int type;
+    int handle_types;
+    struct cu_location location;
+    void *win32;
+    size_t max_size;
+    uint8_t rest[56];
+};
+
+// CUDA_ARRAY_DESCRIPTOR
+struct cu_array_desc {
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+
+// CUDA_ARRAY3D_DESCRIPTOR
+struct cu_array3d_desc {
+    size_t width, height, depth;
+    int format;
+    unsigned channels;
+    unsigned flags;
+};
+
+// CUDA_MEM_ALLOC_NODE_PARAMS
+struct cu_alloc_node {
+    struct cu_pool_props pool;
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    cu_ptr ptr;
+};
+
+// CUarrayMapInfo
+struct cu_array_map {
+    int resource_type;
+    void *resource;
+    int subresource_type;
+    uint64_t subresource[4];
+    int operation;
+    int handle_type;
+    cu_handle handle;
+    uint64_t offset;
+    unsigned device_mask, flags, reserved[2];
+};
+
+// CUlaunchConfig
+struct cu_launch_config {
+    unsigned grid[3], block[3], shared;
+    cu_stream stream;
+    void *attributes;
+    unsigned attribute_count;
+};
+
+// CUDA_LAUNCH_PARAMS
+struct cu_launch_params {
+    cu_function function;
+    unsigned grid[3], block[3], shared;
+    cu_stream stream;
+    void **params;
+};
+
+#endif

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The log line and the slow half of the lock.
+
+#include "base.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void vgpu_log_once(atomic_flag *said, const char *format, ...) {
+    if (atomic_flag_test_and_set(said))
+        return;
+    int saved = errno;
+    char line[512] = "vernier: ";
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line + 9, sizeof line - 10, format, args);
+    va_end(args);
+    if (n >= 0) {
+        size_t length = 9 + (n < (int)sizeof line - 11 ? (size_t)n : sizeof line - 11);
+        line[length] = '\n';
+        if (write(STDERR_FILENO, line, length + 1) < 0) {
+            // Nobody to tell.
+        }
+    }
+    errno = saved;
+}
+
+void vgpu_lock_wait(struct vgpu_lock *lock) {
+    while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) {
+        int saved = errno;
+        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+        errno = saved;
+    }
+}
+
+void vgpu_lock_wake(struct vgpu_lock *lock) {
+    syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}

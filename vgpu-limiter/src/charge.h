@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device memory as the container is charged for it.
+
+#ifndef VGPU_CHARGE_H
+#define VGPU_CHARGE_H
+
+#include "process.h"
+
+// Charges the bytes to the container, or returns false and charges nothing if
+// that would exceed its limit on this device (index in the limits).
+bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes);
+
+// Takes back what vgpu_charge has charged.
+void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
+
+// The bytes charged to the container now.
+static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {
+    return vgpu_load(&process->region.counters->header.device[device].memory) & VGPU_BYTES_MASK;
+}
+
+// Frees dead processes' slots and takes their bytes off the totals.
+void vgpu_audit(struct vgpu_process *process);
+
+// vgpu_audit, unless the process did it in the last 100 ms.
+void vgpu_audit_sometimes(struct vgpu_process *process);
+
+#endif

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// dlsym and dlvsym: a lookup of an intercepted function finds ours.
+//
+// Invariants:
+//   1. Every other lookup is a jump into the real dlsym with the caller's own
+//      return address, which the real one needs: RTLD_NEXT and RTLD_DEFAULT mean
+//      "as seen from the object that called".
+//   2. A lookup that would have failed without the library fails with it, though
+//      the library exports a function of that name.
+//
+// Programs ask for dlsym@GLIBC_2.2.5 or, built on glibc 2.34 and later,
+// dlsym@GLIBC_2.34; the unversioned symbol here satisfies both.
+
+#include "object.h"
+#include "hooks.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#ifndef __x86_64__
+#error "the jumps below are written for x86-64 only"
+#endif
+
+struct lookup {
+    void *address;
+    long done; // 0: jump to the real function
+};
+
+// Where the jumps go; used by the assembler text.
+void *vgpu_real_dlsym __attribute__((visibility("hidden")));
+void *vgpu_real_dlvsym __attribute__((visibility("hidden")));
+struct lookup vgpu_dlsym(void *handle, const char *name);
+struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version);
+
+static void *find_nothing(void) { return NULL; }
+
+// Before glibc 2.34 the functions are in libdl.
+static void *find_real(const char *name) {
+    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
+    for (int i = 0; i < 2; i++) {
+        struct vgpu_object object;
+        void *found = NULL;
+        if (vgpu_object_named(homes[i], &object))
+            found = vgpu_object_function(&object, name);
+        if (found != NULL)
+            return found;
+    }
+    return (void *)find_nothing;
+}
+
+// The real lookup, called from this object.
+static void *real_lookup(void *handle, const char *name, const char *version) {
+    if (version != NULL)
+        return ((void *(*)(void *, const char *, const char *))vgpu_real_dlvsym)(handle, name, version);
+    return ((void *(*)(void *, const char *))vgpu_real_dlsym)(handle, name);
+}
+
+static struct lookup look_up(void *handle, const char *name, const char *version) {
+    // Racing threads store the same value.
+    if (__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_ACQUIRE) == NULL) {
+        __atomic_store_n(&vgpu_real_dlsym, find_real("dlsym"), __ATOMIC_RELEASE);
+        __atomic_store_n(&vgpu_real_dlvsym, find_real("dlvsym"), __ATOMIC_RELEASE);
+    }
+    if (name == NULL || (name[0] != 'c' && name[0] != 'n' && name[0] != 'd'))
+        return (struct lookup){0};
+    if (strcmp(name, "dlsym") == 0)
+        return (struct lookup){(void *)dlsym, 1};
+    if (strcmp(name, "dlvsym") == 0)
+        return (struct lookup){(void *)dlvsym, 1};
+    void *ours;
+    bool driver_has_it;
+    if (!vgpu_intercepts(name, &ours, &driver_has_it))
+        return (struct lookup){0};
+    void *found = NULL;
+    if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
+        found = real_lookup(handle, name, version);
+        if (found != ours)
+            return (struct lookup){vgpu_stand_in(name, found), 1};
+    }
+    // A search through the global scope comes to us before the driver.
+    if (driver_has_it)
+        return (struct lookup){ours, 1};
+    return (struct lookup){real_lookup(RTLD_NEXT, name, version), 1};
+}
+
+struct lookup vgpu_dlsym(void *handle, const char *name) { return look_up(handle, name, NULL); }
+
+struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version) {
+    return look_up(handle, name, version);
+}
+
+// Three pushes keep the arguments and leave the stack aligned for the call.
+#define JUMP_UNLESS_DONE(symbol, decide, real)      \
+    __asm__(".text\n"                               \
+            ".globl " symbol "\n"                   \
+            ".type " symbol ", @function\n"         \
+            symbol ":\n"                            \
+            "    .cfi_startproc\n"                  \
+            "    endbr64\n"                         \
+            "    push %rdi\n"                       \
+            "    .cfi_adjust_cfa_offset 8\n"        \
+            "    push %rsi\n"                       \
+            "    .cfi_adjust_cfa_offset 8\n"        \
+            "    push %rdx\n"                       \
+            "    .cfi_adjust_cfa_offset 8\n"        \
+            "    call " decide "\n"                 \
+            "    mov %rdx, %rcx\n"                  \
+            "    pop %rdx\n"                        \
+            "    .cfi_adjust_cfa_offset -8\n"       \
+            "    pop %rsi\n"                        \
+            "    .cfi_adjust_cfa_offset -8\n"       \
+            "    pop %rdi\n"                        \
+            "    .cfi_adjust_cfa_offset -8\n"       \
+            "    test %rcx, %rcx\n"                 \
+            "    jne 1f\n"                          \
+            "    jmp *" real "(%rip)\n"             \
+            "1:  ret\n"                             \
+            "    .cfi_endproc\n"                    \
+            ".size " symbol ", .-" symbol "\n")
+
+JUMP_UNLESS_DONE("dlsym", "vgpu_dlsym", "vgpu_real_dlsym");
+JUMP_UNLESS_DONE("dlvsym", "vgpu_dlvsym", "vgpu_real_dlvsym");

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of hooks.def as the driver exports them: those that the library
+// defines and those that it calls.
+
+#ifndef VGPU_DRIVER_H
+#define VGPU_DRIVER_H
+
+#include "base.h"
+#include "vgpu_cuda.h"
+#include "vgpu_nvml.h"
+
+#pragma GCC visibility push(default)
+
+cu_result cuInit(unsigned flags);
+cu_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
+cu_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+                              int *status);
+cu_result cuDeviceGetCount(int *count);
+cu_result cuDeviceGet(cu_device *device, int ordinal);
+cu_result cuDeviceGetUuid(cu_uuid *uuid, cu_device device);
+cu_result cuDeviceGetUuid_v2(cu_uuid *uuid, cu_device device);
+cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device);
+cu_result cuMemGetInfo_v2(size_t *free, size_t *total);
+
+cu_result cuMemAlloc(void);
+cu_result cuMemAllocPitch(void);
+cu_result cuArrayCreate(void);
+cu_result cuArray3DCreate(void);
+cu_result cuMemGetInfo(void);
+cu_result cuDeviceTotalMem(void);
+
+cu_result cuMemAlloc_v2(cu_ptr *ptr, size_t bytes);
+cu_result cuMemAllocPitch_v2(cu_ptr *ptr, size_t *pitch, size_t width, size_t height,
+                             unsigned element);
+cu_result cuMemAllocManaged(cu_ptr *ptr, size_t bytes, unsigned flags);
+cu_result cuMemFree_v2(cu_ptr ptr);
+
+cu_result cuMemAllocAsync(cu_ptr *ptr, size_t bytes, cu_stream stream);
+cu_result cuMemAllocAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_stream stream);
+cu_result cuMemAllocFromPoolAsync(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream);
+cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream);
+cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream);
+cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream);
+cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props);
+cu_result cuMemPoolDestroy(cu_pool pool);
+cu_result cuMemPoolTrimTo(cu_pool pool, size_t keep);
+cu_result cuMemPoolGetAttribute(cu_pool pool, int attribute, void *value);
+cu_result cuDeviceGetDefaultMemPool(cu_pool *pool, cu_device device);
+cu_result cuDeviceGetMemPool(cu_pool *pool, cu_device device);
+
+cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_prop *prop,
+                      unsigned long long flags);
+cu_result cuMemRelease(cu_handle handle);
+cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
+                   unsigned long long flags);
+cu_result cuMemUnmap(cu_ptr ptr, size_t bytes);
+cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address);
+cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned count, cu_stream stream);
+cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_stream stream);
+
+cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc);
+cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc);
+cu_result cuArrayDestroy(cu_array array);
+cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc *desc,
+                                 unsigned levels);
+cu_result cuMipmappedArrayDestroy(cu_mipmap mipmap);
+
+cu_result cuCtxGetCurrent(cu_ctx *ctx);
+cu_result cuCtxGetDevice(cu_device *device);
+cu_result cuCtxPushCurrent_v2(cu_ctx ctx);
+cu_result cuCtxPopCurrent_v2(cu_ctx *ctx);
+cu_result cuCtxDestroy(cu_ctx ctx);
+cu_result cuCtxDestroy_v2(cu_ctx ctx);
+cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device);
+cu_result cuDevicePrimaryCtxGetState(cu_device device, unsigned *flags, int *active);
+cu_result cuDevicePrimaryCtxRelease(cu_device device);
+cu_result cuDevicePrimaryCtxRelease_v2(cu_device device);
+cu_result cuDevicePrimaryCtxReset(cu_device device);
+cu_result cuDevicePrimaryCtxReset_v2(cu_device device);
+
+cu_result cuStreamGetCtx(cu_stream stream, cu_ctx *ctx);
+cu_result cuCtxSynchronize(void);
+cu_result cuStreamSynchronize(cu_stream stream);
+cu_result cuStreamSynchronize_ptsz(cu_stream stream);
+cu_result cuStreamIsCapturing(cu_stream stream, int *status);
+cu_result cuStreamIsCapturing_ptsz(cu_stream stream, int *status);
+
+nv_result nvmlDeviceGetUUID(nv_device device, char *uuid, unsigned length);
+nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory);
+nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory);
+#define VGPU_PROCESS_LIST(kind)                                                                  \
+    nv_result nvmlDeviceGet##kind##RunningProcesses(nv_device device, unsigned *count,           \
+                                                    struct nv_process_v1 *list);                 \
+    nv_result nvmlDeviceGet##kind##RunningProcesses_v2(nv_device device, unsigned *count,        \
+                                                       struct nv_process_v2 *list);              \
+    nv_result nvmlDeviceGet##kind##RunningProcesses_v3(nv_device device, unsigned *count,        \
+                                                       struct nv_process_v2 *list)
+VGPU_PROCESS_LIST(Compute);
+VGPU_PROCESS_LIST(Graphics);
+VGPU_PROCESS_LIST(MPSCompute);
+nv_result nvmlDeviceGetRunningProcessDetailList(nv_device device,
+                                                struct nv_process_detail_list *list);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of hooks.def at work.
+//
+// Invariants:
+//   1. A library whose functions have been resolved stays loaded: the addresses
+//      kept here never dangle, whoever calls dlclose.
+//   2. A pointer that is not known to be one of the table's functions is handed
+//      on as it is.
+
+#include "hooks.h"
+
+#include "object.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+struct hook {
+    const char *symbol;
+    const char *base;
+    void *ours; // NULL if only used
+    int since;
+    bool per_thread;
+    uint8_t library;
+};
+
+static const struct hook hooks[VGPU_HOOKS] = {
+#define HOOK(library, symbol, base, since, per_thread, why) \
+    {#symbol, #base, (void *)&symbol, since, per_thread, VGPU_##library},
+#define USE(library, symbol) {#symbol, #symbol, NULL, 0, 0, VGPU_##library},
+#include "hooks.def"
+#undef HOOK
+#undef USE
+};
+
+static const char *const sonames[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+
+void *_Atomic vgpu_reals[VGPU_HOOKS];
+
+// Stand in for functions that aren't there. Their callers pass arguments that
+// nobody reads.
+static cu_result no_cuda(void) { return CU_STUB_LIBRARY; }
+static cu_result no_cuda_function(void) { return CU_NOT_SUPPORTED; }
+static nv_result no_nvml_function(void) { return NV_FUNCTION_NOT_FOUND; }
+
+static void *absent(uint8_t library) {
+    return library == VGPU_CUDA ? (void *)no_cuda_function : (void *)no_nvml_function;
+}
+
+// Makes the loader keep the object for good.
+static void pin(const struct vgpu_object *object) {
+    static const char *const loaders[] = {"libc.so.6", "libdl.so.2"};
+    for (int i = 0; i < 2; i++) {
+        struct vgpu_object loader;
+        void *open = NULL;
+        if (vgpu_object_named(loaders[i], &loader))
+            open = vgpu_object_function(&loader, "dlopen");
+        if (open != NULL) {
+            ((void *(*)(const char *, int))open)(object->path,
+                                                 RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+            return;
+        }
+    }
+}
+
+void *vgpu_resolve(enum vgpu_hook wanted) {
+    uint8_t library = hooks[wanted].library;
+    struct vgpu_object object;
+    if (!vgpu_object_named(sonames[library], &object))
+        return library == VGPU_CUDA ? (void *)no_cuda : absent(library);
+    pin(&object);
+    for (int i = 0; i < VGPU_HOOKS; i++) {
+        if (hooks[i].library != library)
+            continue;
+        void *real = vgpu_object_function(&object, hooks[i].symbol);
+        void *unset = NULL;
+        atomic_compare_exchange_strong(&vgpu_reals[i], &unset, real != NULL ? real : absent(library));
+    }
+    return atomic_load(&vgpu_reals[wanted]);
+}
+
+bool vgpu_has(enum vgpu_hook hook) {
+    void *real = vgpu_real(hook);
+    return real != (void *)no_cuda && real != absent(hooks[hook].library);
+}
+
+static int by_symbol(const char *symbol) {
+    if (strncmp(symbol, "cu", 2) != 0 && strncmp(symbol, "nvml", 4) != 0)
+        return -1;
+    for (int i = 0; i < VGPU_HOOKS; i++)
+        if (hooks[i].ours != NULL && strcmp(hooks[i].symbol, symbol) == 0)
+            return i;
+    return -1;
+}
+
+bool vgpu_intercepts(const char *symbol, void **ours, bool *driver_has_it) {
+    int i = by_symbol(symbol);
+    if (i < 0)
+        return false;
+    *ours = hooks[i].ours;
+    *driver_has_it = vgpu_has((enum vgpu_hook)i);
+    return true;
+}
+
+void *vgpu_stand_in(const char *symbol, void *found) {
+    int i = by_symbol(symbol);
+    struct vgpu_object object;
+    if (i < 0 || found == NULL || !vgpu_object_at(found, &object) || object.soname == NULL ||
+        strcmp(object.soname, sonames[hooks[i].library]) != 0)
+        return found;
+    vgpu_real((enum vgpu_hook)i); // keeps the library loaded from here on
+    return hooks[i].ours;
+}
+
+// The driver may export the form that it answered with under a name that this
+// table doesn't have: a later version with arguments of its own.
+static bool is_unknown_form(const char *base, const void *found) {
+    static const char *const versions[] = {"", "_v2", "_v3", "_v4", "_v5"};
+    static const char *const variants[] = {"", "_ptsz", "_ptds"};
+    struct vgpu_object object;
+    if (!vgpu_object_named(sonames[VGPU_CUDA], &object))
+        return true;
+    for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++) {
+        for (size_t t = 0; t < sizeof variants / sizeof variants[0]; t++) {
+            char name[96] = {0};
+            if (strlen(base) + 9 >= sizeof name)
+                return true;
+            strcat(strcat(strcpy(name, base), versions[v]), variants[t]);
+            if (vgpu_object_function(&object, name) == found)
+                return by_symbol(name) < 0;
+        }
+    }
+    return false;
+}
+
+// What cuGetProcAddress must answer where the driver answered `found`. The
+// address tells the form exactly; where the driver hands out an address that it
+// doesn't export, the rules of the name do.
+static void *answer(const char *base, void *found, int version, uint64_t flags) {
+    int best = -1;
+    for (int i = 0; i < VGPU_HOOKS; i++) {
+        if (hooks[i].ours == NULL || hooks[i].library != VGPU_CUDA || strcmp(hooks[i].base, base) != 0)
+            continue;
+        if (vgpu_real((enum vgpu_hook)i) == found)
+            return hooks[i].ours;
+        if (hooks[i].since > version || (hooks[i].per_thread && (flags & CU_PROC_PER_THREAD) == 0))
+            continue;
+        if (best < 0 || hooks[i].per_thread > hooks[best].per_thread ||
+            (hooks[i].per_thread == hooks[best].per_thread && hooks[i].since > hooks[best].since))
+            best = i;
+    }
+    if (best < 0 || is_unknown_form(base, found))
+        return found;
+    if (!vgpu_has((enum vgpu_hook)best))
+        atomic_store(&vgpu_reals[best], found);
+    return hooks[best].ours;
+}
+
+cu_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
+    cu_result result = VGPU_REAL(cuGetProcAddress)(symbol, function, version, flags);
+    if (result == CU_OK && symbol != NULL && function != NULL && *function != NULL)
+        *function = answer(symbol, *function, version, flags);
+    return result;
+}
+
+cu_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+                              int *status) {
+    cu_result result = VGPU_REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
+    if (result == CU_OK && symbol != NULL && function != NULL && *function != NULL)
+        *function = answer(symbol, *function, version, flags);
+    return result;
+}

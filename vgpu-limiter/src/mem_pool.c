@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream-ordered memory. A pool keeps device memory that its user has freed, so
+// what counts is what the pool has reserved on the device, as the driver says.
+//
+// Invariants:
+//   1. A pool is charged what it has reserved when the driver was last asked,
+//      plus the sizes of the calls under way. The driver is asked after every
+//      call that can make a pool grow or shrink.
+//   2. An allocation that doesn't fit beside what the pools have reserved first
+//      makes them give back what they don't use: at the limit, time is traded for
+//      exactness.
+//   3. pool_lock is held while the driver is asked (it only reads there): an older
+//      answer never overwrites a newer one.
+
+#include "memory.h"
+
+static uint64_t reserved(const struct vgpu_pool *pool) {
+    uint64_t bytes = 0;
+    cu_result result = VGPU_REAL(cuMemPoolGetAttribute)(pool->handle, CU_POOL_RESERVED, &bytes);
+    return result == CU_OK ? bytes : pool->reserved;
+}
+
+// Under pool_lock. Takes `mine` out of what is pending and corrects the charge.
+// Returns false if the pool has grown by more than was charged for and the rest
+// doesn't fit.
+static bool settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine) {
+    uint64_t now = reserved(pool), have = pool->reserved + mine;
+    pool->pending -= mine;
+    if (now > have && now <= have + pool->pending) // another call's growth, charged already
+        now = have;
+    if (now > have && !vgpu_charge(process, pool->device, now - have)) {
+        pool->reserved = have;
+        return false;
+    }
+    if (now < have)
+        vgpu_uncharge(process, pool->device, have - now);
+    pool->reserved = now;
+    return true;
+}
+
+// Finds a pool, or adds it with this device. NULL if there are too many.
+static struct vgpu_pool *find_pool(struct vgpu_process *process, cu_pool handle, int device) {
+    for (uint32_t i = 0; i < process->pool_count; i++)
+        if (process->pool[i].handle == handle)
+            return &process->pool[i];
+    for (uint32_t i = 0; i <= process->pool_count && i < VGPU_POOLS; i++) {
+        if (process->pool[i].handle != NULL)
+            continue;
+        process->pool[i] = (struct vgpu_pool){.handle = handle, .device = device};
+        process->pool_count += i == process->pool_count;
+        return &process->pool[i];
+    }
+    return NULL;
+}
+
+void vgpu_refresh_pools(struct vgpu_process *process) {
+    vgpu_lock(&process->pool_lock);
+    for (uint32_t i = 0; i < process->pool_count; i++)
+        if (process->pool[i].handle != NULL && process->pool[i].device >= 0)
+            settle(process, &process->pool[i], 0);
+    vgpu_unlock(&process->pool_lock);
+}
+
+// Makes the pools of one device give back what nobody uses.
+static void trim_pools(struct vgpu_process *process, int device) {
+    for (uint32_t i = 0; i < process->pool_count; i++)
+        if (process->pool[i].handle != NULL && process->pool[i].device == device)
+            VGPU_REAL(cuMemPoolTrimTo)(process->pool[i].handle, 0);
+    vgpu_refresh_pools(process);
+}
+
+// The device of the stream's context, which need not be the thread's.
+static cu_result stream_device(struct vgpu_process *process, cu_stream stream, struct vgpu_here *here) {
+    cu_result result = vgpu_here(process, here);
+    cu_ctx ctx = NULL, popped;
+    if (result != CU_OK || (uintptr_t)stream <= 2 || // the default streams are the thread's
+        VGPU_REAL(cuStreamGetCtx)(stream, &ctx) != CU_OK || ctx == here->ctx)
+        return result;
+    if (VGPU_REAL(cuCtxPushCurrent_v2)(ctx) != CU_OK)
+        return result;
+    result = vgpu_here(process, here);
+    VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
+// The driver's functions for one kind of default stream.
+struct forms {
+    enum vgpu_hook alloc, alloc_from, free, synchronize, is_capturing;
+};
+static const struct forms legacy = {VGPU_cuMemAllocAsync, VGPU_cuMemAllocFromPoolAsync,
+                                    VGPU_cuMemFreeAsync, VGPU_cuStreamSynchronize,
+                                    VGPU_cuStreamIsCapturing};
+static const struct forms per_thread = {VGPU_cuMemAllocAsync_ptsz, VGPU_cuMemAllocFromPoolAsync_ptsz,
+                                        VGPU_cuMemFreeAsync_ptsz, VGPU_cuStreamSynchronize_ptsz,
+                                        VGPU_cuStreamIsCapturing_ptsz};
+
+static void synchronize(const struct forms *forms, cu_stream stream) {
+    int status = CU_CAPTURE_NONE;
+    cu_result (*is_capturing)(cu_stream, int *) = vgpu_real(forms->is_capturing);
+    cu_result (*wait)(cu_stream) = vgpu_real(forms->synchronize);
+    if (is_capturing(stream, &status) == CU_OK && status == CU_CAPTURE_NONE)
+        wait(stream);
+}
+
+static bool reserve(const struct forms *forms, struct vgpu_process *process, int device,
+                    uint64_t bytes, cu_stream stream) {
+    if (vgpu_charge(process, device, bytes))
+        return true;
+    vgpu_refresh_pools(process);
+    if (vgpu_charge(process, device, bytes))
+        return true;
+    synchronize(forms, stream); // what was freed on it becomes unused
+    trim_pools(process, device);
+    return vgpu_charge(process, device, bytes);
+}
+
+static cu_result free_async(const struct forms *forms, cu_ptr ptr, cu_stream stream) {
+    cu_result (*real)(cu_ptr, cu_stream) = vgpu_real(forms->free);
+    struct vgpu_release release;
+    vgpu_release_begin(&release, vgpu_key(VGPU_POINTER, ptr));
+    cu_result result = real(ptr, stream);
+    if (release.process != NULL && result == CU_OK && (release.entry.value & VGPU_POOLED) == 0)
+        synchronize(forms, stream); // plain memory is the device's only when the stream is through
+    vgpu_release_end(&release, result);
+    return result;
+}
+
+static cu_result alloc_async(const struct forms *forms, cu_ptr *ptr, size_t bytes, cu_pool handle,
+                             cu_stream stream) {
+    cu_result result;
+    struct vgpu_here here;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL || (result = stream_device(process, stream, &here)) != CU_OK)
+        return result;
+    cu_pool named = handle;
+    if (named == NULL &&
+        (result = VGPU_REAL(cuDeviceGetMemPool)(&handle, process->ordinal[here.device])) != CU_OK)
+        return result;
+    vgpu_lock(&process->pool_lock);
+    struct vgpu_pool *pool = find_pool(process, handle, here.device);
+    vgpu_unlock(&process->pool_lock);
+    if (pool == NULL) {
+        VGPU_LOG_ONCE("memory refused: more than %d memory pools in one process", VGPU_POOLS);
+        return CU_OUT_OF_MEMORY;
+    }
+    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
+    cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
+    if (pool->device < 0) // host memory
+        return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
+    if (!reserve(forms, process, pool->device, bytes, stream))
+        return CU_OUT_OF_MEMORY;
+    vgpu_lock(&process->pool_lock);
+    pool->pending += bytes;
+    vgpu_unlock(&process->pool_lock);
+    result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
+    vgpu_lock(&process->pool_lock);
+    bool fits = settle(process, pool, bytes);
+    vgpu_unlock(&process->pool_lock);
+    struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
+                               vgpu_value(bytes, pool->device) | VGPU_POOLED, handle};
+    // A pool grows in steps of its own, by more than was asked for.
+    if (result == CU_OK && (!fits || !vgpu_remember(process, entry))) {
+        free_async(forms, *ptr, stream);
+        synchronize(forms, stream);
+        trim_pools(process, pool->device);
+        result = CU_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+cu_result cuMemAllocAsync(cu_ptr *ptr, size_t bytes, cu_stream stream) {
+    return alloc_async(&legacy, ptr, bytes, NULL, stream);
+}
+cu_result cuMemAllocAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_stream stream) {
+    return alloc_async(&per_thread, ptr, bytes, NULL, stream);
+}
+cu_result cuMemAllocFromPoolAsync(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
+    return alloc_async(&legacy, ptr, bytes, pool, stream);
+}
+cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
+    return alloc_async(&per_thread, ptr, bytes, pool, stream);
+}
+cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream) { return free_async(&legacy, ptr, stream); }
+cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream) {
+    return free_async(&per_thread, ptr, stream);
+}
+
+cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    int device = -1; // host memory
+    if (props != NULL && props->location.type == CU_LOCATION_DEVICE) {
+        device = vgpu_device_index(process, props->location.id);
+        if (device < 0)
+            return CU_NOT_PERMITTED;
+    }
+    result = VGPU_REAL(cuMemPoolCreate)(pool, props);
+    if (result == CU_OK) {
+        vgpu_lock(&process->pool_lock);
+        bool known = find_pool(process, *pool, device) != NULL;
+        vgpu_unlock(&process->pool_lock);
+        if (!known) {
+            VGPU_REAL(cuMemPoolDestroy)(*pool);
+            result = CU_OUT_OF_MEMORY;
+        }
+    }
+    return result;
+}
+
+struct orphans {
+    uint64_t bytes;
+};
+
+static bool orphan(void *with, struct vgpu_entry *entry) {
+    ((struct orphans *)with)->bytes += vgpu_value_bytes(entry->value);
+    entry->value &= ~VGPU_POOLED;
+    entry->owner = NULL;
+    return true;
+}
+
+// What was allocated from a destroyed pool lives on until it is freed, and is
+// charged by itself from then on.
+cu_result cuMemPoolDestroy(cu_pool handle) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    VGPU_REAL(cuCtxSynchronize)(); // what was freed is free
+    result = VGPU_REAL(cuMemPoolDestroy)(handle);
+    if (result != CU_OK)
+        return result;
+    vgpu_lock(&process->pool_lock);
+    for (uint32_t i = 0; i < process->pool_count; i++) {
+        struct vgpu_pool *pool = &process->pool[i];
+        if (pool->handle != handle)
+            continue;
+        struct orphans orphans = {0};
+        vgpu_table_visit(&process->memory, handle, orphan, &orphans);
+        if (pool->device >= 0 && pool->reserved > orphans.bytes)
+            vgpu_uncharge(process, pool->device, pool->reserved - orphans.bytes);
+        pool->handle = NULL;
+    }
+    vgpu_unlock(&process->pool_lock);
+    return result;
+}
+
+cu_result cuMemPoolTrimTo(cu_pool pool, size_t keep) {
+    cu_result why;
+    struct vgpu_process *process = vgpu_process(&why);
+    cu_result result = VGPU_REAL(cuMemPoolTrimTo)(pool, keep);
+    if (process != NULL && result == CU_OK)
+        vgpu_refresh_pools(process);
+    return result;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pattern of every charged call.
+//
+// Invariants:
+//   1. The driver is called only after the charge: what doesn't fit never
+//      reaches the device.
+//   2. Every charge is taken back exactly once: by the failed call, by the
+//      release of its entry (only one thread can take an entry out), or with its
+//      owner.
+
+#include "memory.h"
+
+static cu_result charge(struct vgpu_call *call, uint64_t bytes) {
+    call->charged = bytes;
+    if (vgpu_likely(vgpu_charge(call->process, call->here.device, bytes)))
+        return CU_OK;
+    if (call->process->pool_count != 0) {
+        vgpu_refresh_pools(call->process);
+        if (vgpu_charge(call->process, call->here.device, bytes))
+            return CU_OK;
+    }
+    return CU_OUT_OF_MEMORY;
+}
+
+cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes) {
+    call->process = vgpu_process(&call->result);
+    if (vgpu_unlikely(call->process == NULL))
+        return call->result;
+    call->result = vgpu_here(call->process, &call->here);
+    if (vgpu_likely(call->result == CU_OK))
+        call->result = charge(call, bytes);
+    return call->result;
+}
+
+cu_result vgpu_begin_on(struct vgpu_call *call, cu_device device, uint64_t bytes) {
+    call->process = vgpu_process(&call->result);
+    if (call->process == NULL)
+        return call->result;
+    call->here.ctx = NULL;
+    call->here.device = vgpu_device_index(call->process, device);
+    call->result = call->here.device >= 0 ? charge(call, bytes) : CU_NOT_PERMITTED;
+    return call->result;
+}
+
+// Makes the charge what the driver really took.
+static bool correct(struct vgpu_call *call, uint64_t bytes) {
+    if (bytes > call->charged) {
+        if (!vgpu_charge(call->process, call->here.device, bytes - call->charged))
+            return false;
+    } else {
+        vgpu_uncharge(call->process, call->here.device, call->charged - bytes);
+    }
+    call->charged = bytes;
+    return true;
+}
+
+bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
+    struct vgpu_entry old;
+    if (!vgpu_table_put(&process->memory, entry, &old))
+        return false;
+    // The driver has given out an address again that it was asked to free in a
+    // way that the library doesn't see.
+    if (vgpu_unlikely(old.key != 0))
+        vgpu_uncharge_value(process, old.value);
+    return true;
+}
+
+bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes) {
+    struct vgpu_process *process = call->process;
+    bool failed = vgpu_unlikely(call->result != CU_OK);
+    if (!failed) {
+        struct vgpu_entry entry = {key, vgpu_value(bytes, call->here.device), call->here.ctx};
+        if (vgpu_likely((bytes == call->charged || correct(call, bytes)) &&
+                        vgpu_remember(process, entry)))
+            return true;
+        call->result = CU_OUT_OF_MEMORY;
+    }
+    vgpu_uncharge(process, call->here.device, call->charged);
+    return failed;
+}
+
+void vgpu_release_begin(struct vgpu_release *release, uint64_t key) {
+    cu_result why;
+    release->process = vgpu_process(&why);
+    if (release->process != NULL &&
+        !vgpu_table_take(&release->process->memory, key, &release->entry))
+        release->process = NULL;
+}
+
+void vgpu_release_end(struct vgpu_release *release, cu_result result) {
+    if (release->process == NULL)
+        return;
+    if (vgpu_likely(result == CU_OK))
+        vgpu_uncharge_value(release->process, release->entry.value);
+    else
+        vgpu_remember(release->process, release->entry);
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the mem_*.c files share: the pattern of every charged call.
+//
+//     struct vgpu_call call;
+//     if (vgpu_begin(&call, bound) != CU_OK)     // attached, device, charge
+//         return call.result;
+//     call.result = VGPU_REAL(...)(...);
+//     if (!vgpu_keep(&call, key, bytes)) undo;    // correct, remember
+//     return call.result;
+
+#ifndef VGPU_MEMORY_H
+#define VGPU_MEMORY_H
+
+#include "charge.h"
+
+struct vgpu_call {
+    struct vgpu_process *process;
+    struct vgpu_here here;
+    uint64_t charged;
+    cu_result result;
+};
+
+// Finds the process and the context's device, and charges the bytes. Returns
+// CU_OK or the code for the caller.
+cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes);
+
+// The same for a device that the call names.
+cu_result vgpu_begin_on(struct vgpu_call *call, cu_device device, uint64_t bytes);
+
+// Ends a call that the driver has answered with call->result. If that is an
+// error, the charge is taken back. Otherwise it is corrected to `bytes` and
+// remembered under the key. Returns false if neither was possible: the charge is
+// taken back, call->result is CU_OUT_OF_MEMORY, and the caller must give the
+// memory back to the driver.
+bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes);
+
+// Forgets and uncharges what is kept under the key around a call that frees it:
+//     vgpu_release_begin; result = VGPU_REAL(...)(...); vgpu_release_end
+// What is not known is none of our business: the driver's answer stands. The
+// entry is taken out before the call, since another thread may be given the same
+// address as soon as the driver has freed it, and put back if the call fails.
+struct vgpu_release {
+    struct vgpu_process *process; // NULL if nothing is kept under the key
+    struct vgpu_entry entry;
+};
+void vgpu_release_begin(struct vgpu_release *release, uint64_t key);
+void vgpu_release_end(struct vgpu_release *release, cu_result result);
+
+// Keys of the table: device pointers as they are, other handles by class.
+enum vgpu_class { VGPU_POINTER, VGPU_ARRAY, VGPU_MIPMAP, VGPU_HANDLE, VGPU_MAPPING };
+
+static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
+    return id == 0 ? 0 : id ^ (uint64_t)class << 60;
+}
+
+// Bytes and device of an entry, in its value. What lies in a pool is charged
+// with the pool, not by itself.
+#define VGPU_POOLED (UINT64_C(1) << 63)
+
+static inline uint64_t vgpu_value(uint64_t bytes, int device) {
+    return bytes | (uint64_t)device << 48;
+}
+static inline uint64_t vgpu_value_bytes(uint64_t value) { return value & VGPU_BYTES_MASK; }
+
+// Takes back the charge of an entry that has been taken out.
+static inline void vgpu_uncharge_value(struct vgpu_process *process, uint64_t value) {
+    if ((value & VGPU_POOLED) == 0)
+        vgpu_uncharge(process, (int)(value >> 48), vgpu_value_bytes(value));
+}
+
+// Remembers an entry whose charge is settled; false if there is no memory.
+bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry);
+
+// a × b, or more than any device has.
+static inline uint64_t vgpu_times(uint64_t a, uint64_t b) {
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+// Asks the driver what the process's pools have reserved and corrects their
+// charges.
+void vgpu_refresh_pools(struct vgpu_process *process);
+
+#endif

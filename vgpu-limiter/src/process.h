@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process as the limiter knows it: attached to its limits and counters or
+// not, and which device a call is about.
+
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include "hooks.h"
+#include "region.h"
+#include "table.h"
+
+#define VGPU_ORDINALS 64 // CUDA devices that a process can see
+#define VGPU_POOLS 64    // memory pools of a process that are told apart
+
+// What a pool is charged: see mem_pool.c.
+struct vgpu_pool {
+    cu_pool handle;
+    int device;
+    uint64_t reserved; // as the driver said last
+    uint64_t pending;  // charged for calls that are under way
+};
+
+struct vgpu_mapping;
+
+struct vgpu_process {
+    _Atomic bool attached; // everything below is set; false again in a child of fork
+    _Atomic bool refused;  // attaching failed for good
+    struct vgpu_lock lock; // held to attach
+    struct vgpu_limits limits;
+    struct vgpu_region region;
+    int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
+    int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
+    _Atomic uint64_t last_audit;
+    struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
+    struct vgpu_lock vmm_lock; // see mem_vmm.c
+    struct vgpu_mapping *mappings;
+    struct vgpu_lock pool_lock; // see mem_pool.c
+    uint32_t pool_count;
+    struct vgpu_pool pool[VGPU_POOLS];
+};
+
+extern struct vgpu_process *_Atomic vgpu_process_page;
+
+// Attaches the process: reads the limits, joins the counters, finds the devices.
+// Returns NULL if that isn't possible, with the code for the caller in *why.
+struct vgpu_process *vgpu_attach(cu_result *why);
+
+// Reads and checks the limits before the driver is started. Returns CU_OK or the
+// code for the caller.
+cu_result vgpu_attach_begin(void);
+
+// The attached process, or NULL. The first call on every path.
+static inline struct vgpu_process *vgpu_process(cu_result *why) {
+    struct vgpu_process *process =
+        atomic_load_explicit(&vgpu_process_page, memory_order_acquire);
+    if (vgpu_likely(process != NULL &&
+                    atomic_load_explicit(&process->attached, memory_order_acquire)))
+        return process;
+    return vgpu_attach(why);
+}
+
+// The index in the limits of a CUDA device. The process has no share of one that
+// isn't listed; then it returns -1 and logs it.
+int vgpu_device_index(const struct vgpu_process *process, cu_device device);
+
+// The calling thread's context and the index of its device.
+struct vgpu_here {
+    cu_ctx ctx;
+    int device;
+};
+
+// Fills *here. Returns CU_OK or the code for the caller: the driver's own where
+// there is no context, CU_NOT_PERMITTED where the process has no share.
+cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here);
+
+// Makes every thread ask again which device a context belongs to.
+void vgpu_forget_contexts(void);
+
+#endif

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Joins the shared counters, claims a slot, frees the slots of the dead.
+//
+// Invariants:
+//   1. Whoever changes a slot's state holds the POSIX lock on its byte. The
+//      kernel drops the lock when the process dies, however it dies, and a child
+//      of fork never has its parent's.
+//   2. A slot is taken from its owner only if the lock is free AND the process
+//      that it names is gone: the lock alone is lost as well when a program
+//      closes descriptors that aren't its own. PIDs are compared within the
+//      container, where they were written, together with the start time.
+//   3. No descriptor of the counters is closed once the process may hold a slot:
+//      closing any of them would drop all of its locks.
+//   4. A process that dies in here leaves a lock that is free and a slot that the
+//      next one may take.
+
+#include "region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// Locks or unlocks one byte without waiting.
+static bool set_lock(int fd, uint32_t slot, short type) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    return fcntl(fd, F_SETLK, &lock) == 0;
+}
+
+// The start time of a living process in clock ticks since boot; 0 if there is no
+// such process, it is a zombie, or /proc doesn't say.
+static uint64_t start_time(int pid) {
+    char path[32], stat[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    stat[n > 0 ? n : 0] = 0;
+    char *field = strrchr(stat, ')'); // the name before it may hold anything
+    if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
+        return 0;
+    for (int i = 0; i < 20 && field != NULL; i++) // from field 2 to field 22
+        field = strchr(field + 1, ' ');
+    return field != NULL ? strtoull(field, NULL, 10) : 0;
+}
+
+static bool owner_lives(const struct vgpu_slot *slot) {
+    return slot->start_time != 0 && start_time(slot->pid) == slot->start_time;
+}
+
+bool vgpu_region_lives(const struct vgpu_region *region, uint32_t i) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1};
+    const struct vgpu_slot *slot = &region->counters->slot[i];
+    if (!vgpu_slot_is_live(vgpu_load(&slot->state)))
+        return false;
+    bool locked = fcntl(region->fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    return locked || owner_lives(slot); // a process doesn't see its own lock
+}
+
+uint32_t vgpu_region_slots(const struct vgpu_counters *counters) {
+    uint32_t used = __atomic_load_n(&counters->header.slots_used, __ATOMIC_ACQUIRE);
+    return used < VGPU_SLOTS ? used : VGPU_SLOTS;
+}
+
+static void raise_slots_used(struct vgpu_counters *counters, uint32_t count) {
+    uint32_t *word = &counters->header.slots_used;
+    uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    while (seen < count && !__atomic_compare_exchange_n(word, &seen, count, true, __ATOMIC_ACQ_REL,
+                                                        __ATOMIC_ACQUIRE))
+        ;
+}
+
+// Takes slot i if it is free or its owner is dead, and leaves it locked.
+static bool seize(const struct vgpu_region *region, uint32_t i) {
+    struct vgpu_slot *slot = &region->counters->slot[i];
+    if (slot == region->slot || !set_lock(region->fd, i, F_WRLCK))
+        return false;
+    if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || !owner_lives(slot))
+        return true;
+    set_lock(region->fd, i, F_UNLCK);
+    return false;
+}
+
+static bool claim(struct vgpu_region *region) {
+    for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
+        if (!seize(region, i))
+            continue;
+        struct vgpu_slot *slot = &region->counters->slot[i];
+        uint64_t generation = vgpu_load(&slot->state) / 2 + 1;
+        vgpu_store(&slot->state, generation * 2); // audits look away meanwhile
+        for (int d = 0; d < VGPU_MAX_DEVICES; d++) {
+            vgpu_store(&slot->device[d].begun, 0);
+            vgpu_store(&slot->device[d].held, 0);
+        }
+        slot->pid = getpid();
+        slot->start_time = start_time(slot->pid);
+        raise_slots_used(region->counters, i + 1);
+        region->slot = slot;
+        region->slot_state = generation * 2 + 1;
+        vgpu_store(&slot->state, region->slot_state);
+        return true;
+    }
+    return false;
+}
+
+void vgpu_region_reap(const struct vgpu_region *region) {
+    uint32_t slots = vgpu_region_slots(region->counters);
+    for (uint32_t i = 0; i < slots; i++) {
+        struct vgpu_slot *slot = &region->counters->slot[i];
+        if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || !seize(region, i))
+            continue;
+        vgpu_store(&slot->state, vgpu_load(&slot->state) & ~UINT64_C(1));
+        set_lock(region->fd, i, F_UNLCK);
+    }
+}
+
+// Maps the counters behind fd and checks their header.
+static const char *map(int fd, int protection, uint32_t devices, struct vgpu_counters **out) {
+    if (lseek(fd, 0, SEEK_END) != (off_t)sizeof **out)
+        return "damaged";
+    struct vgpu_counters *counters = mmap(NULL, sizeof *counters, protection, MAP_SHARED, fd, 0);
+    if (counters == MAP_FAILED)
+        return strerror(errno);
+    const struct vgpu_counters_header *header = &counters->header;
+    const char *wrong = NULL;
+    if (header->magic != VGPU_COUNTERS_MAGIC || header->size != sizeof *counters ||
+        header->slot_count != VGPU_SLOTS)
+        wrong = "damaged";
+    else if (header->version != VGPU_COUNTERS_VERSION || header->device_count != devices)
+        wrong = "written for another release or another limits file";
+    if (wrong != NULL)
+        munmap(counters, sizeof *counters);
+    else
+        *out = counters;
+    return wrong;
+}
+
+const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_region *out) {
+    struct vgpu_region region = {.fd = open(path, O_RDWR | O_CLOEXEC)};
+    if (region.fd < 0)
+        return strerror(errno);
+    const char *wrong = map(region.fd, PROT_READ | PROT_WRITE, devices, &region.counters);
+    if (wrong == NULL && !claim(&region)) {
+        munmap(region.counters, sizeof *region.counters);
+        wrong = "every slot is taken: too many processes of this container use CUDA";
+    }
+    if (wrong != NULL)
+        close(region.fd);
+    else
+        *out = region;
+    return wrong;
+}
+
+const char *vgpu_region_view(const char *path, uint32_t devices, struct vgpu_region *out) {
+    struct vgpu_region region = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (region.fd < 0)
+        return strerror(errno);
+    const char *wrong = map(region.fd, PROT_READ, devices, &region.counters);
+    if (wrong == NULL)
+        *out = region;
+    return wrong;
+}
