@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// faults.c: simgpuctl xid, ecc, lose, recover.
+//
+// Invariant: a fault is visible (counter, lost flag) before its event is.
+#define _GNU_SOURCE
+#include "ctl.h"
+
+#include <string.h>
+
+// Event bits as in nvml.h.
+enum { SINGLE_BIT_ECC = 1, DOUBLE_BIT_ECC = 2, XID = 8 };
+
+static void raise_event(struct sim_state *s, int dev, uint64_t type, uint64_t data) {
+    sim_event(s, (struct sim_event){.type = type,
+                                    .data = data,
+                                    .device = (uint32_t)dev,
+                                    .gi = SIM_WHOLE_GPU,
+                                    .ci = SIM_WHOLE_GPU});
+}
+
+int cmd_xid(int argc, char **argv) {
+    uint64_t code;
+    if (argc != 2 || !number(argv[1], 999, &code)) return fail("usage: simgpuctl xid DEVICE CODE");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    raise_event(s, dev, XID, code);
+    return 0;
+}
+
+int cmd_ecc(int argc, char **argv) {
+    uint64_t count = 1;
+    bool corrected = argc > 1 && strcmp(argv[1], "corrected") == 0;
+    if (argc < 2 || argc > 3 || (!corrected && strcmp(argv[1], "uncorrected") != 0) ||
+        (argc == 3 && !number(argv[2], 1u << 30, &count)))
+        return fail("usage: simgpuctl ecc DEVICE corrected|uncorrected [COUNT]");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    struct sim_device *d = &s->devices[dev];
+    atomic_fetch_add(corrected ? &d->ecc_corrected : &d->ecc_uncorrected, count);
+    raise_event(s, dev, corrected ? SINGLE_BIT_ECC : DOUBLE_BIT_ECC, 0);
+    if (!corrected) raise_event(s, dev, XID, 48);
+    return 0;
+}
+
+static int set_lost(int argc, char **argv, bool lost) {
+    if (argc != 1) return fail("usage: simgpuctl %s DEVICE", lost ? "lose" : "recover");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    sim_lock_device(s, (unsigned)dev);
+    sim_advance(s, (unsigned)dev, sim_now());
+    atomic_store(&s->devices[dev].lost, lost);
+    sim_unlock_device(s, (unsigned)dev);
+    if (lost) raise_event(s, dev, XID, 79);
+    return 0;
+}
+
+int cmd_lose(int argc, char **argv) { return set_lost(argc, argv, true); }
+int cmd_recover(int argc, char **argv) { return set_lost(argc, argv, false); }

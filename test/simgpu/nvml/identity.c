@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// identity.c: model, board and PCI facts, which never change.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type) {
+    struct target t;
+    NEED(type);
+    CHECK(find(device, &t));
+    *type = (nvmlBrandType_t)t.m->brand;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch) {
+    struct target t;
+    NEED(arch);
+    CHECK(find(device, &t));
+    *arch = t.m->arch;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+    struct target t;
+    NEED(major && minor);
+    CHECK(find(device, &t));
+    *major = (int)t.m->major;
+    *minor = (int)t.m->minor;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores) {
+    struct target t;
+    NEED(cores);
+    CHECK(find(device, &t));
+    *cores = t.m->sms * t.m->cores_per_sm;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) {
+    struct target t;
+    char text[NVML_DEVICE_SERIAL_BUFFER_SIZE];
+    CHECK(find(device, &t));
+    snprintf(text, sizeof text, "1%03u%03u%06u", t.d->uuid[0] % 1000, t.d->uuid[1] % 1000,
+             (unsigned)(t.d->uuid[2] << 8 | t.d->uuid[3]));
+    return copy_text(serial, length, text);
+}
+
+nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *part, unsigned int length) {
+    struct target t;
+    CHECK(find(device, &t));
+    return copy_text(part, length, t.m->part);
+}
+
+nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *id) {
+    struct target t;
+    NEED(id);
+    CHECK(find(device, &t));
+    *id = t.d->domain << 16 | t.d->bus << 8;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetModuleId(nvmlDevice_t device, unsigned int *id) {
+    struct target t;
+    NEED(id);
+    CHECK(find_gpu(device, &t));
+    *id = t.d->minor + 1;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int *multi) {
+    struct target t;
+    NEED(multi);
+    CHECK(find(device, &t));
+    *multi = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) {
+    struct target t;
+    char text[NVML_DEVICE_VBIOS_VERSION_BUFFER_SIZE];
+    CHECK(find(device, &t));
+    snprintf(text, sizeof text, "%02X.00.9F.00.01", t.m->pci_device >> 24);
+    return copy_text(version, length, text);
+}
+
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
+                                             nvmlGpuVirtualizationMode_t *mode) {
+    struct target t;
+    NEED(mode);
+    CHECK(find(device, &t));
+    *mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    struct target t;
+    NEED(pci);
+    CHECK(find(device, &t));
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0", t.d->domain & 0xffff,
+             t.d->bus & 0xff);
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:00.0", t.d->domain, t.d->bus & 0xff);
+    pci->domain = t.d->domain;
+    pci->bus = t.d->bus;
+    pci->pciDeviceId = t.m->pci_device;
+    pci->pciSubSystemId = t.m->pci_subsystem;
+    return NVML_SUCCESS;
+}
+
+// The first versions' structure is the third's without its last member; v1 also
+// lacks the subsystem id.
+static nvmlReturn_t older_pci(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size) {
+    nvmlPciInfo_t full;
+    NEED(pci);
+    CHECK(nvmlDeviceGetPciInfo_v3(device, &full));
+    memcpy(pci, &full, size);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    return older_pci(device, pci, offsetof(nvmlPciInfo_t, pciSubSystemId));
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    return older_pci(device, pci, offsetof(nvmlPciInfo_t, busId));
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci) {
+    struct target t;
+    NEED(pci);
+    CHECK(find(device, &t));
+    if (pci->version != nvmlPciInfoExt_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    pci->domain = t.d->domain;
+    pci->bus = t.d->bus;
+    pci->device = 0;
+    pci->pciDeviceId = t.m->pci_device;
+    pci->pciSubSystemId = t.m->pci_subsystem;
+    pci->baseClass = 0x03;
+    pci->subClass = 0x02;
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:00.0", t.d->domain, t.d->bus & 0xff);
+    return NVML_SUCCESS;
+}

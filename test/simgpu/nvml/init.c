@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// init.c: start, end and versions.
+//
+// Invariants:
+// - Initialisation is counted; after the last shutdown every call answers
+//   UNINITIALIZED.
+// - No state file is a machine without the driver: DRIVER_NOT_LOADED.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct sim_state *nv;
+
+static pthread_mutex_t count_mutex = PTHREAD_MUTEX_INITIALIZER;
+static unsigned count;
+
+static nvmlReturn_t start(void) {
+    nvmlReturn_t ret = NVML_SUCCESS;
+    pthread_mutex_lock(&count_mutex);
+    struct sim_state *s = count ? nv : sim_open();
+    if (s) {
+        nv = s;
+        count++;
+    } else {
+        ret = NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    pthread_mutex_unlock(&count_mutex);
+    return ret;
+}
+
+nvmlReturn_t nvmlInit(void) { return start(); }
+nvmlReturn_t nvmlInit_v2(void) { return start(); }
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+    (void)flags;
+    return start();
+}
+
+nvmlReturn_t nvmlShutdown(void) {
+    nvmlReturn_t ret = NVML_SUCCESS;
+    pthread_mutex_lock(&count_mutex);
+    if (!count)
+        ret = NVML_ERROR_UNINITIALIZED;
+    else if (--count == 0)
+        nv = NULL;
+    pthread_mutex_unlock(&count_mutex);
+    return ret;
+}
+
+bool is_root(void) { return geteuid() == 0; }
+
+nvmlReturn_t copy_text(char *to, unsigned length, const char *from) {
+    NEED(to);
+    if (strlen(from) >= length) return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(to, from);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
+    return nv ? copy_text(version, length, nv->driver_version) : NVML_ERROR_UNINITIALIZED;
+}
+
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length) {
+    return nv ? copy_text(version, length, nv->nvml_version) : NVML_ERROR_UNINITIALIZED;
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    NEED(version);
+    if (!nv) return NVML_ERROR_UNINITIALIZED;
+    *version = nv->cuda_version;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t *info, unsigned int length) {
+    NEED(info);
+    if (!nv) return NVML_ERROR_UNINITIALIZED;
+    if (info->version != nvmlSystemDriverBranchInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    char branch[16];
+    snprintf(branch, sizeof branch, "r%.3s_00", nv->driver_version);
+    return copy_text(info->branch, length < sizeof info->branch ? length : sizeof info->branch,
+                     branch);
+}
+
+nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length) {
+    char path[64], full[4096] = "";
+    NEED(name && length);
+    if (!nv) return NVML_ERROR_UNINITIALIZED;
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    FILE *f = fopen(path, "re");
+    if (!f) return NVML_ERROR_NOT_FOUND;
+    size_t n = fread(full, 1, sizeof full - 1, f);
+    fclose(f);
+    full[n] = 0;
+    snprintf(name, length, "%s", full);
+    return NVML_SUCCESS;
+}
+
+#define SAY(code, text) \
+    case code:          \
+        return text
+
+const char *nvmlErrorString(nvmlReturn_t result) {
+    switch (result) {
+        SAY(NVML_SUCCESS, "Success");
+        SAY(NVML_ERROR_UNINITIALIZED, "Uninitialized");
+        SAY(NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument");
+        SAY(NVML_ERROR_NOT_SUPPORTED, "Not Supported");
+        SAY(NVML_ERROR_NO_PERMISSION, "Insufficient Permissions");
+        SAY(NVML_ERROR_ALREADY_INITIALIZED, "Already Initialized");
+        SAY(NVML_ERROR_NOT_FOUND, "Not Found");
+        SAY(NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size");
+        SAY(NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded");
+        SAY(NVML_ERROR_TIMEOUT, "Timeout");
+        SAY(NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found");
+        SAY(NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found");
+        SAY(NVML_ERROR_GPU_IS_LOST, "GPU is lost");
+        SAY(NVML_ERROR_RESET_REQUIRED, "GPU requires reset");
+        SAY(NVML_ERROR_OPERATING_SYSTEM, "Blocked by the operating system");
+        SAY(NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch");
+        SAY(NVML_ERROR_IN_USE, "In use by another client");
+        SAY(NVML_ERROR_MEMORY, "Insufficient Memory");
+        SAY(NVML_ERROR_NO_DATA, "No data");
+        SAY(NVML_ERROR_INSUFFICIENT_RESOURCES, "Insufficient Resources");
+        SAY(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch");
+        SAY(NVML_ERROR_INVALID_STATE, "Invalid state");
+        default:
+            return "Unknown Error";
+    }
+}

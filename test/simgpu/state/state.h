@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// state.h: the shared state file, which plays the kernel driver: one file per
+// simulated machine, mapped by every process that uses NVML or CUDA there.
+//
+// Invariants:
+// - Nothing in the file can be left locked by a dead process. Mutual exclusion
+//   is by open-file-description locks on bytes of the file, which the kernel
+//   drops with the process (lock.c).
+// - A client slot belongs to the process that holds a POSIX record lock on the
+//   slot's first byte. No lock means that the owner is dead and the slot, with
+//   the memory and queued work accounted in it, may be reclaimed by anybody
+//   who holds the state lock (clients.c).
+// - Used memory is never stored as a total: it is the sum of what live slots
+//   hold, so that it cannot drift (memory.c).
+// - The layout is fixed by SIM_VERSION; a process never uses a file of another.
+#ifndef VERNIER_SIMGPU_STATE_H
+#define VERNIER_SIMGPU_STATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
+#define SIM_VERSION 1u
+
+#define SIM_MAX_DEVICES 16
+#define SIM_MAX_CLIENTS 128
+#define SIM_MAX_LIMITS 128
+#define SIM_MAX_INSTANCES 16  // GPU instance ids of a device are 0..15
+#define SIM_MAX_EVENTS 256
+#define SIM_MAX_CGROUP_DEPTH 16
+#define SIM_HISTORY 1024
+#define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
+
+// Busy time is kept in buckets on a fixed grid of CLOCK_MONOTONIC, so that a
+// late reader cannot stretch a window.
+#define SIM_BUCKET_NS 100000000ull
+#define SIM_BUCKETS 16
+
+#define SIM_MIB (UINT64_C(1) << 20)
+
+struct sim_model;
+
+// One compute instance, inside its GPU instance.
+struct sim_ci {
+    uint32_t used, profile, start, slices;
+    uint8_t uuid[16];
+};
+
+struct sim_gi {
+    uint32_t used, profile, start, size;
+    struct sim_ci ci[8];
+};
+
+struct sim_buckets {
+    uint64_t first[SIM_BUCKETS];  // which grid interval the entry counts
+    uint64_t busy_ns[SIM_BUCKETS];
+};
+
+struct sim_device {
+    char model[32];
+    uint8_t uuid[16];
+    uint32_t minor, domain, bus, numa_node;
+    uint64_t total_bytes, reserved_bytes, context_bytes;
+    _Atomic uint32_t lost, persistence, compute_mode;
+    _Atomic uint32_t mig_current, mig_pending, mig_generation;
+    struct sim_gi gi[SIM_MAX_INSTANCES];
+    _Atomic uint64_t ecc_corrected, ecc_uncorrected;
+    _Atomic uint64_t advanced_ns;  // the timeline has been worked out up to here
+    _Atomic uint64_t busy_ns;      // since the file was made, over all instances
+    struct sim_buckets buckets;
+    char lock_byte[64];
+};
+
+// A client's work on a device: done(t) is piecewise linear; history keeps its
+// corners, so that the moment at which a position was reached can be told.
+struct sim_corner {
+    uint64_t at_ns, done_ns;
+};
+
+struct sim_work {
+    _Alignas(64) _Atomic uint64_t used_bytes;
+    _Alignas(64) _Atomic uint64_t queued_ns;
+    _Alignas(64) _Atomic uint64_t done_ns;
+    _Atomic uint32_t contexts;
+    uint32_t gi, ci;  // SIM_WHOLE_GPU outside MIG
+    uint64_t corners;  // how many were written, the newest at corners-1
+    uint64_t sharers;  // among how many the newest piece's time was divided
+    struct sim_buckets buckets;
+    struct sim_corner history[SIM_HISTORY];
+};
+
+struct sim_client {
+    char lock_byte[64];  // must be first
+    _Atomic uint32_t in_use, generation;
+    int32_t own_pid;  // in the client's own PID namespace: for people only
+    char name[16];
+    char cgroup[512];  // cgroup v2 path as the client saw it
+    uint64_t cgroup_ids[SIM_MAX_CGROUP_DEPTH];  // its and its ancestors' ids, 0 ends
+    _Atomic uint64_t limits[SIM_MAX_LIMITS / 64];  // entries of state->limits over it
+    struct sim_work work[SIM_MAX_DEVICES];
+};
+
+struct sim_limit {
+    _Atomic uint32_t in_use;
+    char path[512];       // as given to SetMemoryLimits
+    uint64_t cgroup_id;   // kernel id of that cgroup
+    _Atomic uint64_t soft[SIM_MAX_DEVICES], hard[SIM_MAX_DEVICES];
+};
+
+struct sim_event {
+    uint64_t type, data;
+    uint32_t device, gi, ci, pad;
+};
+
+struct sim_state {
+    uint64_t magic;
+    uint32_t version, size;
+    char driver_version[32];
+    char nvml_version[32];
+    int32_t cuda_version;
+    uint32_t device_count;
+    char lock_byte[64];
+    _Atomic uint32_t event_seq;  // futex: count of events ever written
+    struct sim_event events[SIM_MAX_EVENTS];
+    struct sim_device devices[SIM_MAX_DEVICES];
+    struct sim_limit limits[SIM_MAX_LIMITS];
+    _Atomic uint32_t client_high;  // slots at and above were never used
+    struct sim_client clients[SIM_MAX_CLIENTS];
+};
+
+// map.c
+const char *sim_path(void);
+struct sim_state *sim_open(void);
+int sim_fd(void);
+struct sim_state *sim_create(const char *path);
+
+// lock.c. The state lock guards slots, limits, events and MIG layout; each
+// device's lock guards its timeline. Order: state, then device.
+void sim_lock(struct sim_state *s);
+void sim_unlock(struct sim_state *s);
+void sim_lock_device(struct sim_state *s, unsigned dev);
+void sim_unlock_device(struct sim_state *s, unsigned dev);
+
+// clients.c
+struct sim_client *sim_attach(struct sim_state *s);
+void sim_detach(struct sim_state *s, struct sim_client *c);
+int sim_client_pid(struct sim_state *s, struct sim_client *c);
+unsigned sim_reap(struct sim_state *s);
+
+// memory.c
+bool sim_charge(struct sim_state *s, struct sim_client *c, unsigned dev, uint64_t bytes);
+void sim_uncharge(struct sim_client *c, unsigned dev, uint64_t bytes);
+uint64_t sim_used(struct sim_state *s, unsigned dev, uint32_t gi);
+uint64_t sim_capacity(struct sim_state *s, unsigned dev, uint32_t gi);
+uint64_t sim_limit_used(struct sim_state *s, unsigned limit, unsigned dev);
+uint64_t sim_available(struct sim_state *s, struct sim_client *c, unsigned dev);
+
+// cgroup.c
+void sim_cgroup_self(char *path, size_t len, uint64_t ids[SIM_MAX_CGROUP_DEPTH]);
+int sim_cgroup_open(const char *path, uint64_t *id);
+bool sim_cgroup_covers(const struct sim_limit *l, const struct sim_client *c);
+
+// access.c
+bool sim_device_permitted(const struct sim_state *s, unsigned dev);
+bool sim_instance_permitted(const struct sim_state *s, unsigned dev, unsigned gi, unsigned ci);
+int sim_cap_minor(unsigned dev_minor, unsigned gi, int ci);
+
+// events.c
+void sim_event(struct sim_state *s, struct sim_event e);
+bool sim_event_wait(struct sim_state *s, uint32_t seen, uint64_t deadline_ns);
+
+// timeline.c
+uint64_t sim_now(void);
+void sim_advance(struct sim_state *s, unsigned dev, uint64_t now);
+uint64_t sim_predict(struct sim_state *s, struct sim_client *c, unsigned dev, uint64_t position,
+                     uint64_t now);
+uint64_t sim_reached_at(struct sim_state *s, struct sim_client *c, unsigned dev,
+                        uint64_t position);
+uint64_t sim_busy_over(const struct sim_buckets *b, uint64_t now, unsigned buckets);
+
+// models.c
+struct sim_profile {
+    int profile;  // NVML_GPU_INSTANCE_PROFILE_*; -1 ends the list
+    unsigned id, slices, memory_slices, max, memory_mib, sms, copy, decoders, jpegs, ofas;
+    unsigned starts[8], start_count;
+    const char *name;
+};
+
+struct sim_model {
+    const char *key, *name, *part, *board;
+    unsigned major, minor, arch, brand;  // arch and brand as in nvml.h
+    unsigned pci_device, pci_subsystem;
+    uint64_t total_mib, reserved_mib;
+    unsigned sms, cores_per_sm, sm_clock_mhz, mem_clock_mhz, bus_bits, l2_bytes;
+    unsigned shared_per_block, shared_per_sm, threads_per_sm, blocks_per_sm;
+    unsigned power_limit_mw, idle_mw, idle_c, busy_c, nvlinks;
+    const struct sim_profile *profiles;  // NULL: no MIG
+};
+
+const struct sim_model *sim_model(const char *key);
+const struct sim_model *sim_model_at(unsigned index);
+const struct sim_profile *sim_profile_by_id(const struct sim_model *m, unsigned id);
+void sim_uuid(uint8_t out[16], const char *seed, unsigned n);
+void sim_uuid_text(char *out, size_t len, const char *prefix, const uint8_t uuid[16]);
+
+#endif
