@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// Invariant 1: the API server refuses a ledger whose slices exceed their device,
+// whoever writes it.
+func TestRules(t *testing.T) {
+	c := apiserver.Client(t, apiserver.Start(t, apiserver.Options{}))
+	slice := func(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Slice {
+		return v1alpha1.Slice{Pod: "uid", Owner: "ns/pod", Ctr: "main", Core: core, Mem: mem}
+	}
+	reuse := func(s v1alpha1.Slice, core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Slice {
+		s.ReuseCore, s.ReuseMem = core, mem
+		return s
+	}
+	device := func(uuid string, slices ...v1alpha1.Slice) v1alpha1.DeviceLedger {
+		return v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 1000, Slices: slices}
+	}
+	with := func(s v1alpha1.Slice, edit func(*v1alpha1.Slice)) v1alpha1.Slice {
+		edit(&s)
+		return s
+	}
+	many := make([]v1alpha1.DeviceLedger, v1alpha1.MaxDevices+1)
+	for i := range many {
+		many[i] = device(fmt.Sprintf("GPU-%02d-0000-0000-0000-000000000000", i))
+		for j := range v1alpha1.MaxSlicesPerDevice {
+			s := slice(0, 3)
+			s.Pod = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", i, j))
+			many[i].Slices = append(many[i].Slices, s)
+		}
+	}
+	toMany := device("GPU-1", append(many[0].Slices, slice(0, 1))...)
+
+	for name, test := range map[string]struct {
+		devices []v1alpha1.DeviceLedger
+		refusal string
+	}{
+		"empty":                     {nil, ""},
+		"full":                      {[]v1alpha1.DeviceLedger{device("GPU-1", slice(70, 999), slice(30, 1))}, ""},
+		"each device by itself":     {[]v1alpha1.DeviceLedger{device("GPU-1", slice(100, 1000)), device("GPU-2", slice(100, 1000))}, ""},
+		"full by reuse":             {[]v1alpha1.DeviceLedger{device("GPU-1", slice(60, 600), reuse(slice(100, 1000), 60, 600))}, ""},
+		"as much as there may be":   {many[:v1alpha1.MaxDevices], ""},
+		"compute":                   {[]v1alpha1.DeviceLedger{device("GPU-1", slice(70, 1), slice(31, 1))}, "slices add up to more compute than the device has"},
+		"memory":                    {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 1000), slice(0, 1))}, "slices add up to more memory than the device has"},
+		"compute beyond reuse":      {[]v1alpha1.DeviceLedger{device("GPU-1", slice(60, 1), reuse(slice(100, 1), 59, 0))}, "more compute"},
+		"memory beyond reuse":       {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 600), reuse(slice(0, 1000), 0, 599))}, "more memory"},
+		"the second device":         {[]v1alpha1.DeviceLedger{device("GPU-1"), device("GPU-2", slice(0, 1001))}, "spec.devices[1]"},
+		"reuse of more compute":     {[]v1alpha1.DeviceLedger{device("GPU-1", reuse(slice(10, 1), 11, 0))}, "reuseCore is more than core"},
+		"reuse of more memory":      {[]v1alpha1.DeviceLedger{device("GPU-1", reuse(slice(10, 1), 0, 2))}, "reuseMem is more than mem"},
+		"a device twice":            {[]v1alpha1.DeviceLedger{device("GPU-1", slice(60, 1)), device("GPU-1", slice(60, 1))}, "a device may be listed once only"},
+		"negative compute":          {[]v1alpha1.DeviceLedger{device("GPU-1", slice(-1, 1), slice(100, 1))}, "core"},
+		"negative memory":           {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, -1), slice(0, 1000))}, "mem"},
+		"negative reuse":            {[]v1alpha1.DeviceLedger{device("GPU-1", reuse(slice(0, 1), -1, 0))}, "reuseCore"},
+		"no memory":                 {[]v1alpha1.DeviceLedger{device("GPU-1", slice(1, 0))}, "mem"},
+		"sum beyond an integer":     {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 1<<62), slice(0, 1<<62), slice(0, 1<<62))}, "slices"},
+		"a device of more than one": {[]v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 101, Mem: 1}}, "core"},
+		"a mode that is no slice's": {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Mode = v1alpha1.ModeAuto }))}, "mode"},
+		"nobody's":                  {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Owner = "" }))}, "owner"},
+		"too many slices":           {[]v1alpha1.DeviceLedger{toMany}, "256"},
+		"too many devices":          {many, "32"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ledger := &v1alpha1.SliceLedger{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"},
+				Spec:       v1alpha1.SliceLedgerSpec{Devices: test.devices},
+			}
+			err := c.Create(t.Context(), ledger)
+			switch {
+			case test.refusal == "" && err != nil:
+				t.Errorf("refused: %.400s", err)
+			case test.refusal != "" && !apierrors.IsInvalid(err):
+				t.Errorf("not refused: %v", err)
+			case test.refusal != "" && !strings.Contains(err.Error(), test.refusal):
+				t.Errorf("refused without saying %q: %.400s", test.refusal, err)
+			}
+		})
+	}
+}
