@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package certs owns the webhook's certificates: it makes and rotates an
+// authority and a serving certificate, keeps them in one Secret that all
+// replicas share, and tells the API server in the webhook's configuration whom
+// to trust. Whichever replica comes first renews; the Secret's resourceVersion
+// decides between two.
+//
+// It never writes a file, and never touches anything of the configuration but
+// the caBundle.
+//
+// Why not open-policy-agent/cert-controller: it has the Secret mounted as files,
+// so that a new certificate waits for the kubelet's next sync, and restarts the
+// process to take one up. Here it is served from memory as soon as it is made.
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+)
+
+const (
+	// SecretName is the Secret in the system's namespace.
+	SecretName = "vernier-webhook-certs"
+	// ConfigurationName is the MutatingWebhookConfiguration.
+	ConfigurationName = "vernier-webhook"
+)
+
+const (
+	// poll is how soon a caBundle that somebody reset is put back: two small
+	// reads, for no admission works without it.
+	poll = 10 * time.Second
+	// retry follows a failure.
+	retry = 2 * time.Second
+)
+
+// Keeper keeps the certificates. Set Client and Clock before use.
+type Keeper struct {
+	// Client must not read from a cache.
+	Client client.Client
+	Clock  clock.Clock
+
+	serving atomic.Pointer[tls.Certificate]
+}
+
+// GetCertificate is for a tls.Config.
+func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if cert := k.serving.Load(); cert != nil {
+		return cert, nil
+	}
+	return nil, errors.New("no certificate yet")
+}
+
+// Ready is a health check: it fails until a certificate is served that the API
+// server was told to trust, and after it expired.
+func (k *Keeper) Ready(*http.Request) error {
+	cert, err := k.GetCertificate(nil)
+	if err != nil {
+		return fmt.Errorf("%w: see the log for what keeps it", err)
+	}
+	if k.Clock.Now().After(cert.Leaf.NotAfter) {
+		return fmt.Errorf("the certificate expired at %s: see the log for what keeps the new one", cert.Leaf.NotAfter)
+	}
+	return nil
+}
+
+// NeedLeaderElection tells the manager that every replica keeps certificates.
+func (k *Keeper) NeedLeaderElection() bool { return false }
+
+// Start keeps the certificates until the context ends. Failures are logged and
+// tried again: what is served goes on being served.
+func (k *Keeper) Start(ctx context.Context) error {
+	logger := log.FromContext(ctx).WithName("certificates")
+	ctx = log.IntoContext(ctx, logger)
+	for {
+		wait := poll
+		if err := k.Sync(ctx); err != nil {
+			wait = retry
+			if overtaken(err) {
+				logger.Info("another replica was faster, reading again", "cause", err.Error())
+			} else if ctx.Err() == nil {
+				logger.Error(err, "trying again", "after", retry.String())
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.Clock.After(wait):
+		}
+	}
+}
+
+// overtaken tells whether somebody else wrote first. A failed test of a JSON
+// patch is reported as an invalid object.
+func overtaken(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err)
+}
+
+// Sync does once what is due.
+func (k *Keeper) Sync(ctx context.Context) error {
+	// The configuration first: if another replica renews after we read the
+	// Secret, our write of the older bundle fails on its resourceVersion.
+	config := &admissionv1.MutatingWebhookConfiguration{}
+	if err := k.Client.Get(ctx, client.ObjectKey{Name: ConfigurationName}, config); err != nil {
+		return fmt.Errorf("reading MutatingWebhookConfiguration %s (apply deploy/admission if it is missing): %w", ConfigurationName, err)
+	}
+	m, err := k.material(ctx, hosts(config))
+	if err != nil {
+		return fmt.Errorf("secret %s/%s: %w", api.SystemNamespace, SecretName, err)
+	}
+	if err := trust(ctx, k.Client, config, m.bundle()); err != nil {
+		return fmt.Errorf("writing the caBundle of MutatingWebhookConfiguration %s: %w", ConfigurationName, err)
+	}
+	k.serving.Store(m.serving)
+	return nil
+}
+
+// material is what the Secret holds, after renewing what is due in it.
+func (k *Keeper) material(ctx context.Context, hosts []string) (*material, error) {
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = api.SystemNamespace, SecretName
+	err := k.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return nil, err
+	}
+	m := load(secret.Data)
+	changed, err := m.renew(k.Clock.Now(), hosts)
+	if err != nil || !changed {
+		return m, err
+	}
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	if err := m.store(secret.Data); err != nil {
+		return nil, err
+	}
+	write := k.Client.Update
+	if missing {
+		write = func(ctx context.Context, obj client.Object, _ ...client.UpdateOption) error {
+			return k.Client.Create(ctx, obj)
+		}
+	}
+	if err := write(ctx, secret); err != nil {
+		// On a conflict another replica renewed: the next round reads its work.
+		return nil, err
+	}
+	log.FromContext(ctx).Info("renewed the webhook's certificates",
+		"authority", m.authorities[0].NotAfter, "serving", m.serving.Leaf.NotAfter, "hosts", hosts)
+	return m, nil
+}
