@@ -149,7 +149,7 @@ func TestRefusals(t *testing.T) {
 			f.SetNode(a)
 			f.SetNode(gpuNode("b"))
 			for _, o := range tt.others {
-				if err := f.Count(o, "a"); err != nil {
+				if _, err := f.Count(o, "a"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -185,7 +185,7 @@ func TestThePinItselfIsJudged(t *testing.T) {
 	f.SetNode(gpuNode("a"))
 	f.SetNode(gpuNode("b"))
 	for _, n := range []string{"a", "b"} {
-		if err := f.Count(gpuPod("on-"+n), n); err != nil {
+		if _, err := f.Count(gpuPod("on-"+n), n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,17 +201,18 @@ func TestCountFollowsThePod(t *testing.T) {
 	f := newFilters(t)
 	f.SetNode(gpuNode("a"))
 	big := gpuPod("big", request(v1alpha1.ResourceCore, "80"))
+	count := func(p *corev1.Pod, node string) error { _, err := f.Count(p, node); return err }
 	steps := []struct {
 		name string
 		do   func() error
 		want string
 	}{
-		{"placed, not bound", func() error { return f.Count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
-		{"bound", func() error { b := big.DeepCopy(); b.Spec.NodeName = "a"; return f.Count(b, "a") }, "Insufficient vernier.dev/gpu-core"},
-		{"finished", func() error { return f.Count(big, "") }, ""},
-		{"finished, seen again", func() error { return f.Count(big, "") }, ""},
-		{"another node", func() error { return f.Count(big, "b") }, ""},
-		{"back", func() error { return f.Count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"placed, not bound", func() error { return count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"bound", func() error { b := big.DeepCopy(); b.Spec.NodeName = "a"; return count(b, "a") }, "Insufficient vernier.dev/gpu-core"},
+		{"finished", func() error { return count(big, "") }, ""},
+		{"finished, seen again", func() error { return count(big, "") }, ""},
+		{"another node", func() error { return count(big, "b") }, ""},
+		{"back", func() error { return count(big, "a") }, "Insufficient vernier.dev/gpu-core"},
 		{"node gone", func() error { return f.DeleteNode("a") }, "node is not known"},
 		{"node gone, seen again", func() error { return f.DeleteNode("a") }, "node is not known"},
 		{"node back", func() error { f.SetNode(gpuNode("a")); return nil }, "Insufficient vernier.dev/gpu-core"},

@@ -5,9 +5,11 @@ package feasible
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -128,20 +130,20 @@ func (f *Filters) DeleteNode(name string) error {
 
 // Count counts the pod on the node, whatever its own nodeName: a pod that was
 // placed but not yet bound is counted where it will go. An empty node counts it
-// nowhere.
-func (f *Filters) Count(pod *corev1.Pod, node string) error {
+// nowhere. It tells whether that may change the answer for other pods.
+func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.pods[pod.UID]
 	if old != nil && old.Spec.NodeName != node {
 		if err := f.cache.RemovePod(klog.Background(), old); err != nil {
-			return err
+			return false, err
 		}
 		delete(f.pods, pod.UID)
-		old = nil
+		old, changed = nil, true
 	}
 	if node == "" {
-		return nil
+		return changed, nil
 	}
 	if pod.Spec.NodeName != node {
 		pod = pod.DeepCopy()
@@ -149,7 +151,10 @@ func (f *Filters) Count(pod *corev1.Pod, node string) error {
 	}
 	f.pods[pod.UID] = pod
 	if old != nil {
-		return f.cache.UpdatePod(klog.Background(), old, pod)
+		// Of a pod that stays where it is, labels matter, and requests, which can
+		// be resized in place.
+		changed = !maps.Equal(old.Labels, pod.Labels) || !equality.Semantic.DeepEqual(old.Spec.Containers, pod.Spec.Containers)
+		return changed, f.cache.UpdatePod(klog.Background(), old, pod)
 	}
-	return f.cache.AddPod(klog.Background(), pod)
+	return true, f.cache.AddPod(klog.Background(), pod)
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/index"
+)
+
+// Config is what an allocator works with.
+type Config struct {
+	// Client writes ledgers and pods and reads them live. It must not cache.
+	Client  client.Client
+	Filters *feasible.Filters
+	Events  record.EventRecorder
+	Clock   clock.WithTicker
+	Log     logr.Logger
+}
+
+// Allocator is one replica. The Set and Delete methods feed it and may be called
+// concurrently; Lead decides.
+type Allocator struct {
+	Config
+	index *index.Index
+
+	mu sync.Mutex
+	// pods are those that have to do with us, by name, the newest version known.
+	pods map[types.NamespacedName]*corev1.Pod
+	// waiting are gated pods that fit nowhere, and why.
+	waiting map[types.NamespacedName]wait
+	// neverRan are pods that were deleted unbound while they held slices or were
+	// being placed: their slices need no word from a node.
+	neverRan map[types.UID]bool
+	// placing is the pod that the worker is at; empty between decisions.
+	placing types.UID
+	// refusals are placed pods that the scheduler refuses.
+	refusals map[types.UID]*refusal
+	// queue is nil while this replica does not lead.
+	queue queue
+}
+
+// New is an allocator that knows nothing yet.
+func New(c Config) *Allocator {
+	return &Allocator{
+		Config:   c,
+		index:    index.New(),
+		pods:     map[types.NamespacedName]*corev1.Pod{},
+		waiting:  map[types.NamespacedName]wait{},
+		neverRan: map[types.UID]bool{},
+		refusals: map[types.UID]*refusal{},
+	}
+}
+
+// pod is the newest known version of a pod of ours, nil when there is none.
+func (a *Allocator) pod(key types.NamespacedName) *corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[key]
+}

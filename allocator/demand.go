@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// demandOf reads what the pod asks for. Errors name the annotation.
+func demandOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
+	shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &placement.Demand{}
+	if d.Policy, err = v1alpha1.ParsePolicy(pod.Annotations[v1alpha1.AnnotationPolicy]); err != nil {
+		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPolicy, err)
+	}
+	if d.Models, err = v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUModel]); err != nil {
+		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationGPUModel, err)
+	}
+	if d.UUIDs, err = v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUUUID]); err != nil {
+		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationGPUUUID, err)
+	}
+	mode, err := v1alpha1.ParseMode(pod.Annotations[v1alpha1.AnnotationMode])
+	if err != nil {
+		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
+	}
+	add := func(name string, kind placement.Kind) error {
+		share, asks := shares.Containers[name]
+		if !asks {
+			return nil
+		}
+		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: mode}
+		switch {
+		case mode == v1alpha1.ModeAuto && share.Whole():
+			c.Mode = v1alpha1.ModeExclusive
+		case mode == v1alpha1.ModeAuto:
+			c.Mode = v1alpha1.ModeLimiter
+		case mode == v1alpha1.ModeExclusive && !share.Whole():
+			return fmt.Errorf("annotation %s: container %s asks for a part of a GPU, exclusive gives whole ones: ask for 100 core and 100 %% of memory per GPU, or use auto",
+				v1alpha1.AnnotationMode, name)
+		}
+		d.Containers = append(d.Containers, c)
+		return nil
+	}
+	for i := range pod.Spec.InitContainers {
+		c, kind := &pod.Spec.InitContainers[i], placement.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			kind = placement.Sidecar
+		}
+		if err := add(c.Name, kind); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if err := add(pod.Spec.Containers[i].Name, placement.App); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(d.Containers) != len(shares.Containers) {
+		return nil, nil, fmt.Errorf("annotation %s: names a container that the pod does not have", v1alpha1.AnnotationShares)
+	}
+	return d, shares, nil
+}
+
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

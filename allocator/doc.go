@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package allocator owns the decision which node and which devices a pod gets,
+// and the two writes that make it true: the grant in the node's SliceLedger, by
+// compare-and-swap, and then one patch on the pod: placement, node pin, gate off.
+// It also takes slices out of ledgers again.
+//
+// It never writes a ledger's status, never binds a pod, and never touches a pod
+// that has another gate than ours left.
+//
+// One worker decides. Two replicas keep their caches warm and one leads; nothing
+// relies on there being one leader only. A grant is fenced by the ledger's
+// resourceVersion and the API server's sum rules, the patch by the pod's UID and
+// gate. What a crash leaves between the two writes is a gated pod that holds
+// slices: whoever leads next finishes it.
+//
+// A pod's slices are taken back when
+//   - the node says that the pod's containers are gone for good (status.released),
+//   - the pod was deleted before it was bound: it never reached a node,
+//   - the pod was placed on another node than this ledger's.
+package allocator

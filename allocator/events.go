@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Reasons of the events on pods.
+const (
+	reasonPlaced     = "VernierPlaced"
+	reasonWaiting    = "VernierWaiting"
+	reasonInvalid    = "VernierInvalid"
+	reasonPinRefused = "VernierPinRefused"
+	reasonMoved      = "VernierMoved"
+)
+
+// maxNote is what the API server takes as an event's message.
+const maxNote = 1024
+
+func (a *Allocator) tell(pod *corev1.Pod, kind, reason, note string) {
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote-3], "") + "..."
+	}
+	a.Events.Event(pod, kind, reason, note)
+}
+
+// describe is a placement in words.
+func describe(p *v1alpha1.Placement, index map[string]int32) string {
+	var parts []string
+	for _, name := range sortedNames(p.Containers) {
+		for _, d := range p.Containers[name].Devices {
+			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %d core + %d MiB, %s",
+				name, index[d.UUID], d.UUID, d.Core, d.MemMiB, p.Containers[name].Mode))
+		}
+	}
+	return fmt.Sprintf("on node %s; %s", p.Node, strings.Join(parts, "; "))
+}

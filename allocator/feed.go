@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// SetPod takes in a pod that the watch shows. Objects are kept: nobody may change
+// them afterwards.
+func (a *Allocator) SetPod(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if old := a.pods[keyOf(pod)]; old != nil && old.UID != pod.UID {
+		if older(pod, old) {
+			return
+		}
+		// Its deletion was missed, and with it how far the pod had come.
+		a.forget(old)
+	}
+	a.set(pod)
+}
+
+// setWritten takes in a pod that a write or a live read returned. A pod whose
+// deletion was seen meanwhile stays forgotten.
+func (a *Allocator) setWritten(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if old := a.pods[keyOf(pod)]; old != nil && old.UID == pod.UID {
+		a.set(pod)
+	}
+}
+
+func (a *Allocator) set(pod *corev1.Pod) {
+	key := keyOf(pod)
+	if old := a.pods[key]; old != nil && older(pod, old) {
+		return
+	}
+	node := home(pod)
+	if terminal(pod) {
+		node = ""
+	}
+	a.count(pod, node)
+	if !ours(pod) {
+		delete(a.pods, key)
+		return
+	}
+	a.pods[key] = pod
+	if !ready(pod) {
+		a.stopWaiting(key)
+	}
+	a.enqueue(item{pod: key})
+}
+
+func older(a, b *corev1.Pod) bool {
+	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && c < 0
+}
+
+// DeletePod takes out a pod. last is its state at the deletion when exact, else
+// some earlier one.
+func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if exact && last.Spec.NodeName == "" {
+		holders := a.index.Holders(last.UID)
+		if len(holders) > 0 || a.placing == last.UID {
+			a.neverRan[last.UID] = true
+		}
+		for _, node := range holders {
+			a.enqueue(item{node: node})
+		}
+	}
+	a.forget(last)
+}
+
+func (a *Allocator) forget(pod *corev1.Pod) {
+	a.count(pod, "")
+	delete(a.refusals, pod.UID)
+	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
+		delete(a.pods, keyOf(pod))
+		a.stopWaiting(keyOf(pod))
+	}
+}
+
+// count tells the filters where the pod is. Their error means that the cache and
+// its mirror differ, which only a mistake in this program can cause.
+func (a *Allocator) count(pod *corev1.Pod, node string) {
+	changed, err := a.Filters.Count(pod, node)
+	if err != nil {
+		a.Log.Error(err, "counting a pod on its node", "pod", keyOf(pod), "node", node)
+	}
+	if changed {
+		a.wake(wakeRefused)
+	}
+}
+
+// SetLedger takes in a ledger that the watch shows or a write returned.
+func (a *Allocator) SetLedger(ledger *v1alpha1.SliceLedger) {
+	roomy := a.index.Put(ledger)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid := range a.neverRan {
+		a.forgetNeverRan(uid)
+	}
+	a.enqueue(item{node: ledger.Name})
+	if roomy {
+		a.wake(wakeAll)
+	}
+}
+
+// forgetNeverRan drops the note about a deleted pod once no ledger holds it.
+func (a *Allocator) forgetNeverRan(pod types.UID) {
+	if a.placing != pod && len(a.index.Holders(pod)) == 0 {
+		delete(a.neverRan, pod)
+	}
+}
+
+// DeleteLedger takes out a ledger.
+func (a *Allocator) DeleteLedger(ledger *v1alpha1.SliceLedger) { a.index.Delete(ledger) }
+
+// SetNode takes in a node. old is nil for a new one.
+func (a *Allocator) SetNode(old, node *corev1.Node) {
+	a.Filters.SetNode(node)
+	if old == nil || nodeChanged(old, node) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.wake(wakeRefused)
+	}
+}
+
+// nodeChanged leaves out what a heartbeat changes.
+func nodeChanged(old, node *corev1.Node) bool {
+	return !equality.Semantic.DeepEqual(old.Spec, node.Spec) ||
+		!equality.Semantic.DeepEqual(old.Labels, node.Labels) ||
+		!equality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable) ||
+		!equality.Semantic.DeepEqual(old.Status.DeclaredFeatures, node.Status.DeclaredFeatures)
+}
+
+// DeleteNode takes out a node. Its ledger goes by itself.
+func (a *Allocator) DeleteNode(node *corev1.Node) {
+	if err := a.Filters.DeleteNode(node.Name); err != nil {
+		a.Log.Error(err, "forgetting a node", "node", node.Name)
+	}
+}
+
+// Changed says that something else changed that the filters look at.
+func (a *Allocator) Changed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.wake(wakeRefused)
+}
+
+// granted are the pods with slices in a ledger that are known, newest version.
+func (a *Allocator) granted(ledger *v1alpha1.SliceLedger) map[types.UID]*corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known := map[types.UID]*corev1.Pod{}
+	for uid, owner := range book.Pods(ledger) {
+		if pod := a.pods[ownerKey(owner)]; pod != nil && pod.UID == uid {
+			known[uid] = pod
+		}
+	}
+	return known
+}

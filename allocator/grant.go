@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// fieldOwner is who wrote, in managedFields.
+const fieldOwner = client.FieldOwner("vernier-allocator")
+
+// grant writes the plan into the node's ledger: the version that the decision was
+// made on, or nothing.
+func (a *Allocator) grant(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
+	known := a.index.Ledger(plan.Node)
+	if known == nil {
+		return errAgain
+	}
+	ledger := known.DeepCopy()
+	if err := book.Grant(ledger, pod.UID, keyOf(pod).String(), plan); err != nil {
+		return err
+	}
+	return a.write(ctx, ledger)
+}
+
+// release takes the slices of the pods that drop names out of the ledger, in one
+// write; none when there are none.
+func (a *Allocator) release(ctx context.Context, known *v1alpha1.SliceLedger, drop func(types.UID) bool) error {
+	ledger := known.DeepCopy()
+	if !book.Release(ledger, drop) {
+		return nil
+	}
+	if err := a.write(ctx, ledger); err != nil {
+		return err
+	}
+	released := len(book.Pods(known)) - len(book.Pods(ledger))
+	releases.Add(float64(released))
+	a.Log.V(1).Info("released", "node", ledger.Name, "pods", released)
+	return nil
+}
+
+// write is the compare-and-swap. Whatever the answer, the index knows the ledger
+// as it is now when write returns, so that the next decision does not repeat a
+// mistake.
+func (a *Allocator) write(ctx context.Context, ledger *v1alpha1.SliceLedger) error {
+	err := a.Client.Update(ctx, ledger, fieldOwner)
+	switch {
+	case err == nil:
+		a.SetLedger(ledger)
+		return nil
+	case apierrors.IsConflict(err):
+		conflicts.WithLabelValues("ledger").Inc()
+		if err := a.refresh(ctx, ledger.Name); err != nil {
+			return err
+		}
+		return errAgain
+	default:
+		// The write may have arrived all the same.
+		if refreshErr := a.refresh(ctx, ledger.Name); refreshErr != nil {
+			return fmt.Errorf("writing ledger %s: %w; reading it: %w", ledger.Name, err, refreshErr)
+		}
+		return fmt.Errorf("writing ledger %s: %w", ledger.Name, err)
+	}
+}
+
+// refresh reads a ledger live into the index.
+func (a *Allocator) refresh(ctx context.Context, node string) error {
+	live := &v1alpha1.SliceLedger{}
+	err := a.Client.Get(ctx, client.ObjectKey{Name: node}, live)
+	if apierrors.IsNotFound(err) {
+		if known := a.index.Ledger(node); known != nil {
+			a.index.Delete(known)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading ledger %s: %w", node, err)
+	}
+	a.SetLedger(live)
+	return nil
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// reconcileLedger takes back, in one write, the slices on the node that nobody
+// will use again, and has gated pods that hold slices finished.
+//
+// A slice of a pod that is not known is left alone: it may be the watch that is
+// behind, and if the pod is gone the node says so.
+func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
+	ledger := a.index.Ledger(node)
+	if ledger == nil {
+		return nil
+	}
+	known := a.granted(ledger)
+	drop := func(uid types.UID) bool {
+		if slices.Contains(ledger.Status.Released, uid) || a.ranNever(uid) {
+			return true
+		}
+		pod := known[uid]
+		return pod != nil && home(pod) != "" && home(pod) != node
+	}
+	if err := a.release(ctx, ledger, drop); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, pod := range known {
+		if ready(pod) {
+			a.enqueue(item{pod: keyOf(pod)})
+		}
+	}
+	return nil
+}
+
+func (a *Allocator) ranNever(pod types.UID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.neverRan[pod]
+}

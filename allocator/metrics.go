@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	placements = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_placements_total",
+		Help: "Pods that were placed and ungated.",
+	})
+	waitingPods = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "vernier_allocator_waiting_pods",
+		Help: "Gated pods that fit nowhere now.",
+	})
+	decisionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "vernier_allocator_decision_duration_seconds",
+		Help:    "Time to choose a node and devices for one pod, without the writes.",
+		Buckets: prometheus.ExponentialBuckets(10e-6, 4, 10),
+	})
+	conflicts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vernier_allocator_conflicts_total",
+		Help: "Writes that lost against another writer and were decided again, by object: ledger or pod.",
+	}, []string{"object"})
+	releases = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_released_pods_total",
+		Help: "Pods whose slices were taken out of a ledger.",
+	})
+	pinRefusals = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_pin_refusals_total",
+		Help: "Placed pods that the scheduler refused to bind for longer than it was given.",
+	})
+)
+
+func init() {
+	metrics.Registry.MustRegister(placements, waitingPods, decisionSeconds, conflicts, releases, pinRefusals)
+}

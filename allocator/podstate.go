@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func keyOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// ours tells whether the pod has to do with us.
+func ours(pod *corev1.Pod) bool {
+	return pod.Annotations[v1alpha1.AnnotationShares] != "" || pod.Annotations[v1alpha1.AnnotationPlacement] != "" || gated(pod)
+}
+
+// gated tells whether our gate is among the pod's gates.
+func gated(pod *corev1.Pod) bool {
+	for _, g := range pod.Spec.SchedulingGates {
+		if g.Name == v1alpha1.Gate {
+			return true
+		}
+	}
+	return false
+}
+
+// ready tells whether it is our turn: our gate is the last one.
+func ready(pod *corev1.Pod) bool {
+	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil
+}
+
+func terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// home is the node that the pod is on or will be on; empty while that is open.
+func home(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName
+	}
+	if len(pod.Spec.SchedulingGates) > 0 || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
+		return ""
+	}
+	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+	if err != nil {
+		return ""
+	}
+	return placed.Node
+}
+
+// refused tells whether the scheduler says that a placed pod cannot be bound.
+func refused(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName != "" || home(pod) == "" || pod.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// item is something to look at: a pod, a node's ledger, or the waiting pods.
+type item struct {
+	pod  types.NamespacedName
+	node string
+	wake wakeScope
+}
+
+// wakeScope says which waiting pods something may help.
+type wakeScope int
+
+const (
+	// wakeRefused are pods for which there are devices, on nodes that the
+	// scheduler would refuse.
+	wakeRefused wakeScope = iota + 1
+	// wakeAll are those and the pods for which there are no devices.
+	wakeAll
+)
+
+type queue = workqueue.TypedRateLimitingInterface[item]
+
+const (
+	// firstRetry and lastRetry bound the wait after an error.
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 5 * time.Second
+	// refusedDelay collects the many changes of pods and nodes, each of which
+	// might turn a refusal, into one look.
+	refusedDelay = 100 * time.Millisecond
+)
+
+// errAgain asks for another look at once: the world moved, nothing is wrong.
+var errAgain = errors.New("changed meanwhile")
+
+// Lead decides until ctx ends. What happened while another replica led is in the
+// caches: everything is looked at once.
+func (a *Allocator) Lead(ctx context.Context) error {
+	q := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[item](firstRetry, lastRetry),
+		workqueue.TypedRateLimitingQueueConfig[item]{Name: "allocator", Clock: a.Clock})
+	a.begin(q)
+	stop := context.AfterFunc(ctx, q.ShutDown)
+	defer stop()
+	for a.step(ctx, q) {
+	}
+	a.end()
+	return nil
+}
+
+// begin puts everything that is known on the queue, and what happens from now on.
+func (a *Allocator) begin(q queue) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = q
+	for _, node := range a.index.Names() {
+		a.enqueue(item{node: node})
+	}
+	for _, key := range a.oldestFirst() {
+		a.enqueue(item{pod: key})
+	}
+}
+
+func (a *Allocator) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = nil
+}
+
+// oldestFirst are all pods of ours in order of creation.
+func (a *Allocator) oldestFirst() []types.NamespacedName {
+	pods := make([]*corev1.Pod, 0, len(a.pods))
+	for _, p := range a.pods {
+		pods = append(pods, p)
+	}
+	slices.SortFunc(pods, func(p, q *corev1.Pod) int {
+		if c := p.CreationTimestamp.Compare(q.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return compareKeys(keyOf(p), keyOf(q))
+	})
+	keys := make([]types.NamespacedName, len(pods))
+	for i, p := range pods {
+		keys[i] = keyOf(p)
+	}
+	return keys
+}
+
+// step looks at one item; false when the queue has ended.
+func (a *Allocator) step(ctx context.Context, q queue) bool {
+	it, ended := q.Get()
+	if ended {
+		return false
+	}
+	defer q.Done(it)
+	switch err := a.look(ctx, it); {
+	case err == nil:
+		q.Forget(it)
+	case errors.Is(err, errAgain):
+		q.Add(it)
+	default:
+		a.Log.Error(err, "will be tried again", "pod", it.pod, "node", it.node)
+		q.AddRateLimited(it)
+	}
+	return true
+}
+
+func (a *Allocator) look(ctx context.Context, it item) error {
+	switch {
+	case it.wake != 0:
+		a.wakeNow(it.wake)
+		return nil
+	case it.node != "":
+		return a.reconcileLedger(ctx, it.node)
+	default:
+		return a.reconcilePod(ctx, it.pod)
+	}
+}
+
+// enqueue is a no-op on a standby. The caller holds mu.
+func (a *Allocator) enqueue(it item) {
+	if a.queue != nil {
+		a.queue.Add(it)
+	}
+}
+
+// enqueueAfter is enqueue, later. The caller holds mu.
+func (a *Allocator) enqueueAfter(it item, delay time.Duration) {
+	if a.queue != nil {
+		a.queue.AddAfter(it, delay)
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+var errCrash = errors.New("the process is gone")
+
+// replicaInTest is an allocator that believes that it leads, whose watch is late
+// and whose calls may fail, arrive without an answer, or end the process.
+type replicaInTest struct {
+	world     *world
+	name      string
+	allocator *Allocator
+	queue     *queueInTest
+	// watch is what the API server sent and the replica has not read.
+	watch []change
+	stop  context.CancelFunc
+	dead  bool
+	// busy is true within a step: a replica has one worker.
+	busy bool
+}
+
+type change struct {
+	obj     client.Object
+	deleted bool
+}
+
+// notify sends a change to every replica's watch.
+func (w *world) notify(obj client.Object, deleted bool) {
+	for _, r := range w.replicas {
+		r.watch = append(r.watch, change{obj.DeepCopyObject().(client.Object), deleted})
+	}
+}
+
+// restart begins a new process: it lists everything and leads.
+func (r *replicaInTest) restart() {
+	if r.stop != nil {
+		r.stop()
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	r.world.t.Cleanup(stop)
+	kube := clientset.NewClientset()
+	factory := informers.NewSharedInformerFactory(kube, 0)
+	filters, err := feasible.New(ctx, kube, factory)
+	r.world.must(err)
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	r.allocator = New(Config{
+		Client: interceptor.NewClient(r.world.api.(client.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
+				return r.call(obj, func() error { return c.Get(ctx, key, obj, o...) })
+			},
+			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
+				return r.write(obj, func() error { return c.Update(ctx, obj, o...) })
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+				return r.write(obj, func() error {
+					err := c.Patch(ctx, obj, p, o...)
+					if err != nil && !apierrors.IsNotFound(err) {
+						// The API server's answer when a test operation fails.
+						err = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, obj.GetName(), nil)
+					}
+					return err
+				})
+			},
+		}),
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(),
+	})
+	r.queue = &queueInTest{}
+	r.watch, r.dead, r.busy = nil, false, false
+	r.list()
+	r.allocator.begin(r.queue)
+}
+
+// list takes in everything there is, as a new watch does.
+func (r *replicaInTest) list() {
+	r.watch = nil
+	ctx := context.Background()
+	for _, name := range r.world.nodes {
+		node := &corev1.Node{}
+		r.world.must(r.world.api.Get(ctx, client.ObjectKey{Name: name}, node))
+		r.allocator.SetNode(nil, node)
+		r.allocator.SetLedger(r.world.ledger(name))
+	}
+	pods := r.world.pods()
+	for _, known := range r.allocator.pods {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == known.UID }) {
+			r.allocator.DeletePod(known, false)
+		}
+	}
+	for i := range pods {
+		r.allocator.SetPod(&pods[i])
+	}
+}
+
+// read takes in the oldest change, and at times repeats it.
+func (r *replicaInTest) read() {
+	if len(r.watch) == 0 {
+		return
+	}
+	c := r.watch[0]
+	r.watch = r.watch[1:]
+	times := 1
+	if !r.world.calm && r.world.rand.Intn(5) == 0 {
+		times = 2
+	}
+	for range times {
+		switch obj := c.obj.(type) {
+		case *v1alpha1.SliceLedger:
+			r.allocator.SetLedger(obj)
+		case *corev1.Pod:
+			if c.deleted {
+				r.allocator.DeletePod(obj, true)
+			} else {
+				r.allocator.SetPod(obj)
+			}
+		}
+	}
+}
+
+// step has the worker look at one item, if there is one.
+func (r *replicaInTest) step() bool {
+	if r.busy || r.queue.Len() == 0 {
+		return false
+	}
+	r.busy = true
+	ok := r.allocator.step(context.Background(), r.queue)
+	r.busy = false
+	if r.dead {
+		r.restart()
+	}
+	return ok
+}
+
+// call is one request of this replica. Anything may happen before it: the other
+// replicas go on, the watch delivers, users and nodes act.
+func (r *replicaInTest) call(_ client.Object, do func() error) error {
+	w := r.world
+	if r.dead {
+		return errCrash
+	}
+	if !w.calm {
+		for range w.rand.Intn(4) {
+			w.act()
+		}
+		if w.rand.Intn(25) == 0 {
+			r.dead = true
+			return errCrash
+		}
+	}
+	return do()
+}
+
+// write is a call that changes something, and that may fail in every way.
+func (r *replicaInTest) write(obj client.Object, do func() error) error {
+	w := r.world
+	return r.call(obj, func() error {
+		if !w.calm && w.rand.Intn(15) == 0 {
+			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))
+		}
+		err := do()
+		if err == nil {
+			w.notify(obj, false)
+		}
+		w.check()
+		switch {
+		case !w.calm && w.rand.Intn(15) == 0:
+			return apierrors.NewTimeoutError("the answer was lost", 0)
+		case !w.calm && w.rand.Intn(25) == 0:
+			r.dead = true
+			return errCrash
+		}
+		return err
+	})
+}
+
+// queueInTest is a work queue without goroutines: what is due later waits until
+// flush.
+type queueInTest struct {
+	workqueue.TypedRateLimitingInterface[item]
+	due, later []item
+}
+
+func (q *queueInTest) Add(it item) {
+	if !slices.Contains(q.due, it) {
+		q.due = append(q.due, it)
+	}
+}
+
+func (q *queueInTest) AddAfter(it item, _ time.Duration) { q.AddRateLimited(it) }
+
+func (q *queueInTest) AddRateLimited(it item) {
+	if !slices.Contains(q.later, it) {
+		q.later = append(q.later, it)
+	}
+}
+
+func (q *queueInTest) Get() (item, bool) {
+	it := q.due[0]
+	q.due = q.due[1:]
+	return it, false
+}
+
+func (q *queueInTest) Len() int    { return len(q.due) }
+func (q *queueInTest) Done(item)   {}
+func (q *queueInTest) Forget(item) {}
+
+func (q *queueInTest) flush() {
+	later := q.later
+	q.later = nil
+	for _, it := range later {
+		q.Add(it)
+	}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Setup puts an allocator on the manager: caches that are warm whether it leads
+// or not, and the worker, which runs while it leads. ctx bounds both.
+func Setup(ctx context.Context, mgr manager.Manager) error {
+	kube, err := kubernetes.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return err
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(trim))
+	filters, err := feasible.New(ctx, kube, factory)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	context.AfterFunc(ctx, events.Shutdown)
+	r := &replica{
+		allocator: New(Config{
+			Client:  direct,
+			Filters: filters,
+			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "vernier-allocator"}),
+			Clock:   clock.RealClock{},
+			Log:     mgr.GetLogger().WithName("allocator"),
+		}),
+		factory: factory,
+		manager: mgr,
+		warm:    make(chan struct{}),
+	}
+	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.AddReadyzCheck("caches", r.ready))
+}
+
+// trim drops what nobody here reads and what is large.
+func trim(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+type replica struct {
+	allocator *Allocator
+	factory   informers.SharedInformerFactory
+	manager   manager.Manager
+	// warm is closed when everything that exists has been taken in.
+	warm chan struct{}
+}
+
+// standby is the part of a replica that runs without leading.
+type standby struct{ *replica }
+
+func (standby) NeedLeaderElection() bool { return false }
+
+// Start feeds the allocator until ctx ends.
+func (s standby) Start(ctx context.Context) error {
+	a := s.allocator
+	ledgers, err := s.manager.GetCache().GetInformer(ctx, &v1alpha1.SliceLedger{})
+	if err != nil {
+		return fmt.Errorf("watching ledgers: %w", err)
+	}
+	pods, nodes := s.factory.Core().V1().Pods().Informer(), s.factory.Core().V1().Nodes().Informer()
+	fromLedgers, err1 := ledgers.AddEventHandler(ledgerFeed(a))
+	fromPods, err2 := pods.AddEventHandler(podFeed(a))
+	fromNodes, err3 := nodes.AddEventHandler(nodeFeed(a))
+	if err := errors.Join(err1, err2, err3, a.Filters.OnChange(a.Changed)); err != nil {
+		return err
+	}
+	s.factory.Start(ctx.Done())
+	defer s.factory.Shutdown()
+	for kind, synced := range s.factory.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			return fmt.Errorf("the cache of %v did not fill", kind)
+		}
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced) {
+		return ctx.Err()
+	}
+	close(s.warm)
+	<-ctx.Done()
+	return nil
+}
+
+func (r *replica) lead(ctx context.Context) error {
+	select {
+	case <-r.warm:
+		return r.allocator.Lead(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (r *replica) ready(*http.Request) error {
+	select {
+	case <-r.warm:
+		return nil
+	default:
+		return errors.New("the caches are not filled yet")
+	}
+}
+
+func podFeed(a *Allocator) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { a.SetPod(obj.(*corev1.Pod)) },
+		UpdateFunc: func(was, is any) {
+			// Another UID means that the deletion between the two was not seen.
+			if old := was.(*corev1.Pod); old.UID != is.(*corev1.Pod).UID {
+				a.DeletePod(old, false)
+			}
+			a.SetPod(is.(*corev1.Pod))
+		},
+		DeleteFunc: func(obj any) {
+			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				a.DeletePod(missed.Obj.(*corev1.Pod), false)
+				return
+			}
+			a.DeletePod(obj.(*corev1.Pod), true)
+		},
+	}
+}
+
+func nodeFeed(a *Allocator) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { a.SetNode(nil, obj.(*corev1.Node)) },
+		UpdateFunc: func(was, is any) { a.SetNode(was.(*corev1.Node), is.(*corev1.Node)) },
+		DeleteFunc: func(obj any) { a.DeleteNode(lastState(obj).(*corev1.Node)) },
+	}
+}
+
+func ledgerFeed(a *Allocator) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { a.SetLedger(obj.(*v1alpha1.SliceLedger)) },
+		UpdateFunc: func(_, is any) { a.SetLedger(is.(*v1alpha1.SliceLedger)) },
+		DeleteFunc: func(obj any) { a.DeleteLedger(lastState(obj).(*v1alpha1.SliceLedger)) },
+	}
+}
+
+func lastState(obj any) any {
+	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return missed.Obj
+	}
+	return obj
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/pin"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// operation of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// ungatePatch is the one write on a pod. It applies only to the pod that was
+// decided on, with our gate as its only one and the affinity that the pin was
+// added to; it cannot be half applied.
+func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
+	document, err := placed.Encode()
+	if err != nil {
+		return nil, err
+	}
+	ops := []operation{
+		{"test", "/metadata/uid", pod.UID},
+		{"test", "/spec/schedulingGates", []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
+	}
+	if pod.Spec.Affinity != nil {
+		ops = append(ops, operation{"test", "/spec/affinity", pod.Spec.Affinity})
+	}
+	return json.Marshal(append(ops,
+		operation{"add", "/spec/affinity", pin.To(pod.Spec.Affinity, placed.Node)},
+		operation{"add", "/metadata/annotations/" + pointer(v1alpha1.AnnotationPlacement), document},
+		operation{"remove", "/spec/schedulingGates", nil},
+	))
+}
+
+// ungate writes what the node's ledger grants to the pod on the pod, and lets the
+// scheduler have it.
+func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) error {
+	ledger := a.index.Ledger(node)
+	if ledger == nil {
+		return errAgain
+	}
+	placed := book.Placement(ledger, pod.UID)
+	if placed == nil {
+		return errAgain
+	}
+	patch, err := ungatePatch(pod, placed)
+	if err != nil {
+		return err
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = a.Client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, patch), fieldOwner)
+	switch {
+	case err == nil:
+		a.setWritten(written)
+		placements.Inc()
+		a.tell(pod, corev1.EventTypeNormal, reasonPlaced, describe(placed, deviceNumbers(ledger)))
+		return nil
+	case apierrors.IsNotFound(err):
+		// Deleted. The watch says whether it ever ran, and so who releases.
+		a.lookAtLedger(node)
+		return nil
+	case apierrors.IsInvalid(err) || apierrors.IsConflict(err):
+		conflicts.WithLabelValues("pod").Inc()
+		return a.reread(ctx, pod, node, err)
+	default:
+		return fmt.Errorf("ungating pod %s: %w", keyOf(pod), err)
+	}
+}
+
+// reread finds out why the patch did not apply.
+func (a *Allocator) reread(ctx context.Context, pod *corev1.Pod, node string, cause error) error {
+	live := &corev1.Pod{}
+	err := a.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.UID != pod.UID:
+		a.lookAtLedger(node)
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
+	}
+	a.setWritten(live)
+	switch {
+	case !ready(live):
+		// Our own patch arrived before, another replica was faster, or another gate
+		// came off last: whatever does not belong to this node is released.
+		a.lookAtLedger(node)
+		return nil
+	case live.ResourceVersion != pod.ResourceVersion:
+		return errAgain
+	default:
+		return fmt.Errorf("ungating pod %s: %w", keyOf(pod), cause)
+	}
+}
+
+func (a *Allocator) lookAtLedger(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.enqueue(item{node: node})
+}
+
+func deviceNumbers(ledger *v1alpha1.SliceLedger) map[string]int32 {
+	numbers := map[string]int32{}
+	for _, d := range ledger.Status.Devices {
+		numbers[d.UUID] = d.Index
+	}
+	return numbers
+}
+
+var jsonPointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// pointer escapes a key for a JSON pointer.
+func pointer(key string) string {
+	return jsonPointer.Replace(key)
+}
