@@ -20,6 +20,14 @@
 #include <sched.h>
 #include <time.h>
 
+// Between two steps that other processes can see half done. Nothing here; the
+// test makes it a place to be interrupted and killed at.
+#ifdef VGPU_TEST_STEP
+void VGPU_TEST_STEP(void);
+#else
+#define VGPU_TEST_STEP() ((void)0)
+#endif
+
 // A slot rests for most of the time even in a process that does nothing but
 // allocate; a dead one is freed before the attempts.
 #define AUDIT_ATTEMPTS 64
@@ -36,6 +44,7 @@ static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes)
     uint64_t limit = process->limits.device[device].memory_bytes;
     uint64_t granted = 0;
     vgpu_add(&own->begun, 1);
+    VGPU_TEST_STEP();
     uint64_t seen = vgpu_load(total);
     while (bytes <= limit && (seen & VGPU_BYTES_MASK) <= limit - bytes) {
         if (vgpu_cas(total, &seen, seen + bytes)) {
@@ -43,6 +52,7 @@ static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes)
             break;
         }
     }
+    VGPU_TEST_STEP();
     vgpu_add(&own->held, VGPU_HIGH_ONE + granted);
     return granted == bytes;
 }
@@ -66,7 +76,9 @@ void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {
     if (bytes == 0 || !slot_is_ours(process))
         return;
     vgpu_add(&own->begun, 1);
+    VGPU_TEST_STEP();
     vgpu_add(&process->region.counters->header.device[device].memory, -bytes);
+    VGPU_TEST_STEP();
     vgpu_add(&own->held, VGPU_HIGH_ONE - bytes);
 }
 
@@ -91,8 +103,10 @@ static bool correct(struct vgpu_counters *counters, int device) {
             !read_at_rest(&counters->slot[i].device[device], &begun[i], &bytes))
             return false;
         sum += bytes;
+        VGPU_TEST_STEP();
     }
     uint64_t seen = vgpu_load(total);
+    VGPU_TEST_STEP();
     for (uint32_t i = 0; i < slots; i++)
         if (vgpu_load(&counters->slot[i].state) != state[i] ||
             (vgpu_slot_is_live(state[i]) &&
@@ -103,6 +117,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
     uint64_t excess = (seen & VGPU_BYTES_MASK) - sum, corrections = seen >> 48;
     if (excess == 0 || excess > VGPU_BYTES_MASK)
         return true;
+    VGPU_TEST_STEP();
     while (seen >> 48 == corrections && !vgpu_cas(total, &seen, seen + VGPU_HIGH_ONE - excess))
         ;
     return true;
