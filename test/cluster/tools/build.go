@@ -158,3 +158,27 @@ func lock(ctx context.Context, progress io.Writer, path, name string) (func(), e
 		}
 	}
 }
+
+// Missing says which of the tools the cache lacks, so that Ensure would build
+// them.
+func Missing(wanted ...Tool) ([]Tool, error) {
+	src, err := SourceDir()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	var missing []Tool
+	for _, t := range wanted {
+		folder, err := t.folder(src)
+		if err != nil {
+			return nil, err
+		}
+		if !exists(filepath.Join(cache, "tools", folder)) {
+			missing = append(missing, t)
+		}
+	}
+	return missing, nil
+}

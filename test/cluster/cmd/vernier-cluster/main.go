@@ -12,8 +12,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"vernier.dev/vernier/test/cluster/tools"
 )
 
 func main() {
@@ -21,33 +19,13 @@ func main() {
 	defer stop()
 	root := &cobra.Command{
 		Use:           "vernier-cluster",
-		Short:         "A real Kubernetes cluster of one or two nodes on this machine",
+		Short:         "A real Kubernetes cluster of one or more nodes on this machine",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(assets())
+	root.AddCommand(preflight(), assets(), up(), down(), status(), logs(), kubeconfig(), env(), enter())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "vernier-cluster:", err)
 		os.Exit(1)
-	}
-}
-
-func assets() *cobra.Command {
-	return &cobra.Command{
-		Use:   "assets",
-		Short: "Print the folder of etcd, kube-apiserver and kubectl, for KUBEBUILDER_ASSETS; build what is missing",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := tools.Assets(cmd.Context(), os.Stderr)
-			if err != nil {
-				return err
-			}
-			// All of them: the build cache is warm now, and a later `up` starts at once.
-			if _, err := tools.Ensure(cmd.Context(), os.Stderr, tools.All...); err != nil {
-				return err
-			}
-			fmt.Println(dir)
-			return nil
-		},
 	}
 }

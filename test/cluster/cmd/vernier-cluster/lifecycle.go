@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/cluster/tools"
+)
+
+func preflight() *cobra.Command {
+	var cfg cluster.Config
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "Say what this machine lacks for a cluster, each with its remedy; fail if anything",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if problems := cluster.Preflight(cfg); len(problems) > 0 {
+				return problems
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&cfg.Dir, "dir", cluster.DefaultDir, "the folder that the cluster would use")
+	return cmd
+}
+
+func assets() *cobra.Command {
+	return &cobra.Command{
+		Use:   "assets",
+		Short: "Build what the cache lacks and print the folder for KUBEBUILDER_ASSETS",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := cluster.EnvtestAssets(cmd.Context(), os.Stderr)
+			if err != nil {
+				return err
+			}
+			// The rest too, so that a later `up` starts at once.
+			if _, err := tools.Ensure(cmd.Context(), os.Stderr, tools.All...); err != nil {
+				return err
+			}
+			fmt.Println(dir)
+			return nil
+		},
+	}
+}
+
+func up() *cobra.Command {
+	cfg := cluster.Config{Progress: os.Stderr}
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a cluster and leave it up",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, n := range names {
+				cfg.Nodes = append(cfg.Nodes, cluster.NodeConfig{Name: n})
+			}
+			c, err := cluster.Up(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if err := c.Keep(); err != nil {
+				return err
+			}
+			fmt.Printf("export KUBECONFIG=%s\n", c.Kubeconfig())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&cfg.Dir, "dir", cluster.DefaultDir, "the folder for all that the cluster writes")
+	cmd.Flags().StringVar(&cfg.LogDir, "log-dir", "", "a folder for the logs that `down` leaves (default: below --dir, removed with it)")
+	cmd.Flags().StringSliceVar(&names, "node", []string{"gpu-1"}, "the name of a node; again for more")
+	return cmd
+}
+
+func down() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Stop the cluster, or remove what a killed one left",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cluster.Remove(cmd.Context()) },
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/cluster/machine"
+)
+
+const (
+	controlPlane = "control-plane"
+	bridge       = "vernier0"
+)
+
+// Place is a network namespace with an address that every other place reaches:
+// the control plane, a node, or what AddPlace made. A process that does nothing
+// keeps it; it is gone with that process, so nothing of it can be left behind.
+type Place struct {
+	Name string `json:"name"`
+	IP   string `json:"ip"`
+	// Holder is the process that keeps the namespaces.
+	Holder machine.Process `json:"holder"`
+}
+
+// NetNS is the path of the network namespace, for nsenter --net=PATH.
+func (p *Place) NetNS() string { return fmt.Sprintf("/proc/%d/ns/net", p.Holder.PID) }
+
+func (p *Place) mountNS() string { return fmt.Sprintf("/proc/%d/ns/mnt", p.Holder.PID) }
+
+// Argv is the command that runs argv in the network namespace. The program
+// replaces it: the process stays the one that was started.
+func (p *Place) Argv(argv ...string) []string {
+	return append([]string{"nsenter", "--net=" + p.NetNS(), "--"}, argv...)
+}
+
+// Dial connects from inside the network namespace to an IP address and port.
+func (p *Place) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		// This thread is in another namespace from here on and ends with the
+		// goroutine, because it is never unlocked. A socket belongs to the namespace
+		// in which it was made, so the connection may be used anywhere.
+		runtime.LockOSThread()
+		f, err := os.Open(p.NetNS())
+		if err == nil {
+			defer f.Close()
+			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+		}
+		if err != nil {
+			done <- result{err: fmt.Errorf("entering the network of %s: %w", p.Name, err)}
+			return
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		done <- result{conn, err}
+	}()
+	r := <-done
+	return r.conn, r.err
+}
+
+// hold starts the process that keeps a new network namespace and a new mount
+// namespace, after script has run in them.
+func (c *Cluster) hold(name, script string) (machine.Process, error) {
+	// Pods' packets pass through every node and the control plane.
+	const forwarding = "echo 1 >/proc/sys/net/ipv4/ip_forward\n"
+	cmd := exec.Command("/bin/sh", "-ec", forwarding+script+"\necho ready\nexec \"$0\" \"$@\"", c.tools.pause, prefix+name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		// Go makes every mount private first: none of ours reaches the machine.
+		Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Setsid:       true, UseCgroupFD: true, CgroupFD: int(c.group.Fd()),
+	}
+	var problems strings.Builder
+	cmd.Stderr = &problems
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return machine.Process{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return machine.Process{}, fmt.Errorf("new namespaces for %s: %w", name, err)
+	}
+	id, idErr := machine.Lookup(cmd.Process.Pid)
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	go cmd.Wait() // reaps it; the output ends with the shell
+	if line != "ready\n" || idErr != nil {
+		return machine.Process{}, fmt.Errorf("new namespaces for %s: %s", name, strings.TrimSpace(problems.String()))
+	}
+	return id, nil
+}
+
+// addPlace makes a place and links it to the bridge.
+func (c *Cluster) addPlace(name, ip, script string) (*Place, error) {
+	holder, err := c.hold(name, script)
+	if err != nil {
+		return nil, err
+	}
+	p := &Place{Name: name, IP: ip, Holder: holder}
+	c.mu.Lock()
+	index := len(c.state.Places)
+	c.state.Places = append(c.state.Places, p)
+	err = c.state.save()
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if name == controlPlane {
+		return p, ip4(p, "link set lo up", "link add "+bridge+" type bridge", "addr add "+controlPlaneIP+"/24 dev "+bridge,
+			"addr add "+serviceIP+"/32 dev lo", "link set "+bridge+" up")
+	}
+	veth := fmt.Sprintf("vernier%d", index)
+	if err := ip4(c.ControlPlane, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", veth, holder.PID),
+		"link set "+veth+" master "+bridge+" up"); err != nil {
+		return nil, err
+	}
+	return p, ip4(p, "link set lo up", "addr add "+ip+"/24 dev eth0", "link set eth0 up", "route add default via "+controlPlaneIP)
+}
+
+// AddPlace makes a place besides the nodes, for processes that would have a pod's
+// network in production, such as the replicas of a webhook.
+func (c *Cluster) AddPlace(name string) (*Place, error) {
+	c.mu.Lock()
+	index := len(c.state.Places)
+	c.mu.Unlock()
+	p, err := c.addPlace(name, placeIP(index), "")
+	if err != nil {
+		return nil, fmt.Errorf("place %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// ip4 runs commands of ip(8) inside a place, all by one process.
+func ip4(p *Place, commands ...string) error {
+	argv := p.Argv("ip", "-batch", "-")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("network of %s: %w: %s", p.Name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
