@@ -37,9 +37,13 @@ type NodeConfig struct {
 	// Mounts are put into every container of the node, the pods' sandboxes
 	// included: this is how what plays the node's kernel driver gets everywhere.
 	Mounts []Mount
+	// Prepare, if set, is called once the node's folder is there and before
+	// anything of the node starts; what it puts there goes with the cluster.
+	Prepare func(dir string) error `json:"-"`
 }
 
-// Mount binds a file or folder of the machine into containers.
+// Mount binds a file or folder of the machine into containers. A relative source
+// lies in the node's folder.
 type Mount struct {
 	Source      string
 	Destination string
@@ -106,8 +110,11 @@ func (c *Config) validate() error {
 			return fmt.Errorf("Dir %q and node name %q together are longer than %d characters, too long for the sockets below: choose a shorter Dir", c.Dir, n.Name, maxShimPath)
 		}
 		for _, m := range n.Mounts {
-			if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Destination) {
-				return fmt.Errorf("node %s: mount %q at %q: both must be absolute paths", n.Name, m.Source, m.Destination)
+			if !filepath.IsAbs(m.Destination) {
+				return fmt.Errorf("node %s: mount at %q: must be an absolute path", n.Name, m.Destination)
+			}
+			if !filepath.IsAbs(m.Source) {
+				continue // Prepare makes it
 			}
 			if _, err := os.Stat(m.Source); err != nil {
 				return fmt.Errorf("node %s: mount at %s: %w: create it before the cluster starts", n.Name, m.Destination, err)

@@ -71,7 +71,13 @@ func (n *Node) writeBaseSpec(file string) error {
 	if err != nil {
 		return fmt.Errorf("containerd's default spec: %w", err)
 	}
-	spec, err := withMounts(out, n.config.Mounts)
+	mounts := slices.Clone(n.config.Mounts)
+	for i, m := range mounts {
+		if !filepath.IsAbs(m.Source) {
+			mounts[i].Source = filepath.Join(n.Dir(), m.Source)
+		}
+	}
+	spec, err := withMounts(out, mounts)
 	if err != nil {
 		return fmt.Errorf("containerd's default spec: %w", err)
 	}

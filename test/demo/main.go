@@ -66,11 +66,7 @@ func run(ctx context.Context) (err error) {
 }
 
 func handOver(sys *system.System) error {
-	path, err := sys.HostKubeconfig()
-	if err != nil {
-		return err
-	}
-	if err := sys.Detach(); err != nil {
+	if err := sys.Cluster.Keep(); err != nil {
 		return err
 	}
 	say("the cluster stays up")
@@ -81,7 +77,7 @@ func handOver(sys *system.System) error {
   kubectl get pods -n %s
 
   bin/vernier-cluster down     ends it
-`, path, sys.Bin(), namespace)
+`, sys.Cluster.Kubeconfig(), sys.Path(), namespace)
 	return nil
 }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package system
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"syscall"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/cluster"
+)
+
+// Process is one part of Vernier, as one replica, where it runs.
+type Process struct {
+	*cluster.Process
+	Place *cluster.Place
+}
+
+// Kill ends it as a power cut would, and returns when it is gone.
+func (p *Process) Kill() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return p.Process.Kill(ctx)
+}
+
+// Freeze stops it without ending it: its sockets stay open and nobody reads them.
+func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+
+// Thaw lets it go on.
+func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
+
+// EnsureRunning starts it unless it runs, and lets it go on if it was frozen.
+func (p *Process) EnsureRunning() error {
+	if p.Running() {
+		return p.Thaw()
+	}
+	return p.Start()
+}
+
+// Parts are all processes of Vernier.
+func (s *System) Parts() []*Process {
+	parts := append([]*Process{}, s.Webhooks...)
+	parts = append(parts, s.Allocators...)
+	for _, n := range s.Nodes {
+		parts = append(parts, n.Agent)
+	}
+	return parts
+}
+
+// Node finds a node by its name.
+func (s *System) Node(name string) *Node {
+	for _, n := range s.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("no node " + name)
+}
+
+const webhookPort = 9443
+
+// startParts starts every part with the rights of its own service account.
+func (s *System) startParts(ctx context.Context, nodes []NodeOptions) error {
+	var places []*cluster.Place
+	for i := range 2 {
+		p, err := s.startReplica(ctx, fmt.Sprintf("webhook-%d", i), "vernier-webhook", v1alpha1.WebhookServiceAccount,
+			fmt.Sprintf("--port=%d", webhookPort))
+		if err != nil {
+			return err
+		}
+		s.Webhooks = append(s.Webhooks, p)
+		places = append(places, p.Place)
+	}
+	service, err := s.Kube.CoreV1().Services(v1alpha1.SystemNamespace).Get(ctx, v1alpha1.WebhookServiceAccount, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	err = s.Cluster.PublishEndpoints(ctx, service.Namespace, service.Name, service.Spec.Ports[0].Name, webhookPort, places...)
+	if err != nil {
+		return err
+	}
+	for i := range 2 {
+		p, err := s.startReplica(ctx, fmt.Sprintf("allocator-%d", i), "vernier-allocator", v1alpha1.AllocatorServiceAccount)
+		if err != nil {
+			return err
+		}
+		s.Allocators = append(s.Allocators, p)
+	}
+	for i, n := range s.Cluster.Nodes {
+		node := &Node{Node: n, GPU: s.gpus[i]}
+		if err := s.startAgent(ctx, node); err != nil {
+			return err
+		}
+		s.Nodes = append(s.Nodes, node)
+	}
+	return nil
+}
+
+// startReplica runs a program in a place of its own, as a pod would be.
+func (s *System) startReplica(ctx context.Context, name, program, account string, args ...string) (*Process, error) {
+	place, err := s.Cluster.AddPlace(name)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, account)
+	if err != nil {
+		return nil, err
+	}
+	argv := append([]string{filepath.Join(s.bin, program), "--kubeconfig=" + kubeconfig}, args...)
+	p, err := s.Cluster.StartProcess(cluster.Command{
+		Name: name, Place: name, Argv: argv, Env: []string{"POD_NAME=" + name, "POD_NAMESPACE=" + v1alpha1.SystemNamespace},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Process{p, place}, nil
+}
+
+func (s *System) startAgent(ctx context.Context, n *Node) error {
+	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, v1alpha1.NodeServiceAccount)
+	if err != nil {
+		return err
+	}
+	p, err := s.Cluster.StartProcess(cluster.Command{
+		Name: "agent-" + n.Name, Place: n.Name,
+		Argv: []string{
+			filepath.Join(s.bin, "vernier-node"),
+			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,
+			"--nri-socket=" + n.NRISocket(), "--cdi-dir=" + n.CDIDir(),
+			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
+			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
+			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
+			"--nvidia-cdi-hook=" + filepath.Join(s.bin, "nvidia-cdi-hook"),
+		},
+		Env: n.GPU.Env(),
+	})
+	if err != nil {
+		return err
+	}
+	n.Agent = &Process{p, n.Place}
+	return nil
+}

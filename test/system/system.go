@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package system owns a real cluster with Vernier installed as a user would
+// install it: the manifests of deploy/, two webhooks, two allocators, a node agent
+// on every node, each with its own service account and no more rights than that
+// has. GPUs are simulated (test/simgpu); nothing else is.
+//
+// It never reaches into a part: what a test does to one, a user, a kernel or a
+// power cut could do as well.
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/simgpu"
+)
+
+// patience bounds every wait of this package.
+const patience = 90 * time.Second
+
+// Options say what to bring up.
+type Options struct {
+	Nodes []NodeOptions
+	// LogDir keeps the logs of all processes after Down; empty lets them go.
+	LogDir string
+	// Progress gets a line for every step.
+	Progress io.Writer
+}
+
+// NodeOptions is one node and its GPUs.
+type NodeOptions struct {
+	Name string
+	GPUs []simgpu.Model
+	// Driver is the driver's version; empty is the newest.
+	Driver string
+}
+
+// System is the cluster with Vernier on it.
+type System struct {
+	Cluster *cluster.Cluster
+	// Kube and Client may do everything.
+	Kube   kubernetes.Interface
+	Client client.Client
+
+	Nodes      []*Node
+	Webhooks   []*Process
+	Allocators []*Process
+
+	progress io.Writer
+	bin      string
+	gpus     []*GPUs
+}
+
+// Up brings it up and returns when a pod that asks for a share would be served.
+// After an error the caller must still call Down on a System that is not nil.
+func Up(ctx context.Context, o Options) (*System, error) {
+	root, err := manifests.Root()
+	if err != nil {
+		return nil, err
+	}
+	s := &System{progress: o.Progress, bin: filepath.Join(root, "bin")}
+	if s.progress == nil {
+		s.progress = io.Discard
+	}
+	return s, s.up(ctx, o)
+}
+
+func (s *System) up(ctx context.Context, o Options) error {
+	var err error
+	s.Cluster, err = cluster.Up(ctx, cluster.Config{Nodes: s.simulate(o.Nodes), LogDir: o.LogDir, Progress: s.progress})
+	if err != nil {
+		return err
+	}
+	s.Kube = s.Cluster.Client
+	if err := s.connect(); err != nil {
+		return err
+	}
+	if err := s.images(ctx); err != nil {
+		return err
+	}
+	s.step("installing Vernier: CRD, RBAC, admission, two webhooks, two allocators, the node agents")
+	if err := s.install(ctx); err != nil {
+		return err
+	}
+	if err := s.startParts(ctx, o.Nodes); err != nil {
+		return err
+	}
+	return s.awaitServing(ctx)
+}
+
+func (s *System) connect() error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	var err error
+	s.Client, err = client.New(s.Cluster.REST, client.Options{Scheme: scheme})
+	return err
+}
+
+// Down stops everything and puts back what was changed.
+func (s *System) Down() error {
+	if s.Cluster == nil {
+		return nil
+	}
+	return s.Cluster.Down()
+}
+
+// Logs is what a container has written so far.
+func (s *System) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
+	return s.Cluster.Logs(ctx, namespace, pod, container)
+}
+
+func (s *System) step(format string, a ...any) { fmt.Fprintf(s.progress, "  "+format+"\n", a...) }
