@@ -83,7 +83,7 @@ func ParseAllowList(s string) (AllowList, error) {
 		case len(words(name)) == 0:
 			return AllowList{}, fmt.Errorf("%q has an empty item: write names separated by commas", s)
 		case strings.HasPrefix(name, "!"):
-			return AllowList{}, fmt.Errorf("%q negates an item twice: write one !", s)
+			return AllowList{}, fmt.Errorf("%q negates an item twice: one ! is enough", s)
 		case negated:
 			l.not = append(l.not, name)
 		default:

@@ -53,6 +53,23 @@ func TestCapacityIsTheLedgers(t *testing.T) {
 	}
 }
 
+// A device that the node does not see is shown while there are grants on it, so
+// that they don't vanish from the sums, and not after.
+func TestMissingDevice(t *testing.T) {
+	ledger := v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: "GPU-used", Core: 100, Mem: 1000, Slices: []v1alpha1.Slice{{Pod: "a", Owner: "ns/a", Ctr: "main", Core: 10, Mem: 10}}},
+		{UUID: "GPU-unused", Core: 100, Mem: 1000},
+	}}}
+	d := Devices([]v1alpha1.SliceLedger{ledger})
+	if len(d) != 1 || d[0].UUID != "GPU-used" || d[0].Health != HealthMissing || d[0].Index != nil {
+		t.Errorf("devices: %+v", d)
+	}
+	n := Nodes([]v1alpha1.SliceLedger{ledger})[0]
+	if n.GPUs != 0 || n.Core != (Core{10, 0}) || n.Mem != (Memory{10, 0}) {
+		t.Errorf("node: %+v", n)
+	}
+}
+
 // An event's time is in whichever field its author used.
 func TestLastEvents(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }

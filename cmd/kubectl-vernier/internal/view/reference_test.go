@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestReference: docs/reference/kubectl-vernier.md names exactly the fields that
+// are printed, and marks those that may be absent.
+func TestReference(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference", "kubectl-vernier.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, item := range map[string]any{
+		KindNodes: Node{}, KindDevices: Device{}, KindSlices: Slice{}, KindWaiting: WaitingPod{},
+	} {
+		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
+		row, _, _ = strings.Cut(row, " |\n")
+		want := fields(reflect.TypeOf(item), "", false)
+		if got := strings.Split(row, ", "); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ndocumented %v\nprinted    %v", kind, got, want)
+		}
+	}
+	if !strings.Contains(string(text), "`"+APIVersion+"`") {
+		t.Errorf("%s is not documented", APIVersion)
+	}
+}
+
+// fields are the JSON paths of a type, as the reference writes them.
+func fields(t reflect.Type, path string, absent bool) []string {
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return fields(t.Elem(), path, absent)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+		return fields(t.Elem(), path+"[]", absent)
+	case t.Kind() != reflect.Struct || t.ConvertibleTo(reflect.TypeFor[struct{ time.Time }]()):
+		if absent {
+			return []string{"`" + path + "`\\*"}
+		}
+		return []string{"`" + path + "`"}
+	}
+	var all []string
+	for i := range t.NumField() {
+		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if path != "" {
+			name = path + "." + name
+		}
+		all = append(all, fields(t.Field(i).Type, name, absent || options == "omitempty")...)
+	}
+	return all
+}
