@@ -98,7 +98,10 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 	manager, err := component("kube-controller-manager",
 		"--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
 		"--cluster-signing-cert-file="+pki("ca.crt"), "--cluster-signing-key-file="+pki("ca.key"),
-		"--use-service-account-credentials=true")
+		"--use-service-account-credentials=true",
+		// It asks for a token per controller before it starts any; at its default
+		// rate that is four seconds.
+		"--kube-api-qps=500", "--kube-api-burst=500")
 	if err != nil {
 		return err
 	}
