@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package webhook_test
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+const shares = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":30,"memPercent":30}}}`
+
+// admitted is a pod as the webhook leaves it.
+func admitted(namespace string) *corev1.Pod {
+	pod := asking(namespace)
+	pod.Annotations = map[string]string{api.AnnotationShares: shares, api.AnnotationMode: "limiter",
+		api.AnnotationRequiredPlugins: api.RequiredPluginsValue}
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}}
+	return pod
+}
+
+// The policies need no server of ours: none runs here, and the webhook's
+// configuration is not installed.
+func TestPolicy(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "admission/policy.yaml"}})
+	admin := apiserver.Client(t, cfg)
+	allocator := apiserver.Client(t, apiserver.As(cfg,
+		"system:serviceaccount:"+api.SystemNamespace+":"+api.AllocatorServiceAccount, "system:masters"))
+	namespaces(t, admin)
+	t.Run("create", func(t *testing.T) { testPolicyCreate(t, admin) })
+	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
+	t.Run("subresources", func(t *testing.T) { testPolicySubresources(t, admin) })
+}
+
+func testPolicyCreate(t *testing.T, c client.Client) {
+	privileged := true
+	with := func(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod { change(pod); return pod }
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want string // a part of the refusal; empty where it is to pass
+	}{
+		"as the webhook leaves it": {admitted(enabled), ""},
+		// Invariant 5.
+		"asks for nothing": {with(plain(enabled), func(p *corev1.Pod) {
+			p.Spec.HostPID, p.Spec.Containers[0].SecurityContext = true, &corev1.SecurityContext{Privileged: &privileged}
+		}), ""},
+		"asks for nothing elsewhere":  {plain(other), ""},
+		"wishes without a request":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationMode: "mps"} }), ""},
+		"placement":                   {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationPlacement] = "{}" }), "only Vernier's allocator writes it: remove it"},
+		"placement, nothing else":     {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationPlacement: "{}"} }), "only Vernier's allocator writes it: remove it"},
+		"namespace not enabled":       {asking(other), `run "kubectl label namespace other vernier.dev/inject=enabled"`},
+		"namespace disabled":          {asking(disabled), `run "kubectl label namespace disabled vernier.dev/inject=enabled"`},
+		"forged, not enabled":         {admitted(other), "is not enabled for Vernier"},
+		"shares only, not enabled":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationShares: shares} }), "is not enabled for Vernier"},
+		"init container, not enabled": {with(plain(other), func(p *corev1.Pod) { p.Spec.InitContainers = asking(other).Spec.Containers }), "is not enabled for Vernier"},
+		"webhook has not been":        {asking(enabled), "webhook has not seen it: check that MutatingWebhookConfiguration vernier-webhook"},
+		"no gate":                     {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }), "webhook has not seen it"},
+		"no shares":                   {with(admitted(enabled), func(p *corev1.Pod) { delete(p.Annotations, api.AnnotationShares) }), "webhook has not seen it"},
+		"shares without a request":    {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers = plain(enabled).Spec.Containers }), "no container asks for a vernier.dev resource: remove"},
+		"a gate without a request":    {with(plain(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}} }), "no container asks for a vernier.dev resource: remove"},
+		"plugin not required":         {with(admitted(enabled), func(p *corev1.Pod) { delete(p.Annotations, api.AnnotationRequiredPlugins) }), `must name the plugin "vernier"`},
+		"another plugin required":     {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"]` }), `must name the plugin "vernier"`},
+		"privileged beside a share": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &privileged}
+		}), "is privileged or adds a capability"},
+		"a capability beside a share":  {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("CAP_SYS_ADMIN") }), "is privileged or adds a capability"},
+		"a capability without a share": {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("SYS_ADMIN") }), ""},
+		"a harmless capability":        {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("IPC_LOCK") }), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expect(t, c.Create(t.Context(), tt.pod, client.DryRunAll), tt.want)
+		})
+	}
+}
+
+func capability(name corev1.Capability) *corev1.SecurityContext {
+	return &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{name}}}
+}
+
+func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
+	ours, others := admitted(enabled), plain(other)
+	others.Annotations = map[string]string{api.AnnotationPolicy: "pack"}
+	placed := admitted(enabled)
+	for _, pod := range []*corev1.Pod{ours, others, placed} {
+		if err := admin.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As the allocator does it: one patch.
+	expect(t, patch(t, allocator, placed, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}},"spec":{"schedulingGates":null}}`), "")
+
+	for name, tt := range map[string]struct {
+		as   client.Client
+		pod  *corev1.Pod
+		set  string // a merge patch
+		want string
+	}{
+		"shares changed":              {admin, ours, `{"metadata":{"annotations":{"vernier.dev/shares":"{}"}}}`, "annotations[vernier.dev/shares]: cannot change"},
+		"shares removed":              {admin, ours, `{"metadata":{"annotations":{"vernier.dev/shares":null}}}`, "annotations[vernier.dev/shares]: cannot change"},
+		"shares added":                {admin, others, `{"metadata":{"annotations":{"vernier.dev/shares":"{}"}}}`, "annotations[vernier.dev/shares]: cannot change"},
+		"shares, by the allocator":    {allocator, ours, `{"metadata":{"annotations":{"vernier.dev/shares":"{}"}}}`, "annotations[vernier.dev/shares]: cannot change"},
+		"placement added":             {admin, ours, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}}}`, "annotations[vernier.dev/placement]: only Vernier's allocator"},
+		"placement changed":           {admin, placed, `{"metadata":{"annotations":{"vernier.dev/placement":"x"}}}`, "annotations[vernier.dev/placement]: only Vernier's allocator"},
+		"placement removed":           {admin, placed, `{"metadata":{"annotations":{"vernier.dev/placement":null}}}`, "annotations[vernier.dev/placement]: only Vernier's allocator"},
+		"gate removed":                {admin, ours, `{"spec":{"schedulingGates":null}}`, "schedulingGates[vernier.dev/placement]: only Vernier's allocator"},
+		"mode changed":                {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":"exclusive"}}}`, "read at creation only"},
+		"mode removed":                {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":null}}}`, "read at creation only"},
+		"policy added":                {admin, ours, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, "read at creation only"},
+		"policy changed, no share":    {admin, others, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, "read at creation only"},
+		"required plugins changed":    {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":"[]"}}}`, "name NRI plugins or CDI devices"},
+		"required plugins removed":    {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":null}}}`, "name NRI plugins or CDI devices"},
+		"a stronger form added":       {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/container.train":"[]"}}}`, "name NRI plugins or CDI devices"},
+		"devices added":               {admin, ours, `{"metadata":{"annotations":{"nvidia.cdi.k8s.io":"nvidia.com/gpu=all"}}}`, "name NRI plugins or CDI devices"},
+		"devices added, other form":   {admin, placed, `{"metadata":{"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=all"}}}`, "name NRI plugins or CDI devices"},
+		"tolerance added":             {admin, ours, `{"metadata":{"annotations":{"tolerate-missing-plugins.noderesource.dev/pod":"true"}}}`, "name NRI plugins or CDI devices"},
+		"required plugins, no share":  {admin, others, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":"[\"x\"]"}}}`, ""},
+		"labels and other annotation": {admin, ours, `{"metadata":{"labels":{"a":"b"},"annotations":{"example.com/a":"b"}}}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) { expect(t, patch(t, tt.as, tt.pod, tt.set, client.DryRunAll), tt.want) })
+	}
+}
+
+func testPolicySubresources(t *testing.T, c client.Client) {
+	ours, others := admitted(enabled), plain(enabled)
+	for _, pod := range []*corev1.Pod{ours, others} {
+		if err := c.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sub := func(name string, pod *corev1.Pod, set any) error {
+		text, err := json.Marshal(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.SubResource(name).Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, text))
+	}
+	type object = map[string]any
+	note := func(key, value string) object { return object{"metadata": object{"annotations": object{key: value}}} }
+	debug := func(security object) object {
+		return object{"spec": object{"ephemeralContainers": []object{{"name": "debug", "image": "none", "securityContext": security}}}}
+	}
+	expect(t, sub("status", ours, note(api.AnnotationPlacement, "{}")), "only Vernier's allocator writes it")
+	expect(t, sub("status", ours, note(api.AnnotationShares, "{}")), "cannot change")
+	expect(t, sub("status", ours, object{"status": object{"reason": "x"}}), "")
+	expect(t, sub("ephemeralcontainers", ours, debug(object{"privileged": true})), "is privileged or adds a capability")
+	expect(t, sub("ephemeralcontainers", ours, debug(object{"capabilities": object{"add": []string{"SYS_PTRACE"}}})), "is privileged or adds a capability")
+	expect(t, sub("ephemeralcontainers", others, debug(object{"privileged": true})), "")
+	expect(t, sub("ephemeralcontainers", ours, debug(object{})), "")
+
+	bind := func(annotations map[string]string) error {
+		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Annotations: maps.Clone(annotations)},
+			Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+		return c.SubResource("binding").Create(context.Background(), others.DeepCopy(), binding)
+	}
+	for _, key := range []string{api.AnnotationPlacement, api.AnnotationRequiredPlugins, api.AnnotationNVIDIACDIPrefix} {
+		expect(t, bind(map[string]string{key: "{}"}), "a binding must not carry annotations of Vernier")
+	}
+	expect(t, bind(map[string]string{"example.com/a": "b"}), "")
+}
+
+func patch(t *testing.T, c client.Client, pod *corev1.Pod, merge string, o ...client.PatchOption) error {
+	t.Helper()
+	return c.Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(merge)), o...)
+}
+
+// expect is success where want is empty, else a refusal that says it.
+func expect(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case want != "" && err == nil:
+		t.Errorf("let through, want it refused with %q", want)
+	case want != "" && !strings.Contains(err.Error(), want):
+		t.Errorf("refused with %q, want %q", err, want)
+	}
+}
