@@ -5,6 +5,7 @@
 // Invariant: the entries of a dying context are marked before the driver is
 // called, since the driver may give its handle to the next context at once.
 
+#include "compute.h"
 #include "memory.h"
 
 static bool give_to(void *owner, struct vgpu_entry *entry) {
@@ -12,8 +13,11 @@ static bool give_to(void *owner, struct vgpu_entry *entry) {
     return true;
 }
 
-static bool uncharge(void *process, struct vgpu_entry *entry) {
-    vgpu_uncharge_value(process, entry->value);
+static bool drop(void *process, struct vgpu_entry *entry) {
+    if (vgpu_class_of(entry->key) == VGPU_STREAM)
+        vgpu_drop_track(entry->value);
+    else
+        vgpu_uncharge_value(process, entry->value);
     return false;
 }
 
@@ -33,7 +37,7 @@ static void die_end(struct dying *dying, bool dead) {
     if (dying->ctx == NULL)
         return;
     if (dead)
-        vgpu_table_visit(&dying->process->memory, dying, uncharge, dying->process);
+        vgpu_table_visit(&dying->process->memory, dying, drop, dying->process);
     else
         vgpu_table_visit(&dying->process->memory, dying, give_to, dying->ctx);
     vgpu_forget_contexts();

@@ -79,6 +79,47 @@ cu_result cuDevicePrimaryCtxRelease_v2(cu_device device);
 cu_result cuDevicePrimaryCtxReset(cu_device device);
 cu_result cuDevicePrimaryCtxReset_v2(cu_device device);
 
+cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                         unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params,
+                         void **extra);
+cu_result cuLaunchKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
+                              void **params, void **extra);
+cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function f, void **params,
+                           void **extra);
+cu_result cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function f, void **params,
+                                void **extra);
+cu_result cuLaunchCooperativeKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz,
+                                    unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                    cu_stream stream, void **params);
+cu_result cuLaunchCooperativeKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz,
+                                         unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                         cu_stream stream, void **params);
+cu_result cuGraphLaunch(cu_exec exec, cu_stream stream);
+cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream);
+cu_result cuLaunch(cu_function f);
+cu_result cuLaunchGrid(cu_function f, int width, int height);
+cu_result cuLaunchGridAsync(cu_function f, int width, int height, cu_stream stream);
+
+cu_result cuStreamBeginCapture(cu_stream stream);
+cu_result cuStreamBeginCapture_ptsz(cu_stream stream);
+cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode);
+cu_result cuStreamBeginCapture_v2_ptsz(cu_stream stream, int mode);
+cu_result cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_node *nodes,
+                                      const void *edges, size_t count, int mode);
+cu_result cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_node *nodes,
+                                           const void *edges, size_t count, int mode);
+cu_result cuStreamDestroy(cu_stream stream);
+cu_result cuStreamDestroy_v2(cu_stream stream);
+cu_result cuThreadExchangeStreamCaptureMode(int *mode);
+
+cu_result cuEventCreate(cu_event *event, unsigned flags);
+cu_result cuEventRecord(cu_event event, cu_stream stream);
+cu_result cuEventRecord_ptsz(cu_event event, cu_stream stream);
+cu_result cuEventQuery(cu_event event);
+cu_result cuEventDestroy_v2(cu_event event);
+cu_result cuEventSynchronize(cu_event event);
+cu_result cuEventElapsedTime(float *ms, cu_event start, cu_event end);
 cu_result cuStreamGetCtx(cu_stream stream, cu_ctx *ctx);
 cu_result cuCtxSynchronize(void);
 cu_result cuStreamSynchronize(cu_stream stream);

@@ -48,11 +48,20 @@ void vgpu_release_begin(struct vgpu_release *release, uint64_t key);
 void vgpu_release_end(struct vgpu_release *release, cu_result result);
 
 // Keys of the table: device pointers as they are, other handles by class.
-enum vgpu_class { VGPU_POINTER, VGPU_ARRAY, VGPU_MIPMAP, VGPU_HANDLE, VGPU_MAPPING };
+enum vgpu_class {
+    VGPU_POINTER,
+    VGPU_ARRAY,
+    VGPU_MIPMAP,
+    VGPU_HANDLE,
+    VGPU_MAPPING,
+    VGPU_STREAM, // see compute.c
+};
 
 static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
     return id == 0 ? 0 : id ^ (uint64_t)class << 60;
 }
+
+static inline enum vgpu_class vgpu_class_of(uint64_t key) { return (enum vgpu_class)(key >> 60); }
 
 // Bytes and device of an entry, in its value. What lies in a pool is charged
 // with the pool, not by itself.

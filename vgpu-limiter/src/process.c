@@ -112,6 +112,8 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
         if (*why == CU_OK) {
             const char *wrong = vgpu_region_join(VGPU_COUNTERS_PATH, process->limits.device_count,
                                                  &process->region);
+            for (uint32_t d = 0; d < process->limits.device_count; d++)
+                process->has_quota |= vgpu_quota(process, (int)d) != 0;
             if (wrong == NULL)
                 atomic_store(&process->attached, true);
             else

@@ -31,6 +31,8 @@ struct vgpu_process {
     struct vgpu_region region;
     int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
+    bool has_quota; // on any device
+    _Atomic bool captures; // a stream capture has begun in this process
     _Atomic uint64_t last_audit;
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c
@@ -63,6 +65,12 @@ static inline struct vgpu_process *vgpu_process(cu_result *why) {
 // The index in the limits of a CUDA device. The process has no share of one that
 // isn't listed; then it returns -1 and logs it.
 int vgpu_device_index(const struct vgpu_process *process, cu_device device);
+
+// The compute quota on a device in percent, 0 for none.
+static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device) {
+    uint32_t percent = process->limits.device[device].core_percent;
+    return percent < 100 ? percent : 0;
+}
 
 // The calling thread's context and the index of its device.
 struct vgpu_here {
