@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -51,7 +50,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		}
 	}
 	held := mode.Container{
-		Pod: types.UID(pod.GetUid()), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
 	}
 	m, err := p.Modes.For(held)
 	if err != nil {
@@ -78,7 +77,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 // annotation is only compared with them: it can make the container fail and can
 // never give it anything.
 func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, error) {
-	key := ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()}
+	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	grants := p.Ledger.Index().Grants(key)
 	text := pod.GetAnnotations()[v1alpha1.AnnotationShares]
 	if text == "" {
@@ -86,7 +85,7 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		// removed from the pod, its slices have not.
 		return grants, nil
 	}
-	shares, err := v1alpha1.ParseShares(text)
+	shares, err := p.parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
 	}
@@ -110,6 +109,25 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
 	}
 	return grants, nil
+}
+
+// parse reads a shares document. The last one is kept: the containers of a pod
+// carry the same one, and so do the replicas of a workload.
+func (p *Plugin) parse(text string) (*v1alpha1.Shares, error) {
+	if last := p.lastShares.Load(); last != nil && last.text == text {
+		return last.doc, nil
+	}
+	doc, err := v1alpha1.ParseShares(text)
+	if err == nil {
+		p.lastShares.Store(&parsedShares{text: text, doc: doc})
+	}
+	return doc, err
+}
+
+// parsedShares never change.
+type parsedShares struct {
+	text string
+	doc  *v1alpha1.Shares
 }
 
 func agree(share v1alpha1.Share, grants []ledger.Grant) error {

@@ -11,6 +11,7 @@ package hooks
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -52,7 +53,7 @@ type PodRef struct {
 	UID             types.UID
 }
 
-// Plugin handles the runtime's events. All fields but Kill are required.
+// Plugin handles the runtime's events. All exported fields are required.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -62,6 +63,8 @@ type Plugin struct {
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.
 	Kill func(pid uint32, container string) error
+
+	lastShares atomic.Pointer[parsedShares]
 }
 
 // isPrivileged tells whether the runtime lets the container use every device of
@@ -77,10 +80,12 @@ func isPrivileged(c *api.Container) bool {
 	return false
 }
 
+func uid(pod *api.PodSandbox) types.UID { return types.UID(pod.GetUid()) }
+
 func owner(pod *api.PodSandbox) string { return pod.GetNamespace() + "/" + pod.GetName() }
 
 func ref(pod *api.PodSandbox) PodRef {
-	return PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: types.UID(pod.GetUid())}
+	return PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: uid(pod)}
 }
 
 // refusal is the text of a pod's event: what was refused, why, and (in the

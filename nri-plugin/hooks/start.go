@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/nri/pkg/api"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -27,7 +26,7 @@ func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.C
 
 func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
 	entry, entered := p.Book.Get(c.GetId())
-	key := ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()}
+	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	if !entered && !marked(pod, c) && len(p.Ledger.Index().Grants(key)) == 0 {
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/nri/pkg/api"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -37,7 +36,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		if !known || !lives(c) {
 			continue
 		}
-		grants := index.Grants(ledger.Key{Pod: types.UID(pod.GetUid()), Container: c.GetName()})
+		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
 		switch {
 		case len(grants) > 0 && !prepared:
@@ -51,7 +50,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		// Entered even when the ledger has lost its slices: it uses the device,
 		// so nothing of its pod may be given back.
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
-			Pod: types.UID(pod.GetUid()), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
 		}}
 		if m, err := p.Modes.For(entry.Container); err == nil && prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
 			entry.Status = m.Observe(entry.Container, c.GetPid())

@@ -36,7 +36,7 @@ func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.Con
 			return fmt.Errorf("%w; find the NRI plugin that changes it and exclude this pod from it", err)
 		}
 	} else if shares := pod.GetAnnotations()[v1alpha1.AnnotationShares]; shares != "" {
-		doc, err := v1alpha1.ParseShares(shares)
+		doc, err := p.parse(shares)
 		if err != nil {
 			return err
 		}

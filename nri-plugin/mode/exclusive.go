@@ -38,5 +38,8 @@ func (Exclusive) Observe(c Container, _ uint32) []v1alpha1.SliceStatus {
 	return all
 }
 
+// Ended leaves nothing to make ready.
+func (Exclusive) Ended(Container) error { return nil }
+
 // Release has nothing to remove.
 func (Exclusive) Release(types.UID) error { return nil }

@@ -49,11 +49,26 @@ func (f files) install(library string) error {
 	return nil
 }
 
-func (f files) prepare(c Container) error {
+// prepare writes the limits and returns the file that they are in.
+func (f files) prepare(c Container) (os.FileInfo, error) {
 	if err := os.MkdirAll(filepath.Dir(f.limits(c)), 0o755); err != nil {
-		return err
+		return nil, err
 	}
-	return layout.WriteFile(f.limits(c), limits(c))
+	if err := layout.WriteFile(f.limits(c), limits(c)); err != nil {
+		return nil, err
+	}
+	return os.Lstat(f.limits(c))
+}
+
+// same tells whether the file at path is that one, as it was.
+func (f files) same(path string, as os.FileInfo) bool {
+	now, err := os.Lstat(path)
+	return err == nil && as != nil && os.SameFile(now, as) && now.ModTime().Equal(as.ModTime()) && now.Size() == as.Size()
+}
+
+func (f files) has(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func (f files) pods() ([]types.UID, error) {

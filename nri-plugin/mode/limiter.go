@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
+	"sync"
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -31,45 +33,94 @@ const (
 type Limiter struct {
 	files  files
 	driver *DriverLimit
+
+	mu sync.Mutex
+	// prepared are the limits that this process has written.
+	prepared map[ledger.Key]written
+	// counters tells, for files that this process has made, the id of the
+	// container that they were given to; empty: to none yet.
+	counters map[ledger.Key]string
+}
+
+// written are limits on the disk, and the file as it was then.
+type written struct {
+	grants []ledger.Grant
+	file   os.FileInfo
 }
 
 // NewLimiter keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
 func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
-	l := &Limiter{files: files{dir: dir}, driver: driver}
+	l := &Limiter{files: files{dir: dir}, driver: driver, prepared: map[ledger.Key]written{}, counters: map[ledger.Key]string{}}
 	return l, l.files.install(library)
 }
 
-// Prepare writes the limits of the container.
+// Prepare writes the limits of the container, and counters for its first run
+// unless they are in use.
 func (l *Limiter) Prepare(c Container) error {
-	if err := l.files.prepare(c); err != nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.prepare(c)
+}
+
+func (l *Limiter) prepare(c Container) error {
+	file, err := l.files.prepare(c)
+	l.prepared[c.key()] = written{grants: c.Grants, file: file}
+	// Counters that an earlier process of the agent has made may be in use.
+	if _, made := l.counters[c.key()]; err == nil && !made && !l.files.has(l.files.counters(c)) {
+		err = l.renew(c)
+	}
+	if err != nil {
 		return fmt.Errorf("writing the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
 	}
 	return nil
 }
 
-// Inject gives the devices, the library and the limits. The limits on the disk
-// are compared with the ledger's: what is mounted is what was granted.
+// Inject gives the devices, the library and the limits. What is mounted is what
+// the ledger grants: the limits were written for the same grants, and the file
+// has not been touched since, or they are written now.
 func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
-	want := limits(c)
-	got, err := layout.ReadFile(l.files.limits(c))
-	if err != nil || !reflect.DeepEqual(got, want) {
-		// Not prepared, prepared for other grants, or damaged.
-		if err := l.Prepare(c); err != nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before := l.prepared[c.key()]; !slices.Equal(before.grants, c.Grants) || !l.files.same(l.files.limits(c), before.file) {
+		if err := l.prepare(c); err != nil {
 			return err
 		}
 	}
 	// Every container starts from zero, with counters that no earlier one can
-	// have damaged.
-	if err := layout.CreateCounters(l.files.counters(c), len(c.Grants)); err != nil {
-		return fmt.Errorf("creating the counters of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+	// have damaged. Making them takes longer than all else here, so they are
+	// there already but in a hurry.
+	if user, made := l.counters[c.key()]; !made || user != "" || !l.files.has(l.files.counters(c)) {
+		if err := l.renew(c); err != nil {
+			return fmt.Errorf("creating the counters of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+		}
 	}
+	l.counters[c.key()] = c.ID
 	injectDevices(c, adjust)
 	adjust.AddMount(bind(l.files.preload(), preloadPath, "ro"))
 	adjust.AddMount(bind(l.files.library(), libraryPath, "ro"))
 	adjust.AddMount(bind(l.files.limits(c), layout.LimitsPath, "ro"))
 	adjust.AddMount(bind(l.files.counters(c), layout.CountersPath, "rw"))
 	return nil
+}
+
+// renew makes new counters. l.mu is held.
+func (l *Limiter) renew(c Container) error {
+	if err := layout.CreateCounters(l.files.counters(c), len(c.Grants)); err != nil {
+		return err
+	}
+	l.counters[c.key()] = ""
+	return nil
+}
+
+// Ended makes new counters for the next container, unless it has them already.
+func (l *Limiter) Ended(c Container) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if user, made := l.counters[c.key()]; !made || user != c.ID {
+		return nil
+	}
+	return l.renew(c)
 }
 
 func bind(source, destination, access string) *api.Mount {
@@ -133,6 +184,18 @@ func (l *Limiter) statuses(c Container, hold func(i int, cgroup string) error, p
 func (l *Limiter) Release(pod types.UID) error {
 	if pod == "" || pod != types.UID(filepath.Base(string(pod))) {
 		return fmt.Errorf("%q is no UID", pod)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key := range l.counters {
+		if key.Pod == pod {
+			delete(l.counters, key)
+		}
+	}
+	for key := range l.prepared {
+		if key.Pod == pod {
+			delete(l.prepared, key)
+		}
 	}
 	return os.RemoveAll(l.files.pod(pod))
 }

@@ -31,6 +31,8 @@ type Container struct {
 	Grants []ledger.Grant
 }
 
+func (c Container) key() ledger.Key { return ledger.Key{Pod: c.Pod, Container: c.Name} }
+
 // Mode is one way of enforcing slices. Its methods are called in this order;
 // every one may be called again with the same arguments, as after a restart.
 type Mode interface {
@@ -47,6 +49,9 @@ type Mode interface {
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.
 	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
+	// Ended makes ready for the next container of that name: this one has ended.
+	// It may come late, when the next one is there already.
+	Ended(Container) error
 	// Release removes what Prepare made for a pod. None of its containers runs
 	// any more, nor will again.
 	Release(pod types.UID) error

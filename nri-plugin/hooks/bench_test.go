@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// BenchmarkCreateContainer is one request of the runtime and all of its plugins'
+// answers, over a socket: with ours as the only plugin, for containers with and
+// without a slice, and with one that answers the same requests with nothing. The
+// ledger is warm and full, the container is an ordinary one of the kubelet's.
+func BenchmarkCreateContainer(b *testing.B) {
+	b.Run("noop", func(b *testing.B) {
+		r := startRuntime(b)
+		connectNoop(b, r)
+		benchCreate(b, r, manyPods(share30), func() {})
+	})
+	b.Run("vernier", func(b *testing.B) {
+		r, pods := startRuntime(b), manyPods(share30)
+		p := fullNode(b, pods)
+		connect(b, r, p)
+		benchCreate(b, r, pods, func() { endAll(b, p, pods) })
+	})
+	b.Run("vernier-no-slice", func(b *testing.B) {
+		r := startRuntime(b)
+		connect(b, r, fullNode(b, manyPods(share30)))
+		benchCreate(b, r, []*api.PodSandbox{podOf("plain", "")}, func() {})
+	})
+}
+
+// BenchmarkCreateContainerPaired asks both in turn, so that whatever else the
+// machine does meets both, and reports the ratio of the medians: at most 1.5.
+func BenchmarkCreateContainerPaired(b *testing.B) {
+	pods := manyPods(share30)
+	bare, ours := startRuntime(b), startRuntime(b)
+	connectNoop(b, bare)
+	p := fullNode(b, pods)
+	connect(b, ours, p)
+	var took [2][]time.Duration
+	for i := 0; b.Loop(); i++ {
+		if i%len(pods) == 0 {
+			b.StopTimer()
+			endAll(b, p, pods)
+			b.StartTimer()
+		}
+		for side, r := range []*containerRuntime{bare, ours} {
+			c := kubeletContainer(pods[i%len(pods)])
+			begun := time.Now()
+			if _, err := r.create(pods[i%len(pods)], c); err != nil {
+				b.Fatal(err)
+			}
+			took[side] = append(took[side], time.Since(begun))
+		}
+	}
+	for side := range took {
+		slices.Sort(took[side])
+	}
+	noop, vernier := took[0][len(took[0])/2], took[1][len(took[1])/2]
+	b.ReportMetric(float64(noop.Nanoseconds()), "noop-p50-ns")
+	b.ReportMetric(float64(vernier.Nanoseconds()), "vernier-p50-ns")
+	b.ReportMetric(float64(vernier)/float64(noop), "ratio")
+}
+
+// benchCreate creates a container of each pod in turn; between the rounds, and
+// not counted, all of them end.
+func benchCreate(b *testing.B, r *containerRuntime, pods []*api.PodSandbox, end func()) {
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%len(pods) == 0 {
+			b.StopTimer()
+			end()
+			b.StartTimer()
+		}
+		pod := pods[i%len(pods)]
+		if _, err := r.create(pod, kubeletContainer(pod)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Devices of the node and slices of each.
+const (
+	benchDevices = 8
+	benchSlices  = 32
+)
+
+func manyPods(shares string) []*api.PodSandbox {
+	var pods []*api.PodSandbox
+	for i := range benchDevices * benchSlices {
+		pods = append(pods, podOf(fmt.Sprint("bench-", i), shares))
+	}
+	return pods
+}
+
+// fullNode is a node on which every pod has its slice, and all are prepared.
+func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
+	n := newNode(b)
+	l := &v1alpha1.SliceLedger{}
+	for d := range benchDevices {
+		device := v1alpha1.DeviceLedger{
+			UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", d), Core: 100, Mem: size,
+		}
+		for s := range benchSlices {
+			device.Slices = append(device.Slices, slice30(pods[d*benchSlices+s]))
+		}
+		l.Spec.Devices = append(l.Spec.Devices, device)
+	}
+	cache := &ledger.Cache{}
+	_, index := cache.Set(l)
+	index.Each(func(k ledger.Key, grants []ledger.Grant) {
+		if err := n.limiter.Prepare(mode.Container{Pod: k.Pod, Name: k.Container, Grants: grants}); err != nil {
+			b.Fatal(err)
+		}
+	})
+	n.Plugin.Ledger = cache
+	return n.Plugin
+}
+
+// endAll ends every pod's container, as the runtime and the agent do.
+func endAll(b *testing.B, p *Plugin, pods []*api.PodSandbox) {
+	for _, pod := range pods {
+		entry, entered := p.Book.Get(containerOf(pod, "main").Id)
+		if !entered {
+			continue
+		}
+		p.Book.Detach(entry.ID)
+		if err := p.Modes[v1alpha1.ModeLimiter].Ended(entry.Container); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// kubeletContainer has what the kubelet and containerd put into every container
+// of a pod with a service: environment, mounts, labels, masks.
+func kubeletContainer(pod *api.PodSandbox) *api.Container {
+	c := containerOf(pod, "main", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	for i := range 20 {
+		c.Env = append(c.Env, fmt.Sprintf("KUBERNETES_SERVICE_%d=tcp://10.96.0.1:443", i))
+	}
+	for _, path := range []string{"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys", "/sys/fs/cgroup", "/etc/hosts",
+		"/dev/termination-log", "/etc/hostname", "/etc/resolv.conf", "/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount"} {
+		c.Mounts = append(c.Mounts, &api.Mount{Destination: path, Source: "/var/lib/kubelet/pods" + path, Type: "bind",
+			Options: []string{"rbind", "rprivate", "ro"}})
+	}
+	c.Labels = map[string]string{"io.kubernetes.container.name": "main", "io.kubernetes.pod.name": pod.Name,
+		"io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.uid": pod.Uid}
+	c.Args = []string{"python", "train.py", "--epochs", "10"}
+	return c
+}
+
+// noop answers the requests that we answer, with nothing.
+type noop struct{ synced chan struct{} }
+
+func (n *noop) Synchronize(context.Context, []*api.PodSandbox, []*api.Container) ([]*api.ContainerUpdate, error) {
+	close(n.synced)
+	return nil, nil
+}
+
+func (*noop) CreateContainer(context.Context, *api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return nil, nil, nil
+}
+
+func (*noop) ValidateContainerAdjustment(context.Context, *api.ValidateContainerAdjustmentRequest) error {
+	return nil
+}
+
+func connectNoop(b *testing.B, r *containerRuntime) {
+	conn, err := net.Dial("unix", r.socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := &noop{synced: make(chan struct{})}
+	s, err := stub.New(n, stub.WithConnection(conn), stub.WithPluginName("noop"), stub.WithPluginIdx("10"),
+		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.Start(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(s.Stop)
+	<-n.synced
+	r.admitted()
+}

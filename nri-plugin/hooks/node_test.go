@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// Two devices of a simulated node.
+const (
+	gpu0 = "GPU-00000000-0000-0000-0000-000000000000"
+	gpu1 = "GPU-11111111-1111-1111-1111-111111111111"
+	size = v1alpha1.MiB(81920)
+)
+
+// testNode is a node agent without the API server and without NVML.
+type testNode struct {
+	*Plugin
+	ledger  *testLedger
+	limiter *mode.Limiter
+	gpus    *testGPUs
+	events  *testEvents
+	state   string
+
+	mu     sync.Mutex
+	killed []string
+}
+
+func newNode(t testing.TB) *testNode {
+	t.Helper()
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libvgpu.so")
+	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &testNode{
+		ledger: &testLedger{}, gpus: newGPUs(), events: &testEvents{},
+		state: filepath.Join(dir, "state"),
+	}
+	limiter, err := mode.NewLimiter(n.state, library, &mode.DriverLimit{
+		Devices: n.gpus,
+		Leaf:    func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.limiter = limiter
+	n.Plugin = &Plugin{
+		Ledger: n.ledger, Devices: n.gpus, Book: &attach.Book{}, Report: n.events, Log: logr.Discard(),
+		Modes: mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: mode.Exclusive{}},
+		Kill: func(_ uint32, container string) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.killed = append(n.killed, container)
+			return nil
+		},
+	}
+	return n
+}
+
+// testLedger is what the watch has delivered, and what the API server has.
+type testLedger struct {
+	mu      sync.Mutex
+	watched v1alpha1.SliceLedger
+	server  *v1alpha1.SliceLedger
+	err     error
+}
+
+// grant puts slices into the ledger as the watch shows it.
+func (l *testLedger) grant(uuid string, slices ...v1alpha1.Slice) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watched.Spec.Devices = append(l.watched.Spec.Devices,
+		v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: size, Slices: slices})
+}
+
+func (l *testLedger) Index() *ledger.Index {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ledger.NewIndex(&l.watched)
+}
+
+func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, errors.New("a read without a bound")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ledger.NewIndex(l.server), l.err
+}
+
+// testGPUs are healthy devices whose driver has memory limits.
+type testGPUs struct {
+	mu     sync.Mutex
+	ill    map[string]string
+	driver v1alpha1.DriverStatus
+	limits map[string]v1alpha1.MiB
+	// falsify changes a limit on its way into the driver.
+	falsify func(v1alpha1.MiB) v1alpha1.MiB
+	setErr  error
+	// onCheck runs inside every creation that has slices.
+	onCheck func()
+}
+
+func newGPUs() *testGPUs {
+	return &testGPUs{
+		ill: map[string]string{}, limits: map[string]v1alpha1.MiB{}, driver: v1alpha1.DriverStatus{MemoryLimits: true},
+		falsify: func(m v1alpha1.MiB) v1alpha1.MiB { return m },
+	}
+}
+
+func (g *testGPUs) Check(uuid string, mem v1alpha1.MiB) error {
+	if g.onCheck != nil {
+		g.onCheck()
+	}
+	if reason := g.ill[uuid]; reason != "" {
+		return errors.New(reason)
+	}
+	if mem != size {
+		return fmt.Errorf("%d MiB", mem)
+	}
+	return nil
+}
+
+func (g *testGPUs) Snapshot() (device.Snapshot, bool)   { return device.Snapshot{Driver: g.driver}, true }
+func (g *testGPUs) Library() (device.Library, error)    { return g, nil }
+func (g *testGPUs) Scan() (device.Snapshot, error)      { return device.Snapshot{}, nil }
+func (g *testGPUs) Memory(string) (v1alpha1.MiB, error) { return size, nil }
+func (g *testGPUs) WaitEvent(time.Duration) bool        { return false }
+func (g *testGPUs) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.setErr != nil {
+		return g.setErr
+	}
+	g.limits[uuid+cgroup] = g.falsify(m)
+	return nil
+}
+
+func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits[uuid+cgroup], nil
+}
+
+type testEvents struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (e *testEvents) Warn(pod PodRef, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.said = append(e.said, pod.Name+" "+reason+" "+message)
+}
+
+// podOf makes a pod as the runtime shows it. shares, when not empty, becomes its
+// annotation.
+func podOf(name, shares string) *api.PodSandbox {
+	pod := &api.PodSandbox{Id: "sandbox-" + name, Name: name, Namespace: "team", Uid: "uid-" + name}
+	if shares != "" {
+		pod.Annotations = map[string]string{v1alpha1.AnnotationShares: shares}
+	}
+	return pod
+}
+
+// containerOf makes a container of the pod, with the environment of its image.
+func containerOf(pod *api.PodSandbox, name string, env ...string) *api.Container {
+	return &api.Container{
+		Id: "id-" + pod.Name + "-" + name, PodSandboxId: pod.Id, Name: name, Env: env, Pid: 4711,
+		Linux: &api.LinuxContainer{Resources: &api.LinuxResources{
+			Devices: []*api.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
+		}},
+	}
+}
+
+func privileged(c *api.Container) *api.Container {
+	c.Linux.Resources.Devices = []*api.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+	return c
+}
+
+// share30 asks for 30 core and 20480 MiB for container main.
+const share30 = `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":30,"memPercent":25}}}`
+
+// slice30 is what the ledger grants for it.
+func slice30(pod *api.PodSandbox) v1alpha1.Slice {
+	return v1alpha1.Slice{Pod: uid(pod), Owner: owner(pod), Ctr: "main", Core: 30, Mem: 20480}
+}
+
+func env(a *api.ContainerAdjustment) map[string]string {
+	m := map[string]string{}
+	for _, e := range a.GetEnv() {
+		m[e.GetKey()] = e.GetValue()
+	}
+	return m
+}
+
+func cdiNames(a *api.ContainerAdjustment) []string {
+	var names []string
+	for _, d := range a.GetCDIDevices() {
+		names = append(names, d.GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// refusedFor asserts that a container was refused and that the text says so much.
+func refusedFor(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("Invariant 2: it was not refused")
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the refusal does not say %q: %v", part, err)
+		}
+	}
+}

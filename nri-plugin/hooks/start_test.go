@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+)
+
+// created brings a container with a 30 % slice to the point of its start.
+func created(t *testing.T, n *testNode, r *containerRuntime) (*api.PodSandbox, *api.Container) {
+	t.Helper()
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := containerOf(pod, "main")
+	if _, err := r.create(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	return pod, c
+}
+
+// What holds a slice is told as it is, and why nothing stronger does.
+func TestStartGuarantee(t *testing.T) {
+	cases := map[string]struct {
+		change func(*testGPUs)
+		memory v1alpha1.Guarantee
+		note   string
+	}{
+		"driver limit": {func(*testGPUs) {}, v1alpha1.GuaranteeDriver, ""},
+		"older driver": {func(g *testGPUs) {
+			g.driver = v1alpha1.DriverStatus{MemoryLimitsReason: "driver 535 has no memory limits"}
+		}, v1alpha1.GuaranteeCooperative, "driver 535"},
+		"device without limits": {func(g *testGPUs) { g.setErr = device.ErrUnsupported }, v1alpha1.GuaranteeCooperative, "not supported"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), startRuntime(t)
+			c.change(n.gpus)
+			pod, ctr := created(t, n, r)
+			if len(n.Book.Slices()) != 0 {
+				t.Error("a container that does not run yet is in the status")
+			}
+			if err := r.start(pod, ctr); err != nil {
+				t.Fatal(err)
+			}
+			got := n.Book.Slices()
+			if len(got) != 1 || !strings.Contains(got[0].Note, c.note) || (c.note == "") != (got[0].Note == "") {
+				t.Fatalf("status %+v, want a note with %q", got, c.note)
+			}
+			got[0].Note = ""
+			want := v1alpha1.SliceStatus{
+				Pod: uid(pod), Ctr: "main", UUID: gpu0, Container: ctr.Id, Mode: v1alpha1.ModeLimiter,
+				Memory: c.memory, Compute: v1alpha1.GuaranteeCooperative,
+			}
+			if !reflect.DeepEqual(got[0], want) {
+				t.Errorf("status %+v, want %+v", got[0], want)
+			}
+			if limit := n.gpus.limits[gpu0+"/cgroup/"+ctr.Id]; (limit == 20480) != (c.memory == v1alpha1.GuaranteeDriver) {
+				t.Errorf("the driver holds %d MiB", limit)
+			}
+		})
+	}
+}
+
+// Invariant 2: a limit that the driver refuses, or holds otherwise than asked,
+// keeps the container from running.
+func TestStartRefused(t *testing.T) {
+	cases := map[string]struct {
+		change func(*testGPUs)
+		says   string
+	}{
+		"driver refuses":       {func(g *testGPUs) { g.setErr = errors.New("no permission") }, "no permission"},
+		"driver holds more":    {func(g *testGPUs) { g.falsify = func(m v1alpha1.MiB) v1alpha1.MiB { return m + 1 } }, "20481 MiB"},
+		"driver holds nothing": {func(g *testGPUs) { g.falsify = func(v1alpha1.MiB) v1alpha1.MiB { return 0 } }, "0 MiB"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), startRuntime(t)
+			c.change(n.gpus)
+			pod, ctr := created(t, n, r)
+			refusedFor(t, r.start(pod, ctr), "limits cannot be set", c.says)
+		})
+	}
+}
+
+// Invariant 2: a container that has slices and did not come through us is not
+// started by us either.
+func TestStartUnprepared(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	refusedFor(t, r.start(pod, containerOf(pod, "main")), "delete the pod")
+	if err := r.start(podOf("plain", ""), containerOf(podOf("plain", ""), "main")); err != nil {
+		t.Errorf("plain: %v", err)
+	}
+}
+
+// Invariant 6: the end of a container is taken note of however it is told, and as
+// often; a failed creation is undone.
+func TestEnd(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *containerRuntime, *api.PodSandbox, *api.Container){
+		"stop":   func(t *testing.T, r *containerRuntime, p *api.PodSandbox, c *api.Container) { r.stop(t, p, c) },
+		"remove": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, c *api.Container) { r.remove(t, p, c) },
+		"without sandbox": func(t *testing.T, r *containerRuntime, _ *api.PodSandbox, c *api.Container) {
+			// The runtime may have lost the sandbox when the exit reaches it.
+			r.stop(t, &api.PodSandbox{Id: c.PodSandboxId}, c)
+		},
+		"sandbox": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, _ *api.Container) {
+			if err := r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: p}); err != nil {
+				t.Error(err)
+			}
+		},
+		"sandbox removed": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, _ *api.Container) {
+			if err := r.Adaptation.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: p}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), startRuntime(t)
+			pod, c := created(t, n, r)
+			if n.Book.Fence(uid(pod)) {
+				t.Fatal("Invariant 1: a pod with a container is fenced")
+			}
+			end(t, r, pod, c)
+			r.stop(t, pod, c)
+			r.remove(t, pod, c)
+			if n.Book.Holds(uid(pod)) || !n.Book.Fence(uid(pod)) {
+				t.Error("Invariant 6: the container is gone and still entered")
+			}
+		})
+	}
+}

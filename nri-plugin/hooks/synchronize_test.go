@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func running(c *api.Container, env ...string) *api.Container {
+	c.State = api.ContainerState_CONTAINER_RUNNING
+	c.Env = append(c.Env, env...)
+	return c
+}
+
+// Invariant 4: an agent that comes back finds the containers that it had started,
+// touches none of them, and knows what holds them.
+func TestSynchronizeAfterRestart(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	pod, plain := podOf("a", share30), podOf("plain", "")
+	n.ledger.grant(gpu0, slice30(pod))
+	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
+	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
+	stopped := containerOf(pod, "done", v1alpha1.EnvSlice+"="+pod.Uid)
+	stopped.State = api.ContainerState_CONTAINER_STOPPED
+	r.lists([]*api.PodSandbox{pod, plain}, []*api.Container{c, stopped, running(containerOf(plain, "main"))})
+	first := connect(t, r, n.Plugin)
+
+	want := []v1alpha1.SliceStatus{{
+		Pod: uid(pod), Ctr: "main", UUID: gpu0, Container: c.Id, Mode: v1alpha1.ModeLimiter,
+		Memory: v1alpha1.GuaranteeDriver, Compute: v1alpha1.GuaranteeCooperative,
+	}}
+	if got := n.Book.Slices(); !reflect.DeepEqual(got, want) {
+		t.Errorf("slices %+v, want %+v", got, want)
+	}
+	if len(n.killed) != 0 || len(n.events.said) != 0 {
+		t.Errorf("Invariant 4: killed %v, said %v", n.killed, n.events.said)
+	}
+	if n.Book.Fence(uid(pod)) {
+		t.Error("Invariant 1: a pod with a running container is fenced")
+	}
+
+	// While the runtime is out of sight nothing is given back.
+	first.disconnect()
+	if n.Book.Fence("uid-unknown") {
+		t.Error("Invariant 1: a pod is fenced while the runtime is out of sight")
+	}
+	// What ended meanwhile is gone with the next list.
+	r.lists([]*api.PodSandbox{pod}, nil)
+	connect(t, r, n.Plugin)
+	if !n.Book.Fence(uid(pod)) {
+		t.Error("Invariant 6: a pod without containers is not fenced")
+	}
+}
+
+// A container that was created before the restart is started after it.
+func TestSynchronizeCreated(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := containerOf(pod, "main", v1alpha1.EnvSlice+"="+pod.Uid)
+	c.State = api.ContainerState_CONTAINER_CREATED
+	r.lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	connect(t, r, n.Plugin)
+	if err := r.start(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+		t.Errorf("slices %+v", got)
+	}
+}
+
+// Invariant 2: a container that has slices and runs without their limits is
+// ended, so that it comes through us; its pod is told why.
+func TestSynchronizeUnenforced(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	// The mark of another pod is no mark.
+	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"=uid-other")
+	r.lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	connect(t, r, n.Plugin)
+	if want := []string{c.Id}; !reflect.DeepEqual(n.killed, want) {
+		t.Errorf("Invariant 2: killed %v, want %v", n.killed, want)
+	}
+	if len(n.events.said) != 1 || !strings.HasPrefix(n.events.said[0], "a "+ReasonUnenforced) {
+		t.Errorf("events %v", n.events.said)
+	}
+	if n.Book.Fence(uid(pod)) {
+		t.Error("Invariant 1: its pod is fenced before it is gone")
+	}
+	r.stop(t, pod, c)
+	if !n.Book.Fence(uid(pod)) {
+		t.Error("Invariant 6: its end went unnoticed")
+	}
+}
+
+// A container that holds a GPU without a slice is told of; a privileged one, as
+// we are ourselves, is not.
+func TestSynchronizeUnmanaged(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	pod := podOf("b", "")
+	holder, own := running(containerOf(pod, "holder")), running(privileged(containerOf(pod, "own")))
+	holder.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
+	own.Linux.Devices = holder.Linux.Devices
+	r.lists([]*api.PodSandbox{pod}, []*api.Container{holder, own})
+	connect(t, r, n.Plugin)
+	if len(n.events.said) != 1 || !strings.Contains(n.events.said[0], ReasonUnmanaged+" container holder") {
+		t.Errorf("Invariant 3: events %v", n.events.said)
+	}
+	if len(n.killed) != 0 {
+		t.Errorf("killed %v", n.killed)
+	}
+}
+
+// A runtime that goes away and comes back finds us again.
+func TestReconnect(t *testing.T) {
+	n, r := newNode(t), startRuntime(t)
+	cut := r.throughWire(t)
+	l := connect(t, r, n.Plugin)
+	for range 2 {
+		cut()
+		await(t, l.changed, func() bool { return l.Err() != nil })
+		if n.Book.Synced() {
+			t.Error("Invariant 1: the book counts as the runtime's state without a connection")
+		}
+		await(t, l.changed, func() bool { return l.Err() == nil })
+	}
+}
