@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// capture.c: recording a stream's work into a graph.
+//
+// Invariant: a capture ends on the stream that began it and takes along every
+// stream that joined it by waiting for one of its events.
+#define _GNU_SOURCE
+#include "internal.h"
+
+static CUresult begin(CUstream stream, CUgraph into) {
+    CUstream s;
+    CHECK(context_stream(stream, &s));
+    if (s == &s->ctx->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!into) CHECK(graph_new(&into));
+    s->capture = into;
+    s->origin = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    NEED((unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
+    return begin(stream, NULL);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                     const CUgraphNode *dependencies,
+                                     const CUgraphEdgeData *edges, size_t n,
+                                     CUstreamCaptureMode mode) {
+    (void)dependencies, (void)edges, (void)n;
+    NEED(graph && (unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
+    return begin(stream, graph);
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    CUstream s;
+    NEED(graph);
+    CHECK(context_stream(stream, &s));
+    if (!s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!s->origin) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    *graph = s->capture;
+    for (CUstream other = s->ctx->streams; other; other = other->next)
+        if (other->capture == *graph) other->capture = NULL;
+    s->origin = false;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    CUstream s;
+    NEED(status);
+    CHECK(context_stream(stream, &s));
+    *status = s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                   CUgraph *graph, const CUgraphNode **dependencies,
+                                   const CUgraphEdgeData **edges, size_t *n) {
+    CUstream s;
+    CHECK(cuStreamIsCapturing(stream, status));
+    CHECK(context_stream(stream, &s));
+    if (!s->capture) return CUDA_SUCCESS;
+    if (id) *id = (cuuint64_t)(uintptr_t)s->capture;
+    if (graph) *graph = s->capture;
+    if (dependencies) *dependencies = NULL;
+    if (edges) *edges = NULL;
+    if (n) *n = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                   CUgraph *graph, const CUgraphNode **dependencies, size_t *n) {
+    return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL, n);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies,
+                                              const CUgraphEdgeData *edges, size_t n,
+                                              unsigned int flags) {
+    CUstream s;
+    (void)dependencies, (void)edges, (void)n;
+    NEED(flags <= 1);
+    CHECK(context_stream(stream, &s));
+    return s->capture ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t n,
+                                           unsigned int flags) {
+    return cuStreamUpdateCaptureDependencies_v2(stream, dependencies, NULL, n, flags);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    static _Thread_local CUstreamCaptureMode mine;
+    NEED(mode && (unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstreamCaptureMode before = mine;
+    mine = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+PTSZ(cuStreamBeginCapture_v2);
+PTSZ(cuStreamBeginCaptureToGraph);
+PTSZ(cuStreamEndCapture);
+PTSZ(cuStreamIsCapturing);
+PTSZ(cuStreamGetCaptureInfo_v2);
+PTSZ(cuStreamGetCaptureInfo_v3);
+PTSZ(cuStreamUpdateCaptureDependencies);
+PTSZ(cuStreamUpdateCaptureDependencies_v2);

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// copy.c: copies and fills of linear memory.
+//
+// Invariants:
+// - An address in the device range that belongs to no block is INVALID_VALUE;
+//   any other address is taken for host memory.
+// - Copies take no device time, and are done when the call returns.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <string.h>
+
+#define PIECE 65536u
+
+static bool device_range(CUdeviceptr at, size_t n) {
+    va_lock();
+    struct block *b = va_around(at);
+    bool ok = b && b->kind != BLOCK_RESERVED && at + n <= b->at + b->size;
+    va_unlock();
+    return ok;
+}
+
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    CUcontext ctx;
+    unsigned char piece[PIECE];
+    bool into = va_contains(to), out = va_contains(from);
+    CHECK(need_context(&ctx));
+    CHECK(lost_or(ctx->dev, CUDA_SUCCESS));
+    if (!n) return CUDA_SUCCESS;
+    NEED(to && from);
+    if ((into && !device_range(to, n)) || (out && !device_range(from, n)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!into && !out) {
+        memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n);
+    } else if (!into) {
+        backing_read((void *)(uintptr_t)to, from, n);
+    } else if (!out) {
+        backing_write(to, (const void *)(uintptr_t)from, n);
+    } else {
+        for (size_t at = 0; at < n; at += PIECE) {
+            size_t part = n - at < PIECE ? n - at : PIECE;
+            backing_read(piece, from + at, part);
+            backing_write(to + at, piece, part);
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+#define HOST(p) ((CUdeviceptr)(uintptr_t)(p))
+
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { return copy(to, from, n); }
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) {
+    if (n && !va_contains(to)) return CUDA_ERROR_INVALID_VALUE;
+    return copy(to, HOST(from), n);
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) {
+    if (n && !va_contains(from)) return CUDA_ERROR_INVALID_VALUE;
+    return copy(HOST(to), from, n);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    if (n && (!va_contains(to) || !va_contains(from))) return CUDA_ERROR_INVALID_VALUE;
+    return copy(to, from, n);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
+                      size_t n) {
+    if (!to_ctx || !from_ctx) return CUDA_ERROR_INVALID_CONTEXT;
+    return cuMemcpyDtoD_v2(to, from, n);
+}
+
+// later checks the stream of an asynchronous call; in a capture it becomes a
+// node instead of happening.
+static CUresult later(CUstream h, CUgraphNodeType type, bool *now) {
+    CUstream s;
+    CHECK(context_stream(h, &s));
+    *now = !s->capture;
+    return s->capture ? graph_capture(s->capture, type, 0) : CUDA_SUCCESS;
+}
+
+#define LATER(stream, type, call)              \
+    do {                                       \
+        bool now_;                             \
+        CHECK(later(stream, type, &now_));     \
+        return now_ ? (call) : CUDA_SUCCESS;   \
+    } while (0)
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpy(to, from, n));
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream stream) {
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyHtoD_v2(to, from, n));
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream stream) {
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyDtoH_v2(to, from, n));
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyDtoD_v2(to, from, n));
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
+                           size_t n, CUstream stream) {
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyPeer(to, to_ctx, from, from_ctx, n));
+}
+
+// fill writes height rows of width elements of size bytes each.
+static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned size, size_t width,
+                     size_t height) {
+    CUcontext ctx;
+    unsigned char piece[PIECE];
+    CHECK(need_context(&ctx));
+    CHECK(lost_or(ctx->dev, CUDA_SUCCESS));
+    size_t row = width * size;
+    if (!row || !height) return CUDA_SUCCESS;
+    NEED(to % size == 0 && width <= SIZE_MAX / size && (height == 1 || pitch >= row));
+    if (!va_contains(to) || !device_range(to, pitch * (height - 1) + row))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < PIECE; i += size) memcpy(piece + i, &value, size);
+    for (size_t y = 0; y < height; y++)
+        for (size_t at = 0; at < row; at += PIECE)
+            backing_write(to + y * pitch + at, piece, row - at < PIECE ? row - at : PIECE);
+    return CUDA_SUCCESS;
+}
+
+#define FILL(bits, type)                                                                        \
+    CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t n) {                       \
+        return fill(to, 0, value, sizeof value, n, 1);                                          \
+    }                                                                                           \
+    CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,     \
+                                    size_t height) {                                            \
+        return fill(to, pitch, value, sizeof value, width, height);                             \
+    }                                                                                           \
+    CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t n, CUstream stream) {    \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET, fill(to, 0, value, sizeof value, n, 1));       \
+    }                                                                                           \
+    CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,   \
+                                      size_t height, CUstream stream) {                         \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET,                                                \
+              fill(to, pitch, value, sizeof value, width, height));                             \
+    }                                                                                           \
+    PTDS(cuMemsetD##bits##_v2);                                                                 \
+    PTDS(cuMemsetD2D##bits##_v2);                                                               \
+    PTSZ(cuMemsetD##bits##Async);                                                               \
+    PTSZ(cuMemsetD2D##bits##Async)
+
+FILL(8, unsigned char);
+FILL(16, unsigned short);
+FILL(32, unsigned int);
+
+PTDS(cuMemcpy);
+PTDS(cuMemcpyHtoD_v2);
+PTDS(cuMemcpyDtoH_v2);
+PTDS(cuMemcpyDtoD_v2);
+PTDS(cuMemcpyPeer);
+PTSZ(cuMemcpyAsync);
+PTSZ(cuMemcpyHtoDAsync_v2);
+PTSZ(cuMemcpyDtoHAsync_v2);
+PTSZ(cuMemcpyDtoDAsync_v2);
+PTSZ(cuMemcpyPeerAsync);

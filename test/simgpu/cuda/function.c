@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// function.c: what a kernel can be asked and told.
+#define _GNU_SOURCE
+#include "internal.h"
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attrib, CUfunction f) {
+    NEED(value && (unsigned)attrib < CU_FUNC_ATTRIBUTE_MAX);
+    INITIALIZED;
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    switch (attrib) {
+        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 70; break;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->max_dynamic_shared; break;
+        default: *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attrib, int value) {
+    NEED((unsigned)attrib < CU_FUNC_ATTRIBUTE_MAX);
+    INITIALIZED;
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) f->max_dynamic_shared = value;
+    return CUDA_SUCCESS;
+}
+
+static CUresult some(const void *f) {
+    INITIALIZED;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction f, CUfunc_cache config) {
+    (void)config;
+    return some(f);
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction f, CUsharedconfig config) {
+    (void)config;
+    return some(f);
+}
+
+CUresult cuFuncLoad(CUfunction f) { return some(f); }
+
+CUresult cuFuncGetModule(CUmodule *module, CUfunction f) {
+    NEED(module);
+    CHECK(some(f));
+    *module = f->module;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction f) {
+    NEED(name);
+    CHECK(some(f));
+    *name = f->name;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel) {
+    NEED(f);
+    CHECK(some(kernel));
+    *f = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel kernel) {
+    return cuFuncGetName(name, (CUfunction)kernel);
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
+    return cuFuncGetModule((CUmodule *)library, (CUfunction)kernel);
+}
+
+CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attrib, CUkernel kernel,
+                              CUdevice dev) {
+    (void)dev;
+    return cuFuncGetAttribute(value, attrib, (CUfunction)kernel);
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int value, CUkernel kernel,
+                              CUdevice dev) {
+    (void)dev;
+    return cuFuncSetAttribute((CUfunction)kernel, attrib, value);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    (void)config, (void)dev;
+    return some(kernel);
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction f,
+                                                              int block_size, size_t dynamic,
+                                                              unsigned int flags) {
+    CUcontext ctx;
+    (void)dynamic, (void)flags;
+    NEED(blocks && f && block_size > 0);
+    CHECK(need_context(&ctx));
+    const struct sim_model *m = ordinals[ctx->ordinal].m;
+    unsigned by_threads = m->threads_per_sm / (unsigned)block_size;
+    *blocks = (int)(by_threads < m->blocks_per_sm ? by_threads : m->blocks_per_sm);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int block_size,
+                                                     size_t dynamic) {
+    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, block_size, dynamic, 0);
+}

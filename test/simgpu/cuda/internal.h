@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// internal.h: what the files of the simulated libcuda.so.1 share.
+//
+// Invariants:
+// - Before cuInit, and in a forked child, every call answers NOT_INITIALIZED.
+// - A call that needs a context answers INVALID_CONTEXT without one.
+// - Handles given to programs are pointers to the records below; a NULL or a
+//   destroyed one is refused where that can be told cheaply.
+#ifndef VERNIER_SIMGPU_CUDA_INTERNAL_H
+#define VERNIER_SIMGPU_CUDA_INTERNAL_H
+
+// Everything else in the library is hidden; the API's own names are exported.
+#pragma GCC visibility push(default)
+#include "cuda.h"
+#pragma GCC visibility pop
+
+#include "../state/state.h"
+
+#include <pthread.h>
+
+// A device as CUDA counts them: a permitted GPU, or one MIG instance.
+struct ordinal {
+    unsigned dev;     // index in the state file
+    unsigned gi, ci;  // SIM_WHOLE_GPU outside MIG
+    struct sim_device *d;
+    const struct sim_model *m;
+};
+
+extern struct sim_state *cu;   // NULL before cuInit
+extern struct sim_client *me;  // this process's slot
+extern struct ordinal ordinals[SIM_MAX_DEVICES];
+extern int ordinal_count;
+
+struct CUstream_st {
+    CUcontext ctx;
+    _Atomic uint64_t last;  // position in the device's queue of its newest work
+    unsigned flags;
+    int priority;
+    unsigned long long id;
+    CUgraph capture;  // not NULL while work is recorded instead of queued
+    bool origin;      // the stream that began that capture
+    _Atomic unsigned calls;  // host functions not yet run
+    struct CUstream_st *next;
+};
+
+struct CUctx_st {
+    int ordinal;
+    unsigned dev;  // ordinals[ordinal].dev
+    unsigned flags, api_version;
+    bool primary;
+    unsigned retained;
+    _Atomic bool destroyed;
+    unsigned long long id;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache;
+    CUsharedconfig shared;
+    struct CUstream_st legacy, per_thread;
+    struct CUstream_st *streams;
+};
+
+// context.c
+extern _Thread_local CUcontext current __attribute__((tls_model("initial-exec")));
+CUresult need_context(CUcontext *ctx);
+CUresult context_stream(CUstream h, CUstream *stream);
+
+// device.c
+CUresult need_device(CUdevice dev, struct ordinal **o);
+
+// va.c: addresses. Sizes are rounded to 512 bytes.
+enum block_kind { BLOCK_PLAIN, BLOCK_MANAGED, BLOCK_POOL, BLOCK_RESERVED, BLOCK_MAPPED, BLOCK_IPC };
+
+struct block {
+    CUdeviceptr at;
+    size_t size, span;  // asked for (rounded), and its share of the address range
+    enum block_kind kind;
+    unsigned dev;
+    CUcontext ctx;
+    CUmemoryPool pool;
+    void *owner;    // BLOCK_MAPPED: the handle; BLOCK_IPC: none
+    size_t backed;  // bytes that real pages may stand behind
+    unsigned long long id;
+    struct block *next;
+};
+
+bool va_ready(void);
+bool va_contains(CUdeviceptr at);
+struct block *va_take(size_t size, size_t alignment);
+void va_insert(struct block *b);
+struct block *va_find(CUdeviceptr at);
+struct block *va_around(CUdeviceptr at);
+void va_remove(struct block *b);
+void va_give(struct block *b);
+void va_lock(void);
+void va_unlock(void);
+size_t va_round(size_t size);
+void va_each(void (*visit)(struct block *, void *), void *arg);
+
+// alloc.c
+CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool pool,
+                  CUdeviceptr *at);
+CUresult release(CUdeviceptr at);
+CUresult lost_or(unsigned dev, CUresult otherwise);
+
+// backing.c
+bool backing_write(CUdeviceptr to, const void *from, size_t n);
+void backing_read(void *to, CUdeviceptr from, size_t n);
+void backing_drop(struct block *b);
+
+// work.c: the queue of this process on a device.
+CUresult work_add(unsigned dev, uint64_t duration_ns, _Atomic uint64_t *position);
+uint64_t work_queued(unsigned dev);
+bool work_done(unsigned dev, uint64_t position);
+CUresult work_wait(unsigned dev, uint64_t position);
+uint64_t work_time(unsigned dev, uint64_t position);
+
+// stream.c
+uint64_t stream_position(CUstream s);
+CUresult stream_wait(CUstream s);
+CUresult stream_add(CUstream s, uint64_t duration_ns);
+void stream_link(CUcontext ctx, CUstream s);
+
+// module.c
+struct CUfunc_st {
+    CUmodule module;
+    char name[64];
+    uint64_t base_ns, per_block_ns;
+    bool first_argument_ns;  // the first kernel argument adds nanoseconds
+    unsigned block[3], shared;  // launch state of the calls from before CUDA 4
+    int max_dynamic_shared;
+    struct CUfunc_st *next;
+};
+uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
+
+// graph.c
+CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration_ns);
+CUresult graph_new(CUgraph *g);
+
+#define CHECK(call)                            \
+    do {                                       \
+        CUresult ret_ = (call);                \
+        if (ret_ != CUDA_SUCCESS) return ret_; \
+    } while (0)
+
+#define NEED(arg) \
+    if (!(arg)) return CUDA_ERROR_INVALID_VALUE
+
+// The twins of calls that take a stream, or work on the default one (see cuda.h):
+// all streams of a context run in one order here, so they are the same call.
+#define PTSZ(name) extern __typeof__(name) name##_ptsz __attribute__((alias(#name)))
+#define PTDS(name) extern __typeof__(name) name##_ptds __attribute__((alias(#name)))
+
+#define INITIALIZED \
+    if (!me) return CUDA_ERROR_NOT_INITIALIZED
+
+
+#endif

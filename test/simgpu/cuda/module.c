@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// module.c: modules, libraries and kernels, in a text format of our own:
+//
+//   simgpu-module 1
+//   kernel NAME BASE_NS [PER_BLOCK_NS] [argument]
+//   global NAME BYTES
+//
+// A launch of the kernel takes BASE_NS plus PER_BLOCK_NS for every block of the
+// grid; with the word "argument" the first kernel argument, an unsigned 64-bit
+// integer, adds that many nanoseconds. Blanks separate, a line ends with a
+// newline, the text with a zero byte.
+//
+// Invariants:
+// - Anything else (ELF, PTX, fat binaries) is NO_BINARY_FOR_GPU: there is no
+//   processor here that could run it.
+// - A library is a module, a kernel its function.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct global {
+    char name[64];
+    CUdeviceptr at;
+    size_t size;
+    struct global *next;
+};
+
+struct CUmod_st {
+    CUfunction functions;
+    struct global *globals;
+    unsigned count;
+};
+
+static CUresult unload(CUmodule m) {
+    while (m->functions) {
+        CUfunction f = m->functions;
+        m->functions = f->next;
+        free(f);
+    }
+    while (m->globals) {
+        struct global *g = m->globals;
+        m->globals = g->next;
+        release(g->at);
+        free(g);
+    }
+    free(m);
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_kernel(CUmodule m, const char *line) {
+    CUfunction f = calloc(1, sizeof *f);
+    char argument[16] = "";
+    if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
+    int n = sscanf(line, "kernel %63s %" SCNu64 " %" SCNu64 " %15s", f->name, &f->base_ns,
+                   &f->per_block_ns, argument);
+    if (n == 2) n += sscanf(line, "kernel %*s %*u %15s", argument) == 1;
+    f->first_argument_ns = strcmp(argument, "argument") == 0;
+    if (n < 2 || (*argument && !f->first_argument_ns)) {
+        free(f);
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    f->module = m;
+    f->block[0] = f->block[1] = f->block[2] = 1;
+    f->max_dynamic_shared = 49152;
+    f->next = m->functions;
+    m->functions = f;
+    m->count++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_global(CUcontext ctx, CUmodule m, const char *line) {
+    struct global *g = calloc(1, sizeof *g);
+    if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult ret = sscanf(line, "global %63s %zu", g->name, &g->size) == 2
+                       ? allocate(ctx, g->size, BLOCK_PLAIN, NULL, &g->at)
+                       : CUDA_ERROR_INVALID_IMAGE;
+    if (ret != CUDA_SUCCESS) {
+        free(g);
+        return ret;
+    }
+    g->next = m->globals;
+    m->globals = g;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    static const char magic[] = "simgpu-module 1\n";
+    CUcontext ctx;
+    NEED(module && image);
+    CHECK(need_context(&ctx));
+    if (strncmp(image, magic, sizeof magic - 1) != 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    CUmodule m = calloc(1, sizeof *m);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult ret = CUDA_SUCCESS;
+    for (const char *p = (const char *)image + sizeof magic - 1; *p && ret == CUDA_SUCCESS;) {
+        char line[256];
+        size_t n = strcspn(p, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)n, p);
+        if (strncmp(line, "kernel ", 7) == 0)
+            ret = add_kernel(m, line);
+        else if (strncmp(line, "global ", 7) == 0)
+            ret = add_global(ctx, m, line);
+        else if (*line)
+            ret = CUDA_ERROR_INVALID_IMAGE;
+        p += n + (p[n] == '\n');
+    }
+    if (ret != CUDA_SUCCESS) {
+        unload(m);
+        return ret;
+    }
+    *module = m;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n,
+                            CUjit_option *options, void **values) {
+    (void)n, (void)options, (void)values;
+    return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    char text[65536];
+    NEED(module && path);
+    FILE *f = fopen(path, "re");
+    if (!f) return CUDA_ERROR_FILE_NOT_FOUND;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    return cuModuleLoadData(module, text);
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+    INITIALIZED;
+    return module ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+    NEED(mode);
+    *mode = CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    NEED(function && name);
+    INITIALIZED;
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    for (CUfunction f = module->functions; f; f = f->next)
+        if (strcmp(f->name, name) == 0) {
+            *function = f;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module) {
+    NEED(count && module);
+    *count = module->count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name) {
+    NEED(name);
+    INITIALIZED;
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    for (struct global *g = module->globals; g; g = g->next)
+        if (strcmp(g->name, name) == 0) {
+            if (at) *at = g->at;
+            if (bytes) *bytes = g->size;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
+                           void **values, unsigned int n, CUlibraryOption *library_options,
+                           void **library_values, unsigned int library_n) {
+    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
+    (void)library_n;
+    return cuModuleLoadData((CUmodule *)library, code);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
+                               void **values, unsigned int n, CUlibraryOption *library_options,
+                               void **library_values, unsigned int library_n) {
+    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
+    (void)library_n;
+    return cuModuleLoad((CUmodule *)library, path);
+}
+
+CUresult cuLibraryUnload(CUlibrary library) { return cuModuleUnload((CUmodule)library); }
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    return cuModuleGetFunction((CUfunction *)kernel, (CUmodule)library, name);
+}
+
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library) {
+    return cuModuleGetFunctionCount(count, (CUmodule)library);
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    NEED(module && library);
+    *module = (CUmodule)library;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *at, size_t *bytes, CUlibrary library, const char *name) {
+    return cuModuleGetGlobal_v2(at, bytes, (CUmodule)library, name);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *at, size_t *bytes, CUlibrary library,
+                             const char *name) {
+    (void)at, (void)bytes;
+    NEED(library && name);
+    return CUDA_ERROR_NOT_FOUND;
+}
