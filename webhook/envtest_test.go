@@ -5,14 +5,25 @@
 package webhook_test
 
 import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strconv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook"
+	"vernier.dev/vernier/webhook/handler"
 )
 
 // Namespaces of these tests.
@@ -48,4 +59,78 @@ func asking(namespace string) *corev1.Pod {
 	pod.Spec.Containers[0].Name = "train"
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{api.ResourceCore: resource.MustParse("30")}
 	return pod
+}
+
+// install applies the webhook's configuration of deploy/, with an address on
+// this machine in place of the Service.
+func install(t *testing.T, cfg *rest.Config, address string) {
+	t.Helper()
+	c := apiserver.Client(t, cfg)
+	for _, obj := range apiserver.Manifests(t, "admission/webhook.yaml") {
+		hook := obj.Object["webhooks"].([]any)[0].(map[string]any)
+		hook["clientConfig"] = map[string]any{"url": "https://" + address + handler.Path}
+		if err := c.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// address is one that nothing listens on.
+func address(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start runs a replica with the rights of its service account until the test
+// ends.
+func start(t *testing.T, cfg *rest.Config, address string, clock clock.Clock) {
+	t.Helper()
+	host, digits, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount),
+		webhook.Options{Host: host, Port: port, MetricsAddress: "0", HealthAddress: "0", Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the webhook ended with: %v", err)
+		}
+	})
+}
+
+// served is the certificate that a replica serves; nil where it serves none.
+func served(address string) []byte {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	conn, err := tls.DialWithDialer(dialer, "tcp", address, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].Raw
+}
+
+// await polls until the condition holds.
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) { return condition(), nil })
+	if err != nil {
+		t.Fatalf("after a minute still not: %s", what)
+	}
 }

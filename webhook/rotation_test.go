@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package webhook_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook/certs"
+)
+
+// Two replicas renew the serving certificate and the authority, and pods are
+// admitted all the while. The API server's clock is the real one, so theirs
+// starts in the past and ends now.
+func TestRotation(t *testing.T) {
+	const day = 24 * time.Hour
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml"}})
+	c := apiserver.Client(t, cfg)
+	namespaces(t, c)
+	now := time.Now()
+	clock := clocktesting.NewFakeClock(now.Add(-250 * day))
+	replicas := []string{address(t), address(t)}
+	install(t, cfg, replicas[0])
+	for _, at := range replicas {
+		start(t, cfg, at, clock)
+	}
+
+	bundle := func() []byte {
+		config := &admissionv1.MutatingWebhookConfiguration{}
+		if err := c.Get(t.Context(), client.ObjectKey{Name: certs.ConfigurationName}, config); err != nil {
+			t.Fatal(err)
+		}
+		return config.Webhooks[0].ClientConfig.CABundle
+	}
+	authorities := func() int { return bytes.Count(bundle(), []byte("BEGIN CERTIFICATE")) }
+	// agreed waits for both replicas to serve the same certificate, another one
+	// than before. Where one was overtaken by the other it tries again after a
+	// moment of the fake clock.
+	agreed := func(what string, before []byte) []byte {
+		t.Helper()
+		var cert []byte
+		await(t, what, func() bool {
+			clock.Step(2 * time.Second)
+			cert = served(replicas[0])
+			return cert != nil && !bytes.Equal(cert, before) && bytes.Equal(cert, served(replicas[1]))
+		})
+		return cert
+	}
+	admits := func(when string) {
+		t.Helper()
+		await(t, "pods are admitted "+when, func() bool {
+			return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil
+		})
+	}
+
+	first := agreed("both serve the first certificate", nil)
+	old := bundle()
+
+	clock.SetTime(now.Add(-80 * day))
+	second := agreed("both serve a renewed certificate", first)
+	if !bytes.Equal(bundle(), old) {
+		t.Error("the authority changed with the certificate")
+	}
+	admits("with the second certificate")
+
+	clock.SetTime(now.Add(-3 * time.Hour))
+	await(t, "a second authority is trusted", func() bool { clock.Step(2 * time.Second); return authorities() == 2 })
+	if !bytes.HasSuffix(bundle(), old) {
+		t.Error("the old authority is not trusted any more")
+	}
+	for _, at := range replicas {
+		if !bytes.Equal(served(at), second) {
+			t.Error("the new authority signed before every API server can have heard of it")
+		}
+	}
+	admits("while two authorities are trusted")
+
+	clock.SetTime(now)
+	agreed("both serve a certificate of the new authority", second)
+	admits("with a certificate of the new authority")
+
+	// Somebody applies the manifest again and with it an empty caBundle.
+	config := &admissionv1.MutatingWebhookConfiguration{}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: certs.ConfigurationName}, config); err != nil {
+		t.Fatal(err)
+	}
+	config.Webhooks[0].ClientConfig.CABundle = nil
+	if err := c.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the caBundle is put back", func() bool { clock.Step(2 * time.Second); return authorities() == 2 })
+	admits("after the manifest was applied again")
+}
