@@ -5,8 +5,6 @@
 // the others are stopped, what is really held is within the limit; at the end,
 // the last process can have exactly what nobody living holds, and no byte more.
 
-// Built with -DVGPU_TEST_STEP=interrupt.
-
 #include "charge.h"
 
 #include <pthread.h>
@@ -38,8 +36,7 @@ static atomic_ullong *grants;
 static struct vgpu_process process;
 
 // Between the steps of a charge and of an audit: let somebody else run.
-void interrupt(void);
-void interrupt(void) {
+void vgpu_test_step(void) {
     static _Thread_local unsigned random = 1;
     random = random * 1103515245 + 12345;
     if (random >> 16 & 1)

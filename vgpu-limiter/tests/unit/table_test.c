@@ -20,6 +20,8 @@
 #define KEYS 20000
 #define THREADS 4
 
+void vgpu_test_step(void) {}
+
 static struct vgpu_table table;
 static struct vgpu_entry model[KEYS];
 static int owners[3];

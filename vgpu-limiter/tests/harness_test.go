@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tests runs programs under libvgpu.so on the simulated driver and
+// compares what they were told, what the counters say and what the device really
+// holds. It owns no code that ships.
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// Codes of the driver, as the programs print them.
+const (
+	ok           = 0
+	invalidValue = 1
+	outOfMemory  = 2
+	noContext    = 201
+	notPermitted = 800
+)
+
+const mib = 1 << 20
+
+// built is what the tests run: made once, in a directory of its own.
+type built struct {
+	dir string // of libvgpu.so as it ships, libvgpu-test.so and the programs
+	sim string // of the simulated driver's libraries and simgpuctl
+}
+
+var build = sync.OnceValues(func() (built, error) {
+	bin := os.Getenv("VERNIER_BIN")
+	if bin == "" {
+		bin = filepath.Join("..", "..", "bin")
+	}
+	bin, err := filepath.Abs(bin)
+	if err != nil {
+		return built{}, err
+	}
+	b := built{dir: filepath.Join(bin, "vgpu-tests"), sim: filepath.Join(bin, "simgpu")}
+	for _, args := range [][]string{
+		{"-C", "../../test/simgpu", "OUT=" + b.sim},
+		{"-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "all", "tests"},
+	} {
+		if out, err := exec.Command("make", append([]string{"--no-print-directory"}, args...)...).CombinedOutput(); err != nil {
+			return built{}, fmt.Errorf("make %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return b, nil
+})
+
+// container is one simulated node with one container on it: a directory with
+// the driver's state, the limits and the counters, in which programs run. The
+// library built for tests has these paths, relative to where it runs; nothing
+// else differs from the one that ships.
+type container struct {
+	t    *testing.T
+	dir  string
+	uuid []string
+	built
+}
+
+// share is what the container may use of a device; a device without memory is
+// left out of its limits.
+type share struct{ core, mib int }
+
+func newContainer(t *testing.T, shares ...share) *container {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{t: t, dir: t.TempDir(), built: b}
+	c.ctl("create", "--context-mib", "0", "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares)))
+	limits := layout.Limits{Container: "test/" + t.Name()}
+	if len(limits.Container) > layout.MaxContainerBytes {
+		limits.Container = "test"
+	}
+	for i, s := range shares {
+		uuid := c.status(i, "uuid")
+		c.uuid = append(c.uuid, uuid)
+		if s.mib != 0 {
+			limits.Devices = append(limits.Devices, layout.DeviceLimit{UUID: uuid, Core: uint32(s.core), MemoryBytes: uint64(s.mib) * mib})
+		}
+	}
+	if err := layout.WriteFile(filepath.Join(c.dir, "limits"), limits); err != nil {
+		t.Fatal(err)
+	}
+	if err := layout.CreateCounters(filepath.Join(c.dir, "counters"), len(limits.Devices)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// native is the environment of a program that runs without the library.
+func (c *container) native() []string {
+	return append(os.Environ(), "SIMGPU_STATE="+filepath.Join(c.dir, "state"), "SIMGPU_ALL_DEVICES=1",
+		"LD_LIBRARY_PATH="+c.sim)
+}
+
+func (c *container) command(preload, program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(c.built.dir, program), args...)
+	cmd.Dir = c.dir
+	cmd.Env = c.native()
+	if preload != "" {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(c.built.dir, preload))
+	}
+	return cmd
+}
+
+// ctl runs simgpuctl and returns what it printed.
+func (c *container) ctl(args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command(filepath.Join(c.sim, "simgpuctl"), args...)
+	cmd.Env = c.native()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("simgpuctl %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// status returns one value that simgpuctl prints of a device.
+func (c *container) status(device int, key string) string {
+	c.t.Helper()
+	for line := range strings.Lines(c.ctl("status")) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "device" || fields[1] != fmt.Sprintf("index=%d", device) {
+			continue
+		}
+		for _, field := range fields {
+			if value, found := strings.CutPrefix(field, key+"="); found {
+				return value
+			}
+		}
+	}
+	c.t.Fatalf("simgpuctl status says no %s of device %d:\n%s", key, device, c.ctl("status"))
+	return ""
+}
+
+// usage reads the counters as the node agent does.
+func (c *container) usage() layout.Usage {
+	c.t.Helper()
+	u, err := layout.ReadUsage(filepath.Join(c.dir, "counters"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return u
+}
+
+// process is a running program "calls" under the library.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Scanner
+	stderr *strings.Builder
+}
+
+// start starts calls and initialises CUDA with device 0's primary context as
+// place 0, if that is allowed.
+func (c *container) start() *process {
+	c.t.Helper()
+	p := c.startRaw("libvgpu-test.so")
+	p.want("init", ok)
+	p.want("primary 0 0", ok)
+	p.want("current 0", ok)
+	return p
+}
+
+func (c *container) startRaw(preload string) *process {
+	c.t.Helper()
+	p := &process{t: c.t, cmd: c.command(preload, "calls"), stderr: &strings.Builder{}}
+	p.cmd.Stderr = p.stderr
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p.in, p.out = in, bufio.NewScanner(out)
+	if err := p.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(p.kill)
+	return p
+}
+
+// call makes one call and returns the numbers of the answer.
+func (p *process) call(line string) []int {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil || !p.out.Scan() {
+		p.t.Fatalf("%q: no answer (%v); stderr: %s", line, err, p.stderr)
+	}
+	var numbers []int
+	for _, field := range strings.Fields(p.out.Text())[1:] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			p.t.Fatalf("%q: answer %q", line, p.out.Text())
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// want makes one call and compares its code.
+func (p *process) want(line string, code int) {
+	p.t.Helper()
+	if got := p.call(line); got[0] != code {
+		p.t.Errorf("%q answered %v, want %d; stderr: %s", line, got, code, p.stderr)
+	}
+}
+
+// wantUsed compares what cuMemGetInfo says is used and there in all, in MiB.
+func (p *process) wantUsed(used, total int) {
+	p.t.Helper()
+	got := p.call("info")
+	if got[0] != ok || got[2]-got[1] != used*mib || got[2] != total*mib {
+		p.t.Errorf("cuMemGetInfo answered %d: %d of %d MiB used, want %d of %d", got[0], (got[2]-got[1])/mib, got[2]/mib, used, total)
+	}
+}
+
+// kill kills the process as the kernel's out-of-memory killer would.
+func (p *process) kill() {
+	if p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// calls: makes the CUDA calls that standard input names, one per line, and
+// answers each with a line: the call, its CUresult, and what it returned. Memory
+// is kept in numbered places. Sizes are MiB.
+
+#include "cuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PLACES 65536
+#define MIB ((size_t)1 << 20)
+
+static CUdeviceptr ptr[PLACES];
+static CUmemGenericAllocationHandle handle[PLACES];
+static CUarray array[PLACES];
+static CUmipmappedArray mipmap[PLACES];
+static CUmemoryPool pool[PLACES];
+static CUcontext context[PLACES];
+static CUstream stream[PLACES];
+static CUfunction kernel;
+
+static void answer(const char *call, int result) {
+    printf("%s %d\n", call, result);
+}
+
+static int create(int place, size_t bytes, int device) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    return cuMemCreate(&handle[place], bytes, &prop, 0);
+}
+
+static int map(int place, size_t bytes) {
+    int result = cuMemAddressReserve(&ptr[place], bytes, 0, 0, 0);
+    return result != 0 ? result : (int)cuMemMap(ptr[place], bytes, 0, handle[place], 0);
+}
+
+static int make_array(int place, size_t width, size_t height, size_t depth, int levels, int flags) {
+    CUDA_ARRAY3D_DESCRIPTOR solid = {width, height, depth, CU_AD_FORMAT_FLOAT, 4, (unsigned)flags};
+    CUDA_ARRAY_DESCRIPTOR flat = {width, height, CU_AD_FORMAT_FLOAT, 4};
+    if (levels > 0)
+        return cuMipmappedArrayCreate(&mipmap[place], &solid, (unsigned)levels);
+    return depth > 0 ? cuArray3DCreate_v2(&array[place], &solid) : cuArrayCreate_v2(&array[place], &flat);
+}
+
+static int make_pool(int place, int device) {
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    cuuint64_t keep = UINT64_MAX;
+    int result = cuMemPoolCreate(&pool[place], &props);
+    return result != 0 ? result : (int)cuMemPoolSetAttribute(pool[place], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+}
+
+// Threads that take and give back memory as fast as they can; at the end each
+// keeps what it can get, in steps of one MiB.
+static atomic_int granted;
+static pthread_barrier_t barrier;
+
+static void *race(void *argument) {
+    CUdeviceptr p;
+    cuCtxSetCurrent(context[0]);
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < 2000; i++)
+        if (cuMemAlloc_v2(&p, MIB * (1 + (size_t)i % 7)) == CUDA_SUCCESS)
+            cuMemFree_v2(p);
+    pthread_barrier_wait(&barrier);
+    while (cuMemAlloc_v2(&p, MIB) == CUDA_SUCCESS)
+        atomic_fetch_add(&granted, 1);
+    return argument;
+}
+
+static int race_all(int threads) {
+    pthread_t thread[64];
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread[i], NULL, race, NULL);
+    for (int i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    return granted;
+}
+
+static int launch(int place, long microseconds, int count) {
+    unsigned long long ns = (unsigned long long)microseconds * 1000;
+    void *params[] = {&ns};
+    int result = 0;
+    if (kernel == NULL) {
+        CUmodule module;
+        result = cuModuleLoadData(&module, "simgpu-module 1\nkernel spin 0 argument\n");
+        if (result == 0)
+            result = cuModuleGetFunction(&kernel, module, "spin");
+    }
+    for (int i = 0; result == 0 && i < count; i++)
+        result = cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream[place], params, NULL);
+    return result;
+}
+
+int main(void) {
+    char line[256], call[32];
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        long a = 0, b = 0, c = 0, d = 0, e = 0;
+        if (sscanf(line, "%31s %ld %ld %ld %ld %ld", call, &a, &b, &c, &d, &e) < 1)
+            continue;
+#define ON(name, expression)                 \
+    else if (strcmp(call, name) == 0) {      \
+        answer(call, (int)(expression));     \
+    }
+        if (strcmp(call, "info") == 0) {
+            size_t free_bytes = 0, total = 0;
+            int result = cuMemGetInfo_v2(&free_bytes, &total);
+            printf("info %d %zu %zu\n", result, free_bytes, total);
+        } else if (strcmp(call, "total") == 0) {
+            size_t total = 0;
+            int result = cuDeviceTotalMem_v2(&total, (CUdevice)a);
+            printf("total %d %zu\n", result, total);
+        } else if (strcmp(call, "fork") == 0) {
+            // A child that asks for memory with its parent's state.
+            fflush(stdout);
+            pid_t child = fork();
+            if (child == 0) {
+                CUdeviceptr p;
+                _exit(cuMemAlloc_v2(&p, MIB) == CUDA_SUCCESS ? 1 : 0);
+            }
+            int status = 0;
+            waitpid(child, &status, 0);
+            answer(call, status);
+        }
+        ON("pid", getpid())
+        ON("init", cuInit(0))
+        ON("primary", cuDevicePrimaryCtxRetain(&context[a], (CUdevice)b))
+        ON("release_primary", cuDevicePrimaryCtxRelease_v2((CUdevice)a))
+        ON("reset_primary", cuDevicePrimaryCtxReset_v2((CUdevice)a))
+        ON("context", cuCtxCreate_v2(&context[a], 0, (CUdevice)b))
+        ON("current", cuCtxSetCurrent(context[a]))
+        ON("destroy_context", cuCtxDestroy_v2(context[a]))
+        ON("alloc", cuMemAlloc_v2(&ptr[a], MIB * (size_t)b))
+        ON("alloc_bytes", cuMemAlloc_v2(&ptr[a], (size_t)b))
+        ON("pitch", cuMemAllocPitch_v2(&ptr[a], &(size_t){0}, (size_t)b, (size_t)c, 4))
+        ON("managed", cuMemAllocManaged(&ptr[a], MIB * (size_t)b, CU_MEM_ATTACH_GLOBAL))
+        ON("free", cuMemFree_v2(ptr[a]))
+        ON("stream", cuStreamCreate(&stream[a], CU_STREAM_NON_BLOCKING))
+        ON("synchronize", cuStreamSynchronize(stream[a]))
+        ON("launch", launch((int)a, b, (int)c))
+        ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))
+        ON("free_async", cuMemFreeAsync(ptr[a], stream[b]))
+        ON("pool", make_pool((int)a, (int)b))
+        ON("destroy_pool", cuMemPoolDestroy(pool[a]))
+        ON("trim_pool", cuMemPoolTrimTo(pool[a], 0))
+        ON("from_pool", cuMemAllocFromPoolAsync(&ptr[a], MIB * (size_t)b, pool[c], stream[d]))
+        ON("create", create((int)a, MIB * (size_t)b, (int)c))
+        ON("map", map((int)a, MIB * (size_t)b))
+        ON("unmap", cuMemUnmap(ptr[a], MIB * (size_t)b))
+        ON("release", cuMemRelease(handle[a]))
+        ON("retain", cuMemRetainAllocationHandle(&handle[a], (void *)(uintptr_t)(ptr[b] + MIB)))
+        ON("array", make_array((int)a, (size_t)b, (size_t)c, (size_t)d, 0, (int)e))
+        ON("destroy_array", cuArrayDestroy(array[a]))
+        ON("mipmap", make_array((int)a, (size_t)b, (size_t)c, (size_t)d, (int)e, 0))
+        ON("destroy_mipmap", cuMipmappedArrayDestroy(mipmap[a]))
+        ON("race", race_all((int)a))
+        else answer(call, -1);
+    }
+    return 0;
+}
