@@ -52,7 +52,7 @@ func Busybox(name string) (*image.Image, error) {
 	if err := m.AddProgram("/bin/busybox", file); err != nil {
 		return nil, err
 	}
-	for _, tool := range []string{"cat", "date", "echo", "env", "grep", "hostname", "id", "ip", "kill", "ls", "mkdir", "mount",
+	for _, tool := range []string{"cat", "date", "echo", "env", "grep", "hostname", "httpd", "id", "ip", "kill", "ls", "mkdir", "mount",
 		"nc", "ping", "ps", "readlink", "rm", "sh", "sleep", "stat", "test", "touch", "true", "false", "wc", "wget", "yes", "head", "tail", "timeout"} {
 		m.Link("/bin/"+tool, "busybox")
 	}

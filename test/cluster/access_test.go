@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/cluster/pki"
+)
+
+const webhookEnv = "VERNIER_TEST_WEBHOOK_CERTIFICATES"
+
+// serveWebhook is what the test binary does in the place of a webhook's replica:
+// it refuses everything, under the name that it was given.
+func serveWebhook() {
+	dir := os.Getenv(webhookEnv)
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{
+			UID: review.Request.UID, Result: &metav1.Status{Message: "refused by " + os.Getenv("REPLICA")},
+		}
+		_ = json.NewEncoder(w).Encode(review)
+	}
+	err := http.ListenAndServeTLS(":9443", filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), http.HandlerFunc(handler))
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// TestWebhookBehindService: without a kube-proxy the API server dials what
+// PublishEndpoints put behind the Service, and only that.
+func TestWebhookBehindService(t *testing.T) {
+	c := up(t, cluster.Config{})
+	ca, err := pki.NewAuthority("webhook")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue("webhook", nil, "hook.default.svc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "hook"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
+	}
+	if _, err := c.Client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hook := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "hook"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "hook.vernier.dev", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
+			TimeoutSeconds: ptr.To[int32](2),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				CABundle: ca.Cert, Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hook"},
+			},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+	if _, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, replica := range []string{"replica-a", "replica-b"} {
+		place, err := c.AddPlace(replica)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := c.StartProcess(cluster.Command{
+			Name: replica, Place: replica, Argv: []string{os.Args[0]}, Env: []string{webhookEnv + "=" + dir, "REPLICA=" + replica},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443, place); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "a refusal by "+replica, func() (bool, error) {
+			_, err := c.Client.CoreV1().ConfigMaps("default").Create(t.Context(),
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"}}, metav1.CreateOptions{})
+			return err != nil && strings.Contains(err.Error(), "refused by "+replica), err
+		})
+		if err := server.Kill(t.Context()); err != nil { // the API server keeps connections that live
+			t.Fatal(err)
+		}
+	}
+	if err := c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "an error that no endpoint is there", func() (bool, error) {
+		_, err := c.Client.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"}}, metav1.CreateOptions{})
+		return err != nil && strings.Contains(err.Error(), "failed calling webhook"), err
+	})
+}
+
+// TestServiceAccountKubeconfig: a part has its own identity, and no more rights
+// than RBAC gives it.
+func TestServiceAccountKubeconfig(t *testing.T) {
+	c := up(t, cluster.Config{})
+	if _, err := c.Client.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "part"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := c.ServiceAccountKubeconfig(t.Context(), "default", "part")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl := c.Kubectl(t.Context()).Path
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"who":  {[]string{"auth", "whoami"}, "system:serviceaccount:default:part"},
+		"may":  {[]string{"get", "--raw", "/version"}, `"gitVersion"`},
+		"must": {[]string{"get", "nodes"}, `cannot list resource "nodes"`},
+	} {
+		// On a node: that is where a node's agent connects from.
+		p, err := c.StartProcess(cluster.Command{Name: name, Place: c.Nodes[0].Name, Argv: append([]string{kubectl, "--kubeconfig=" + file}, tc.args...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Tail(); !strings.Contains(got, tc.want) {
+			t.Errorf("kubectl %v: want %q in\n%s", tc.args, tc.want, got)
+		}
+	}
+	if _, err := c.ServiceAccountKubeconfig(t.Context(), "default", "nobody"); err == nil || !strings.Contains(err.Error(), "default/nobody") {
+		t.Errorf("a service account that does not exist: %v", err)
+	}
+}
