@@ -148,6 +148,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		a.releaser.Look(pod)
 		a.writer.Publish()
 	}
+	a.book.Ended = a.preparer.ended
 	a.connection = &hooks.Connection{
 		Socket: o.NRISocket, Changed: a.runtimeChanged,
 		Plugin: &hooks.Plugin{

@@ -4,7 +4,8 @@ package agent
 
 import (
 	"context"
-	"reflect"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +25,9 @@ type preparer struct {
 	log   logr.Logger
 	kick  chan struct{}
 	done  map[ledger.Key][]ledger.Grant
+
+	mu   sync.Mutex
+	over []mode.Container
 }
 
 func newPreparer(index func() *ledger.Index, modes mode.Set, log logr.Logger) *preparer {
@@ -38,6 +42,14 @@ func (p *preparer) look() {
 	}
 }
 
+// ended asks to make ready for the container's successor. It never blocks.
+func (p *preparer) ended(c mode.Container) {
+	p.mu.Lock()
+	p.over = append(p.over, c)
+	p.mu.Unlock()
+	p.look()
+}
+
 func (p *preparer) run(ctx context.Context) error {
 	var retry <-chan time.Time
 	for {
@@ -48,8 +60,27 @@ func (p *preparer) run(ctx context.Context) error {
 		case <-retry:
 		}
 		retry = nil
+		p.succeed()
 		if !p.prepare() {
 			retry = time.After(prepareRetry)
+		}
+	}
+}
+
+// succeed makes ready for the successors of containers that have ended. Where it
+// fails, their creation does it.
+func (p *preparer) succeed() {
+	p.mu.Lock()
+	over := p.over
+	p.over = nil
+	p.mu.Unlock()
+	for _, c := range over {
+		m, err := p.modes.For(c)
+		if err == nil && len(p.index().Grants(ledger.Key{Pod: c.Pod, Container: c.Name})) > 0 {
+			err = m.Ended(c)
+		}
+		if err != nil {
+			p.log.Error(err, "cannot make ready for the next container", "pod", c.Owner, "container", c.Name)
 		}
 	}
 }
@@ -63,7 +94,7 @@ func (p *preparer) prepare() bool {
 		}
 	}
 	index.Each(func(key ledger.Key, grants []ledger.Grant) {
-		if reflect.DeepEqual(p.done[key], grants) {
+		if slices.Equal(p.done[key], grants) {
 			return
 		}
 		owner, _ := index.Owner(key.Pod)

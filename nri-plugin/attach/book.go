@@ -35,10 +35,12 @@ type Entry struct {
 	Status []v1alpha1.SliceStatus
 }
 
-// Book of the containers that hold slices. Changed, when set, is called after
-// every change with the pod's UID, outside the lock.
+// Book of the containers that hold slices. What is set is called outside the
+// lock: Changed after every change with the pod's UID, Ended with every
+// container that is struck out.
 type Book struct {
 	Changed func(types.UID)
+	Ended   func(mode.Container)
 
 	mu      sync.Mutex
 	synced  bool
@@ -91,7 +93,7 @@ func (b *Book) Detach(id string) {
 	delete(b.entries, id)
 	b.mu.Unlock()
 	if found {
-		b.changed(e.Pod)
+		b.ended(e)
 	}
 }
 
@@ -100,35 +102,33 @@ func (b *Book) Detach(id string) {
 // created or its end was not reported.
 func (b *Book) DetachSandbox(sandbox string) {
 	b.mu.Lock()
-	var pods []types.UID
+	var gone []Entry
 	for id, e := range b.entries {
 		if e.Sandbox == sandbox {
-			pods = append(pods, e.Pod)
+			gone = append(gone, e)
 			delete(b.entries, id)
 		}
 	}
 	b.mu.Unlock()
-	for _, pod := range pods {
-		b.changed(pod)
-	}
+	b.ended(gone...)
 }
 
 // Reset replaces the book by the runtime's list.
 func (b *Book) Reset(entries []Entry) {
 	b.mu.Lock()
-	pods := map[types.UID]bool{}
-	for _, e := range b.entries {
-		pods[e.Pod] = true
-	}
+	before := b.entries
 	b.entries = make(map[string]Entry, len(entries))
 	for _, e := range entries {
 		b.entries[e.ID] = e
-		pods[e.Pod] = true
+		delete(before, e.ID)
 	}
 	b.synced = true
 	b.mu.Unlock()
-	for pod := range pods {
-		b.changed(pod)
+	for _, e := range before {
+		b.ended(e)
+	}
+	for _, e := range entries {
+		b.changed(e.Pod)
 	}
 }
 
@@ -228,6 +228,15 @@ func (b *Book) Slices() []v1alpha1.SliceStatus {
 			cmp.Compare(x.Container, y.Container), cmp.Compare(x.UUID, y.UUID))
 	})
 	return all
+}
+
+func (b *Book) ended(gone ...Entry) {
+	for _, e := range gone {
+		if b.Ended != nil {
+			b.Ended(e.Container)
+		}
+		b.changed(e.Pod)
+	}
 }
 
 func (b *Book) changed(pod types.UID) {

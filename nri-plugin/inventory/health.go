@@ -29,6 +29,10 @@ var harmless = map[uint64]bool{
 	109: true, // context switch timeout
 }
 
+// offTheBus is the Xid of a lost device. It leaves no mark: the loss shows itself
+// for as long as it lasts.
+const offTheBus = 79
+
 // mark is the last critical event of a device.
 type mark struct {
 	reason string
@@ -71,6 +75,9 @@ func (inv *Inventory) WaitEvent(timeout time.Duration) bool {
 		if harmless[event.EventData] {
 			return false
 		}
+		if event.EventData == offTheBus {
+			return true
+		}
 		reason = fmt.Sprintf("Xid %d", event.EventData)
 	case nvml.EventTypeDoubleBitEccError:
 		reason = "uncorrectable ECC error"
@@ -109,12 +116,15 @@ func (inv *Inventory) illness(u *unit) string {
 		return ""
 	}
 	// Only a driver that knows recovery can take a device's illness back; with an
-	// older one it takes a reset, which the device's loss or our restart shows.
-	if knows && inv.now().Sub(m.at) >= settled {
-		delete(inv.marks, u.fixed.UUID)
-		return ""
+	// older one it takes a reset, which needs the device free of us as well.
+	if !knows {
+		return m.reason + "; reset the GPU with vernier-node stopped on this node"
 	}
-	return m.reason
+	if inv.now().Sub(m.at) < settled {
+		return m.reason
+	}
+	delete(inv.marks, u.fixed.UUID)
+	return ""
 }
 
 func (inv *Inventory) unmark(u *unit) {

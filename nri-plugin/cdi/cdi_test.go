@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-logr/logr"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/test/simgpu"
+)
+
+// machine has two A100, one of them in MIG mode, and the driver's files at root.
+func machine(t *testing.T) (s *simgpu.Sim, root string, lib nvml.Interface, now device.Snapshot) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("device nodes need root")
+	}
+	s = simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}, {Model: simgpu.A100, MIG: true}}})
+	root = filepath.Join(t.TempDir(), "driver")
+	if err := s.DriverRoot(root, false); err != nil {
+		t.Fatal(err)
+	}
+	inv, lib, err := inventory.Open(inventory.Options{Library: s.NVML()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lib.Shutdown() })
+	if now, err = inv.Scan(); err != nil {
+		t.Fatal(err)
+	}
+	return s, root, lib, now
+}
+
+func written(t *testing.T, dir string) (spec specs.Spec, text string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "vernier.dev-gpu.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &spec); err != nil {
+		t.Fatal(err)
+	}
+	return spec, string(b)
+}
+
+func TestSpec(t *testing.T) {
+	_, root, lib, now := machine(t)
+	dir := filepath.Join(t.TempDir(), "cdi")
+	w, err := New(lib, Options{
+		Dir: dir, DriverRoot: root, HostDriverRoot: "/run/nvidia/driver", DevRoot: root, Hook: "/opt/hook", Log: logr.Discard(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Refine(&now)
+	for _, d := range now.Devices {
+		if !d.Healthy {
+			t.Errorf("device %d: %s", d.Index, d.Reason)
+		}
+	}
+	spec, text := written(t, dir)
+	if spec.Kind != v1alpha1.CDIKind {
+		t.Errorf("kind %s, want %s", spec.Kind, v1alpha1.CDIKind)
+	}
+	var names []string
+	for _, d := range spec.Devices {
+		names = append(names, d.Name)
+	}
+	if want := []string{now.Devices[0].UUID, now.Devices[1].UUID}; !slices.Equal(names, want) {
+		t.Errorf("devices %v, want %v: none in MIG mode", names, want)
+	}
+	if got := spec.Devices[1].ContainerEdits.DeviceNodes[0].Path; got != "/dev/nvidia1" {
+		t.Errorf("node %s, want /dev/nvidia1", got)
+	}
+	if strings.Contains(text, root) {
+		t.Error("the spec names the driver's root as we see it")
+	}
+	if !slices.ContainsFunc(spec.ContainerEdits.Mounts, func(m *specs.Mount) bool {
+		return strings.HasPrefix(m.HostPath, "/run/nvidia/driver/") && strings.HasPrefix(filepath.Base(m.ContainerPath), "libcuda.so.")
+	}) {
+		t.Errorf("no mount of libcuda from the runtime's driver root: %s", text)
+	}
+	if !slices.Contains(spec.ContainerEdits.Env, v1alpha1.EnvVisibleDevices+"="+v1alpha1.EnvVisibleDevicesVoid) {
+		t.Errorf("environment %v", spec.ContainerEdits.Env)
+	}
+	hooks := slices.Clone(spec.ContainerEdits.Hooks)
+	for _, d := range spec.Devices {
+		hooks = append(hooks, d.ContainerEdits.Hooks...)
+	}
+	if len(hooks) == 0 {
+		t.Error("no hooks: the container's loader will not find the driver")
+	}
+	for _, h := range hooks {
+		if h.Path != "/opt/hook" || slices.Contains(h.Args, memoryLimitsHook) {
+			t.Errorf("hook %s %v", h.Path, h.Args)
+		}
+	}
+}
+
+func TestSpecWithoutHooks(t *testing.T) {
+	_, root, lib, now := machine(t)
+	dir := t.TempDir()
+	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Refine(&now)
+	if _, text := written(t, dir); strings.Contains(text, `"hooks"`) {
+		t.Errorf("hooks without a program to run them: %s", text)
+	}
+}
+
+// A device without its node would give a container that has no GPU.
+func TestMissingNodeIsIll(t *testing.T) {
+	_, root, lib, now := machine(t)
+	if err := os.Remove(filepath.Join(root, "dev", "nvidia1")); err != nil {
+		t.Fatal(err)
+	}
+	w, err := New(lib, Options{Dir: t.TempDir(), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Refine(&now)
+	if d := now.Devices[1]; d.Healthy || !strings.Contains(d.Reason, "/dev/nvidia1 is missing") {
+		t.Errorf("device without node: %+v", d)
+	}
+	if d := now.Devices[0]; !d.Healthy {
+		t.Errorf("its neighbour: %+v", d)
+	}
+}
+
+// A spec that cannot be written makes every device ill: nothing could be given.
+func TestUnwritableIsIll(t *testing.T) {
+	_, root, lib, now := machine(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := New(lib, Options{Dir: filepath.Join(file, "cdi"), DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Refine(&now)
+	if d := now.Devices[0]; d.Healthy || !strings.Contains(d.Reason, "CDI") {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestFindNVML(t *testing.T) {
+	_, root, _, _ := machine(t)
+	if got := FindNVML(root); !strings.HasPrefix(got, root) || !strings.Contains(got, "libnvidia-ml.so.") {
+		t.Errorf("found %q below %s", got, root)
+	}
+	if got := FindNVML(t.TempDir()); got != "" {
+		t.Errorf("found %q in an empty root", got)
+	}
+}
