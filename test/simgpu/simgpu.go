@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Models that the simulation knows.
+const (
+	A100 = "A100-SXM4-80GB"
+	H100 = "H100-80GB"
+	H200 = "H200-141GB"
+	T4   = "T4"
+)
+
+// Driver versions: the newest simulated, with memory limits by cgroup (the
+// default), and one whose NVML lacks the symbols that came after branch 535.
+const (
+	DriverNewest = "615.43.02"
+	Driver535    = "535.161.08"
+)
+
+// GPU is a number of equal devices.
+type GPU struct {
+	Model string
+	Count int  // 0 is 1
+	NUMA  int  // node that the devices sit on
+	MIG   bool // MIG mode on from the start
+}
+
+// Config describes one simulated machine.
+type Config struct {
+	GPUs       []GPU
+	Driver     string // "" is DriverNewest
+	Seed       string // UUIDs follow from it: another one for every node
+	ContextMiB int    // memory that a context takes, 0 to 4096
+}
+
+// Sim is a state file and the folder of the built programs.
+type Sim struct {
+	Bin   string
+	State string
+}
+
+// Create makes a new state file at path; bin is what Build returned. Processes
+// that use an older file at path keep it.
+func Create(bin, path string, cfg Config) (*Sim, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	s := &Sim{Bin: bin, State: path}
+	args := []string{"create"}
+	if cfg.Driver != "" {
+		args = append(args, "--driver", cfg.Driver)
+	}
+	if cfg.Seed != "" {
+		args = append(args, "--seed", cfg.Seed)
+	}
+	if cfg.ContextMiB != 0 {
+		args = append(args, "--context-mib", strconv.Itoa(cfg.ContextMiB))
+	}
+	for _, g := range cfg.GPUs {
+		spec := fmt.Sprintf("%s,count=%d,numa=%d", g.Model, max(g.Count, 1), g.NUMA)
+		if g.MIG {
+			spec += ",mig=1"
+		}
+		args = append(args, "--gpu", spec)
+	}
+	_, err := s.ctl(args...)
+	return s, err
+}
+
+// Env returns the environment that makes a program use this machine's GPUs
+// through the libraries in Bin, on top of the present environment. Without
+// device nodes it also needs AllDevices or DevRoot.
+func (s *Sim) Env(more ...string) []string {
+	env := append(os.Environ(), "SIMGPU_STATE="+s.State, "LD_LIBRARY_PATH="+s.Bin)
+	return append(env, more...)
+}
+
+// AllDevices is the environment entry by which a process sees every device,
+// whatever device nodes it may open.
+const AllDevices = "SIMGPU_ALL_DEVICES=1"
+
+// DevRoot is the environment entry by which device nodes are looked for below
+// root instead of /.
+func DevRoot(root string) string { return "SIMGPU_DEVROOT=" + root }
+
+// NVML is the path of the library as the state's driver version has it.
+func (s *Sim) NVML() string {
+	if st, err := s.Status(); err == nil && !st.Newest() {
+		return filepath.Join(s.Bin, "535", "libnvidia-ml.so.1")
+	}
+	return filepath.Join(s.Bin, "libnvidia-ml.so.1")
+}
+
+// Program returns the path of a built program, such as "cudademo".
+func (s *Sim) Program(name string) string { return filepath.Join(s.Bin, name) }
+
+// Xid raises an Xid event on a device, which is an index or a UUID.
+func (s *Sim) Xid(device string, code int) error {
+	return s.do("xid", device, strconv.Itoa(code))
+}
+
+// ECC counts errors on a device and raises their events.
+func (s *Sim) ECC(device string, corrected bool, count int) error {
+	kind := "uncorrected"
+	if corrected {
+		kind = "corrected"
+	}
+	return s.do("ecc", device, kind, strconv.Itoa(count))
+}
+
+// Lose drops a device off the bus, Recover brings it back.
+func (s *Sim) Lose(device string) error    { return s.do("lose", device) }
+func (s *Sim) Recover(device string) error { return s.do("recover", device) }
+
+// DriverRoot lays out dir as the root of the installed driver, with one device
+// node per device (root only), and for MIG also the capability nodes and
+// proc/driver/nvidia-caps/mig-minors.
+func (s *Sim) DriverRoot(dir string, mig bool) error {
+	if mig {
+		return s.do("driver-root", dir, "--mig")
+	}
+	return s.do("driver-root", dir)
+}
+
+func (s *Sim) do(args ...string) error {
+	_, err := s.ctl(args...)
+	return err
+}
+
+func (s *Sim) ctl(args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(s.Bin, "simgpuctl"), args...)
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+s.State)
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("simgpuctl %s: %w: %s", args[0], err, strings.TrimSpace(complaint.String()))
+	}
+	return string(out), nil
+}
