@@ -47,6 +47,8 @@ type Cluster struct {
 	begin       time.Time
 	stayUp      func() bool // ends the tie to Up's context
 
+	placing sync.Mutex // one new place at a time: its number gives it its address
+
 	mu        sync.Mutex // guards what follows
 	state     *state
 	processes map[string]*Process

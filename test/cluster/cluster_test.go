@@ -123,12 +123,16 @@ func run(t *testing.T, c *cluster.Cluster, pod string, argv ...string) string {
 }
 
 func TestPodsRunAndTalk(t *testing.T) {
-	shared := filepath.Join(t.TempDir(), "shared")
-	if err := os.MkdirAll(shared, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	outside := t.TempDir()
 	c := up(t, cluster.Config{Nodes: []cluster.NodeConfig{
-		{Name: "n1", Labels: map[string]string{"vernier.dev/kind": "first"}, Mounts: []cluster.Mount{{Source: shared, Destination: "/run/shared"}}},
+		{
+			Name: "n1", Labels: map[string]string{"vernier.dev/kind": "first"},
+			Mounts: []cluster.Mount{
+				{Source: "shared", Destination: "/run/shared"},
+				{Source: outside, Destination: "/run/outside", ReadOnly: true},
+			},
+			Prepare: func(dir string) error { return os.Mkdir(filepath.Join(dir, "shared"), 0o755) },
+		},
 		{Name: "n2"},
 	}})
 	node, err := c.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
@@ -153,8 +157,11 @@ func TestPodsRunAndTalk(t *testing.T) {
 	}
 
 	run(t, c, "one", "touch", "/run/shared/from-pod")
-	if _, err := os.Stat(filepath.Join(shared, "from-pod")); err != nil {
+	if _, err := os.Stat(filepath.Join(c.Node("n1").Dir(), "shared", "from-pod")); err != nil {
 		t.Errorf("a node's mount in its pods: %v", err)
+	}
+	if out, err := c.Exec(t.Context(), "default", "one", "", "touch", "/run/outside/from-pod"); err == nil {
+		t.Errorf("a pod wrote to a read-only mount: %s", out)
 	}
 	if out, err := c.Exec(t.Context(), "default", "two", "", "test", "-e", "/run/shared"); err == nil {
 		t.Errorf("the other node's pods have the mount as well: %s", out)

@@ -131,6 +131,11 @@ func (c *Cluster) addPlace(name, ip, script string) (*Place, error) {
 // AddPlace makes a place besides the nodes, for processes that would have a pod's
 // network in production, such as the replicas of a webhook.
 func (c *Cluster) AddPlace(name string) (*Place, error) {
+	c.placing.Lock()
+	defer c.placing.Unlock()
+	if c.Place(name) != nil {
+		return nil, fmt.Errorf("place %s is there already", name)
+	}
 	c.mu.Lock()
 	index := len(c.state.Places)
 	c.mu.Unlock()
