@@ -25,6 +25,7 @@ import (
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook"
 )
 
 func TestAdmission(t *testing.T) {
@@ -37,7 +38,7 @@ func TestAdmission(t *testing.T) {
 
 	t.Run("down", func(t *testing.T) { testDown(t, c) })
 
-	start(t, cfg, at, nil)
+	start(t, cfg, at, webhook.Options{})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
 	t.Run("admitted", func(t *testing.T) { testAdmitted(t, c) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -87,8 +86,8 @@ func address(t *testing.T) string {
 }
 
 // start runs a replica with the rights of its service account until the test
-// ends.
-func start(t *testing.T, cfg *rest.Config, address string, clock clock.Clock) {
+// ends. The options' addresses are set here.
+func start(t *testing.T, cfg *rest.Config, address string, o webhook.Options) {
 	t.Helper()
 	host, digits, err := net.SplitHostPort(address)
 	if err != nil {
@@ -98,8 +97,8 @@ func start(t *testing.T, cfg *rest.Config, address string, clock clock.Clock) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr, err := webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount),
-		webhook.Options{Host: host, Port: port, MetricsAddress: "0", HealthAddress: "0", Clock: clock})
+	o.Host, o.Port, o.MetricsAddress, o.HealthAddress = host, port, "0", "0"
+	mgr, err := webhook.New(apiserver.AsServiceAccount(cfg, api.WebhookServiceAccount), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook"
 	"vernier.dev/vernier/webhook/certs"
 )
 
@@ -30,7 +31,7 @@ func TestRotation(t *testing.T) {
 	replicas := []string{address(t), address(t)}
 	install(t, cfg, replicas[0])
 	for _, at := range replicas {
-		start(t, cfg, at, clock)
+		start(t, cfg, at, webhook.Options{Clock: clock})
 	}
 
 	bundle := func() []byte {

@@ -49,9 +49,9 @@ func realistic(b testing.TB, asks bool) []byte {
 	now := metav1.Now()
 	pod.CreationTimestamp = now
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", Time: &now,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{".":{},"f:prometheus.io/port":{},` +
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:prometheus.io/port":{},` +
 			`"f:prometheus.io/scrape":{}},"f:generateName":{},"f:labels":{".":{},"f:app":{},"f:pod-template-hash":{},"f:team":{}}},` +
-			`"f:spec":{"f:containers":{"k:{\"name\":\"server\"}":{".":{},"f:image":{},"f:livenessProbe":{},"f:name":{},"f:ports":{}}}}}`)}}}
+			`"f:spec":{"f:containers":{"k:{\"name\":\"server\"}":{".":{},"f:image":{},"f:livenessProbe":{},"f:name":{},"f:ports":{}}}}}`)}}
 	raw := marshal(b, pod)
 	if len(raw) < 6<<10 || len(raw) > 8<<10 {
 		b.Fatalf("the pod has %d bytes, want 6 to 8 KiB", len(raw))

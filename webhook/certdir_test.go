@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package webhook_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook"
+	"vernier.dev/vernier/webhook/certs"
+)
+
+// With certificates of somebody else's making the webhook serves those, makes no
+// Secret and leaves the caBundle alone.
+func TestCertDir(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml"}})
+	c := apiserver.Client(t, cfg)
+	namespaces(t, c)
+	at, dir := address(t), t.TempDir()
+	bundle := selfSigned(t, dir)
+	install(t, cfg, at)
+	key := client.ObjectKey{Name: certs.ConfigurationName}
+	config := &admissionv1.MutatingWebhookConfiguration{}
+	if err := c.Get(t.Context(), key, config); err != nil {
+		t.Fatal(err)
+	}
+	config.Webhooks[0].ClientConfig.CABundle = bundle
+	if err := c.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+
+	start(t, cfg, at, webhook.Options{CertDir: dir})
+	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
+
+	if err := c.Get(t.Context(), key, config); err != nil {
+		t.Fatal(err)
+	}
+	if string(config.Webhooks[0].ClientConfig.CABundle) != string(bundle) {
+		t.Error("the caBundle was changed")
+	}
+	secret := types.NamespacedName{Namespace: api.SystemNamespace, Name: certs.SecretName}
+	if err := c.Get(t.Context(), secret, &corev1.Secret{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Secret: %v, want it not found", err)
+	}
+}
+
+// selfSigned writes tls.crt and tls.key for 127.0.0.1 and returns the former.
+func selfSigned(t *testing.T, dir string) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	for name, text := range map[string][]byte{"tls.crt": certificate,
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate
+}
