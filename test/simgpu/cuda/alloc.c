@@ -51,11 +51,13 @@ CUresult release(CUdeviceptr at) {
     }
     unsigned dev = b->dev;
     size_t size = b->size;
+    CUmemoryPool pool = b->pool;
     va_remove(b);
     backing_drop(b);
     va_give(b);
     va_unlock();
     sim_uncharge(me, dev, size);
+    if (pool) pool_freed(pool, size);
     return CUDA_SUCCESS;
 }
 

@@ -40,28 +40,39 @@ static bool reach(struct block *b, size_t length) {
     return ok && length <= b->backed;
 }
 
-// backing_write reports whether to is device memory of this process.
-bool backing_write(CUdeviceptr to, const void *from, size_t n) {
+// within finds the block around at and cuts *n to what of it lies in the block.
+static struct block *within(CUdeviceptr at, size_t *n) {
     va_lock();
-    struct block *b = va_around(to);
+    struct block *b = va_around(at);
     va_unlock();
-    if (!b || to + n > b->at + b->size) return false;
-    if (b->kind == BLOCK_MANAGED || reach(b, (size_t)(to - b->at) + n))
-        memcpy((void *)(uintptr_t)to, from, n);
-    return true;
+    size_t left = b ? (size_t)(b->at + b->size - at) : *n;
+    if (left < *n) *n = left;
+    return b;
+}
+
+// backing_write and backing_read take ranges that copy.c has checked: mapped
+// all along, though perhaps by several mappings side by side.
+void backing_write(CUdeviceptr to, const void *from, size_t n) {
+    for (size_t at = 0, part; at < n; at += part) {
+        part = n - at;
+        struct block *b = within(to + at, &part);
+        if (b && (b->kind == BLOCK_MANAGED || reach(b, (size_t)(to + at - b->at) + part)))
+            memcpy((void *)(uintptr_t)(to + at), (const char *)from + at, part);
+    }
 }
 
 void backing_read(void *to, CUdeviceptr from, size_t n) {
-    va_lock();
-    struct block *b = va_around(from);
-    va_unlock();
-    size_t real = 0, offset = b ? (size_t)(from - b->at) : 0;
-    if (b && b->kind == BLOCK_MANAGED)
-        real = n;
-    else if (b && b->backed > offset)
-        real = b->backed - offset < n ? b->backed - offset : n;
-    if (real) memcpy(to, (void *)(uintptr_t)from, real);
-    memset((char *)to + real, 0, n - real);
+    for (size_t at = 0, part; at < n; at += part) {
+        part = n - at;
+        struct block *b = within(from + at, &part);
+        size_t real = 0, offset = b ? (size_t)(from + at - b->at) : 0;
+        if (b && b->kind == BLOCK_MANAGED)
+            real = part;
+        else if (b && b->backed > offset)
+            real = b->backed - offset < part ? b->backed - offset : part;
+        if (real) memcpy((char *)to + at, (const void *)(uintptr_t)(from + at), real);
+        memset((char *)to + at + real, 0, part - real);
+    }
 }
 
 // backing_drop takes the pages away; the block's next owner reads zeros.

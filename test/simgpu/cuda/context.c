@@ -96,7 +96,7 @@ struct doomed {
 
 static void collect(struct block *b, void *arg) {
     struct doomed *d = arg;
-    if (b->ctx == d->ctx && b->kind != BLOCK_RESERVED && b->kind != BLOCK_MAPPED &&
+    if (b->ctx == d->ctx && b->kind != BLOCK_RESERVED && b->kind != BLOCK_IPC &&
         d->n < sizeof d->at / sizeof *d->at)
         d->at[d->n++] = b->at;
 }

@@ -13,10 +13,17 @@
 
 #define PIECE 65536u
 
+// device_range reports whether all of [at, at + n) is memory: one allocation, or
+// mappings side by side.
 static bool device_range(CUdeviceptr at, size_t n) {
+    CUdeviceptr end = at + n;
+    bool ok = end >= at;
     va_lock();
-    struct block *b = va_around(at);
-    bool ok = b && b->kind != BLOCK_RESERVED && at + n <= b->at + b->size;
+    while (ok && at < end) {
+        struct block *b = va_around(at);
+        ok = b && b->kind != BLOCK_RESERVED && (b->kind == BLOCK_MAPPED || end <= b->at + b->size);
+        if (ok) at = b->at + b->size;
+    }
     va_unlock();
     return ok;
 }

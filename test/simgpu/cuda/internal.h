@@ -96,14 +96,20 @@ void va_unlock(void);
 size_t va_round(size_t size);
 void va_each(void (*visit)(struct block *, void *), void *arg);
 
+// vmm.c: the mapping around an address; wants va_lock held.
+struct block *vmm_around(CUdeviceptr at);
+
 // alloc.c
 CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool pool,
                   CUdeviceptr *at);
 CUresult release(CUdeviceptr at);
 CUresult lost_or(unsigned dev, CUresult otherwise);
 
+// pool.c
+void pool_freed(CUmemoryPool pool, size_t size);
+
 // backing.c
-bool backing_write(CUdeviceptr to, const void *from, size_t n);
+void backing_write(CUdeviceptr to, const void *from, size_t n);
 void backing_read(void *to, CUdeviceptr from, size_t n);
 void backing_drop(struct block *b);
 

@@ -120,17 +120,13 @@ struct block *va_find(CUdeviceptr at) {
 }
 
 // va_around finds the block that at lies in, by looking at all of them when at
-// is not a block's beginning. Mapped memory is preferred to its reservation.
+// is not a block's beginning; inside a reservation, what is mapped there.
 struct block *va_around(CUdeviceptr at) {
     struct block *found = va_find(at);
-    if (found && found->kind != BLOCK_RESERVED) return found;
-    for (size_t i = 0; i < slots; i++) {
-        struct block *b = table[i];
-        if (!b || at < b->at || at >= b->at + b->size) continue;
-        if (b->kind != BLOCK_RESERVED) return b;
-        found = b;
-    }
-    return found;
+    for (size_t i = 0; i < slots && !found; i++)
+        if (table[i] && at >= table[i]->at && at < table[i]->at + table[i]->size) found = table[i];
+    struct block *inside = found && found->kind == BLOCK_RESERVED ? vmm_around(at) : NULL;
+    return inside ? inside : found;
 }
 
 void va_remove(struct block *b) {

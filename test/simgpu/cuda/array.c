@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// array.c: CUDA arrays and mipmapped arrays, and copies that touch them.
+//
+// Invariants:
+// - An array is charged the bytes of its elements, each row rounded up to 512;
+//   a mipmapped array the sum of its levels.
+// - Arrays have no contents: copies into them are forgotten, copies out of them
+//   give zeros.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct CUarray_st {
+    CUDA_ARRAY3D_DESCRIPTOR desc;
+    unsigned dev;
+    size_t charged;
+    bool level;  // of a mipmapped array, which owns it
+};
+
+struct CUmipmappedArray_st {
+    unsigned dev, levels;
+    size_t charged;
+    struct CUarray_st level[32];
+};
+
+static size_t element(CUarray_format f, unsigned channels) {
+    switch (f) {
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8: return channels;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF: return channels * 2u;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT: return channels * 4u;
+    }
+    return 0;
+}
+
+// footprint gives the bytes of an array, 0 for a descriptor that is wrong.
+static size_t footprint(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    size_t e = element(d->Format, d->NumChannels), height = d->Height ? d->Height : 1;
+    size_t depth = d->Depth ? d->Depth : 1, bytes;
+    bool ok = e && d->Width && (d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4) &&
+              d->Width <= 1u << 20 && height <= 1u << 20 && depth <= 1u << 16;
+    if (!ok || __builtin_mul_overflow(va_round(d->Width * e), height * depth, &bytes)) return 0;
+    return bytes;
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
+    CUcontext ctx;
+    NEED(array && desc && footprint(desc));
+    CHECK(need_context(&ctx));
+    if (desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUarray a = calloc(1, sizeof *a);
+    if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    *a = (struct CUarray_st){.desc = *desc, .dev = ctx->dev, .charged = footprint(desc)};
+    if (!sim_charge(cu, me, a->dev, a->charged)) {
+        free(a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *array = a;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
+    NEED(d);
+    CUDA_ARRAY3D_DESCRIPTOR desc = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &desc);
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+    INITIALIZED;
+    if (!array || array->level) return CUDA_ERROR_INVALID_HANDLE;
+    sim_uncharge(me, array->dev, array->charged);
+    free(array);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray array) {
+    NEED(desc);
+    INITIALIZED;
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;
+    *desc = array->desc;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray array) {
+    CUDA_ARRAY3D_DESCRIPTOR d;
+    NEED(desc);
+    CHECK(cuArray3DGetDescriptor_v2(&d, array));
+    *desc = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array,
+                                      CUdevice dev) {
+    struct ordinal *o;
+    NEED(need && array);
+    CHECK(need_device(dev, &o));
+    memset(need, 0, sizeof *need);
+    need->size = array->charged;
+    need->alignment = 512;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *desc,
+                                unsigned int levels) {
+    CUcontext ctx;
+    NEED(mipmap && desc && footprint(desc) && levels && levels <= 32);
+    CHECK(need_context(&ctx));
+    CUmipmappedArray m = calloc(1, sizeof *m);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    m->dev = ctx->dev;
+    CUDA_ARRAY3D_DESCRIPTOR d = *desc;
+    for (bool last = false; m->levels < levels && !last; m->levels++) {
+        m->level[m->levels] = (struct CUarray_st){d, ctx->dev, footprint(&d), true};
+        m->charged += m->level[m->levels].charged;
+        last = d.Width <= 1 && d.Height <= 1 && d.Depth <= 1;
+        if (d.Width > 1) d.Width /= 2;
+        if (d.Height > 1) d.Height /= 2;
+        if (d.Depth > 1 && !(d.Flags & CUDA_ARRAY3D_LAYERED)) d.Depth /= 2;
+    }
+    if (!sim_charge(cu, me, m->dev, m->charged)) {
+        free(m);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *mipmap = m;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned int level) {
+    NEED(array && mipmap && level < mipmap->levels);
+    INITIALIZED;
+    *array = &mipmap->level[level];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need,
+                                               CUmipmappedArray mipmap, CUdevice dev) {
+    struct ordinal *o;
+    NEED(need && mipmap);
+    CHECK(need_device(dev, &o));
+    memset(need, 0, sizeof *need);
+    need->size = mipmap->charged;
+    need->alignment = 512;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
+    INITIALIZED;
+    if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
+    sim_uncharge(me, mipmap->dev, mipmap->charged);
+    free(mipmap);
+    return CUDA_SUCCESS;
+}
+
+static CUresult into(CUarray array, size_t offset, size_t n) {
+    CUcontext ctx;
+    CHECK(need_context(&ctx));
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;
+    return offset <= array->charged && n <= array->charged - offset ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t n) {
+    NEED(va_contains(from));
+    return into(to, offset, n);
+}
+
+CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t n) {
+    CHECK(into(from, offset, n));
+    return cuMemsetD8_v2(to, 0, n);
+}
+
+CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t n) {
+    NEED(from);
+    return into(to, offset, n);
+}
+
+CUresult cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t n) {
+    NEED(to);
+    CHECK(into(from, offset, n));
+    memset(to, 0, n);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t n) {
+    CHECK(into(from, from_offset, n));
+    return into(to, to_offset, n);
+}
+
+CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t n,
+                              CUstream stream) {
+    CUstream s;
+    CHECK(context_stream(stream, &s));
+    if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_MEMCPY, 0);
+    return cuMemcpyHtoA_v2(to, offset, from, n);
+}
+
+CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t n, CUstream stream) {
+    CUstream s;
+    CHECK(context_stream(stream, &s));
+    if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_MEMCPY, 0);
+    return cuMemcpyAtoH_v2(to, from, offset, n);
+}
+
+PTDS(cuMemcpyDtoA_v2);
+PTDS(cuMemcpyAtoD_v2);
+PTDS(cuMemcpyHtoA_v2);
+PTDS(cuMemcpyAtoH_v2);
+PTDS(cuMemcpyAtoA_v2);
+PTSZ(cuMemcpyHtoAAsync_v2);
+PTSZ(cuMemcpyAtoHAsync_v2);

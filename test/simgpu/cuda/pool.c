@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// pool.c: stream-ordered memory.
+//
+// Invariants:
+// - Memory is charged at the call that allocates and given back at the call
+//   that frees: a pool keeps nothing back, whatever its release threshold, so
+//   what it has reserved is what is in use.
+// - Every device has one default pool, which is never destroyed. A destroyed
+//   pool lives on until its last allocation is freed.
+// - Sharing a pool between processes is not modelled.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+
+struct CUmemPoolHandle_st {
+    int ordinal;
+    bool standard, doomed;
+    cuuint64_t threshold, high;
+    _Atomic cuuint64_t used;
+    size_t max_size;
+    int reuse[4];
+    CUmemAccess_flags access[SIM_MAX_DEVICES];
+};
+
+static struct CUmemPoolHandle_st standard[SIM_MAX_DEVICES];
+static CUmemoryPool chosen[SIM_MAX_DEVICES];
+
+static void prepare(CUmemoryPool p, int ordinal) {
+    p->ordinal = ordinal;
+    p->reuse[1] = p->reuse[2] = p->reuse[3] = 1;
+    p->access[ordinal] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev) {
+    struct ordinal *o;
+    NEED(pool);
+    CHECK(need_device(dev, &o));
+    if (!standard[dev].standard) {
+        prepare(&standard[dev], dev);
+        standard[dev].standard = true;
+    }
+    *pool = &standard[dev];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
+    CHECK(cuDeviceGetDefaultMemPool(pool, dev));
+    if (chosen[dev]) *pool = chosen[dev];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+    struct ordinal *o;
+    CHECK(need_device(dev, &o));
+    NEED(pool && pool->ordinal == dev);
+    chosen[dev] = pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *at, CUmemAllocationType type) {
+    NEED(pool && at && type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    if (at->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    return cuDeviceGetDefaultMemPool(pool, at->id);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *at, CUmemAllocationType type) {
+    NEED(pool && at && type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    if (at->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    return cuDeviceGetMemPool(pool, at->id);
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *at, CUmemAllocationType type, CUmemoryPool pool) {
+    NEED(at && type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    if (at->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    return cuDeviceSetMemPool(at->id, pool);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
+    struct ordinal *o;
+    NEED(pool && props && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
+    INITIALIZED;
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    CHECK(need_device(props->location.id, &o));
+    CUmemoryPool p = calloc(1, sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    prepare(p, props->location.id);
+    p->max_size = props->maxSize;
+    *pool = p;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    NEED(pool && !pool->standard);
+    INITIALIZED;
+    if (chosen[pool->ordinal] == pool) chosen[pool->ordinal] = NULL;
+    pool->doomed = true;
+    if (!atomic_load(&pool->used)) free(pool);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    (void)keep;
+    NEED(pool);
+    INITIALIZED;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    NEED(pool && value);
+    INITIALIZED;
+    switch (attr) {
+        case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+            pool->reuse[attr] = *(int *)value;
+            return CUDA_SUCCESS;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+            pool->threshold = *(cuuint64_t *)value;
+            return CUDA_SUCCESS;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+            NEED(*(cuuint64_t *)value == 0);  // by the API it can only be reset
+            pool->high = atomic_load(&pool->used);
+            return CUDA_SUCCESS;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    NEED(pool && value);
+    INITIALIZED;
+    switch (attr) {
+        case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+            *(int *)value = pool->reuse[attr];
+            return CUDA_SUCCESS;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(cuuint64_t *)value = pool->threshold; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+            *(cuuint64_t *)value = atomic_load(&pool->used);
+            break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = pool->high; break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+    NEED(pool && (map || !count));
+    INITIALIZED;
+    for (size_t i = 0; i < count; i++) {
+        struct ordinal *o;
+        NEED(map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+        CHECK(need_device(map[i].location.id, &o));
+        pool->access[map[i].location.id] = map[i].flags;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *at) {
+    struct ordinal *o;
+    NEED(flags && pool && at && at->type == CU_MEM_LOCATION_TYPE_DEVICE);
+    CHECK(need_device(at->id, &o));
+    *flags = pool->access[at->id];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool,
+                                 CUstream stream) {
+    CUstream s;
+    NEED(at && pool && !pool->doomed);
+    CHECK(context_stream(stream, &s));
+    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    size_t rounded = va_round(size);
+    if (pool->max_size && atomic_load(&pool->used) + rounded > pool->max_size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    // The pool's device is charged, whatever context is current.
+    struct CUctx_st owner = {.ordinal = pool->ordinal, .dev = ordinals[pool->ordinal].dev};
+    CUdeviceptr got;
+    CHECK(allocate(&owner, size, BLOCK_POOL, pool, &got));
+    va_lock();
+    va_find(got)->ctx = pool->ordinal == s->ctx->ordinal ? s->ctx : NULL;
+    va_unlock();
+    cuuint64_t used = atomic_fetch_add(&pool->used, rounded) + rounded;
+    if (used > pool->high) pool->high = used;
+    *at = got;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream) {
+    CUstream s;
+    CUmemoryPool pool;
+    NEED(at && size);
+    CHECK(context_stream(stream, &s));
+    CHECK(cuDeviceGetMemPool(&pool, s->ctx->ordinal));
+    return cuMemAllocFromPoolAsync(at, size, pool, stream);
+}
+
+void pool_freed(CUmemoryPool pool, size_t size) {
+    if (atomic_fetch_sub(&pool->used, size) == size && pool->doomed) free(pool);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
+    CUstream s;
+    CHECK(context_stream(stream, &s));
+    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return at ? release(at) : CUDA_ERROR_INVALID_VALUE;
+}
+
+#define NOT_MODELLED(name, ...)             \
+    CUresult name(__VA_ARGS__) {          \
+        INITIALIZED;                      \
+        return CUDA_ERROR_NOT_SUPPORTED;  \
+    }
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+NOT_MODELLED(cuMemPoolExportToShareableHandle, void *handle, CUmemoryPool pool,
+           CUmemAllocationHandleType type, unsigned long long flags)
+NOT_MODELLED(cuMemPoolImportFromShareableHandle, CUmemoryPool *pool, void *handle,
+           CUmemAllocationHandleType type, unsigned long long flags)
+NOT_MODELLED(cuMemPoolExportPointer, CUmemPoolPtrExportData *data, CUdeviceptr at)
+NOT_MODELLED(cuMemPoolImportPointer, CUdeviceptr *at, CUmemoryPool pool,
+           CUmemPoolPtrExportData *data)
+
+// Graph memory is charged as plain memory (graph.c): no pool stands behind it.
+NOT_MODELLED(cuDeviceGetGraphMemAttribute, CUdevice dev, CUgraphMem_attribute attr, void *value)
+NOT_MODELLED(cuDeviceSetGraphMemAttribute, CUdevice dev, CUgraphMem_attribute attr, void *value)
+
+CUresult cuDeviceGraphMemTrim(CUdevice dev) {
+    struct ordinal *o;
+    return need_device(dev, &o);
+}
+
+PTSZ(cuMemAllocAsync);
+PTSZ(cuMemAllocFromPoolAsync);
+PTSZ(cuMemFreeAsync);

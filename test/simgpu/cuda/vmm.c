@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vmm.c: virtual memory management: reserve, create, map.
+//
+// Invariants:
+// - Creating charges, whole granules only; reserving and mapping do not.
+// - A handle's memory is given back when it has been released as often as it
+//   was created or retained AND its last mapping is gone.
+// - A reservation is a block of kind BLOCK_RESERVED; mappings inside it are
+//   blocks of kind BLOCK_MAPPED, never overlapping. An address range is freed
+//   only when nothing is mapped in it.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define GRANULE ((size_t)2 << 20)
+
+struct physical {
+    size_t size;
+    unsigned dev;
+    CUmemAllocationProp prop;
+    unsigned holders, mappings;
+    struct physical *next;
+};
+
+// Mappings lie at addresses of their reservation: a list finds them, since the
+// hash holds the reservation under the first one's address.
+struct mapping {
+    struct block block;
+    struct physical *of;
+    CUmemAccess_flags access;
+    struct mapping *next;
+};
+
+static struct physical *all;
+static struct mapping *mappings;
+
+static struct physical *physical_of(CUmemGenericAllocationHandle h) {
+    for (struct physical *p = all; p; p = p->next)
+        if ((CUmemGenericAllocationHandle)(uintptr_t)p == h && p->holders) return p;
+    return NULL;
+}
+
+// give_back drops p when nobody holds it. The caller holds va_lock.
+static void give_back(struct physical *p) {
+    if (p->holders || p->mappings) return;
+    for (struct physical **at = &all; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    sim_uncharge(me, p->dev, p->size);
+    free(p);
+}
+
+static CUresult check_prop(const CUmemAllocationProp *prop, struct ordinal **o) {
+    NEED(prop && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    INITIALIZED;
+    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    return need_device(prop->location.id, o);
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option) {
+    struct ordinal *o;
+    NEED(granularity && (unsigned)option <= CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    CHECK(check_prop(prop, &o));
+    *granularity = GRANULE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *prop, unsigned long long flags) {
+    struct ordinal *o;
+    NEED(handle && size && size % GRANULE == 0 && !flags);
+    CHECK(check_prop(prop, &o));
+    CHECK(lost_or(o->dev, CUDA_SUCCESS));
+    struct physical *p = calloc(1, sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_charge(cu, me, o->dev, size)) {
+        free(p);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *p = (struct physical){.size = size, .dev = o->dev, .prop = *prop, .holders = 1};
+    va_lock();
+    p->next = all;
+    all = p;
+    va_unlock();
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    INITIALIZED;
+    va_lock();
+    struct physical *p = physical_of(handle);
+    if (p) {
+        p->holders--;
+        give_back(p);
+    }
+    va_unlock();
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags) {
+    (void)hint;  // only a wish
+    NEED(at && size && size % GRANULE == 0 && !flags && !(alignment & (alignment - 1)));
+    INITIALIZED;
+    va_lock();
+    struct block *b = va_take(size, alignment > GRANULE ? alignment : GRANULE);
+    if (b) {
+        b->kind = BLOCK_RESERVED;
+        va_insert(b);
+        *at = b->at;
+    }
+    va_unlock();
+    return b ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool apart(CUdeviceptr a, size_t n, CUdeviceptr b, size_t m) {
+    return a + n <= b || b + m <= a;
+}
+
+static bool anything_mapped(CUdeviceptr at, size_t size) {
+    for (struct mapping *m = mappings; m; m = m->next)
+        if (!apart(at, size, m->block.at, m->block.size)) return true;
+    return false;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr at, size_t size) {
+    INITIALIZED;
+    va_lock();
+    struct block *b = va_find(at);
+    bool ok = b && b->kind == BLOCK_RESERVED && b->size == size && !anything_mapped(at, size);
+    if (ok) {
+        va_remove(b);
+        va_give(b);
+    }
+    va_unlock();
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    NEED(size && size % GRANULE == 0 && at % GRANULE == 0 && !flags);
+    INITIALIZED;
+    struct mapping *m = calloc(1, sizeof *m);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    va_lock();
+    struct block *b = va_around(at);
+    struct physical *p = physical_of(handle);
+    bool ok = b && b->kind == BLOCK_RESERVED && at + size <= b->at + b->size && p &&
+              offset <= p->size && size <= p->size - offset && !anything_mapped(at, size);
+    if (ok) {
+        m->block = (struct block){.at = at, .size = size, .span = size, .kind = BLOCK_MAPPED, .dev = p->dev};
+        m->of = p;
+        m->next = mappings;
+        mappings = m;
+        p->mappings++;
+    }
+    va_unlock();
+    if (!ok) free(m);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// covered reports whether mappings fill [at, at + size) exactly.
+static bool covered(CUdeviceptr at, size_t size) {
+    size_t sum = 0;
+    for (struct mapping *m = mappings; m; m = m->next) {
+        if (apart(at, size, m->block.at, m->block.size)) continue;
+        if (m->block.at < at || m->block.at + m->block.size > at + size) return false;
+        sum += m->block.size;
+    }
+    return sum == size;
+}
+
+CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+    NEED(size);
+    INITIALIZED;
+    va_lock();
+    bool ok = covered(at, size);
+    for (struct mapping **p = &mappings; ok && *p;) {
+        struct mapping *m = *p;
+        if (apart(at, size, m->block.at, m->block.size)) {
+            p = &m->next;
+            continue;
+        }
+        *p = m->next;
+        backing_drop(&m->block);
+        m->of->mappings--;
+        give_back(m->of);
+        free(m);
+    }
+    va_unlock();
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count) {
+    NEED(size && desc && count);
+    INITIALIZED;
+    va_lock();
+    bool ok = covered(at, size);
+    for (struct mapping *m = mappings; ok && m; m = m->next)
+        if (!apart(at, size, m->block.at, m->block.size)) m->access = desc[0].flags;
+    va_unlock();
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static struct mapping *mapping_at(CUdeviceptr at) {
+    for (struct mapping *m = mappings; m; m = m->next)
+        if (at >= m->block.at && at < m->block.at + m->block.size) return m;
+    return NULL;
+}
+
+struct block *vmm_around(CUdeviceptr at) {
+    struct mapping *m = mapping_at(at);
+    return m ? &m->block : NULL;
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at) {
+    NEED(flags && location);
+    INITIALIZED;
+    va_lock();
+    struct mapping *m = mapping_at(at);
+    if (m) *flags = m->access;
+    va_unlock();
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at) {
+    NEED(handle);
+    INITIALIZED;
+    va_lock();
+    struct mapping *m = mapping_at((CUdeviceptr)(uintptr_t)at);
+    if (m) {
+        m->of->holders++;
+        *handle = (CUmemGenericAllocationHandle)(uintptr_t)m->of;
+    }
+    va_unlock();
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                CUmemGenericAllocationHandle handle) {
+    NEED(prop);
+    INITIALIZED;
+    va_lock();
+    struct physical *p = physical_of(handle);
+    if (p) *prop = p->prop;
+    va_unlock();
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Sharing physical memory between processes, multicast objects and sparse
+// arrays are not modelled.
+#define NOT_MODELLED(name, ...)          \
+    CUresult name(__VA_ARGS__) {         \
+        INITIALIZED;                     \
+        return CUDA_ERROR_NOT_SUPPORTED; \
+    }
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+NOT_MODELLED(cuMemExportToShareableHandle, void *out, CUmemGenericAllocationHandle handle,
+             CUmemAllocationHandleType type, unsigned long long flags)
+NOT_MODELLED(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *handle, void *os,
+             CUmemAllocationHandleType type)
+NOT_MODELLED(cuMulticastCreate, CUmemGenericAllocationHandle *handle,
+             const CUmulticastObjectProp *prop)
+NOT_MODELLED(cuMulticastAddDevice, CUmemGenericAllocationHandle handle, CUdevice dev)
+NOT_MODELLED(cuMulticastBindMem, CUmemGenericAllocationHandle handle, size_t at,
+             CUmemGenericAllocationHandle memory, size_t offset, size_t size,
+             unsigned long long flags)
+NOT_MODELLED(cuMulticastGetGranularity, size_t *granularity, const CUmulticastObjectProp *prop,
+             CUmemAllocationGranularity_flags option)
+NOT_MODELLED(cuMemMapArrayAsync, CUarrayMapInfo *list, unsigned int count, CUstream stream)
+PTSZ(cuMemMapArrayAsync);
