@@ -44,9 +44,6 @@ enum {
     CU_CAPTURE_RELAXED = 2,
     CU_LOCATION_DEVICE = 1,
     CU_POOL_RESERVED = 5,
-    CU_GRAPH_RESERVED = 2,
-    CU_NODE_CHILD = 4,
-    CU_NODE_MEM_ALLOC = 10,
     CU_OPERATION_MAP = 1,
 
     CU_ARRAY_LAYERED = 0x01,
@@ -98,15 +95,6 @@ struct cu_array3d_desc {
     unsigned flags;
 };
 
-// CUDA_MEM_ALLOC_NODE_PARAMS
-struct cu_alloc_node {
-    struct cu_pool_props pool;
-    const void *access;
-    size_t access_count;
-    size_t bytes;
-    cu_ptr ptr;
-};
-
 // CUarrayMapInfo
 struct cu_array_map {
     int resource_type;
@@ -126,14 +114,6 @@ struct cu_launch_config {
     cu_stream stream;
     void *attributes;
     unsigned attribute_count;
-};
-
-// CUDA_LAUNCH_PARAMS
-struct cu_launch_params {
-    cu_function function;
-    unsigned grid[3], block[3], shared;
-    cu_stream stream;
-    void **params;
 };
 
 #endif

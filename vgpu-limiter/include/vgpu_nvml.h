@@ -13,8 +13,6 @@ typedef struct nv_device_opaque *nv_device;
 
 enum {
     NV_OK = 0,
-    NV_INVALID_ARGUMENT = 2,
-    NV_NOT_SUPPORTED = 3,
     NV_NO_PERMISSION = 4,
     NV_INSUFFICIENT_SIZE = 7,
     NV_FUNCTION_NOT_FOUND = 13,

@@ -46,7 +46,8 @@ var build = sync.OnceValues(func() (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	b := built{dir: filepath.Join(bin, "vgpu-tests"), sim: filepath.Join(bin, "simgpu")}
+	dir := filepath.Join(bin, "vgpu-tests") // shared with no other package's tests, which may run now
+	b := built{dir: dir, sim: filepath.Join(dir, "simgpu")}
 	for _, args := range [][]string{
 		{"-C", "../../test/simgpu", "OUT=" + b.sim},
 		{"-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "all", "tests"},

@@ -27,7 +27,7 @@
 #define LIMIT (UINT64_C(1) << 26)
 #define CHILDREN 4
 #define THREADS 2
-#define ROUNDS 300
+#define ROUNDS 100
 
 // What each thread really holds: raised after a charge, lowered before an
 // uncharge. Written by the child, read by the parent.
@@ -102,7 +102,7 @@ static void stop(pid_t pid) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 2);
+    CHECK(argc >= 2);
     held = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(held != MAP_FAILED);
     grants = (atomic_ullong *)(held + CHILDREN);

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// hook is one row of hooks.def.
+type hook struct{ library, symbol, why string }
+
+func hooks(t *testing.T) []hook {
+	t.Helper()
+	b, err := os.ReadFile("../src/hooks.def")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []hook
+	for _, m := range regexp.MustCompile(`(?m)^HOOK\((\w+), (\w+), .*"(.*)"\)$`).FindAllStringSubmatch(string(b), -1) {
+		rows = append(rows, hook{m[1], m[2], m[3]})
+	}
+	if len(rows) < 50 || len(rows) != strings.Count(string(b), "\nHOOK(") {
+		t.Fatalf("read %d rows of hooks.def", len(rows))
+	}
+	return rows
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// TestHeaders: our declarations of the driver's ABI are those of the simulated
+// driver's cuda.h and of NVIDIA's nvml.h.
+func TestHeaders(t *testing.T) {
+	nvml := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml"))
+	run(t, "gcc", "-std=c11", "-fsyntax-only", "-x", "c", "-I../include", "-I../../test/simgpu/include",
+		"-I"+filepath.Join(nvml, "pkg", "nvml"), "-include", "stddef.h", "abi_check.h")
+}
+
+// TestLibrary: the library that ships needs libc only, nothing of it newer than
+// glibc 2.28, runs no code when it is loaded, and exports the table and the
+// lookups, nothing else.
+func TestLibrary(t *testing.T) {
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(b.dir, "libvgpu.so")
+	dynamic := run(t, "readelf", "-dW", library)
+	needed := regexp.MustCompile(`\(NEEDED\).*\[(.*)\]`).FindAllStringSubmatch(dynamic, -1)
+	if len(needed) != 1 || needed[0][1] != "libc.so.6" {
+		t.Errorf("needs %v, want libc.so.6 only", needed)
+	}
+	for _, tag := range []string{"(INIT)", "(INIT_ARRAY)", "(FINI)", "(FINI_ARRAY)", "(RELR)"} {
+		if strings.Contains(dynamic, tag) {
+			t.Errorf("has %s", tag)
+		}
+	}
+	symbols := run(t, "objdump", "-T", library)
+	versions := regexp.MustCompile(`GLIBC_([0-9]+)\.([0-9]+)`).FindAllStringSubmatch(symbols, -1)
+	if len(versions) == 0 {
+		t.Error("objdump shows no symbol versions")
+	}
+	for _, v := range versions {
+		if minor, _ := strconv.Atoi(v[2]); v[1] != "2" || minor > 28 {
+			t.Errorf("needs GLIBC_%s.%s", v[1], v[2])
+		}
+	}
+	want := []string{"dlsym", "dlvsym"}
+	for _, h := range hooks(t) {
+		want = append(want, h.symbol)
+	}
+	var got []string
+	for line := range strings.Lines(run(t, "nm", "-D", "--defined-only", library)) {
+		got = append(got, strings.Fields(line)[2])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("exports %v\nwant %v", got, want)
+	}
+	content, err := os.ReadFile(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/usr/local/vernier/limits\x00", "/usr/local/vernier/counters\x00"} {
+		if !bytes.Contains(content, []byte(path)) {
+			t.Errorf("does not name %q", path)
+		}
+	}
+	if bytes.Contains(content, []byte("getenv")) {
+		t.Error("reads the environment")
+	}
+}
+
+// TestReadme: the table in README.md is hooks.def.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []hook
+	for _, m := range regexp.MustCompile("(?m)^\\| (CUDA|NVML) \\| `(\\w+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
+		rows = append(rows, hook{m[1], m[2], m[3]})
+	}
+	if !slices.Equal(rows, hooks(t)) {
+		t.Errorf("README.md lists %d functions that differ from the %d of hooks.def; make readme writes it anew", len(rows), len(hooks(t)))
+	}
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+)
+
+// held is what the device really holds, in MiB, rounded up.
+func (c *container) held(device int) int {
+	c.t.Helper()
+	n, err := strconv.Atoi(c.status(device, "used_bytes"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return (n + mib - 1) / mib
+}
+
+// TestEveryPathIsCharged takes memory on every path, beside a limit of 1 GiB:
+// 600 MiB fit, 600 more don't and never reach the device, and after giving back
+// the first it is all there again.
+func TestEveryPathIsCharged(t *testing.T) {
+	const edge = 1 << 13 // 8192 × 8192 × 16 bytes = 1 GiB
+	for name, calls := range map[string]struct{ take, more, give string }{
+		"plain":           {"alloc 1 600", "alloc 2 600", "free 1"},
+		"pitched":         {"pitch 1 524288 1200", "pitch 2 524288 1200", "free 1"},
+		"managed":         {"managed 1 600", "managed 2 600", "free 1"},
+		"asynchronous":    {"async 1 600 0", "async 2 600 0", "free_async 1 0"},
+		"own pool":        {"from_pool 1 600 1 0", "from_pool 2 600 1 0", "free_async 1 0"},
+		"virtual":         {"create 1 600 0", "create 2 600 0", "release 1"},
+		"2D array":        {fmt.Sprintf("array 1 %d 4800 0 0", edge), fmt.Sprintf("array 2 %d 4800 0 0", edge), "destroy_array 1"},
+		"3D array":        {"array 1 1024 600 64 0", "array 2 1024 600 64 0", "destroy_array 1"},
+		"mipmapped array": {fmt.Sprintf("mipmap 1 %d 3600 0 10", edge), fmt.Sprintf("mipmap 2 %d 3600 0 10", edge), "destroy_mipmap 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newContainer(t, share{0, 1024})
+			p := c.start()
+			p.want("pool 1 0", ok)
+			p.want(calls.take, ok)
+			before := c.held(0)
+			if before < 590 || before > 610 {
+				t.Fatalf("the device holds %d MiB, want about 600", before)
+			}
+			p.wantUsed(before, 1024)
+			p.want(calls.more, outOfMemory)
+			if after := c.held(0); after != before {
+				t.Errorf("the refused call left %d MiB on the device, %d before", after, before)
+			}
+			u := c.usage()
+			if u.Devices[0].MemoryRefusals == 0 || len(u.Processes) != 1 || u.Processes[0].HostPID != p.cmd.Process.Pid ||
+				u.Devices[0].UsedBytes < uint64(before-1)*mib {
+				t.Errorf("counters: %+v", u)
+			}
+			p.want(calls.give, ok)
+			p.want("synchronize 0", ok)
+			p.want("trim_pool 1", ok)
+			p.want("alloc 3 1024", ok)
+			p.want("alloc 4 1", outOfMemory)
+			if now := c.held(0); now != 1024 {
+				t.Errorf("the device holds %d MiB, want 1024", now)
+			}
+		})
+	}
+}
+
+// TestVirtualMemory: memory stays charged as long as a handle or a mapping
+// refers to it, and not longer.
+func TestVirtualMemory(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("create 1 60 0", ok)
+	p.want("map 1 60", ok)
+	p.want("release 1", ok)
+	p.wantUsed(60, 100) // create, map, release: the escape of other limiters
+	p.want("create 2 60 0", outOfMemory)
+	p.want("retain 3 1", ok) // a handle again, from an address within the mapping
+	p.want("unmap 1 60", ok)
+	p.wantUsed(60, 100)
+	p.want("release 3", ok)
+	p.wantUsed(0, 100)
+	p.want("release 3", invalidValue)
+	p.wantUsed(0, 100)
+	if held := c.held(0); held != 0 {
+		t.Errorf("the device holds %d MiB", held)
+	}
+}
+
+// TestPools: a pool is charged what it keeps, whatever its user has freed, and
+// what was allocated from a destroyed pool stays charged until it is freed.
+func TestPools(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("pool 1 0", ok)
+	p.want("from_pool 1 60 1 0", ok)
+	p.want("free_async 1 0", ok)
+	p.want("synchronize 0", ok)
+	if held := c.held(0); held != 60 {
+		t.Fatalf("the pool holds %d MiB, want 60: its threshold keeps it all", held)
+	}
+	p.wantUsed(60, 100)
+	p.want("from_pool 1 60 1 0", ok) // the pool's own memory again
+	p.wantUsed(60, 100)
+	p.want("from_pool 2 60 1 0", outOfMemory)
+	p.want("destroy_pool 1", ok)
+	p.wantUsed(60, 100)
+	p.want("free_async 1 0", ok)
+	p.want("synchronize 0", ok)
+	p.wantUsed(c.held(0), 100)
+	p.want("alloc 2 40", ok)
+}
+
+// TestUnknownPointers: what the library doesn't know is the driver's to answer,
+// and a second free changes nothing.
+func TestUnknownPointers(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("alloc 1 60", ok)
+	p.want("free 1", ok)
+	p.want("free 1", invalidValue)
+	p.want("free 9", ok) // NULL
+	p.wantUsed(0, 100)
+	p.want("alloc 1 101", outOfMemory)
+	p.want("alloc_bytes 1 -1", outOfMemory) // no counter wraps
+	p.want("alloc_bytes 1 0", invalidValue)
+	p.wantUsed(0, 100)
+}
+
+// TestDevices: devices have their own limits; memory is charged to the device of
+// the allocation, not of the thread; a device without a share gives nothing.
+func TestDevices(t *testing.T) {
+	c := newContainer(t, share{0, 100}, share{0, 50}, share{})
+	p := c.start()
+	p.want("create 1 60 1", outOfMemory) // device 1, from a thread on device 0
+	p.want("create 1 50 1", ok)
+	p.wantUsed(0, 100)
+	p.want("primary 1 1", ok)
+	p.want("current 1", ok)
+	p.wantUsed(50, 50)
+	p.want("total 1", ok)
+	p.want("primary 2 2", ok)
+	p.want("current 2", ok)
+	p.want("alloc 1 1", notPermitted)
+	p.want("create 1 1 2", notPermitted)
+	p.want("info", notPermitted)
+	if c.held(0) != 0 || c.held(1) != 50 || c.held(2) != 0 {
+		t.Errorf("the devices hold %d, %d and %d MiB, want 0, 50 and 0", c.held(0), c.held(1), c.held(2))
+	}
+}
+
+// TestContexts: a context takes its memory with it, whoever destroys it how.
+func TestContexts(t *testing.T) {
+	for name, calls := range map[string][2]string{
+		"destroyed": {"context 1 0", "destroy_context 1"},
+		"released":  {"primary 1 1", "release_primary 1"},
+		"reset":     {"primary 1 1", "reset_primary 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newContainer(t, share{0, 100}, share{0, 100})
+			p := c.start()
+			p.want("alloc 1 10", ok)
+			p.want(calls[0], ok)
+			p.want("current 1", ok)
+			p.want("alloc 2 60", ok)
+			p.want("array 3 1024 1024 0 0 0", ok)
+			p.want(calls[1], ok)
+			p.want("current 0", ok)
+			p.wantUsed(10, 100)
+			if u := c.usage(); u.Devices[0].UsedBytes+u.Devices[1].UsedBytes != 10*mib {
+				t.Errorf("counters: %+v", u.Devices)
+			}
+		})
+	}
+}
+
+// TestNoContext: without a context the driver's own error comes back.
+func TestNoContext(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.startRaw("libvgpu-test.so")
+	p.want("init", ok)
+	p.want("alloc 1 1", noContext)
+	p.want("info", noContext)
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestThreads: eight threads racing for the last space get all of it, and not a
+// byte more.
+func TestThreads(t *testing.T) {
+	c := newContainer(t, share{0, 777})
+	p := c.start()
+	if got := p.call("race 8"); got[0] != 777 {
+		t.Errorf("the threads got %d MiB, want 777", got[0])
+	}
+	if held := c.held(0); held != 777 {
+		t.Errorf("the device holds %d MiB, want 777", held)
+	}
+}
+
+// TestProcesses: processes of a container share its limit, and one that is
+// killed frees what it held, for the counters' readers at once and for the
+// others with the next call that needs it.
+func TestProcesses(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	a, b := c.start(), c.start()
+	a.want("alloc 1 60", ok)
+	b.want("alloc 1 60", outOfMemory)
+	b.want("alloc 1 40", ok)
+	a.wantUsed(100, 100)
+	a.kill()
+	if u := c.usage(); u.Devices[0].UsedBytes != 40*mib || len(u.Processes) != 1 {
+		t.Errorf("after the kill the counters say %+v", u)
+	}
+	b.want("alloc 2 61", outOfMemory)
+	b.want("alloc 2 60", ok)
+	c.start().wantUsed(100, 100)
+}
+
+// TestFork: a child of fork has neither its parent's slot nor its charges.
+func TestFork(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("alloc 1 60", ok)
+	p.want("fork", ok) // CUDA refuses the child; nothing is charged
+	p.wantUsed(60, 100)
+	p.want("free 1", ok)
+	p.wantUsed(0, 100)
+}
+
+// TestFailsClosed: with anything wrong about its files, CUDA is refused with a
+// CUDA error and one line that says which file.
+func TestFailsClosed(t *testing.T) {
+	edit := func(name string, change func([]byte) []byte) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			path := filepath.Join(dir, name)
+			b, err := os.ReadFile(path)
+			if err == nil {
+				err = os.Remove(path)
+			}
+			if b = change(b); err == nil && b != nil {
+				err = os.WriteFile(path, b, 0o666)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	missing := func([]byte) []byte { return nil }
+	empty := func([]byte) []byte { return []byte{} }
+	truncated := func(b []byte) []byte { return b[:len(b)-1] }
+	longer := func(b []byte) []byte { return append(b, 0) }
+	zeroed := func(b []byte) []byte { return make([]byte, len(b)) }
+	flipped := func(at int) func([]byte) []byte {
+		return func(b []byte) []byte { b[at] ^= 1; return b }
+	}
+	for _, test := range []struct {
+		file, name string
+		change     func([]byte) []byte
+	}{
+		{"limits", "missing", missing}, {"limits", "empty", empty}, {"limits", "truncated", truncated},
+		{"limits", "longer", longer}, {"limits", "zeroed", zeroed}, {"limits", "more memory", flipped(178)},
+		{"limits", "version", flipped(8)},
+		{"counters", "missing", missing}, {"counters", "truncated", truncated}, {"counters", "zeroed", zeroed},
+		{"counters", "version", flipped(8)}, {"counters", "devices", flipped(16)},
+	} {
+		t.Run(test.file+" "+test.name, func(t *testing.T) {
+			c := newContainer(t, share{30, 100})
+			edit(test.file, test.change)(t, c.dir)
+			p := c.startRaw("libvgpu-test.so")
+			p.want("init", notPermitted)
+			p.want("alloc 1 1", notPermitted)
+			p.want("init", notPermitted)
+			if said := p.stderr.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.file) {
+				t.Errorf("said %q, want one line that names %s", said, test.file)
+			}
+		})
+	}
+}
+
+// TestOverwrittenCounters: a tenant who overwrites the counters while it runs
+// loses the right to take memory, and gains none.
+func TestOverwrittenCounters(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("alloc 1 60", ok)
+	if err := os.WriteFile(filepath.Join(c.dir, "counters"), make([]byte, 331776), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	p.want("alloc 2 60", outOfMemory)
+	p.want("alloc 2 1", outOfMemory)
+	q := c.startRaw("libvgpu-test.so")
+	q.want("init", notPermitted)
+	if held := c.held(0); held != 60 {
+		t.Errorf("the device holds %d MiB, want 60", held)
+	}
+}
+
+// TestWithoutCUDA: a program that uses no CUDA runs as ever where nothing of
+// what the library needs is there, the driver least of all.
+func TestWithoutCUDA(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	for _, name := range []string{"limits", "counters"} {
+		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, library := range []string{"libvgpu.so", "libvgpu-test.so"} {
+		cmd := c.command(library, "calls")
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "echo $((6 * 7))"}
+		cmd.Env = []string{"LD_PRELOAD=" + filepath.Join(c.built.dir, library)}
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "42\n" {
+			t.Errorf("under %s: %v: %q", library, err, out)
+		}
+	}
+}
+
+// TestManyProcesses: more processes than the container has slots for, one after
+// the other, each killed: slots are used again.
+func TestManyProcesses(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	for range 20 {
+		p := c.start()
+		p.want("alloc 1 100", ok)
+		p.kill()
+	}
+	if u := c.usage(); len(u.Processes) != 0 || u.Devices[0].UsedBytes != 0 {
+		t.Errorf("counters: %+v", u)
+	}
+	p := c.start()
+	p.want("alloc 1 100", ok)
+	if u := c.usage(); len(u.Processes) != 1 || u.Processes[0].Slot != 0 || fmt.Sprint(u.Processes[0].UsedBytes) != fmt.Sprint([]uint64{100 * mib}) {
+		t.Errorf("counters: %+v", u)
+	}
+}
