@@ -113,12 +113,6 @@ func (c *Config) validate() error {
 			if !filepath.IsAbs(m.Destination) {
 				return fmt.Errorf("node %s: mount at %q: must be an absolute path", n.Name, m.Destination)
 			}
-			if !filepath.IsAbs(m.Source) {
-				continue // Prepare makes it
-			}
-			if _, err := os.Stat(m.Source); err != nil {
-				return fmt.Errorf("node %s: mount at %s: %w: create it before the cluster starts", n.Name, m.Destination, err)
-			}
 		}
 	}
 	return nil

@@ -78,11 +78,6 @@ func (n *Node) layOut() (script string, err error) {
 			return "", err
 		}
 	}
-	if n.config.Prepare != nil {
-		if err := n.config.Prepare(n.Dir()); err != nil {
-			return "", err
-		}
-	}
 	lines := []string{"mount --make-rshared /"}
 	for target, dir := range covered {
 		source := filepath.Join(n.Dir(), dir)

@@ -76,6 +76,9 @@ func (n *Node) writeBaseSpec(file string) error {
 		if !filepath.IsAbs(m.Source) {
 			mounts[i].Source = filepath.Join(n.Dir(), m.Source)
 		}
+		if _, err := os.Stat(mounts[i].Source); err != nil {
+			return fmt.Errorf("mount at %s: %w: make it before the cluster starts, or in Prepare", m.Destination, err)
+		}
 	}
 	spec, err := withMounts(out, mounts)
 	if err != nil {
