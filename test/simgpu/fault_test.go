@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+func TestEventsReachTheSetThatRegistered(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	lib := open(t, s)
+	d := device(t, lib, 1)
+	if err := s.Xid("1", 13); err != nil { // before the registration: not delivered
+		t.Fatal(err)
+	}
+	set, ret := lib.EventSetCreate()
+	ok(t, ret)
+	defer set.Free()
+	ok(t, d.RegisterEvents(nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError, set))
+	want(t, d.RegisterEvents(nvml.EventTypeClock, set), nvml.ERROR_NOT_SUPPORTED)
+	_, ret = set.Wait(0)
+	want(t, ret, nvml.ERROR_TIMEOUT)
+
+	// The wait sleeps until the event comes; no time-out could save a missed wake.
+	type result struct {
+		data nvml.EventData
+		ret  nvml.Return
+	}
+	got := make(chan result)
+	go func() {
+		data, ret := set.Wait(600000)
+		got <- result{data, ret}
+	}()
+	if err := s.Xid("0", 48); err != nil { // the other device: not delivered
+		t.Fatal(err)
+	}
+	if err := s.Xid("1", 79); err != nil {
+		t.Fatal(err)
+	}
+	r := <-got
+	ok(t, r.ret)
+	if r.data.EventType != nvml.EventTypeXidCriticalError || r.data.EventData != 79 {
+		t.Errorf("event %+v", r.data)
+	}
+	if index, _ := r.data.Device.GetIndex(); index != 1 {
+		t.Errorf("event of device %d", index)
+	}
+	if err := s.ECC("1", false, 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, expected := range []uint64{nvml.EventTypeDoubleBitEccError, nvml.EventTypeXidCriticalError} {
+		data, ret := set.Wait(600000)
+		ok(t, ret)
+		if data.EventType != expected {
+			t.Errorf("event type %#x, want %#x", data.EventType, expected)
+		}
+	}
+	count, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+	ok(t, ret)
+	if count != 2 {
+		t.Errorf("%d uncorrected errors", count)
+	}
+}
+
+func TestLostDevice(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	lib := open(t, s)
+	d := device(t, lib, 0)
+	uuid, ret := d.GetUUID()
+	ok(t, ret)
+	if err := s.Lose(uuid); err != nil {
+		t.Fatal(err)
+	}
+	_, ret = d.GetMemoryInfo()
+	want(t, ret, nvml.ERROR_GPU_IS_LOST)
+	_, ret = lib.DeviceGetHandleByUUID(uuid)
+	want(t, ret, nvml.ERROR_GPU_IS_LOST)
+	count, ret := lib.DeviceGetCount()
+	ok(t, ret)
+	if count != 2 { // it keeps its index
+		t.Errorf("count %d", count)
+	}
+	if lines := run(t, s, "cudademo"); len(lines) != 1 {
+		t.Errorf("CUDA still sees the lost device: %q", lines)
+	}
+	if err := s.Recover(uuid); err != nil {
+		t.Fatal(err)
+	}
+	_, ret = d.GetMemoryInfo()
+	ok(t, ret)
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+)
+
+func TestProcessesAndTheirMemory(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	d := device(t, open(t, s), 0)
+	a := holding(t, s, "", "--alloc", "1000")
+	b := holding(t, s, "", "--alloc", "500")
+	b.has(t, "free_mib=80313") // 81,313 less the first one's
+	infos, ret := d.GetComputeRunningProcesses()
+	ok(t, ret)
+	got := map[int]uint64{}
+	for _, i := range infos {
+		got[int(i.Pid)] = i.UsedGpuMemory >> 20
+	}
+	if len(got) != 2 || got[a.cmd.Process.Pid] != 1000 || got[b.cmd.Process.Pid] != 500 {
+		t.Errorf("processes %v, want %d: 1000, %d: 500", got, a.cmd.Process.Pid, b.cmd.Process.Pid)
+	}
+	memory, ret := d.GetMemoryInfo_v2()
+	ok(t, ret)
+	if memory.Used != 1500<<20 {
+		t.Errorf("used %d", memory.Used)
+	}
+	v1, ret := d.GetMemoryInfo()
+	ok(t, ret)
+	if v1.Used != memory.Used+memory.Reserved {
+		t.Errorf("the first version counts reserved memory as used: %d", v1.Used)
+	}
+	// A killed process frees its slot and memory by its death alone.
+	a.kill(t)
+	memory, ret = d.GetMemoryInfo_v2()
+	ok(t, ret)
+	if memory.Used != 500<<20 {
+		t.Errorf("used after a kill %d", memory.Used)
+	}
+}
+
+func TestTwoProcessesCannotHoldMoreThanTheDevice(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: T4}}})
+	all := holding(t, s, "", "--alloc-until-fail")
+	all.has(t, "allocated mib=14911 free_mib=0")
+	none := holding(t, s, "", "--alloc-until-fail")
+	none.has(t, "error=CUDA_ERROR_OUT_OF_MEMORY")
+	none.has(t, "allocated mib=0 free_mib=0")
+	all.kill(t)
+	holding(t, s, "", "--alloc", "14911").has(t, "ok=1")
+}
+
+// cgroup2 makes a child of the unified hierarchy, which on a hybrid machine
+// lies beside the first version's.
+func cgroup2(t *testing.T, parent, name string) string {
+	t.Helper()
+	if parent == "" {
+		for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+			var fs unix.Statfs_t
+			if unix.Statfs(mount, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+				parent = mount
+			}
+		}
+	}
+	if parent == "" || os.Geteuid() != 0 {
+		t.Skip("needs root and a cgroup2 file system")
+	}
+	dir, err := os.MkdirTemp(parent, "simgpu-"+name+"-")
+	if err != nil {
+		t.Skipf("cannot make a cgroup: %v", err)
+	}
+	t.Cleanup(func() { unix.Rmdir(dir) })
+	return dir
+}
+
+func TestDriverMemoryLimits(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: H100, Count: 2}}})
+	lib := open(t, s)
+	d, other := device(t, lib, 0), device(t, lib, 1)
+	pod := cgroup2(t, "", "pod")
+	leaf := cgroup2(t, pod, "container")
+
+	_, ret := d.GetMemoryLimits_v1(leaf)
+	want(t, ret, nvml.ERROR_NOT_FOUND)
+	ok(t, d.SetMemoryLimits_v1(leaf, 0, 1000<<20))
+	got, ret := d.GetMemoryLimits_v1(leaf)
+	ok(t, ret)
+	if got.SoftLimit != 0 || got.HardLimit != 1000<<20 || got.CurrentUsed != 0 {
+		t.Errorf("read back %+v", got)
+	}
+	got, ret = other.GetMemoryLimits_v1(leaf)
+	ok(t, ret)
+	if got.HardLimit != nvml.DEVICE_MEMORY_LIMIT_MAX {
+		t.Errorf("the other device's limit: %d", got.HardLimit)
+	}
+
+	p := holding(t, s, leaf, "--alloc-until-fail")
+	p.has(t, "allocated mib=1000 free_mib=0")
+	got, ret = d.GetMemoryLimits_v1(leaf)
+	ok(t, ret)
+	if got.CurrentUsed != 1000<<20 {
+		t.Errorf("used %d of the limit", got.CurrentUsed)
+	}
+	holding(t, s, "", "--alloc", "2000").has(t, "ok=1") // outside the cgroup
+	holding(t, s, leaf, "--device", "1", "--alloc", "2000").has(t, "ok=1")
+	p.kill(t)
+
+	// A limit on the pod binds its containers together with their own.
+	ok(t, d.SetMemoryLimits_v1(pod, 0, 600<<20))
+	holding(t, s, leaf, "--alloc-until-fail").has(t, "allocated mib=600")
+}
+
+func TestLimitBindsProcessesThatRunAlready(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: H100}}})
+	d := device(t, open(t, s), 0)
+	leaf := cgroup2(t, "", "late")
+	holding(t, s, leaf, "--alloc", "700")
+	ok(t, d.SetMemoryLimits_v1(leaf, 0, 1000<<20))
+	holding(t, s, leaf, "--alloc-until-fail").has(t, "allocated mib=300")
+}
+
+func TestMemoryLimitArguments(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	d := device(t, open(t, s), 0)
+	dir := cgroup2(t, "", "arguments")
+	tests := []struct {
+		name       string
+		path       string
+		soft, hard uint64
+		ret        nvml.Return
+	}{
+		{"soft over hard", dir, 2 << 20, 1 << 20, nvml.ERROR_INVALID_ARGUMENT},
+		{"over the device", dir, 0, 81921 << 20, nvml.ERROR_INVALID_ARGUMENT},
+		{"no such folder", filepath.Join(dir, "missing"), 0, 1 << 20, nvml.ERROR_OPERATING_SYSTEM},
+		{"not a cgroup", t.TempDir(), 0, 1 << 20, nvml.ERROR_OPERATING_SYSTEM},
+		{"empty path", "", 0, 1 << 20, nvml.ERROR_INVALID_ARGUMENT},
+		{"cleared", dir, 0, nvml.DEVICE_MEMORY_LIMIT_MAX, nvml.SUCCESS},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			want(t, d.SetMemoryLimits_v1(test.path, test.soft, test.hard), test.ret)
+		})
+	}
+}
+
+func TestRemovingTheCgroupClearsItsLimit(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	d := device(t, open(t, s), 0)
+	dir := cgroup2(t, "", "gone")
+	ok(t, d.SetMemoryLimits_v1(dir, 0, 1<<30))
+	if err := unix.Rmdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	next := cgroup2(t, "", "next")
+	_, ret := d.GetMemoryLimits_v1(next)
+	want(t, ret, nvml.ERROR_NOT_FOUND)
+	st, err := s.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(st.Limits) != 0 {
+		t.Errorf("limits left: %+v", st.Limits)
+	}
+}

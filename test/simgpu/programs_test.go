@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// program is a running cudademo that said it holds.
+type program struct {
+	cmd   *exec.Cmd
+	lines []string
+}
+
+// holding starts cudademo with args and --hold, in a cgroup when dir is not
+// empty, and returns when it has done the rest.
+func holding(t *testing.T, s *Sim, dir string, args ...string) *program {
+	t.Helper()
+	p := &program{cmd: exec.Command(s.Program("cudademo"), append(args, "--hold")...)}
+	p.cmd.Env = s.Env()
+	if dir != "" {
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	})
+	for scan := bufio.NewScanner(out); scan.Scan(); {
+		p.lines = append(p.lines, scan.Text())
+		if strings.HasPrefix(scan.Text(), "hold ") {
+			return p
+		}
+	}
+	t.Fatalf("cudademo ended early: %q", p.lines)
+	return nil
+}
+
+func (p *program) kill(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Wait()
+}
+
+func (p *program) has(t *testing.T, line string) {
+	t.Helper()
+	for _, l := range p.lines {
+		if strings.Contains(l, line) {
+			return
+		}
+	}
+	t.Errorf("no line with %q among %q", line, p.lines)
+}
+
+// run runs a program to its end and returns its lines.
+func run(t *testing.T, s *Sim, name string, args ...string) []string {
+	t.Helper()
+	cmd := exec.Command(s.Program(name), args...)
+	cmd.Env = s.Env()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
