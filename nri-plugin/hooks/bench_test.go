@@ -17,6 +17,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // BenchmarkCreateContainer is one request of the runtime and all of its plugins'
@@ -25,18 +26,18 @@ import (
 // ledger is warm and full, the container is an ordinary one of the kubelet's.
 func BenchmarkCreateContainer(b *testing.B) {
 	b.Run("noop", func(b *testing.B) {
-		r := startRuntime(b)
+		r := nritest.Start(b)
 		connectNoop(b, r)
 		benchCreate(b, r, manyPods(share30), func() {})
 	})
 	b.Run("vernier", func(b *testing.B) {
-		r, pods := startRuntime(b), manyPods(share30)
+		r, pods := nritest.Start(b), manyPods(share30)
 		p := fullNode(b, pods)
 		connect(b, r, p)
 		benchCreate(b, r, pods, func() { endAll(b, p, pods) })
 	})
 	b.Run("vernier-no-slice", func(b *testing.B) {
-		r := startRuntime(b)
+		r := nritest.Start(b)
 		connect(b, r, fullNode(b, manyPods(share30)))
 		benchCreate(b, r, []*api.PodSandbox{podOf("plain", "")}, func() {})
 	})
@@ -46,7 +47,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 // machine does meets both, and reports the ratio of the medians: at most 1.5.
 func BenchmarkCreateContainerPaired(b *testing.B) {
 	pods := manyPods(share30)
-	bare, ours := startRuntime(b), startRuntime(b)
+	bare, ours := nritest.Start(b), nritest.Start(b)
 	connectNoop(b, bare)
 	p := fullNode(b, pods)
 	connect(b, ours, p)
@@ -57,10 +58,10 @@ func BenchmarkCreateContainerPaired(b *testing.B) {
 			endAll(b, p, pods)
 			b.StartTimer()
 		}
-		for side, r := range []*containerRuntime{bare, ours} {
+		for side, r := range []*nritest.Runtime{bare, ours} {
 			c := kubeletContainer(pods[i%len(pods)])
 			begun := time.Now()
-			if _, err := r.create(pods[i%len(pods)], c); err != nil {
+			if _, err := r.Create(pods[i%len(pods)], c); err != nil {
 				b.Fatal(err)
 			}
 			took[side] = append(took[side], time.Since(begun))
@@ -77,7 +78,7 @@ func BenchmarkCreateContainerPaired(b *testing.B) {
 
 // benchCreate creates a container of each pod in turn; between the rounds, and
 // not counted, all of them end.
-func benchCreate(b *testing.B, r *containerRuntime, pods []*api.PodSandbox, end func()) {
+func benchCreate(b *testing.B, r *nritest.Runtime, pods []*api.PodSandbox, end func()) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if i%len(pods) == 0 {
@@ -86,7 +87,7 @@ func benchCreate(b *testing.B, r *containerRuntime, pods []*api.PodSandbox, end 
 			b.StartTimer()
 		}
 		pod := pods[i%len(pods)]
-		if _, err := r.create(pod, kubeletContainer(pod)); err != nil {
+		if _, err := r.Create(pod, kubeletContainer(pod)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -178,8 +179,8 @@ func (*noop) ValidateContainerAdjustment(context.Context, *api.ValidateContainer
 	return nil
 }
 
-func connectNoop(b *testing.B, r *containerRuntime) {
-	conn, err := net.Dial("unix", r.socket)
+func connectNoop(b *testing.B, r *nritest.Runtime) {
+	conn, err := net.Dial("unix", r.Socket)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -194,5 +195,5 @@ func connectNoop(b *testing.B, r *containerRuntime) {
 	}
 	b.Cleanup(s.Stop)
 	<-n.synced
-	r.admitted()
+	r.Admitted()
 }

@@ -12,19 +12,20 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/nritest"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // A container with a slice gets its device, its mark and its limits, and NVIDIA's
 // own runtime is told to add nothing.
 func TestCreateWithSlice(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	c := containerOf(pod, "main", v1alpha1.EnvVisibleDevices+"=all")
 
-	got, err := r.create(pod, c)
+	got, err := r.Create(pod, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestCreateWithSlice(t *testing.T) {
 
 // The limits on the disk are the ledger's, whatever somebody left there.
 func TestCreateRewritesWrongLimits(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
@@ -86,7 +87,7 @@ func TestCreateRewritesWrongLimits(t *testing.T) {
 	if err := layout.WriteFile(filepath.Join(own, "limits"), stale); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.create(pod, containerOf(pod, "main")); err != nil {
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
 		t.Fatal(err)
 	}
 	limits, err := layout.ReadFile(filepath.Join(own, "limits"))
@@ -97,14 +98,14 @@ func TestCreateRewritesWrongLimits(t *testing.T) {
 
 // An exclusive container gets whole devices and nothing in its processes.
 func TestCreateExclusive(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	pod := podOf("a", `{"version":"v1alpha1","containers":{"main":{"gpus":2,"core":100,"memPercent":100}}}`)
 	whole := v1alpha1.Slice{Pod: uid(pod), Owner: owner(pod), Ctr: "main", Core: 100, Mem: size, Mode: v1alpha1.ModeExclusive}
 	n.ledger.grant(gpu0, whole)
 	n.ledger.grant(gpu1, whole)
 	c := containerOf(pod, "main")
-	got, err := r.create(pod, c)
+	got, err := r.Create(pod, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestCreateExclusive(t *testing.T) {
 	if len(got.GetMounts()) != 0 {
 		t.Errorf("mounts %v", got.GetMounts())
 	}
-	if err := r.start(pod, c); err != nil {
+	if err := r.StartContainer(pod, c); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range n.Book.Slices() {
@@ -130,7 +131,7 @@ func TestCreateExclusive(t *testing.T) {
 // Invariant 3: a container without a slice gets nothing from NVIDIA's runtime,
 // whatever its image says, in a pod without shares and beside one with.
 func TestCreateWithoutSlice(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	sharing := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(sharing))
@@ -141,7 +142,7 @@ func TestCreateWithoutSlice(t *testing.T) {
 		"plain pod":                   {podOf("plain", ""), "main"},
 		"other container of a sharer": {sharing, "sidecar"},
 	} {
-		got, err := r.create(c.pod, containerOf(c.pod, c.ctr, v1alpha1.EnvVisibleDevices+"=all"))
+		got, err := r.Create(c.pod, containerOf(c.pod, c.ctr, v1alpha1.EnvVisibleDevices+"=all"))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -155,17 +156,17 @@ func TestCreateWithoutSlice(t *testing.T) {
 
 // What a privileged container reaches is not ours to give or to withhold.
 func TestCreatePrivileged(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	plain := podOf("plain", "")
 	c := privileged(containerOf(plain, "main"))
 	c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
-	if got, err := r.create(plain, c); err != nil || len(env(got)) != 0 {
+	if got, err := r.Create(plain, c); err != nil || len(env(got)) != 0 {
 		t.Errorf("plain: %v, %v", got, err)
 	}
 	sharing := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(sharing))
-	_, err := r.create(sharing, privileged(containerOf(sharing, "main")))
+	_, err := r.Create(sharing, privileged(containerOf(sharing, "main")))
 	refusedFor(t, err, "privileged", "remove")
 }
 
@@ -232,14 +233,14 @@ func TestCreateRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), startRuntime(t)
+			n, r := newNode(t), nritest.Start(t)
 			connect(t, r, n.Plugin)
 			pod := podOf("a", c.shares)
 			n.ledger.grant(gpu0, slice30(pod))
 			if c.change != nil {
 				c.change(n, pod)
 			}
-			_, err := r.create(pod, containerOf(pod, "main"))
+			_, err := r.Create(pod, containerOf(pod, "main"))
 			refusedFor(t, err, append(c.says, "container main of pod team/a")...)
 			if n.Book.Holds(uid(pod)) {
 				t.Error("Invariant 6: a refused container holds its slices")
@@ -251,21 +252,21 @@ func TestCreateRefused(t *testing.T) {
 // A pod that the scheduler binds before the watch has delivered its slices is
 // confirmed by the API server.
 func TestCreateBeforeTheWatch(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.server = &v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
 		{UUID: gpu1, Core: 100, Mem: size, Slices: []v1alpha1.Slice{slice30(pod)}},
 	}}}
 	c := containerOf(pod, "main")
-	got, err := r.create(pod, c)
+	got, err := r.Create(pod, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
 		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
 	}
-	if err := r.start(pod, c); err != nil {
+	if err := r.StartContainer(pod, c); err != nil {
 		t.Errorf("start: %v", err)
 	}
 }
@@ -273,7 +274,7 @@ func TestCreateBeforeTheWatch(t *testing.T) {
 // Invariant 2: a plugin that is lost in the middle of a creation fails it, and
 // the one that comes back takes the next try.
 func TestCreateCrash(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	crashing := connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
@@ -284,13 +285,13 @@ func TestCreateCrash(t *testing.T) {
 		n.gpus.ill[gpu0] = "the agent is gone"
 	}
 	t.Cleanup(func() { close(stuck) })
-	_, err := r.create(pod, containerOf(pod, "main"))
+	_, err := r.Create(pod, containerOf(pod, "main"))
 	refusedFor(t, err)
 
 	again := newNode(t)
 	again.ledger.grant(gpu0, slice30(pod))
 	connect(t, r, again.Plugin)
-	if _, err := r.create(pod, containerOf(pod, "main")); err != nil {
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
 		t.Errorf("after the crash: %v", err)
 	}
 }

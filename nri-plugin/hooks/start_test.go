@@ -12,16 +12,17 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // created brings a container with a 30 % slice to the point of its start.
-func created(t *testing.T, n *testNode, r *containerRuntime) (*api.PodSandbox, *api.Container) {
+func created(t *testing.T, n *testNode, r *nritest.Runtime) (*api.PodSandbox, *api.Container) {
 	t.Helper()
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	c := containerOf(pod, "main")
-	if _, err := r.create(pod, c); err != nil {
+	if _, err := r.Create(pod, c); err != nil {
 		t.Fatal(err)
 	}
 	return pod, c
@@ -42,13 +43,13 @@ func TestStartGuarantee(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), startRuntime(t)
+			n, r := newNode(t), nritest.Start(t)
 			c.change(n.gpus)
 			pod, ctr := created(t, n, r)
 			if len(n.Book.Slices()) != 0 {
 				t.Error("a container that does not run yet is in the status")
 			}
-			if err := r.start(pod, ctr); err != nil {
+			if err := r.StartContainer(pod, ctr); err != nil {
 				t.Fatal(err)
 			}
 			got := n.Book.Slices()
@@ -83,10 +84,10 @@ func TestStartRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), startRuntime(t)
+			n, r := newNode(t), nritest.Start(t)
 			c.change(n.gpus)
 			pod, ctr := created(t, n, r)
-			refusedFor(t, r.start(pod, ctr), "limits cannot be set", c.says)
+			refusedFor(t, r.StartContainer(pod, ctr), "limits cannot be set", c.says)
 		})
 	}
 }
@@ -94,12 +95,12 @@ func TestStartRefused(t *testing.T) {
 // Invariant 2: a container that has slices and did not come through us is not
 // started by us either.
 func TestStartUnprepared(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
-	refusedFor(t, r.start(pod, containerOf(pod, "main")), "delete the pod")
-	if err := r.start(podOf("plain", ""), containerOf(podOf("plain", ""), "main")); err != nil {
+	refusedFor(t, r.StartContainer(pod, containerOf(pod, "main")), "delete the pod")
+	if err := r.StartContainer(podOf("plain", ""), containerOf(podOf("plain", ""), "main")); err != nil {
 		t.Errorf("plain: %v", err)
 	}
 }
@@ -107,33 +108,35 @@ func TestStartUnprepared(t *testing.T) {
 // Invariant 6: the end of a container is taken note of however it is told, and as
 // often; a failed creation is undone.
 func TestEnd(t *testing.T) {
-	for name, end := range map[string]func(*testing.T, *containerRuntime, *api.PodSandbox, *api.Container){
-		"stop":   func(t *testing.T, r *containerRuntime, p *api.PodSandbox, c *api.Container) { r.stop(t, p, c) },
-		"remove": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, c *api.Container) { r.remove(t, p, c) },
-		"without sandbox": func(t *testing.T, r *containerRuntime, _ *api.PodSandbox, c *api.Container) {
-			// The runtime may have lost the sandbox when the exit reaches it.
-			r.stop(t, &api.PodSandbox{Id: c.PodSandboxId}, c)
+	for name, end := range map[string]func(*testing.T, *nritest.Runtime, *api.PodSandbox, *api.Container){
+		"stop": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, c *api.Container) { r.StopContainer(t, p, c) },
+		"remove": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, c *api.Container) {
+			r.RemoveContainer(t, p, c)
 		},
-		"sandbox": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, _ *api.Container) {
+		"without sandbox": func(t *testing.T, r *nritest.Runtime, _ *api.PodSandbox, c *api.Container) {
+			// The runtime may have lost the sandbox when the exit reaches it.
+			r.StopContainer(t, &api.PodSandbox{Id: c.PodSandboxId}, c)
+		},
+		"sandbox": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, _ *api.Container) {
 			if err := r.Adaptation.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: p}); err != nil {
 				t.Error(err)
 			}
 		},
-		"sandbox removed": func(t *testing.T, r *containerRuntime, p *api.PodSandbox, _ *api.Container) {
+		"sandbox removed": func(t *testing.T, r *nritest.Runtime, p *api.PodSandbox, _ *api.Container) {
 			if err := r.Adaptation.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: p}); err != nil {
 				t.Error(err)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), startRuntime(t)
+			n, r := newNode(t), nritest.Start(t)
 			pod, c := created(t, n, r)
 			if n.Book.Fence(uid(pod)) {
 				t.Fatal("Invariant 1: a pod with a container is fenced")
 			}
 			end(t, r, pod, c)
-			r.stop(t, pod, c)
-			r.remove(t, pod, c)
+			r.StopContainer(t, pod, c)
+			r.RemoveContainer(t, pod, c)
 			if n.Book.Holds(uid(pod)) || !n.Book.Fence(uid(pod)) {
 				t.Error("Invariant 6: the container is gone and still entered")
 			}

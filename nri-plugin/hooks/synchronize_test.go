@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 func running(c *api.Container, env ...string) *api.Container {
@@ -21,14 +22,14 @@ func running(c *api.Container, env ...string) *api.Container {
 // Invariant 4: an agent that comes back finds the containers that it had started,
 // touches none of them, and knows what holds them.
 func TestSynchronizeAfterRestart(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	pod, plain := podOf("a", share30), podOf("plain", "")
 	n.ledger.grant(gpu0, slice30(pod))
 	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
 	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
 	stopped := containerOf(pod, "done", v1alpha1.EnvSlice+"="+pod.Uid)
 	stopped.State = api.ContainerState_CONTAINER_STOPPED
-	r.lists([]*api.PodSandbox{pod, plain}, []*api.Container{c, stopped, running(containerOf(plain, "main"))})
+	r.Lists([]*api.PodSandbox{pod, plain}, []*api.Container{c, stopped, running(containerOf(plain, "main"))})
 	first := connect(t, r, n.Plugin)
 
 	want := []v1alpha1.SliceStatus{{
@@ -51,7 +52,7 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 		t.Error("Invariant 1: a pod is fenced while the runtime is out of sight")
 	}
 	// What ended meanwhile is gone with the next list.
-	r.lists([]*api.PodSandbox{pod}, nil)
+	r.Lists([]*api.PodSandbox{pod}, nil)
 	connect(t, r, n.Plugin)
 	if !n.Book.Fence(uid(pod)) {
 		t.Error("Invariant 6: a pod without containers is not fenced")
@@ -60,14 +61,14 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 
 // A container that was created before the restart is started after it.
 func TestSynchronizeCreated(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	c := containerOf(pod, "main", v1alpha1.EnvSlice+"="+pod.Uid)
 	c.State = api.ContainerState_CONTAINER_CREATED
-	r.lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	connect(t, r, n.Plugin)
-	if err := r.start(pod, c); err != nil {
+	if err := r.StartContainer(pod, c); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
@@ -78,12 +79,12 @@ func TestSynchronizeCreated(t *testing.T) {
 // Invariant 2: a container that has slices and runs without their limits is
 // ended, so that it comes through us; its pod is told why.
 func TestSynchronizeUnenforced(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	// The mark of another pod is no mark.
 	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"=uid-other")
-	r.lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	connect(t, r, n.Plugin)
 	if want := []string{c.Id}; !reflect.DeepEqual(n.killed, want) {
 		t.Errorf("Invariant 2: killed %v, want %v", n.killed, want)
@@ -94,7 +95,7 @@ func TestSynchronizeUnenforced(t *testing.T) {
 	if n.Book.Fence(uid(pod)) {
 		t.Error("Invariant 1: its pod is fenced before it is gone")
 	}
-	r.stop(t, pod, c)
+	r.StopContainer(t, pod, c)
 	if !n.Book.Fence(uid(pod)) {
 		t.Error("Invariant 6: its end went unnoticed")
 	}
@@ -103,12 +104,12 @@ func TestSynchronizeUnenforced(t *testing.T) {
 // A container that holds a GPU without a slice is told of; a privileged one, as
 // we are ourselves, is not.
 func TestSynchronizeUnmanaged(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	pod := podOf("b", "")
 	holder, own := running(containerOf(pod, "holder")), running(privileged(containerOf(pod, "own")))
 	holder.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
 	own.Linux.Devices = holder.Linux.Devices
-	r.lists([]*api.PodSandbox{pod}, []*api.Container{holder, own})
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{holder, own})
 	connect(t, r, n.Plugin)
 	if len(n.events.said) != 1 || !strings.Contains(n.events.said[0], ReasonUnmanaged+" container holder") {
 		t.Errorf("Invariant 3: events %v", n.events.said)
@@ -120,8 +121,8 @@ func TestSynchronizeUnmanaged(t *testing.T) {
 
 // A runtime that goes away and comes back finds us again.
 func TestReconnect(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
-	cut := r.throughWire(t)
+	n, r := newNode(t), nritest.Start(t)
+	cut := r.ThroughWire(t)
 	l := connect(t, r, n.Plugin)
 	for range 2 {
 		cut()

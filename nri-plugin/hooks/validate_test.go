@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // Invariant 3: no way past the slices that NRI can see reaches a GPU.
@@ -45,7 +46,7 @@ func TestVetoWaysPastTheSlices(t *testing.T) {
 	for name, c := range cases {
 		for _, shares := range []string{"", share30} {
 			t.Run(name+" "+shares, func(t *testing.T) {
-				n, r := newNode(t), startRuntime(t)
+				n, r := newNode(t), nritest.Start(t)
 				connect(t, r, n.Plugin)
 				pod := podOf("a", shares)
 				if shares != "" {
@@ -58,7 +59,7 @@ func TestVetoWaysPastTheSlices(t *testing.T) {
 				if c.ctr != nil {
 					c.ctr(ctr)
 				}
-				_, err := r.create(pod, ctr)
+				_, err := r.Create(pod, ctr)
 				refusedFor(t, err, c.says)
 			})
 		}
@@ -67,7 +68,7 @@ func TestVetoWaysPastTheSlices(t *testing.T) {
 
 // Other plugins may go on doing what is none of our business.
 func TestVetoLeavesOthersAlone(t *testing.T) {
-	n, r := newNode(t), startRuntime(t)
+	n, r := newNode(t), nritest.Start(t)
 	connect(t, r, n.Plugin)
 	connectOther(t, r, func(a *api.ContainerAdjustment) {
 		a.AddEnv("OTHER", "1")
@@ -77,7 +78,7 @@ func TestVetoLeavesOthersAlone(t *testing.T) {
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	for _, name := range []string{"main", "sidecar"} {
-		if _, err := r.create(pod, containerOf(pod, name)); err != nil {
+		if _, err := r.Create(pod, containerOf(pod, name)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -104,14 +105,14 @@ func TestVetoMissing(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			n, r := newNode(t), startRuntime(t)
+			n, r := newNode(t), nritest.Start(t)
 			connect(t, r, n.Plugin)
 			connectOther(t, r, c.other)
 			pod := podOf("a", c.shares)
 			if c.shares != "" {
 				n.ledger.grant(gpu0, slice30(pod))
 			}
-			_, err := r.create(pod, containerOf(pod, "main"))
+			_, err := r.Create(pod, containerOf(pod, "main"))
 			refusedFor(t, err, c.says)
 		})
 	}

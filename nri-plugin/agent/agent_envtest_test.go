@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/capacity"
+)
+
+// TestAgent runs whole agents, with the rights of deploy/rbac, against a real API
+// server and the real NRI. Every subtest has a node of its own.
+func TestAgent(t *testing.T) {
+	c := newCluster(t)
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"ledger":              testLedger,
+		"capacity":            testCapacity,
+		"release":             testRelease,
+		"release of finished": testReleaseFinished,
+		"release of unbound":  testReleaseUnbound,
+		"restart":             testRestart,
+		"ledger deleted":      testLedgerDeleted,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, c) })
+	}
+}
+
+// The agent makes its node's ledger, which goes with the node, and describes the
+// node in it.
+func testLedger(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	l := n.awaitLedger(t, "it is ready", func(l *v1alpha1.SliceLedger) bool {
+		return meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady) && len(l.Status.Devices) == 2
+	})
+	if len(l.OwnerReferences) != 1 || l.OwnerReferences[0].Kind != "Node" || l.OwnerReferences[0].UID != n.uid {
+		t.Errorf("owner %+v, want node %s", l.OwnerReferences, n.uid)
+	}
+	if l.Status.Summary.Devices != 2 || l.Status.Summary.Models != "A100" || l.Status.Driver.Version != "615" {
+		t.Errorf("status %+v", l.Status)
+	}
+	if len(l.Spec.Devices) != 0 {
+		t.Errorf("the agent granted something: %+v", l.Spec)
+	}
+	n.stopRuntime()
+	l = n.awaitLedger(t, "the loss of the runtime shows", func(l *v1alpha1.SliceLedger) bool {
+		return meta.IsStatusConditionFalse(l.Status.Conditions, v1alpha1.ConditionReady)
+	})
+	if got := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); got.Reason != "RuntimeDisconnected" {
+		t.Errorf("condition %+v", got)
+	}
+}
+
+// Capacity is what the healthy devices amount to, and comes back at once.
+func testCapacity(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	n.awaitCapacity(t, 2)
+	// As a kubelet does that starts over.
+	node := n.node(t)
+	for name := range capacity.Of(nil) {
+		delete(node.Status.Capacity, name)
+		node.Status.Allocatable[name] = resource.MustParse("0")
+	}
+	if err := c.admin.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitCapacity(t, 2)
+	if got := n.node(t).Status.Capacity[corev1.ResourceCPU]; got.String() != "8" {
+		t.Errorf("the node has %s CPUs, want 8: only our resources are ours", got.String())
+	}
+	n.gpus.break1("Xid 79")
+	n.awaitCapacity(t, 1)
+	n.awaitLedger(t, "the illness shows", func(l *v1alpha1.SliceLedger) bool {
+		return len(l.Status.Devices) == 2 && !l.Status.Devices[1].Healthy && l.Status.Devices[1].Reason == "Xid 79"
+	})
+	n.gpus.break1("")
+	n.awaitCapacity(t, 2)
+}
+
+// Invariant 1 and 6: slices are held while a container of the pod is there, also
+// when the pod is not, and are given back when both are gone.
+func testRelease(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	pod, sandbox, ctr := n.runPod(t, "a")
+	n.awaitLedger(t, "the slice in use shows", func(l *v1alpha1.SliceLedger) bool {
+		s := l.Status.Slices
+		return len(s) == 1 && s[0].Pod == pod.UID && s[0].Container == ctr.Id && s[0].Memory == v1alpha1.GuaranteeDriver
+	})
+	// Gone by force, its container still runs.
+	c.delete(t, pod)
+	n.settled(t)
+	if l := n.ledger(t); len(l.Status.Released) != 0 {
+		t.Fatalf("Invariant 1: released %v with a running container", l.Status.Released)
+	}
+	n.runtime.StopContainer(t, sandbox, ctr)
+	n.awaitLedger(t, "it is released", func(l *v1alpha1.SliceLedger) bool {
+		return slices.Equal(l.Status.Released, []types.UID{pod.UID}) && len(l.Status.Slices) == 0
+	})
+	// A late creation would use what the allocator may give to others now.
+	if _, err := n.runtime.Create(sandbox, container(sandbox)); err == nil || !strings.Contains(err.Error(), "given back") {
+		t.Errorf("Invariant 1: creation after the release: %v", err)
+	}
+	n.revoke(t, pod.UID)
+	n.awaitLedger(t, "the handshake is over", func(l *v1alpha1.SliceLedger) bool { return len(l.Status.Released) == 0 })
+	c.await(t, "its files are gone", func() bool {
+		_, err := os.Stat(filepath.Join(n.options.StateDir, string(pod.UID)))
+		return os.IsNotExist(err)
+	})
+}
+
+// A pod that has finished gives its slices back while it stays.
+func testReleaseFinished(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	pod, sandbox, ctr := n.runPod(t, "a")
+	n.runtime.StopContainer(t, sandbox, ctr)
+	n.settled(t)
+	if l := n.ledger(t); len(l.Status.Released) != 0 {
+		t.Fatalf("Invariant 4: released %v between two runs of a container", l.Status.Released)
+	}
+	pod.Status.Phase = corev1.PodSucceeded
+	if err := c.admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitLedger(t, "it is released", func(l *v1alpha1.SliceLedger) bool {
+		return slices.Equal(l.Status.Released, []types.UID{pod.UID})
+	})
+}
+
+// Invariant 6: slices of a pod that never came here, and of one whose name is
+// another pod's by now, are given back; those of one that is still to come
+// aren't.
+func testReleaseUnbound(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	coming := c.createPod(t, n.name+"-coming", "")
+	replaced := c.createPod(t, n.name+"-replaced", "")
+	n.grant(t, "gone-uid", "default/"+n.name+"-gone")
+	n.grant(t, "replaced-uid", "default/"+replaced.Name)
+	n.grant(t, coming.UID, "default/"+coming.Name)
+	n.awaitLedger(t, "both are released", func(l *v1alpha1.SliceLedger) bool {
+		return slices.Equal(l.Status.Released, []types.UID{"gone-uid", "replaced-uid"})
+	})
+}
+
+// Invariant 4: an agent that is started again goes on where it was: running
+// containers stay, and what was given back stays given back.
+func testRestart(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	stop := n.start(t)
+	pod, sandbox, ctr := n.runPod(t, "a")
+	n.grant(t, "gone-uid", "default/"+n.name+"-gone")
+	n.awaitLedger(t, "one is in use, one released", func(l *v1alpha1.SliceLedger) bool {
+		return len(l.Status.Slices) == 1 && len(l.Status.Released) == 1
+	})
+	stop()
+	ctr.State = api.ContainerState_CONTAINER_RUNNING
+	ctr.Env = append(ctr.Env, v1alpha1.EnvSlice+"="+string(pod.UID))
+	n.runtime.Lists([]*api.PodSandbox{sandbox}, []*api.Container{ctr})
+	before := n.ledger(t)
+	n.start(t)
+	n.settled(t)
+	after := n.ledger(t)
+	if len(after.Status.Slices) != 1 || after.Status.Slices[0] != before.Status.Slices[0] {
+		t.Errorf("slices %+v, before the restart %+v", after.Status.Slices, before.Status.Slices)
+	}
+	if !slices.Equal(after.Status.Released, before.Status.Released) {
+		t.Errorf("released %v, before the restart %v", after.Status.Released, before.Status.Released)
+	}
+	gone := &api.PodSandbox{Id: "late", Name: n.name + "-gone", Namespace: "default", Uid: "gone-uid"}
+	if _, err := n.runtime.Create(gone, container(gone)); err == nil || !strings.Contains(err.Error(), "given back") {
+		t.Errorf("Invariant 1: creation after release and restart: %v", err)
+	}
+}
+
+// A ledger that somebody deletes is made again.
+func testLedgerDeleted(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	before := n.awaitLedger(t, "it is there", func(*v1alpha1.SliceLedger) bool { return true })
+	if err := c.admin.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitLedger(t, "it is there again", func(l *v1alpha1.SliceLedger) bool {
+		return l.UID != before.UID && len(l.Status.Devices) == 2
+	})
+}

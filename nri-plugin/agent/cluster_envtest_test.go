@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/capacity"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+const (
+	gpu0 = "GPU-00000000-0000-0000-0000-000000000000"
+	gpu1 = "GPU-11111111-1111-1111-1111-111111111111"
+	size = v1alpha1.MiB(81920)
+)
+
+// cluster is an API server and a client that may do everything.
+type cluster struct {
+	config *rest.Config
+	admin  client.Client
+	nodes  int
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	ctrl.SetLogger(logr.Discard())
+	config := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/node.yaml"}})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{config: config, admin: admin}
+}
+
+func (c *cluster) await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return holds(), nil })
+	if err != nil {
+		t.Fatalf("waiting until %s: %v", what, err)
+	}
+}
+
+func (c *cluster) createPod(t *testing.T, name, node string) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "image"}}},
+	}
+	if err := c.admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func (c *cluster) delete(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if err := c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// node is one node: its agent, its runtime and its GPUs.
+type node struct {
+	*cluster
+	name        string
+	uid         types.UID
+	runtime     *nritest.Runtime
+	stopRuntime func()
+	gpus        *gpus
+	options     Options
+	markers     int
+}
+
+func (c *cluster) newNode(t *testing.T) *node {
+	t.Helper()
+	c.nodes++
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + strconv.Itoa(c.nodes)}}
+	if err := c.admin.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	object.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}
+	object.Status.Allocatable = object.Status.Capacity
+	if err := c.admin.Status().Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libvgpu.so")
+	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{cluster: c, name: object.Name, uid: object.UID, runtime: nritest.Start(t), gpus: newGPUs()}
+	n.stopRuntime = n.runtime.ThroughWire(t)
+	n.options = Options{
+		Node: n.name, Config: apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount),
+		NRISocket: n.runtime.Socket, StateDir: filepath.Join(dir, "state"), LimiterLibrary: library,
+		MetricsAddr: "0", HealthAddr: "0", Log: logr.Discard(), ScanPeriod: 50 * time.Millisecond,
+		Open: func() (device.Library, error) { return n.gpus, nil },
+		Leaf: func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
+	}
+	return n
+}
+
+// start runs the agent until the test ends, or stop is called, and returns once
+// the runtime asks it.
+func (n *node) start(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := Run(ctx, n.options); err != nil {
+			t.Error(err)
+		}
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	t.Cleanup(stop)
+	plain := &api.PodSandbox{Id: "plain", Name: "plain", Namespace: "default", Uid: "plain"}
+	n.await(t, "the runtime asks the agent", func() bool {
+		adjust, err := n.runtime.Create(plain, container(plain))
+		return err == nil && len(adjust.GetEnv()) > 0
+	})
+	n.awaitLedger(t, "it is there", func(*v1alpha1.SliceLedger) bool { return true })
+	return stop
+}
+
+// settled returns when the agent has acted on everything until now: it gives a
+// marker away, which is released after all that came before.
+func (n *node) settled(t *testing.T) {
+	t.Helper()
+	n.markers++
+	marker := types.UID(fmt.Sprintf("zz-marker-%d", n.markers))
+	n.grant(t, marker, fmt.Sprintf("default/no-such-pod-%d", n.markers))
+	n.awaitReleased(t, marker, true)
+	n.revoke(t, marker)
+	n.awaitReleased(t, marker, false)
+}
+
+func (n *node) awaitReleased(t *testing.T, pod types.UID, want bool) {
+	t.Helper()
+	n.awaitLedger(t, fmt.Sprintf("%s released is %t", pod, want), func(l *v1alpha1.SliceLedger) bool {
+		for _, uid := range l.Status.Released {
+			if uid == pod {
+				return want
+			}
+		}
+		return !want
+	})
+}
+
+func (n *node) node(t *testing.T) *corev1.Node {
+	t.Helper()
+	object := &corev1.Node{}
+	if err := n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func (n *node) ledger(t *testing.T) *v1alpha1.SliceLedger {
+	t.Helper()
+	l := &v1alpha1.SliceLedger{}
+	if err := n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, l); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (n *node) awaitLedger(t *testing.T, what string, holds func(*v1alpha1.SliceLedger) bool) *v1alpha1.SliceLedger {
+	t.Helper()
+	l := &v1alpha1.SliceLedger{}
+	n.await(t, what, func() bool {
+		*l = v1alpha1.SliceLedger{}
+		return n.admin.Get(t.Context(), client.ObjectKey{Name: n.name}, l) == nil && holds(l)
+	})
+	return l
+}
+
+func (n *node) awaitCapacity(t *testing.T, devices int) {
+	t.Helper()
+	all := []v1alpha1.DeviceStatus{{Mem: size}, {Mem: size}}
+	want := capacity.Of(all[:devices])
+	n.await(t, fmt.Sprintf("the capacity is that of %d devices", devices), func() bool {
+		status := n.node(t).Status
+		for name, quantity := range want {
+			got, allocatable := status.Capacity[name], status.Allocatable[name]
+			if got.Cmp(quantity) != 0 || allocatable.Cmp(quantity) != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// edit changes the spec, as the allocator does.
+func (n *node) edit(t *testing.T, change func(*v1alpha1.DeviceLedger)) {
+	t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		l := n.ledger(t)
+		if len(l.Spec.Devices) == 0 {
+			l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: gpu0, Core: v1alpha1.WholeGPU, Mem: size}}
+		}
+		change(&l.Spec.Devices[0])
+		return n.admin.Update(t.Context(), l)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) grant(t *testing.T, pod types.UID, owner string) {
+	t.Helper()
+	n.edit(t, func(d *v1alpha1.DeviceLedger) {
+		d.Slices = append(d.Slices, v1alpha1.Slice{Pod: pod, Owner: owner, Ctr: "main", Core: 10, Mem: 1024})
+	})
+}
+
+func (n *node) revoke(t *testing.T, pod types.UID) {
+	t.Helper()
+	n.edit(t, func(d *v1alpha1.DeviceLedger) {
+		var left []v1alpha1.Slice
+		for _, s := range d.Slices {
+			if s.Pod != pod {
+				left = append(left, s)
+			}
+		}
+		d.Slices = left
+	})
+}
+
+// runPod binds a pod to the node, grants it a slice and starts its container.
+func (n *node) runPod(t *testing.T, name string) (*corev1.Pod, *api.PodSandbox, *api.Container) {
+	t.Helper()
+	pod := n.createPod(t, n.name+"-"+name, n.name)
+	n.grant(t, pod.UID, pod.Namespace+"/"+pod.Name)
+	sandbox := &api.PodSandbox{
+		Id: "sandbox-" + string(pod.UID), Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID),
+		Annotations: map[string]string{v1alpha1.AnnotationShares: `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memMiB":1024}}}`},
+	}
+	c := container(sandbox)
+	if _, err := n.runtime.Create(sandbox, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.runtime.StartContainer(sandbox, c); err != nil {
+		t.Fatal(err)
+	}
+	return pod, sandbox, c
+}
+
+func container(sandbox *api.PodSandbox) *api.Container {
+	return &api.Container{Id: "id-" + sandbox.Id, PodSandboxId: sandbox.Id, Name: "main", Pid: 4711}
+}
+
+// gpus are two A100 whose driver has memory limits.
+type gpus struct {
+	mu     sync.Mutex
+	reason string
+	limits map[string]v1alpha1.MiB
+}
+
+func newGPUs() *gpus { return &gpus{limits: map[string]v1alpha1.MiB{}} }
+
+// break1 makes the second one ill, or well again.
+func (g *gpus) break1(reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reason = reason
+}
+
+func (g *gpus) Scan() (device.Snapshot, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return device.Snapshot{
+		Driver: v1alpha1.DriverStatus{Version: "615", MemoryLimits: true},
+		Devices: []v1alpha1.DeviceStatus{
+			{UUID: gpu0, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: true},
+			{UUID: gpu1, Index: 1, Minor: 1, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: g.reason == "", Reason: g.reason},
+		},
+	}, nil
+}
+
+func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
+
+func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits[uuid+cgroup] = m
+	return nil
+}
+
+func (g *gpus) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits[uuid+cgroup], nil
+}
+
+func (g *gpus) WaitEvent(timeout time.Duration) bool {
+	time.Sleep(timeout)
+	return false
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nritest owns the container runtime's side of NRI for tests: the real
+// adaptation that containerd links, on a socket, without a containerd. It is
+// imported by tests only.
+package nritest
+
+import (
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+)
+
+// The adaptation's log is nobody's concern in a test that passes.
+func init() { nrilog.Set(quiet{}) }
+
+type quiet struct{}
+
+func (quiet) Debugf(context.Context, string, ...any) {}
+func (quiet) Infof(context.Context, string, ...any)  {}
+func (quiet) Warnf(context.Context, string, ...any)  {}
+func (quiet) Errorf(context.Context, string, ...any) {}
+
+// Runtime is the runtime's side of NRI, the real one, on a socket.
+type Runtime struct {
+	*adaptation.Adaptation
+	// Socket is where plugins connect.
+	Socket string
+
+	mu         sync.Mutex
+	pods       []*api.PodSandbox
+	containers []*api.Container
+}
+
+// Start begins a runtime that ends with the test.
+func Start(t testing.TB) *Runtime {
+	t.Helper()
+	dir := t.TempDir()
+	r := &Runtime{Socket: filepath.Join(dir, "nri.sock")}
+	a, err := adaptation.New("test", "v2.4.2",
+		func(ctx context.Context, synchronize adaptation.SyncCB) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			_, err := synchronize(ctx, r.pods, r.containers)
+			return err
+		},
+		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
+		adaptation.WithSocketPath(r.Socket),
+		adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
+		adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Stop)
+	r.Adaptation = a
+	return r
+}
+
+// Lists is what the runtime tells a plugin that connects.
+func (r *Runtime) Lists(pods []*api.PodSandbox, containers []*api.Container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pods, r.containers = pods, containers
+}
+
+// Create asks all plugins as the runtime does when the kubelet wants a container.
+func (r *Runtime) Create(pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
+	answer, err := r.CreateContainer(context.Background(), &api.CreateContainerRequest{Pod: pod, Container: c})
+	return answer.GetAdjust(), err
+}
+
+// StartContainer asks before the container runs.
+func (r *Runtime) StartContainer(pod *api.PodSandbox, c *api.Container) error {
+	return r.Adaptation.StartContainer(context.Background(), &api.StartContainerRequest{Pod: pod, Container: c})
+}
+
+// StopContainer tells that a container has ended.
+func (r *Runtime) StopContainer(t testing.TB, pod *api.PodSandbox, c *api.Container) {
+	t.Helper()
+	if _, err := r.Adaptation.StopContainer(context.Background(), &api.StopContainerRequest{Pod: pod, Container: c}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RemoveContainer tells that a container is gone.
+func (r *Runtime) RemoveContainer(t testing.TB, pod *api.PodSandbox, c *api.Container) {
+	t.Helper()
+	if err := r.Adaptation.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: pod, Container: c}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Admitted returns once the runtime asks the plugins that it has synchronized.
+// The runtime itself creates no container in between.
+func (r *Runtime) Admitted() { r.BlockPluginSync().Unblock() }
+
+// ThroughWire puts a wire between the runtime and plugins that connect from now
+// on, and returns what cuts it, as the runtime's death would.
+func (r *Runtime) ThroughWire(t testing.TB) (cut func()) {
+	t.Helper()
+	far := r.Socket
+	r.Socket = filepath.Join(t.TempDir(), "wire.sock")
+	l, err := net.Listen("unix", r.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	ends := make(chan net.Conn, 16)
+	go func() {
+		for {
+			plugin, err := l.Accept()
+			if err != nil {
+				return
+			}
+			runtime, err := net.Dial("unix", far)
+			if err != nil {
+				plugin.Close()
+				continue
+			}
+			go carry(plugin, runtime)
+			go carry(runtime, plugin)
+			ends <- plugin
+			ends <- runtime
+		}
+	}()
+	return func() {
+		(<-ends).Close()
+		(<-ends).Close()
+	}
+}
+
+// carry copies until one end is closed, and closes the other.
+func carry(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+}
