@@ -3,7 +3,7 @@
 // Arrays and mipmapped arrays.
 //
 // The driver doesn't say what an array takes, so the charge is computed from its
-// description. Arrays whose memory is mapped later (sparse, deferred) take none
+// description, with rows rounded up. Arrays whose memory is mapped later (sparse, deferred) take none
 // of their own: what is mapped under them is charged by mem_vmm.c.
 
 #include "memory.h"
@@ -33,6 +33,8 @@ static uint64_t level_bytes(const struct cu_array3d_desc *desc, unsigned level) 
     for (int i = 0; i < 3; i++) {
         uint64_t n = i == 2 && layers ? extent[i] : extent[i] >> level;
         bytes = vgpu_times(bytes, n != 0 ? n : 1);
+        if (i == 0)
+            bytes = vgpu_round(bytes);
     }
     return bytes;
 }

@@ -4,8 +4,8 @@
 
 #include "memory.h"
 
-// No driver aligns a row to more.
-#define PITCH 512u
+// Managed memory is taken in pages.
+#define PAGE UINT64_C(4096)
 
 cu_result cuMemAlloc_v2(cu_ptr *ptr, size_t bytes) {
     struct vgpu_call call;
@@ -20,7 +20,7 @@ cu_result cuMemAlloc_v2(cu_ptr *ptr, size_t bytes) {
 cu_result cuMemAllocPitch_v2(cu_ptr *ptr, size_t *pitch, size_t width, size_t height,
                              unsigned element) {
     struct vgpu_call call;
-    uint64_t bound = vgpu_times(width > SIZE_MAX - PITCH ? SIZE_MAX : (width + PITCH - 1) & -PITCH, height);
+    uint64_t bound = vgpu_times(vgpu_round(width), height);
     if (vgpu_begin(&call, bound) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
@@ -32,10 +32,11 @@ cu_result cuMemAllocPitch_v2(cu_ptr *ptr, size_t *pitch, size_t width, size_t he
 
 cu_result cuMemAllocManaged(cu_ptr *ptr, size_t bytes, unsigned flags) {
     struct vgpu_call call;
-    if (vgpu_begin(&call, bytes) != CU_OK)
+    uint64_t pages = bytes > SIZE_MAX - PAGE ? UINT64_MAX : (bytes + PAGE - 1) & -PAGE;
+    if (vgpu_begin(&call, pages) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    if (!vgpu_keep(&call, call.result == CU_OK ? *ptr : 0, bytes))
+    if (!vgpu_keep(&call, call.result == CU_OK ? *ptr : 0, pages))
         VGPU_REAL(cuMemFree_v2)(*ptr);
     return call.result;
 }

@@ -148,17 +148,18 @@ static cu_result alloc_async(const struct forms *forms, cu_ptr *ptr, size_t byte
     cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
     if (pool->device < 0) // host memory
         return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
-    if (!reserve(forms, process, pool->device, bytes, stream))
+    uint64_t charged = vgpu_round(bytes);
+    if (!reserve(forms, process, pool->device, charged, stream))
         return CU_OUT_OF_MEMORY;
     vgpu_lock(&process->pool_lock);
-    pool->pending += bytes;
+    pool->pending += charged;
     vgpu_unlock(&process->pool_lock);
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     vgpu_lock(&process->pool_lock);
-    bool fits = settle(process, pool, bytes);
+    bool fits = settle(process, pool, charged);
     vgpu_unlock(&process->pool_lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
-                               vgpu_value(bytes, pool->device) | VGPU_POOLED, handle};
+                               vgpu_value(charged, pool->device) | VGPU_POOLED, handle};
     // A pool grows in steps of its own, by more than was asked for.
     if (result == CU_OK && (!fits || !vgpu_remember(process, entry))) {
         free_async(forms, *ptr, stream);

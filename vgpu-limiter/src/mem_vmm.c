@@ -60,13 +60,13 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
     call.result = record != NULL ? VGPU_REAL(cuMemCreate)(handle, bytes, prop, flags)
                                  : CU_OUT_OF_MEMORY;
     if (call.result == CU_OK) {
-        *record = (struct record){.bytes = bytes, .device = call.here.device, .handles = 1};
+        *record = (struct record){.bytes = call.charged, .device = call.here.device, .handles = 1};
         if (refer(call.process, VGPU_HANDLE, *handle, record))
             return CU_OK;
         VGPU_REAL(cuMemRelease)(*handle);
         call.result = CU_OUT_OF_MEMORY;
     }
-    vgpu_uncharge(call.process, call.here.device, bytes);
+    vgpu_uncharge(call.process, call.here.device, call.charged);
     free(record);
     return call.result;
 }

@@ -11,7 +11,8 @@
 
 #include "memory.h"
 
-static cu_result charge(struct vgpu_call *call, uint64_t bytes) {
+static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
+    uint64_t bytes = vgpu_round(wanted);
     call->charged = bytes;
     if (vgpu_likely(vgpu_charge(call->process, call->here.device, bytes)))
         return CU_OK;
@@ -68,6 +69,7 @@ bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
 
 bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes) {
     struct vgpu_process *process = call->process;
+    bytes = vgpu_round(bytes);
     bool failed = vgpu_unlikely(call->result != CU_OK);
     if (!failed) {
         struct vgpu_entry entry = {key, vgpu_value(bytes, call->here.device), call->here.ctx};

@@ -21,7 +21,8 @@ struct vgpu_call {
     cu_result result;
 };
 
-// Finds the process and the context's device, and charges the bytes. Returns
+// Finds the process and the context's device, and charges the bytes, rounded up
+// to VGPU_GRAIN: a million allocations of one byte take more than one MiB. Returns
 // CU_OK or the code for the caller.
 cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes);
 
@@ -80,6 +81,13 @@ static inline void vgpu_uncharge_value(struct vgpu_process *process, uint64_t va
 
 // Remembers an entry whose charge is settled; false if there is no memory.
 bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry);
+
+// What a driver takes for an allocation: it aligns addresses and rows to this.
+#define VGPU_GRAIN UINT64_C(512)
+
+static inline uint64_t vgpu_round(uint64_t bytes) {
+    return bytes > UINT64_MAX - VGPU_GRAIN ? UINT64_MAX : (bytes + VGPU_GRAIN - 1) & -VGPU_GRAIN;
+}
 
 // a × b, or more than any device has.
 static inline uint64_t vgpu_times(uint64_t a, uint64_t b) {

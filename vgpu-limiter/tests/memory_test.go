@@ -8,15 +8,17 @@ import (
 	"testing"
 )
 
-// held is what the device really holds, in MiB, rounded up.
-func (c *container) held(device int) int {
+// heldBytes is what the device really holds; held is the same in MiB, rounded up.
+func (c *container) heldBytes(device int) int {
 	c.t.Helper()
 	n, err := strconv.Atoi(c.status(device, "used_bytes"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return (n + mib - 1) / mib
+	return n
 }
+
+func (c *container) held(device int) int { return (c.heldBytes(device) + mib - 1) / mib }
 
 // TestEveryPathIsCharged takes memory on every path, beside a limit of 1 GiB:
 // 600 MiB fit, 600 more don't and never reach the device, and after giving back
@@ -43,7 +45,9 @@ func TestEveryPathIsCharged(t *testing.T) {
 			if before < 590 || before > 610 {
 				t.Fatalf("the device holds %d MiB, want about 600", before)
 			}
-			p.wantUsed(before, 1024)
+			if info := p.call("info"); info[2]-info[1] != c.heldBytes(0) {
+				t.Errorf("cuMemGetInfo says %d bytes are used, the device holds %d", info[2]-info[1], c.heldBytes(0))
+			}
 			p.want(calls.more, outOfMemory)
 			if after := c.held(0); after != before {
 				t.Errorf("the refused call left %d MiB on the device, %d before", after, before)
@@ -87,28 +91,43 @@ func TestVirtualMemory(t *testing.T) {
 	}
 }
 
-// TestPools: a pool is charged what it keeps, whatever its user has freed, and
-// what was allocated from a destroyed pool stays charged until it is freed.
+// TestPools: what was allocated from a destroyed pool stays charged until it is
+// freed, by whichever call. (The simulated pools keep nothing that is freed.)
 func TestPools(t *testing.T) {
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("pool 1 0", ok)
-	p.want("from_pool 1 60 1 0", ok)
-	p.want("free_async 1 0", ok)
-	p.want("synchronize 0", ok)
-	if held := c.held(0); held != 60 {
-		t.Fatalf("the pool holds %d MiB, want 60: its threshold keeps it all", held)
-	}
-	p.wantUsed(60, 100)
-	p.want("from_pool 1 60 1 0", ok) // the pool's own memory again
-	p.wantUsed(60, 100)
-	p.want("from_pool 2 60 1 0", outOfMemory)
+	p.want("from_pool 1 30 1 0", ok)
+	p.want("from_pool 2 30 1 0", ok)
+	p.want("from_pool 3 60 1 0", outOfMemory)
 	p.want("destroy_pool 1", ok)
 	p.wantUsed(60, 100)
 	p.want("free_async 1 0", ok)
-	p.want("synchronize 0", ok)
-	p.wantUsed(c.held(0), 100)
-	p.want("alloc 2 40", ok)
+	p.wantUsed(30, 100)
+	p.want("free 2", ok)
+	p.wantUsed(0, 100)
+	p.want("async 1 100 0", ok)
+	p.want("alloc 2 1", outOfMemory)
+	p.want("free 1", ok)
+	p.want("alloc 2 60", ok)
+	p.want("free_async 2 0", ok)
+	p.wantUsed(0, 100)
+	if held := c.held(0); held != 0 {
+		t.Errorf("the device holds %d MiB", held)
+	}
+}
+
+// TestSmallAllocations: what the driver takes for a byte is charged.
+func TestSmallAllocations(t *testing.T) {
+	c := newContainer(t, share{0, 1})
+	p := c.start()
+	for i := range 2048 {
+		p.want(fmt.Sprintf("alloc_bytes %d 1", i), ok)
+	}
+	p.want("alloc_bytes 5000 1", outOfMemory)
+	if held := c.heldBytes(0); held != mib {
+		t.Errorf("the device holds %d bytes, want 1 MiB", held)
+	}
 }
 
 // TestUnknownPointers: what the library doesn't know is the driver's to answer,
