@@ -165,7 +165,7 @@ func (r *replicaInTest) call(_ client.Object, do func() error) error {
 		for range w.rand.Intn(4) {
 			w.act()
 		}
-		if w.rand.Intn(25) == 0 {
+		if w.rand.Intn(60) == 0 {
 			r.dead = true
 			return errCrash
 		}
@@ -177,7 +177,7 @@ func (r *replicaInTest) call(_ client.Object, do func() error) error {
 func (r *replicaInTest) write(obj client.Object, do func() error) error {
 	w := r.world
 	return r.call(obj, func() error {
-		if !w.calm && w.rand.Intn(15) == 0 {
+		if !w.calm && w.rand.Intn(25) == 0 {
 			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))
 		}
 		err := do()
@@ -186,9 +186,9 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 		}
 		w.check()
 		switch {
-		case !w.calm && w.rand.Intn(15) == 0:
-			return apierrors.NewTimeoutError("the answer was lost", 0)
 		case !w.calm && w.rand.Intn(25) == 0:
+			return apierrors.NewTimeoutError("the answer was lost", 0)
+		case !w.calm && w.rand.Intn(60) == 0:
 			r.dead = true
 			return errCrash
 		}

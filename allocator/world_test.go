@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -59,7 +60,12 @@ func testScheme(t testing.TB) *runtime.Scheme {
 func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	t.Helper()
 	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), running: map[string]map[types.UID][]runningSlice{}}
-	w.api = fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
+	scheme := testScheme(t)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
+	w.api = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.nodes = append(w.nodes, name)
@@ -151,19 +157,21 @@ func (w *world) createPod() {
 	shares := map[string]v1alpha1.Share{}
 	for _, c := range []string{"a", "b"}[:1+w.rand.Intn(2)] {
 		shares[c] = v1alpha1.Share{
-			GPUs: v1alpha1.DeviceCount(1 + w.rand.Intn(2)), Core: v1alpha1.Percent(w.rand.Intn(71)),
-			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(deviceMiB*7/10)),
+			GPUs: v1alpha1.DeviceCount(1 + w.rand.Intn(2)), Core: v1alpha1.Percent(w.rand.Intn(41)),
+			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(deviceMiB*4/10)),
 		}
 	}
 	p := testPod(fmt.Sprintf("p%d", w.made), shares)
 	p.UID = types.UID(p.Name)
+	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
 }
 
 // deletePod is a user who deletes any pod, gated or running.
 func (w *world) deletePod() {
-	if p := w.somePod(func(*corev1.Pod) bool { return true }); p != nil {
+	running := w.rand.Intn(2) == 0
+	if p := w.somePod(func(p *corev1.Pod) bool { return w.calm || running == (p.Spec.NodeName != "") }); p != nil {
 		w.must(w.api.Delete(context.Background(), p))
 		w.notify(p, true)
 	}
