@@ -163,7 +163,11 @@ func TestCancelTakesDown(t *testing.T) {
 					t.Fatal(err)
 				}
 				cancel()
-				if err := c.Down(); err != nil { // waits for what the context began
+				await(t, "the end of the cluster without a call of Down", func() (bool, error) {
+					left := clusterProcesses(t)
+					return len(left) == 0, fmt.Errorf("still there: %v", left)
+				})
+				if err := c.Down(); err != nil { // waits for the rest
 					t.Fatal(err)
 				}
 			} else if !errors.Is(err, context.Canceled) {
@@ -246,6 +250,9 @@ func TestKeptClusterIsNotTouched(t *testing.T) {
 	startPod(t, attached, "later", attached.Nodes[0].Name)
 	if err := attached.Nodes[0].RestartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if err := attached.Down(); err == nil {
+		t.Error("an attached process took the cluster down")
 	}
 	if err := cluster.Remove(t.Context()); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ type Cluster struct {
 	tools       *binaries
 	hierarchies machine.Hierarchies
 	group       *os.File // the control group of everything that is started
-	lock        *machine.Lock
+	lock        *machine.Lock // nil in a process that has attached itself
 	progress    io.Writer
 	begin       time.Time
 	stayUp      func() bool // ends the tie to Up's context
@@ -268,8 +268,12 @@ func (c *Cluster) Place(name string) *Place {
 	return nil
 }
 
-// Keep lets the cluster outlive this process: `vernier-cluster down` stops it.
+// Keep lets the cluster outlive this process and Up's context: `vernier-cluster
+// down` stops it. An attached one is kept, or not, by who started it.
 func (c *Cluster) Keep() error {
+	if c.lock == nil {
+		return nil
+	}
 	c.stayUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()

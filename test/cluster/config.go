@@ -95,7 +95,7 @@ func (c *Config) setDefaults() error {
 
 func (c *Config) validate() error {
 	if len(c.Nodes) > MaxNodes {
-		return fmt.Errorf("Nodes has %d entries: at most %d", len(c.Nodes), MaxNodes)
+		return fmt.Errorf("%d nodes: at most %d", len(c.Nodes), MaxNodes)
 	}
 	seen := map[string]bool{}
 	for _, n := range c.Nodes {

@@ -30,6 +30,9 @@ type downResult struct {
 // Down stops everything that the cluster started and puts the machine back. It
 // may be called again, and by several at once: all wait and get the same answer.
 func (c *Cluster) Down() error {
+	if c.lock == nil {
+		return errors.New("this process has only attached itself to the cluster: use Remove, or `vernier-cluster down`")
+	}
 	c.mu.Lock()
 	if r := c.down; r != nil {
 		c.mu.Unlock()

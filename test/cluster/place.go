@@ -5,6 +5,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -92,12 +93,12 @@ func (c *Cluster) hold(name, script string) (machine.Process, error) {
 	if err := cmd.Start(); err != nil {
 		return machine.Process{}, fmt.Errorf("new namespaces for %s: %w", name, err)
 	}
-	id, idErr := machine.Lookup(cmd.Process.Pid)
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	go cmd.Wait() // reaps it; the output ends with the shell
-	if line != "ready\n" || idErr != nil {
-		return machine.Process{}, fmt.Errorf("new namespaces for %s: %s", name, strings.TrimSpace(problems.String()))
+	id, err := machine.Lookup(cmd.Process.Pid)
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" || err != nil {
+		err = errors.Join(err, cmd.Wait()) // then all that it had to say is there
+		return machine.Process{}, fmt.Errorf("new namespaces for %s: %w: %s", name, err, strings.TrimSpace(problems.String()))
 	}
+	go cmd.Wait() // reaps it
 	return id, nil
 }
 

@@ -184,3 +184,28 @@ func TestGroups(t *testing.T) {
 		t.Errorf("processes %v", got)
 	}
 }
+
+// TestEnable: what was handed down before is not ours to take back.
+func TestEnable(t *testing.T) {
+	h := Hierarchies{Unified: t.TempDir()}
+	for file, text := range map[string]string{"cgroup.controllers": "cpu memory pids\n", "cgroup.subtree_control": "cpu pids\n"} {
+		if err := os.WriteFile(filepath.Join(h.Unified, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	added, err := h.Enable()
+	if err != nil || len(added) != 1 || added[0] != "memory" {
+		t.Errorf("Enable handed down %v, %v", added, err)
+	}
+	asked := func() string {
+		data, _ := os.ReadFile(filepath.Join(h.Unified, "cgroup.subtree_control"))
+		return string(data)
+	}
+	if got := asked(); got != "+memory" {
+		t.Errorf("asked the kernel for %q", got)
+	}
+	h.Disable(added)
+	if got := asked(); got != "-memory" {
+		t.Errorf("asked the kernel for %q", got)
+	}
+}
