@@ -133,22 +133,33 @@ static bool is_unknown_form(const char *base, const void *found) {
     return false;
 }
 
-// What cuGetProcAddress must answer where the driver answered `found`. The
-// address tells the form exactly; where the driver hands out an address that it
-// doesn't export, the rules of the name do.
-static void *answer(const char *base, void *found, int version, uint64_t flags) {
+// The row that cuGetProcAddress's rules choose: the newest form that the version
+// knows, for the kind of default stream that the flags ask for. -1 if none.
+static int by_rules(const char *base, int version, uint64_t flags) {
     int best = -1;
     for (int i = 0; i < VGPU_HOOKS; i++) {
-        if (hooks[i].ours == NULL || hooks[i].library != VGPU_CUDA || strcmp(hooks[i].base, base) != 0)
+        const struct hook *hook = &hooks[i];
+        if (hook->ours == NULL || hook->library != VGPU_CUDA || strcmp(hook->base, base) != 0 ||
+            hook->since > version || (hook->per_thread && (flags & CU_PROC_PER_THREAD) == 0))
             continue;
-        if (vgpu_real((enum vgpu_hook)i) == found)
-            return hooks[i].ours;
-        if (hooks[i].since > version || (hooks[i].per_thread && (flags & CU_PROC_PER_THREAD) == 0))
-            continue;
-        if (best < 0 || hooks[i].per_thread > hooks[best].per_thread ||
-            (hooks[i].per_thread == hooks[best].per_thread && hooks[i].since > hooks[best].since))
+        if (best < 0 || hook->per_thread > hooks[best].per_thread ||
+            (hook->per_thread == hooks[best].per_thread && hook->since > hooks[best].since))
             best = i;
     }
+    return best;
+}
+
+// What cuGetProcAddress must answer where the driver answered `found`. The
+// address tells the form, by the rules where several forms have one address; for
+// an address that the driver doesn't export, the rules alone tell it.
+static void *answer(const char *base, void *found, int version, uint64_t flags) {
+    int best = by_rules(base, version, flags);
+    if (best >= 0 && vgpu_real((enum vgpu_hook)best) == found)
+        return hooks[best].ours;
+    for (int i = 0; i < VGPU_HOOKS; i++)
+        if (hooks[i].ours != NULL && strcmp(hooks[i].base, base) == 0 &&
+            vgpu_real((enum vgpu_hook)i) == found)
+            return hooks[i].ours;
     if (best < 0 || is_unknown_form(base, found))
         return found;
     if (!vgpu_has((enum vgpu_hook)best))

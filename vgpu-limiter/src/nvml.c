@@ -95,6 +95,7 @@ static const struct vgpu_slot *next_process(const struct slice *slice, uint32_t 
     return NULL;
 }
 
+// On an error, total and used are zero.
 static nv_result find_slice(nv_device device, struct slice *out) {
     *out = (struct slice){.view = open_view()};
     if (out->view == NULL)
@@ -112,19 +113,22 @@ static nv_result find_slice(nv_device device, struct slice *out) {
 }
 
 nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory) {
-    struct slice slice;
+    struct slice slice = {0};
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    if (result == NV_OK && (result = find_slice(device, &slice)) == NV_OK)
-        *memory = (struct nv_memory){slice.total, slice.total - slice.used, slice.used};
+    if (result != NV_OK)
+        return result;
+    result = find_slice(device, &slice);
+    *memory = (struct nv_memory){slice.total, slice.total - slice.used, slice.used};
     return result;
 }
 
 nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory) {
-    struct slice slice;
+    struct slice slice = {0};
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    if (result == NV_OK && (result = find_slice(device, &slice)) == NV_OK)
-        *memory = (struct nv_memory_v2){memory->version, slice.total, 0, slice.total - slice.used,
-                                        slice.used};
+    if (result != NV_OK)
+        return result;
+    result = find_slice(device, &slice);
+    *memory = (struct nv_memory_v2){memory->version, slice.total, 0, slice.total - slice.used, slice.used};
     return result;
 }
 

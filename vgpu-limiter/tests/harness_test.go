@@ -64,9 +64,9 @@ var build = sync.OnceValues(func() (built, error) {
 // library built for tests has these paths, relative to where it runs; nothing
 // else differs from the one that ships.
 type container struct {
-	t    *testing.T
-	dir  string
-	uuid []string
+	t     *testing.T
+	dir   string
+	state string // of the driver
 	built
 }
 
@@ -81,14 +81,30 @@ func newContainer(t *testing.T, shares ...share) *container {
 		t.Fatal(err)
 	}
 	c := &container{t: t, dir: t.TempDir(), built: b}
+	c.state = filepath.Join(c.dir, "state")
 	c.ctl("create", "--context-mib", "0", "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares)))
+	c.allow(shares)
+	return c
+}
+
+// neighbour is another container on the same devices.
+func (c *container) neighbour(shares ...share) *container {
+	c.t.Helper()
+	n := &container{t: c.t, dir: c.t.TempDir(), state: c.state, built: c.built}
+	n.allow(shares)
+	return n
+}
+
+// allow writes the container's limits and counters.
+func (c *container) allow(shares []share) {
+	t := c.t
+	t.Helper()
 	limits := layout.Limits{Container: "test/" + t.Name()}
 	if len(limits.Container) > layout.MaxContainerBytes {
 		limits.Container = "test"
 	}
 	for i, s := range shares {
 		uuid := c.status(i, "uuid")
-		c.uuid = append(c.uuid, uuid)
 		if s.mib != 0 {
 			limits.Devices = append(limits.Devices, layout.DeviceLimit{UUID: uuid, Core: uint32(s.core), MemoryBytes: uint64(s.mib) * mib})
 		}
@@ -99,12 +115,11 @@ func newContainer(t *testing.T, shares ...share) *container {
 	if err := layout.CreateCounters(filepath.Join(c.dir, "counters"), len(limits.Devices)); err != nil {
 		t.Fatal(err)
 	}
-	return c
 }
 
 // native is the environment of a program that runs without the library.
 func (c *container) native() []string {
-	return append(os.Environ(), "SIMGPU_STATE="+filepath.Join(c.dir, "state"), "SIMGPU_ALL_DEVICES=1",
+	return append(os.Environ(), "SIMGPU_STATE="+c.state, "SIMGPU_ALL_DEVICES=1",
 		"LD_LIBRARY_PATH="+c.sim)
 }
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PLACES 65536
@@ -25,6 +26,7 @@ static CUmipmappedArray mipmap[PLACES];
 static CUmemoryPool pool[PLACES];
 static CUcontext context[PLACES];
 static CUstream stream[PLACES];
+static CUgraphExec exec[PLACES];
 static CUfunction kernel;
 
 static void answer(const char *call, int result) {
@@ -86,19 +88,55 @@ static int race_all(int threads) {
     return granted;
 }
 
+static int load_kernel(void) {
+    CUmodule module;
+    int result = kernel != NULL ? 0 : (int)cuModuleLoadData(&module, "simgpu-module 1\nkernel spin 0 argument\n");
+    return result != 0 || kernel != NULL ? result : (int)cuModuleGetFunction(&kernel, module, "spin");
+}
+
 static int launch(int place, long microseconds, int count) {
     unsigned long long ns = (unsigned long long)microseconds * 1000;
     void *params[] = {&ns};
-    int result = 0;
-    if (kernel == NULL) {
-        CUmodule module;
-        result = cuModuleLoadData(&module, "simgpu-module 1\nkernel spin 0 argument\n");
-        if (result == 0)
-            result = cuModuleGetFunction(&kernel, module, "spin");
-    }
+    int result = load_kernel();
     for (int i = 0; result == 0 && i < count; i++)
         result = cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream[place], params, NULL);
     return result;
+}
+
+// A graph of `count` kernels by stream capture; 1000 if it has other nodes too.
+static int capture(int place, long microseconds, int count) {
+    CUgraph graph;
+    size_t nodes = 0;
+    int result = cuStreamBeginCapture_v2(stream[place], CU_STREAM_CAPTURE_MODE_GLOBAL);
+    if (result == 0)
+        result = launch(place, microseconds, count);
+    if (result == 0)
+        result = cuStreamEndCapture(stream[place], &graph);
+    if (result == 0)
+        result = cuGraphGetNodes(graph, NULL, &nodes);
+    if (result == 0 && nodes != (size_t)count)
+        return 1000;
+    return result != 0 ? result : (int)cuGraphInstantiateWithFlags(&exec[place], graph, 0);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// Keeps the device as busy as it may for so long: with kernels, on streams in
+// turn, or with the stream's graph. Answers the milliseconds it really took.
+static int burn(int streams, long microseconds, long milliseconds) {
+    double began = now();
+    for (int i = 0; now() < began + (double)milliseconds; i++) {
+        int result = microseconds > 0 ? launch(1 + i % streams, microseconds, 1)
+                                      : (int)cuGraphLaunch(exec[1], stream[1]);
+        if (result != 0)
+            return -result;
+    }
+    cuCtxSynchronize();
+    return (int)(now() - began);
 }
 
 int main(void) {
@@ -148,6 +186,9 @@ int main(void) {
         ON("stream", cuStreamCreate(&stream[a], CU_STREAM_NON_BLOCKING))
         ON("synchronize", cuStreamSynchronize(stream[a]))
         ON("launch", launch((int)a, b, (int)c))
+        ON("capture", capture((int)a, b, (int)c))
+        ON("burn", burn((int)a, b, c))
+        ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))
         ON("free_async", cuMemFreeAsync(ptr[a], stream[b]))
         ON("pool", make_pool((int)a, (int)b))

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"strconv"
+	"testing"
+	"time"
+)
+
+// busy is the time for which the device has worked.
+func (c *container) busy() time.Duration {
+	c.t.Helper()
+	ns, err := strconv.ParseInt(c.status(0, "busy_ns"), 10, 64)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return time.Duration(ns)
+}
+
+// TestQuota: however a container keeps the device busy, it gets its quota and,
+// beyond what it may save up, no more. What it gets less depends on how promptly
+// this machine runs it, so only half of the quota is asked for.
+func TestQuota(t *testing.T) {
+	const milliseconds = 1500
+	for name, calls := range map[string][]string{
+		"10 µs":           {"burn 1 10 1500"},
+		"100 µs":          {"burn 1 100 1500"},
+		"1 ms":            {"burn 1 1000 1500"},
+		"20 ms":           {"burn 1 20000 1500"},
+		"1 ms, 3 streams": {"burn 3 1000 1500"},
+		"graphs":          {"capture 1 200 5", "burn 1 0 1500"},
+	} {
+		for _, quota := range []int{10, 30, 70} {
+			t.Run(name+"/"+strconv.Itoa(quota), func(t *testing.T) {
+				c := newContainer(t, share{quota, 100})
+				p := c.start()
+				for _, place := range []string{"1", "2", "3"} {
+					p.want("stream "+place, ok)
+				}
+				var took time.Duration
+				for _, call := range calls {
+					answer := p.call(call)[0]
+					if took = time.Duration(answer) * time.Millisecond; call[:4] != "burn" && answer != ok {
+						t.Fatalf("%s answered %d", call, answer)
+					}
+				}
+				if took < milliseconds*time.Millisecond {
+					t.Fatalf("burning answered %v", took)
+				}
+				busy, u := c.busy(), c.usage().Devices[0]
+				got := 100 * float64(busy) / float64(took)
+				t.Logf("quota %d %%: %.1f %%", quota, got)
+				// One burst, and what was launched before its cost was known.
+				most := time.Duration(quota)*took/100 + 40*time.Millisecond
+				if busy > most || got < float64(quota)/2 {
+					t.Errorf("the device worked %v in %v (%.1f %%), want %d %%", busy, took, got, quota)
+				}
+				if u.Busy < busy/2 || u.Throttled == 0 || u.Launches == 0 {
+					t.Errorf("counters: %+v; the device worked %v", u, busy)
+				}
+			})
+		}
+	}
+}
+
+// TestNoQuota: without a quota nothing is measured and nothing waits.
+func TestNoQuota(t *testing.T) {
+	for _, core := range []int{0, 100} {
+		c := newContainer(t, share{core, 100})
+		p := c.start()
+		p.want("stream 1", ok)
+		took := time.Duration(p.call("burn 1 1000 300")[0]) * time.Millisecond
+		u := c.usage().Devices[0]
+		if got := 100 * float64(c.busy()) / float64(took); got < 80 || u.Throttled != 0 || u.Launches != 0 {
+			t.Errorf("core %d: the device worked %.0f %% of the time; counters %+v", core, got, u)
+		}
+	}
+}
+
+// TestNeighbours: no container gets more than its quota when others are busy.
+// (It may get less: its measured time holds the neighbours' turns; see README.)
+func TestNeighbours(t *testing.T) {
+	a := newContainer(t, share{30, 100})
+	b := a.neighbour(share{60, 100})
+	done := make(chan time.Duration)
+	for _, c := range []*container{a, b} {
+		p := c.start()
+		p.want("stream 1", ok)
+		go func() { done <- time.Duration(p.call("burn 1 1000 1500")[0]) * time.Millisecond }()
+	}
+	took := max(<-done, <-done)
+	total := a.busy()
+	for _, c := range []*container{a, b} {
+		t.Logf("charged %v", c.usage().Devices[0].Busy)
+	}
+	t.Logf("the device worked %.1f %% of %v", 100*float64(total)/float64(took), took)
+	if most := 90*took/100 + 80*time.Millisecond; total > most {
+		t.Errorf("the device worked %v of %v", total, took)
+	}
+}
+
+// TestStreamsComeAndGo: a stream's handle is used again for another one.
+func TestStreamsComeAndGo(t *testing.T) {
+	c := newContainer(t, share{50, 100})
+	p := c.start()
+	for range 50 {
+		p.want("stream 1", ok)
+		p.want("launch 1 10 3", ok)
+		p.want("synchronize 1", ok)
+		p.want("destroy_stream 1", ok)
+	}
+	p.want("context 1 0", ok)
+	p.want("current 1", ok)
+	p.want("stream 1", ok)
+	p.want("launch 1 10 3", ok)
+	p.want("destroy_context 1", ok)
+	p.want("current 0", ok)
+	p.want("launch 0 10 3", ok)
+}

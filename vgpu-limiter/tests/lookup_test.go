@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// TestLookups: however a program finds the driver's functions, it finds ours for
+// those of the table, the driver's for the others, and nothing where there was
+// nothing before.
+func TestLookups(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	lookups := func(preload string) []string {
+		out, err := c.command(preload, "lookup").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.Split(strings.TrimSpace(string(out)), "\n")
+	}
+	native, limited := lookups(""), lookups("libvgpu-test.so")
+	if len(native) < 20 || len(native) != len(limited) {
+		t.Fatalf("%d lookups natively, %d limited", len(native), len(limited))
+	}
+	untouched := []string{"not-in-table", "cuDeviceGetName"}
+	for i, line := range native {
+		want := line
+		if rest, driver := strings.CutSuffix(line, " driver"); driver && !strings.Contains(line, untouched[0]) && !strings.Contains(line, untouched[1]) {
+			want = rest + " ours"
+		}
+		// The simulated driver has one address for both kinds of default stream;
+		// ours differ.
+		got := limited[i]
+		if strings.HasPrefix(line, "proc:cuLaunchKernel") {
+			want = got
+			symbol := "=cuLaunchKernel ours"
+			if strings.HasPrefix(line, "proc:cuLaunchKernel:12000:2") {
+				symbol = "=cuLaunchKernel_ptsz ours"
+			}
+			if !strings.HasSuffix(got, symbol) {
+				t.Errorf("%s, want it to end in %s", got, symbol)
+			}
+		}
+		if got != want {
+			t.Errorf("%s, want %s (natively %s)", got, want, line)
+		}
+	}
+}
+
+// TestNVML: NVML shows the slice as the device and the container's processes, in
+// a process that uses no CUDA, before and after the library is loaded anew.
+func TestNVML(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p, q := c.start(), c.start()
+	p.want("alloc 1 30", ok)
+	q.want("alloc 1 20", ok)
+	dead := c.start()
+	dead.want("alloc 1 10", ok)
+	dead.kill()
+	views := func() string {
+		out, err := c.command("libvgpu-test.so", "views", "again").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return string(out)
+	}
+	once := fmt.Sprintf("memory 0 %d %d %d\nmemory_v2 0 %d %d %d\ncount 7 2\nprocesses 0 2\nprocess %d %d\nprocess %d %d\n",
+		100*mib, 50*mib, 50*mib, 100*mib, 50*mib, 50*mib, p.cmd.Process.Pid, 30*mib, q.cmd.Process.Pid, 20*mib)
+	if got := views(); got != once+once {
+		t.Errorf("NVML shows\n%swant, twice,\n%s", got, once)
+	}
+
+	// Without valid limits the device's own figures are not shown either.
+	if err := layout.CreateCounters(c.dir+"/counters", 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := views(); !strings.Contains(got, "memory 4 ") || !strings.Contains(got, "processes 4 ") {
+		t.Errorf("NVML shows\n%swant no permission (4)", got)
+	}
+}
