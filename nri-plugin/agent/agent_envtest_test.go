@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
+	"vernier.dev/vernier/nri-plugin/hooks"
 )
 
 // TestAgent runs whole agents, with the rights of deploy/rbac, against a real API
@@ -33,6 +34,7 @@ func TestAgent(t *testing.T) {
 		"release of unbound":  testReleaseUnbound,
 		"restart":             testRestart,
 		"ledger deleted":      testLedgerDeleted,
+		"unenforced":          testUnenforced,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -198,5 +200,26 @@ func testLedgerDeleted(t *testing.T, c *cluster) {
 	}
 	n.awaitLedger(t, "it is there again", func(l *v1alpha1.SliceLedger) bool {
 		return l.UID != before.UID && len(l.Status.Devices) == 2
+	})
+}
+
+// Invariant 2: a container that is found without its limits is told of at its pod.
+func testUnenforced(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	stop := n.start(t)
+	pod, sandbox, _ := n.runPod(t, "a")
+	stop()
+	ctr := container(sandbox)
+	ctr.State, ctr.Pid = api.ContainerState_CONTAINER_RUNNING, 0
+	n.runtime.Lists([]*api.PodSandbox{sandbox}, []*api.Container{ctr})
+	n.start(t)
+	c.await(t, "an event says so", func() bool {
+		list := &corev1.EventList{}
+		if err := c.admin.List(t.Context(), list); err != nil {
+			return false
+		}
+		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.UID == pod.UID && e.Reason == hooks.ReasonUnenforced && strings.Contains(e.Message, "delete the pod")
+		})
 	})
 }
