@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// unit/cuda CASE: the CUDA side as a program sees it. Links the library as
+// ordinary programs do. Nothing here depends on how fast anything runs: times
+// are asked of the simulated device, not of the wall.
+#define _GNU_SOURCE
+#include "check.h"
+#include "cuda.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OK(call) SAME(call, CUDA_SUCCESS)
+#define MIB ((size_t)1 << 20)
+
+static CUcontext ctx;
+
+static void start(void) {
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&ctx, 0));
+    OK(cuCtxSetCurrent(ctx));
+}
+
+static size_t available(void) {
+    size_t left, total;
+    OK(cuMemGetInfo_v2(&left, &total));
+    return left;
+}
+
+static CUfunction kernel(const char *image, const char *name) {
+    CUmodule m;
+    CUfunction f;
+    OK(cuModuleLoadData(&m, image));
+    OK(cuModuleGetFunction(&f, m, name));
+    return f;
+}
+
+static void launch(CUfunction f, CUstream s) {
+    OK(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, s, NULL, NULL));
+}
+
+static void uninitialised(void) {
+    CUdeviceptr at;
+    int n;
+    SAME(cuDeviceGetCount(&n), CUDA_ERROR_NOT_INITIALIZED);
+    SAME(cuMemAlloc_v2(&at, 1), CUDA_ERROR_NOT_INITIALIZED);
+    OK(cuDriverGetVersion(&n));
+    OK(cuInit(0));
+    SAME(cuMemAlloc_v2(&at, 1), CUDA_ERROR_INVALID_CONTEXT);
+    pid_t child = fork();
+    if (!child) _exit(cuDeviceGetCount(&n));
+    int status;
+    waitpid(child, &status, 0);
+    SAME(WEXITSTATUS(status), CUDA_ERROR_NOT_INITIALIZED);
+}
+
+static void memory(void) {
+    start();
+    size_t all = available(), pitch, size, i;
+    CUdeviceptr a, b, base;
+    char out[5000], in[5000];
+    SAME(cuMemAlloc_v2(&a, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAlloc_v2(&a, 5000));
+    SAME(all - available(), 5120);  // rounded up to 512
+    for (i = 0; i < sizeof in; i++) in[i] = (char)(i * 7);
+    OK(cuMemcpyHtoD_v2(a, in, sizeof in));
+    OK(cuMemcpyDtoH_v2(out, a, sizeof out));
+    TRUE(memcmp(in, out, sizeof in) == 0);
+    OK(cuMemsetD32_v2(a + 4, 0x01020304, 2));
+    OK(cuMemcpyDtoH_v2(out, a, 16));
+    TRUE(memcmp(out + 4, "\4\3\2\1\4\3\2\1", 8) == 0 && out[3] == in[3] && out[12] == in[12]);
+    OK(cuMemGetAddressRange_v2(&base, &size, a + 100));
+    SAME(base, a);
+    SAME(size, 5120);
+    SAME(cuMemcpyHtoD_v2(a + 5000, in, 200), CUDA_ERROR_INVALID_VALUE);
+    SAME(cuMemcpyHtoD_v2((CUdeviceptr)(uintptr_t)out, in, 1), CUDA_ERROR_INVALID_VALUE);
+    SAME(cuMemFree_v2(a + 512), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemFree_v2(a));
+    SAME(cuMemFree_v2(a), CUDA_ERROR_INVALID_VALUE);
+    SAME(available(), all);
+    OK(cuMemAlloc_v2(&b, 5000));
+    OK(cuMemcpyDtoH_v2(out, b, sizeof out));
+    for (i = 0; i < sizeof out; i++) SAME(out[i], 0);  // nothing of the last owner
+    OK(cuMemFree_v2(b));
+    OK(cuMemAllocPitch_v2(&a, &pitch, 1000, 10, 4));
+    SAME(pitch, 1024);
+    SAME(all - available(), 10240);
+    OK(cuMemFree_v2(a));
+    OK(cuMemAllocManaged(&a, MIB, CU_MEM_ATTACH_GLOBAL));
+    ((char *)(uintptr_t)a)[12345] = 7;  // the host may touch it
+    OK(cuMemcpyDtoH_v2(out, a + 12345, 1));
+    SAME(out[0], 7);
+    SAME(all - available(), MIB);
+    OK(cuMemFree_v2(a));
+    SAME(cuMemAlloc_v2(&a, all + 1), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAlloc_v2(&a, all));
+    SAME(available(), 0);
+    SAME(cuMemAlloc_v2(&b, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemFree_v2(a));
+}
+
+static void *grab(void *got) {
+    CUdeviceptr at;
+    OK(cuCtxSetCurrent(ctx));
+    while (cuMemAlloc_v2(&at, 64 * MIB) == CUDA_SUCCESS) ++*(size_t *)got;
+    return NULL;
+}
+
+static void race(void) {
+    start();
+    size_t all = available(), got[8] = {0}, sum = 0;
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, grab, &got[i]);
+    for (int i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+        sum += got[i];
+    }
+    SAME(sum, all / (64 * MIB));
+    SAME(available(), all % (64 * MIB));
+}
+
+static void pools(void) {
+    start();
+    size_t all = available();
+    CUmemoryPool pool;
+    CUdeviceptr a, b;
+    cuuint64_t used;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                            .maxSize = 4 * MIB};
+    OK(cuMemAllocAsync(&a, MIB, NULL));
+    SAME(all - available(), MIB);
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuMemAllocFromPoolAsync(&a, 3 * MIB, pool, NULL));
+    SAME(cuMemAllocFromPoolAsync(&b, 2 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    SAME(used, 3 * MIB);
+    OK(cuMemPoolDestroy(pool));
+    SAME(all - available(), 3 * MIB);  // the pool lives until its memory is freed
+    OK(cuMemFree_v2(a));
+    SAME(available(), all);
+}
+
+static void vmm(void) {
+    start();
+    size_t all = available(), granule;
+    CUmemGenericAllocationHandle h, again;
+    CUdeviceptr range;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    char out[4] = "";
+    OK(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemAddressReserve(&range, 4 * granule, 0, 0, 0));
+    SAME(available(), all);
+    SAME(cuMemCreate(&h, granule + 1, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemCreate(&h, 2 * granule, &prop, 0));
+    SAME(all - available(), 2 * granule);
+    OK(cuMemMap(range, granule, 0, h, 0));
+    SAME(cuMemMap(range, granule, granule, h, 0), CUDA_ERROR_INVALID_VALUE);  // occupied
+    SAME(cuMemMap(range + granule, 2 * granule, granule, h, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemMap(range + granule, granule, granule, h, 0));
+    OK(cuMemSetAccess(range, 2 * granule, &access, 1));
+    OK(cuMemcpyHtoD_v2(range + granule - 2, "abcd", 4));  // over the seam
+    OK(cuMemcpyDtoH_v2(out, range + granule - 2, 4));
+    SAME(cuMemcpyDtoH_v2(out, range + 2 * granule - 2, 4), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(range + 5)));
+    SAME(again, h);
+    OK(cuMemRelease(again));
+    OK(cuMemRelease(h));
+    SAME(all - available(), 2 * granule);  // still mapped
+    SAME(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
+    SAME(cuMemAddressFree(range, 4 * granule), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemUnmap(range, granule));
+    SAME(all - available(), 2 * granule);
+    OK(cuMemUnmap(range + granule, granule));
+    SAME(available(), all);
+    OK(cuMemAddressFree(range, 4 * granule));
+    SAME(cuMemFree_v2(range), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void arrays(void) {
+    start();
+    size_t all = available();
+    CUarray a, level;
+    CUmipmappedArray m;
+    CUDA_ARRAY3D_DESCRIPTOR d = {256, 256, 16, CU_AD_FORMAT_FLOAT, 4, 0};
+    CUDA_ARRAY_MEMORY_REQUIREMENTS need;
+    OK(cuArray3DCreate_v2(&a, &d));
+    SAME(all - available(), 16 * MIB);
+    OK(cuArrayGetMemoryRequirements(&need, a, 0));
+    SAME(need.size, 16 * MIB);
+    OK(cuArrayDestroy(a));
+    d.Depth = 0;
+    OK(cuMipmappedArrayCreate(&m, &d, 3));
+    SAME(all - available(), MIB + MIB / 4 + MIB / 16);
+    OK(cuMipmappedArrayGetLevel(&level, m, 1));
+    SAME(cuArrayDestroy(level), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuMipmappedArrayDestroy(m));
+    SAME(available(), all);
+}
+
+static void contexts(void) {
+    start();
+    size_t all = available();
+    CUcontext own, now;
+    CUdeviceptr at;
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    OK(cuMemAlloc_v2(&at, MIB));
+    OK(cuCtxGetCurrent(&now));
+    TRUE(now == own);
+    OK(cuCtxDestroy_v2(own));
+    OK(cuCtxGetCurrent(&now));
+    TRUE(now == ctx);
+    SAME(available(), all);  // its memory went with it
+    OK(cuCtxSetCurrent(own));
+    SAME(cuMemAlloc_v2(&at, MIB), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+// Kernels run one after another, on whatever stream; events tell device time.
+static void timing(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel long 100000000\nkernel k 2000000\n", "k");
+    CUfunction ahead = kernel("simgpu-module 1\nkernel long 100000000\n", "long");
+    CUstream s;
+    CUevent a, b;
+    float ms;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&a, 0));
+    OK(cuEventCreate(&b, 0));
+    SAME(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_INVALID_HANDLE);
+    launch(ahead, s);  // keeps the queue from running dry while the rest comes
+    OK(cuEventRecord(a, s));
+    for (int i = 0; i < 5; i++) launch(f, s);
+    OK(cuEventRecord(b, s));
+    SAME(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_NOT_READY);
+    OK(cuStreamSynchronize(s));
+    OK(cuStreamQuery(s));
+    OK(cuEventElapsedTime(&ms, a, b));
+    TRUE(ms >= 9.99f);  // not less than five kernels; more if this process was held up
+}
+
+static void shapes(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel k 1000 10 argument\nkernel one 0\n", "k");
+    unsigned long long more = 500000;
+    void *params[] = {&more};
+    CUlaunchConfig config = {.gridDimX = 100, .gridDimY = 1, .gridDimZ = 1,
+                             .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1};
+    OK(cuLaunchKernel(f, 100, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    OK(cuLaunchKernelEx(&config, f, params, NULL));
+    OK(cuLaunchCooperativeKernel(f, 100, 1, 1, 32, 1, 1, 0, NULL, params));
+    SAME(cuLaunchCooperativeKernel(f, 1 << 20, 1, 1, 32, 1, 1, 0, NULL, params),
+         CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+    SAME(cuLaunchKernel(f, 1, 1, 1, 2048, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
+    SAME(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuCtxSynchronize());
+    CUmodule m;
+    SAME(cuModuleLoadData(&m, "\x7f" "ELF"), CUDA_ERROR_NO_BINARY_FOR_GPU);
+    SAME(cuModuleLoadData(&m, "simgpu-module 1\nkernel k\n"), CUDA_ERROR_INVALID_IMAGE);
+}
+
+static void count(void *n) { ++*(int *)n; }
+
+static void graphs(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel k 1000000\n", "k");
+    CUstream s, other;
+    CUevent fork_event;
+    CUgraph g;
+    CUgraphExec exec;
+    CUgraphNode nodes[8];
+    CUgraphNodeType type;
+    size_t n = 8;
+    int calls = 0;
+    OK(cuStreamCreate(&s, 0));
+    OK(cuStreamCreate(&other, 0));
+    OK(cuEventCreate(&fork_event, 0));
+    OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch(f, s);
+    OK(cuEventRecord(fork_event, s));
+    OK(cuStreamWaitEvent(other, fork_event, 0));
+    launch(f, other);
+    SAME(cuStreamSynchronize(other), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    OK(cuStreamEndCapture(s, &g));
+    OK(cuGraphGetNodes(g, nodes, &n));
+    SAME(n, 3);  // two kernels and the event
+    OK(cuGraphNodeGetType(nodes[0], &type));
+    SAME(type, CU_GRAPH_NODE_TYPE_KERNEL);
+    OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+    OK(cuGraphDestroy(g));
+    for (int i = 0; i < 3; i++) OK(cuGraphLaunch(exec, s));
+    OK(cuLaunchHostFunc(s, count, &calls));
+    OK(cuStreamSynchronize(s));
+    SAME(calls, 1);
+    OK(cuGraphExecDestroy(exec));
+}
+
+static void symbols(void) {
+    void *got;
+    CUdriverProcAddressQueryResult status;
+    static const struct {
+        const char *name;
+        int version;
+        cuuint64_t flags;
+        void *want;
+    } cases[] = {
+        {"cuInit", 12000, 0, (void *)cuInit},
+        {"cuMemAlloc", 12000, 0, (void *)cuMemAlloc_v2},
+        {"cuMemAlloc", 2000, 0, NULL},
+        {"cuLaunchKernel", 7000, 0, (void *)cuLaunchKernel},
+        {"cuLaunchKernel", 7000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+         (void *)cuLaunchKernel_ptsz},
+        {"cuMemcpyHtoD", 7000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+         (void *)cuMemcpyHtoD_v2_ptds},
+        {"cuGraphInstantiate", 11000, 0, (void *)cuGraphInstantiate_v2},
+        {"cuGraphInstantiate", 12000, 0, (void *)cuGraphInstantiateWithFlags},
+        {"cuCtxCreate", 11030, 0, (void *)cuCtxCreate_v2},
+        {"cuCtxCreate", 13000, 0, (void *)cuCtxCreate_v4},
+        {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
+        {"cuNoSuchCall", 12000, 0, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        OK(cuGetProcAddress_v2(cases[i].name, &got, cases[i].version, cases[i].flags, &status));
+        if (got != cases[i].want) printf("%s at %d\n", cases[i].name, cases[i].version);
+        TRUE(got == cases[i].want);
+        SAME(status == CU_GET_PROC_ADDRESS_SUCCESS, got != NULL);
+    }
+    SAME(cuGetProcAddress("cuNoSuchCall", &got, 12000, 0), CUDA_ERROR_NOT_FOUND);
+}
+
+// On a driver of branch 535 newer forms are not to be had.
+static void old_symbols(void) {
+    void *got;
+    CUdriverProcAddressQueryResult status;
+    OK(cuGetProcAddress_v2("cuCtxCreate", &got, 13000, 0, &status));
+    TRUE(got == (void *)cuCtxCreate_v3);
+    OK(cuGetProcAddress_v2("cuMemGetMemPool", &got, 13000, 0, &status));
+    SAME(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} all_cases[] = {
+    {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
+    {"vmm", vmm}, {"arrays", arrays}, {"contexts", contexts}, {"timing", timing},
+    {"shapes", shapes}, {"graphs", graphs}, {"symbols", symbols}, {"old_symbols", old_symbols},
+};
+
+int main(int argc, char **argv) {
+    for (size_t i = 0; argc > 1 && i < sizeof all_cases / sizeof *all_cases; i++)
+        if (strcmp(argv[1], all_cases[i].name) == 0) {
+            all_cases[i].run();
+            return 0;
+        }
+    printf("no such case\n");
+    return 2;
+}
