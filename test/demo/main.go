@@ -39,7 +39,8 @@ func run(ctx context.Context) (err error) {
 	keep := os.Getenv("KEEP") == "1"
 	say("starting etcd, Kubernetes, containerd and Vernier; one node with two simulated A100")
 	sys, err := system.Up(ctx, system.Options{
-		Nodes:    []system.NodeOptions{{Name: node, GPUs: []simgpu.Model{simgpu.A100, simgpu.A100}}},
+		Name:     "demo",
+		Nodes:    []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
 		Progress: os.Stdout,
 	})
 	defer func() {

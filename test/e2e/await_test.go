@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -202,18 +203,30 @@ func slicesOf(l *v1alpha1.SliceLedger, uid types.UID) []v1alpha1.Slice {
 	return out
 }
 
-// values reads the key=value lines that the demo program has printed so far.
+// values reads what the demo program has printed so far: key=value words, with
+// the first word of the line before them ("device.total_mib"), and the number of
+// lines of each kind under that word alone.
 func values(t *testing.T, p *corev1.Pod, container string) map[string]string {
 	t.Helper()
 	text, err := sys.Logs(t.Context(), p.Namespace, p.Name, container)
 	if err != nil {
 		t.Fatalf("logs of %s/%s: %v", p.Name, container, err)
 	}
-	out := map[string]string{}
-	for _, word := range strings.Fields(text) {
-		if k, v, ok := strings.Cut(word, "="); ok {
-			out[k] = v
+	out, lines := map[string]string{}, map[string]int{}
+	for _, line := range strings.Split(text, "\n") {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
 		}
+		lines[words[0]]++
+		for _, word := range words[1:] {
+			if k, v, ok := strings.Cut(word, "="); ok {
+				out[words[0]+"."+k] = v
+			}
+		}
+	}
+	for word, n := range lines {
+		out[word] = strconv.Itoa(n)
 	}
 	return out
 }

@@ -49,7 +49,7 @@ func TestAgentKilled(t *testing.T) {
 	check()
 	restart()
 	awaitReady(t, waiting)
-	if got := values(t, waiting, "main"); got["total_mib"] == "" {
+	if got := values(t, waiting, "main"); got["device.total_mib"] == "" {
 		t.Errorf("started after the agent came back, and sees %v", got)
 	}
 	check()
@@ -162,7 +162,7 @@ func TestRuntimeRestarts(t *testing.T) {
 		}
 		// A pod created afterwards proves that the path works again.
 		after := awaitReady(t, create(t, newPod("after-"+what).share(10, 10).on(small)))
-		if got := values(t, after, "main"); got["devices"] != "1" {
+		if got := values(t, after, "main"); got["device"] != "1" {
 			t.Errorf("after the restart of %s a new pod sees %v", what, got)
 		}
 		check()
@@ -212,7 +212,7 @@ func TestEverythingDown(t *testing.T) {
 
 // Invariant 4: the API server's absence does not touch what runs.
 func TestAPIServerAway(t *testing.T) {
-	p := awaitReady(t, create(t, newPod("alone").share(10, 10).args("--hold", "--beat").on(small)))
+	p := awaitReady(t, create(t, newPod("alone").share(10, 10).on(small)))
 	check := unmoved(t, p)
 	if err := sys.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)

@@ -39,9 +39,9 @@ func run(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	sys, err = system.Up(ctx, system.Options{Nodes: []system.NodeOptions{
-		{Name: small, GPUs: []simgpu.Model{simgpu.A100}},
-		{Name: large, GPUs: []simgpu.Model{simgpu.H100, simgpu.H100}},
+	sys, err = system.Up(ctx, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
+		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver535},
+		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}},
 	}, Progress: os.Stderr})
 	if sys != nil {
 		defer sys.Down()

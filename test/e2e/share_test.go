@@ -32,11 +32,11 @@ func TestShareOfOneGPU(t *testing.T) {
 			t.Errorf("%s: placed on %s, bound to %s, want %s", name, placed.Node, made.Spec.NodeName, small)
 		}
 		got := values(t, made, "main")
-		if got["total_mib"] != itoa(c.want) {
-			t.Errorf("%s: the container sees %s MiB in all, want %d", name, got["total_mib"], c.want)
+		if got["device.total_mib"] != itoa(c.want) {
+			t.Errorf("%s: the container sees %s MiB in all, want %d", name, got["device.total_mib"], c.want)
 		}
-		if got["devices"] != "1" {
-			t.Errorf("%s: the container sees %s devices, want 1", name, got["devices"])
+		if got["device"] != "1" {
+			t.Errorf("%s: the container sees %s devices, want 1", name, got["device"])
 		}
 		uuids[placed.Containers["main"].Devices[0].UUID] = true
 		awaitGuarantee(t, made, "main", v1alpha1.GuaranteeCooperative)
@@ -52,12 +52,12 @@ func TestAllocatingPastTheSliceFails(t *testing.T) {
 	p := newPod("past").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "2049")
 	made := awaitPhase(t, create(t, p), corev1.PodFailed)
 	got := values(t, made, "main")
-	if got["error"] != "CUDA_ERROR_OUT_OF_MEMORY" {
+	if got["alloc.error"] != "CUDA_ERROR_OUT_OF_MEMORY" {
 		t.Errorf("allocating 2049 of 2048 MiB: %v, want error=CUDA_ERROR_OUT_OF_MEMORY", got)
 	}
 	p = newPod("within").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "1024", "--hold")
 	made = awaitReady(t, create(t, p))
-	if got := values(t, made, "main"); got["allocated_mib"] != "1024" {
+	if got := values(t, made, "main"); got["allocated.mib"] != "1024" {
 		t.Errorf("allocating 1024 of 2048 MiB: %v", got)
 	}
 }
@@ -72,18 +72,19 @@ func TestSeveralContainers(t *testing.T) {
 	first.Resources = shareOf(70, 70)
 	second := container("second", "--hold")
 	second.Resources = shareOf(40, 40)
-	plain := container("plain", "--hold")
+	plain := container("plain")
+	plain.Command = []string{"/bin/sh", "-c", "/bin/cudademo; exec sleep 1000"}
 
 	p := newPod("several").share(30, 30).init(sidecar, first).also(second, plain).on(small)
 	made := awaitReady(t, create(t, p))
 
 	total := int64(ledger(t, small).Status.Devices[0].Mem)
 	for name, percent := range map[string]int64{"sidecar": 10, "first": 70, "main": 30, "second": 40} {
-		if got := values(t, made, name)["total_mib"]; got != itoa(total*percent/100) {
+		if got := values(t, made, name)["device.total_mib"]; got != itoa(total*percent/100) {
 			t.Errorf("container %s sees %s MiB, want %d", name, got, total*percent/100)
 		}
 	}
-	if got := values(t, made, "plain"); got["devices"] != "0" && got["error"] != "CUDA_ERROR_NO_DEVICE" {
+	if got := values(t, made, "plain"); got["device"] != "" || got["error"] != "1" {
 		t.Errorf("Invariant 3: a container without a share sees %v", got)
 	}
 	// By Kubernetes' own rules the pod weighs max(10+30+40, 10+70) = 80.
@@ -100,7 +101,7 @@ func TestShareOverTwoGPUs(t *testing.T) {
 	if len(placed) != 2 || placed[0].UUID == placed[1].UUID || placed[0].Core != 30 || placed[1].Core != 30 {
 		t.Errorf("placed %+v, want two devices with 30 core each", placed)
 	}
-	if got := values(t, made, "main"); got["devices"] != "2" {
+	if got := values(t, made, "main"); got["device"] != "2" {
 		t.Errorf("the container sees %v, want two devices", got)
 	}
 }
@@ -124,7 +125,7 @@ func TestExclusive(t *testing.T) {
 	if mode := placement(t, made).Containers["main"].Mode; mode != v1alpha1.ModeExclusive {
 		t.Errorf("mode %s, want exclusive", mode)
 	}
-	if got, want := values(t, made, "main")["total_mib"], itoa(int64(ledger(t, small).Status.Devices[0].Mem)); got != want {
+	if got, want := values(t, made, "main")["device.total_mib"], itoa(int64(ledger(t, small).Status.Devices[0].Mem)); got != want {
 		t.Errorf("the container sees %s MiB, want all %s", got, want)
 	}
 	awaitGuarantee(t, made, "main", v1alpha1.GuaranteeDevice)
@@ -135,7 +136,7 @@ func TestExclusive(t *testing.T) {
 func TestNoSliceNoGPU(t *testing.T) {
 	for _, ns := range []string{namespace, unlabelled} {
 		p := newPod("greedy").in(ns).env(v1alpha1.EnvVisibleDevices, "all").
-			command("/bin/sh", "-c", "echo visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia); exec /bin/cudademo --hold")
+			command("/bin/sh", "-c", "echo saw visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia); exec sleep 1000")
 		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: small}
 		made := create(t, p)
 		awaitPod(t, made, "to have run", func(p *corev1.Pod) bool {
@@ -145,7 +146,7 @@ func TestNoSliceNoGPU(t *testing.T) {
 			text, err := sys.Logs(t.Context(), made.Namespace, made.Name, "main")
 			return err == nil && strings.Contains(text, "nodes="), text
 		})
-		if got := values(t, made, "main"); got["visible"] != v1alpha1.EnvVisibleDevicesVoid || got["nodes"] != "0" {
+		if got := values(t, made, "main"); got["saw.visible"] != v1alpha1.EnvVisibleDevicesVoid || got["saw.nodes"] != "0" {
 			t.Errorf("namespace %s: %v, want visible=void and no device node", ns, got)
 		}
 	}

@@ -3,6 +3,7 @@
 package system
 
 import (
+	"os"
 	"path/filepath"
 
 	"vernier.dev/vernier/test/cluster"
@@ -16,12 +17,14 @@ const statePath = "/run/simgpu/state"
 // node has, as every process of a machine has the kernel; and a driver root with
 // the libraries and device nodes, which only a CDI device gives to a container.
 type GPUs struct {
-	State      string
+	*simgpu.Sim
 	DriverRoot string
 }
 
-// Env lets a process outside containers use them.
-func (g *GPUs) Env() []string { return []string{"SIMGPU_STATE=" + g.State, "SIMGPU_ALL_DEVICES=1"} }
+// agentEnv lets the node agent use them, outside any container.
+func (g *GPUs) agentEnv() []string {
+	return []string{"SIMGPU_STATE=" + g.State, simgpu.DevRoot(g.DriverRoot)}
+}
 
 // simulate describes each node's GPUs to the cluster, which makes them with the
 // node.
@@ -33,12 +36,17 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 		configs = append(configs, cluster.NodeConfig{
 			Name:   n.Name,
 			Mounts: []cluster.Mount{{Source: "gpu/state", Destination: statePath}},
-			Prepare: func(dir string) error {
-				gpus.State, gpus.DriverRoot = filepath.Join(dir, "gpu", "state"), filepath.Join(dir, "driver")
-				if err := simgpu.Create(gpus.State, simgpu.Config{GPUs: n.GPUs, Driver: n.Driver, Seed: n.Name}); err != nil {
+			Prepare: func(dir string) (err error) {
+				config := simgpu.Config{GPUs: []simgpu.GPU{n.GPUs}, Driver: n.Driver, Seed: n.Name}
+				if err := os.MkdirAll(filepath.Join(dir, "gpu"), 0o755); err != nil {
 					return err
 				}
-				return simgpu.DriverRoot(gpus.State, gpus.DriverRoot)
+				gpus.Sim, err = simgpu.Create(filepath.Join(s.bin, "simgpu"), filepath.Join(dir, "gpu", "state"), config)
+				if err != nil {
+					return err
+				}
+				gpus.DriverRoot = filepath.Join(dir, "driver")
+				return gpus.Sim.DriverRoot(gpus.DriverRoot, false)
 			},
 		})
 	}

@@ -136,7 +136,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
 			"--nvidia-cdi-hook=" + filepath.Join(s.bin, "nvidia-cdi-hook"),
 		},
-		Env: n.GPU.Env(),
+		Env: n.GPU.agentEnv(),
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -34,8 +35,9 @@ const patience = 90 * time.Second
 // Options say what to bring up.
 type Options struct {
 	Nodes []NodeOptions
-	// LogDir keeps the logs of all processes after Down; empty lets them go.
-	LogDir string
+	// Name is the folder below bin/log that keeps the logs of all processes; it is
+	// emptied first.
+	Name string
 	// Progress gets a line for every step.
 	Progress io.Writer
 }
@@ -43,7 +45,7 @@ type Options struct {
 // NodeOptions is one node and its GPUs.
 type NodeOptions struct {
 	Name string
-	GPUs []simgpu.Model
+	GPUs simgpu.GPU
 	// Driver is the driver's version; empty is the newest.
 	Driver string
 }
@@ -79,8 +81,12 @@ func Up(ctx context.Context, o Options) (*System, error) {
 }
 
 func (s *System) up(ctx context.Context, o Options) error {
-	var err error
-	s.Cluster, err = cluster.Up(ctx, cluster.Config{Nodes: s.simulate(o.Nodes), LogDir: o.LogDir, Progress: s.progress})
+	logs := filepath.Join(s.bin, "log", o.Name)
+	err := os.RemoveAll(logs)
+	if err != nil {
+		return err
+	}
+	s.Cluster, err = cluster.Up(ctx, cluster.Config{Nodes: s.simulate(o.Nodes), LogDir: logs, Progress: s.progress})
 	if err != nil {
 		return err
 	}
