@@ -182,7 +182,7 @@ func (l *Limiter) statuses(c Container, hold func(i int, cgroup string) error, p
 
 // Release removes the pod's files.
 func (l *Limiter) Release(pod types.UID) error {
-	if pod == "" || pod != types.UID(filepath.Base(string(pod))) {
+	if name := string(pod); name != filepath.Base(name) || name == "" || name == "." || name == ".." || name == libFolder {
 		return fmt.Errorf("%q is no UID", pod)
 	}
 	l.mu.Lock()

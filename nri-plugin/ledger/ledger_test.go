@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func twoDevices() *v1alpha1.SliceLedger {
+	l := &v1alpha1.SliceLedger{}
+	l.UID, l.Generation = "ledger", 3
+	l.Spec.Devices = []v1alpha1.DeviceLedger{
+		{UUID: "GPU-0", Core: 100, Mem: 80, Slices: []v1alpha1.Slice{
+			{Pod: "a", Owner: "team/a", Ctr: "main", Core: 30, Mem: 20},
+			{Pod: "a", Owner: "team/a", Ctr: "init", Core: 50, Mem: 40, ReuseCore: 30, ReuseMem: 20},
+		}},
+		{UUID: "GPU-1", Core: 100, Mem: 40, Slices: []v1alpha1.Slice{
+			{Pod: "a", Owner: "team/a", Ctr: "main", Core: 30, Mem: 10},
+			{Pod: "b", Owner: "team/b", Ctr: "main", Core: 100, Mem: 40, Mode: v1alpha1.ModeExclusive},
+		}},
+	}
+	return l
+}
+
+func TestIndex(t *testing.T) {
+	x := NewIndex(twoDevices())
+	for key, want := range map[Key][]Grant{
+		{"a", "main"}: {
+			{UUID: "GPU-0", DeviceMem: 80, Core: 30, Mem: 20, Mode: v1alpha1.ModeLimiter},
+			{UUID: "GPU-1", DeviceMem: 40, Core: 30, Mem: 10, Mode: v1alpha1.ModeLimiter},
+		},
+		// What is reused is the container's all the same, while it runs.
+		{"a", "init"}:  {{UUID: "GPU-0", DeviceMem: 80, Core: 50, Mem: 40, Mode: v1alpha1.ModeLimiter}},
+		{"b", "main"}:  {{UUID: "GPU-1", DeviceMem: 40, Core: 100, Mem: 40, Mode: v1alpha1.ModeExclusive}},
+		{"b", "other"}: nil,
+		{"c", "main"}:  nil,
+	} {
+		if got := x.Grants(key); !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: %v, want %v", key, got, want)
+		}
+	}
+	pods := x.Pods()
+	slices.Sort(pods)
+	if !slices.Equal(pods, []types.UID{"a", "b"}) {
+		t.Errorf("pods %v", pods)
+	}
+	if owner, holds := x.Owner("b"); owner != "team/b" || !holds {
+		t.Errorf("owner %q, %t", owner, holds)
+	}
+	if _, holds := x.Owner("c"); holds {
+		t.Error("an unknown pod holds slices")
+	}
+}
+
+func TestCache(t *testing.T) {
+	c := &Cache{}
+	if c.Index().Grants(Key{"a", "main"}) != nil {
+		t.Error("grants before the first ledger")
+	}
+	before, now := c.Set(twoDevices())
+	if len(before.Pods()) != 0 || len(now.Pods()) != 2 || c.Index() != now {
+		t.Errorf("before %v, now %v", before.Pods(), now.Pods())
+	}
+	// Invariant 2: a ledger that is gone grants nothing.
+	if before, now = c.Set(nil); len(before.Pods()) != 2 || len(now.Pods()) != 0 {
+		t.Errorf("after the deletion: before %v, now %v", before.Pods(), now.Pods())
+	}
+}
