@@ -41,7 +41,7 @@ type Cluster struct {
 
 	tools       *binaries
 	hierarchies machine.Hierarchies
-	group       *os.File // the control group of everything that is started
+	group       *os.File      // the control group of everything that is started
 	lock        *machine.Lock // nil in a process that has attached itself
 	progress    io.Writer
 	begin       time.Time
