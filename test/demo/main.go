@@ -44,7 +44,7 @@ func run(ctx context.Context) (err error) {
 		Progress: os.Stdout,
 	})
 	defer func() {
-		if sys == nil || (keep && err == nil) {
+		if sys == nil || sys.Cluster == nil || (keep && err == nil) {
 			return
 		}
 		say("stopping what was started")

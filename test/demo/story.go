@@ -61,7 +61,7 @@ func story(ctx context.Context, sys *system.System) error {
 	}
 
 	say("the ledger: kubectl vernier")
-	if err := sys.Kubectl(ctx, os.Stdout, "vernier"); err != nil {
+	if err := sys.Kubectl(ctx, os.Stdout, "vernier", "-n", namespace); err != nil {
 		return err
 	}
 
