@@ -271,6 +271,24 @@ func TestCreateBeforeTheWatch(t *testing.T) {
 	}
 }
 
+// Invariant 4: with a warm cache a container is created, started and ended while
+// the API server is away.
+func TestCreateWithoutAPIServer(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	n.ledger.err = errors.New("connection refused")
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := containerOf(pod, "main")
+	if _, err := r.Create(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	r.StopContainer(t, pod, c)
+}
+
 // Invariant 2: a plugin that is lost in the middle of a creation fails it, and
 // the one that comes back takes the next try.
 func TestCreateCrash(t *testing.T) {
