@@ -1,12 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of contexts, which take their plain memory and arrays with them.
+// The beginning of contexts, only on devices of which the container has a share,
+// and their end: they take their plain memory and arrays with them.
 //
 // Invariant: the entries of a dying context are marked before the driver is
 // called, since the driver may give its handle to the next context at once.
 
 #include "compute.h"
 #include "memory.h"
+
+static cu_result allowed(cu_device device) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    // An ordinal that no device has is the driver's to refuse.
+    bool exists = device >= 0 && device < process->device_count;
+    return exists && vgpu_device_index(process, device) < 0 ? CU_NOT_PERMITTED : CU_OK;
+}
+
+#define CREATE(device, ...)                   \
+    do {                                      \
+        cu_result result = allowed(device);   \
+        return result == CU_OK ? __VA_ARGS__ : result; \
+    } while (0)
+
+cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(device, VGPU_REAL(cuCtxCreate)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(device, VGPU_REAL(cuCtxCreate_v2)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device) {
+    CREATE(device, VGPU_REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
+}
+cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device) {
+    CREATE(device, VGPU_REAL(cuCtxCreate_v4)(ctx, params, flags, device));
+}
+cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
+    CREATE(device, VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device));
+}
 
 static bool give_to(void *owner, struct vgpu_entry *entry) {
     entry->owner = owner;

@@ -67,6 +67,7 @@ static bool read_limits(struct vgpu_process *process) {
 static cu_result find_devices(struct vgpu_process *process) {
     int count = 0;
     cu_result result = VGPU_REAL(cuDeviceGetCount)(&count);
+    process->device_count = count;
     memset(process->index, -1, sizeof process->index);
     memset(process->ordinal, -1, sizeof process->ordinal);
     for (int i = 0; result == CU_OK && i < count && i < VGPU_ORDINALS; i++) {

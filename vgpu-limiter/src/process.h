@@ -29,6 +29,7 @@ struct vgpu_process {
     struct vgpu_lock lock; // held to attach
     struct vgpu_limits limits;
     struct vgpu_region region;
+    int device_count; // as CUDA counts them
     int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
     bool has_quota; // on any device

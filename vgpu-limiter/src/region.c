@@ -7,9 +7,10 @@
 //      kernel drops the lock when the process dies, however it dies, and a child
 //      of fork never has its parent's.
 //   2. A slot is taken from its owner only if the lock is free AND the process
-//      that it names is gone: the lock alone is lost as well when a program
-//      closes descriptors that aren't its own. PIDs are compared within the
-//      container, where they were written, together with the start time.
+//      that it names has gone or has become another program by exec: the lock
+//      alone is lost as well when a program closes descriptors that aren't its
+//      own. PIDs are compared within the container, where they were written,
+//      together with the start time.
 //   3. No descriptor of the counters is closed once the process may hold a slot:
 //      closing any of them would drop all of its locks.
 //   4. A process that dies in here leaves a lock that is free and a slot that the
@@ -23,6 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 // Locks or unlocks one byte without waiting.
@@ -50,8 +53,40 @@ static uint64_t start_time(int pid) {
     return field != NULL ? strtoull(field, NULL, 10) : 0;
 }
 
-static bool owner_lives(const struct vgpu_slot *slot) {
-    return slot->start_time != 0 && start_time(slot->pid) == slot->start_time;
+// The inode behind a descriptor. Not fstat, whose symbol is younger than the
+// oldest libc that is supported.
+static uint64_t inode_of(int fd) {
+    struct stat stat;
+    return syscall(SYS_fstat, fd, &stat) == 0 ? stat.st_ino : 0;
+}
+
+// Whether a process has a file of this inode mapped; true if that can't be told.
+static bool maps_inode(int pid, uint64_t inode) {
+    char path[32], line[512];
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    FILE *maps = fopen(path, "re");
+    if (maps == NULL)
+        return true;
+    bool found = false;
+    while (!found && fgets(line, sizeof line, maps) != NULL) {
+        const char *field = line; // address, rights, offset, device, inode
+        for (int i = 0; i < 4 && field != NULL; i++)
+            field = strchr(field + 1, ' ');
+        found = field != NULL && strtoull(field, NULL, 10) == inode;
+    }
+    bool complete = feof(maps) != 0;
+    fclose(maps);
+    return found || !complete;
+}
+
+static bool owner_lives(const struct vgpu_region *region, const struct vgpu_slot *slot) {
+    return slot->start_time != 0 && start_time(slot->pid) == slot->start_time &&
+           maps_inode(slot->pid, region->inode);
+}
+
+// A program that closes descriptors that aren't its own may have reused ours.
+static bool descriptor_is_ours(const struct vgpu_region *region) {
+    return inode_of(region->fd) == region->inode;
 }
 
 bool vgpu_region_lives(const struct vgpu_region *region, uint32_t i) {
@@ -59,8 +94,8 @@ bool vgpu_region_lives(const struct vgpu_region *region, uint32_t i) {
     const struct vgpu_slot *slot = &region->counters->slot[i];
     if (!vgpu_slot_is_live(vgpu_load(&slot->state)))
         return false;
-    bool locked = fcntl(region->fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-    return locked || owner_lives(slot); // a process doesn't see its own lock
+    bool locked = descriptor_is_ours(region) && fcntl(region->fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    return locked || owner_lives(region, slot); // a process doesn't see its own lock
 }
 
 uint32_t vgpu_region_slots(const struct vgpu_counters *counters) {
@@ -81,7 +116,9 @@ static bool seize(const struct vgpu_region *region, uint32_t i) {
     struct vgpu_slot *slot = &region->counters->slot[i];
     if (slot == region->slot || !set_lock(region->fd, i, F_WRLCK))
         return false;
-    if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || !owner_lives(slot))
+    // A slot of our own PID that isn't ours is of the program before our exec.
+    if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || slot->pid == getpid() ||
+        !owner_lives(region, slot))
         return true;
     set_lock(region->fd, i, F_UNLCK);
     return false;
@@ -110,7 +147,7 @@ static bool claim(struct vgpu_region *region) {
 }
 
 void vgpu_region_reap(const struct vgpu_region *region) {
-    uint32_t slots = vgpu_region_slots(region->counters);
+    uint32_t slots = descriptor_is_ours(region) ? vgpu_region_slots(region->counters) : 0;
     for (uint32_t i = 0; i < slots; i++) {
         struct vgpu_slot *slot = &region->counters->slot[i];
         if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || !seize(region, i))
@@ -145,6 +182,7 @@ const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_reg
     struct vgpu_region region = {.fd = open(path, O_RDWR | O_CLOEXEC)};
     if (region.fd < 0)
         return strerror(errno);
+    region.inode = inode_of(region.fd);
     const char *wrong = map(region.fd, PROT_READ | PROT_WRITE, devices, &region.counters);
     if (wrong == NULL && !claim(&region)) {
         munmap(region.counters, sizeof *region.counters);
@@ -161,6 +199,7 @@ const char *vgpu_region_view(const char *path, uint32_t devices, struct vgpu_reg
     struct vgpu_region region = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
     if (region.fd < 0)
         return strerror(errno);
+    region.inode = inode_of(region.fd);
     const char *wrong = map(region.fd, PROT_READ, devices, &region.counters);
     if (wrong == NULL)
         *out = region;

@@ -25,6 +25,7 @@ const (
 	ok           = 0
 	invalidValue = 1
 	outOfMemory  = 2
+	noDevice     = 101
 	noContext    = 201
 	notPermitted = 800
 )
@@ -213,17 +214,33 @@ func (c *container) startRaw(preload string) *process {
 	return p
 }
 
+// send writes one line to the process.
+func (p *process) send(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		p.t.Fatalf("%q: %v; stderr: %s", line, err, p.stderr)
+	}
+}
+
+// echo sends one line and returns one.
+func (p *process) echo(line string) string {
+	p.t.Helper()
+	p.send(line)
+	if !p.out.Scan() {
+		p.t.Fatalf("%q: no answer; stderr: %s", line, p.stderr)
+	}
+	return p.out.Text()
+}
+
 // call makes one call and returns the numbers of the answer.
 func (p *process) call(line string) []int {
 	p.t.Helper()
-	if _, err := io.WriteString(p.in, line+"\n"); err != nil || !p.out.Scan() {
-		p.t.Fatalf("%q: no answer (%v); stderr: %s", line, err, p.stderr)
-	}
+	answer := p.echo(line)
 	var numbers []int
-	for _, field := range strings.Fields(p.out.Text())[1:] {
+	for _, field := range strings.Fields(answer)[1:] {
 		n, err := strconv.Atoi(field)
 		if err != nil {
-			p.t.Fatalf("%q: answer %q", line, p.out.Text())
+			p.t.Fatalf("%q: answer %q", line, answer)
 		}
 		numbers = append(numbers, n)
 	}

@@ -158,11 +158,12 @@ func TestDevices(t *testing.T) {
 	p.want("current 1", ok)
 	p.wantUsed(50, 50)
 	p.want("total 1", ok)
-	p.want("primary 2 2", ok)
-	p.want("current 2", ok)
-	p.want("alloc 1 1", notPermitted)
+	p.want("primary 2 2", notPermitted)
+	p.want("context 2 2", notPermitted)
 	p.want("create 1 1 2", notPermitted)
-	p.want("info", notPermitted)
+	p.want("pool 2 2", notPermitted)
+	p.want("total 2", notPermitted)
+	p.want("primary 3 3", noDevice)
 	if c.held(0) != 0 || c.held(1) != 50 || c.held(2) != 0 {
 		t.Errorf("the devices hold %d, %d and %d MiB, want 0, 50 and 0", c.held(0), c.held(1), c.held(2))
 	}

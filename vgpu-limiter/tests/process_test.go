@@ -53,6 +53,47 @@ func TestFork(t *testing.T) {
 	p.wantUsed(0, 100)
 }
 
+// TestExec: a program that becomes another one by exec has given its memory back,
+// whether or not the new one uses CUDA.
+func TestExec(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("alloc 1 60", ok)
+	p.send("exec_self")
+	p.want("init", ok)
+	p.want("primary 0 0", ok)
+	p.want("current 0", ok)
+	p.wantUsed(0, 100)
+	p.want("alloc 1 100", ok)
+	p.send("exec_cat")
+	if got := p.echo("hello 1"); got != "hello 1" {
+		t.Fatalf("cat answered %q", got)
+	}
+	q := c.start()
+	q.want("alloc 1 100", ok)
+	if p.echo("hello 2") != "hello 2" {
+		t.Error("the process after exec is gone")
+	}
+}
+
+// TestClosedDescriptors: a program that closes every descriptor, the library's
+// as well, keeps its charges, and its files are not locked in place of ours.
+func TestClosedDescriptors(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p, q := c.start(), c.start()
+	p.want("alloc 1 60", ok)
+	p.want("close_descriptors", ok)
+	p.want("open_descriptors", ok)
+	q.want("alloc 1 60", outOfMemory)
+	q.wantUsed(60, 100)
+	p.want("alloc 2 41", outOfMemory)
+	p.want("alloc 2 40", ok)
+	p.want("free 1", ok)
+	q.want("alloc 1 60", ok)
+	p.kill()
+	q.want("alloc 2 40", ok)
+}
+
 // TestFailsClosed: with anything wrong about its files, CUDA is refused with a
 // CUDA error and one line that says which file.
 func TestFailsClosed(t *testing.T) {

@@ -7,6 +7,7 @@
 #include "cuda.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -139,9 +140,17 @@ static int burn(int streams, long microseconds, long milliseconds) {
     return (int)(now() - began);
 }
 
+static int open_some(void) {
+    int fd = -1;
+    for (int i = 0; i < 20; i++)
+        fd = open("/dev/null", O_RDONLY);
+    return fd < 0;
+}
+
 int main(void) {
     char line[256], call[32];
     setvbuf(stdout, NULL, _IOLBF, 0);
+    setvbuf(stdin, NULL, _IONBF, 0); // what is not read yet is for the program after exec
     while (fgets(line, sizeof line, stdin) != NULL) {
         long a = 0, b = 0, c = 0, d = 0, e = 0;
         if (sscanf(line, "%31s %ld %ld %ld %ld %ld", call, &a, &b, &c, &d, &e) < 1)
@@ -170,7 +179,10 @@ int main(void) {
             waitpid(child, &status, 0);
             answer(call, status);
         }
-        ON("pid", getpid())
+        ON("close_descriptors", close_range(3, 1000, 0))
+        ON("open_descriptors", open_some())
+        ON("exec_self", execl("/proc/self/exe", "calls", (char *)NULL))
+        ON("exec_cat", execl("/bin/cat", "cat", (char *)NULL))
         ON("init", cuInit(0))
         ON("primary", cuDevicePrimaryCtxRetain(&context[a], (CUdevice)b))
         ON("release_primary", cuDevicePrimaryCtxRelease_v2((CUdevice)a))
