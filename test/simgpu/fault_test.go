@@ -12,12 +12,12 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
 	lib := open(t, s)
 	d := device(t, lib, 1)
-	if err := s.Xid("1", 13); err != nil { // before the registration: not delivered
-		t.Fatal(err)
-	}
 	set, ret := lib.EventSetCreate()
 	ok(t, ret)
 	defer set.Free()
+	if err := s.Xid("1", 13); err != nil { // before the registration: not delivered
+		t.Fatal(err)
+	}
 	ok(t, d.RegisterEvents(nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError, set))
 	want(t, d.RegisterEvents(nvml.EventTypeClock, set), nvml.ERROR_NOT_SUPPORTED)
 	_, ret = set.Wait(0)

@@ -4,7 +4,10 @@ package simgpu
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -42,6 +45,38 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	ok(t, ret)
 	if memory.Used != 500<<20 {
 		t.Errorf("used after a kill %d", memory.Used)
+	}
+}
+
+// A container has its own PID namespace; the host sees the host's PIDs, and the
+// container none that are not its own.
+func TestPIDsAreTheReadersOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a PID namespace needs root")
+	}
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	d := device(t, open(t, s), 0)
+	outside := holding(t, s, "", "--alloc", "1")
+	inside := start(t, s, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}, "--alloc", "2")
+	inside.has(t, "hold pid=1")
+	infos, ret := d.GetComputeRunningProcesses()
+	ok(t, ret)
+	got := map[int]uint64{}
+	for _, i := range infos {
+		got[int(i.Pid)] = i.UsedGpuMemory >> 20
+	}
+	if len(got) != 2 || got[outside.cmd.Process.Pid] != 1 || got[inside.cmd.Process.Pid] != 2 {
+		t.Errorf("processes %v", got)
+	}
+	status := exec.Command(s.Program("simgpuctl"), "status")
+	status.Env = s.Env()
+	status.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := status.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(out), "pid=-1 "); n != 2 {
+		t.Errorf("%d of 2 processes are outside the namespace:\n%s", n, out)
 	}
 }
 

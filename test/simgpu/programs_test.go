@@ -21,16 +21,22 @@ type program struct {
 // empty, and returns when it has done the rest.
 func holding(t *testing.T, s *Sim, dir string, args ...string) *program {
 	t.Helper()
+	if dir == "" {
+		return start(t, s, nil, args...)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return start(t, s, &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}, args...)
+}
+
+func start(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *program {
+	t.Helper()
 	p := &program{cmd: exec.Command(s.Program("cudademo"), append(args, "--hold")...)}
 	p.cmd.Env = s.Env()
-	if dir != "" {
-		f, err := os.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}
-	}
+	p.cmd.SysProcAttr = attr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -10,25 +10,9 @@
 // - Memory of an allocation node is charged when the node is made and freed
 //   with the graph, or when a free node of it is launched.
 #define _GNU_SOURCE
-#include "internal.h"
+#include "graph.h"
 
 #include <stdlib.h>
-
-struct CUgraphNode_st {
-    CUgraph graph;
-    CUgraphNodeType type;
-    uint64_t duration_ns;
-    CUDA_KERNEL_NODE_PARAMS_v2 kernel;
-    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-    CUdeviceptr freed;
-    bool depends;
-    struct CUgraphNode_st *next;
-};
-
-struct CUgraph_st {
-    CUgraphNode first, *last;
-    size_t count;
-};
 
 struct CUgraphExec_st {
     uint64_t duration_ns;
@@ -46,8 +30,8 @@ CUresult graph_new(CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-static CUresult add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t depends,
-                    CUgraphNode *node) {
+CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t depends,
+                   CUgraphNode *node) {
     NEED(g);
     INITIALIZED;
     CUgraphNode n = calloc(1, sizeof *n);
@@ -64,7 +48,7 @@ static CUresult add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t d
 }
 
 CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration) {
-    return add(g, type, duration, g->count, NULL);
+    return graph_add(g, type, duration, g->count, NULL);
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
@@ -107,7 +91,7 @@ CUresult cuGraphClone(CUgraph *clone, CUgraph graph) {
     INITIALIZED;
     CHECK(graph_new(clone));
     for (CUgraphNode n = graph->first, made; n; n = n->next) {
-        CHECK(add(*clone, n->type, n->duration_ns, n->depends, &made));
+        CHECK(graph_add(*clone, n->type, n->duration_ns, n->depends, &made));
         made->kernel = n->kernel;
     }
     return CUDA_SUCCESS;
@@ -148,157 +132,6 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CU
     return CUDA_SUCCESS;
 }
 
-static uint64_t time_of(const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    return kernel_time(p->func ? p->func : (CUfunction)p->kern,
-                       (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ, p->kernelParams,
-                       p->extra);
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                 size_t n, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    (void)dependencies;
-    NEED(node && p && (p->func || p->kern));
-    CHECK(add(graph, CU_GRAPH_NODE_TYPE_KERNEL, time_of(p), n, node));
-    (*node)->kernel = *p;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                              size_t n, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
-    NEED(p);
-    CUDA_KERNEL_NODE_PARAMS_v2 v2 = {
-        p->func,      p->gridDimX,       p->gridDimY,     p->gridDimZ, p->blockDimX, p->blockDimY,
-        p->blockDimZ, p->sharedMemBytes, p->kernelParams, p->extra,    NULL,         NULL};
-    return cuGraphAddKernelNode_v2(node, graph, dependencies, n, &v2);
-}
-
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    NEED(node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL);
-    *p = node->kernel;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    NEED(node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL && (p->func || p->kern));
-    node->kernel = *p;
-    node->duration_ns = time_of(p);
-    return CUDA_SUCCESS;
-}
-
-// PLAIN makes the nodes that only count.
-#define PLAIN(name, type, param)                                                         \
-    CUresult name(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,     \
-                  size_t n, param) {                                                     \
-        (void)dependencies, (void)p;                                                     \
-        NEED(node);                                                                      \
-        return add(graph, type, 0, n, node);                                             \
-    }
-
-PLAIN(cuGraphAddHostNode, CU_GRAPH_NODE_TYPE_HOST, const CUDA_HOST_NODE_PARAMS *p)
-PLAIN(cuGraphAddEventRecordNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, CUevent p)
-PLAIN(cuGraphAddEventWaitNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, CUevent p)
-
-CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                             size_t n) {
-    (void)dependencies;
-    NEED(node);
-    return add(graph, CU_GRAPH_NODE_TYPE_EMPTY, 0, n, node);
-}
-
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                              size_t n, const CUDA_MEMCPY3D *p, CUcontext ctx) {
-    (void)dependencies, (void)ctx;
-    NEED(node && p);
-    return add(graph, CU_GRAPH_NODE_TYPE_MEMCPY, 0, n, node);
-}
-
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                              size_t n, const CUDA_MEMSET_NODE_PARAMS_v1 *p, CUcontext ctx) {
-    (void)dependencies, (void)ctx;
-    NEED(node && p);
-    return add(graph, CU_GRAPH_NODE_TYPE_MEMSET, 0, n, node);
-}
-
-static uint64_t duration_of(CUgraph g) {
-    uint64_t sum = 0;
-    for (CUgraphNode n = g->first; n; n = n->next) sum += n->duration_ns;
-    return sum;
-}
-
-CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph,
-                                  const CUgraphNode *dependencies, size_t n, CUgraph child) {
-    (void)dependencies;
-    NEED(node && child);
-    return add(graph, CU_GRAPH_NODE_TYPE_GRAPH, duration_of(child), n, node);
-}
-
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *p) {
-    CUcontext ctx;
-    (void)dependencies;
-    NEED(node && graph && p);
-    CHECK(need_context(&ctx));
-    CHECK(allocate(ctx, p->bytesize, BLOCK_PLAIN, NULL, &p->dptr));
-    CUresult ret = add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0, n, node);
-    if (ret == CUDA_SUCCESS)
-        (*node)->alloc = *p;
-    else
-        release(p->dptr);
-    return ret;
-}
-
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p) {
-    NEED(node && p && node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    *p = node->alloc;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                               size_t n, CUdeviceptr at) {
-    (void)dependencies;
-    NEED(node && at);
-    CHECK(add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE, 0, n, node));
-    (*node)->freed = at;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *at) {
-    NEED(node && at && node->type == CU_GRAPH_NODE_TYPE_MEM_FREE);
-    *at = node->freed;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                           const CUgraphEdgeData *edges, size_t n, CUgraphNodeParams *p) {
-    (void)edges;
-    NEED(p);
-    switch (p->type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL:
-            return cuGraphAddKernelNode_v2(node, graph, dependencies, n, &p->params.kernel);
-        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-            return cuGraphAddMemAllocNode(node, graph, dependencies, n, &p->params.alloc);
-        case CU_GRAPH_NODE_TYPE_MEM_FREE:
-            return cuGraphAddMemFreeNode(node, graph, dependencies, n, p->params.free.dptr);
-        case CU_GRAPH_NODE_TYPE_GRAPH:
-            return cuGraphAddChildGraphNode(node, graph, dependencies, n, p->params.graph.graph);
-        case CU_GRAPH_NODE_TYPE_MEMCPY:
-        case CU_GRAPH_NODE_TYPE_MEMSET:
-        case CU_GRAPH_NODE_TYPE_HOST:
-        case CU_GRAPH_NODE_TYPE_EMPTY:
-        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-            NEED(node);
-            return add(graph, p->type, 0, n, node);
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
-    }
-}
-
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                        size_t n, CUgraphNodeParams *p) {
-    return cuGraphAddNode_v2(node, graph, dependencies, NULL, n, p);
-}
-
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
     NEED(exec && graph);
     INITIALIZED;
@@ -309,7 +142,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     e->flags = flags;
-    e->duration_ns = duration_of(graph);
+    e->duration_ns = graph_duration(graph);
     e->count = graph->count;
     for (CUgraphNode n = graph->first; n; n = n->next)
         if (n->freed) e->freed[e->freed_count++] = n->freed;
@@ -351,7 +184,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     NEED(exec && node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL && (p->func || p->kern));
-    exec->duration_ns += time_of(p) - node->duration_ns;
+    exec->duration_ns += graph_kernel_time(p) - node->duration_ns;
     return CUDA_SUCCESS;
 }
 
@@ -362,7 +195,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
         info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
-    exec->duration_ns = duration_of(graph);
+    exec->duration_ns = graph_duration(graph);
     return CUDA_SUCCESS;
 }
 

@@ -23,7 +23,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     CHECK(find_gpu(device, &t));
     if (atomic_load(&t.d->mig_current)) return NVML_ERROR_NOT_SUPPORTED;
     utilization->gpu = (unsigned)busy_percent(&t);
-    utilization->memory = utilization->gpu / 2;
+    utilization->memory = 0;  // no memory traffic is simulated
     return NVML_SUCCESS;
 }
 

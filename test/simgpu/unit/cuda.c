@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OK(call) SAME(call, CUDA_SUCCESS)
@@ -236,11 +237,47 @@ static void timing(void) {
     OK(cuEventRecord(a, s));
     for (int i = 0; i < 5; i++) launch(f, s);
     OK(cuEventRecord(b, s));
-    SAME(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_NOT_READY);
     OK(cuStreamSynchronize(s));
     OK(cuStreamQuery(s));
     OK(cuEventElapsedTime(&ms, a, b));
     TRUE(ms >= 9.99f);  // not less than five kernels; more if this process was held up
+}
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// Time in which the device had nothing to do is no credit for what comes next.
+static void idle(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel k 5000000\n", "k");
+    launch(f, NULL);
+    OK(cuCtxSynchronize());
+    struct timespec pause = {0, 20000000};  // the idle time itself, not a wait for anything
+    nanosleep(&pause, NULL);
+    double start_ms = now_ms();
+    launch(f, NULL);
+    launch(f, NULL);
+    OK(cuCtxSynchronize());
+    TRUE(now_ms() - start_ms >= 10);
+}
+
+static void pending(void) {
+    start();
+    CUfunction hour = kernel("simgpu-module 1\nkernel hour 3600000000000\n", "hour");
+    CUevent a, b;
+    float ms;
+    OK(cuEventCreate(&a, 0));
+    OK(cuEventCreate(&b, 0));
+    OK(cuEventRecord(a, NULL));
+    OK(cuEventQuery(a));
+    launch(hour, NULL);
+    OK(cuEventRecord(b, NULL));
+    SAME(cuEventQuery(b), CUDA_ERROR_NOT_READY);
+    SAME(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+    SAME(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_NOT_READY);
 }
 
 static void shapes(void) {
@@ -348,6 +385,7 @@ static const struct {
 } all_cases[] = {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
     {"vmm", vmm}, {"arrays", arrays}, {"contexts", contexts}, {"timing", timing},
+    {"idle", idle}, {"pending", pending},
     {"shapes", shapes}, {"graphs", graphs}, {"symbols", symbols}, {"old_symbols", old_symbols},
 };
 
