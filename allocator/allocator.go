@@ -36,7 +36,7 @@ type Allocator struct {
 	// pods are those that have to do with us, by name, the newest version known.
 	pods map[types.NamespacedName]*corev1.Pod
 	// waiting are gated pods that fit nowhere, and why.
-	waiting map[types.NamespacedName]wait
+	waiting map[types.NamespacedName]waiter
 	// neverRan are pods that were deleted unbound while they held slices or were
 	// being placed: their slices need no word from a node.
 	neverRan map[types.UID]bool
@@ -54,7 +54,7 @@ func New(c Config) *Allocator {
 		Config:   c,
 		index:    index.New(),
 		pods:     map[types.NamespacedName]*corev1.Pod{},
-		waiting:  map[types.NamespacedName]wait{},
+		waiting:  map[types.NamespacedName]waiter{},
 		neverRan: map[types.UID]bool{},
 		refusals: map[types.UID]*refusal{},
 	}

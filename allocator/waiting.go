@@ -16,8 +16,8 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 )
 
-// wait is why a pod waits and what it was told.
-type wait struct {
+// waiter is why a pod waits and what it was told.
+type waiter struct {
 	// refused is true when there are devices on nodes that the scheduler would
 	// refuse: then changes of nodes and pods can help too.
 	refused bool

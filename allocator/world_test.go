@@ -86,6 +86,7 @@ func testNode(name string) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name)},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("200"),
+			v1alpha1.ResourceCore: resource.MustParse("200"), v1alpha1.ResourceMemPercent: resource.MustParse("200"), v1alpha1.ResourceMemMiB: resource.MustParse("2000"),
 		}},
 	}
 }
@@ -112,13 +113,26 @@ func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 		panic(err)
 	}
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{v1alpha1.AnnotationShares: text}},
-		Spec:       corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{
+			v1alpha1.AnnotationShares: text, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}},
+		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
 	}
 	for _, c := range sortedNames(shares) {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i"})
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: requestOf(shares[c])})
 	}
 	return p
+}
+
+// requestOf is the share as the user wrote it: totals of the container.
+func requestOf(s v1alpha1.Share) corev1.ResourceRequirements {
+	limits := corev1.ResourceList{}
+	for name, amount := range map[corev1.ResourceName]int64{
+		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)} {
+		if amount > 0 {
+			limits[name] = *resource.NewQuantity(amount*int64(s.GPUs), resource.DecimalSI)
+		}
+	}
+	return corev1.ResourceRequirements{Limits: limits, Requests: limits}
 }
 
 func (w *world) must(err error) {

@@ -8,27 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"vernier.dev/vernier/allocator"
-	"vernier.dev/vernier/api/v1alpha1"
-)
-
-// Timing of the lease. A standby takes over at most lease + 2 × 2.2 × retry after
-// the leader's last sign of life (a retry is drawn out by up to 2.2 at random):
-// 4.4 s. A leader that cannot reach the API server for renew steps down before
-// that; it costs a restart with the other replica warm, and no pod its place.
-const (
-	leaseDuration = 3 * time.Second
-	renewDeadline = 2 * time.Second
-	retryPeriod   = 300 * time.Millisecond
 )
 
 func main() {
@@ -47,36 +31,12 @@ func run() error {
 	flag.Parse()
 	ctrl.SetLogger(klog.NewKlogr())
 
-	scheme := runtime.NewScheme()
-	if err := kubernetes.AddToScheme(scheme); err != nil {
-		return err
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
-	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
-	// One worker: the API server's own fairness is limit enough.
-	cfg.QPS = -1
-	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme:                        scheme,
-		Metrics:                       server.Options{BindAddress: *metrics},
-		HealthProbeBindAddress:        *health,
-		LeaderElection:                true,
-		LeaderElectionID:              "vernier-allocator",
-		LeaderElectionNamespace:       v1alpha1.SystemNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &lease,
-		RenewDeadline:                 &renew,
-		RetryPeriod:                   &retry,
-	})
+	mgr, err := allocator.NewManager(cfg, *metrics, *health)
 	if err != nil {
-		return err
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
 	ctx := ctrl.SetupSignalHandler()

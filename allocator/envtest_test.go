@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// server is the API server of one test, seen by an administrator, a user and the
+// node agents.
+type server struct {
+	t   *testing.T
+	cfg *rest.Config
+	client.Client
+}
+
+func start(t *testing.T) *server {
+	t.Helper()
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}})
+	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg)}
+	s.must(s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}))
+	return s
+}
+
+func (s *server) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// await waits for a condition that must come true; slow machines are given time.
+func (s *server) await(what string, done func(context.Context) (bool, error)) {
+	s.t.Helper()
+	if err := wait.PollUntilContextTimeout(s.t.Context(), 50*time.Millisecond, 90*time.Second, true, done); err != nil {
+		s.t.Fatalf("waiting for %s: %v", what, err)
+	}
+}
+
+// addNode adds a node with two devices of 1000 MiB and its ledger, ready.
+func (s *server) addNode(name string) {
+	s.t.Helper()
+	node := testNode(name)
+	node.UID = ""
+	status := node.Status
+	s.must(s.Create(s.t.Context(), node))
+	node.Spec.Taints = nil // admission adds "not ready"
+	s.must(s.Update(s.t.Context(), node))
+	node.Status = status
+	node.Status.Capacity = status.Allocatable
+	s.must(s.Status().Update(s.t.Context(), node))
+	ledger := testLedger(name)
+	ledger.UID = ""
+	s.must(s.Create(s.t.Context(), ledger))
+	s.must(s.Status().Update(s.t.Context(), withStatus(ledger)))
+}
+
+// addPod creates a gated pod with one container.
+func (s *server) addPod(name string, share v1alpha1.Share, edits ...func(*corev1.Pod)) *corev1.Pod {
+	s.t.Helper()
+	p := testPod(name, map[string]v1alpha1.Share{"train": share})
+	for _, e := range edits {
+		e(p)
+	}
+	s.must(s.Create(s.t.Context(), p))
+	return p
+}
+
+func (s *server) pod(name string) *corev1.Pod {
+	s.t.Helper()
+	p := &corev1.Pod{}
+	s.must(s.Get(s.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, p))
+	return p
+}
+
+func (s *server) ledger(name string) *v1alpha1.SliceLedger {
+	s.t.Helper()
+	l := &v1alpha1.SliceLedger{}
+	s.must(s.Get(s.t.Context(), client.ObjectKey{Name: name}, l))
+	return l
+}
+
+// awaitPlaced waits until the pod is let go, and checks that pin, annotation and
+// ledger say the same.
+func (s *server) awaitPlaced(name string) *v1alpha1.Placement {
+	s.t.Helper()
+	var p *corev1.Pod
+	s.await("pod "+name+" to be placed", func(context.Context) (bool, error) {
+		p = s.pod(name)
+		return len(p.Spec.SchedulingGates) == 0, nil
+	})
+	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
+	s.must(err)
+	shares, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares])
+	s.must(err)
+	for _, term := range p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		pin := term.MatchFields[len(term.MatchFields)-1]
+		if pin.Key != "metadata.name" || len(pin.Values) != 1 || pin.Values[0] != placed.Node {
+			s.t.Errorf("pod %s is pinned by %+v, want node %s", name, pin, placed.Node)
+		}
+	}
+	if !book.Serves(book.Placement(s.ledger(placed.Node), p.UID), shares) {
+		s.t.Errorf("pod %s is placed on %s, whose ledger does not have its slices", name, placed.Node)
+	}
+	return placed
+}
+
+func (s *server) awaitEvent(pod, reason, text string) {
+	s.t.Helper()
+	var seen []string
+	err := wait.PollUntilContextTimeout(s.t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
+		seen = s.events(pod)
+		for _, e := range seen {
+			if strings.HasPrefix(e, reason+": ") && strings.Contains(e, text) {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		s.t.Fatalf("no event %s on pod %s with %q; there are %q", reason, pod, text, seen)
+	}
+}
+
+func (s *server) events(pod string) []string {
+	s.t.Helper()
+	list := &corev1.EventList{}
+	s.must(s.List(s.t.Context(), list, client.InNamespace("ns")))
+	var texts []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Name == pod {
+			texts = append(texts, e.Reason+": "+e.Message)
+		}
+	}
+	return texts
+}
+
+// release is the node agent that publishes the pods that are gone for good.
+func (s *server) release(node string, pods ...types.UID) {
+	s.t.Helper()
+	s.await("the release on "+node, func(ctx context.Context) (bool, error) {
+		l := s.ledger(node)
+		l.Status.Released = pods
+		return s.Status().Update(ctx, l) == nil, nil
+	})
+}
+
+// process is a replica as it runs in production, whose network the test can cut.
+type process struct {
+	server *server
+	cut    atomic.Bool
+	// fail, when set, decides which requests get lost.
+	fail  atomic.Pointer[func(*http.Request) bool]
+	stop  context.CancelFunc
+	ended chan error
+}
+
+var errCut = errors.New("connection cut by the test")
+
+type wire struct {
+	p    *process
+	next http.RoundTripper
+}
+
+func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	if fail := w.p.fail.Load(); w.p.cut.Load() || fail != nil && (*fail)(r) {
+		return nil, errCut
+	}
+	return w.next.RoundTrip(r)
+}
+
+// run starts a replica with the rights of the allocator's service account.
+func (s *server) run() *process {
+	s.t.Helper()
+	p := &process{server: s, ended: make(chan error, 1)}
+	cfg := apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return wire{p, next} })
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	mgr, err := NewManager(cfg, "0", "0")
+	s.must(err)
+	s.must(Setup(ctx, mgr))
+	go func() { p.ended <- mgr.Start(ctx) }()
+	s.t.Cleanup(p.end)
+	return p
+}
+
+// end stops the replica in good order.
+func (p *process) end() {
+	p.stop()
+	if err, first := <-p.ended; first {
+		close(p.ended)
+		_ = err
+	}
+}
+
+// isWrite tells requests that change an object of a resource.
+func isWrite(method, resource string) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		return r.Method == method && strings.Contains(r.URL.Path, "/"+resource+"/")
+	}
+}
+
+func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
+	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
+}
+
+func gpu(node string, i int) string { return fmt.Sprintf("GPU-%s-%d", node, i) }

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package allocator
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// One node, one replica, from an empty ledger to a pod that waited.
+func TestFlow(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	s.run()
+
+	// pack puts both on one device.
+	s.addPod("a", share(60, 500))
+	first := s.awaitPlaced("a")
+	s.awaitEvent("a", reasonPlaced, "on node gpu-1; container train: GPU 0 (GPU-gpu-1-0), 60 core + 500 MiB, limiter")
+	s.addPod("b", share(40, 500))
+	if second := s.awaitPlaced("b"); second.Containers["train"].Devices[0].UUID != first.Containers["train"].Devices[0].UUID {
+		t.Errorf("pack put %+v beside %+v", second, first)
+	}
+	s.addPod("c", v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100})
+	if c := s.awaitPlaced("c").Containers["train"]; c.Mode != v1alpha1.ModeExclusive {
+		t.Errorf("a whole device in mode %s, want exclusive", c.Mode)
+	}
+
+	// The node is full: the next waits and is told how far off it is.
+	s.addPod("d", share(30, 400), func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "absent", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}}}
+	})
+	s.awaitEvent("d", reasonWaiting, "needs 30 core + 400 MiB on one device; best: node gpu-1 GPU 0 has 0 + 0")
+
+	// A pod that ran keeps its slices until the node has seen it gone.
+	b := s.pod("b")
+	s.must(s.SubResource("binding").Create(t.Context(), b, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}}))
+	s.must(s.Delete(t.Context(), b, client.GracePeriodSeconds(0)))
+	s.addPod("after", share(1, 1)) // is looked at after the deletion
+	s.awaitEvent("after", reasonWaiting, "needs 1 core + 1 MiB")
+	if book.Placement(s.ledger("gpu-1"), b.UID) == nil {
+		t.Error("Invariant 1: the slices were given back before the node said so")
+	}
+	s.release("gpu-1", b.UID)
+	s.awaitPlaced("d")
+	s.awaitPlaced("after")
+
+	// A pod that was deleted while it waited to be bound needs no word of the node.
+	a := s.pod("a")
+	s.must(s.Delete(t.Context(), a))
+	s.await("a's slices to be released", func(context.Context) (bool, error) {
+		return book.Placement(s.ledger("gpu-1"), a.UID) == nil, nil
+	})
+}
+
+func TestGatesAndFilters(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	s.run()
+
+	// Invariant 7: the scheduler would refuse the node; the pod is not pinned, and
+	// goes when the node changes.
+	s.addPod("picky", share(10, 100), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
+	s.awaitEvent("picky", reasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match Pod's node affinity/selector")
+	if p := s.pod("picky"); !gated(p) || p.Spec.Affinity != nil {
+		t.Errorf("Invariant 7: pinned to a node that the scheduler refuses: %+v", p.Spec)
+	}
+	node := &corev1.Node{}
+	s.must(s.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, node))
+	node.Labels = map[string]string{"disk": "ssd"}
+	s.must(s.Update(t.Context(), node))
+	s.awaitPlaced("picky")
+
+	// Another system's gate: ours comes off last.
+	const other = "example.com/admission"
+	s.addPod("gang", share(10, 100), func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = append([]corev1.PodSchedulingGate{{Name: other}}, p.Spec.SchedulingGates...)
+	})
+	s.addPod("next", share(10, 100))
+	s.awaitPlaced("next")
+	if p := s.pod("gang"); len(p.Spec.SchedulingGates) != 2 || len(s.events("gang")) > 0 {
+		t.Errorf("touched beside another gate: %+v, %v", p.Spec.SchedulingGates, s.events("gang"))
+	}
+	gang := s.pod("gang")
+	gang.Spec.SchedulingGates = gang.Spec.SchedulingGates[1:]
+	s.must(s.Update(t.Context(), gang))
+	s.awaitPlaced("gang")
+
+	// What cannot be read is told and stays gated.
+	s.addPod("odd", share(10, 100), func(p *corev1.Pod) {
+		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"x":{"gpus":1,"core":300,"memMiB":1}}}`
+	})
+	s.awaitEvent("odd", reasonInvalid, "annotation vernier.dev/shares: containers[x]: core 300")
+	s.addPod("part", share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
+	s.awaitEvent("part", reasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
+	if !gated(s.pod("odd")) || !gated(s.pod("part")) {
+		t.Error("a pod that cannot be read was let go")
+	}
+}
+
+// The allocator dies between the ledger write and the patch: the next one
+// finishes what the ledger says.
+func TestCrashBetweenWriteAndPatch(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	s.addNode("gpu-2")
+	first := s.run()
+	lost := isWrite(http.MethodPatch, "pods")
+	first.fail.Store(&lost)
+	p := s.addPod("a", share(60, 500))
+	var holder string
+	s.await("the grant", func(context.Context) (bool, error) {
+		for _, n := range []string{"gpu-1", "gpu-2"} {
+			if book.Placement(s.ledger(n), p.UID) != nil {
+				holder = n
+			}
+		}
+		return holder != "", nil
+	})
+	first.cut.Store(true)
+	// Now the other node would be the better one: only adoption keeps the first.
+	other := map[string]string{"gpu-1": "gpu-2", "gpu-2": "gpu-1"}[holder]
+	l := s.ledger(other)
+	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: gpu(other, 0), Core: 100, Mem: deviceMiB, Slices: []v1alpha1.Slice{{Pod: "x", Owner: "ns/x", Ctr: "c", Core: 40, Mem: 500}}}}
+	s.must(s.Update(t.Context(), l))
+	s.run()
+	if placed := s.awaitPlaced("a"); placed.Node != holder {
+		t.Errorf("placed on %s, the ledger of %s has the slices", placed.Node, holder)
+	}
+	if book.Placement(s.ledger(other), p.UID) != nil {
+		t.Errorf("Invariant 6: %s has slices too", other)
+	}
+}
+
+// The leader's node dies: its lease runs out, the standby takes it and places.
+// What the old leader still sends has no effect.
+func TestLeaderDies(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	holder := func() string {
+		lease := &coordinationv1.Lease{}
+		if s.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: LeaseName}, lease) != nil || lease.Spec.HolderIdentity == nil {
+			return ""
+		}
+		return *lease.Spec.HolderIdentity
+	}
+	first := s.run()
+	s.await("a leader", func(context.Context) (bool, error) { return holder() != "", nil })
+	leader := holder()
+	s.run()
+	s.addPod("a", share(30, 300))
+	s.awaitPlaced("a")
+	if holder() != leader {
+		t.Fatalf("%s leads, want still %s", holder(), leader)
+	}
+	first.cut.Store(true)
+	s.addPod("b", share(30, 300))
+	s.awaitPlaced("b")
+	if now := holder(); now == leader || now == "" {
+		t.Errorf("the lease is held by %q, want the standby", now)
+	}
+	if err := <-first.ended; err == nil {
+		t.Error("a leader that lost its lease goes on")
+	}
+	close(first.ended)
+}
+
+// Init containers reuse the room of the containers that come after them, and the
+// API server's sum rule agrees.
+func TestReusePassesTheRule(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	s.run()
+	s.addPod("fill", v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100})
+	s.awaitPlaced("fill")
+	p := testPod("a", map[string]v1alpha1.Share{"train": share(60, 600), "load": share(100, 900)})
+	p.Spec.InitContainers = p.Spec.Containers[:1]
+	p.Spec.Containers = p.Spec.Containers[1:]
+	s.must(s.Create(t.Context(), p))
+	s.awaitPlaced("a")
+	want := map[string]v1alpha1.Slice{
+		"load":  {Core: 100, ReuseCore: 60, Mem: 900, ReuseMem: 600},
+		"train": {Core: 60, Mem: 600},
+	}
+	for _, d := range s.ledger("gpu-1").Spec.Devices {
+		for _, sl := range d.Slices {
+			if w, ours := want[sl.Ctr]; ours && sl.Pod == p.UID {
+				sl.Pod, sl.Owner, sl.Ctr = types.UID(""), "", ""
+				if sl != w {
+					t.Errorf("got %+v, want %+v", sl, w)
+				}
+			}
+		}
+	}
+}
