@@ -32,6 +32,9 @@ import (
 // process ends and is started again, with the reason in its log.
 const syncTimeout = time.Minute
 
+// firstLook bounds the wait for NVML before the runtime is connected.
+const firstLook = 10 * time.Second
+
 // Options of an agent.
 type Options struct {
 	// Node is the name of the node.
@@ -109,6 +112,11 @@ func Run(ctx context.Context, o Options) error {
 					cancel(err)
 				}
 			}()
+			// And rather with the devices than without; but a broken driver must
+			// not keep us from guarding containers.
+			wait, stop := context.WithTimeout(ctx, firstLook)
+			a.watcher.AwaitFirst(wait)
+			stop()
 			return a.connection.Run(ctx)
 		},
 	} {
@@ -177,6 +185,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 }
 
 func (a *agent) devicesChanged() {
+	a.connection.Plugin.Observe()
 	a.writer.Publish()
 	a.keeper.Look()
 }
@@ -188,6 +197,7 @@ func (a *agent) runtimeChanged() {
 	if a.connection.Err() != nil {
 		return
 	}
+	a.connection.Plugin.Observe()
 	a.releaser.LookAll()
 	pods, err := a.limiter.Pods()
 	if err != nil {

@@ -31,6 +31,8 @@ type Entry struct {
 	Prepared bool
 	// Adjust is what we gave the container at its creation, until it is started.
 	Adjust *api.ContainerAdjustment
+	// PID of its first process, for a container that was found running.
+	PID uint32
 	// Status of its slices once it has been started, nil before.
 	Status []v1alpha1.SliceStatus
 }
@@ -83,6 +85,20 @@ func (b *Book) Started(id string, status []v1alpha1.SliceStatus) {
 	if found {
 		b.changed(e.Pod)
 	}
+}
+
+// Unobserved are the containers that were found running and of which it is not
+// known what holds them.
+func (b *Book) Unobserved() []Entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []Entry
+	for _, e := range b.entries {
+		if e.PID != 0 && e.Status == nil {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // Detach strikes a container out. An unknown id is no error: the runtime reports

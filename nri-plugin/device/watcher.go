@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,8 @@ type Watcher struct {
 	Log    logr.Logger
 
 	state atomic.Pointer[state]
+	once  sync.Once
+	first chan struct{}
 }
 
 type state struct {
@@ -106,6 +109,18 @@ func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 	return nil
 }
 
+// AwaitFirst returns once there has been a first look at the devices, with
+// success or not, or ctx has ended.
+func (w *Watcher) AwaitFirst(ctx context.Context) {
+	w.init()
+	select {
+	case <-w.first:
+	case <-ctx.Done():
+	}
+}
+
+func (w *Watcher) init() { w.once.Do(func() { w.first = make(chan struct{}) }) }
+
 // Run opens NVML, then scans after every event and once a period, until ctx
 // ends. An error means that the process should be restarted.
 func (w *Watcher) Run(ctx context.Context) error {
@@ -157,7 +172,11 @@ func (w *Watcher) open(ctx context.Context) (Library, error) {
 }
 
 func (w *Watcher) publish(next *state) {
+	w.init()
 	before := w.state.Swap(next)
+	if before == nil {
+		close(w.first)
+	}
 	if before != nil && before.scanned == next.scanned && sameError(before.err, next.err) &&
 		reflect.DeepEqual(before.snapshot, next.snapshot) {
 		return

@@ -116,6 +116,8 @@ type testGPUs struct {
 	// falsify changes a limit on its way into the driver.
 	falsify func(v1alpha1.MiB) v1alpha1.MiB
 	setErr  error
+	// unscanned: NVML has not answered yet.
+	unscanned bool
 	// onCheck runs inside every creation that has slices.
 	onCheck func()
 }
@@ -140,7 +142,6 @@ func (g *testGPUs) Check(uuid string, mem v1alpha1.MiB) error {
 	return nil
 }
 
-func (g *testGPUs) Snapshot() (device.Snapshot, bool)   { return device.Snapshot{Driver: g.driver}, true }
 func (g *testGPUs) Library() (device.Library, error)    { return g, nil }
 func (g *testGPUs) Scan() (device.Snapshot, error)      { return device.Snapshot{}, nil }
 func (g *testGPUs) Memory(string) (v1alpha1.MiB, error) { return size, nil }
@@ -159,6 +160,12 @@ func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.limits[uuid+cgroup], nil
+}
+
+func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return device.Snapshot{Driver: g.driver}, !g.unscanned
 }
 
 type testEvents struct {

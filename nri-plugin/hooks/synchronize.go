@@ -52,14 +52,33 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
 		}}
-		if m, err := p.Modes.For(entry.Container); err == nil && prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
-			entry.Status = m.Observe(entry.Container, c.GetPid())
+		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
+			entry.PID = c.GetPid()
+			entry.Status = p.observe(entry)
 		}
 		entries = append(entries, entry)
 	}
 	p.Book.Reset(entries)
 	p.Log.Info("synchronized with the runtime", "pods", len(pods), "containers", len(containers), "withSlices", len(entries))
 	return nil, nil
+}
+
+// Observe looks again at containers that were found running before NVML could
+// tell what holds them.
+func (p *Plugin) Observe() {
+	for _, entry := range p.Book.Unobserved() {
+		if status := p.observe(entry); status != nil {
+			p.Book.Started(entry.ID, status)
+		}
+	}
+}
+
+func (p *Plugin) observe(entry attach.Entry) []v1alpha1.SliceStatus {
+	m, err := p.Modes.For(entry.Container)
+	if err != nil {
+		return nil
+	}
+	return m.Observe(entry.Container, entry.PID)
 }
 
 // unenforced deals with a container that has slices and started without us: the

@@ -59,6 +59,30 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 	}
 }
 
+// What holds a container is not guessed while NVML has not answered, and is known
+// once it has.
+func TestSynchronizeBeforeNVML(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
+	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
+	n.gpus.unscanned = true
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	connect(t, r, n.Plugin)
+	n.Observe()
+	if got := n.Book.Slices(); len(got) != 0 {
+		t.Errorf("slices %+v", got)
+	}
+	n.gpus.mu.Lock()
+	n.gpus.unscanned = false
+	n.gpus.mu.Unlock()
+	n.Observe()
+	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+		t.Errorf("slices %+v", got)
+	}
+}
+
 // A container that was created before the restart is started after it.
 func TestSynchronizeCreated(t *testing.T) {
 	n, r := newNode(t), nritest.Start(t)

@@ -30,7 +30,11 @@ type weaker struct{ error }
 
 // cgroup is the directory that limits are to be set on.
 func (d *DriverLimit) cgroup(c Container, pid uint32) (string, error) {
-	now, _ := d.Devices.Snapshot()
+	now, scanned := d.Devices.Snapshot()
+	if !scanned {
+		// Not known is not the same as not available.
+		return "", errors.New("NVML has not answered yet; it is tried again")
+	}
 	if !now.Driver.MemoryLimits {
 		return "", weaker{errors.New(now.Driver.MemoryLimitsReason)}
 	}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostfile
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// Who has the old file keeps it, and a failed write leaves it in place and
+// nothing beside it.
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := Write(path, strings.NewReader("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	held, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := Write(path, strings.NewReader("new"), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(held); err != nil || string(text) != "old" {
+		t.Errorf("the old file reads %q, %v", text, err)
+	}
+	broken := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("disk full")))
+	if err := Write(path, broken, 0o644); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("%v", err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || string(text) != "new" {
+		t.Errorf("the file reads %q, %v", text, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o444 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("%d files, %v", len(entries), err)
+	}
+}
