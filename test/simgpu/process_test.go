@@ -91,6 +91,43 @@ func TestTwoProcessesCannotHoldMoreThanTheDevice(t *testing.T) {
 	holding(t, s, "", "--alloc", "14911").has(t, "ok=1")
 }
 
+// Invariant 1 below the ledger: processes that race for the last memory never
+// hold more than there is, and what the killed ones held is there again.
+func TestRacingProcessesShareExactlyTheDevice(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: T4}}})
+	racers := make([]*program, 6)
+	done := make(chan struct{})
+	for i := range racers {
+		racers[i] = launch(t, s, nil, "--alloc-until-fail")
+		go func() {
+			racers[i].await()
+			done <- struct{}{}
+		}()
+	}
+	for range racers {
+		<-done
+	}
+	sum := uint64(0)
+	for _, r := range racers {
+		sum += r.number(t, "allocated mib=")
+	}
+	if sum > 14911 {
+		t.Fatalf("%d MiB held of 14911", sum)
+	}
+	sum += holding(t, s, "", "--alloc-until-fail").number(t, "allocated mib=")
+	if sum != 14911 {
+		t.Errorf("%d MiB held of 14911 when nobody races any more", sum)
+	}
+	for _, r := range racers[:3] {
+		sum -= r.number(t, "allocated mib=")
+		r.kill(t)
+	}
+	sum += holding(t, s, "", "--alloc-until-fail").number(t, "allocated mib=")
+	if sum != 14911 {
+		t.Errorf("%d MiB held of 14911 after three were killed", sum)
+	}
+}
+
 // cgroup2 makes a child of the unified hierarchy, which on a hybrid machine
 // lies beside the first version's.
 func cgroup2(t *testing.T, parent, name string) string {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 // program is a running cudademo that said it holds.
 type program struct {
 	cmd   *exec.Cmd
+	out   *bufio.Scanner
 	lines []string
 }
 
@@ -34,6 +36,16 @@ func holding(t *testing.T, s *Sim, dir string, args ...string) *program {
 
 func start(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *program {
 	t.Helper()
+	p := launch(t, s, attr, args...)
+	if !p.await() {
+		t.Fatalf("cudademo ended early: %q", p.lines)
+	}
+	return p
+}
+
+// launch starts the program without waiting for anything.
+func launch(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *program {
+	t.Helper()
 	p := &program{cmd: exec.Command(s.Program("cudademo"), append(args, "--hold")...)}
 	p.cmd.Env = s.Env()
 	p.cmd.SysProcAttr = attr
@@ -41,6 +53,7 @@ func start(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *pro
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.out = bufio.NewScanner(out)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -48,14 +61,35 @@ func start(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *pro
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
 	})
-	for scan := bufio.NewScanner(out); scan.Scan(); {
-		p.lines = append(p.lines, scan.Text())
-		if strings.HasPrefix(scan.Text(), "hold ") {
-			return p
+	return p
+}
+
+// await reads lines until the program holds; false when it ended before.
+func (p *program) await() bool {
+	for p.out.Scan() {
+		p.lines = append(p.lines, p.out.Text())
+		if strings.HasPrefix(p.out.Text(), "hold ") {
+			return true
 		}
 	}
-	t.Fatalf("cudademo ended early: %q", p.lines)
-	return nil
+	return false
+}
+
+// number returns the number that follows key in the program's lines.
+func (p *program) number(t *testing.T, key string) uint64 {
+	t.Helper()
+	for _, l := range p.lines {
+		if _, rest, found := strings.Cut(l, key); found {
+			digits, _, _ := strings.Cut(rest, " ")
+			n, err := strconv.ParseUint(digits, 10, 64)
+			if err != nil {
+				t.Fatalf("%s in %q: %v", key, l, err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no %s among %q", key, p.lines)
+	return 0
 }
 
 func (p *program) kill(t *testing.T) {

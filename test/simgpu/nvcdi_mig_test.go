@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"golang.org/x/sys/unix"
+)
+
+const insideEnv = "SIMGPU_TEST_INSIDE_MOUNT_NAMESPACE"
+
+// The toolkit reads mig-minors at its absolute place in /proc whatever the
+// driver root is, so this test runs itself again in a mount namespace in which
+// the simulated file lies there.
+func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("MIG and mounts need root")
+	}
+	if os.Getenv(insideEnv) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), insideEnv+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	s, lib, d := migGPU(t, H100)
+	root := t.TempDir()
+	if err := s.DriverRoot(root, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(filepath.Join(root, "proc", "driver"), "/proc/driver", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	instance(t, d, nvml.GPU_INSTANCE_PROFILE_2_SLICE)
+	mig, ret := d.GetMigDeviceHandleByIndex(0)
+	ok(t, ret)
+	uuid, ret := mig.GetUUID()
+	ok(t, ret)
+	gi, ret := mig.GetGpuInstanceId()
+	ok(t, ret)
+
+	toolkit, err := nvcdi.New(nvcdi.WithNvmlLib(lib), nvcdi.WithDeviceLib(nvlib.New(lib)),
+		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDriverRoot(root), nvcdi.WithDevRoot(root),
+		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils))
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, err := toolkit.GetDeviceSpecsByID(uuid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []string
+	for _, n := range devices[0].ContainerEdits.DeviceNodes {
+		nodes = append(nodes, n.Path)
+	}
+	// Of GPU 0: 9 nodes for each GPU instance from 3 on, its own first.
+	access := 3 + 9*gi
+	expected := []string{
+		"/dev/nvidia0",
+		"/dev/nvidia-caps/nvidia-cap" + strconv.Itoa(access),
+		"/dev/nvidia-caps/nvidia-cap" + strconv.Itoa(access+1),
+	}
+	slices.Sort(nodes)
+	slices.Sort(expected)
+	if !slices.Equal(nodes, expected) {
+		t.Errorf("nodes %v, want %v", nodes, expected)
+	}
+	// The instance is CUDA's only with its capability nodes.
+	bare := t.TempDir()
+	touch(t, bare, "dev/nvidia0")
+	for dir, seen := range map[string]bool{root: true, bare: false} {
+		cmd := exec.Command(s.Program("cudademo"))
+		cmd.Env = s.Env("SIMGPU_ALL_DEVICES=0", DevRoot(dir))
+		if err := cmd.Run(); (err == nil) != seen {
+			t.Errorf("below %s: %v", dir, err)
+		}
+	}
+}
