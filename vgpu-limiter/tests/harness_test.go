@@ -218,7 +218,7 @@ func (c *container) startRaw(preload string) *process {
 func (p *process) send(line string) {
 	p.t.Helper()
 	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
-		p.t.Fatalf("%q: %v; stderr: %s", line, err, p.stderr)
+		p.t.Fatalf("%q: %v", line, err)
 	}
 }
 
@@ -227,7 +227,7 @@ func (p *process) echo(line string) string {
 	p.t.Helper()
 	p.send(line)
 	if !p.out.Scan() {
-		p.t.Fatalf("%q: no answer; stderr: %s", line, p.stderr)
+		p.t.Fatalf("%q: no answer; stderr: %s", line, p.end())
 	}
 	return p.out.Text()
 }
@@ -251,7 +251,7 @@ func (p *process) call(line string) []int {
 func (p *process) want(line string, code int) {
 	p.t.Helper()
 	if got := p.call(line); got[0] != code {
-		p.t.Errorf("%q answered %v, want %d; stderr: %s", line, got, code, p.stderr)
+		p.t.Errorf("%q answered %v, want %d", line, got, code)
 	}
 }
 
@@ -262,6 +262,16 @@ func (p *process) wantUsed(used, total int) {
 	if got[0] != ok || got[2]-got[1] != used*mib || got[2] != total*mib {
 		p.t.Errorf("cuMemGetInfo answered %d: %d of %d MiB used, want %d of %d", got[0], (got[2]-got[1])/mib, got[2]/mib, used, total)
 	}
+}
+
+// end ends the process by closing its input and returns what it wrote to stderr.
+func (p *process) end() string {
+	p.t.Helper()
+	_ = p.in.Close()
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("%v; stderr: %s", err, p.stderr)
+	}
+	return p.stderr.String()
 }
 
 // kill kills the process as the kernel's out-of-memory killer would.

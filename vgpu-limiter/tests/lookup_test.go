@@ -4,6 +4,8 @@ package tests
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -80,5 +82,21 @@ func TestNVML(t *testing.T) {
 	}
 	if got := views(); !strings.Contains(got, "memory 4 ") || !strings.Contains(got, "processes 4 ") {
 		t.Errorf("NVML shows\n%swant no permission (4)", got)
+	}
+}
+
+// TestUnloading: a driver library whose functions have been handed out stays
+// loaded, whoever closes it; the simulated one always does, so this is another.
+func TestUnloading(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	source := "int nvmlDeviceGetMemoryInfo(void *d, void *m) { (void)d; (void)m; return 77; }\n"
+	if err := os.WriteFile(filepath.Join(c.dir, "nvml.c"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "gcc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(c.dir, "libnvidia-ml.so.1"), filepath.Join(c.dir, "nvml.c"))
+	cmd := c.command("libvgpu-test.so", "unload")
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.dir)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "77\n" {
+		t.Errorf("%v: %s, want the library's answer, 77", err, out)
 	}
 }

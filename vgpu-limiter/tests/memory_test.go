@@ -27,7 +27,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 	const edge = 1 << 13 // 8192 × 8192 × 16 bytes = 1 GiB
 	for name, calls := range map[string]struct{ take, more, give string }{
 		"plain":           {"alloc 1 600", "alloc 2 600", "free 1"},
-		"pitched":         {"pitch 1 524288 1200", "pitch 2 524288 1200", "free 1"},
+		"pitched":         {"pitch 1 524000 1200", "pitch 2 524000 1200", "free 1"},
 		"managed":         {"managed 1 600", "managed 2 600", "free 1"},
 		"asynchronous":    {"async 1 600 0", "async 2 600 0", "free_async 1 0"},
 		"own pool":        {"from_pool 1 600 1 0", "from_pool 2 600 1 0", "free_async 1 0"},

@@ -42,7 +42,8 @@ func TestProcesses(t *testing.T) {
 	c.start().wantUsed(100, 100)
 }
 
-// TestFork: a child of fork has neither its parent's slot nor its charges.
+// TestFork: a child of fork, which the driver refuses, leaves its parent's charges
+// alone.
 func TestFork(t *testing.T) {
 	c := newContainer(t, share{0, 100})
 	p := c.start()
@@ -137,7 +138,7 @@ func TestFailsClosed(t *testing.T) {
 			p.want("init", notPermitted)
 			p.want("alloc 1 1", notPermitted)
 			p.want("init", notPermitted)
-			if said := p.stderr.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.file) {
+			if said := p.end(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.file) {
 				t.Errorf("said %q, want one line that names %s", said, test.file)
 			}
 		})
