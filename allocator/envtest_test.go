@@ -14,12 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -36,6 +38,7 @@ type server struct {
 
 func start(t *testing.T) *server {
 	t.Helper()
+	log.SetLogger(logr.Discard())
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}})
 	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg)}
 	s.must(s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// Invariant 1: the API server refuses a ledger that grants more than a device
+// has, whoever writes it, at the largest size that a ledger can have.
+func TestRulesOfTheLedger(t *testing.T) {
+	s := start(t)
+	l := testLedger("big")
+	l.UID = ""
+	for d := range v1alpha1.MaxDevices {
+		device := v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-%036d", d), Core: 100, Mem: 256}
+		for i := range v1alpha1.MaxSlicesPerDevice {
+			device.Slices = append(device.Slices, v1alpha1.Slice{Pod: types.UID(fmt.Sprintf("%036d", i)), Owner: "namespace/some-pod", Ctr: "train", Mem: 1})
+		}
+		device.Slices[0].Core = 100
+		l.Spec.Devices = append(l.Spec.Devices, device)
+	}
+	s.must(s.Create(t.Context(), l))
+	last := &l.Spec.Devices[v1alpha1.MaxDevices-1]
+	for name, tt := range map[string]struct {
+		edit func()
+		undo func()
+		want string
+	}{
+		"compute":             {func() { last.Slices[1].Core = 1 }, func() { last.Slices[1].Core = 0 }, "more compute than the device has"},
+		"memory":              {func() { last.Slices[1].Mem = 2 }, func() { last.Slices[1].Mem = 1 }, "more memory than the device has"},
+		"reuse without cover": {func() { last.Slices[1].ReuseMem = 2 }, func() { last.Slices[1].ReuseMem = 0 }, "reuseMem is more than mem"},
+		"one slice too many":  {func() { last.Slices = append(last.Slices, last.Slices[1]) }, func() { last.Slices = last.Slices[:v1alpha1.MaxSlicesPerDevice] }, "Too many"},
+		"device twice":        {func() { last.UUID = l.Spec.Devices[0].UUID }, func() { last.UUID = "GPU-last" }, "a device may be listed once only"},
+	} {
+		tt.edit()
+		err := s.Update(t.Context(), l.DeepCopy())
+		tt.undo()
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+	s.must(s.Update(t.Context(), l))
+}
+
+// Invariant 1: the write of a leader that was deposed without noticing, on a
+// version of the ledger that is no longer the last, changes nothing.
+func TestLateWriteConflicts(t *testing.T) {
+	s := start(t)
+	s.addNode("gpu-1")
+	late := s.ledger("gpu-1")
+	s.run()
+	s.addPod("a", share(60, 500))
+	s.awaitPlaced("a")
+	plan := placement.Plan{Node: "gpu-1", Grants: []placement.Grant{{Container: "c", UUID: gpu("gpu-1", 0), Core: 10, Mem: 10}}}
+	s.must(book.Grant(late, "late", "ns/late", plan))
+	old := apiserver.Client(t, apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount))
+	if err := old.Update(t.Context(), late); !apierrors.IsConflict(err) {
+		t.Errorf("the late write: %v, want a conflict", err)
+	}
+	// Nor may it write what nodes say.
+	if err := old.Status().Update(t.Context(), s.ledger("gpu-1")); !apierrors.IsForbidden(err) {
+		t.Errorf("a status written by the allocator: %v, want forbidden", err)
+	}
+}
+
+// Invariants 1 and 6: three replicas that all lead place the same pods on the same
+// nodes at the same time. Each pod gets its slices once.
+func TestAllLead(t *testing.T) {
+	s := start(t)
+	nodes := []string{"gpu-1", "gpu-2"}
+	for _, n := range nodes {
+		s.addNode(n)
+	}
+	for range 3 {
+		ctx, stop := context.WithCancel(context.Background())
+		cfg := apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount)
+		cfg.QPS = -1
+		mgr, err := manager.New(cfg, manager.Options{Scheme: testScheme(t), LeaderElection: false})
+		s.must(err)
+		s.must(Setup(ctx, mgr))
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(ctx) }()
+		t.Cleanup(func() { stop(); <-ended })
+	}
+	// 4 devices, 40 core each: 8 of 12 fit.
+	var made []*corev1.Pod
+	for i := range 12 {
+		made = append(made, s.addPod(fmt.Sprintf("p%d", i), share(40, 400)))
+	}
+	placed := func() (n int) {
+		for _, p := range made {
+			if len(s.pod(p.Name).Spec.SchedulingGates) == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	granted := func() map[types.UID]int {
+		held := map[types.UID]int{}
+		for _, n := range nodes {
+			for _, d := range s.ledger(n).Spec.Devices {
+				if len(d.Slices) > 2 {
+					t.Errorf("Invariant 1: %s of %s has %d slices of 40 core", d.UUID, n, len(d.Slices))
+				}
+				for _, sl := range d.Slices {
+					held[sl.Pod]++
+				}
+			}
+		}
+		return held
+	}
+	s.await("8 pods to be placed and hold 8 slices", func(context.Context) (bool, error) {
+		return placed() == 8 && len(granted()) == 8, nil
+	})
+	for _, p := range made {
+		if p = s.pod(p.Name); len(p.Spec.SchedulingGates) == 0 {
+			s.awaitPlaced(p.Name)
+			if n := granted()[p.UID]; n != 1 {
+				t.Errorf("Invariant 6: pod %s has %d slices", p.Name, n)
+			}
+		}
+	}
+}
