@@ -29,6 +29,12 @@ const (
 	failedScans = 3
 )
 
+// tolerance is the part of a device's memory (one in so many) by which it may
+// fall short of what the ledger believes: what the driver keeps for itself moves
+// by some MiB with its version and settings, and a pod that has its slice must
+// not be shut out by that.
+const tolerance = 100
+
 // errOpening is the state before NVML has been opened for the first time.
 var errOpening = errors.New("NVML is being opened")
 
@@ -84,7 +90,7 @@ func (w *Watcher) Library() (Library, error) {
 }
 
 // Check confirms with the driver that a device can carry a slice now: it
-// answers, it is healthy, and it is as large as the ledger believes.
+// answers, it is healthy, and it is not smaller than the ledger believes.
 func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 	now := w.load()
 	if now.err != nil {
@@ -103,7 +109,7 @@ func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 	if err != nil {
 		return fmt.Errorf("device %s does not answer: %w; check nvidia-smi on the node", uuid, err)
 	}
-	if total != want {
+	if total < want-want/tolerance {
 		return fmt.Errorf("device %s has %d MiB and the ledger counts on %d MiB; delete the pod so that it is placed again", uuid, total, want)
 	}
 	return nil

@@ -144,7 +144,9 @@ func TestCheck(t *testing.T) {
 		"MIG":        {shows: one(v1alpha1.DeviceStatus{Healthy: true, MIG: v1alpha1.MIGEnabled}), says: "MIG mode"},
 		"lost this moment": {shows: one(healthy),
 			memory: func() (v1alpha1.MiB, error) { return 0, errors.New("GPU is lost") }, says: "GPU is lost"},
-		"another size": {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 50, nil }, says: "50 MiB"},
+		"some MiB less": {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 99, nil }},
+		"more":          {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 120, nil }},
+		"smaller":       {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 50, nil }, says: "50 MiB"},
 	}
 	for name, c := range cases {
 		f := newFake()

@@ -99,8 +99,8 @@ func (l *testLedger) Index() *ledger.Index {
 }
 
 func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
-	if _, bounded := ctx.Deadline(); !bounded {
-		return nil, errors.New("a read without a bound")
+	if end, bounded := ctx.Deadline(); !bounded || time.Until(end) > fetchTimeout {
+		return nil, errors.New("a read without a bound of its own")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,8 +51,8 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 	if n.Book.Fence("uid-unknown") {
 		t.Error("Invariant 1: a pod is fenced while the runtime is out of sight")
 	}
-	// What ended meanwhile is gone with the next list.
-	r.Lists([]*api.PodSandbox{pod}, nil)
+	// What ended meanwhile is gone with the next list, also if it is still shown.
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{stopped})
 	connect(t, r, n.Plugin)
 	if !n.Book.Fence(uid(pod)) {
 		t.Error("Invariant 6: a pod without containers is not fenced")
