@@ -135,10 +135,13 @@ func TestEnd(t *testing.T) {
 				t.Fatal("Invariant 1: a pod with a container is fenced")
 			}
 			end(t, r, pod, c)
+			if n.Book.Holds(uid(pod)) {
+				t.Error("Invariant 6: the container is gone and still entered")
+			}
 			r.StopContainer(t, pod, c)
 			r.RemoveContainer(t, pod, c)
-			if n.Book.Holds(uid(pod)) || !n.Book.Fence(uid(pod)) {
-				t.Error("Invariant 6: the container is gone and still entered")
+			if !n.Book.Fence(uid(pod)) {
+				t.Error("Invariant 6: the container is gone and its pod is not fenced")
 			}
 		})
 	}
