@@ -202,7 +202,8 @@ type DeviceStatus struct {
 	Minor int32 `json:"minor"`
 	// Model is the device's name.
 	Model string `json:"model"`
-	// Mem is its memory in MiB, rounded down.
+	// Mem is its memory that programs can have in MiB, rounded down: the total less
+	// what driver and firmware reserve.
 	Mem MiB `json:"mem"`
 	// PCI is its bus id.
 	// +optional

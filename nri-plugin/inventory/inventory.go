@@ -52,6 +52,7 @@ const (
 	symbolMIG       = "nvmlDeviceGetMigMode"
 	symbolAffinity  = "nvmlDeviceGetMemoryAffinity"
 	symbolFields    = "nvmlDeviceGetFieldValues"
+	symbolMemory    = "nvmlDeviceGetMemoryInfo_v2"
 )
 
 // Options of Open.
@@ -74,7 +75,7 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
 	inv := &Inventory{lib: lib, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
-	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields} {
+	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {
@@ -110,17 +111,30 @@ func (inv *Inventory) readDriver(cgroupV2 error) error {
 	return nil
 }
 
-// Memory asks the driver for the device's total memory.
+// Memory asks the driver for the device's memory that programs can have.
 func (inv *Inventory) Memory(uuid string) (v1alpha1.MiB, error) {
 	u, err := inv.unit(uuid)
 	if err != nil {
 		return 0, err
 	}
-	memory, r := u.handle.GetMemoryInfo()
+	memory, r := inv.usable(u.handle)
 	if r != nvml.SUCCESS {
 		return 0, r
 	}
-	return v1alpha1.MiBFromBytes(memory.Total), nil
+	return memory, nil
+}
+
+// usable is the device's memory without what driver and firmware keep for
+// themselves: shares of the whole would promise more than programs can have. A
+// driver too old to tell the two apart (before branch 510) gives the whole.
+func (inv *Inventory) usable(handle nvml.Device) (v1alpha1.MiB, nvml.Return) {
+	if inv.symbols[symbolMemory] {
+		if m, r := handle.GetMemoryInfo_v2(); r == nvml.SUCCESS && m.Reserved < m.Total {
+			return v1alpha1.MiBFromBytes(m.Total - m.Reserved), r
+		}
+	}
+	m, r := handle.GetMemoryInfo()
+	return v1alpha1.MiBFromBytes(m.Total), r
 }
 
 // SetMemoryLimit sets the hard limit of a cgroup. The soft one stays 0: nothing

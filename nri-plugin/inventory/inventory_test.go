@@ -66,9 +66,9 @@ func TestScan(t *testing.T) {
 		numa  int32
 		mig   v1alpha1.MIGState
 	}{
-		{"A100", 81920, 1, v1alpha1.MIGDisabled},
-		{"H100", 81559, 0, v1alpha1.MIGEnabled},
-		{"T4", 15360, 0, v1alpha1.MIGUnsupported},
+		{"A100", 81920 - 607, 1, v1alpha1.MIGDisabled},
+		{"H100", 81559 - 396, 0, v1alpha1.MIGEnabled},
+		{"T4", 15360 - 449, 0, v1alpha1.MIGUnsupported},
 	} {
 		d := got.Devices[i]
 		if !strings.Contains(d.Model, want.model) || d.NUMA == nil || *d.NUMA != want.numa || d.MIG != want.mig {

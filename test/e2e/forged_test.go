@@ -31,7 +31,7 @@ func TestForgedAnnotationsAreRefused(t *testing.T) {
 		"shares":                     {newPod("f").share(10, 10).annotate(v1alpha1.AnnotationShares, forgedShares), v1alpha1.AnnotationShares},
 		"placement, asks nothing":    {newPod("f").annotate(v1alpha1.AnnotationPlacement, forgedPlacement), v1alpha1.AnnotationPlacement},
 		"shares, asks nothing":       {newPod("f").annotate(v1alpha1.AnnotationShares, forgedShares), v1alpha1.AnnotationShares},
-		"shares, other namespace":    {newPod("f").in(unlabelled).annotate(v1alpha1.AnnotationShares, forgedShares), v1alpha1.AnnotationShares},
+		"shares, other namespace":    {newPod("f").in(unlabelled).annotate(v1alpha1.AnnotationShares, forgedShares), v1alpha1.LabelInject + "=" + v1alpha1.LabelInjectEnabled},
 		"placement, other namespace": {newPod("f").in(unlabelled).annotate(v1alpha1.AnnotationPlacement, forgedPlacement), v1alpha1.AnnotationPlacement},
 		"asks, other namespace":      {newPod("f").in(unlabelled).share(10, 10), v1alpha1.LabelInject + "=" + v1alpha1.LabelInjectEnabled},
 	}

@@ -84,6 +84,7 @@ func read(file string) ([]*unstructured.Unstructured, error) {
 // does.
 func Apply(ctx context.Context, c client.Client, objects ...*unstructured.Unstructured) error {
 	for _, obj := range objects {
+		obj = obj.DeepCopy() // the server's answer is written into it
 		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(obj), client.FieldOwner("test"), client.ForceOwnership)
 		if err != nil {
 			return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)

@@ -68,7 +68,14 @@ const probeNamespace = "vernier-probe"
 // awaitServing waits until a pod that asks is admitted, written down and gated,
 // until a forged one is refused, and until every node's ledger is ready.
 func (s *System) awaitServing(ctx context.Context) error {
-	if err := s.Namespaces(ctx, map[string]bool{probeNamespace: true}); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := s.await(ctx, "the namespace of the probe", func(ctx context.Context) error {
+		err := s.Namespaces(ctx, map[string]bool{probeNamespace: true})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	s.step("waiting until the webhook answers, the policies are in force and the ledgers are ready")
