@@ -75,6 +75,15 @@ func (r *replicaInTest) restart() {
 			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
 				return r.write(obj, func() error { return c.Update(ctx, obj, o...) })
 			},
+			Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
+				return r.call(obj, func() error {
+					err := c.Delete(ctx, obj, o...)
+					if err == nil {
+						r.world.notify(obj, true)
+					}
+					return err
+				})
+			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				return r.write(obj, func() error {
 					err := c.Patch(ctx, obj, p, o...)

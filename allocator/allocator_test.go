@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// stage is a world in which nothing happens by chance, with one replica whose
+// clock and events the test holds.
+type stage struct {
+	*world
+	*replicaInTest
+	clock  *testclock.FakeClock
+	events *record.FakeRecorder
+}
+
+func newStage(t *testing.T, nodes int) *stage {
+	t.Helper()
+	w := newWorld(t, 1, nodes, 1)
+	w.calm = true
+	s := &stage{world: w, replicaInTest: w.replicas[0], clock: testclock.NewFakeClock(time.Unix(0, 0)), events: record.NewFakeRecorder(100)}
+	s.allocator.Clock, s.allocator.Events = s.clock, s.events
+	return s
+}
+
+// add creates a pod that asks for one device.
+func (s *stage) add(name string, core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) *corev1.Pod {
+	s.t.Helper()
+	p := testPod(name, map[string]v1alpha1.Share{"c": {GPUs: 1, Core: core, MemMiB: mem}})
+	p.UID = types.UID(name)
+	for _, e := range edits {
+		e(p)
+	}
+	s.must(s.api.Create(s.t.Context(), p))
+	s.notify(p, false)
+	return p
+}
+
+// work has everything seen and done that is due.
+func (s *stage) work() {
+	for len(s.watch) > 0 || s.queue.Len() > 0 {
+		s.read()
+		s.step()
+	}
+}
+
+// told are the events since the last call.
+func (s *stage) told() []string {
+	var events []string
+	for len(s.events.Events) > 0 {
+		events = append(events, <-s.events.Events)
+	}
+	return events
+}
+
+func (s *stage) get(name string) *corev1.Pod {
+	s.t.Helper()
+	return s.somePod(func(p *corev1.Pod) bool { return p.Name == name })
+}
+
+func (s *stage) grantBy(node string, pod *corev1.Pod, device int) {
+	s.t.Helper()
+	l := s.ledger(node)
+	s.must(book.Grant(l, pod.UID, keyOf(pod).String(), placement.Plan{Node: node, Grants: []placement.Grant{{
+		Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: 10, Mem: 100, Mode: v1alpha1.ModeLimiter}}}))
+	s.must(s.api.Update(s.t.Context(), l))
+	s.notify(l, false)
+}
+
+// Invariant 6: what a deposed leader grants to a pod that is placed elsewhere
+// meanwhile is taken back.
+func TestLateGrantIsTakenBack(t *testing.T) {
+	s := newStage(t, 2)
+	p := s.add("p", 10, 100)
+	s.work()
+	if home(s.get("p")) != "n0" {
+		t.Fatalf("placed on %q, want n0", home(s.get("p")))
+	}
+	s.grantBy("n1", p, 0)
+	s.work()
+	if held := s.allocator.index.Holders(p.UID); !slices.Equal(held, []string{"n0"}) {
+		t.Errorf("held on %v, want n0", held)
+	}
+}
+
+// A ledger that grants something else than the pod asks for was edited by hand:
+// the pod is decided anew.
+func TestForeignGrantIsNotAdopted(t *testing.T) {
+	s := newStage(t, 1)
+	p := testPod("p", map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 10, MemMiB: 10}, "b": {GPUs: 1, Core: 10, MemMiB: 10}})
+	p.UID = "p"
+	s.must(s.api.Create(t.Context(), p))
+	s.grantBy("n0", p, 1)
+	s.notify(p, false)
+	s.work()
+	doc, err := v1alpha1.ParsePlacement(s.get("p").Annotations[v1alpha1.AnnotationPlacement])
+	s.must(err)
+	if got := fmt.Sprint(sortedNames(doc.Containers)); got != "[a b]" {
+		t.Errorf("placed %s", got)
+	}
+	if n := len(s.ledger("n0").Spec.Devices[0].Slices); n != 0 {
+		t.Errorf("%d foreign slices are left", n)
+	}
+}
+
+// One event for a reason, not one for a retry; new figures after a minute.
+func TestEventsTellChanges(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("full", 90, 900)
+	s.add("full2", 90, 900)
+	s.work()
+	s.told()
+	s.add("p", 50, 100)
+	s.work()
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "needs 50 core + 100 MiB on one device; best: node n0 GPU 0 has 10 + 100") {
+		t.Fatalf("%q", got)
+	}
+	retry := func() []string {
+		s.allocator.mu.Lock()
+		s.allocator.wake(wakeAll)
+		s.allocator.mu.Unlock()
+		s.work()
+		return s.told()
+	}
+	if got := retry(); len(got) != 0 {
+		t.Errorf("told again: %q", got)
+	}
+	s.add("small", 5, 50)
+	s.work()
+	s.told()
+	if got := retry(); len(got) != 0 {
+		t.Errorf("new figures at once: %q", got)
+	}
+	s.clock.Step(toldAgain)
+	if got := retry(); len(got) != 1 || !strings.Contains(got[0], "best: node n0 GPU 1 has 10 + 100") {
+		t.Errorf("after a minute: %q", got)
+	}
+	node := &corev1.Node{}
+	*node = *testNode("n0")
+	node.Spec.Unschedulable = true
+	s.allocator.SetNode(testNode("n0"), node)
+	full := s.get("full")
+	s.must(s.api.Delete(t.Context(), full))
+	s.notify(full, true)
+	s.work()
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) were unschedulable") {
+		t.Errorf("another reason: %q", got)
+	}
+	s.allocator.SetNode(node, testNode("n0"))
+	s.queue.flush()
+	s.work()
+	if gated(s.get("p")) {
+		t.Error("not placed after the node was uncordoned")
+	}
+}
+
+// unschedulable is the scheduler refusing a pod.
+func (s *stage) unschedulable(name string) {
+	p := s.get(name)
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	s.must(s.api.Status().Update(s.t.Context(), p))
+	s.notify(p, false)
+	s.work()
+}
+
+// A pod that the scheduler refuses on its node is given up after a while: with a
+// controller it is deleted, and its slices are free again.
+func TestRefusedAfterThePin(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("alone", 10, 100)
+	s.add("controlled", 10, 100, func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
+	})
+	s.work()
+	s.unschedulable("alone")
+	s.unschedulable("controlled")
+	s.told()
+	s.clock.Step(refusedGrace - time.Second)
+	s.queue.flush()
+	s.work()
+	if got := s.told(); len(got) != 0 || s.get("controlled") == nil {
+		t.Fatalf("given up before the time: %q", got)
+	}
+	s.clock.Step(time.Second)
+	s.queue.flush()
+	s.work()
+	if got := s.told(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
+		t.Errorf("%q", got)
+	}
+	if s.get("controlled") != nil || s.get("alone") == nil {
+		t.Errorf("left: %v", s.pods())
+	}
+	if got := book.Pods(s.ledger("n0")); len(got) != 1 || got["alone"] == "" {
+		t.Errorf("slices of %v", got)
+	}
+	// Told once; and a pod that is bound in the end is no longer counted.
+	s.unschedulable("alone")
+	s.bind()
+	s.work()
+	if got := s.told(); len(got) != 0 || len(s.allocator.refusals) != 0 {
+		t.Errorf("%q, %v", got, s.allocator.refusals)
+	}
+}
+
+// Pods that were placed count on their node before they are bound.
+func TestPlacedPodsCount(t *testing.T) {
+	s := newStage(t, 1)
+	cpu := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Requests.DeepCopy()
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(amount)
+		}
+	}
+	s.add("first", 1, 1, cpu("40"))
+	s.add("second", 1, 1, cpu("40"))
+	s.work()
+	if gated(s.get("first")) || !gated(s.get("second")) {
+		t.Errorf("Invariant 7: 80 CPUs on a node of 64")
+	}
+	first := s.get("first")
+	s.must(s.api.Delete(t.Context(), first))
+	s.notify(first, true)
+	s.work()
+	s.queue.flush()
+	s.work()
+	if gated(s.get("second")) {
+		t.Error("not woken by the deletion of the first")
+	}
+}
+
+func TestTakeOverWithinFiveSeconds(t *testing.T) {
+	// The retry of client-go's leader election is drawn out by up to 1.2 × itself.
+	if worst := leaseDuration + 2*retryPeriod*22/10; worst > 5*time.Second {
+		t.Errorf("a standby may take %v", worst)
+	}
+}

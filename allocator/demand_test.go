@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func TestDemandOf(t *testing.T) {
+	whole := v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100}
+	part := v1alpha1.Share{GPUs: 1, Core: 30, MemPercent: 100}
+	note := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations[key] = value }
+	}
+	tests := []struct {
+		name   string
+		shares map[string]v1alpha1.Share
+		edit   func(*corev1.Pod)
+		want   string
+		err    string
+	}{
+		{name: "auto", shares: map[string]v1alpha1.Share{"a": whole, "b": part}, want: "pack a:0:exclusive b:0:limiter"},
+		{name: "limiter for whole devices too", shares: map[string]v1alpha1.Share{"a": whole}, edit: note(v1alpha1.AnnotationMode, "limiter"), want: "pack a:0:limiter"},
+		{name: "exclusive", shares: map[string]v1alpha1.Share{"a": whole}, edit: note(v1alpha1.AnnotationMode, "exclusive"), want: "pack a:0:exclusive"},
+		{name: "spread", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationPolicy, "spread"), want: "spread a:0:limiter"},
+		{name: "in the order of starting", shares: map[string]v1alpha1.Share{"a": part, "b": part, "c": part}, edit: func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{p.Spec.Containers[2], p.Spec.Containers[1], {Name: "plain"}}
+			p.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+			p.Spec.Containers = p.Spec.Containers[:1]
+		}, want: "pack c:2:limiter b:1:limiter a:0:limiter"},
+		{name: "exclusive part", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "exclusive"),
+			err: "annotation vernier.dev/mode: container a asks for a part of a GPU"},
+		{name: "unknown mode", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "x"), err: "annotation vernier.dev/mode: "},
+		{name: "unknown policy", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationPolicy, "x"), err: "annotation vernier.dev/policy: "},
+		{name: "models", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationGPUModel, ","), err: "annotation vernier.dev/gpu-model: "},
+		{name: "uuids", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationGPUUUID, ","), err: "annotation vernier.dev/gpu-uuid: "},
+		{name: "shares", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationShares, `{"version":"v2"}`), err: "annotation vernier.dev/shares: "},
+		{name: "unknown container", shares: map[string]v1alpha1.Share{"a": part, "b": part}, edit: func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] },
+			err: "annotation vernier.dev/shares: names a container that the pod does not have"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := testPod("p", tt.shares)
+			if tt.edit != nil {
+				tt.edit(p)
+			}
+			d, _, err := demandOf(p)
+			if tt.err != "" {
+				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
+					t.Errorf("got %v, want %s", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := string(d.Policy)
+			for _, c := range d.Containers {
+				got += fmt.Sprintf(" %s:%d:%s", c.Name, c.Kind, c.Mode)
+			}
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
