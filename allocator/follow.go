@@ -32,6 +32,9 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 			a.enqueue(item{node: node})
 		}
 	}
+	if stuck(pod) {
+		a.enqueue(item{node: pod.Spec.NodeName})
+	}
 	over := a.overGrace(pod)
 	a.mu.Unlock()
 	if over {

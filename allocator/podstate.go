@@ -3,6 +3,8 @@
 package allocator
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -50,6 +52,22 @@ func home(pod *corev1.Pod) string {
 		return ""
 	}
 	return placed.Node
+}
+
+// stuck tells whether the pod is bound, none of its containers runs or ever ran,
+// and the last attempt to create one failed.
+func stuck(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || terminal(pod) {
+		return false
+	}
+	failed := false
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if c.ContainerID != "" || c.State.Waiting == nil {
+			return false
+		}
+		failed = failed || c.State.Waiting.Reason == "CreateContainerError"
+	}
+	return failed
 }
 
 // refused tells whether the scheduler says that a placed pod cannot be bound.

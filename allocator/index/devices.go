@@ -9,9 +9,9 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// room is the node as the placement engine sees it: the devices that may take
+// Room is the node as the placement engine sees it: the devices that may take
 // slices now, and what is free on each. Nil while the node is not ready.
-func room(ledger *v1alpha1.SliceLedger) *placement.Node {
+func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	if ledger.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
 		return nil
 	}

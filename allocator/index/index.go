@@ -49,7 +49,7 @@ func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 	if old != nil && !newer(ledger, old.ledger) {
 		return false
 	}
-	now := &view{ledger: ledger, room: room(ledger)}
+	now := &view{ledger: ledger, room: Room(ledger)}
 	var before *placement.Node
 	if old != nil {
 		before = old.room
