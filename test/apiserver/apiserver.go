@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/manifests"
 )
 
 // Options of a server. The zero value has the CRDs only.
@@ -37,9 +38,13 @@ func Start(t testing.TB, o Options) *rest.Config {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: this test needs etcd and kube-apiserver. Run `make test`, or " +
 			`KUBEBUILDER_ASSETS="$(go run ./test/cluster/cmd/vernier-cluster assets)" go test -tags envtest ./...`)
 	}
+	root, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
 	env := &envtest.Environment{
 		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(deploy(t), "crds")},
+		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "crds")},
 		ErrorIfCRDPathMissing: true,
 	}
 	cfg, err := env.Start()
@@ -69,23 +74,4 @@ func As(cfg *rest.Config, user string, groups ...string) *rest.Config {
 func AsServiceAccount(cfg *rest.Config, name string) *rest.Config {
 	return As(cfg, "system:serviceaccount:"+v1alpha1.SystemNamespace+":"+name,
 		"system:serviceaccounts", "system:serviceaccounts:"+v1alpha1.SystemNamespace, "system:authenticated")
-}
-
-// deploy finds the repository's deploy/ from the folder of the test that runs.
-func deploy(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(dir, "deploy")
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			t.Fatal("no go.mod above the test's folder: run the test inside the repository")
-		}
-		dir = parent
-	}
 }

@@ -3,12 +3,8 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -18,45 +14,36 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/manifests"
 )
 
 // Apply applies files or folders, relative to deploy/, and waits for admission
 // policies among them to be in force.
 func Apply(t testing.TB, cfg *rest.Config, paths ...string) {
 	t.Helper()
-	c := Client(t, cfg)
-	policies := false
-	for _, obj := range Manifests(t, paths...) {
-		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(obj),
-			client.FieldOwner("test"), client.ForceOwnership); err != nil {
-			t.Fatalf("applying %s %s: %v", obj.GetKind(), obj.GetName(), err)
-		}
-		policies = policies || obj.GetKind() == "ValidatingAdmissionPolicyBinding"
+	c, objects := Client(t, cfg), Manifests(t, paths...)
+	if err := manifests.Apply(t.Context(), c, objects...); err != nil {
+		t.Fatal(err)
 	}
-	if policies {
-		awaitPolicies(t, c)
+	for _, obj := range objects {
+		if obj.GetKind() == "ValidatingAdmissionPolicyBinding" {
+			awaitPolicies(t, c)
+			return
+		}
 	}
 }
 
 // Manifests are the objects in files or folders, relative to deploy/.
 func Manifests(t testing.TB, paths ...string) []*unstructured.Unstructured {
 	t.Helper()
-	var objects []*unstructured.Unstructured
-	for _, p := range paths {
-		path := filepath.Join(deploy(t), p)
-		files := []string{path}
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			files, _ = filepath.Glob(filepath.Join(path, "*.yaml"))
-		}
-		for _, file := range files {
-			objects = append(objects, read(t, file)...)
-		}
+	objects, err := manifests.Read(paths...)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return objects
 }
@@ -73,26 +60,6 @@ func Client(t testing.TB, cfg *rest.Config) client.Client {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func read(t testing.TB, file string) []*unstructured.Unstructured {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var objects []*unstructured.Unstructured
-	for dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
-		obj := &unstructured.Unstructured{}
-		switch err := dec.Decode(obj); {
-		case errors.Is(err, io.EOF):
-			return objects
-		case err != nil:
-			t.Fatalf("%s: %v", file, err)
-		case len(obj.Object) > 0:
-			objects = append(objects, obj)
-		}
-	}
 }
 
 // awaitPolicies waits until a forged pod is refused: the API server takes up
