@@ -22,16 +22,16 @@ func (c *container) busy() time.Duration {
 // beyond what it may save up, no more. What it gets less depends on how promptly
 // this machine runs it, so only half of the quota is asked for.
 func TestQuota(t *testing.T) {
-	const milliseconds = 1500
+	const milliseconds = 800
 	for name, calls := range map[string][]string{
-		"10 µs":           {"burn 1 10 1500"},
-		"100 µs":          {"burn 1 100 1500"},
-		"1 ms":            {"burn 1 1000 1500"},
-		"20 ms":           {"burn 1 20000 1500"},
-		"1 ms, 3 streams": {"burn 3 1000 1500"},
-		"graphs":          {"capture 1 200 5", "burn 1 0 1500"},
+		"10 µs":           {"burn 1 10 800"},
+		"100 µs":          {"burn 1 100 800"},
+		"1 ms":            {"burn 1 1000 800"},
+		"20 ms":           {"burn 1 20000 800"},
+		"1 ms, 3 streams": {"burn 3 1000 800"},
+		"graphs":          {"capture 1 200 5", "burn 1 0 800"},
 	} {
-		for _, quota := range []int{10, 30, 70} {
+		for _, quota := range []int{10, 30, 95} {
 			t.Run(name+"/"+strconv.Itoa(quota), func(t *testing.T) {
 				c := newContainer(t, share{quota, 100})
 				p := c.start()
@@ -87,7 +87,7 @@ func TestNeighbours(t *testing.T) {
 	for _, c := range []*container{a, b} {
 		p := c.start()
 		p.want("stream 1", ok)
-		go func() { done <- time.Duration(p.call("burn 1 1000 1500")[0]) * time.Millisecond }()
+		go func() { done <- time.Duration(p.call("burn 1 1000 800")[0]) * time.Millisecond }()
 	}
 	took := max(<-done, <-done)
 	total := a.busy()

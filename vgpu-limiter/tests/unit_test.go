@@ -5,6 +5,7 @@ package tests
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -27,6 +28,63 @@ func TestUnits(t *testing.T) {
 				}
 				if out, err := exec.Command(filepath.Join(dir, unit), counters, limits).CombinedOutput(); err != nil {
 					t.Errorf("%s: %v\n%s", unit, err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestSanitized makes calls of every kind with the whole library, but for its
+// dlsym, under sanitizers.
+func TestSanitized(t *testing.T) {
+	const script = `init
+primary 0 0
+current 0
+alloc 1 100
+stream 1
+launch 1 100 20
+capture 1 10 3
+synchronize 1
+pool 1 0
+from_pool 2 30 1 0
+async 5 10 1
+free_async 2 0
+destroy_pool 1
+create 3 20 0
+map 3 20
+release 3
+retain 3 3
+unmap 3 20
+release 3
+array 4 1024 1024 0 0 0
+mipmap 6 1024 1024 0 4
+destroy_array 4
+context 1 0
+current 1
+pitch 7 1000 1000
+launch 0 10 3
+destroy_context 1
+current 0
+race 4
+fork
+destroy_stream 1
+reset_primary 0
+`
+	for _, sanitizer := range []string{"address,undefined", "thread"} {
+		t.Run(sanitizer, func(t *testing.T) {
+			c := newContainer(t, share{30, 500})
+			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+c.dir, "SIMGPU="+c.sim, "SANITIZE="+sanitizer, filepath.Join(c.dir, "calls-sanitized"))
+			cmd := c.command("", "calls")
+			cmd.Path = filepath.Join(c.dir, "calls-sanitized")
+			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=halt_on_error=1") // a context takes its events with it
+			cmd.Stdin = strings.NewReader(script)
+			out, err := cmd.CombinedOutput()
+			if err != nil || strings.Count(string(out), "\n") != strings.Count(script, "\n") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				if !strings.HasPrefix(line, "race ") && !strings.HasSuffix(line, " 0\n") {
+					t.Errorf("answered %q", line)
 				}
 			}
 		})
