@@ -42,6 +42,8 @@ type Allocator struct {
 	neverRan map[types.UID]bool
 	// placing is the pod that the worker is at; empty between decisions.
 	placing types.UID
+	// unbooked are placed pods that the ledger of their node does not have, by node.
+	unbooked map[string]map[types.UID]types.NamespacedName
 	// refusals are placed pods that the scheduler refuses.
 	refusals map[types.UID]*refusal
 	// queue is nil while this replica does not lead.
@@ -56,6 +58,7 @@ func New(c Config) *Allocator {
 		pods:     map[types.NamespacedName]*corev1.Pod{},
 		waiting:  map[types.NamespacedName]waiter{},
 		neverRan: map[types.UID]bool{},
+		unbooked: map[string]map[types.UID]types.NamespacedName{},
 		refusals: map[types.UID]*refusal{},
 	}
 }

@@ -120,6 +120,49 @@ func TestForeignGrantIsNotAdopted(t *testing.T) {
 	}
 }
 
+// Invariant 1: a ledger that lost what it granted, by hand or by deletion, grants
+// nothing else before it has it back.
+func TestLostGrantsComeBack(t *testing.T) {
+	s := newStage(t, 1)
+	p := testPod("p", map[string]v1alpha1.Share{"load": {GPUs: 1, Core: 100, MemMiB: 700}, "train": {GPUs: 2, Core: 60, MemMiB: 600}})
+	p.UID = "p"
+	p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:1], p.Spec.Containers[1:]
+	s.must(s.api.Create(t.Context(), p))
+	s.notify(p, false)
+	s.work()
+	s.bind()
+	s.start()
+	s.work()
+	before := fmt.Sprint(s.ledger("n0").Spec)
+	l := s.ledger("n0")
+	l.Spec = v1alpha1.SliceLedgerSpec{}
+	s.must(s.api.Update(t.Context(), l))
+	s.notify(l, false)
+	s.read()
+	// The pod that comes at this moment must not get what is in use.
+	s.add("q", 90, 900)
+	s.read()
+	s.queue.due = []item{{pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
+	s.step()
+	if !gated(s.get("q")) {
+		t.Fatal("Invariant 1: granted what runs already")
+	}
+	s.allocator.begin(s.queue)
+	s.work()
+	if after := fmt.Sprint(s.ledger("n0").Spec); after != before {
+		t.Errorf("before %s\nafter  %s", before, after)
+	}
+	s.must(s.api.Delete(t.Context(), s.get("p")))
+	s.notify(p, true)
+	s.world.stop()
+	s.work()
+	s.report("n0")
+	s.work()
+	if gated(s.get("q")) {
+		t.Error("q still waits")
+	}
+}
+
 // One event for a reason, not one for a retry; new figures after a minute.
 func TestEventsTellChanges(t *testing.T) {
 	s := newStage(t, 1)

@@ -89,7 +89,7 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placement.Demand) (*placement.Plan, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
-	nodes := a.index.Room()
+	nodes := a.settled(a.index.Room())
 	plans := placement.Rank(demand, nodes)
 	why := reasons{}
 	if len(plans) > 0 {

@@ -52,6 +52,10 @@ func (a *Allocator) set(pod *corev1.Pod) {
 		return
 	}
 	a.pods[key] = pod
+	a.judge(pod)
+	if len(a.unbooked[node]) > 0 {
+		a.enqueue(item{node: node})
+	}
 	if !ready(pod) {
 		a.stopWaiting(key)
 	}
@@ -83,6 +87,12 @@ func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 func (a *Allocator) forget(pod *corev1.Pod) {
 	a.count(pod, "")
 	delete(a.refusals, pod.UID)
+	for node, pods := range a.unbooked {
+		if _, was := pods[pod.UID]; was {
+			delete(pods, pod.UID)
+			a.wakeFor(node)
+		}
+	}
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
 		a.stopWaiting(keyOf(pod))
@@ -103,9 +113,13 @@ func (a *Allocator) count(pod *corev1.Pod, node string) {
 
 // SetLedger takes in a ledger that the watch shows or a write returned.
 func (a *Allocator) SetLedger(ledger *v1alpha1.SliceLedger) {
-	roomy := a.index.Put(ledger)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	before := a.index.Ledger(ledger.Name)
+	unsettled := len(a.unbooked[ledger.Name]) > 0
+	roomy := a.index.Put(ledger)
+	a.judgeLedger(before, ledger.Name)
+	roomy = roomy || unsettled && len(a.unbooked[ledger.Name]) == 0
 	for uid := range a.neverRan {
 		a.forgetNeverRan(uid)
 	}
@@ -123,7 +137,13 @@ func (a *Allocator) forgetNeverRan(pod types.UID) {
 }
 
 // DeleteLedger takes out a ledger.
-func (a *Allocator) DeleteLedger(ledger *v1alpha1.SliceLedger) { a.index.Delete(ledger) }
+func (a *Allocator) DeleteLedger(ledger *v1alpha1.SliceLedger) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.index.Ledger(ledger.Name)
+	a.index.Delete(ledger)
+	a.judgeLedger(before, ledger.Name)
+}
 
 // SetNode takes in a node. old is nil for a new one.
 func (a *Allocator) SetNode(old, node *corev1.Node) {

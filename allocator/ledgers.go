@@ -10,8 +10,8 @@ import (
 )
 
 // reconcileLedger takes back, in one write, the slices on the node that nobody
-// will use again, moves those whose device failed before they were used, and has
-// gated pods that hold slices finished.
+// will use again, moves those whose device failed before they were used, puts
+// back what was lost, and has gated pods that hold slices finished.
 //
 // A slice of a pod that is not known is left alone: it may be the watch that is
 // behind, and if the pod is gone the node says so.
@@ -32,6 +32,9 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 		return err
 	}
 	if err := a.rehome(ctx, node); err != nil {
+		return err
+	}
+	if err := a.rebook(ctx, node); err != nil {
 		return err
 	}
 	a.mu.Lock()
