@@ -29,7 +29,7 @@ type DeviceCount int32
 const WholeGPU Percent = 100
 
 const (
-	maxPercent = WholeGPU * MaxDevices
+	maxPercent = WholeGPU * MaxContainerDevices
 	// maxMiB keeps bytes within an int64: 8 EiB.
 	maxMiB = MiB(math.MaxInt64 >> 20)
 )
@@ -37,7 +37,7 @@ const (
 // ErrRange is wrapped by every error about an amount out of its range.
 var ErrRange = errors.New("out of range")
 
-// ParsePercent reads a decimal integer of 1 to 100 × MaxDevices.
+// ParsePercent reads a decimal integer of 1 to 100 × MaxContainerDevices.
 func ParsePercent(s string) (Percent, error) {
 	n, err := parse(s, int64(maxPercent), "percent")
 	return Percent(n), err
@@ -49,9 +49,9 @@ func ParseMiB(s string) (MiB, error) {
 	return MiB(n), err
 }
 
-// ParseDeviceCount reads a decimal integer of 1 to MaxDevices.
+// ParseDeviceCount reads a decimal integer of 1 to MaxContainerDevices.
 func ParseDeviceCount(s string) (DeviceCount, error) {
-	n, err := parse(s, MaxDevices, "GPUs")
+	n, err := parse(s, MaxContainerDevices, "GPUs")
 	return DeviceCount(n), err
 }
 

@@ -28,7 +28,7 @@ type Shares struct {
 // Share is what one container asks for, per device.
 // +kubebuilder:object:generate=false
 type Share struct {
-	// GPUs is the number of distinct devices, 1 to MaxDevices.
+	// GPUs is the number of distinct devices, 1 to MaxContainerDevices.
 	GPUs DeviceCount `json:"gpus"`
 	// Core is percent of each device's compute, 0 to 100; 0 is no quota.
 	Core Percent `json:"core,omitempty"`
@@ -126,8 +126,8 @@ func (s *Shares) Validate() error {
 
 func (s Share) validate() error {
 	switch {
-	case s.GPUs < 1 || s.GPUs > MaxDevices:
-		return fmt.Errorf("gpus %d: %w: from 1 to %d", s.GPUs, ErrRange, MaxDevices)
+	case s.GPUs < 1 || s.GPUs > MaxContainerDevices:
+		return fmt.Errorf("gpus %d: %w: from 1 to %d", s.GPUs, ErrRange, MaxContainerDevices)
 	case s.Core < 0 || s.Core > WholeGPU:
 		return fmt.Errorf("core %d: %w: from 0 to 100", s.Core, ErrRange)
 	case s.MemPercent < 0 || s.MemPercent > WholeGPU:
@@ -160,8 +160,8 @@ func (p PlacedShare) validate() error {
 	if !p.Mode.Placeable() {
 		return fmt.Errorf("mode %q: %w: limiter or exclusive", p.Mode, ErrRange)
 	}
-	if len(p.Devices) < 1 || len(p.Devices) > MaxDevices {
-		return fmt.Errorf("%d devices: %w: from 1 to %d", len(p.Devices), ErrRange, MaxDevices)
+	if len(p.Devices) < 1 || len(p.Devices) > MaxContainerDevices {
+		return fmt.Errorf("%d devices: %w: from 1 to %d", len(p.Devices), ErrRange, MaxContainerDevices)
 	}
 	seen := make(map[string]bool, len(p.Devices))
 	for i, d := range p.Devices {

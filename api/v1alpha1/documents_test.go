@@ -199,7 +199,7 @@ func TestWhole(t *testing.T) {
 func FuzzParseShares(f *testing.F) {
 	for _, seed := range []string{goodShares, "", "{}", "null", "[]", `{"version":"v1alpha1","containers":{"a":null}}`,
 		`{"version":"v1alpha1","containers":{"a":{"gpus":1,"core":-0,"memPercent":100}}}`,
-		`{"version":"v1alpha1","containers":{"<":{"gpus":32,"memMiB":8796093022207}}}`,
+		`{"version":"v1alpha1","containers":{"<":{"gpus":16,"memMiB":8796093022207}}}`,
 		`{"version":"v1alpha1","containers":{"a":{"gpus":1,"memMiB":1},"a":{"gpus":2,"memMiB":1}}}`,
 		goodShares + goodShares} {
 		f.Add(seed)

@@ -118,8 +118,11 @@ const (
 
 // Bounds.
 const (
-	// MaxDevices bounds the devices of a node and of a container.
+	// MaxDevices bounds the devices of a node.
 	MaxDevices = 32
+	// MaxContainerDevices bounds the devices of a container: it is what the
+	// limiter's files have room for, and as many as one machine has.
+	MaxContainerDevices = 16
 	// MaxSlicesPerDevice bounds the slices of a device; with MaxDevices it keeps
 	// the rules of the CRD within the API server's cost budget.
 	MaxSlicesPerDevice = 256
