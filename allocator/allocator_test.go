@@ -140,7 +140,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 	s.notify(l, false)
 	s.read()
 	// The pod that comes at this moment must not get what is in use.
-	s.add("q", 90, 900)
+	s.add("q", 70, 700)
 	s.read()
 	s.queue.due = []item{{pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
 	s.step()

@@ -97,6 +97,12 @@ func randomCase(r *rand.Rand) (*Demand, *Node) {
 			FreeCore: v1alpha1.Percent(r.Intn(101)), FreeMem: v1alpha1.MiB(r.Intn(int(mem) + 1)), Slots: 1 + r.Intn(5),
 		})
 	}
+	// Like devices are what the search takes as interchangeable.
+	if len(n.Devices) > 1 && r.Intn(2) == 0 {
+		like := n.Devices[0]
+		like.UUID, like.Index = n.Devices[1].UUID, 1
+		n.Devices[1] = like
+	}
 	d := &Demand{Policy: []v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[r.Intn(2)]}
 	for i := range 1 + r.Intn(4) {
 		c := Container{Name: string(rune('p' + i)), Kind: Kind(r.Intn(3)), Mode: v1alpha1.ModeLimiter}
