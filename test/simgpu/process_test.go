@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
@@ -46,6 +47,54 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	if memory.Used != 500<<20 {
 		t.Errorf("used after a kill %d", memory.Used)
 	}
+}
+
+func TestUtilisation(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	lib := open(t, s)
+	d := device(t, lib, 0)
+	_, ret := d.GetProcessUtilization(0)
+	want(t, ret, nvml.ERROR_NOT_FOUND) // nobody was busy
+	a, b := launch(t, s, nil, "unit/cuda", "busy"), launch(t, s, nil, "unit/cuda", "busy")
+	if !a.await() || !b.await() {
+		t.Fatalf("ended early: %q %q", a.lines, b.lines)
+	}
+	// The window is the last second, so it fills within one.
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for full, polls := false, 0; !full; <-poll.C {
+		rates, ret := d.GetUtilizationRates()
+		ok(t, ret)
+		samples, _ := d.GetProcessUtilization(0)
+		if polls++; polls == 3000 {
+			t.Fatalf("after a minute: %+v %+v", rates, samples)
+		}
+		full = rates.Gpu == 100 && len(samples) == 2 && samples[0].SmUtil == 50 && samples[1].SmUtil == 50
+	}
+	rates, ret := device(t, lib, 1).GetUtilizationRates()
+	ok(t, ret)
+	if rates.Gpu != 0 {
+		t.Errorf("the other device is %d %% busy", rates.Gpu)
+	}
+	samples, ret := d.GetProcessUtilization(0)
+	ok(t, ret)
+	_, ret = d.GetProcessUtilization(samples[0].TimeStamp + 1e9)
+	want(t, ret, nvml.ERROR_NOT_FOUND) // nothing newer
+}
+
+func TestExclusiveProcessMode(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the compute mode needs root")
+	}
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	d := device(t, open(t, s), 0)
+	ok(t, d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
+	p := holding(t, s, "", "--alloc", "1")
+	second := launch(t, s, nil, "cudademo")
+	second.await()
+	second.has(t, "error=CUDA_ERROR_DEVICE_UNAVAILABLE")
+	p.kill(t)
+	holding(t, s, "", "--alloc", "1").has(t, "ok=1")
 }
 
 // A container has its own PID namespace; the host sees the host's PIDs, and the
@@ -98,7 +147,7 @@ func TestRacingProcessesShareExactlyTheDevice(t *testing.T) {
 	racers := make([]*program, 6)
 	done := make(chan struct{})
 	for i := range racers {
-		racers[i] = launch(t, s, nil, "--alloc-until-fail")
+		racers[i] = launch(t, s, nil, "cudademo", "--alloc-until-fail", "--hold")
 		go func() {
 			racers[i].await()
 			done <- struct{}{}

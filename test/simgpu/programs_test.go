@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// program is a running cudademo that said it holds.
+// program is a running program that says when it holds.
 type program struct {
 	cmd   *exec.Cmd
 	out   *bufio.Scanner
@@ -36,17 +36,17 @@ func holding(t *testing.T, s *Sim, dir string, args ...string) *program {
 
 func start(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *program {
 	t.Helper()
-	p := launch(t, s, attr, args...)
+	p := launch(t, s, attr, "cudademo", append(args, "--hold")...)
 	if !p.await() {
 		t.Fatalf("cudademo ended early: %q", p.lines)
 	}
 	return p
 }
 
-// launch starts the program without waiting for anything.
-func launch(t *testing.T, s *Sim, attr *syscall.SysProcAttr, args ...string) *program {
+// launch starts a program without waiting for anything.
+func launch(t *testing.T, s *Sim, attr *syscall.SysProcAttr, name string, args ...string) *program {
 	t.Helper()
-	p := &program{cmd: exec.Command(s.Program("cudademo"), append(args, "--hold")...)}
+	p := &program{cmd: exec.Command(s.Program(name), args...)}
 	p.cmd.Env = s.Env()
 	p.cmd.SysProcAttr = attr
 	out, err := p.cmd.StdoutPipe()

@@ -14,7 +14,7 @@ static uint64_t busy_percent(struct target *t) {
     sim_lock_device(nv, t->dev);
     sim_advance(nv, t->dev, now);
     sim_unlock_device(nv, t->dev);
-    return sim_busy_over(&t->d->buckets, now, 10) / (10 * SIM_BUCKET_NS / 100);
+    return sim_percent(sim_busy_over(&t->d->buckets, now, 10), 10);
 }
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {

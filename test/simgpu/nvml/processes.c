@@ -36,7 +36,7 @@ static unsigned users(struct target *t, struct user *list) {
         uint64_t used = atomic_load(&w->used_bytes);
         uint64_t busy = sim_busy_over(&w->buckets, now, 10);
         list[n++] = (struct user){.pid = (unsigned)pid, .gi = w->gi, .ci = w->ci, .used = used,
-                                  .sm = (unsigned)(busy / (10 * SIM_BUCKET_NS / 100)),
+                                  .sm = sim_percent(busy, 10),
                                   .mem = (unsigned)(used * 100 / total)};
     }
     sim_unlock(nv);

@@ -180,6 +180,7 @@ uint64_t sim_predict(struct sim_state *s, struct sim_client *c, unsigned dev, ui
 uint64_t sim_reached_at(struct sim_state *s, struct sim_client *c, unsigned dev,
                         uint64_t position);
 uint64_t sim_busy_over(const struct sim_buckets *b, uint64_t now, unsigned buckets);
+unsigned sim_percent(uint64_t busy_ns, unsigned buckets);
 
 // models.c
 struct sim_profile {

@@ -11,7 +11,7 @@
 //   wall time.
 // - A client's done_ns as a function of time is what its history says, exactly,
 //   for the last SIM_HISTORY corners.
-// - All functions but sim_now and sim_busy_over want the device's lock held.
+// - All functions but sim_now, sim_busy_over and sim_percent want the device's lock held.
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -46,6 +46,12 @@ uint64_t sim_busy_over(const struct sim_buckets *b, uint64_t now, unsigned bucke
     for (uint64_t g = grid > buckets ? grid - buckets : 0; g < grid; g++)
         if (b->first[g % SIM_BUCKETS] == g) sum += b->busy_ns[g % SIM_BUCKETS];
     return sum;
+}
+
+// sim_percent rounds: the grid loses a nanosecond here and there.
+unsigned sim_percent(uint64_t busy_ns, unsigned buckets) {
+    uint64_t window = buckets * SIM_BUCKET_NS;
+    return (unsigned)((busy_ns * 100 + window / 2) / window);
 }
 
 static void corner(struct sim_work *w, uint64_t at, uint64_t done) {

@@ -8,6 +8,7 @@
 #include "cuda.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -282,6 +283,60 @@ static void pending(void) {
     SAME(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_NOT_READY);
 }
 
+// The driver holds 1,024 launches: one more waits until the oldest is done.
+static void queue(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel k 100000\n", "k");
+    CUevent early;
+    OK(cuEventCreate(&early, 0));
+    for (int i = 0; i < 2000; i++) {
+        launch(f, NULL);
+        if (i == 900) OK(cuEventRecord(early, NULL));
+    }
+    OK(cuEventQuery(early));
+    OK(cuCtxSynchronize());
+}
+
+// A process that keeps its device busy until it is killed.
+static void busy(void) {
+    start();
+    launch(kernel("simgpu-module 1\nkernel hour 3600000000000\n", "hour"), NULL);
+    printf("hold pid=%d\n", (int)getpid());
+    fflush(stdout);
+    pause();
+}
+
+static void ipc(void) {
+    int pipes[2];
+    CUipcMemHandle handle;
+    CUdeviceptr at;
+    size_t size;
+    SAME(pipe(pipes), 0);
+    pid_t owner = fork();
+    if (!owner) {
+        start();
+        OK(cuMemAlloc_v2(&at, 10 * MIB));
+        OK(cuIpcGetMemHandle(&handle, at));
+        SAME(cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+             CUDA_ERROR_INVALID_CONTEXT);
+        SAME(write(pipes[1], &handle, sizeof handle), sizeof handle);
+        pause();
+    }
+    SAME(read(pipes[0], &handle, sizeof handle), sizeof handle);
+    start();
+    size_t all = available();
+    OK(cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    SAME(available(), all);  // the owner pays
+    OK(cuMemGetAddressRange_v2(NULL, &size, at));
+    SAME(size, 10 * MIB);
+    SAME(cuMemFree_v2(at), CUDA_ERROR_INVALID_VALUE);
+    OK(cuIpcCloseMemHandle(at));
+    kill(owner, SIGKILL);
+    waitpid(owner, NULL, 0);
+    SAME(cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+         CUDA_ERROR_INVALID_HANDLE);
+}
+
 static void shapes(void) {
     start();
     CUfunction f = kernel("simgpu-module 1\nkernel k 1000 10 argument\nkernel one 0\n", "k");
@@ -387,7 +442,7 @@ static const struct {
 } all_cases[] = {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
     {"vmm", vmm}, {"arrays", arrays}, {"contexts", contexts}, {"timing", timing},
-    {"idle", idle}, {"pending", pending},
+    {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
     {"shapes", shapes}, {"graphs", graphs}, {"symbols", symbols}, {"old_symbols", old_symbols},
 };
 
