@@ -202,39 +202,59 @@ static bool is_captured(const struct vgpu_launch *launch) {
     return real(launch->stream, &status) != CU_OK || status != CU_CAPTURE_NONE;
 }
 
-// While any thread captures in the strict mode, asking about events would break
-// its capture, unless the asking thread is in the relaxed mode.
-static void exchange_mode(struct vgpu_launch *launch) {
+// Before and after the library's own calls: events belong to the stream's
+// context, and while any thread captures in the strict mode, asking about events
+// would break its capture unless the asking thread is in the relaxed mode.
+static void enter(struct vgpu_launch *launch) {
+    if (launch->context != NULL)
+        VGPU_REAL(cuCtxPushCurrent_v2)(launch->context);
     if (launch->capture_mode >= 0)
         VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&launch->capture_mode);
+}
+
+static void leave(struct vgpu_launch *launch) {
+    cu_ctx popped;
+    if (launch->capture_mode >= 0)
+        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&launch->capture_mode);
+    if (launch->context != NULL)
+        VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+static void begin(struct vgpu_launch *launch, struct vgpu_process *process, enum vgpu_work work) {
+    struct vgpu_here here;
+    if (vgpu_here(process, &here) != CU_OK || vgpu_quota(process, here.device) == 0)
+        return;
+    launch->now = vgpu_bucket_wait(process, here.device);
+    launch->track = find_track(process, &here, work, launch->stream, launch->per_thread);
+    if (launch->track != NULL)
+        prepare(launch->track, launch);
 }
 
 void vgpu_launch_begin(struct vgpu_launch *launch, enum vgpu_work work, cu_stream stream,
                        bool per_thread) {
     cu_result why;
-    struct vgpu_here here;
+    cu_ctx current = NULL, own = NULL;
     struct vgpu_process *process = vgpu_process(&why);
     *launch = (struct vgpu_launch){.stream = stream, .per_thread = per_thread, .capture_mode = -1};
-    if (process == NULL || vgpu_here(process, &here) != CU_OK || vgpu_quota(process, here.device) == 0)
+    if (process == NULL || VGPU_REAL(cuCtxGetCurrent)(&current) != CU_OK)
         return;
+    if ((uintptr_t)stream > 2 && VGPU_REAL(cuStreamGetCtx)(stream, &own) == CU_OK && own != current)
+        launch->context = own;
     if (atomic_load_explicit(&process->captures, memory_order_relaxed)) {
         if (is_captured(launch))
             return;
         launch->capture_mode = CU_CAPTURE_RELAXED;
     }
-    exchange_mode(launch);
-    launch->now = vgpu_bucket_wait(process, here.device);
-    launch->track = find_track(process, &here, work, stream, per_thread);
-    if (launch->track != NULL)
-        prepare(launch->track, launch);
-    exchange_mode(launch);
+    enter(launch);
+    begin(launch, process, work);
+    leave(launch);
 }
 
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     struct vgpu_track *track = launch->track;
     if (track == NULL)
         return;
-    exchange_mode(launch);
+    enter(launch);
     if (result == CU_OK) {
         struct batch *batch = open_batch(track);
         uint64_t from = track->busy_until > launch->now ? track->busy_until : launch->now;
@@ -246,7 +266,7 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
             close_batch(track, launch);
     }
     vgpu_unlock(&track->context->lock);
-    exchange_mode(launch);
+    leave(launch);
 }
 
 static void free_track(struct vgpu_process *process, uint64_t key) {

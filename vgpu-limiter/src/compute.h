@@ -15,6 +15,7 @@ struct vgpu_launch {
     struct vgpu_track *track; // NULL: not measured
     uint64_t now;
     cu_stream stream;
+    cu_ctx context; // the stream's, where that isn't the current one
     bool per_thread;
     int capture_mode;
 };

@@ -67,6 +67,22 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestStreamOfAnotherDevice: the quota is the one of the stream's device, whatever
+// context is the thread's.
+func TestStreamOfAnotherDevice(t *testing.T) {
+	c := newContainer(t, share{10, 100}, share{0, 100})
+	p := c.start()
+	p.want("stream 1", ok)
+	p.want("primary 1 1", ok)
+	p.want("current 1", ok)
+	took := time.Duration(p.call("burn 1 1000 800")[0]) * time.Millisecond
+	p.want("synchronize 1", ok)
+	u := c.usage().Devices[0]
+	if busy := c.busy(); busy == 0 || busy > took/10+40*time.Millisecond || u.Launches == 0 {
+		t.Errorf("the device worked %v in %v, want 10 %%; counters %+v", busy, took, u)
+	}
+}
+
 // TestNoQuota: without a quota nothing is measured and nothing waits.
 func TestNoQuota(t *testing.T) {
 	for _, core := range []int{0, 100} {
