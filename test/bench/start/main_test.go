@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package start measures what Vernier adds to a container's start, on a real
+// cluster and at the container runtime: the time of CRI's CreateContainer and
+// StartContainer, beside the same container without Vernier in the same run.
+//
+// It plays the kubelet and the allocator, which would only add noise: it talks to
+// containerd and writes the ledger itself. It judges no figure.
+package start
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"vernier.dev/vernier/test/simgpu"
+	"vernier.dev/vernier/test/system"
+)
+
+var sys *system.System
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	gpu := simgpu.GPU{Model: simgpu.A100}
+	sys, err = system.Up(ctx, system.Options{Name: "bench", Progress: os.Stderr,
+		Nodes: []system.NodeOptions{{Name: "n1", GPUs: gpu}, {Name: "n2", GPUs: gpu}}})
+	if sys != nil {
+		defer sys.Down()
+	}
+	if err == nil {
+		err = quiet(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// quiet stops those whose part the benchmark plays: the allocators would take
+// slices back that they did not grant, the kubelets end pods that they don't know.
+func quiet(ctx context.Context) error {
+	for _, a := range sys.Allocators {
+		if err := a.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range sys.Nodes {
+		if err := n.Kubelet.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
