@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,6 +61,38 @@ func TestAllocatingPastTheSliceFails(t *testing.T) {
 	if got := values(t, made, "main"); got["allocated.mib"] != "1024" {
 		t.Errorf("allocating 1024 of 2048 MiB: %v", got)
 	}
+}
+
+// A share of compute holds: alone on the device, a program that always has a
+// kernel ready gets its quota of device time and no more. A busy machine can only
+// lower what it gets, so the bound is no matter of timing.
+func TestComputeShare(t *testing.T) {
+	const quota, margin = 30, 5
+	p := newPod("burner").share(quota, 10).args("--burn", "3000", "--kernel-us", "1000")
+	made := awaitPhase(t, create(t, p), corev1.PodSucceeded)
+	got, err := strconv.ParseFloat(values(t, made, "main")["burn.share_percent"], 64)
+	if err != nil || got <= 0 || got > quota+margin {
+		t.Errorf("with a quota of %d percent the program got %.1f percent of the device (%v)", quota, got, err)
+	}
+}
+
+// Where driver and cgroups allow it, the driver itself holds the memory, and the
+// ledger says so; the older driver of the other node leaves it to the limiter.
+func TestStrongestGuarantee(t *testing.T) {
+	newer, older := ledger(t, large).Status.Driver, ledger(t, small).Status.Driver
+	if older.MemoryLimits || older.MemoryLimitsReason == "" {
+		t.Errorf("driver %s is said to have memory limits: %+v", older.Version, older)
+	}
+	want := v1alpha1.GuaranteeDriver
+	if !newer.MemoryLimits {
+		// This machine has no cgroup v2 hierarchy; the node must say just that.
+		if !strings.Contains(newer.MemoryLimitsReason, "cgroup") {
+			t.Errorf("driver %s: no memory limits because %q", newer.Version, newer.MemoryLimitsReason)
+		}
+		want = v1alpha1.GuaranteeCooperative
+	}
+	made := awaitReady(t, create(t, newPod("strong").share(10, 10).on(large)))
+	awaitGuarantee(t, made, "main", want)
 }
 
 // Several containers of a pod hold slices of their own; an init container
