@@ -52,7 +52,8 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard())
-	config := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/node.yaml"}})
+	config := apiserver.Start(t, apiserver.Options{Manifests: []string{
+		"namespace.yaml", "rbac/node.yaml", "admission/policy.yaml", "admission/node-policy.yaml"}})
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
@@ -123,8 +124,11 @@ func (c *cluster) newNode(t *testing.T) *node {
 	}
 	n := &node{cluster: c, name: object.Name, uid: object.UID, runtime: nritest.Start(t), gpus: newGPUs()}
 	n.stopRuntime = n.runtime.ThroughWire(t)
+	config := apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount)
+	// What the API server knows of the token of a pod on the node.
+	config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {n.name}}
 	n.options = Options{
-		Node: n.name, Config: apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount),
+		Node: n.name, Config: config,
 		NRISocket: n.runtime.Socket, StateDir: filepath.Join(dir, "state"), LimiterLibrary: library,
 		MetricsAddr: "0", HealthAddr: "0", Log: logr.Discard(), ScanPeriod: 50 * time.Millisecond,
 		Open: func() (device.Library, error) { return n.gpus, nil },

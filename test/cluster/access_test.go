@@ -132,17 +132,23 @@ func TestServiceAccountKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ofNode, err := c.NodeServiceAccountKubeconfig(t.Context(), "default", "part", c.Nodes[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
 	kubectl := c.Kubectl(t.Context()).Path
 	for name, tc := range map[string]struct {
+		file string
 		args []string
 		want string
 	}{
-		"who":  {[]string{"auth", "whoami"}, "system:serviceaccount:default:part"},
-		"may":  {[]string{"get", "--raw", "/version"}, `"gitVersion"`},
-		"must": {[]string{"get", "nodes"}, `cannot list resource "nodes"`},
+		"who":   {file, []string{"auth", "whoami"}, "system:serviceaccount:default:part"},
+		"may":   {file, []string{"get", "--raw", "/version"}, `"gitVersion"`},
+		"must":  {file, []string{"get", "nodes"}, `cannot list resource "nodes"`},
+		"where": {ofNode, []string{"auth", "whoami", "-o=jsonpath={.status.userInfo.extra}"}, `"authentication.kubernetes.io/node-name":["` + c.Nodes[0].Name + `"]`},
 	} {
 		// On a node: that is where a node's agent connects from.
-		p, err := c.StartProcess(cluster.Command{Name: name, Place: c.Nodes[0].Name, Argv: append([]string{kubectl, "--kubeconfig=" + file}, tc.args...)})
+		p, err := c.StartProcess(cluster.Command{Name: name, Place: c.Nodes[0].Name, Argv: append([]string{kubectl, "--kubeconfig=" + tc.file}, tc.args...)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,5 +161,8 @@ func TestServiceAccountKubeconfig(t *testing.T) {
 	}
 	if _, err := c.ServiceAccountKubeconfig(t.Context(), "default", "nobody"); err == nil || !strings.Contains(err.Error(), "default/nobody") {
 		t.Errorf("a service account that does not exist: %v", err)
+	}
+	if _, err := c.NodeServiceAccountKubeconfig(t.Context(), "default", "part", "nowhere"); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("a node that does not exist: %v", err)
 	}
 }

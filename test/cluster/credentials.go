@@ -85,13 +85,29 @@ const tokenSeconds = 24 * 60 * 60
 // that exists, and returns the path of a kubeconfig with it, for a process inside
 // the cluster's namespaces. It may do what RBAC lets that account do.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
+	return c.tokenKubeconfig(ctx, namespace, name, "account-"+namespace+"-"+name, nil)
+}
+
+// NodeServiceAccountKubeconfig is ServiceAccountKubeconfig with a token that is
+// bound to a node: the API server knows the node of whoever brings it, as it does
+// of a pod's own token, and refuses it when the Node object is gone.
+func (c *Cluster) NodeServiceAccountKubeconfig(ctx context.Context, namespace, name, node string) (string, error) {
+	object, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("token of service account %s/%s for node %s: %w", namespace, name, node, err)
+	}
+	return c.tokenKubeconfig(ctx, namespace, name, "account-"+namespace+"-"+name+"-"+node,
+		&authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: object.UID})
+}
+
+func (c *Cluster) tokenKubeconfig(ctx context.Context, namespace, name, file string, bound *authenticationv1.BoundObjectReference) (string, error) {
 	seconds := int64(tokenSeconds)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: bound}}
 	answer, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("token of service account %s/%s: %w", namespace, name, err)
 	}
-	file := c.kubeconfigFile("account-" + namespace + "-" + name)
+	file = c.kubeconfigFile(file)
 	return file, c.writeKubeconfig(file, inside, &clientcmdapi.AuthInfo{Token: answer.Status.Token})
 }
 

@@ -121,7 +121,7 @@ func (s *System) startReplica(ctx context.Context, name, program, account string
 }
 
 func (s *System) startAgent(ctx context.Context, n *Node) error {
-	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, v1alpha1.NodeServiceAccount)
+	kubeconfig, err := s.Cluster.NodeServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, v1alpha1.NodeServiceAccount, n.Name)
 	if err != nil {
 		return err
 	}
@@ -134,6 +134,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
 			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
+			"--health-addr=127.0.0.1:9401",
 			"--nvidia-cdi-hook=" + filepath.Join(s.bin, "nvidia-cdi-hook"),
 		},
 		Env: n.GPU.agentEnv(),
