@@ -20,12 +20,14 @@ fi
 [ "$(uname -sm)" = "Linux x86_64" ] || { echo "  missing: Linux on amd64 (this is $(uname -sm))"; missing=1; }
 [ "$missing" -eq 0 ] || exit 1
 test/deps.sh
+mkdir -p bin
+CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/ ./test/cluster/cmd/vernier-cluster
+bin/vernier-cluster preflight
 
 step "2/4  Vernier"
 make --no-print-directory build
 
 step "3/4  the cluster's own parts, from their Go modules (once; about 10 minutes on 2 cores)"
-bin/vernier-cluster preflight
 bin/vernier-cluster assets >/dev/null
 
 step "4/4  the demo"

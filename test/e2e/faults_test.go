@@ -7,6 +7,7 @@ package e2e
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -210,16 +211,64 @@ func TestEverythingDown(t *testing.T) {
 	check()
 }
 
-// Invariant 4: the API server's absence does not touch what runs.
+// Invariants 2 and 4: while the API server is away what runs goes on, and a
+// container that dies is started again, with its limits: the node has all it needs.
 func TestAPIServerAway(t *testing.T) {
-	p := awaitReady(t, create(t, newPod("alone").share(10, 10).on(small)))
-	check := unmoved(t, p)
-	if err := sys.RestartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
+	p := newPod("alone").share(10, 10).on(small)
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	mortal := awaitReady(t, create(t, p))
+	steady := awaitReady(t, create(t, newPod("steady").share(10, 10).on(small)))
+	check := unmoved(t, steady)
+	total := values(t, mortal, "main")["device.total_mib"]
+	before := containers(t, mortal)
+
+	back := sys.StopAPIServer(t)
+	_, first, _ := strings.Cut(mortal.Status.ContainerStatuses[0].ContainerID, "://")
+	if err := syscall.Kill(before[first], syscall.SIGKILL); err != nil {
+		t.Fatalf("killing the container's process %d: %v", before[first], err)
 	}
-	awaitReady(t, p)
+	await(t, "the kubelet to start the container again", func() (bool, string) {
+		now := containers(t, mortal)
+		for id := range now {
+			if _, old := before[id]; !old {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(now)
+	})
+	back()
+
+	awaitPod(t, mortal, "to have restarted once and be ready", func(p *corev1.Pod) bool {
+		s := p.Status.ContainerStatuses[0]
+		return s.RestartCount == 1 && s.Ready
+	})
+	if got := values(t, mortal, "main")["device.total_mib"]; got != total {
+		t.Errorf("Invariant 2: restarted without the API server the container sees %s MiB, want %s", got, total)
+	}
 	check()
 	awaitReady(t, create(t, newPod("after-api").share(10, 10).on(small)))
+}
+
+func containers(t *testing.T, p *corev1.Pod) map[string]int {
+	t.Helper()
+	all, err := sys.Node(small).Containers(t.Context(), sys, p.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Invariant 5: a node agent that hangs, which is worse than one that is dead, does
+// not keep a plain pod from starting.
+func TestPlainPodBesideAFrozenAgent(t *testing.T) {
+	agent := sys.Node(small).Agent
+	freeze(t, agent)
+	t.Cleanup(func() {
+		kill(t, agent) // a new one is ready only once it is connected again
+		start(t, agent)
+		sys.AwaitServing(t)
+	})
+	awaitReady(t, create(t, newPod("unbothered").command("/bin/sleep", "1000").on(small)))
 }
 
 // A pod deleted while it starts leaves nothing: create's clean-up awaits it.

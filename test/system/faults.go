@@ -152,7 +152,7 @@ func (s *System) LeadingAllocator(t testing.TB) *Process {
 			if !a.Running() {
 				continue
 			}
-			text, err := a.metrics(ctx)
+			text, err := a.get(ctx, ":8080/metrics")
 			if err != nil {
 				return err
 			}
@@ -168,10 +168,10 @@ func (s *System) LeadingAllocator(t testing.TB) *Process {
 	return leader
 }
 
-// metrics reads a replica's metrics from inside its place.
-func (p *Process) metrics(ctx context.Context) (string, error) {
+// get reads what a part serves on a port, from inside its place.
+func (p *Process) get(ctx context.Context, portAndPath string) (string, error) {
 	c := &http.Client{Transport: &http.Transport{DialContext: p.Place.Dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8080/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+portAndPath, nil)
 	if err != nil {
 		return "", err
 	}
@@ -181,14 +181,18 @@ func (p *Process) metrics(ctx context.Context) (string, error) {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", portAndPath, resp.Status, text)
+	}
 	return string(text), err
 }
 
 // AwaitServing waits until pods that ask are served again.
 func (s *System) AwaitServing(t testing.TB) {
 	t.Helper()
-	if err := s.awaitServing(t.Context()); err != nil {
-		t.Fatal(err)
+	// Also called when a test's own context is over.
+	if err := s.awaitServing(context.Background()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -204,11 +208,26 @@ func (s *System) ledger(ctx context.Context, node string) (*v1alpha1.SliceLedger
 	return l, s.Client.Get(ctx, client.ObjectKey{Name: node}, l)
 }
 
-// RestartAPIServer ends the API server, lets the cluster be without one, and
-// waits until it serves again.
-func (s *System) RestartAPIServer(ctx context.Context) error {
-	if err := s.Cluster.Process("kube-apiserver").Restart(ctx); err != nil {
-		return err
+// StopAPIServer takes the API server away, and returns what brings it back and
+// waits until pods that ask are served again.
+func (s *System) StopAPIServer(t testing.TB) (start func()) {
+	t.Helper()
+	p := s.Cluster.Process("kube-apiserver")
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	return s.awaitServing(ctx)
+	start = func() {
+		if p.Running() {
+			return
+		}
+		if err := p.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := s.awaitServing(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(start)
+	return start
 }

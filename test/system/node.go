@@ -3,10 +3,14 @@
 package system
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/test/cluster"
 )
@@ -41,4 +45,32 @@ func (n *Node) UnreadNRI() (int, error) {
 		unread += waiting
 	}
 	return unread, nil
+}
+
+// Containers are the runtime's ids of a pod's running containers, each with the
+// process that is its first; the sandbox is among them.
+func (n *Node) Containers(ctx context.Context, s *System, pod types.UID) (map[string]int, error) {
+	ctr := func(args ...string) ([]string, error) {
+		argv := append([]string{"PATH=" + s.Path(), "ctr", "--address", n.ContainerdSocket(), "--namespace", "k8s.io"}, args...)
+		out, err := exec.CommandContext(ctx, "env", argv...).Output()
+		return strings.Split(strings.TrimSpace(string(out)), "\n"), err
+	}
+	ids, err := ctr("containers", "list", "--quiet", fmt.Sprintf(`labels."io.kubernetes.pod.uid"==%q`, pod))
+	if err != nil {
+		return nil, fmt.Errorf("ctr containers list: %w", err)
+	}
+	tasks, err := ctr("tasks", "list")
+	if err != nil {
+		return nil, fmt.Errorf("ctr tasks list: %w", err)
+	}
+	running := map[string]int{}
+	for _, line := range tasks {
+		fields := strings.Fields(line) // id, pid, status
+		if len(fields) == 3 && fields[2] == "RUNNING" && slices.Contains(ids, fields[0]) {
+			if running[fields[0]], err = strconv.Atoi(fields[1]); err != nil {
+				return nil, fmt.Errorf("ctr printed %q", line)
+			}
+		}
+	}
+	return running, nil
 }
