@@ -63,13 +63,13 @@ test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the 
 	$(TEST) -v -tags gpu ./test/gpu/...
 
 .PHONY: bench
-bench: build ## benchmarks, each beside its comparison
-	$(CGO) go test -run '^$$' -bench . -benchmem ./webhook/... ./allocator/... ./nri-plugin/...
+bench: ## benchmarks, each beside its comparison
+	$(CGO) go test -run '^$$' -bench . ./webhook/handler ./nri-plugin/hooks
 	$(MAKE) --no-print-directory -C vgpu-limiter bench OUT=$(BIN)
 
 .PHONY: bench-e2e
 bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
-	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 1x -timeout 20m ./test/bench/...
+	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 200x -timeout 20m ./test/bench/...
 
 .PHONY: demo
 demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs root)

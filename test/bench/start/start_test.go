@@ -5,9 +5,7 @@
 package start
 
 import (
-	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -68,25 +66,21 @@ func BenchmarkStart(b *testing.B) {
 		round(true)
 	}
 	b.ReportMetric(0, "ns/op") // of four starts and ends: it says nothing
-	for _, v := range variants {
-		slices.Sort(took[v])
-		b.ReportMetric(quantile(took[v], 0.5), v+"-p50-ms")
-		b.ReportMetric(quantile(took[v], 0.99), v+"-p99-ms")
-	}
-	for name, pair := range map[string][2]string{"gpu": {slice, device}, "plain": {plainWith, plain}} {
-		for q, of := range map[string]float64{"p50": 0.5, "p99": 0.99} {
-			b.ReportMetric(quantile(took[pair[0]], of)-quantile(took[pair[1]], of), name+"-added-"+q+"-ms")
+	for _, q := range []struct {
+		name string
+		of   float64
+	}{{"p50", 0.5}, {"p99", 0.99}} {
+		for _, v := range variants {
+			b.ReportMetric(quantile(q.of, took[v]), v+"-"+q.name+"-ms")
 		}
+		gpu, none := compare(q.of, took[slice], took[device]), compare(q.of, took[plainWith], took[plain])
+		b.ReportMetric(gpu.ms, "gpu-added-"+q.name+"-ms")
+		b.ReportMetric(none.ms, "plain-added-"+q.name+"-ms")
+		b.Logf("%s of %d starts: added with a GPU %v, without %v", q.name, len(took[slice]), gpu, none)
 	}
 	l := &v1alpha1.SliceLedger{}
 	if err := sys.Client.Get(b.Context(), client.ObjectKey{Name: with.Name}, l); err != nil {
 		b.Fatal(err)
 	}
-	b.Logf("%d starts of each; driver memory limits: %t %s", len(took[slice]), l.Status.Driver.MemoryLimits, l.Status.Driver.MemoryLimitsReason)
-}
-
-// quantile of sorted times, by the nearest rank, in milliseconds.
-func quantile(sorted []time.Duration, of float64) float64 {
-	rank := int(math.Ceil(of*float64(len(sorted)))) - 1
-	return float64(sorted[max(rank, 0)]) / float64(time.Millisecond)
+	b.Logf("driver %s, its memory limits: %t %s", l.Status.Driver.Version, l.Status.Driver.MemoryLimits, l.Status.Driver.MemoryLimitsReason)
 }
