@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package attach owns the book of containers that hold slices at the runtime
-// right now, and the fence that keeps a pod whose slices are being given back
-// from starting another. Both are under one lock: between the last look at the
-// book and the fence no container can slip in.
+// right now, the sum of what they hold of each device, and the fence that keeps a
+// pod whose slices are being given back from starting another. All are under one
+// lock: between the last look at the book and the fence, or the entry, no
+// container can slip in.
 //
 // It lives in memory only and is filled again from the runtime's own list; it
 // never talks to the API server.
@@ -50,13 +51,17 @@ type Book struct {
 	fenced  map[types.UID]bool
 }
 
-// Attach enters a container before it is created. It fails for a fenced pod.
-// Entering the same id again replaces the entry.
+// Attach enters a container before it is created. It fails for a fenced pod, and
+// where those that are entered leave no room on a device. Entering the same id
+// again replaces the entry.
 func (b *Book) Attach(e Entry) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fenced[e.Pod] {
 		return fmt.Errorf("the slices of pod %s have been given back; delete the pod so that it is placed again", e.Owner)
+	}
+	if err := b.room(e); err != nil {
+		return err
 	}
 	if b.entries == nil {
 		b.entries = map[string]Entry{}

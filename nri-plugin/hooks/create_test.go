@@ -12,6 +12,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/nritest"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -210,6 +213,20 @@ func TestCreateRefused(t *testing.T) {
 			shares: share30,
 			change: func(n *testNode, _ *api.PodSandbox) { n.gpus.ill[gpu0] = "Xid 79" },
 			says:   []string{"Xid 79"},
+		},
+		// As when its pod was moved here and the one before it never left.
+		"device in use by more than the ledger knows": {
+			shares: share30,
+			change: func(n *testNode, _ *api.PodSandbox) {
+				stray := podOf("stray", "")
+				grants := []ledger.Grant{{UUID: gpu0, DeviceMem: size, Core: 71, Mem: 1, PodCore: 71, PodMem: 1, Mode: v1alpha1.ModeLimiter}}
+				if err := n.Book.Attach(attach.Entry{Container: mode.Container{
+					Pod: uid(stray), Owner: owner(stray), Name: "main", ID: "stray", Grants: grants,
+				}}); err != nil {
+					panic(err)
+				}
+			},
+			says: []string{gpu0, "pod team/stray (main) holds 71 %", "delete the pod"},
 		},
 		"slices given back": {
 			shares: share30,

@@ -29,6 +29,11 @@ type Grant struct {
 	Core v1alpha1.Percent
 	// Mem is memory on the device.
 	Mem v1alpha1.MiB
+	// PodCore and PodMem are what the ledger books on the device for all of the
+	// pod's containers together: less than their sum where some never run at the
+	// same time.
+	PodCore v1alpha1.Percent
+	PodMem  v1alpha1.MiB
 	// Mode in which the slice is to be enforced, never empty.
 	Mode v1alpha1.Mode
 }
@@ -52,11 +57,19 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	x.UID, x.Generation = l.UID, l.Generation
 	for i := range l.Spec.Devices {
 		d := &l.Spec.Devices[i]
+		booked := map[types.UID]Grant{}
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			b := booked[s.Pod]
+			b.PodCore, b.PodMem = b.PodCore+s.Core-s.ReuseCore, b.PodMem+s.Mem-s.ReuseMem
+			booked[s.Pod] = b
+		}
 		for j := range d.Slices {
 			s := &d.Slices[j]
 			key := Key{Pod: s.Pod, Container: s.Ctr}
 			x.grants[key] = append(x.grants[key], Grant{
 				UUID: d.UUID, DeviceMem: d.Mem, Core: s.Core, Mem: s.Mem, Mode: s.EffectiveMode(),
+				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem,
 			})
 			x.owners[s.Pod] = s.Owner
 		}

@@ -32,12 +32,13 @@ func TestIndex(t *testing.T) {
 	x := NewIndex(twoDevices())
 	for key, want := range map[Key][]Grant{
 		{"a", "main"}: {
-			{UUID: "GPU-0", DeviceMem: 80, Core: 30, Mem: 20, Mode: v1alpha1.ModeLimiter},
-			{UUID: "GPU-1", DeviceMem: 40, Core: 30, Mem: 10, Mode: v1alpha1.ModeLimiter},
+			{UUID: "GPU-0", DeviceMem: 80, Core: 30, Mem: 20, PodCore: 50, PodMem: 40, Mode: v1alpha1.ModeLimiter},
+			{UUID: "GPU-1", DeviceMem: 40, Core: 30, Mem: 10, PodCore: 30, PodMem: 10, Mode: v1alpha1.ModeLimiter},
 		},
-		// What is reused is the container's all the same, while it runs.
-		{"a", "init"}:  {{UUID: "GPU-0", DeviceMem: 80, Core: 50, Mem: 40, Mode: v1alpha1.ModeLimiter}},
-		{"b", "main"}:  {{UUID: "GPU-1", DeviceMem: 40, Core: 100, Mem: 40, Mode: v1alpha1.ModeExclusive}},
+		// What is reused is the container's all the same, while it runs; of the pod's
+		// it counts once.
+		{"a", "init"}:  {{UUID: "GPU-0", DeviceMem: 80, Core: 50, Mem: 40, PodCore: 50, PodMem: 40, Mode: v1alpha1.ModeLimiter}},
+		{"b", "main"}:  {{UUID: "GPU-1", DeviceMem: 40, Core: 100, Mem: 40, PodCore: 100, PodMem: 40, Mode: v1alpha1.ModeExclusive}},
 		{"b", "other"}: nil,
 		{"c", "main"}:  nil,
 	} {

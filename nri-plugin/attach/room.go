@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
+)
+
+// holding is what one pod holds of one device.
+type holding struct {
+	owner      string
+	containers []string
+	core       v1alpha1.Percent
+	mem        v1alpha1.MiB
+}
+
+// room tells whether every device has room for the container beside those that
+// are entered. The ledger promises it; this holds although the ledger may have
+// been changed, or been old, when one of them was created. b.mu is held.
+func (b *Book) room(e Entry) error {
+	for _, want := range e.Grants {
+		var core v1alpha1.Percent
+		var mem v1alpha1.MiB
+		holdings := b.holdings(e, want)
+		for _, h := range holdings {
+			core, mem = core+h.core, mem+h.mem
+		}
+		if core <= v1alpha1.WholeGPU && mem <= want.DeviceMem {
+			continue
+		}
+		delete(holdings, e.Pod)
+		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s; it is tried again as they end; if it stays, delete the pod so that it is placed again",
+			want.UUID, want.Core, want.Mem, v1alpha1.WholeGPU, want.DeviceMem, describe(holdings))
+	}
+	return nil
+}
+
+// holdings are what the pods would hold of a device with the container entered.
+func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
+	// A container that is started again counts once: the end of its predecessor
+	// may not have been told yet.
+	held := map[ledger.Key]ledger.Grant{}
+	owners := map[types.UID]string{}
+	add := func(e Entry) {
+		for _, g := range e.Grants {
+			if g.UUID != device.UUID {
+				continue
+			}
+			if g.Mode == v1alpha1.ModeExclusive {
+				g.Core, g.Mem = v1alpha1.WholeGPU, device.DeviceMem
+			}
+			key := ledger.Key{Pod: e.Pod, Container: e.Name}
+			h := held[key]
+			held[key] = ledger.Grant{
+				Core: max(h.Core, g.Core), Mem: max(h.Mem, g.Mem),
+				PodCore: max(h.PodCore, g.PodCore), PodMem: max(h.PodMem, g.PodMem),
+			}
+			owners[e.Pod] = e.Owner
+		}
+	}
+	for id, other := range b.entries {
+		if id != e.ID {
+			add(other)
+		}
+	}
+	add(e)
+
+	pods := map[types.UID]holding{}
+	most := map[types.UID]ledger.Grant{}
+	for key, g := range held {
+		h, m := pods[key.Pod], most[key.Pod]
+		h.owner, h.containers = owners[key.Pod], append(h.containers, key.Container)
+		h.core, h.mem = h.core+g.Core, h.mem+g.Mem
+		pods[key.Pod] = h
+		// Never less than the largest of them, whatever the ledger calls reused.
+		m.PodCore, m.PodMem = max(m.PodCore, g.PodCore, g.Core), max(m.PodMem, g.PodMem, g.Mem)
+		most[key.Pod] = m
+	}
+	// A pod holds at most what the ledger books for it: an init container whose
+	// end has not been told yet does not run beside those that reuse its part.
+	for pod, h := range pods {
+		h.core, h.mem = min(h.core, most[pod].PodCore), min(h.mem, most[pod].PodMem)
+		pods[pod] = h
+	}
+	return pods
+}
+
+// describe says who holds how much, in a stable order.
+func describe(holdings map[types.UID]holding) string {
+	var parts []string
+	for _, h := range slices.SortedFunc(maps.Values(holdings), func(x, y holding) int { return cmp.Compare(x.owner, y.owner) }) {
+		slices.Sort(h.containers)
+		parts = append(parts, fmt.Sprintf("pod %s (%s) holds %d %% and %d MiB", h.owner, strings.Join(h.containers, ", "), h.core, h.mem))
+	}
+	if len(parts) == 0 {
+		return "the pod's other containers hold the rest"
+	}
+	return strings.Join(parts, ", ")
+}
