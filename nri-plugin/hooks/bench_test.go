@@ -28,17 +28,17 @@ func BenchmarkCreateContainer(b *testing.B) {
 	b.Run("noop", func(b *testing.B) {
 		r := nritest.Start(b)
 		connectNoop(b, r)
-		benchCreate(b, r, manyPods(share30), func() {})
+		benchCreate(b, r, manyPods(share3), func() {})
 	})
 	b.Run("vernier", func(b *testing.B) {
-		r, pods := nritest.Start(b), manyPods(share30)
+		r, pods := nritest.Start(b), manyPods(share3)
 		p := fullNode(b, pods)
 		connect(b, r, p)
 		benchCreate(b, r, pods, func() { endAll(b, p, pods) })
 	})
 	b.Run("vernier-no-slice", func(b *testing.B) {
 		r := nritest.Start(b)
-		connect(b, r, fullNode(b, manyPods(share30)))
+		connect(b, r, fullNode(b, manyPods(share3)))
 		benchCreate(b, r, []*api.PodSandbox{podOf("plain", "")}, func() {})
 	})
 }
@@ -46,7 +46,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 // BenchmarkCreateContainerPaired asks both in turn, so that whatever else the
 // machine does meets both, and reports the ratio of the medians: at most 1.5.
 func BenchmarkCreateContainerPaired(b *testing.B) {
-	pods := manyPods(share30)
+	pods := manyPods(share3)
 	bare, ours := nritest.Start(b), nritest.Start(b)
 	connectNoop(b, bare)
 	p := fullNode(b, pods)
@@ -99,6 +99,13 @@ const (
 	benchSlices  = 32
 )
 
+// share3 is a share of which a device has room for benchSlices.
+const share3 = `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":3,"memMiB":2048}}}`
+
+func slice3(pod *api.PodSandbox) v1alpha1.Slice {
+	return v1alpha1.Slice{Pod: uid(pod), Owner: owner(pod), Ctr: "main", Core: 3, Mem: 2048}
+}
+
 func manyPods(shares string) []*api.PodSandbox {
 	var pods []*api.PodSandbox
 	for i := range benchDevices * benchSlices {
@@ -116,7 +123,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 			UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", d), Core: 100, Mem: size,
 		}
 		for s := range benchSlices {
-			device.Slices = append(device.Slices, slice30(pods[d*benchSlices+s]))
+			device.Slices = append(device.Slices, slice3(pods[d*benchSlices+s]))
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
 	}

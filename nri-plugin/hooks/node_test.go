@@ -76,6 +76,17 @@ func newNode(t testing.TB) *testNode {
 	return n
 }
 
+// restarted is the plugin of an agent's next process, on the same node.
+func (n *testNode) restarted() *Plugin {
+	p := n.Plugin
+	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log}
+}
+
+// loseSpec takes every slice out of the ledger, loseLedger the ledger.
+func (n *testNode) loseSpec() { n.ledger.watched.Spec = v1alpha1.SliceLedgerSpec{} }
+
+func (n *testNode) loseLedger() { n.ledger.watched = v1alpha1.SliceLedger{} }
+
 // testLedger is what the watch has delivered, and what the API server has.
 type testLedger struct {
 	mu      sync.Mutex

@@ -48,11 +48,16 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 			continue
 		}
 		// Entered even when the ledger has lost its slices: it uses the device,
-		// so nothing of its pod may be given back.
+		// so it counts there and nothing of its pod may be given back.
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
 		}}
+		// One that does not run yet must not be started without the ledger.
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
+			if len(grants) == 0 {
+				entry.Grants = p.Modes.Recall(entry.Container, index.InUse())
+				p.Log.Info("the ledger has lost the slices of a container that runs", "pod", owner(pod), "container", c.GetName(), "recalled", entry.Grants)
+			}
 			entry.PID = c.GetPid()
 			entry.Status = p.observe(entry)
 		}

@@ -157,3 +157,84 @@ func TestReconnect(t *testing.T) {
 		await(t, l.changed, func() bool { return l.Err() == nil })
 	}
 }
+
+// Invariant 1: after a restart of the agent containers that run are counted on
+// their device, also those whose slices the ledger has lost; and those that do not
+// run yet stay where they are.
+func TestSynchronizeCounts(t *testing.T) {
+	cases := map[string]struct {
+		slice v1alpha1.Slice
+		// lost: what of the ledger is gone after the restart.
+		lost func(*testNode)
+		// Another container of that much is refused.
+		core v1alpha1.Percent
+		mem  v1alpha1.MiB
+	}{
+		"in the ledger":       {slice: v1alpha1.Slice{Core: 70, Mem: 1024}, lost: func(*testNode) {}, core: 31, mem: 1},
+		"slices lost":         {slice: v1alpha1.Slice{Core: 70, Mem: 1024}, lost: (*testNode).loseSpec, core: 31, mem: 1},
+		"slices lost, by MiB": {slice: v1alpha1.Slice{Core: 0, Mem: size - 10}, lost: (*testNode).loseSpec, core: 1, mem: 11},
+		"ledger lost":         {slice: v1alpha1.Slice{Core: 70, Mem: 1024}, lost: (*testNode).loseLedger, core: 31, mem: 1},
+		"whole device lost": {slice: v1alpha1.Slice{Core: 100, Mem: size, Mode: v1alpha1.ModeExclusive},
+			lost: (*testNode).loseSpec, core: 0, mem: 1},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), nritest.Start(t)
+			first := connect(t, r, n.Plugin)
+			a := podOf("a", "")
+			c.slice.Pod, c.slice.Owner, c.slice.Ctr = uid(a), owner(a), "main"
+			n.ledger.grant(gpu0, c.slice)
+			ctr := containerOf(a, "main")
+			if _, err := r.Create(a, ctr); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.StartContainer(a, ctr); err != nil {
+				t.Fatal(err)
+			}
+			n.ledger.watched.Status.Slices = n.Book.Slices()
+			first.disconnect()
+			running(ctr, v1alpha1.EnvSlice+"="+a.Uid)
+			// One of its runs that is about to end, and one that never began.
+			before := containerOf(a, "main", v1alpha1.EnvSlice+"="+a.Uid)
+			before.Id = "before"
+			r.Lists([]*api.PodSandbox{a}, []*api.Container{ctr, running(before)})
+
+			c.lost(n)
+			n.Plugin = n.restarted()
+			connect(t, r, n.Plugin)
+			beside := func(core v1alpha1.Percent, mem v1alpha1.MiB) error {
+				b := podOf("b", "")
+				n.ledger.watched.Spec.Devices = nil
+				n.ledger.grant(gpu0, v1alpha1.Slice{Pod: uid(b), Owner: owner(b), Ctr: "main", Core: core, Mem: mem})
+				_, err := r.Create(b, containerOf(b, "main"))
+				return err
+			}
+			refusedFor(t, beside(c.core, c.mem), "pod team/a (main)", gpu0)
+			if free := size - c.slice.Mem; free > 0 {
+				if err := beside(v1alpha1.WholeGPU-c.slice.Core, free); err != nil {
+					t.Errorf("Invariant 6: what is free is refused: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A container that was created before the restart and has lost its slices since
+// is not started.
+func TestSynchronizeLostBeforeStart(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	first := connect(t, r, n.Plugin)
+	c := containerOf(pod, "main")
+	if _, err := r.Create(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	first.disconnect()
+	c.Env, c.State = append(c.Env, v1alpha1.EnvSlice+"="+pod.Uid), api.ContainerState_CONTAINER_CREATED
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	n.loseLedger()
+	n.Plugin = n.restarted()
+	connect(t, r, n.Plugin)
+	refusedFor(t, r.StartContainer(pod, c), "no slices")
+}

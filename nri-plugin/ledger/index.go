@@ -38,7 +38,8 @@ type Grant struct {
 	Mode v1alpha1.Mode
 }
 
-// Index is the spec of one version of the ledger. It never changes.
+// Index is one version of the ledger: what its spec grants, and what its status
+// said was in use. It never changes.
 type Index struct {
 	// UID and Generation of the ledger: the same pair has the same grants.
 	UID        types.UID
@@ -46,6 +47,7 @@ type Index struct {
 
 	grants map[Key][]Grant
 	owners map[types.UID]string
+	inUse  []v1alpha1.SliceStatus
 }
 
 // NewIndex reads a ledger; nil is an empty one.
@@ -54,7 +56,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	if l == nil {
 		return x
 	}
-	x.UID, x.Generation = l.UID, l.Generation
+	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
 	for i := range l.Spec.Devices {
 		d := &l.Spec.Devices[i]
 		booked := map[types.UID]Grant{}
@@ -80,6 +82,10 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 // Grants of a container, in the ledger's order of devices; nil when it has none.
 // The caller must not change them.
 func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
+
+// InUse is what the status said of containers; it may be of before a restart. The
+// caller must not change it.
+func (x *Index) InUse() []v1alpha1.SliceStatus { return x.inUse }
 
 // Owner is namespace/name of a pod that holds slices.
 func (x *Index) Owner(pod types.UID) (owner string, holds bool) {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
 // Exclusive gives whole devices. The ledger leaves nothing of them to others, so
@@ -36,6 +37,18 @@ func (Exclusive) Observe(c Container, _ uint32) []v1alpha1.SliceStatus {
 		all = append(all, s)
 	}
 	return all
+}
+
+// Recall knows only what the ledger's status said. The amounts are the device's,
+// so they are not needed.
+func (Exclusive) Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant {
+	var grants []ledger.Grant
+	for _, s := range said {
+		if s.Pod == c.Pod && s.Container == c.ID && s.Mode == v1alpha1.ModeExclusive {
+			grants = append(grants, recalled(s.UUID, v1alpha1.WholeGPU, 0, s.Mode))
+		}
+	}
+	return grants
 }
 
 // Ended leaves nothing to make ready.

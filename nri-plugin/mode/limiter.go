@@ -149,6 +149,22 @@ func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 	return all
 }
 
+// Recall reads the limits that the container was given. They are written for
+// nobody else, and go only with the pod.
+func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	file, err := layout.ReadFile(l.files.limits(c))
+	if err != nil {
+		return nil
+	}
+	var grants []ledger.Grant
+	for _, d := range file.Devices {
+		grants = append(grants, recalled(d.UUID, v1alpha1.Percent(d.Core), v1alpha1.MiB(d.MemoryBytes>>20), v1alpha1.ModeLimiter))
+	}
+	return grants
+}
+
 // statuses calls hold for every slice. An error that is a weaker one lowers the
 // guarantee and says so; any other ends it.
 func (l *Limiter) statuses(c Container, hold func(i int, cgroup string) error, pid uint32) ([]v1alpha1.SliceStatus, error) {

@@ -10,6 +10,9 @@ package mode
 
 import (
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +52,11 @@ type Mode interface {
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.
 	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
+	// Recall tells from what Inject left on the node, or from what the ledger's
+	// status said of the container, the slices of one that runs and whose slices
+	// the ledger has lost; nil when nothing says so. Their PodCore and PodMem are
+	// everything: nothing says what the pod's containers share.
+	Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant
 	// Ended makes ready for the next container of that name: this one has ended.
 	// It may come late, when the next one is there already.
 	Ended(Container) error
@@ -78,6 +86,16 @@ func (s Set) For(c Container) (Mode, error) {
 	return m, nil
 }
 
+// Recall asks every mode for the slices of a container.
+func (s Set) Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		if grants := s[name].Recall(c, said); len(grants) > 0 {
+			return grants
+		}
+	}
+	return nil
+}
+
 // Release removes what every mode made for a pod.
 func (s Set) Release(pod types.UID) error {
 	for name, m := range s {
@@ -99,4 +117,9 @@ func injectDevices(c Container, adjust *api.ContainerAdjustment) {
 // status begins the status of one slice.
 func status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
 	return v1alpha1.SliceStatus{Pod: c.Pod, Ctr: c.Name, UUID: g.UUID, Container: c.ID, Mode: g.Mode}
+}
+
+// recalled is a slice of which only what the container holds is known.
+func recalled(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB, name v1alpha1.Mode) ledger.Grant {
+	return ledger.Grant{UUID: uuid, Core: core, Mem: mem, PodCore: v1alpha1.WholeGPU, PodMem: math.MaxInt64, Mode: name}
 }
