@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -101,9 +102,11 @@ func TestGatesAndFilters(t *testing.T) {
 
 	// What cannot be read is told and stays gated.
 	s.addPod("odd", share(10, 100), func(p *corev1.Pod) {
-		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"x":{"gpus":1,"core":300,"memMiB":1}}}`
+		limits := p.Spec.Containers[0].Resources.Limits
+		limits[v1alpha1.ResourceCore], limits[v1alpha1.ResourceGPUs] = resource.MustParse("300"), resource.MustParse("1")
+		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":300,"memMiB":100}}}`
 	})
-	s.awaitEvent("odd", reasonInvalid, "annotation vernier.dev/shares: containers[x]: core 300")
+	s.awaitEvent("odd", reasonInvalid, "annotation vernier.dev/shares: containers[train]: core 300")
 	s.addPod("part", share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
 	s.awaitEvent("part", reasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
 	if !gated(s.pod("odd")) || !gated(s.pod("part")) {

@@ -8,16 +8,21 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/slim"
 )
 
 const shares = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":30,"memPercent":30}}}`
@@ -40,6 +45,7 @@ func TestPolicy(t *testing.T) {
 		"system:serviceaccount:"+api.SystemNamespace+":"+api.AllocatorServiceAccount, "system:masters"))
 	namespaces(t, admin)
 	t.Run("create", func(t *testing.T) { testPolicyCreate(t, admin) })
+	t.Run("arithmetic", func(t *testing.T) { testPolicyArithmetic(t, admin) })
 	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
 	t.Run("subresources", func(t *testing.T) { testPolicySubresources(t, admin) })
 }
@@ -56,20 +62,44 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		"asks for nothing": {with(plain(enabled), func(p *corev1.Pod) {
 			p.Spec.HostPID, p.Spec.Containers[0].SecurityContext = true, &corev1.SecurityContext{Privileged: &privileged}
 		}), ""},
-		"asks for nothing elsewhere":     {plain(other), ""},
-		"wishes without a request":       {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationMode: "mps"} }), ""},
-		"placement":                      {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationPlacement] = "{}" }), "only Vernier's allocator writes it: remove it"},
-		"placement, nothing else":        {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationPlacement: "{}"} }), "only Vernier's allocator writes it: remove it"},
-		"namespace not enabled":          {asking(other), `run "kubectl label namespace other vernier.dev/inject=enabled"`},
-		"namespace disabled":             {asking(disabled), `run "kubectl label namespace disabled vernier.dev/inject=enabled"`},
-		"forged, not enabled":            {admitted(other), "is not enabled for Vernier"},
-		"shares only, not enabled":       {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationShares: shares} }), "is not enabled for Vernier"},
-		"init container, not enabled":    {with(plain(other), func(p *corev1.Pod) { p.Spec.InitContainers = asking(other).Spec.Containers }), "is not enabled for Vernier"},
-		"webhook has not been":           {asking(enabled), "webhook has not seen it: check that MutatingWebhookConfiguration vernier-webhook"},
-		"no gate":                        {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }), "webhook has not seen it"},
-		"no shares":                      {with(admitted(enabled), func(p *corev1.Pod) { delete(p.Annotations, api.AnnotationShares) }), "webhook has not seen it"},
-		"shares without a request":       {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers = plain(enabled).Spec.Containers }), "no container asks for a vernier.dev resource: remove"},
-		"a gate without a request":       {with(plain(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}} }), "no container asks for a vernier.dev resource: remove"},
+		"asks for nothing elsewhere":  {plain(other), ""},
+		"wishes without a request":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationMode: "mps"} }), ""},
+		"placement":                   {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationPlacement] = "{}" }), "only Vernier's allocator writes it: remove it"},
+		"placement, nothing else":     {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationPlacement: "{}"} }), "only Vernier's allocator writes it: remove it"},
+		"namespace not enabled":       {asking(other), `run "kubectl label namespace other vernier.dev/inject=enabled"`},
+		"namespace disabled":          {asking(disabled), `run "kubectl label namespace disabled vernier.dev/inject=enabled"`},
+		"forged, not enabled":         {admitted(other), "is not enabled for Vernier"},
+		"shares only, not enabled":    {with(plain(other), func(p *corev1.Pod) { p.Annotations = map[string]string{api.AnnotationShares: shares} }), "is not enabled for Vernier"},
+		"init container, not enabled": {with(plain(other), func(p *corev1.Pod) { p.Spec.InitContainers = asking(other).Spec.Containers }), "is not enabled for Vernier"},
+		"webhook has not been":        {asking(enabled), "webhook has not seen it: check that MutatingWebhookConfiguration vernier-webhook"},
+		"no gate":                     {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }), "webhook has not seen it"},
+		"no shares":                   {with(admitted(enabled), func(p *corev1.Pod) { delete(p.Annotations, api.AnnotationShares) }), "webhook has not seen it"},
+		"shares without a request":    {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers = plain(enabled).Spec.Containers }), "no container asks for a vernier.dev resource: remove"},
+		"a gate without a request":    {with(plain(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}} }), "no container asks for a vernier.dev resource: remove"},
+		"more compute than asked for": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationShares] = strings.Replace(shares, `"core":30`, `"core":90`, 1)
+		}), `must say what the containers ask for as limits, {"train":{"gpus":1,"core":30,"memPercent":30}}`},
+		"more memory than asked for": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationShares] = strings.Replace(shares, `"memPercent":30`, `"memPercent":99`, 1)
+		}), "must say what the containers ask for"},
+		"one container more": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationShares] = strings.Replace(shares, `}}}`, `},"more":{"gpus":1,"core":30,"memPercent":30}}}`, 1)
+		}), "must say what the containers ask for"},
+		"one container less": {with(admitted(enabled), func(p *corev1.Pod) {
+			more := p.Spec.Containers[0]
+			more.Name = "more"
+			p.Spec.Containers = append(p.Spec.Containers, more)
+		}), "must say what the containers ask for"},
+		"said twice": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationShares] = strings.Replace(shares, `}}}`, `},"train":{"gpus":1,"core":90,"memPercent":90}}}`, 1)
+		}), "must say what the containers ask for"},
+		"another container's": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationShares] = strings.Replace(shares, `train`, `other`, 1)
+		}), "must say what the containers ask for"},
+		"no document": {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationShares] = "" }), "must say what the containers ask for"},
+		"limits changed afterwards": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits[api.ResourceCore] = resource.MustParse("20")
+		}), "must say what the containers ask for"},
 		"plugin not required":            {with(admitted(enabled), func(p *corev1.Pod) { delete(p.Annotations, api.AnnotationRequiredPlugins) }), `must name the plugin "vernier"`},
 		"another plugin required":        {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"]` }), `must name the plugin "vernier"`},
 		"another, and ours in a comment": {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"] # "vernier"` }), `must name the plugin "vernier"`},
@@ -96,6 +126,57 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		t.Run(name, func(t *testing.T) {
 			expect(t, c.Create(t.Context(), tt.pod, client.DryRunAll), tt.want)
 		})
+	}
+}
+
+// The policy's arithmetic is the webhook's: whatever the webhook writes, it lets
+// through, and nothing that differs in one digit.
+func testPolicyArithmetic(t *testing.T, c client.Client) {
+	random := rand.New(rand.NewPCG(1, 2))
+	amounts := []string{"1", "7", "10", "30", "50", "64", "100", "120", "200", "300", "1k", "1600"}
+	limits := func() corev1.ResourceList {
+		list := corev1.ResourceList{}
+		for _, name := range api.Resources {
+			if random.IntN(2) == 0 {
+				list[name] = resource.MustParse(amounts[random.IntN(len(amounts))])
+			}
+		}
+		if random.IntN(2) == 0 {
+			list[api.ResourceGPUs] = resource.MustParse(strconv.Itoa(1 + random.IntN(api.MaxContainerDevices)))
+		}
+		return list
+	}
+	for accepted := 0; accepted < 100; {
+		pod, document := admitted(enabled), api.Shares{Version: api.Version, Containers: map[string]api.Share{}}
+		pod.Spec.Containers = nil
+		for i := range 1 + random.IntN(3) {
+			ctr := corev1.Container{Name: "c" + strconv.Itoa(i), Image: "none", Resources: corev1.ResourceRequirements{Limits: limits()}}
+			share, errs := demand.Of(slim.Resources{Limits: ctr.Resources.Limits}, nil)
+			if len(errs) > 0 {
+				continue
+			}
+			document.Containers[ctr.Name] = share
+			if i == 0 || random.IntN(3) > 0 {
+				pod.Spec.Containers = append(pod.Spec.Containers, ctr)
+			} else {
+				pod.Spec.InitContainers = append(pod.Spec.InitContainers, ctr)
+			}
+		}
+		if len(pod.Spec.Containers) == 0 {
+			continue
+		}
+		accepted++
+		text, err := document.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Annotations[api.AnnotationShares] = text
+		if err := c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
+			t.Errorf("%s: refused: %v", text, err)
+		}
+		at := strings.LastIndexAny(text, "012345678")
+		pod.Annotations[api.AnnotationShares] = text[:at] + string(text[at]+1) + text[at+1:]
+		expect(t, c.Create(t.Context(), pod, client.DryRunAll), "must say what the containers ask for")
 	}
 }
 
