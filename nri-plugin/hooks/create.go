@@ -38,7 +38,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 			return nil, nil
 		}
 		adjust := &api.ContainerAdjustment{}
-		adjust.AddEnv(v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid)
+		if err := hide(c, adjust); err != nil {
+			return nil, err
+		}
 		return adjust, nil
 	}
 	if privileged {
@@ -58,9 +60,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
-	// void with slices as well: the devices come by CDI, and NVIDIA's own
-	// runtime must not add what the variable would name.
-	adjust.AddEnv(v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid)
+	if err := hide(c, adjust); err != nil {
+		return nil, err
+	}
 	// Entered before anything is made: from here on the slices are in use, until
 	// the runtime says that the container is gone.
 	if err := p.Book.Attach(attach.Entry{Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust}); err != nil {

@@ -180,7 +180,7 @@ func TestSynchronizeCounts(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
-			first := connect(t, r, n.Plugin)
+			connect(t, r, n.Plugin)
 			a := podOf("a", "")
 			c.slice.Pod, c.slice.Owner, c.slice.Ctr = uid(a), owner(a), "main"
 			n.ledger.grant(gpu0, c.slice)
@@ -192,7 +192,7 @@ func TestSynchronizeCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.ledger.watched.Status.Slices = n.Book.Slices()
-			first.disconnect()
+			r = nritest.Start(t)
 			running(ctr, v1alpha1.EnvSlice+"="+a.Uid)
 			// One of its runs that is about to end, and one that never began.
 			before := containerOf(a, "main", v1alpha1.EnvSlice+"="+a.Uid)
@@ -225,12 +225,12 @@ func TestSynchronizeLostBeforeStart(t *testing.T) {
 	n, r := newNode(t), nritest.Start(t)
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
-	first := connect(t, r, n.Plugin)
+	connect(t, r, n.Plugin)
 	c := containerOf(pod, "main")
 	if _, err := r.Create(pod, c); err != nil {
 		t.Fatal(err)
 	}
-	first.disconnect()
+	r = nritest.Start(t)
 	c.Env, c.State = append(c.Env, v1alpha1.EnvSlice+"="+pod.Uid), api.ContainerState_CONTAINER_CREATED
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	n.loseLedger()

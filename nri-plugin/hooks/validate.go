@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -109,7 +110,8 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 	}
 	for _, mounts := range [][]*api.Mount{c.GetMounts(), adjust.GetMounts()} {
 		for _, m := range mounts {
-			if strings.HasPrefix(m.GetDestination(), volumeDevices) {
+			// Cleaned: the runtime takes any spelling of the path.
+			if strings.HasPrefix(path.Clean(m.GetDestination())+"/", volumeDevices) {
 				return fmt.Errorf("mount %s asks NVIDIA's runtime for a device past its slices; remove it", m.GetDestination())
 			}
 		}
@@ -121,7 +123,7 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 const nvidiaMajor = 195
 
 // isGPUNode tells whether a path is one of the driver's nodes.
-func isGPUNode(path string) bool { return strings.HasPrefix(path, "/dev/nvidia") }
+func isGPUNode(node string) bool { return strings.HasPrefix(path.Clean(node), "/dev/nvidia") }
 
 // managesGPU tells whether a CDI device, vendor/class=name, is one of ours or of
 // NVIDIA's, whatever tool of theirs has written its spec.

@@ -42,6 +42,18 @@ func TestVetoWaysPastTheSlices(t *testing.T) {
 		"mount": {ctr: func(c *api.Container) {
 			c.Mounts = []*api.Mount{{Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null"}}
 		}, says: "/var/run/nvidia-container-devices/all"},
+		"mount, spelled otherwise": {ctr: func(c *api.Container) {
+			c.Mounts = []*api.Mount{{Destination: "/var/run//nvidia-container-devices/all", Source: "/dev/null"}}
+		}, says: "mount /var/run//nvidia-container-devices/all"},
+		"mount, spelled the long way": {ctr: func(c *api.Container) {
+			c.Mounts = []*api.Mount{{Destination: "/var/lib/../run/./nvidia-container-devices/all", Source: "/dev/null"}}
+		}, says: "mount /var/lib/../run"},
+		"mount of the folder": {ctr: func(c *api.Container) {
+			c.Mounts = []*api.Mount{{Destination: "/var/run/nvidia-container-devices", Source: "/tmp"}}
+		}, says: "mount /var/run/nvidia-container-devices"},
+		"device node, spelled otherwise": {ctr: func(c *api.Container) {
+			c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev//nvidia-uvm", Type: "c", Major: 511}}
+		}, says: "/dev//nvidia-uvm"},
 	}
 	for name, c := range cases {
 		for _, shares := range []string{"", share30} {
