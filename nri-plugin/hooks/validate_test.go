@@ -49,7 +49,7 @@ func TestVetoWaysPastTheSlices(t *testing.T) {
 			c.Mounts = []*api.Mount{{Destination: "/var/lib/../run/./nvidia-container-devices/all", Source: "/dev/null"}}
 		}, says: "mount /var/lib/../run"},
 		"mount of the folder": {ctr: func(c *api.Container) {
-			c.Mounts = []*api.Mount{{Destination: "/var/run/nvidia-container-devices", Source: "/tmp"}}
+			c.Mounts = []*api.Mount{{Destination: "/var/run/nvidia-container-devices", Source: "/dev/null"}}
 		}, says: "mount /var/run/nvidia-container-devices"},
 		"device node, spelled otherwise": {ctr: func(c *api.Container) {
 			c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev//nvidia-uvm", Type: "c", Major: 511}}

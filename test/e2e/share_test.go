@@ -167,13 +167,10 @@ func TestExclusive(t *testing.T) {
 // Invariant 3: NVIDIA_VISIBLE_DEVICES=all, which the image has and a pod may add,
 // gives a container without a slice nothing, in a labelled namespace and in another.
 func TestNoSliceNoGPU(t *testing.T) {
-	for ns, own := range map[string]bool{namespace: false, unlabelled: true} {
+	for _, ns := range []string{namespace, unlabelled} {
 		p := newPod("greedy").in(ns).
 			command("/bin/sh", "-c", "echo saw visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia); exec sleep 1000")
 		p.on(small)
-		if own {
-			p.env(v1alpha1.EnvVisibleDevices, "all")
-		}
 		made := create(t, p)
 		awaitPod(t, made, "to have run", func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
@@ -186,4 +183,16 @@ func TestNoSliceNoGPU(t *testing.T) {
 			t.Errorf("namespace %s: %v, want visible=void and no device node", ns, got)
 		}
 	}
+}
+
+// Invariant 3: the variable in the image and in the pod is in the environment
+// twice, and NRI can only change the first: such a container is not created.
+func TestNoSliceNoGPUAskedTwice(t *testing.T) {
+	made := create(t, newPod("twice").in(unlabelled).on(small).env(v1alpha1.EnvVisibleDevices, "all"))
+	awaitEvent(t, made, v1alpha1.EnvVisibleDevices, "remove it from the pod")
+	if s := get(t, made).Status.ContainerStatuses; len(s) > 0 && (s[0].State.Running != nil || s[0].State.Terminated != nil) {
+		t.Errorf("the container ran: %+v", s[0])
+	}
+	none := create(t, newPod("polite").in(unlabelled).on(small).env(v1alpha1.EnvVisibleDevices, "none").command("/bin/sleep", "1000"))
+	awaitReady(t, none)
 }
