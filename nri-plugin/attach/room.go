@@ -28,6 +28,9 @@ type holding struct {
 // been changed, or been old, when one of them was created. b.mu is held.
 func (b *Book) room(e Entry) error {
 	for _, want := range e.Grants {
+		if b.ample(e, want) {
+			continue
+		}
 		var core v1alpha1.Percent
 		var mem v1alpha1.MiB
 		holdings := b.holdings(e, want)
@@ -44,6 +47,36 @@ func (b *Book) room(e Entry) error {
 	return nil
 }
 
+// ample is the quick answer, which is nearly always enough: there is room even if
+// every entry counts in full. The whole node waits while a container is created.
+func (b *Book) ample(e Entry, device ledger.Grant) bool {
+	var core v1alpha1.Percent
+	var mem v1alpha1.MiB
+	add := func(grants []ledger.Grant) {
+		for _, g := range grants {
+			if g.UUID == device.UUID {
+				g = inFull(g, device)
+				core, mem = core+g.Core, mem+g.Mem
+			}
+		}
+	}
+	for id, other := range b.entries {
+		if id != e.ID {
+			add(other.Grants)
+		}
+	}
+	add(e.Grants)
+	return core <= v1alpha1.WholeGPU && mem <= device.DeviceMem
+}
+
+// inFull is all of the device where the slice leaves nothing to others.
+func inFull(g, device ledger.Grant) ledger.Grant {
+	if g.Mode == v1alpha1.ModeExclusive {
+		g.Core, g.Mem = v1alpha1.WholeGPU, device.DeviceMem
+	}
+	return g
+}
+
 // holdings are what the pods would hold of a device with the container entered.
 func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 	// A container that is started again counts once: the end of its predecessor
@@ -55,9 +88,7 @@ func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 			if g.UUID != device.UUID {
 				continue
 			}
-			if g.Mode == v1alpha1.ModeExclusive {
-				g.Core, g.Mem = v1alpha1.WholeGPU, device.DeviceMem
-			}
+			g = inFull(g, device)
 			key := ledger.Key{Pod: e.Pod, Container: e.Name}
 			h := held[key]
 			held[key] = ledger.Grant{
