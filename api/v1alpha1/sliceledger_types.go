@@ -11,8 +11,10 @@ import (
 // devices (spec, written by the allocator by compare-and-swap) and what the node
 // sees and did (status, written by the node agent). It is named after the node.
 //
-// The rules below are the last line of defence: whoever writes the spec, the API
-// server refuses slices that add up to more than their device.
+// The rules below check sums: whoever writes the spec, the API server refuses
+// slices whose amounts, less what they declare as reused, add up to more than their
+// device. Whether a declared reuse is true is not checked there, that would cost the
+// square of the slices; the node agent adds up what really runs.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
