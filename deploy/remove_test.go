@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package deploy_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// The README's own commands take Vernier's gate off waiting pods, and no other.
+func TestRemove(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)## Remove it\n.*?```sh\n(.*?)```.*?```sh\n(.*?)```").FindSubmatch(readme)
+	if blocks == nil {
+		t.Fatal("README.md: no section \"Remove it\" with two blocks of commands")
+	}
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "admission/policy.yaml", "admission/node-policy.yaml"}})
+	admin := apiserver.Client(t, cfg)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}
+	waiting := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "waiting", Namespace: "team", Annotations: map[string]string{
+			v1alpha1.AnnotationShares:          `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":30,"memPercent":30}}}`,
+			v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue,
+		}},
+		Spec: corev1.PodSpec{
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.com/other"}, {Name: v1alpha1.Gate}},
+			Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{v1alpha1.ResourceCore: resource.MustParse("30")}}}},
+		},
+	}
+	plain := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "plain", Namespace: "team"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+	}
+	for _, object := range []client.Object{ns, waiting, plain} {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What the reader removes is all there, as far as admission goes.
+	for _, object := range apiserver.Manifests(t, "admission/webhook.yaml") {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := kubectl(t, cfg)
+	if out, err := run(string(blocks[2])); err == nil {
+		t.Fatalf("the gate came off while the policies stood:\n%s", out)
+	}
+	if out, err := run(string(blocks[1])); err != nil {
+		t.Fatalf("%s%v: %s", blocks[1], err, out)
+	}
+	var out []byte
+	if wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		out, err = run(string(blocks[2]))
+		return err == nil, nil
+	}) != nil {
+		t.Fatalf("%s%v: %s", blocks[2], err, out)
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(waiting), waiting); err != nil {
+		t.Fatal(err)
+	}
+	if gates := waiting.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != "example.com/other" {
+		t.Errorf("the pod's gates are %v, want the other one alone", gates)
+	}
+}
+
+// kubectl runs commands in the repository's folder with the kubectl of the API
+// server's version, as an administrator.
+func kubectl(t *testing.T, cfg *rest.Config) func(script string) ([]byte, error) {
+	t.Helper()
+	const name = "test"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return func(script string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+		cmd.Dir = ".."
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+os.Getenv("PATH"))
+		return cmd.CombinedOutput()
+	}
+}
