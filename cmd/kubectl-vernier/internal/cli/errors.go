@@ -16,7 +16,7 @@ func explain(err error, resource, namespace string) error {
 	switch {
 	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
 		return fmt.Errorf("this cluster does not know %s: is Vernier installed? "+
-			"`kubectl apply -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
+			"`kubectl apply --server-side -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
 	case apierrors.IsForbidden(err) && resource == "sliceledgers."+v1alpha1.Group:
 		return fmt.Errorf("%w\nledgers are cluster-wide: an administrator grants them with "+
 			"`kubectl create clusterrolebinding NAME --clusterrole=vernier-viewer --user=YOU`, "+

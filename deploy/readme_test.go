@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,37 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 )
+
+// The README's own command installs everything, and the kustomization names no
+// other.
+func TestInstall(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile("`(kubectl apply [^`]*)`").FindSubmatch(readme)
+	if command == nil {
+		t.Fatal("README.md: no `kubectl apply`")
+	}
+	head, err := os.ReadFile("kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(head), "# "+string(command[1])+"\n") {
+		t.Errorf("README.md says %q, kustomization.yaml does not", command[1])
+	}
+	run := kubectl(t, apiserver.Start(t, apiserver.Options{}))
+	// Twice: an upgrade is the same command.
+	for range 2 {
+		if out, err := run(string(command[1])); err != nil {
+			t.Fatalf("%s: %v: %s", command[1], err, out)
+		}
+	}
+	out, err := run("kubectl -n vernier-system get deployment/vernier-webhook deployment/vernier-allocator daemonset/vernier-node service/vernier-webhook")
+	if err != nil {
+		t.Errorf("not installed: %v: %s", err, out)
+	}
+}
 
 // The README's own commands take Vernier's gate off waiting pods, and no other.
 func TestRemove(t *testing.T) {
