@@ -85,9 +85,12 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 		stub.WithConnection(conn),
 		stub.WithLogger(logger{c.Plugin.Log}),
 		stub.WithOnClose(func() {}),
-		// A failed or late answer fails the container's creation, and leaves us
-		// registered for the next one.
-		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
+		// An answer that is late or never comes fails the request: a runtime that
+		// knows the policy would go on past us, its validator included. And it
+		// drops us, for as long as we hang: the pods that need us are refused by
+		// name then, and no other pod waits. Kept connected, we would fail every
+		// creation of the node, 2 s each.
+		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true}),
 	)
 	if err != nil {
 		return false, fmt.Errorf("setting up the NRI plugin: %w", err)

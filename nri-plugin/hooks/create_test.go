@@ -330,3 +330,25 @@ func TestCreateCrash(t *testing.T) {
 		t.Errorf("after the crash: %v", err)
 	}
 }
+
+// Invariant 2 and 5: an agent that hangs fails the creation that waits for it and
+// is then dropped: other pods start without waiting, pods with slices do not.
+func TestCreateHung(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod, plain := podOf("a", share30), podOf("plain", "")
+	n.ledger.grant(gpu0, slice30(pod))
+	// What hung writes nothing when it goes on, after the test.
+	n.gpus.ill[gpu0] = "it hung"
+	// Every look into the ledger hangs: creations, and the next synchronization.
+	n.ledger.mu.Lock()
+	t.Cleanup(n.ledger.mu.Unlock)
+
+	_, err := r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "deadline")
+	if got, err := r.Create(plain, containerOf(plain, "main")); err != nil || len(env(got)) != 0 {
+		t.Errorf("Invariant 5: %v, %v", got, err)
+	}
+	_, err = r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "required plugin", v1alpha1.NRIPluginName)
+}

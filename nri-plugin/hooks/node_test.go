@@ -190,12 +190,15 @@ func (e *testEvents) Warn(pod PodRef, reason, message string) {
 	e.said = append(e.said, pod.Name+" "+reason+" "+message)
 }
 
-// podOf makes a pod as the runtime shows it. shares, when not empty, becomes its
-// annotation.
+// podOf makes a pod as the runtime shows it. With shares, when not empty, it has
+// the annotations that the webhook writes.
 func podOf(name, shares string) *api.PodSandbox {
 	pod := &api.PodSandbox{Id: "sandbox-" + name, Name: name, Namespace: "team", Uid: "uid-" + name}
 	if shares != "" {
-		pod.Annotations = map[string]string{v1alpha1.AnnotationShares: shares}
+		pod.Annotations = map[string]string{
+			v1alpha1.AnnotationShares:          shares,
+			v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue,
+		}
 	}
 	return pod
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
 )
 
 // The adaptation's log is nobody's concern in a test that passes.
@@ -39,7 +40,8 @@ type Runtime struct {
 	containers []*api.Container
 }
 
-// Start begins a runtime that ends with the test.
+// Start begins a runtime that ends with the test. It is set up as the README asks:
+// with the default validator.
 func Start(t testing.TB) *Runtime {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,6 +57,7 @@ func Start(t testing.TB) *Runtime {
 		adaptation.WithSocketPath(r.Socket),
 		adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
 		adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")),
+		adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true}),
 	)
 	if err != nil {
 		t.Fatal(err)
