@@ -15,11 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // TestAgent runs whole agents, with the rights of deploy/rbac, against a real API
@@ -35,6 +37,7 @@ func TestAgent(t *testing.T) {
 		"restart":             testRestart,
 		"ledger deleted":      testLedgerDeleted,
 		"unenforced":          testUnenforced,
+		"unguarded":           testUnguarded,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -64,6 +67,20 @@ func testLedger(t *testing.T, c *cluster) {
 	if got := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); got.Reason != "RuntimeDisconnected" {
 		t.Errorf("condition %+v", got)
 	}
+}
+
+// Invariant 2: on a node whose runtime does not hold containers back while the
+// agent is away nothing is granted, and the ledger says why.
+func testUnguarded(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.runtime = nritest.StartUnguarded(t)
+	n.options.NRISocket = n.runtime.Socket
+	n.start(t) // and a first container is created
+	n.awaitLedger(t, "the missing guard shows", func(l *v1alpha1.SliceLedger) bool {
+		ready := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady)
+		return ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == "RuntimeUnguarded" &&
+			strings.Contains(ready.Message, "default_validator")
+	})
 }
 
 // Capacity is what the healthy devices amount to, and comes back at once.

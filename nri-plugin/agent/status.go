@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/hooks"
 )
 
 // fill sets every field of the ledger's status from the parts' present state. A
@@ -45,6 +47,8 @@ func (a *agent) ready() metav1.Condition {
 	switch nvml, runtime := a.watcher.Err(), a.connection.Err(); {
 	case nvml != nil:
 		c.Reason, c.Message = "NVMLFailed", nvml.Error()
+	case errors.Is(runtime, hooks.ErrNoValidator):
+		c.Reason, c.Message = "RuntimeUnguarded", runtime.Error()
 	case runtime != nil:
 		c.Reason, c.Message = "RuntimeDisconnected", runtime.Error()
 	default:

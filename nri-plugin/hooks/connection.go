@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,13 @@ const (
 // ErrConnecting is why the plugin is not ready before its first connection.
 var ErrConnecting = errors.New("not connected to the container runtime yet")
 
+// ErrNoValidator is why a node's containers are not guarded while we are away. The
+// runtime names the plugins that it has asked, its validator among them.
+var ErrNoValidator = errors.New("the container runtime has its default validator off, so containers with slices would start without limits while vernier-node is away; set enable = true in [plugins.'io.containerd.nri.v1.nri'.default_validator] of containerd's configuration and restart containerd")
+
+// defaultValidator is the name under which the runtime lists its own.
+const defaultValidator = "default-validator"
+
 // Connection keeps the plugin registered with the runtime.
 type Connection struct {
 	// Socket is the runtime's NRI socket.
@@ -42,7 +50,8 @@ type Connection struct {
 	state atomic.Pointer[error]
 }
 
-// Err is nil while the plugin is registered and synchronized.
+// Err is nil while the plugin is registered and synchronized, until the runtime
+// shows at the creation of a container that its validator is off.
 func (c *Connection) Err() error {
 	if err := c.state.Load(); err != nil {
 		return *err
@@ -78,7 +87,7 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 		return false, fmt.Errorf("%w; see that containerd runs with NRI enabled", err)
 	}
 	defer conn.Close()
-	h := &handler{Plugin: c.Plugin, synchronized: make(chan struct{})}
+	h := &handler{Plugin: c.Plugin, connection: c, synchronized: make(chan struct{})}
 	s, err := stub.New(h,
 		stub.WithPluginName(v1alpha1.NRIPluginName),
 		stub.WithPluginIdx(v1alpha1.NRIPluginIndex),
@@ -137,9 +146,11 @@ func (c *Connection) set(err error) {
 	}
 }
 
-// handler is the plugin of one session; it tells when that is synchronized.
+// handler is the plugin of one session; it tells when that is synchronized, and
+// when the runtime turns out not to guard containers without us.
 type handler struct {
 	*Plugin
+	connection   *Connection
 	once         sync.Once
 	synchronized chan struct{}
 }
@@ -148,6 +159,13 @@ func (h *handler) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 	updates, err := h.Plugin.Synchronize(ctx, pods, containers)
 	h.once.Do(func() { close(h.synchronized) })
 	return updates, err
+}
+
+func (h *handler) ValidateContainerAdjustment(ctx context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	if !slices.ContainsFunc(req.GetPlugins(), func(p *api.PluginInstance) bool { return p.GetName() == defaultValidator }) {
+		h.connection.set(ErrNoValidator)
+	}
+	return h.Plugin.ValidateContainerAdjustment(ctx, req)
 }
 
 // logger gives the stub's lines to ours. The stub reports every event at info.

@@ -44,6 +44,17 @@ type Runtime struct {
 // with the default validator.
 func Start(t testing.TB) *Runtime {
 	t.Helper()
+	return start(t, adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true}))
+}
+
+// StartUnguarded begins one without.
+func StartUnguarded(t testing.TB) *Runtime {
+	t.Helper()
+	return start(t)
+}
+
+func start(t testing.TB, options ...adaptation.Option) *Runtime {
+	t.Helper()
 	dir := t.TempDir()
 	r := &Runtime{Socket: filepath.Join(dir, "nri.sock")}
 	a, err := adaptation.New("test", "v2.4.2",
@@ -54,10 +65,11 @@ func Start(t testing.TB) *Runtime {
 			return err
 		},
 		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
-		adaptation.WithSocketPath(r.Socket),
-		adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
-		adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")),
-		adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true}),
+		append(options,
+			adaptation.WithSocketPath(r.Socket),
+			adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
+			adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")),
+		)...,
 	)
 	if err != nil {
 		t.Fatal(err)
