@@ -3,8 +3,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -13,6 +18,9 @@ import (
 	"vernier.dev/vernier/nri-plugin/hostfile"
 	"vernier.dev/vernier/nri-plugin/inventory"
 )
+
+// hookTimeout bounds a run of the hook that only says its version.
+const hookTimeout = 10 * time.Second
 
 // options are the flags.
 type options struct {
@@ -35,7 +43,31 @@ func (o *options) installHook() (string, error) {
 	if err := hostfile.Install(o.cdiHook, to); err != nil {
 		return "", fmt.Errorf("nvidia-cdi-hook: %w; set --nvidia-cdi-hook and --state-dir", err)
 	}
+	if err := o.tryHook(to); err != nil {
+		return "", err
+	}
 	return to, nil
+}
+
+// tryHook runs the hook once where the runtime will: in the node's own root. It
+// is cgo, and a node whose C library is too old for it would fail every container
+// with a slice instead.
+func (o *options) tryHook(hook string) error {
+	if o.hostDriverRoot != "/" {
+		// The driver has a root of its own, and the node's is not to be seen.
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), hookTimeout)
+	defer cancel()
+	try := exec.CommandContext(ctx, hook, "--version")
+	try.Dir = "/"
+	if o.driverRoot != "/" {
+		try.SysProcAttr = &syscall.SysProcAttr{Chroot: o.driverRoot}
+	}
+	if said, err := try.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s does not run on the node: %w: %s; it needs glibc 2.34 or newer there: update the node, or set --nvidia-cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
+	}
+	return nil
 }
 
 // gpus joins NVML and the CDI specs that are made from it.

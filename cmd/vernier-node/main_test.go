@@ -41,10 +41,10 @@ func TestParse(t *testing.T) {
 func TestInstallHook(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
-	if err := os.WriteFile(program, []byte("program"), 0o600); err != nil {
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ntest \"$*\" = --version\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &options{cdiHook: program, stateDir: filepath.Join(dir, "state")}
+	o := &options{cdiHook: program, stateDir: filepath.Join(dir, "state"), driverRoot: "/", hostDriverRoot: "/"}
 	path, err := o.installHook()
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +52,23 @@ func TestInstallHook(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o755 || !strings.HasPrefix(path, o.stateDir) {
 		t.Errorf("%s: %v, %v", path, info, err)
+	}
+	// A C library that is too old says so through the loader.
+	old := filepath.Join(dir, "old")
+	if err := os.WriteFile(old, []byte("#!/bin/sh\necho \"version 'GLIBC_2.34' not found\"\nexit 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.cdiHook = old
+	_, err = o.installHook()
+	for _, part := range []string{"GLIBC_2.34' not found", "update the node", "--nvidia-cdi-hook"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("too old a node: %v, want %q", err, part)
+		}
+	}
+	// The node's root cannot be seen.
+	o.driverRoot, o.hostDriverRoot = "/run/nvidia/driver", "/run/nvidia/driver"
+	if _, err := o.installHook(); err != nil {
+		t.Errorf("driver container: %v", err)
 	}
 	o.cdiHook = ""
 	if path, err := o.installHook(); path != "" || err != nil {
