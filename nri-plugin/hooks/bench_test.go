@@ -192,7 +192,8 @@ func connectNoop(b *testing.B, r *nritest.Runtime) {
 		b.Fatal(err)
 	}
 	n := &noop{synced: make(chan struct{})}
-	s, err := stub.New(n, stub.WithConnection(conn), stub.WithPluginName("noop"), stub.WithPluginIdx("10"),
+	// By our name, which the pods require.
+	s, err := stub.New(n, stub.WithConnection(conn), stub.WithPluginName(v1alpha1.NRIPluginName), stub.WithPluginIdx("10"),
 		stub.WithLogger(logger{logr.Discard()}), stub.WithOnClose(func() {}))
 	if err != nil {
 		b.Fatal(err)
