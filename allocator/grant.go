@@ -79,7 +79,7 @@ func (a *Allocator) refresh(ctx context.Context, node string) error {
 	err := a.Client.Get(ctx, client.ObjectKey{Name: node}, live)
 	if apierrors.IsNotFound(err) {
 		if known := a.index.Ledger(node); known != nil {
-			a.index.Delete(known)
+			a.DeleteLedger(known)
 		}
 		return nil
 	}

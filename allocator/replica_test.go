@@ -138,7 +138,11 @@ func (r *replicaInTest) read() {
 	for range times {
 		switch obj := c.obj.(type) {
 		case *v1alpha1.SliceLedger:
-			r.allocator.SetLedger(obj)
+			if c.deleted {
+				r.allocator.DeleteLedger(obj)
+			} else {
+				r.allocator.SetLedger(obj)
+			}
 		case *corev1.Pod:
 			if c.deleted {
 				r.allocator.DeletePod(obj, true)

@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,12 @@ import (
 
 // A pod is unbooked when it was placed on a node whose ledger does not have its
 // slices: somebody deleted the ledger or edited it by hand. Its containers may
-// run all the same. Until its slices are back in the ledger nothing else is
-// granted on the node, or it would be granted twice.
+// run all the same, those of a pod that is being deleted too. Until its slices are
+// back in the ledger nothing else is granted on the node, or it would be granted
+// twice.
+//
+// Containers of a pod that is not known any more keep their devices as well: see
+// index.Adrift.
 
 // judge finds out whether the pod is unbooked. The caller holds mu.
 func (a *Allocator) judge(pod *corev1.Pod) {
@@ -26,7 +31,7 @@ func (a *Allocator) judge(pod *corev1.Pod) {
 	for _, pods := range a.unbooked {
 		delete(pods, pod.UID)
 	}
-	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" || terminal(pod) || pod.DeletionTimestamp != nil {
+	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" || terminal(pod) {
 		return
 	}
 	ledger := a.index.Ledger(node)
@@ -86,8 +91,12 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 	}
 	a.mu.Unlock()
 	known := a.index.Ledger(node)
-	if known == nil || len(pods) == 0 {
+	if known == nil {
 		return nil
+	}
+	for uid, uuid := range index.Adrift(known) {
+		a.Log.Info("containers of a pod that the ledger does not have use a device; nothing is granted there until the node says that they are gone",
+			"uid", uid, "device", uuid, "node", node)
 	}
 	ledger, changed := known.DeepCopy(), false
 	for _, pod := range pods {
@@ -109,11 +118,12 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 }
 
 // planOf is the pod's placement as a plan, if the ledger has the room for it.
+// Where a container runs counts for more than where the annotation says: slices
+// can have been moved.
 func planOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (placement.Plan, bool) {
 	placed, err1 := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
 	demand, _, err2 := demandOf(pod)
-	room := index.Room(ledger)
-	if err1 != nil || err2 != nil || room == nil || placed.Node != ledger.Name {
+	if err1 != nil || err2 != nil || placed.Node != ledger.Name {
 		return placement.Plan{}, false
 	}
 	devices := map[string][]string{}
@@ -122,5 +132,13 @@ func planOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (placement.Plan, bool
 			devices[name] = append(devices[name], d.UUID)
 		}
 	}
-	return placement.Rebook(demand, room, devices)
+	running := map[string][]string{}
+	for _, s := range ledger.Status.Slices {
+		// A container that is started again can be listed twice for a moment.
+		if s.Pod == pod.UID && !slices.Contains(running[s.Ctr], s.UUID) {
+			running[s.Ctr] = append(running[s.Ctr], s.UUID)
+		}
+	}
+	maps.Copy(devices, running)
+	return placement.Rebook(demand, index.Unfiltered(ledger), devices)
 }

@@ -3,7 +3,10 @@
 package index
 
 import (
+	"iter"
+
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -15,11 +18,55 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	if ledger.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
 		return nil
 	}
+	taken := map[string]bool{}
+	for _, uuid := range Adrift(ledger) {
+		taken[uuid] = true
+	}
+	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
+		// With MIG on, a device runs nothing outside of an instance.
+		return seen.Healthy && seen.MIG != v1alpha1.MIGEnabled && !taken[seen.UUID]
+	})
+}
+
+// Unfiltered is the node with all devices, whatever their state: for writing down
+// what is so already.
+func Unfiltered(ledger *v1alpha1.SliceLedger) *placement.Node {
+	return devices(ledger, func(*v1alpha1.DeviceStatus) bool { return true })
+}
+
+// Adrift yields the pods, each with a device, whose containers use the device
+// although the ledger grants them nothing on it: their slices were lost. How much
+// they use nobody knows any more.
+func Adrift(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
+	type use struct {
+		pod  types.UID
+		uuid string
+	}
+	return func(yield func(types.UID, string) bool) {
+		if len(ledger.Status.Slices) == 0 {
+			return
+		}
+		known := map[use]bool{}
+		for _, d := range ledger.Spec.Devices {
+			for _, s := range d.Slices {
+				known[use{s.Pod, d.UUID}] = true
+			}
+		}
+		for _, s := range ledger.Status.Slices {
+			u := use{s.Pod, s.UUID}
+			if !known[u] && !yield(s.Pod, s.UUID) {
+				return
+			}
+			known[u] = true
+		}
+	}
+}
+
+func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) bool) *placement.Node {
 	node := &placement.Node{Name: ledger.Name}
 	for i := range ledger.Status.Devices {
 		seen := &ledger.Status.Devices[i]
-		// With MIG on, a device runs nothing outside of an instance.
-		if !seen.Healthy || seen.MIG == v1alpha1.MIGEnabled || seen.Mem < 1 {
+		if seen.Mem < 1 || !usable(seen) {
 			continue
 		}
 		d := placement.Device{
