@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
@@ -15,11 +17,11 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// rehome moves slices off devices that failed or went away to other devices of
-// the node, for pods that are bound and cannot start because of it: the kubelet's
-// next attempt then succeeds. A pod of which anything ever ran keeps its devices.
-// All moves are one write. The placement annotation stays as it was; the ledger
-// decides.
+// rehome plans pods anew on their node whose devices failed or went away, for pods
+// that are bound and cannot start because of it: the kubelet's next attempt then
+// succeeds. A pod of which anything ever ran keeps its devices. Planning anew makes
+// percentages the other device's, which need not be of the same size. All moves are
+// one write. The placement annotation stays as it was; the ledger decides.
 func (a *Allocator) rehome(ctx context.Context, node string) error {
 	known := a.index.Ledger(node)
 	if known == nil {
@@ -28,19 +30,27 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 	ledger := known.DeepCopy()
 	notes := map[*corev1.Pod]string{}
 	for uid, pod := range a.granted(ledger) {
-		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) {
+		from := failed(ledger, pod)
+		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) || len(from) == 0 {
 			continue
 		}
-		for _, from := range failed(ledger, pod) {
-			to := a.refuge(ledger, pod, from)
-			if to == nil {
-				continue
-			}
-			if err := book.Move(ledger, uid, from, to.UUID); err != nil {
-				return err
-			}
-			notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved to GPU %d (%s)", from, node, to.Index, to.UUID)
+		without := ledger.DeepCopy()
+		book.Release(without, func(u types.UID) bool { return u == uid })
+		room := index.Room(without)
+		demand, _, err := demandOf(pod)
+		if room == nil || err != nil {
+			continue
 		}
+		plan, fits := placement.Fit(demand, room)
+		if !fits {
+			continue
+		}
+		if err := book.Grant(without, uid, keyOf(pod).String(), plan); err != nil {
+			return err
+		}
+		ledger = without
+		notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved; now %s",
+			strings.Join(from, ", "), node, describe(book.Placement(ledger, uid), deviceNumbers(ledger)))
 	}
 	if len(notes) == 0 {
 		return nil
@@ -69,48 +79,4 @@ func failed(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []string {
 		}
 	}
 	return uuids
-}
-
-// refuge is the device with the least room that can take all of the pod's slices
-// of a failed one; nil when there is none.
-func (a *Allocator) refuge(ledger *v1alpha1.SliceLedger, pod *corev1.Pod, from string) *placement.Device {
-	demand, _, err := demandOf(pod)
-	room := index.Room(ledger)
-	if err != nil || room == nil {
-		return nil
-	}
-	var moving []v1alpha1.Slice
-	own := map[string]bool{}
-	for _, d := range ledger.Spec.Devices {
-		for _, s := range d.Slices {
-			switch {
-			case s.Pod != pod.UID:
-			case d.UUID == from:
-				moving = append(moving, s)
-			default:
-				// A container's devices must stay distinct; simplest is a device
-				// that the pod does not use at all.
-				own[d.UUID] = true
-			}
-		}
-	}
-	var core v1alpha1.Percent
-	var mem v1alpha1.MiB
-	exclusive := false
-	for _, s := range moving {
-		core, mem = core+s.Core-s.ReuseCore, mem+s.Mem-s.ReuseMem
-		exclusive = exclusive || s.EffectiveMode() == v1alpha1.ModeExclusive
-	}
-	var best *placement.Device
-	for i := range room.Devices {
-		d := &room.Devices[i]
-		switch {
-		case own[d.UUID] || !demand.Models.Allows(d.Model) || !demand.UUIDs.Allows(d.UUID):
-		case core > d.FreeCore || mem > d.FreeMem || len(moving) > d.Slots:
-		case exclusive && mem != d.Mem:
-		case best == nil || d.FreeCore < best.FreeCore || d.FreeCore == best.FreeCore && d.FreeMem < best.FreeMem:
-			best = d
-		}
-	}
-	return best
 }

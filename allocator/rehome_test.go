@@ -87,3 +87,57 @@ func TestRehome(t *testing.T) {
 		})
 	}
 }
+
+// A percentage that moves is one of the new device, also where that is smaller;
+// the node compares it with the pod's share.
+func TestRehomeToAnotherSize(t *testing.T) {
+	tests := []struct {
+		name   string
+		shares map[string]v1alpha1.Share
+		init   int
+		want   string
+	}{
+		{"part", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemPercent: 50}}, 0, "c 50+495 limiter;"},
+		{"odd part", map[string]v1alpha1.Share{"c": {GPUs: 1, MemPercent: 33}}, 0, "c 0+326 limiter;"},
+		{"whole", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 100, MemPercent: 100}}, 0, "c 100+990 exclusive;"},
+		{"fixed", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 500}}, 0, "c 50+500 limiter;"},
+		{"reused", map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 50, MemPercent: 50}, "c": {GPUs: 1, Core: 10, MemPercent: 10}}, 1,
+			"a 50+495 limiter reuses 10+99;c 10+99 limiter;"},
+		{"no room", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 50, MemMiB: 995}}, 0, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Mem, st.Devices[1].Healthy = 990, false })
+			p := testPod("p", tt.shares)
+			p.UID = "p"
+			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:tt.init], p.Spec.Containers[tt.init:]
+			s.must(s.api.Create(t.Context(), p))
+			s.notify(p, false)
+			s.work()
+			s.bind()
+			p = s.get("p")
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
+			s.must(s.api.Status().Update(t.Context(), p))
+			s.notify(p, false)
+			s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy, st.Devices[1].Healthy = false, true })
+			s.work()
+			got := ""
+			for _, d := range s.ledger("n0").Spec.Devices {
+				for _, sl := range d.Slices {
+					if d.UUID != "GPU-n0-1" {
+						continue
+					}
+					got += fmt.Sprintf("%s %d+%d %s", sl.Ctr, sl.Core, sl.Mem, sl.EffectiveMode())
+					if sl.ReuseCore > 0 {
+						got += fmt.Sprintf(" reuses %d+%d", sl.ReuseCore, sl.ReuseMem)
+					}
+					got += ";"
+				}
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -76,27 +76,6 @@ func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
 	return changed
 }
 
-// Move gives the pod's slices on one device to another device of the node.
-func Move(ledger *v1alpha1.SliceLedger, pod types.UID, from, to string) error {
-	target, err := entry(ledger, to)
-	if err != nil {
-		return err
-	}
-	for i := range ledger.Spec.Devices {
-		d := &ledger.Spec.Devices[i]
-		if d.UUID != from {
-			continue
-		}
-		for _, s := range d.Slices {
-			if s.Pod == pod {
-				target.Slices = append(target.Slices, s)
-			}
-		}
-		d.Slices = slices.DeleteFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod })
-	}
-	return nil
-}
-
 // Pods are the pods that hold slices, each with its owner (namespace/name).
 func Pods(ledger *v1alpha1.SliceLedger) map[types.UID]string {
 	pods := map[types.UID]string{}
