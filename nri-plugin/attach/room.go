@@ -77,27 +77,6 @@ func inFull(g, device ledger.Grant) ledger.Grant {
 	return g
 }
 
-// plenty is the usual case, told quickly: there is room although every container is
-// counted in full.
-func (b *Book) plenty(e Entry, device ledger.Grant) bool {
-	core, mem := device.Core, device.Mem
-	for id := range b.entries {
-		if id == e.ID {
-			continue
-		}
-		for _, g := range b.entries[id].Grants {
-			switch {
-			case g.UUID != device.UUID:
-			case g.Mode == v1alpha1.ModeExclusive:
-				return false
-			default:
-				core, mem = core+g.Core, mem+g.Mem
-			}
-		}
-	}
-	return core <= v1alpha1.WholeGPU && mem <= device.DeviceMem
-}
-
 // holdings are what the pods would hold of a device with the container entered.
 func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 	// A container that is started again counts once: the end of its predecessor
