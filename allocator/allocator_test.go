@@ -120,6 +120,31 @@ func TestForeignGrantIsNotAdopted(t *testing.T) {
 	}
 }
 
+// A gated pod whose granted amounts were edited is decided anew: let go as it is,
+// its node would refuse it for ever.
+func TestEditedGrantIsNotAdopted(t *testing.T) {
+	for _, asks := range []v1alpha1.Share{
+		{GPUs: 1, Core: 10, MemMiB: 100}, {GPUs: 1, Core: 10, MemPercent: 10}, {GPUs: 1, Core: 11, MemMiB: 100}, {GPUs: 1, Core: 10, MemMiB: 101}, {GPUs: 1, Core: 10, MemPercent: 11},
+	} {
+		s := newStage(t, 1)
+		p := testPod("p", map[string]v1alpha1.Share{"c": asks})
+		p.UID = "p"
+		s.must(s.api.Create(t.Context(), p))
+		s.grantBy("n0", p, 1) // 10 core and 100 MiB
+		s.notify(p, false)
+		s.work()
+		want, _ := asks.Memory(deviceMiB)
+		doc, err := v1alpha1.ParsePlacement(s.get("p").Annotations[v1alpha1.AnnotationPlacement])
+		s.must(err)
+		if got := doc.Containers["c"].Devices; len(got) != 1 || got[0].Core != asks.Core || got[0].MemMiB != want {
+			t.Errorf("asks for %+v, let go with %+v", asks, got)
+		}
+		if adopted := doc.Containers["c"].Devices[0].UUID == "GPU-n0-1"; adopted != (asks.Core == 10 && want == 100) {
+			t.Errorf("%+v: adopted %v", asks, adopted)
+		}
+	}
+}
+
 // Invariant 1: a ledger that lost what it granted, by hand or by deletion, grants
 // nothing else before it has it back.
 func TestLostGrantsComeBack(t *testing.T) {

@@ -74,7 +74,7 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 		if ledger == nil {
 			continue
 		}
-		if book.Serves(book.Placement(ledger, pod.UID), shares) {
+		if book.Serves(ledger, pod.UID, shares) {
 			return true, a.ungate(ctx, pod, node)
 		}
 		if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {

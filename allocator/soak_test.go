@@ -111,7 +111,7 @@ func (w *world) checkRest() {
 			continue
 		}
 		held := truth.Holders(p.UID)
-		if len(held) != 1 || held[0] != p.Spec.NodeName || !book.Serves(book.Placement(w.ledger(held[0]), p.UID), shares) {
+		if len(held) != 1 || held[0] != p.Spec.NodeName || !book.Serves(w.ledger(held[0]), p.UID, shares) {
 			w.t.Fatalf("Invariant 6: pod %s runs on %s and holds slices on %v", p.Name, p.Spec.NodeName, held)
 		}
 	}

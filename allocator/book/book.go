@@ -109,16 +109,33 @@ func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement 
 	return p
 }
 
-// Serves tells whether the placement gives every container of the shares its
-// number of devices, and nothing to any other.
-func Serves(p *v1alpha1.Placement, shares *v1alpha1.Shares) bool {
-	if p == nil || len(p.Containers) != len(shares.Containers) {
-		return false
+// Serves tells whether the ledger grants the pod exactly what the shares ask for:
+// every container its number of devices with its core and memory of each, and
+// nothing to any other container. The node compares the same before it starts a
+// container.
+func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares *v1alpha1.Shares) bool {
+	granted := map[string]v1alpha1.DeviceCount{}
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		once := map[string]bool{}
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			if s.Pod != pod {
+				continue
+			}
+			share, asks := shares.Containers[s.Ctr]
+			mem, err := share.Memory(d.Mem)
+			if !asks || err != nil || once[s.Ctr] || s.Core != share.Core || s.Mem != mem {
+				return false
+			}
+			once[s.Ctr] = true
+			granted[s.Ctr]++
+		}
 	}
 	for name, share := range shares.Containers {
-		if len(p.Containers[name].Devices) != int(share.GPUs) {
+		if granted[name] != share.GPUs {
 			return false
 		}
 	}
-	return true
+	return len(shares.Containers) > 0
 }

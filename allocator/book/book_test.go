@@ -104,16 +104,32 @@ func TestPlacement(t *testing.T) {
 	if text != want {
 		t.Errorf("got  %s\nwant %s", text, want)
 	}
+}
+
+func TestServes(t *testing.T) {
+	l := ledger()
+	mustGrant(t, l, "a", plan(placement.Grant{Container: "x", UUID: "GPU-0", Core: 10, Mem: 100}, placement.Grant{Container: "x", UUID: "GPU-1", Core: 10, Mem: 200}))
+	mustGrant(t, l, "b", plan(placement.Grant{Container: "x", UUID: "GPU-1", Core: 30, Mem: 300}))
+	percent := v1alpha1.Share{GPUs: 2, Core: 10, MemPercent: 10}
 	for name, tt := range map[string]struct {
+		pod        types.UID
 		containers map[string]v1alpha1.Share
 		want       bool
 	}{
-		"as granted":        {map[string]v1alpha1.Share{"x": {GPUs: 2}}, true},
-		"fewer devices":     {map[string]v1alpha1.Share{"x": {GPUs: 1}}, false},
-		"another container": {map[string]v1alpha1.Share{"y": {GPUs: 2}}, false},
-		"one more":          {map[string]v1alpha1.Share{"x": {GPUs: 2}, "y": {GPUs: 1}}, false},
+		"as granted, of devices of two sizes": {"a", map[string]v1alpha1.Share{"x": percent}, true},
+		"as granted, in MiB":                  {"b", map[string]v1alpha1.Share{"x": {GPUs: 1, Core: 30, MemMiB: 300}}, true},
+		"fewer devices":                       {"a", map[string]v1alpha1.Share{"x": {GPUs: 1, Core: 10, MemPercent: 10}}, false},
+		"more devices":                        {"a", map[string]v1alpha1.Share{"x": {GPUs: 3, Core: 10, MemPercent: 10}}, false},
+		"less core":                           {"a", map[string]v1alpha1.Share{"x": {GPUs: 2, Core: 9, MemPercent: 10}}, false},
+		"more core":                           {"b", map[string]v1alpha1.Share{"x": {GPUs: 1, Core: 31, MemMiB: 300}}, false},
+		"other memory, in percent":            {"a", map[string]v1alpha1.Share{"x": {GPUs: 2, Core: 10, MemPercent: 11}}, false},
+		"other memory, in MiB":                {"b", map[string]v1alpha1.Share{"x": {GPUs: 1, Core: 30, MemMiB: 301}}, false},
+		"the same MiB on unequal devices":     {"a", map[string]v1alpha1.Share{"x": {GPUs: 2, Core: 10, MemMiB: 100}}, false},
+		"another container":                   {"a", map[string]v1alpha1.Share{"y": percent}, false},
+		"one more":                            {"a", map[string]v1alpha1.Share{"x": percent, "y": {GPUs: 1, Core: 10, MemPercent: 10}}, false},
+		"nothing":                             {"c", map[string]v1alpha1.Share{"x": percent}, false},
 	} {
-		if got := Serves(p, &v1alpha1.Shares{Containers: tt.containers}); got != tt.want {
+		if got := Serves(l, tt.pod, &v1alpha1.Shares{Containers: tt.containers}); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
