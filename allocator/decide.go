@@ -66,15 +66,27 @@ func (a *Allocator) place(ctx context.Context, pod *corev1.Pod) error {
 
 // adopt finishes what an allocator began before it died between its two writes:
 // a gated pod that holds slices gets the placement that the ledger says. Where
-// that is not what the pod asks for, somebody edited the ledger; those slices go
-// back.
+// that is not what the pod asks for, or the scheduler would refuse the node, the
+// ledger was edited or the pod changed; those slices go back.
 func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (bool, error) {
 	for _, node := range a.index.Holders(pod.UID) {
 		ledger := a.index.Ledger(node)
 		if ledger == nil {
 			continue
 		}
-		if book.Serves(ledger, pod.UID, shares) {
+		good := book.Serves(ledger, pod.UID, shares)
+		if good {
+			cycle, err := a.Filters.Start(ctx, pod)
+			if err != nil {
+				return false, err
+			}
+			against, err := cycle.Refusals(ctx, node)
+			if err != nil {
+				return false, err
+			}
+			good = len(against) == 0
+		}
+		if good {
 			return true, a.ungate(ctx, pod, node)
 		}
 		if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {

@@ -26,9 +26,10 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// ungatePatch is the one write on a pod. It applies only to the pod that was
-// decided on, with our gate as its only one and the affinity that the pin was
-// added to; it cannot be half applied.
+// ungatePatch is the one write on a pod. It applies only to the very version of
+// the pod that was decided on, with our gate as its only one: a selector or an
+// affinity that was narrowed meanwhile can make the node wrong. It cannot be half
+// applied. Gated pods change rarely, so that a conflict is not the rule.
 func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	document, err := placed.Encode()
 	if err != nil {
@@ -36,10 +37,8 @@ func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	}
 	ops := []operation{
 		{"test", "/metadata/uid", pod.UID},
+		{"test", "/metadata/resourceVersion", pod.ResourceVersion},
 		{"test", "/spec/schedulingGates", []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
-	}
-	if pod.Spec.Affinity != nil {
-		ops = append(ops, operation{"test", "/spec/affinity", pod.Spec.Affinity})
 	}
 	return json.Marshal(append(ops,
 		operation{"add", "/spec/affinity", pin.To(pod.Spec.Affinity, placed.Node)},

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Invariant 7: a pod that is changed while it is decided on, which the watch has
+// not shown yet, is decided on anew; it is not let go to a node that no longer
+// suits it.
+func TestChangedWhileDecidedOn(t *testing.T) {
+	n1 := testNode("n1")
+	n1.Labels = map[string]string{"disk": "ssd"}
+	want := corev1.NodeSelectorRequirement{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{"ssd"}}
+	terms := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{want}}}}
+	tests := []struct {
+		name string
+		edit func(*corev1.Pod)
+		home string
+	}{
+		{"nothing that matters", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, "n0"},
+		{"selector", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, "n1"},
+		{"affinity", func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}
+		}, "n1"},
+		{"a node that nobody has", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "tape"} }, ""},
+		{"demand", func(p *corev1.Pod) {
+			p.Annotations[v1alpha1.AnnotationShares] = testPod("p", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 20, MemMiB: 200}}).Annotations[v1alpha1.AnnotationShares]
+		}, "n0"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.allocator.SetNode(testNode("n1"), n1)
+			s.add("p", 10, 100)
+			p := s.get("p")
+			tt.edit(p)
+			s.must(s.api.Update(t.Context(), p))
+			s.work()
+			p = s.get("p")
+			if got := home(p); got != tt.home || gated(p) != (tt.home == "") {
+				t.Fatalf("Invariant 7: let go to %q, want %q", got, tt.home)
+			}
+			held := s.allocator.index.Holders(p.UID)
+			if tt.home == "" {
+				if len(held) > 0 {
+					t.Errorf("Invariant 6: waits and holds slices on %v", held)
+				}
+				return
+			}
+			_, shares, err := demandOf(p)
+			s.must(err)
+			if len(held) != 1 || !book.Serves(s.ledger(tt.home), p.UID, shares) {
+				t.Errorf("holds slices on %v, asks for %+v", held, shares)
+			}
+		})
+	}
+}
