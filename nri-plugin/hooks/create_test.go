@@ -53,17 +53,19 @@ func TestCreateWithSlice(t *testing.T) {
 			t.Errorf("mount %s: %v", m.GetDestination(), err)
 		}
 	}
-	own := filepath.Join(n.state, pod.Uid, "main")
+	own := filepath.Join(n.state, pod.Uid, "main", c.Id)
 	wantMounts := map[string]string{
-		"/etc/ld.so.preload":            filepath.Join(n.state, "lib", "ld.so.preload"),
-		"/usr/local/vernier/libvgpu.so": filepath.Join(n.state, "lib", "libvgpu.so"),
-		"/usr/local/vernier/limits":     filepath.Join(own, "limits"),
-		"/usr/local/vernier/counters":   filepath.Join(own, "counters"),
+		"/etc/ld.so.preload":          filepath.Join(n.state, "lib", "ld.so.preload"),
+		"/usr/local/vernier":          own,
+		"/usr/local/vernier/counters": filepath.Join(own, "counters"),
 	}
 	if !reflect.DeepEqual(mounts, wantMounts) {
 		t.Errorf("mounts %v, want %v", mounts, wantMounts)
 	}
-	limits, err := layout.ReadFile(mounts[layout.LimitsPath])
+	if text, err := os.ReadFile(filepath.Join(own, "libvgpu.so")); err != nil || string(text) != "library" {
+		t.Errorf("library %q, %v", text, err)
+	}
+	limits, err := layout.ReadFile(filepath.Join(own, "limits"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,17 +85,19 @@ func TestCreateRewritesWrongLimits(t *testing.T) {
 	pod := podOf("a", share30)
 	n.ledger.grant(gpu0, slice30(pod))
 	own := filepath.Join(n.state, pod.Uid, "main")
-	if err := os.MkdirAll(own, 0o755); err != nil {
+	next := filepath.Join(own, "next")
+	if err := os.MkdirAll(next, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	stale := layout.Limits{Container: pod.Uid + "/main", Devices: []layout.DeviceLimit{{UUID: gpu0, Core: 100, MemoryBytes: 1 << 40}}}
-	if err := layout.WriteFile(filepath.Join(own, "limits"), stale); err != nil {
+	if err := layout.WriteFile(filepath.Join(next, "limits"), stale); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+	c := containerOf(pod, "main")
+	if _, err := r.Create(pod, c); err != nil {
 		t.Fatal(err)
 	}
-	limits, err := layout.ReadFile(filepath.Join(own, "limits"))
+	limits, err := layout.ReadFile(filepath.Join(own, c.Id, "limits"))
 	if err != nil || limits.Devices[0].Core != 30 {
 		t.Errorf("Invariant 1: limits %v, %v", limits, err)
 	}

@@ -36,6 +36,9 @@ func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.Con
 		if err := contains(adjust, entry.Adjust); err != nil {
 			return fmt.Errorf("%w; find the NRI plugin that changes it and exclude this pod from it", err)
 		}
+		if err := uncovered(c, adjust, entry.Adjust); err != nil {
+			return err
+		}
 	} else if shares := pod.GetAnnotations()[v1alpha1.AnnotationShares]; shares != "" {
 		doc, err := p.parse(shares)
 		if err != nil {
@@ -72,6 +75,22 @@ func contains(all, ours *api.ContainerAdjustment) error {
 	for _, m := range ours.GetMounts() {
 		if !hasMount(all.GetMounts(), m) {
 			return fmt.Errorf("mount %s is missing or not ours", m.GetDestination())
+		}
+	}
+	return nil
+}
+
+// uncovered refuses a mount at or below one of ours: the runtime mounts it after
+// ours, or takes its place. Any spelling of a path counts.
+func uncovered(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
+	for _, mounts := range [][]*api.Mount{c.GetMounts(), adjust.GetMounts()} {
+		for _, m := range mounts {
+			destination := path.Clean(m.GetDestination())
+			for _, own := range ours.GetMounts() {
+				if within(destination, own.GetDestination()) && !hasMount(ours.GetMounts(), m) {
+					return fmt.Errorf("mount %s hides what enforces its slices; remove it", m.GetDestination())
+				}
+			}
 		}
 	}
 	return nil
@@ -149,6 +168,11 @@ func hasCDI(a *api.ContainerAdjustment, name string) bool {
 		}
 	}
 	return false
+}
+
+// within tells whether a clean path is the folder or below it.
+func within(p, folder string) bool {
+	return strings.HasPrefix(p, folder) && (len(p) == len(folder) || p[len(folder)] == '/')
 }
 
 // hasMount tells whether the last mount on the destination is that one.

@@ -105,8 +105,11 @@ func TestVetoMissing(t *testing.T) {
 		says   string
 	}{
 		"mark": {share30, func(a *api.ContainerAdjustment) { a.RemoveEnv(v1alpha1.EnvSlice) }, v1alpha1.EnvSlice},
+		"folder": {share30, func(a *api.ContainerAdjustment) {
+			a.RemoveMount("/usr/local/vernier")
+			a.AddMount(&api.Mount{Destination: "/usr/local/vernier", Source: "/dev", Type: "bind"})
+		}, "/usr/local/vernier"},
 		"limits": {share30, func(a *api.ContainerAdjustment) {
-			a.RemoveMount("/usr/local/vernier/limits")
 			a.AddMount(&api.Mount{Destination: "/usr/local/vernier/limits", Source: "/dev/null", Type: "bind"})
 		}, "/usr/local/vernier/limits"},
 		"preload": {share30, func(a *api.ContainerAdjustment) { a.RemoveMount("/etc/ld.so.preload") }, "/etc/ld.so.preload"},
@@ -127,6 +130,34 @@ func TestVetoMissing(t *testing.T) {
 			_, err := r.Create(pod, containerOf(pod, "main"))
 			refusedFor(t, err, c.says)
 		})
+	}
+}
+
+// Invariant 2: a volume of the pod's own does not lie over what enforces its slice.
+// Elsewhere, and where there is no slice, it may be what it likes.
+func TestVetoCovered(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod, plain := podOf("a", share30), podOf("plain", "")
+	n.ledger.grant(gpu0, slice30(pod))
+	with := func(pod *api.PodSandbox, destination string) error {
+		c := containerOf(pod, "main")
+		c.Mounts = []*api.Mount{{Destination: destination, Source: "/volume", Type: "bind"}}
+		_, err := r.Create(pod, c)
+		n.Book.Detach(c.Id)
+		return err
+	}
+	for _, covered := range []string{"/usr/local/vernier/limits", "/usr/local/vernier/libvgpu.so", "/usr/local/vernier/",
+		"/usr/local/./vernier/counters", "/etc//ld.so.preload", "/etc/ld.so.preload"} {
+		refusedFor(t, with(pod, covered), covered, "remove it")
+		if err := with(plain, covered); err != nil {
+			t.Errorf("without a slice: %v", err)
+		}
+	}
+	for _, beside := range []string{"/usr/local", "/usr/local/vernier-models", "/etc", "/etc/ld.so.preload.d"} {
+		if err := with(pod, beside); err != nil {
+			t.Errorf("%s: %v", beside, err)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@
 package mode
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,31 +13,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // files are the limiter's files on the node:
 //
-//	dir/lib/libvgpu.so                    the library, one for all containers
-//	dir/lib/ld.so.preload                 names it, one for all containers
-//	dir/<pod UID>/<container>/limits      read-only in the container
-//	dir/<pod UID>/<container>/counters    shared with its processes
+//	dir/lib/libvgpu.so               the library that this agent brought
+//	dir/lib/ld.so.preload            names it, one for all containers
+//	dir/<pod UID>/<container>/next/  made ahead for the container's next run
+//	dir/<pod UID>/<container>/<id>/  given to the run with that runtime id
 //
-// All are replaced by rename, never changed in place: a running container keeps
-// the file that it was started with.
+// The last two hold what is layout.Folder in the container: the library (a hard
+// link), the limits and the counters. Nothing is replaced or removed in a folder
+// that a run has: it sees the folder itself, and the kernel takes its mount of the
+// counters away with the name that they are mounted on. So a run keeps what it was
+// started with, whatever the ledger and the agent come to be.
 type files struct{ dir string }
 
 // libFolder is no pod's UID.
 const libFolder = "lib"
 
-func (f files) library() string          { return filepath.Join(f.dir, libFolder, "libvgpu.so") }
-func (f files) preload() string          { return filepath.Join(f.dir, libFolder, "ld.so.preload") }
-func (f files) pod(uid types.UID) string { return filepath.Join(f.dir, string(uid)) }
-func (f files) limits(c Container) string {
-	return filepath.Join(f.pod(c.Pod), c.Name, "limits")
+func (f files) library() string {
+	return filepath.Join(f.dir, libFolder, filepath.Base(layout.LibraryPath))
 }
-func (f files) counters(c Container) string {
-	return filepath.Join(f.pod(c.Pod), c.Name, "counters")
+func (f files) preload() string          { return filepath.Join(f.dir, libFolder, filepath.Base(preloadPath)) }
+func (f files) pod(uid types.UID) string { return filepath.Join(f.dir, string(uid)) }
+
+// next is no runtime's id.
+func (f files) next(c Container) folder { return folder(filepath.Join(f.pod(c.Pod), c.Name, "next")) }
+func (f files) run(c Container) folder  { return folder(filepath.Join(f.pod(c.Pod), c.Name, c.ID)) }
+
+// folder is what one run of a container sees as layout.Folder.
+type folder string
+
+func (d folder) library() string { return filepath.Join(string(d), filepath.Base(layout.LibraryPath)) }
+func (d folder) limits() string  { return filepath.Join(string(d), filepath.Base(layout.LimitsPath)) }
+func (d folder) counters() string {
+	return filepath.Join(string(d), filepath.Base(layout.CountersPath))
 }
 
 // install copies the library to where the runtime can mount it from.
@@ -43,32 +58,75 @@ func (f files) install(library string) error {
 	if err := hostfile.Install(library, f.library()); err != nil {
 		return fmt.Errorf("the limiter's library: %w; set --limiter-library and --state-dir", err)
 	}
-	if err := hostfile.Write(f.preload(), strings.NewReader(libraryPath+"\n"), 0o644); err != nil {
+	if err := hostfile.Write(f.preload(), strings.NewReader(layout.LibraryPath+"\n"), 0o644); err != nil {
 		return fmt.Errorf("the limiter's preload file: %w", err)
 	}
 	return nil
 }
 
-// prepare writes the limits and returns the file that they are in.
-func (f files) prepare(c Container) (os.FileInfo, error) {
-	if err := os.MkdirAll(filepath.Dir(f.limits(c)), 0o755); err != nil {
-		return nil, err
-	}
-	if err := layout.WriteFile(f.limits(c), limits(c)); err != nil {
-		return nil, err
-	}
-	return os.Lstat(f.limits(c))
+// made is a folder for a next run, and its files as they were then.
+type made struct {
+	grants          []ledger.Grant
+	library, limits os.FileInfo
 }
 
-// same tells whether the file at path is that one, as it was.
-func (f files) same(path string, as os.FileInfo) bool {
+// make makes the folder for the container's next run, in place of any other.
+func (f files) make(c Container) (made, error) {
+	dir := f.next(c)
+	if err := os.RemoveAll(string(dir)); err != nil {
+		return made{}, err
+	}
+	if err := os.MkdirAll(string(dir), 0o755); err != nil {
+		return made{}, err
+	}
+	// Whatever the umask: the container's users see the folder itself.
+	if err := os.Chmod(string(dir), 0o755); err != nil {
+		return made{}, err
+	}
+	// Another file system, or more links than this one allows.
+	if os.Link(f.library(), dir.library()) != nil {
+		if err := hostfile.Install(f.library(), dir.library()); err != nil {
+			return made{}, err
+		}
+	}
+	if err := layout.WriteFile(dir.limits(), limits(c)); err != nil {
+		return made{}, err
+	}
+	if err := layout.CreateCounters(dir.counters(), len(c.Grants)); err != nil {
+		return made{}, err
+	}
+	library, err := os.Lstat(dir.library())
+	if err != nil {
+		return made{}, err
+	}
+	limits, err := os.Lstat(dir.limits())
+	return made{grants: c.Grants, library: library, limits: limits}, err
+}
+
+// intact tells whether the folder's read-only files are the ones that were made.
+// A library that is missing would be missed by nobody; missing counters fail the
+// container's creation by themselves.
+func (f files) intact(c Container, as made) bool {
+	dir := f.next(c)
+	return same(dir.library(), as.library) && same(dir.limits(), as.limits)
+}
+
+// take gives the folder that was made ahead to the container's run.
+func (f files) take(c Container) (folder, error) {
+	run := f.run(c)
+	err := os.Rename(string(f.next(c)), string(run))
+	if errors.Is(err, fs.ErrExist) {
+		// A creation of the same id that was cut short.
+		if err = os.RemoveAll(string(run)); err == nil {
+			err = os.Rename(string(f.next(c)), string(run))
+		}
+	}
+	return run, err
+}
+
+func same(path string, as os.FileInfo) bool {
 	now, err := os.Lstat(path)
 	return err == nil && as != nil && os.SameFile(now, as) && now.ModTime().Equal(as.ModTime()) && now.Size() == as.Size()
-}
-
-func (f files) has(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }
 
 func (f files) pods() ([]types.UID, error) {

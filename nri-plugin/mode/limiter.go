@@ -18,11 +18,8 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
-// Paths inside a container, beside layout.LimitsPath and layout.CountersPath.
-const (
-	libraryPath = "/usr/local/vernier/libvgpu.so"
-	preloadPath = "/etc/ld.so.preload"
-)
+// preloadPath is where the dynamic loader looks for libraries to load first.
+const preloadPath = "/etc/ld.so.preload"
 
 // Limiter enforces by libvgpu inside the container's processes, and by the
 // driver's own memory limit on top where there is one.
@@ -35,92 +32,70 @@ type Limiter struct {
 	driver *DriverLimit
 
 	mu sync.Mutex
-	// prepared are the limits that this process has written.
-	prepared map[ledger.Key]written
-	// counters tells, for files that this process has made, the id of the
-	// container that they were given to; empty: to none yet.
-	counters map[ledger.Key]string
-}
-
-// written are limits on the disk, and the file as it was then.
-type written struct {
-	grants []ledger.Grant
-	file   os.FileInfo
+	// ready are the folders for next runs that this process has made. One that an
+	// earlier process left may hold another library, so it is made anew.
+	ready map[ledger.Key]made
 }
 
 // NewLimiter keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
 func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
-	l := &Limiter{files: files{dir: dir}, driver: driver, prepared: map[ledger.Key]written{}, counters: map[ledger.Key]string{}}
+	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}}
 	return l, l.files.install(library)
 }
 
-// Prepare writes the limits of the container, and counters for its first run
-// unless they are in use.
+// Prepare makes the library, the limits and the counters of the container's next
+// run. Running ones keep theirs.
 func (l *Limiter) Prepare(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.prepare(c)
 }
 
+// prepare makes sure that the next run's folder holds what the ledger grants.
+// l.mu is held.
 func (l *Limiter) prepare(c Container) error {
-	file, err := l.files.prepare(c)
-	l.prepared[c.key()] = written{grants: c.Grants, file: file}
-	// Counters that an earlier process of the agent has made may be in use.
-	if _, made := l.counters[c.key()]; err == nil && !made && !l.files.has(l.files.counters(c)) {
-		err = l.renew(c)
+	if ready := l.ready[c.key()]; slices.Equal(ready.grants, c.Grants) && l.files.intact(c, ready) {
+		return nil
 	}
+	delete(l.ready, c.key())
+	ready, err := l.files.make(c)
 	if err != nil {
-		return fmt.Errorf("writing the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+		return fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
 	}
+	l.ready[c.key()] = ready
 	return nil
 }
 
-// Inject gives the devices, the library and the limits. What is mounted is what
-// the ledger grants: the limits were written for the same grants, and the file
-// has not been touched since, or they are written now.
+// Inject gives the devices, the library and the limits, and counters that no
+// earlier run can have damaged. What is mounted is what the ledger grants: it was
+// made for the same grants and has not been touched since, or it is made now.
 func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before := l.prepared[c.key()]; !slices.Equal(before.grants, c.Grants) || !l.files.same(l.files.limits(c), before.file) {
-		if err := l.prepare(c); err != nil {
-			return err
-		}
-	}
-	// Every container starts from zero, with counters that no earlier one can
-	// have damaged. Making them takes longer than all else here, so they are
-	// there already but in a hurry.
-	if user, made := l.counters[c.key()]; !made || user != "" || !l.files.has(l.files.counters(c)) {
-		if err := l.renew(c); err != nil {
-			return fmt.Errorf("creating the counters of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
-		}
-	}
-	l.counters[c.key()] = c.ID
-	injectDevices(c, adjust)
-	adjust.AddMount(bind(l.files.preload(), preloadPath, "ro"))
-	adjust.AddMount(bind(l.files.library(), libraryPath, "ro"))
-	adjust.AddMount(bind(l.files.limits(c), layout.LimitsPath, "ro"))
-	adjust.AddMount(bind(l.files.counters(c), layout.CountersPath, "rw"))
-	return nil
-}
-
-// renew makes new counters. l.mu is held.
-func (l *Limiter) renew(c Container) error {
-	if err := layout.CreateCounters(l.files.counters(c), len(c.Grants)); err != nil {
+	if err := l.prepare(c); err != nil {
 		return err
 	}
-	l.counters[c.key()] = ""
+	delete(l.ready, c.key())
+	dir, err := l.files.take(c)
+	if err != nil {
+		return fmt.Errorf("the limits of container %s of pod %s: %w; check the node's state directory", c.Name, c.Owner, err)
+	}
+	injectDevices(c, adjust)
+	adjust.AddMount(bind(l.files.preload(), preloadPath, "ro"))
+	adjust.AddMount(bind(string(dir), layout.Folder, "ro"))
+	adjust.AddMount(bind(dir.counters(), layout.CountersPath, "rw"))
 	return nil
 }
 
-// Ended makes new counters for the next container, unless it has them already.
+// Ended removes what the run had and makes ready for the next one.
 func (l *Limiter) Ended(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if user, made := l.counters[c.key()]; !made || user != c.ID {
-		return nil
+	if err := os.RemoveAll(string(l.files.run(c))); err != nil {
+		return err
 	}
-	return l.renew(c)
+	return l.prepare(c)
 }
 
 func bind(source, destination, access string) *api.Mount {
@@ -149,12 +124,9 @@ func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 	return all
 }
 
-// Recall reads the limits that the container was given. They are written for
-// nobody else, and go only with the pod.
+// Recall reads the limits that the container was given.
 func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	file, err := layout.ReadFile(l.files.limits(c))
+	file, err := layout.ReadFile(l.files.run(c).limits())
 	if err != nil {
 		return nil
 	}
@@ -203,14 +175,9 @@ func (l *Limiter) Release(pod types.UID) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key := range l.counters {
+	for key := range l.ready {
 		if key.Pod == pod {
-			delete(l.counters, key)
-		}
-	}
-	for key := range l.prepared {
-		if key.Pod == pod {
-			delete(l.prepared, key)
+			delete(l.ready, key)
 		}
 	}
 	return os.RemoveAll(l.files.pod(pod))

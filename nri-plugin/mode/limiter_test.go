@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -28,8 +29,14 @@ const (
 
 func newLimiter(t *testing.T, dir string, driver *DriverLimit) *Limiter {
 	t.Helper()
+	return bringing(t, "library", dir, driver)
+}
+
+// bringing is an agent that comes with that library.
+func bringing(t *testing.T, content, dir string, driver *DriverLimit) *Limiter {
+	t.Helper()
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
-	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
+	if err := os.WriteFile(library, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l, err := NewLimiter(dir, library, driver)
@@ -46,90 +53,175 @@ func container(id string) Container {
 	}}
 }
 
-func inode(t *testing.T, path string) os.FileInfo {
+// run is where the files of a run are.
+func run(dir, id string) folder { return folder(filepath.Join(dir, "pod-uid", "main", id)) }
+
+// inject starts a container and tells what it sees as the limiter's folder.
+func inject(t *testing.T, l *Limiter, c Container) folder {
 	t.Helper()
-	info, err := os.Stat(path)
+	adjust := &api.ContainerAdjustment{}
+	if err := l.Inject(c, adjust); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range adjust.GetMounts() {
+		if m.GetDestination() == layout.Folder {
+			return folder(m.GetSource())
+		}
+	}
+	t.Fatalf("mounts %v", adjust.GetMounts())
+	return ""
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
 	return info
 }
 
-// Every container starts with counters of its own: they are made ahead for the
-// first one and for the successor of one that has ended, and at once for one
-// that comes before.
-func TestCountersAreFresh(t *testing.T) {
+// Every run has a folder of its own, with counters that no earlier one can have
+// damaged: made ahead for the first and for the successor of one that has ended,
+// at once for one that comes before. It goes with the run.
+func TestRunsAreApart(t *testing.T) {
 	dir := t.TempDir()
 	l := newLimiter(t, dir, nil)
-	counters := filepath.Join(dir, "pod-uid", "main", "counters")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+	must(t, l.Prepare(container("")))
+	ahead := stat(t, run(dir, "next").counters())
+	first := inject(t, l, container("1"))
+	if first != run(dir, "1") || !os.SameFile(ahead, stat(t, first.counters())) {
+		t.Error("what was made ahead is not used")
 	}
-	inject := func(id string) os.FileInfo {
-		t.Helper()
-		must(l.Inject(container(id), &api.ContainerAdjustment{}))
-		return inode(t, counters)
+	must(t, l.Prepare(container("")))
+	second := inject(t, l, container("2"))
+	if !os.SameFile(ahead, stat(t, first.counters())) || os.SameFile(ahead, stat(t, second.counters())) {
+		t.Error("a run has another's counters")
 	}
-	must(l.Prepare(container("")))
-	ahead := inode(t, counters)
-	first := inject("1")
-	if !os.SameFile(ahead, first) {
-		t.Error("the counters that were made ahead are not used")
+	must(t, l.Ended(container("2")))
+	if _, err := os.Stat(string(second)); !os.IsNotExist(err) {
+		t.Errorf("an ended run leaves its folder: %v", err)
 	}
-	must(l.Prepare(container("")))
-	if !os.SameFile(first, inode(t, counters)) {
-		t.Error("preparing takes a container's counters away")
+	ahead = stat(t, run(dir, "next").counters())
+	third := inject(t, l, container("3"))
+	if !os.SameFile(ahead, stat(t, third.counters())) {
+		t.Error("what was made ahead for a successor is not used")
 	}
-	second := inject("2")
-	if os.SameFile(first, second) {
-		t.Error("a container has its predecessor's counters")
-	}
-	must(l.Ended(container("1")))
-	if !os.SameFile(second, inode(t, counters)) {
+	must(t, l.Ended(container("1")))
+	if !os.SameFile(ahead, stat(t, third.counters())) {
 		t.Error("a late end takes the successor's counters away")
 	}
-	must(l.Ended(container("2")))
-	third := inode(t, counters)
-	if os.SameFile(second, third) {
-		t.Error("no counters are made ahead for a successor")
-	}
-	if !os.SameFile(third, inject("3")) {
-		t.Error("the counters that were made ahead for a successor are not used")
-	}
-	// A new process of the agent does not know who uses them.
-	again := newLimiter(t, dir, nil)
-	must(again.Prepare(container("")))
-	if !os.SameFile(third, inode(t, counters)) {
-		t.Error("Invariant 4: a restarted agent takes a container's counters away")
+	// A creation of the same id that the runtime repeats.
+	if again := inject(t, l, container("3")); os.SameFile(ahead, stat(t, again.counters())) {
+		t.Error("a repeated creation has the counters of the one before")
 	}
 }
 
-// Limits are the ledger's also after it has changed, or after the file has.
-func TestLimitsFollowTheLedger(t *testing.T) {
+// Every user of the container sees the folder, whatever the agent's umask is.
+func TestFolderIsReadable(t *testing.T) {
+	before := syscall.Umask(0o077)
+	t.Cleanup(func() { syscall.Umask(before) })
+	dir := inject(t, newLimiter(t, t.TempDir(), nil), container("1"))
+	for path, want := range map[string]os.FileMode{
+		string(dir): os.ModeDir | 0o755, dir.library(): 0o755, dir.limits(): 0o444, dir.counters(): 0o666,
+	} {
+		if got := stat(t, path).Mode(); got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+}
+
+// Invariant 4: a running container keeps its files when an agent with another
+// library takes over; containers from then on have the new one.
+func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
+	old := bringing(t, "old", dir, nil)
+	running := inject(t, old, container("1"))
+	counters := stat(t, running.counters())
+	must(t, old.Prepare(container("")))
+	l := bringing(t, "new", dir, nil)
+	must(t, l.Prepare(container("")))
+	next := inject(t, l, container("2"))
+	for path, want := range map[string]string{running.library(): "old", next.library(): "new"} {
+		if text, err := os.ReadFile(path); err != nil || string(text) != want {
+			t.Errorf("%s is %q, %v, want %q", path, text, err, want)
+		}
+	}
+	if !os.SameFile(counters, stat(t, running.counters())) {
+		t.Error("the running container's counters were replaced")
+	}
+	if got := l.Recall(container("1"), nil); len(got) != 2 || got[0].Mem != 1024 {
+		t.Errorf("recalled %+v", got)
+	}
+	// All containers share the pages of one library.
+	if !os.SameFile(stat(t, next.library()), stat(t, l.files.library())) {
+		t.Error("the library was copied")
+	}
+}
+
+// A library that cannot be linked is copied.
+func TestLibraryElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	elsewhere, err := os.MkdirTemp("/dev/shm", "vernier-")
+	if err != nil {
+		t.Skip("no second file system:", err)
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(elsewhere)) })
+	must(t, os.Symlink(elsewhere, filepath.Join(dir, libFolder)))
 	l := newLimiter(t, dir, nil)
-	path := filepath.Join(dir, "pod-uid", "main", "limits")
-	c := container("1")
-	if err := l.Prepare(c); err != nil {
-		t.Fatal(err)
+	if os.Link(l.files.library(), filepath.Join(dir, "link")) == nil {
+		t.Skip("/dev/shm is on the same file system")
 	}
-	forged := layout.Limits{Devices: []layout.DeviceLimit{{UUID: gpu0, MemoryBytes: 1 << 40}}}
-	if err := layout.WriteFile(path, forged); err != nil {
-		t.Fatal(err)
+	got := inject(t, l, container("1"))
+	if text, err := os.ReadFile(got.library()); err != nil || string(text) != "library" {
+		t.Errorf("library %q, %v", text, err)
 	}
-	for _, mem := range []v1alpha1.MiB{1024, 512} {
-		c.Grants = slices.Clone(c.Grants)
-		c.Grants[0].Mem = mem
-		if err := l.Inject(c, &api.ContainerAdjustment{}); err != nil {
-			t.Fatal(err)
-		}
-		got, err := layout.ReadFile(path)
-		if err != nil || len(got.Devices) != 2 || got.Devices[0].MemoryBytes != mem.Bytes() || got.Devices[0].Core != 30 || got.Devices[1].Core != 0 {
-			t.Errorf("Invariant 1: limits %+v, %v; want %d MiB", got, err, mem)
-		}
+	if mode := stat(t, got.library()).Mode(); mode != 0o755 {
+		t.Errorf("library is %v", mode)
+	}
+}
+
+// What is mounted is what the ledger grants and what the agent brought, also after
+// the ledger has changed, or a file has. A missing library would fail nothing.
+func TestInjectMakesAnew(t *testing.T) {
+	for name, change := range map[string]func(folder, *Container) error{
+		"nothing": func(folder, *Container) error { return nil },
+		"other limits": func(next folder, _ *Container) error {
+			return layout.WriteFile(next.limits(), layout.Limits{Devices: []layout.DeviceLimit{{UUID: gpu0, MemoryBytes: 1 << 40}}})
+		},
+		"other grants": func(_ folder, c *Container) error {
+			c.Grants = slices.Clone(c.Grants)
+			c.Grants[0].Mem = 512
+			return nil
+		},
+		"library gone": func(next folder, _ *Container) error { return os.Remove(next.library()) },
+		"other library": func(next folder, _ *Container) error {
+			return errors.Join(os.Remove(next.library()), os.WriteFile(next.library(), nil, 0o600))
+		},
+		"all gone": func(next folder, _ *Container) error { return os.RemoveAll(string(next)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, c := t.TempDir(), container("1")
+			l := newLimiter(t, dir, nil)
+			must(t, l.Prepare(c))
+			must(t, change(run(dir, "next"), &c))
+			got := inject(t, l, c)
+			limits, err := layout.ReadFile(got.limits())
+			if err != nil || len(limits.Devices) != 2 || limits.Devices[0].MemoryBytes != c.Grants[0].Mem.Bytes() || limits.Devices[0].Core != 30 || limits.Devices[1].Core != 0 {
+				t.Errorf("Invariant 1: limits %+v, %v", limits, err)
+			}
+			if text, err := os.ReadFile(got.library()); err != nil || string(text) != "library" {
+				t.Errorf("Invariant 2: library %q, %v", text, err)
+			}
+			if _, err := layout.ReadUsage(got.counters()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -91,17 +91,16 @@ func (p *program) install(t *testing.T, uuid string) {
 
 // installed puts the files where the library looks for them. It runs in a mount
 // namespace of its own, which is gone with it.
-var installed = strings.NewReplacer("LIMITS", layout.LimitsPath, "COUNTERS", layout.CountersPath).Replace(`
+var installed = strings.NewReplacer("FOLDER", layout.Folder, "COUNTERS", layout.CountersPath, "LIBRARY", layout.LibraryPath).Replace(`
 mkdir etc
 cp -a /etc/. etc
 mount --bind etc /etc
 mount -t tmpfs none /usr/local
-mkdir -p "$(dirname LIMITS)"
-touch LIMITS COUNTERS /usr/local/vernier/libvgpu.so
-mount --bind limits LIMITS
+mkdir FOLDER
+mount --bind . FOLDER
+mount -o remount,bind,ro FOLDER
 mount --bind counters COUNTERS
-mount --bind libvgpu.so /usr/local/vernier/libvgpu.so
-echo /usr/local/vernier/libvgpu.so >/etc/ld.so.preload
+echo LIBRARY >/etc/ld.so.preload
 exec "$@"
 `)
 

@@ -20,9 +20,12 @@ const (
 	// MaxContainerBytes is the longest container identity.
 	MaxContainerBytes = containerBytes - 1
 
-	// LimitsPath and CountersPath are where the files are mounted in a container.
-	LimitsPath   = "/usr/local/vernier/limits"
-	CountersPath = "/usr/local/vernier/counters"
+	// Folder is what a container sees of the limiter, mounted read-only; the
+	// counters are mounted on it once more, writable.
+	Folder       = "/usr/local/vernier"
+	LibraryPath  = Folder + "/libvgpu.so"
+	LimitsPath   = Folder + "/limits"
+	CountersPath = Folder + "/counters"
 )
 
 // Sizes and offsets of vgpu_layout.h, in bytes.

@@ -23,13 +23,12 @@ mkdir etc vernier
 cp -a /etc/. etc
 mount --bind etc /etc
 mount -t tmpfs none /usr/local
-mkdir /usr/local/vernier
-for file in limits counters libvgpu.so; do touch /usr/local/vernier/$file; done
-mount --bind limits /usr/local/vernier/limits
-mount -o remount,bind,ro /usr/local/vernier/limits
-mount --bind counters /usr/local/vernier/counters
-mount --bind "$LIBRARY" /usr/local/vernier/libvgpu.so
-mount -o remount,bind,ro /usr/local/vernier/libvgpu.so
+mkdir /usr/local/vernier folder
+cp "$LIBRARY" folder/libvgpu.so
+mv limits counters folder
+mount --bind folder /usr/local/vernier
+mount -o remount,bind,ro /usr/local/vernier
+mount --bind folder/counters /usr/local/vernier/counters
 echo /usr/local/vernier/libvgpu.so >/etc/ld.so.preload
 calls() { printf 'init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n' | "$@" "$CALLS"; }
 calls env
@@ -37,6 +36,8 @@ calls env -i SIMGPU_STATE="$SIMGPU_STATE" SIMGPU_ALL_DEVICES=1 LD_LIBRARY_PATH="
 calls env LD_PRELOAD= VERNIER_DISABLE=1
 ! rm -f /usr/local/vernier/limits /usr/local/vernier/counters /usr/local/vernier/libvgpu.so 2>/dev/null
 ! sh -c 'echo >/usr/local/vernier/limits' 2>/dev/null
+! sh -c 'echo >/usr/local/vernier/libvgpu.so' 2>/dev/null
+! touch /usr/local/vernier/more 2>/dev/null
 calls env
 `
 	cmd := exec.Command("unshare", "--mount", "sh", "-euc", script)

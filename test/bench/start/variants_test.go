@@ -135,7 +135,7 @@ func (n *node) check(b *testing.B, variant string) {
 	}
 	limited, gpu := false, false
 	for _, m := range s.Mounts {
-		limited = limited || m.Destination == layout.LimitsPath
+		limited = limited || m.Destination == layout.Folder
 	}
 	seen := slices.Contains(s.Process.Env, v1alpha1.EnvVisibleDevices+"="+v1alpha1.EnvVisibleDevicesVoid)
 	for _, d := range s.Linux.Devices {
