@@ -17,13 +17,16 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/audit"
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/release"
 )
@@ -72,6 +75,7 @@ type agent struct {
 	writer     *ledger.Writer
 	keeper     *capacity.Keeper
 	connection *hooks.Connection
+	auditor    *audit.Auditor
 }
 
 // Run runs an agent until ctx ends or one of its parts fails for good. Running
@@ -92,6 +96,11 @@ func Run(ctx context.Context, o Options) error {
 	if err := a.observe(ctx, mgr); err != nil {
 		return err
 	}
+	collector := a.collector()
+	if err := registry.Registry.Register(collector); err != nil {
+		return fmt.Errorf("setting up the metrics: %w", err)
+	}
+	defer registry.Registry.Unregister(collector)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The manager waits for its caches without a bound.
@@ -100,7 +109,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {
@@ -157,15 +166,25 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		a.writer.Publish()
 	}
 	a.book.Ended = a.preparer.ended
-	a.connection = &hooks.Connection{
-		Socket: o.NRISocket, Changed: a.runtimeChanged,
-		Plugin: &hooks.Plugin{
-			Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book,
-			Report: reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)},
-			Kill:   kill, Log: o.Log.WithName("nri"),
-		},
+	events := reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
+	plugin := &hooks.Plugin{
+		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book,
+		Report: events, Kill: kill, Log: o.Log.WithName("nri"),
+	}
+	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
+	a.auditor = &audit.Auditor{
+		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
+		Report: events, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
+}
+
+func (a *agent) collector() *metrics.Collector {
+	return metrics.New(metrics.Sources{
+		Node: a.options.Node, Book: a.book, Modes: a.modes,
+		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings,
+		NVML: a.watcher.Err, Runtime: a.connection.Err,
+	})
 }
 
 // restore takes up what the agent had published before it was restarted: the

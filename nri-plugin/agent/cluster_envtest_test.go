@@ -320,6 +320,8 @@ func (g *gpus) Scan() (device.Snapshot, error) {
 
 func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
 
+func (g *gpus) Processes(string) ([]int, error) { return nil, nil }
+
 func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

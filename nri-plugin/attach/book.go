@@ -13,6 +13,7 @@ package attach
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -76,6 +77,13 @@ func (b *Book) Get(id string) (Entry, bool) {
 	defer b.mu.Unlock()
 	e, found := b.entries[id]
 	return e, found
+}
+
+// All are the containers that are entered, in no order.
+func (b *Book) All() []Entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.entries))
 }
 
 // Started records what holds the slices of a container.

@@ -32,6 +32,9 @@ type Library interface {
 	SetMemoryLimit(uuid, cgroup string, limit v1alpha1.MiB) error
 	// MemoryLimit reads that limit back; 0 is no limit.
 	MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error)
+	// Processes are the PIDs, in our own PID namespace, of those that have a
+	// context on the device, sorted.
+	Processes(uuid string) ([]int, error)
 	// WaitEvent blocks until a device reports a critical event, at most for the
 	// timeout, and tells whether one came. The next Scan shows its effect.
 	WaitEvent(timeout time.Duration) bool

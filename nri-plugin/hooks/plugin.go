@@ -53,7 +53,8 @@ type PodRef struct {
 	UID             types.UID
 }
 
-// Plugin handles the runtime's events. All exported fields are required.
+// Plugin handles the runtime's events. All exported fields but Roster, which fills
+// itself, are required.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -63,6 +64,8 @@ type Plugin struct {
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.
 	Kill func(pid uint32, container string) error
+	// Roster of the node's containers.
+	Roster Roster
 
 	lastShares atomic.Pointer[parsedShares]
 }

@@ -21,6 +21,7 @@ func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.C
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
+	p.Roster.enter(pod, c)
 	return nil
 }
 
@@ -53,24 +54,34 @@ func marked(pod *api.PodSandbox, c *api.Container) bool {
 // StopContainer strikes the container out. Nothing here may depend on its
 // cgroup, which is being removed at the same time.
 func (p *Plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
-	p.Book.Detach(c.GetId())
+	p.ended(c)
 	return nil, nil
 }
 
 // RemoveContainer does the same: the runtime undoes a failed creation by it.
 func (p *Plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
-	p.Book.Detach(c.GetId())
+	p.ended(c)
 	return nil
+}
+
+func (p *Plugin) ended(c *api.Container) {
+	p.Roster.strike(c.GetId())
+	p.Book.Detach(c.GetId())
 }
 
 // StopPodSandbox strikes out whatever the runtime ended with the sandbox.
 func (p *Plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.Book.DetachSandbox(pod.GetId())
+	p.sandboxEnded(pod)
 	return nil
 }
 
 // RemovePodSandbox does the same, for a sandbox that was never stopped.
 func (p *Plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.Book.DetachSandbox(pod.GetId())
+	p.sandboxEnded(pod)
 	return nil
+}
+
+func (p *Plugin) sandboxEnded(pod *api.PodSandbox) {
+	p.Roster.strikeSandbox(pod.GetId())
+	p.Book.DetachSandbox(pod.GetId())
 }

@@ -30,12 +30,14 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	for _, pod := range pods {
 		sandboxes[pod.GetId()] = pod
 	}
+	p.Roster.clear()
 	var entries []attach.Entry
 	for _, c := range containers {
 		pod, known := sandboxes[c.GetPodSandboxId()]
 		if !known || !lives(c) {
 			continue
 		}
+		p.Roster.enter(pod, c)
 		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
 		switch {

@@ -53,6 +53,9 @@ const (
 	symbolAffinity  = "nvmlDeviceGetMemoryAffinity"
 	symbolFields    = "nvmlDeviceGetFieldValues"
 	symbolMemory    = "nvmlDeviceGetMemoryInfo_v2"
+	symbolCompute   = "nvmlDeviceGetComputeRunningProcesses"
+	symbolGraphics  = "nvmlDeviceGetGraphicsRunningProcesses"
+	symbolMPS       = "nvmlDeviceGetMPSComputeRunningProcesses"
 )
 
 // Options of Open.
@@ -75,7 +78,8 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
 	inv := &Inventory{lib: lib, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
-	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory} {
+	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
+		symbolCompute, symbolGraphics, symbolMPS} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // Container is a container that holds slices.
@@ -52,6 +53,10 @@ type Mode interface {
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.
 	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
+	// Usage is what the container's processes say they use of its slices, in the
+	// order of its grants, and which processes those are; nil where the mode does
+	// not count. Nobody is stopped for it. It is the tenant's word.
+	Usage(Container) (*layout.Usage, error)
 	// Recall tells from what Inject left on the node, or from what the ledger's
 	// status said of the container, the slices of one that runs and whose slices
 	// the ledger has lost; nil when nothing says so. Their PodCore and PodMem are

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit owns the look at who really uses the node's GPUs: it compares the
+// driver's own list of processes with the containers that hold slices and with
+// what the limiter has let in, and reports every process that no limit holds.
+//
+// It only tells, by an event of the pod, a metric and the log. It never ends a
+// process: a limit that a tenant can leave is cooperative, and says so.
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// ReasonProcess is the reason of the event: a process uses a device past the
+// limits of its container, or its container has none to use it by.
+const ReasonProcess = "UnenforcedProcess"
+
+const (
+	// DefaultPeriod between looks.
+	DefaultPeriod = 10 * time.Second
+	// quiet is how long a container is not told again of what it was told and
+	// has stopped doing: one that goes in and out must not fill the event list.
+	quiet = 10 * time.Minute
+)
+
+// Auditor looks at the devices again and again. All fields but Period are
+// required.
+type Auditor struct {
+	Devices interface {
+		Snapshot() (device.Snapshot, bool)
+		Library() (device.Library, error)
+	}
+	Modes  mode.Set
+	Book   *attach.Book
+	Roster *hooks.Roster
+	Report hooks.Reporter
+	// Proc is where procfs of the host's PID namespace is mounted.
+	Proc   string
+	Period time.Duration
+	Now    func() time.Time
+	Log    logr.Logger
+
+	mu       sync.Mutex
+	findings []Finding
+	// suspects are the processes of the look before: one that is about to end
+	// loses its mark before it leaves the driver's list.
+	suspects map[suspect]bool
+	told     map[place]time.Time
+}
+
+// Finding is how many processes of one container use one device unenforced.
+type Finding struct {
+	// Holder is the zero value for processes that are in no container.
+	Holder    hooks.Holder
+	UUID      string
+	Processes int
+}
+
+// place is a container on a device.
+type place struct{ container, uuid string }
+
+type suspect struct {
+	place
+	pid   int
+	start string
+}
+
+// Findings of the latest look, those of one container and device together.
+func (a *Auditor) Findings() []Finding {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.findings)
+}
+
+// Run looks once a period until ctx ends.
+func (a *Auditor) Run(ctx context.Context) error {
+	period := a.Period
+	if period == 0 {
+		period = DefaultPeriod
+	}
+	for {
+		a.Look()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(period):
+		}
+	}
+}
+
+// user is a process that has a context on a device.
+type user struct {
+	process
+	uuid   string
+	holder hooks.Holder
+	entry  attach.Entry
+}
+
+// Look looks once. A process is reported when two looks in a row have found it.
+func (a *Auditor) Look() {
+	users, err := a.users()
+	if err != nil {
+		a.Log.V(1).Info("cannot list the devices' processes", "reason", err.Error())
+		return
+	}
+	suspects := map[suspect]bool{}
+	found := map[place][]user{}
+	marked := map[string]map[int]bool{}
+	for _, u := range users {
+		if a.enforced(u, marked) {
+			continue
+		}
+		// Read again: what ended while we looked has been listed and not marked.
+		if now, lives := a.look(u.pid); !lives || now.start != u.start {
+			continue
+		}
+		at := place{container: u.holder.ID, uuid: u.uuid}
+		s := suspect{place: at, pid: u.pid, start: u.start}
+		suspects[s] = true
+		if a.suspects[s] {
+			found[at] = append(found[at], u)
+		}
+	}
+	a.suspects = suspects
+	a.publish(found)
+}
+
+// users are the processes on all devices. The containers' counters are read after
+// this: a process marks itself there before it can have a context.
+func (a *Auditor) users() ([]user, error) {
+	library, err := a.Devices.Library()
+	if err != nil {
+		return nil, err
+	}
+	now, _ := a.Devices.Snapshot()
+	var all []user
+	for _, d := range now.Devices {
+		if d.MIG == v1alpha1.MIGEnabled {
+			continue // not managed in this release
+		}
+		pids, failed := library.Processes(d.UUID)
+		err = errors.Join(err, failed)
+		for _, pid := range pids {
+			p, lives := a.look(pid)
+			if !lives {
+				continue
+			}
+			u := user{process: p, uuid: d.UUID}
+			for _, id := range p.ids {
+				if holder, found := a.Roster.Find(id); found {
+					u.holder = holder
+					u.entry, _ = a.Book.Get(id)
+					break
+				}
+			}
+			all = append(all, u)
+		}
+	}
+	if len(all) == 0 {
+		return nil, err
+	}
+	return all, nil
+}
+
+// enforced tells whether a limit holds the process on the device. marked keeps
+// the processes that show in the containers' counters, read once in a look.
+func (a *Auditor) enforced(u user, marked map[string]map[int]bool) bool {
+	if !u.entry.Prepared || !slices.ContainsFunc(u.entry.Grants, func(g ledger.Grant) bool { return g.UUID == u.uuid }) {
+		return false
+	}
+	m, err := a.Modes.For(u.entry.Container)
+	if err != nil {
+		return false
+	}
+	if marked[u.entry.ID] == nil {
+		pids := map[int]bool{}
+		usage, err := m.Usage(u.entry.Container)
+		if usage == nil && err == nil {
+			return true // nothing has to hold it
+		}
+		if usage != nil {
+			for _, p := range usage.Processes {
+				pids[p.HostPID] = true
+			}
+		}
+		marked[u.entry.ID] = pids
+	}
+	return marked[u.entry.ID][u.pid] || a.holdsCounters(u.pid)
+}
+
+func (a *Auditor) publish(found map[place][]user) {
+	now := a.Now()
+	if a.told == nil {
+		a.told = map[place]time.Time{}
+	}
+	for at, last := range a.told {
+		if found[at] == nil && now.Sub(last) > quiet {
+			delete(a.told, at)
+		}
+	}
+	var findings []Finding
+	for at, users := range found {
+		first := users[0]
+		findings = append(findings, Finding{Holder: first.holder, UUID: at.uuid, Processes: len(users)})
+		if _, before := a.told[at]; !before {
+			a.tell(first)
+		}
+		a.told[at] = now
+	}
+	a.mu.Lock()
+	a.findings = findings
+	a.mu.Unlock()
+}
+
+func (a *Auditor) tell(u user) {
+	if u.holder.ID == "" {
+		a.Log.Info("a process outside all containers uses a device; its use is not counted against any slice", "process", u.String(), "device", u.uuid)
+		return
+	}
+	message := fmt.Sprintf("process %s of container %s uses device %s and no limit holds it: ", u.process, u.holder.Name, u.uuid)
+	if len(u.entry.Grants) == 0 {
+		message += fmt.Sprintf("the container has no slice; delete the pod and ask for %s", v1alpha1.ResourceCore)
+	} else {
+		message += "it does not load the limiter, as programs that are linked statically, built on musl or started by a loader of their own; build it for glibc and link it dynamically, or give the pod whole devices"
+	}
+	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
+	a.Report.Warn(u.holder.Pod, ReasonProcess, message)
+}

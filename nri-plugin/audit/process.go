@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// process is one process at one time.
+type process struct {
+	pid int
+	// start is its start time as the kernel counts it: with the PID it names the
+	// process, for numbers are used again.
+	start string
+	// name is its command's, which the process itself can set.
+	name string
+	// ids are the words of its cgroup's path, innermost first: the runtime's id of
+	// its container is one of them, whatever stands around it.
+	ids []string
+}
+
+// look reads a process; false when it has ended.
+func (a *Auditor) look(pid int) (process, bool) {
+	p := process{pid: pid}
+	stat, err := os.ReadFile(a.path(pid, "stat"))
+	if err != nil {
+		return p, false
+	}
+	// PID (name) state …: the name may hold anything, and so may be cut anywhere.
+	head, rest, _ := cutLast(string(stat), ") ")
+	_, p.name, _ = strings.Cut(head, "(")
+	// From the third field on; the start time is the 22nd.
+	fields := strings.Fields(rest)
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return p, false
+	}
+	p.start = fields[19]
+	cgroups, err := os.ReadFile(a.path(pid, "cgroup"))
+	if err != nil {
+		return p, false
+	}
+	for line := range strings.Lines(string(cgroups)) {
+		words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("/-:.\n", r) })
+		for i := len(words) - 1; i >= 0; i-- {
+			p.ids = append(p.ids, words[i])
+		}
+	}
+	return p, true
+}
+
+// holdsCounters tells whether the process has its container's counters mapped, as
+// every process does that the limiter has let use CUDA. It asks the kernel, for
+// the processes that do not show in the counters themselves: a program that closes
+// descriptors which aren't its own loses its mark there and stays limited.
+func (a *Auditor) holdsCounters(pid int) bool {
+	maps, err := os.Open(a.path(pid, "maps"))
+	if err != nil {
+		return false
+	}
+	defer maps.Close()
+	for lines := bufio.NewScanner(maps); lines.Scan(); {
+		if strings.Contains(lines.Text(), " "+layout.CountersPath) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Auditor) path(pid int, file string) string {
+	return filepath.Join(a.Proc, strconv.Itoa(pid), file)
+}
+
+func (p process) String() string { return fmt.Sprintf("%d (%q)", p.pid, p.name) }
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}

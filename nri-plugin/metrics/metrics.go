@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics owns what the node agent shows to Prometheus: what containers
+// hold and use of their slices, read from their counters while they run on, which
+// processes no limit holds, and whether the agent itself is well.
+//
+// Everything is read when it is asked for. Use is the containers' own word, and
+// nothing is decided on it.
+package metrics
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/audit"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// Sources of the figures.
+type Sources struct {
+	// Node is the name of this node.
+	Node  string
+	Book  *attach.Book
+	Modes mode.Set
+	// Devices is the latest picture; false before there was one.
+	Devices func() (device.Snapshot, bool)
+	// Findings are the processes that no limit holds.
+	Findings func() []audit.Finding
+	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
+	NVML, Runtime func() error
+}
+
+// Collector reads the sources at every scrape.
+type Collector struct {
+	from Sources
+
+	memoryLimit, memoryUsed, refusals          *prometheus.Desc
+	computeLimit, busy, throttled, launches    *prometheus.Desc
+	processes, readable, unenforced            *prometheus.Desc
+	deviceHealthy, nvml, runtime, containersIn *prometheus.Desc
+}
+
+// New is a collector of the sources, to be registered once.
+func New(from Sources) *Collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("vernier_"+name, help, labels, prometheus.Labels{"node": from.Node})
+	}
+	slice := []string{"namespace", "pod", "container", "uuid"}
+	return &Collector{
+		from:         from,
+		memoryLimit:  desc("container_memory_limit_bytes", "Device memory of the container's slice.", slice...),
+		memoryUsed:   desc("container_memory_used_bytes", "Device memory that the container's processes are charged.", slice...),
+		refusals:     desc("container_memory_refusals_total", "Allocations of the container that were refused for want of memory in its slice.", slice...),
+		computeLimit: desc("container_compute_limit_ratio", "Share of the device's time that the container may use; absent without a quota.", slice...),
+		busy:         desc("container_device_seconds_total", "Device time that the container was charged; only measured with a quota.", slice...),
+		throttled:    desc("container_throttled_seconds_total", "Time that the container's launches have waited for its quota.", slice...),
+		launches:     desc("container_launches_total", "Launches that were measured; only with a quota.", slice...),
+		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
+		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them.", slice[:3]...),
+		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
+
+		deviceHealthy: desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),
+		nvml:          desc("node_nvml_up", "1 if the driver's library answers."),
+		runtime:       desc("node_runtime_connected", "1 if the agent guards the container runtime."),
+		containersIn:  desc("node_containers", "Containers that hold slices."),
+	}
+}
+
+// Describe sends every description.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.memoryLimit, c.memoryUsed, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
+		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.nvml, c.runtime, c.containersIn,
+	} {
+		out <- d
+	}
+}
+
+// Collect reads everything now.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(c.nvml, one(c.from.NVML() == nil))
+	gauge(c.runtime, one(c.from.Runtime() == nil))
+	if now, scanned := c.from.Devices(); scanned {
+		for _, d := range now.Devices {
+			gauge(c.deviceHealthy, one(d.Healthy), d.UUID, d.Model)
+		}
+	}
+	unenforced := map[[4]string]int{}
+	entries := c.from.Book.All()
+	gauge(c.containersIn, float64(len(entries)))
+	for _, e := range newest(entries) {
+		namespace, pod, _ := strings.Cut(e.Owner, "/")
+		for _, g := range e.Grants {
+			at := []string{namespace, pod, e.Name, g.UUID}
+			unenforced[[4]string(at)] = 0
+			gauge(c.memoryLimit, float64(g.Mem.Bytes()), at...)
+			if g.Core > 0 {
+				gauge(c.computeLimit, float64(g.Core)/float64(v1alpha1.WholeGPU), at...)
+			}
+		}
+		c.usage(out, e, namespace, pod)
+	}
+	for _, f := range c.from.Findings() {
+		unenforced[[4]string{f.Holder.Pod.Namespace, f.Holder.Pod.Name, f.Holder.Name, f.UUID}] += f.Processes
+	}
+	for at, n := range unenforced {
+		gauge(c.unenforced, float64(n), at[:]...)
+	}
+}
+
+// usage sends what the container's counters say, where it has any.
+func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespace, pod string) {
+	m, err := c.from.Modes.For(e.Container)
+	if err != nil {
+		return
+	}
+	usage, err := m.Usage(e.Container)
+	// Entered before it has its counters.
+	if usage == nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		return
+	}
+	out <- prometheus.MustNewConstMetric(c.readable, prometheus.GaugeValue, one(err == nil), namespace, pod, e.Name)
+	if err != nil {
+		return
+	}
+	out <- prometheus.MustNewConstMetric(c.processes, prometheus.GaugeValue, float64(len(usage.Processes)), namespace, pod, e.Name)
+	for i, d := range usage.Devices {
+		c.deviceUsage(out, d, namespace, pod, e.Name, e.Grants[i].UUID)
+	}
+}
+
+func (c *Collector) deviceUsage(out chan<- prometheus.Metric, d layout.DeviceUsage, at ...string) {
+	out <- prometheus.MustNewConstMetric(c.memoryUsed, prometheus.GaugeValue, float64(d.UsedBytes), at...)
+	for desc, value := range map[*prometheus.Desc]float64{
+		c.refusals: float64(d.MemoryRefusals), c.launches: float64(d.Launches),
+		c.busy: d.Busy.Seconds(), c.throttled: d.Throttled.Seconds(),
+	} {
+		// A counter does not run backwards, whatever a tenant has written there.
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, max(value, 0), at...)
+	}
+}
+
+// named is how a container shows in the metrics.
+type named struct{ owner, container string }
+
+// newest has one entry of every name: the end of a container that is started again
+// may not have been told yet, nor that of a pod that was deleted by force and made
+// anew. Two of one name would fail the scrape.
+func newest(entries []attach.Entry) map[named]attach.Entry {
+	all := map[named]attach.Entry{}
+	for _, e := range entries {
+		name := named{owner: e.Owner, container: e.Name}
+		if before, found := all[name]; !found || before.Status != nil && e.Status == nil {
+			all[name] = e
+		}
+	}
+	return all
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/audit"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+const (
+	gpu0 = "GPU-00000000-0000-0000-0000-000000000000"
+	gpu1 = "GPU-11111111-1111-1111-1111-111111111111"
+)
+
+// counting is the limiter, with counters that the test sets.
+type counting struct {
+	mode.Mode
+	usage *layout.Usage
+	err   error
+}
+
+func (c *counting) Usage(mode.Container) (*layout.Usage, error) { return c.usage, c.err }
+
+func entry(t *testing.T, book *attach.Book, id, owner, name string, m v1alpha1.Mode, grants ...ledger.Grant) {
+	t.Helper()
+	for i := range grants {
+		grants[i].Mode, grants[i].DeviceMem = m, 1<<20
+	}
+	err := book.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text is what Prometheus reads, one line for each figure: metric{label values}
+// value, without the node.
+func text(t *testing.T, from Sources) string {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(New(from))
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("%d: %s", answer.Code, answer.Body)
+	}
+	var lines []string
+	for line := range strings.Lines(answer.Body.String()) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		if !strings.Contains(line, `node="n1"`) {
+			t.Errorf("no node: %s", line)
+		}
+		line = nodeLabel.ReplaceAllString(line, "")
+		lines = append(lines, strings.TrimSpace(label.ReplaceAllString(line, "$1")))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+var (
+	nodeLabel = regexp.MustCompile(`node="n1",?`)
+	label     = regexp.MustCompile(`[a-z]+="([^"]*)"`)
+)
+
+func sources(book *attach.Book, limiter mode.Mode) Sources {
+	return Sources{
+		Node: "n1", Book: book,
+		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: mode.Exclusive{}},
+		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
+		Findings: func() []audit.Finding { return nil },
+		NVML:     func() error { return nil }, Runtime: func() error { return nil },
+	}
+}
+
+// Labels are in alphabetical order: container, namespace, pod, uuid.
+func TestFigures(t *testing.T) {
+	book := &attach.Book{}
+	entry(t, book, "1", "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1}, ledger.Grant{UUID: gpu1, Mem: 2})
+	entry(t, book, "2", "team/b", "whole", v1alpha1.ModeExclusive, ledger.Grant{UUID: "GPU-2", Core: 100, Mem: 4})
+	from := sources(book, &counting{usage: &layout.Usage{
+		Devices: []layout.DeviceUsage{
+			{UsedBytes: 4096, MemoryRefusals: 5, Busy: 1500e6, Throttled: -1, Launches: 7},
+			{},
+		},
+		Processes: []layout.ProcessUsage{{}, {}},
+	}})
+	from.Devices = func() (device.Snapshot, bool) {
+		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true}, {UUID: gpu1, Model: "T4"}}}, true
+	}
+	from.Findings = func() []audit.Finding {
+		return []audit.Finding{
+			{Holder: hooks.Holder{Pod: hooks.PodRef{Namespace: "team", Name: "a"}, Name: "main"}, UUID: gpu0, Processes: 2},
+			{Holder: hooks.Holder{Pod: hooks.PodRef{Namespace: "other", Name: "c"}, Name: "main"}, UUID: gpu1, Processes: 1},
+			{UUID: gpu1, Processes: 3},
+		}
+	}
+	from.Runtime = func() error { return errors.New("away") }
+	want := `vernier_container_compute_limit_ratio{main,team,a,GPU-0} 0.3
+vernier_container_compute_limit_ratio{whole,team,b,GPU-2} 1
+vernier_container_counters_readable{main,team,a} 1
+vernier_container_device_seconds_total{main,team,a,GPU-0} 1.5
+vernier_container_device_seconds_total{main,team,a,GPU-1} 0
+vernier_container_launches_total{main,team,a,GPU-0} 7
+vernier_container_launches_total{main,team,a,GPU-1} 0
+vernier_container_memory_limit_bytes{main,team,a,GPU-0} 1.048576e+06
+vernier_container_memory_limit_bytes{main,team,a,GPU-1} 2.097152e+06
+vernier_container_memory_limit_bytes{whole,team,b,GPU-2} 4.194304e+06
+vernier_container_memory_refusals_total{main,team,a,GPU-0} 5
+vernier_container_memory_refusals_total{main,team,a,GPU-1} 0
+vernier_container_memory_used_bytes{main,team,a,GPU-0} 4096
+vernier_container_memory_used_bytes{main,team,a,GPU-1} 0
+vernier_container_processes{main,team,a} 2
+vernier_container_throttled_seconds_total{main,team,a,GPU-0} 0
+vernier_container_throttled_seconds_total{main,team,a,GPU-1} 0
+vernier_device_healthy{A100,GPU-0} 1
+vernier_device_healthy{T4,GPU-1} 0
+vernier_node_containers{} 2
+vernier_node_nvml_up{} 1
+vernier_node_runtime_connected{} 0
+vernier_unenforced_processes{,,,GPU-1} 3
+vernier_unenforced_processes{main,other,c,GPU-1} 1
+vernier_unenforced_processes{main,team,a,GPU-0} 2
+vernier_unenforced_processes{main,team,a,GPU-1} 0
+vernier_unenforced_processes{whole,team,b,GPU-2} 0`
+	got := strings.NewReplacer(gpu0, "GPU-0", gpu1, "GPU-1").Replace(text(t, from))
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// What a container does to its counters costs it its own figures and nobody else
+// theirs; nor do two containers of one name, as after a restart.
+func TestScrapeDoesNotFail(t *testing.T) {
+	book := &attach.Book{}
+	for _, id := range []string{"1", "2"} {
+		entry(t, book, id, "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1})
+	}
+	book.Started("1", []v1alpha1.SliceStatus{})
+	got := text(t, sources(book, &counting{err: errors.New("damaged")}))
+	for _, want := range []string{"counters_readable{main,team,a} 0", "memory_limit_bytes{main,team,a," + gpu0 + "} 1.048576e+06"} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("want %q once:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "used_bytes") {
+		t.Errorf("use that nobody has said:\n%s", got)
+	}
+}
+
+// The reference names every metric, with its labels, and no other.
+func TestReference(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	descriptions := make(chan *prometheus.Desc, 64)
+	New(sources(&attach.Book{}, nil)).Describe(descriptions)
+	close(descriptions)
+	for d := range descriptions {
+		_, rest, _ := strings.Cut(d.String(), `fqName: "`)
+		name, _, _ := strings.Cut(rest, `"`)
+		if strings.Count(string(page), "| `"+name+"` |") != 1 {
+			t.Errorf("%s is not in the reference once", name)
+		}
+	}
+}
