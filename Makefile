@@ -13,7 +13,7 @@ GOFLAGS := -trimpath -buildvcs=false
 export GOFLAGS GOTOOLCHAIN := local
 export VERNIER_BIN := $(BIN)
 
-# The node agent is the only part that links NVML and so the only one with cgo.
+# The node agent links NVML, and vgpu-run loads libcuda: the only ones with cgo.
 PURE := vernier-webhook vernier-allocator kubectl-vernier
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.
 CGO  := CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
@@ -30,12 +30,17 @@ build: go-build c-build ## build every binary and library into bin/
 go-build:
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -o $(BIN)/ $(addprefix ./cmd/,$(PURE)) ./test/cluster/cmd/vernier-cluster
-	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node ./cmd/vgpu-run github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 
 .PHONY: c-build
 c-build:
 	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
 	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
+
+.PHONY: limiter
+limiter: ## the limiter on its own, for a workstation: bin/vgpu-run and bin/libvgpu.so
+	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
+	$(CGO) go build -o $(BIN)/ ./cmd/vgpu-run
 
 .PHONY: deps
 deps: ## install the Debian packages that are missing (needs root)

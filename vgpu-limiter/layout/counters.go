@@ -20,6 +20,8 @@ import (
 type Usage struct {
 	Devices   []DeviceUsage  // in the order of the limits
 	Processes []ProcessUsage // by slot
+	// MostProcesses is the most processes that have used CUDA at a time.
+	MostProcesses int
 }
 
 // DeviceUsage is a container's use of one device.
@@ -123,7 +125,8 @@ func decodeUsage(b []byte) (Usage, error) {
 			Launches:       le.Uint64(d[devLaunchesOff:]),
 		}
 	}
-	for slot := range int(min(le.Uint32(b[countersUsedOff:]), MaxProcesses)) {
+	u.MostProcesses = int(min(le.Uint32(b[countersUsedOff:]), MaxProcesses))
+	for slot := range u.MostProcesses {
 		s := b[slotsOff+slot*slotSize:]
 		if le.Uint64(s[slotStateOff:])&1 == 0 {
 			continue

@@ -19,6 +19,8 @@ const (
 	MaxProcesses = 1024
 	// MaxContainerBytes is the longest container identity.
 	MaxContainerBytes = containerBytes - 1
+	// MaxMemoryBytes is the largest memory limit.
+	MaxMemoryBytes = bytesMask
 
 	// Folder is what a container sees of the limiter, mounted read-only; the
 	// counters are mounted on it once more, writable.

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report owns what vgpu-run says at the end: a table for people, one
+// line of JSON for programs. The JSON's names and units don't change; new ones
+// may be added.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// Report is one run of a command.
+type Report struct {
+	Command  []string `json:"command"`
+	ExitCode int      `json:"exit_code"` // as vgpu-run's own: 128+N for signal N
+	WallNS   int64    `json:"wall_ns"`   // from the command's start to its end
+	// Processes is the most processes that used CUDA at a time. None, for a
+	// command that should have: it didn't load the library.
+	Processes int      `json:"processes"`
+	Devices   []Device `json:"devices"`
+}
+
+// Device is what the command was allowed of one device, and what it used.
+type Device struct {
+	UUID           string `json:"uuid"`
+	CorePercent    uint32 `json:"core_percent"`       // 0: no quota
+	MemoryLimit    uint64 `json:"memory_limit_bytes"` // also without --mem-mib: the device's
+	MemoryUsed     uint64 `json:"memory_used_bytes"`  // by processes that still run
+	MemoryRefusals uint64 `json:"memory_refusals"`    // allocations refused for want of memory
+	BusyNS         int64  `json:"busy_ns"`            // device time charged; 0 without a quota
+	ThrottledNS    int64  `json:"throttled_ns"`       // time that launches waited for the quota
+	Launches       uint64 `json:"launches"`           // launches charged; 0 without a quota
+}
+
+// New is the report of a command with these limits and counters, which keep the
+// devices in the same order.
+func New(command []string, code int, wall time.Duration, limits layout.Limits, usage layout.Usage) Report {
+	r := Report{Command: command, ExitCode: code, WallNS: wall.Nanoseconds(), Processes: usage.MostProcesses}
+	for i, used := range usage.Devices {
+		limit := limits.Devices[i]
+		r.Devices = append(r.Devices, Device{
+			UUID: limit.UUID, CorePercent: limit.Core, MemoryLimit: limit.MemoryBytes,
+			MemoryUsed: used.UsedBytes, MemoryRefusals: used.MemoryRefusals,
+			BusyNS: used.Busy.Nanoseconds(), ThrottledNS: used.Throttled.Nanoseconds(), Launches: used.Launches,
+		})
+	}
+	return r
+}
+
+// JSON writes the report as one line.
+func (r Report) JSON(out io.Writer) error { return json.NewEncoder(out).Encode(r) }
+
+// Table writes the report for people.
+func (r Report) Table(out io.Writer) error {
+	wall := time.Duration(r.WallNS)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "vgpu-run: %s: exit code %d after %s\n", strings.Join(r.Command, " "), r.ExitCode, short(wall))
+	if r.Processes == 0 {
+		fmt.Fprintln(t, "No process used CUDA under the limiter. Static and musl programs don't load it.")
+	}
+	fmt.Fprintln(t, "DEVICE\tCORE\tDEVICE TIME\tSHARE\tWAITED\tLAUNCHES\tMEMORY LIMIT\tREFUSED")
+	for _, d := range r.Devices {
+		core, busy, share, waited, launches := "-", "-", "-", "-", "-" // not measured without a quota
+		if d.CorePercent != 0 && d.CorePercent != 100 {
+			busy, waited = short(time.Duration(d.BusyNS)), short(time.Duration(d.ThrottledNS))
+			share = fmt.Sprintf("%.1f%%", 100*float64(d.BusyNS)/float64(max(r.WallNS, 1)))
+			launches = fmt.Sprint(d.Launches)
+		}
+		if d.CorePercent != 0 {
+			core = fmt.Sprintf("%d%%", d.CorePercent)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d MiB\t%d\n", d.UUID, core, busy, share, waited, launches, d.MemoryLimit>>20, d.MemoryRefusals)
+	}
+	return t.Flush()
+}
+
+// short is a duration to three digits or so.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	default:
+		return d.Round(10 * time.Microsecond).String()
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package session owns the folder in which the vgpu-run of one user find each
+// other: a subfolder for each that runs, with the limits and counters of its
+// command, as the node agent keeps them for a container.
+//
+//	DIR/<name>/limits     what its command may use
+//	DIR/<name>/counters   what it uses
+//
+// A subfolder is in use while its maker holds the lock on it; the kernel drops
+// the lock with the process, and whoever comes next removes the folder. Nobody
+// ever waits for a lock.
+package session
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// unfinished begins the name of a folder that isn't locked yet.
+const unfinished = ".new-"
+
+// Session is the folder of one command.
+type Session struct {
+	dir  string
+	lock *os.File
+}
+
+// DefaultDir is the user's folder for sessions.
+func DefaultDir(env func(string) string) string {
+	if uid := os.Geteuid(); uid != 0 {
+		if runtime := env("XDG_RUNTIME_DIR"); runtime != "" {
+			return filepath.Join(runtime, "vgpu-run")
+		}
+		return filepath.Join(os.TempDir(), fmt.Sprintf("vgpu-run-%d", uid))
+	}
+	return "/run/vgpu-run"
+}
+
+// New makes a session in dir, which it makes if it must, for a command with
+// these limits, and removes the folders of sessions that have ended.
+func New(dir string, limits layout.Limits) (*Session, error) {
+	s, err := create(dir, limits)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of running commands: %w; set --run-dir to a folder of your own", err)
+	}
+	return s, nil
+}
+
+func create(dir string, limits layout.Limits) (*Session, error) {
+	if err := own(dir); err != nil {
+		return nil, err
+	}
+	if err := sweep(dir); err != nil {
+		return nil, err
+	}
+	path, err := os.MkdirTemp(dir, unfinished)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{dir: path}
+	if s.lock, err = lock(path); err == nil {
+		err = errors.Join(
+			os.Mkdir(s.Scratch(), 0o700),
+			layout.WriteFile(s.Limits(), limits),
+			layout.CreateCounters(s.Counters(), len(limits.Devices)),
+		)
+	}
+	if err == nil {
+		final := filepath.Join(dir, strings.TrimPrefix(filepath.Base(path), unfinished))
+		if err = os.Rename(path, final); err == nil {
+			s.dir = final
+		}
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// own makes dir, for this user alone, or finds that it is.
+func own(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not a folder that only this user can write to", dir)
+	}
+	return nil
+}
+
+// lock locks a folder for as long as the file is open, or says that it can't.
+func lock(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// sweep removes the folders of sessions that have ended without doing so.
+func sweep(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), unfinished) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if f, err := lock(path); err == nil {
+			_ = os.RemoveAll(path)
+			_ = f.Close()
+		}
+	}
+	return nil
+}
+
+// Limits is the path of the session's limits file.
+func (s *Session) Limits() string { return filepath.Join(s.dir, "limits") }
+
+// Counters is the path of the session's counters file.
+func (s *Session) Counters() string { return filepath.Join(s.dir, "counters") }
+
+// Scratch is an empty folder for the mounts of the session's command.
+func (s *Session) Scratch() string { return filepath.Join(s.dir, "scratch") }
+
+// Close removes the session's folder. Processes that its command has left behind
+// keep their limits.
+func (s *Session) Close() error {
+	err := os.RemoveAll(s.dir)
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}

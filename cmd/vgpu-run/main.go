@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command vgpu-run runs one command within a share of a GPU, without Kubernetes:
+// under libvgpu.so, with the same limits and counters that the node agent gives a
+// container.
+//
+// It is three processes, all of this program: the one that was called, which
+// waits and reports; for a moment, one that asks the driver for its devices; and
+// one that puts the limiter's files into a mount namespace of its own and then
+// becomes the command.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"vernier.dev/vernier/cmd/vgpu-run/internal/driver"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
+)
+
+// What vgpu-run says of itself, beside the command's own exit codes.
+const (
+	exitOwn      = 125 // vgpu-run failed
+	exitCannot   = 126 // the command can't be run
+	exitNotFound = 127 // there is no such command
+)
+
+// The first argument of our own children.
+const (
+	askDriver = "--vgpu-run-ask-driver"
+	become    = "--vgpu-run-become"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == askDriver {
+		if err := driver.Answer(os.NewFile(3, "answer")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(exitOwn)
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == become {
+		os.Exit(becomeCommand(os.Args[2:]))
+	}
+	o, err := options.Parse(os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	code := 0
+	if err == nil {
+		code, err = run(o)
+	}
+	exit(code, err)
+}
+
+// exit ends the program with the code, or with our own for an error without one.
+func exit(code int, err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vgpu-run:", err)
+		if code == 0 {
+			code = exitOwn
+		}
+	}
+	os.Exit(code)
+}

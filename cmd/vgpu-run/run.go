@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vernier.dev/vernier/cmd/vgpu-run/internal/mounts"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/report"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/session"
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// run runs the command, writes the report and returns the command's exit code.
+func run(o options.Options) (int, error) {
+	if _, err := os.Lstat(layout.LimitsPath); err == nil {
+		return 0, fmt.Errorf("this shell is held to limits already (%s); a share of a share can't be had", layout.LimitsPath)
+	}
+	library, err := findLibrary(o.Library)
+	if err != nil {
+		return 0, err
+	}
+	out := os.Stderr
+	if o.Report != "" {
+		if out, err = os.Create(o.Report); err != nil {
+			return 0, fmt.Errorf("--report: %w", err)
+		}
+	}
+	allowed, err := limits(o)
+	if err != nil {
+		return 0, err
+	}
+	if o.RunDir == "" {
+		o.RunDir = session.DefaultDir(os.Getenv)
+	}
+	s, err := session.New(o.RunDir, allowed)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = s.Close() }()
+	code, took, err := supervise(mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Scratch: s.Scratch()}, o.Command, environment(o, allowed))
+	if err != nil {
+		return code, err
+	}
+	usage, err := layout.ReadUsage(s.Counters())
+	if err != nil {
+		return code, err
+	}
+	r := report.New(o.Command, code, took, allowed, usage)
+	if o.JSON {
+		return code, r.JSON(out)
+	}
+	return code, r.Table(out)
+}
+
+// environment is the command's: with --device, CUDA counts those devices alone.
+// That is for its convenience; it is the limits that refuse it the others.
+func environment(o options.Options, allowed layout.Limits) []string {
+	env := os.Environ()
+	if len(o.Devices) == 0 {
+		return env
+	}
+	var uuids []string
+	for _, d := range allowed.Devices {
+		uuids = append(uuids, d.UUID)
+	}
+	return append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(uuids, ","))
+}
+
+// findLibrary is libvgpu.so as asked for, or beside this program.
+func findLibrary(asked string) (string, error) {
+	if asked == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		asked = filepath.Join(filepath.Dir(self), "libvgpu.so")
+	}
+	if _, err := os.Stat(asked); err != nil {
+		return "", fmt.Errorf("the limiter: %w; make limiter builds it beside vgpu-run, --library names another place", err)
+	}
+	return filepath.Abs(asked)
+}
