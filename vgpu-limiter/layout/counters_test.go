@@ -57,8 +57,9 @@ func TestUsage(t *testing.T) {
 	le.PutUint64(device[devLaunchesOff:], 4)
 
 	want := Usage{
-		Devices:   []DeviceUsage{{}, {MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
-		Processes: []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}}},
+		MostProcesses: 4,
+		Devices:       []DeviceUsage{{}, {MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
+		Processes:     []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}}},
 	}
 	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("decoded %+v, %v; want %+v", got, err, want)

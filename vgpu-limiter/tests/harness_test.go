@@ -34,7 +34,7 @@ const mib = 1 << 20
 
 // built is what the tests run: made once, in a directory of its own.
 type built struct {
-	dir string // of libvgpu.so as it ships, libvgpu-test.so and the programs
+	dir string // of vgpu-run and libvgpu.so as they ship, libvgpu-test.so and the programs
 	sim string // of the simulated driver's libraries and simgpuctl
 }
 
@@ -50,11 +50,12 @@ var build = sync.OnceValues(func() (built, error) {
 	dir := filepath.Join(bin, "vgpu-tests") // shared with no other package's tests, which may run now
 	b := built{dir: dir, sim: filepath.Join(dir, "simgpu")}
 	for _, args := range [][]string{
-		{"-C", "../../test/simgpu", "OUT=" + b.sim},
-		{"-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "all", "tests"},
+		{"make", "--no-print-directory", "-C", "../../test/simgpu", "OUT=" + b.sim},
+		{"make", "--no-print-directory", "-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "all", "tests"},
+		{"go", "build", "-o", b.dir + "/", "../../cmd/vgpu-run"},
 	} {
-		if out, err := exec.Command("make", append([]string{"--no-print-directory"}, args...)...).CombinedOutput(); err != nil {
-			return built{}, fmt.Errorf("make %s: %w\n%s", strings.Join(args, " "), err, out)
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return built{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 	return b, nil

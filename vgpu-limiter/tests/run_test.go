@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// ran is what became of a vgpu-run.
+type ran struct {
+	code        int
+	out, stderr string
+	report      struct {
+		ExitCode  int `json:"exit_code"`
+		Processes int
+		Devices   []struct {
+			UUID    string
+			Limit   int `json:"memory_limit_bytes"`
+			Refused int `json:"memory_refusals"`
+		}
+	}
+}
+
+// vgpuRun is vgpu-run as it ships, on the container's simulated node: the limits
+// are those of its own arguments.
+func (c *container) vgpuRun(args ...string) *exec.Cmd {
+	cmd := c.command("", "vgpu-run", append([]string{"--run-dir", filepath.Join(c.dir, "run"), "--json"}, args...)...)
+	cmd.Stdin = strings.NewReader("init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n")
+	return cmd
+}
+
+func (c *container) end(cmd *exec.Cmd) ran {
+	c.t.Helper()
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		c.t.Fatal(err)
+	}
+	r := ran{code: cmd.ProcessState.ExitCode(), out: out.String(), stderr: stderr.String()}
+	if i := strings.LastIndex(r.stderr, "{"); i >= 0 {
+		i = strings.LastIndex(r.stderr[:i], "\n") + 1
+		if err := json.Unmarshal([]byte(r.stderr[i:]), &r.report); err != nil {
+			c.t.Errorf("%v in the report %q", err, r.stderr[i:])
+		}
+		r.stderr = r.stderr[:i]
+	}
+	return r
+}
+
+// held100 is what calls answers under 100 MiB.
+const held100 = "init 0\nprimary 0\ncurrent 0\ntotal 0 104857600\nalloc 2\nalloc 0\n"
+
+// TestRun: a command under vgpu-run is held to its share, in whatever way it is
+// asked for, and the report says what it was and did.
+func TestRun(t *testing.T) {
+	c := newContainer(t, share{0, 1}, share{0, 1})
+	first, second := c.status(0, "uuid"), c.status(1, "uuid")
+	calls := filepath.Join(c.built.dir, "calls")
+	for name, test := range map[string]struct {
+		args  []string
+		uuids []string
+	}{
+		"all devices": {[]string{"--mem-mib", "100"}, []string{first, second}},
+		"index":       {[]string{"--mem-mib", "100", "--device", "1"}, []string{second}},
+		"UUID":        {[]string{"--device", first + ",mem-mib=100"}, []string{first}},
+		"both":        {[]string{"--device", second + ",mem-mib=100", "--device", "0"}, []string{second, first}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := c.end(c.vgpuRun(append(test.args, "--", calls)...))
+			if r.code != 0 || r.out != held100 || r.stderr != "" {
+				t.Errorf("exit code %d\n%s%s", r.code, r.out, r.stderr)
+			}
+			var uuids []string
+			for _, d := range r.report.Devices {
+				uuids = append(uuids, d.UUID)
+			}
+			if strings.Join(uuids, " ") != strings.Join(test.uuids, " ") || r.report.Processes != 1 || r.report.Devices[0].Refused != 1 || r.report.Devices[0].Limit != 100*mib {
+				t.Errorf("reported %+v, want the devices %v", r.report, test.uuids)
+			}
+		})
+	}
+	if r := c.end(c.vgpuRun("--", "true")); r.report.Devices[0].Limit < 80000*mib {
+		t.Errorf("without --mem-mib the limit is %d bytes", r.report.Devices[0].Limit)
+	}
+}
+
+// TestRunUnescapable: nothing that a command does to its environment or to the
+// files changes what it may use, as root and as anybody else.
+func TestRunUnescapable(t *testing.T) {
+	const script = `
+try() { printf 'init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n' | "$@" "$CALLS"; }
+try env
+try env -i SIMGPU_STATE="$SIMGPU_STATE" SIMGPU_ALL_DEVICES=1 LD_LIBRARY_PATH="$LD_LIBRARY_PATH"
+try env LD_PRELOAD= VERNIER_DISABLE=1
+! rm -f /usr/local/vernier/limits /usr/local/vernier/counters /usr/local/vernier/libvgpu.so /etc/ld.so.preload 2>/dev/null
+! sh -c 'echo >/usr/local/vernier/limits' 2>/dev/null
+! sh -c 'echo >/etc/ld.so.preload' 2>/dev/null
+try env
+`
+	for name, user := range users(t) {
+		t.Run(name, func(t *testing.T) {
+			c := newContainer(t, share{0, 1})
+			cmd := c.vgpuRun("--mem-mib", "100", "--", "sh", "-euc", script)
+			cmd.Env = append(cmd.Env, "CALLS="+filepath.Join(c.built.dir, "calls"))
+			c.asUser(cmd, user)
+			if r := c.end(cmd); r.code != 0 || r.out != strings.Repeat(held100, 4) || r.stderr != "" {
+				t.Errorf("exit code %d\n%s%s", r.code, r.out, r.stderr)
+			}
+		})
+	}
+}
+
+// TestRunIsTransparent: input, output, descriptors, the exit code and signals are
+// the command's own, and nothing of vgpu-run is left behind.
+func TestRunIsTransparent(t *testing.T) {
+	c := newContainer(t, share{0, 1})
+	for script, want := range map[string]struct {
+		code int
+		out  string
+	}{
+		"cat; echo >&3 three; exit 7": {7, "three\n"},
+		"kill -9 $$":                  {137, ""},
+		"kill -TERM $PPID; while :; do read x </dev/null; done":                                  {143, ""},
+		"trap 'echo caught; exit 3' USR1; kill -USR1 $PPID; while :; do read x </dev/null; done": {3, "caught\n"},
+	} {
+		t.Run(script, func(t *testing.T) {
+			cmd := c.vgpuRun("--", "sh", "-c", script)
+			three, err := os.Create(filepath.Join(c.dir, "three"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stdin, cmd.ExtraFiles = nil, []*os.File{three}
+			r := c.end(cmd)
+			content, _ := os.ReadFile(three.Name())
+			if r.code != want.code || r.out+string(content) != want.out || r.stderr != "" || r.report.ExitCode != want.code {
+				t.Errorf("exit code %d, reported %d\n%s%s%s", r.code, r.report.ExitCode, r.out, content, r.stderr)
+			}
+		})
+	}
+	left, err := os.ReadDir(filepath.Join(c.dir, "run"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	cmd := c.vgpuRun("--report", filepath.Join(c.dir, "report"), "--", "true")
+	if r := c.end(cmd); r.code != 0 || r.stderr != "" {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+	if report, err := os.ReadFile(filepath.Join(c.dir, "report")); err != nil || !json.Valid(report) {
+		t.Errorf("the report is %q, %v", report, err)
+	}
+}
+
+// TestRunRefuses: what can't be done is said, with the way out.
+func TestRunRefuses(t *testing.T) {
+	c := newContainer(t, share{0, 1})
+	for name, test := range map[string]struct {
+		args []string
+		env  string
+		code int
+		says string
+	}{
+		"no such command":    {[]string{"--", "no-such-command"}, "", 127, "not found"},
+		"no program":         {[]string{"--", "/etc/passwd"}, "", 126, "permission denied"},
+		"no such device":     {[]string{"--device", "7", "--", "true"}, "", 125, "0  " + c.status(0, "uuid")},
+		"more than there is": {[]string{"--mem-mib", "99999999", "--", "true"}, "", 125, "leave --mem-mib out"},
+		"no library":         {[]string{"--library", "/nowhere", "--", "true"}, "", 125, "make limiter"},
+		"no driver":          {[]string{"--", "true"}, "LD_LIBRARY_PATH=/nowhere", 125, "libcuda.so.1"},
+		"no devices":         {[]string{"--", "true"}, "SIMGPU_STATE=/nowhere", 125, "nvidia-smi"},
+		"nested":             {[]string{"--", filepath.Join(c.built.dir, "vgpu-run"), "true"}, "", 125, "a share of a share"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := c.vgpuRun(test.args...)
+			cmd.Env = append(cmd.Env, test.env)
+			if r := c.end(cmd); r.code != test.code || r.out != "" || !strings.Contains(r.stderr, test.says) {
+				t.Errorf("exit code %d: %s%s", r.code, r.out, r.stderr)
+			}
+		})
+	}
+}
+
+// TestRunWithoutNVML: libcuda.so.1 is all of a driver that is needed, and where
+// nothing is left to ask, not even that.
+func TestRunWithoutNVML(t *testing.T) {
+	c := newContainer(t, share{0, 1})
+	uuid := c.status(0, "uuid")
+	only := filepath.Join(c.dir, "only")
+	if err := errors.Join(os.Mkdir(only, 0o755), os.Symlink(filepath.Join(c.sim, "libcuda.so.1"), filepath.Join(only, "libcuda.so.1"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range []string{"0", uuid} {
+		cmd := c.vgpuRun("--device", device, "--mem-mib", "100", "--", filepath.Join(c.built.dir, "calls"))
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+only)
+		if r := c.end(cmd); r.code != 0 || r.out != held100 {
+			t.Errorf("--device %s: exit code %d\n%s%s", device, r.code, r.out, r.stderr)
+		}
+	}
+	cmd := c.vgpuRun("--device", uuid, "--mem-mib", "100", "--", "echo", "hello")
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH=/nowhere")
+	if r := c.end(cmd); r.code != 0 || r.out != "hello\n" {
+		t.Errorf("without a driver: exit code %d\n%s%s", r.code, r.out, r.stderr)
+	}
+}
+
+// TestRunKeepsPreloads: the machine's own preloaded libraries stay, behind ours.
+func TestRunKeepsPreloads(t *testing.T) {
+	needRoot(t)
+	c := newContainer(t, share{0, 1})
+	other := filepath.Join(c.dir, "other.so")
+	source := `#include <unistd.h>
+__attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6) < 0) _exit(1); }`
+	if err := os.WriteFile(other+".c", []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "gcc", "-shared", "-fPIC", "-o", other, other+".c")
+	// A machine with that preload file, in a mount namespace.
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-euc",
+		`cp -a /etc etc; mount --bind etc /etc; echo ` + other + ` >/etc/ld.so.preload; exec "$@"`, "sh"},
+		c.vgpuRun("--", "cat", "/etc/ld.so.preload").Args...)...)
+	cmd.Dir, cmd.Env = c.dir, c.native()
+	cmd.Args[6] = filepath.Join(c.built.dir, "vgpu-run")
+	r := c.end(cmd)
+	if want := "other\n/usr/local/vernier/libvgpu.so\n" + other + "\n"; r.code != 0 || !strings.HasSuffix(r.out, want) {
+		t.Errorf("exit code %d\n%s%swant it to end in\n%s", r.code, r.out, r.stderr, want)
+	}
+}
+
+func needRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for a mount namespace")
+	}
+}
+
+// users are the ways to run something: as this user and, if that is root, as one
+// that no file knows of.
+func users(t *testing.T) map[string]*syscall.Credential {
+	t.Helper()
+	all := map[string]*syscall.Credential{"this user": nil}
+	if os.Geteuid() == 0 {
+		all["uid 12345"] = &syscall.Credential{Uid: 12345, Gid: 54321}
+	}
+	return all
+}
+
+// asUser makes cmd run as that user, with copies of what it can't reach otherwise.
+func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
+	t := c.t
+	t.Helper()
+	if user == nil {
+		return
+	}
+	home, err := os.MkdirTemp("", "vgpu-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	copied := filepath.Join(home, "copy")
+	run(t, "cp", "-a", c.dir, copied)
+	run(t, "cp", "-a", c.built.dir, filepath.Join(home, "bin"))
+	run(t, "chmod", "-R", "a+rwX", home)
+	move := strings.NewReplacer(c.built.dir, filepath.Join(home, "bin"), c.dir, copied)
+	cmd.Path, cmd.Dir = move.Replace(cmd.Path), copied
+	for _, list := range [][]string{cmd.Args, cmd.Env} {
+		for i := range list {
+			list[i] = move.Replace(list[i])
+		}
+	}
+	if err := os.Chown(copied, int(user.Uid), int(user.Gid)); err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+}
