@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two files that a container's processes share with the node agent. This
+// The three files that a container's processes share with the node agent. This
 // header is their only definition in C; vgpu-limiter/layout is its Go twin, and
 // a test there compares every size and offset below.
 //
 //   limits    written once by the node agent, mounted read-only: what is allowed.
 //   counters  created by the node agent, mounted read-write: what is in use.
+//   pace      written by the node agent again and again, mounted read-only: how
+//             device time is shared out just now. It may be missing.
 //
-// Both are little-endian, fixed in size, and refused as a whole unless magic,
+// All are little-endian, fixed in size, and refused as a whole unless magic,
 // version and size (and, for limits, the checksum) are right.
 //
 // Invariants of the counters:
@@ -31,14 +33,18 @@
 
 #define VGPU_LIMITS_MAGIC UINT64_C(0x314d494c55504756)   // "VGPULIM1"
 #define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
+#define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
 #define VGPU_COUNTERS_VERSION 1u
+#define VGPU_PACE_VERSION 1u
+
+#define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
 
 struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
     uint32_t core_percent;         // 1..100; 0 = no compute quota
-    uint32_t reserved;             // 0
+    uint32_t flags;                // VGPU_MAY_BURST
 };
 
 struct vgpu_limits {
@@ -62,13 +68,18 @@ struct vgpu_counters_device {
     uint64_t memory_refusals; // allocations refused for want of memory
     uint64_t pad0[6];
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
-    // off at its quota; a launch may start while it lies less than one burst
-    // ahead of now.
+    // off at its quota. Launches wait while it lies beyond the current refill
+    // period (bucket.c).
     uint64_t paid_until;
     uint64_t busy_ns;      // device time charged
     uint64_t throttled_ns; // time that launches waited for the quota
-    uint64_t launches;     // launches measured (none without a quota)
-    uint64_t pad1[4];
+    // Launches charged. Like busy_ns it counts only where there is a quota, and
+    // is brought up to date every few hundred microseconds of device time.
+    uint64_t launches;
+    uint64_t counted_until; // CLOCK_MONOTONIC ns up to which the device's work is counted
+    uint64_t unclaimed_ns;  // device time counted that no launch has been charged for
+    uint64_t last_launch;   // CLOCK_MONOTONIC us << 16 | who: some bits of the stream
+    uint64_t longest_ns;    // about the longest launch of late
 };
 
 struct vgpu_counters_header {
@@ -103,12 +114,43 @@ struct vgpu_counters {
     struct vgpu_slot slot[VGPU_SLOTS];
 };
 
+// How one device's time is shared out just now: one word, so that it is never
+// read half written, and how long it holds. A word that makes no sense or is out
+// of date counts as none: the container has its quota, no more and no less.
+//   bits  0..6   percent of the device at which launches are paid for. Less than
+//                the quota counts as the quota; more as well, without VGPU_MAY_BURST.
+//   bit   7      other containers work on the device too
+//   bits  8..31  when the container's refill periods begin: us after a multiple
+//   bits 32..63  of the period's length in us
+struct vgpu_pace_device {
+    uint64_t turn;
+    uint64_t valid_until; // CLOCK_MONOTONIC ns
+};
+
+struct vgpu_pace {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; // of the whole file, bytes
+    uint32_t device_count; // same devices, same order as in limits
+    uint32_t reserved;
+    uint64_t pad[5];
+    struct vgpu_pace_device device[VGPU_MAX_DEVICES];
+};
+
+#define VGPU_TURN_CORE(turn) ((uint32_t)((turn) & 0x7f))
+#define VGPU_TURN_NEIGHBOURS(turn) (((turn) >> 7 & 1) != 0)
+#define VGPU_TURN_PHASE_NS(turn) (((turn) >> 8 & 0xffffff) * UINT64_C(1000))
+#define VGPU_TURN_PERIOD_NS(turn) (((turn) >> 32) * UINT64_C(1000))
+#define VGPU_PERIOD_MIN_NS UINT64_C(1000000)
+#define VGPU_PERIOD_MAX_NS UINT64_C(1000000000)
+
 #define VGPU_BYTES_MASK ((UINT64_C(1) << 48) - 1)
 #define VGPU_HIGH_ONE (UINT64_C(1) << 48)
 
 _Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
 _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
 _Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
+_Static_assert(sizeof(struct vgpu_pace) == 320, "pace file");
 _Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
 
 #endif

@@ -9,6 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+)
+
+var (
+	turnExample = Turn{Core: 100, Neighbours: true, Phase: 123 * time.Millisecond, Period: 456789 * time.Microsecond}
+	turnWord    = fmt.Sprintf("UINT64_C(%d)", turnExample.word())
 )
 
 // TestMatchesC compiles a C program that prints what the compiler makes of
@@ -40,7 +46,24 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_limits_device, uuid)", 0},
 		{"offsetof(struct vgpu_limits_device, memory_bytes)", limitsMemoryOff},
 		{"offsetof(struct vgpu_limits_device, core_percent)", limitsCoreOff},
-		{"offsetof(struct vgpu_limits_device, reserved)", limitsDevResOff},
+		{"offsetof(struct vgpu_limits_device, flags)", limitsFlagsOff},
+		{"VGPU_MAY_BURST", flagMayBurst},
+		{"VGPU_PACE_MAGIC", paceMagic},
+		{"VGPU_PACE_VERSION", paceVersion},
+		{"VGPU_PERIOD_MIN_NS", int64(MinPeriod)},
+		{"VGPU_PERIOD_MAX_NS", int64(MaxPeriod)},
+		{"sizeof(struct vgpu_pace)", paceSize},
+		{"offsetof(struct vgpu_pace, version)", paceVersionOff},
+		{"offsetof(struct vgpu_pace, size)", paceSizeOff},
+		{"offsetof(struct vgpu_pace, device_count)", paceCountOff},
+		{"offsetof(struct vgpu_pace, device)", paceDevicesOff},
+		{"sizeof(struct vgpu_pace_device)", paceDeviceSize},
+		{"offsetof(struct vgpu_pace_device, turn)", 0},
+		{"offsetof(struct vgpu_pace_device, valid_until)", paceValidOff},
+		{"VGPU_TURN_CORE(" + turnWord + ")", int64(turnExample.Core)},
+		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
+		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},
+		{"VGPU_TURN_PERIOD_NS(" + turnWord + ")", int64(turnExample.Period)},
 		{"sizeof(struct vgpu_counters)", countersSize},
 		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
 		{"offsetof(struct vgpu_counters_header, size)", countersSizeOff},
@@ -53,6 +76,9 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, busy_ns)", devBusyOff},
 		{"offsetof(struct vgpu_counters_device, throttled_ns)", devThrottledOff},
 		{"offsetof(struct vgpu_counters_device, launches)", devLaunchesOff},
+		{"offsetof(struct vgpu_counters_device, paid_until)", devPaidOff},
+		{"offsetof(struct vgpu_counters_device, last_launch)", devLastLaunchOff},
+		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
 		{"sizeof(struct vgpu_slot)", slotSize},
 		{"offsetof(struct vgpu_slot, state)", slotStateOff},

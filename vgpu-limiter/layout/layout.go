@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout owns the Go side of the two files through which the node agent
-// and a container's processes meet: the limits file, which the node agent
+// Package layout owns the Go side of the files through which the node agent and
+// a container's processes meet: the limits and pace files, which the node agent
 // writes and tenants only read, and the counters file, which tenants write and
 // the node agent only reads. It never maps a tenant's file into memory (a
 // tenant that truncates it must not kill the reader), never trusts a number in
@@ -51,7 +51,8 @@ const (
 	limitsDeviceSize   = 32
 	limitsMemoryOff    = 16
 	limitsCoreOff      = 24
-	limitsDevResOff    = 28
+	limitsFlagsOff     = 28
+	flagMayBurst       = 1
 
 	countersSize       = 331776
 	countersVersionOff = 8
@@ -64,7 +65,20 @@ const (
 	devRefusalsOff     = 8
 	devBusyOff         = 72
 	devThrottledOff    = 80
+	devPaidOff         = 64
 	devLaunchesOff     = 88
+	devLastLaunchOff   = 112
+	devLongestOff      = 120
+
+	paceMagic      = 0x3145434150504756 // "VGPPACE1"
+	paceVersion    = 1
+	paceSize       = 320
+	paceVersionOff = 8
+	paceSizeOff    = 12
+	paceCountOff   = 16
+	paceDevicesOff = 64
+	paceDeviceSize = 16
+	paceValidOff   = 8
 
 	slotsOff       = 4096
 	slotSize       = 320

@@ -29,6 +29,9 @@ type DeviceLimit struct {
 	Core uint32
 	// MemoryBytes is the device memory in bytes, at least 1, below 2^48.
 	MemoryBytes uint64
+	// MayBurst lets the container use device time beyond its quota while nobody
+	// else wants it, as long as the node side (package pace) says so.
+	MayBurst bool
 }
 
 // Encode returns the content of a limits file.
@@ -55,6 +58,9 @@ func (l Limits) Encode() ([]byte, error) {
 		copy(e, uuid[:])
 		le.PutUint64(e[limitsMemoryOff:], d.MemoryBytes)
 		le.PutUint32(e[limitsCoreOff:], d.Core)
+		if d.MayBurst {
+			le.PutUint32(e[limitsFlagsOff:], flagMayBurst)
+		}
 	}
 	le.PutUint64(b[limitsChecksumOff:], checksum(b))
 	if _, err := DecodeLimits(b); err != nil { // one set of rules, the reader's
@@ -94,12 +100,13 @@ func DecodeLimits(b []byte) (Limits, error) {
 			UUID:        formatUUID(e[:uuidBytes]),
 			Core:        le.Uint32(e[limitsCoreOff:]),
 			MemoryBytes: le.Uint64(e[limitsMemoryOff:]),
+			MayBurst:    le.Uint32(e[limitsFlagsOff:])&flagMayBurst != 0,
 		}
 		if d.MemoryBytes == 0 || d.MemoryBytes > bytesMask {
 			return Limits{}, fmt.Errorf("limits: device %d: memory of %d bytes, want 1 to %d", i, d.MemoryBytes, uint64(bytesMask))
 		}
-		if d.Core > 100 || le.Uint32(e[limitsDevResOff:]) != 0 {
-			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, want 0 to 100", i, d.Core)
+		if flags := le.Uint32(e[limitsFlagsOff:]); d.Core > 100 || flags&^flagMayBurst != 0 {
+			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, flags %#x, want 0 to 100, 0 or 1", i, d.Core, flags)
 		}
 		for _, other := range l.Devices {
 			if other.UUID == d.UUID {

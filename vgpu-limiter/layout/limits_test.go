@@ -20,7 +20,7 @@ func twoDevices() Limits {
 	return Limits{
 		Container: "5f0c1f5e-0000-4000-8000-000000000001/train",
 		Devices: []DeviceLimit{
-			{UUID: uuidA, Core: 30, MemoryBytes: 20480 << 20},
+			{UUID: uuidA, Core: 30, MemoryBytes: 20480 << 20, MayBurst: true},
 			{UUID: uuidB, Core: 0, MemoryBytes: 1 << 20},
 		},
 	}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// MinPeriod and MaxPeriod bound the length of refill periods.
+const (
+	MinPeriod = time.Millisecond
+	MaxPeriod = time.Second
+)
+
+// Turn is what the node side tells a container about one device.
+type Turn struct {
+	// Core is the percent of the device at which launches are paid for now, 0 to
+	// 100: the library takes no less than the quota, and more only with MayBurst.
+	Core uint32
+	// Neighbours: other containers work on the device too, so what events
+	// measure is not the container's own time alone.
+	Neighbours bool
+	// A refill period begins at every moment of CLOCK_MONOTONIC that is Phase
+	// after a multiple of Period. Microseconds; Phase is less than Period.
+	Phase, Period time.Duration
+}
+
+func (t Turn) word() uint64 {
+	w := uint64(t.Core)&0x7f | uint64(t.Phase.Microseconds())&0xffffff<<8 | uint64(t.Period.Microseconds())<<32
+	if t.Neighbours {
+		w |= 1 << 7
+	}
+	return w
+}
+
+// CreatePace puts a pace file for n devices, readable by everybody and saying
+// nothing yet, in place of whatever is at path. Processes of an earlier container
+// go on with the file that they have.
+func CreatePace(path string, n int) error {
+	if n < 1 || n > MaxDevices {
+		return fmt.Errorf("%d devices: a container has 1 to %d", n, MaxDevices)
+	}
+	le := binary.LittleEndian
+	header := make([]byte, paceDevicesOff)
+	le.PutUint64(header, paceMagic)
+	le.PutUint32(header[paceVersionOff:], paceVersion)
+	le.PutUint32(header[paceSizeOff:], paceSize)
+	le.PutUint32(header[paceCountOff:], uint32(n))
+	return replaceFile(path, header, paceSize, 0o644)
+}
+
+// Pace is an open pace file. It is mapped, which is safe because tenants can't
+// write it: words change in place and are never seen half written.
+type Pace struct {
+	b []byte
+	n int
+}
+
+// OpenPace opens a pace file for n devices to write it. One writer at a time.
+func OpenPace(path string, n int) (*Pace, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || info.Size() != paceSize {
+		return nil, errors.Join(err, fmt.Errorf("pace: %s is not a pace file of this release; create it anew", path))
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, paceSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	le := binary.LittleEndian
+	if le.Uint64(b) != paceMagic || le.Uint32(b[paceVersionOff:]) != paceVersion || int(le.Uint32(b[paceCountOff:])) != n {
+		_ = unix.Munmap(b)
+		return nil, fmt.Errorf("pace: %s is not a pace file of this release for %d devices; create it anew", path, n)
+	}
+	return &Pace{b: b, n: n}, nil
+}
+
+// Set says what holds for device i until the moment `until` of CLOCK_MONOTONIC.
+func (p *Pace) Set(i int, t Turn, until time.Duration) {
+	p.word(i, 0).Store(t.word())
+	p.word(i, paceValidOff).Store(uint64(until))
+}
+
+func (p *Pace) word(i, offset int) *atomic.Uint64 {
+	_ = p.b[paceDevicesOff:][:p.n*paceDeviceSize][i*paceDeviceSize] // bounds
+	return (*atomic.Uint64)(unsafe.Pointer(&p.b[paceDevicesOff+i*paceDeviceSize+offset]))
+}
+
+// Close unmaps the file. What it says holds for as long as was said.
+func (p *Pace) Close() error { return unix.Munmap(p.b) }
+
+// Activity is what a container has on its way on one device.
+type Activity struct {
+	LastLaunch time.Duration // CLOCK_MONOTONIC; 0 for never
+	PaidUntil  time.Duration // CLOCK_MONOTONIC
+	Busy       time.Duration // device time charged so far
+	Throttled  time.Duration // time that launches have waited so far
+	Longest    time.Duration // about the longest launch of late
+}
+
+// ReadActivity reads the devices of a counters file that stays open. It costs
+// one system call, and like ReadUsage takes the tenants' word for it.
+func ReadActivity(f *os.File, devices []Activity) error {
+	b := make([]byte, MaxDevices*countersDeviceSize)
+	if len(devices) > MaxDevices {
+		return fmt.Errorf("%d devices: a container has 1 to %d", len(devices), MaxDevices)
+	}
+	if _, err := f.ReadAt(b[:len(devices)*countersDeviceSize], countersDevicesOff); err != nil {
+		return err
+	}
+	le := binary.LittleEndian
+	for i := range devices {
+		d := b[i*countersDeviceSize:]
+		word := func(offset int) time.Duration { return time.Duration(le.Uint64(d[offset:])) }
+		devices[i] = Activity{
+			LastLaunch: time.Duration(le.Uint64(d[devLastLaunchOff:])>>16) * time.Microsecond,
+			PaidUntil:  word(devPaidOff),
+			Busy:       word(devBusyOff),
+			Throttled:  word(devThrottledOff),
+			Longest:    word(devLongestOff),
+		}
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestPaceFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pace")
+	for _, n := range []int{0, MaxDevices + 1} {
+		if err := CreatePace(path, n); err == nil {
+			t.Errorf("created a pace file for %d devices", n)
+		}
+	}
+	if err := CreatePace(path, 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenPace(path, 1); err == nil {
+		t.Error("opened a file for 2 devices as one for 1")
+	}
+	p, err := OpenPace(path, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(1, turnExample, time.Hour)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	le := binary.LittleEndian
+	if err != nil || le.Uint64(b[paceDevicesOff+paceDeviceSize:]) != turnExample.word() ||
+		le.Uint64(b[paceDevicesOff+paceDeviceSize+paceValidOff:]) != uint64(time.Hour) || le.Uint64(b[paceDevicesOff:]) != 0 {
+		t.Errorf("%v: the file reads %x", err, b)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
+		t.Errorf("mode %v, %v; want writable by nobody else", info.Mode(), err)
+	}
+}
+
+func TestReadActivity(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters")
+	if err := CreateCounters(path, 2); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4<<16 | 9, devLongestOff: 5} {
+		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), countersDevicesOff+countersDeviceSize+offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got [2]Activity
+	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4 * time.Microsecond, Longest: 5}} {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	if err := f.Truncate(100); err != nil {
+		t.Fatal(err)
+	}
+	if err := ReadActivity(f, got[:]); err == nil {
+		t.Error("read a file that was cut short")
+	}
+}

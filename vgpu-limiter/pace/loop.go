@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+const (
+	// Validity is for how long a container goes by what it was told last.
+	Validity = 250 * time.Millisecond
+	// tick is how often the loop looks while somebody works beside somebody
+	// else, or may burst; idleTick otherwise.
+	tick, idleTick = 5 * time.Millisecond, 50 * time.Millisecond
+	// census is how often it counts the processes of containers without a quota.
+	census = time.Second
+)
+
+// Loop shares out the time of all GPUs of a node.
+type Loop struct {
+	now func() time.Duration // CLOCK_MONOTONIC, the clock of the files
+
+	mu         sync.Mutex
+	containers []*Container // in the order of their coming, so that turns stay where they are
+}
+
+// Container is a container that a loop looks after.
+type Container struct {
+	loop         *Loop
+	limits       layout.Limits
+	countersPath string
+	counters     *os.File
+	pace         *layout.Pace
+	activity     []layout.Activity
+	lives        bool
+	counted      time.Duration // when lives was found out
+	failed       bool          // the counters can't be read
+}
+
+// New returns a loop without containers.
+func New() *Loop { return &Loop{now: monotonic} }
+
+func monotonic() time.Duration {
+	var t unix.Timespec
+	// Can't fail for this clock.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return time.Duration(t.Nano())
+}
+
+// Attach begins to look after a container, by the paths of its three files.
+func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
+	c := &Container{loop: l, countersPath: counters}
+	var err error
+	if c.limits, err = layout.ReadFile(limits); err != nil {
+		return nil, err
+	}
+	if c.pace, err = layout.OpenPace(pace, len(c.limits.Devices)); err != nil {
+		return nil, err
+	}
+	if c.counters, err = os.Open(counters); err != nil {
+		_ = c.pace.Close()
+		return nil, err
+	}
+	c.activity = make([]layout.Activity, len(c.limits.Devices))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.containers = append(l.containers, c)
+	return c, nil
+}
+
+// Detach ends it; the container, if it still runs, has its plain quota. A second
+// Detach does nothing.
+func (c *Container) Detach() {
+	c.loop.mu.Lock()
+	defer c.loop.mu.Unlock()
+	i := slices.Index(c.loop.containers, c)
+	if i < 0 {
+		return
+	}
+	c.loop.containers = slices.Delete(c.loop.containers, i, i+1)
+	for i := range c.limits.Devices {
+		c.pace.Set(i, layout.Turn{}, 0)
+	}
+	_ = c.counters.Close()
+	_ = c.pace.Close()
+}
+
+// Run shares out time until ctx is done.
+func (l *Loop) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if l.step() {
+			timer.Reset(tick)
+		} else {
+			timer.Reset(idleTick)
+		}
+	}
+}
+
+// step looks once and says what holds from now on. It returns whether anybody is
+// working to whom others matter.
+func (l *Loop) step() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	type place struct {
+		container *Container
+		device    int
+	}
+	places := map[string][]place{}
+	for _, c := range l.containers {
+		c.look(now)
+		for i, d := range c.limits.Devices {
+			places[d.UUID] = append(places[d.UUID], place{c, i})
+		}
+	}
+	busy := false
+	for _, there := range places {
+		members := make([]member, len(there))
+		for i, p := range there {
+			d := p.container.limits.Devices[p.device]
+			members[i] = member{
+				quota: quota(d), mayBurst: d.MayBurst, lives: p.container.lives,
+				Activity: p.container.activity[p.device],
+			}
+			busy = busy || members[i].working(now) && (len(there) > 1 || d.MayBurst)
+		}
+		for i, turn := range plan(now, members) {
+			there[i].container.pace.Set(there[i].device, turn, now+Validity)
+		}
+	}
+	return busy
+}
+
+// quota is what the library keeps: 100 percent is none.
+func quota(d layout.DeviceLimit) int {
+	if d.Core == 100 {
+		return 0
+	}
+	return int(d.Core)
+}
+
+// look reads what the container has done. One that can't be read has done
+// nothing: it has its plain quota, and nobody makes room for it.
+func (c *Container) look(now time.Duration) {
+	err := layout.ReadActivity(c.counters, c.activity)
+	if err != nil {
+		clear(c.activity)
+	}
+	unlimited := false
+	for _, d := range c.limits.Devices {
+		unlimited = unlimited || quota(d) == 0
+	}
+	if unlimited && err == nil && now >= c.counted+census {
+		usage, usageErr := layout.ReadUsage(c.countersPath)
+		c.lives = usageErr == nil && len(usage.Processes) > 0
+		c.counted, err = now, usageErr
+	}
+	if err != nil && !c.failed {
+		slog.Warn("container has its plain quota only: its counters can't be read", "container", c.limits.Container, "error", err)
+	}
+	c.failed = err != nil
+}

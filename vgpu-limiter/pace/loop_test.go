@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+const (
+	gpuA = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+	gpuB = "GPU-ffeeddcc-bbaa-9988-7766-554433221100"
+)
+
+// files is a container on disk, as its processes and the loop see it.
+type files struct {
+	t   *testing.T
+	dir string
+	*Container
+}
+
+func attach(t *testing.T, l *Loop, devices ...layout.DeviceLimit) files {
+	t.Helper()
+	f := files{t: t, dir: t.TempDir()}
+	for i := range devices {
+		devices[i].MemoryBytes = 1
+	}
+	err := layout.WriteFile(f.path("limits"), layout.Limits{Container: "c", Devices: devices})
+	if err == nil {
+		err = layout.CreateCounters(f.path("counters"), len(devices))
+	}
+	if err == nil {
+		err = layout.CreatePace(f.path("pace"), len(devices))
+	}
+	if err == nil {
+		f.Container, err = l.Attach(f.path("limits"), f.path("counters"), f.path("pace"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Detach)
+	return f
+}
+
+func (f files) path(name string) string { return filepath.Join(f.dir, name) }
+
+// launch writes into the counters what the library does at a launch. The offset
+// is one that the ABI test of package layout holds.
+func (f files) launch(device int, at time.Duration) {
+	f.t.Helper()
+	file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at.Microseconds())<<16|7), int64(64+128*device+112))
+		_ = file.Close()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// turn reads from the pace file what the library would.
+func (f files) turn(device int) (core, neighbours uint64, period, until time.Duration) {
+	f.t.Helper()
+	b, err := os.ReadFile(f.path("pace"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	word := binary.LittleEndian.Uint64(b[64+16*device:])
+	valid := binary.LittleEndian.Uint64(b[64+16*device+8:])
+	return word & 0x7f, word >> 7 & 1, time.Duration(word>>32) * time.Microsecond, time.Duration(valid)
+}
+
+// TestLoop: containers are neighbours per device; idle time goes to one that may
+// burst until, one step after the other's launch, the other has its share back.
+func TestLoop(t *testing.T) {
+	l := New()
+	clock := now
+	l.now = func() time.Duration { return clock }
+	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30, MayBurst: true}, layout.DeviceLimit{UUID: gpuB, Core: 50})
+	b := attach(t, l, layout.DeviceLimit{UUID: gpuB, Core: 40}, layout.DeviceLimit{UUID: gpuA, Core: 60})
+	if l.step() {
+		t.Error("busy with nobody working")
+	}
+	a.launch(0, clock)
+	if !l.step() {
+		t.Error("not busy with somebody bursting")
+	}
+	want := func(f files, device int, core, neighbours uint64, until time.Duration) {
+		t.Helper()
+		if c, n, p, u := f.turn(device); c != core || n != neighbours || u != until || until != 0 && p != period {
+			t.Errorf("core %d, neighbours %d, period %v until %v, want %d, %d, %v until %v", c, n, p, u, core, neighbours, period, until)
+		}
+	}
+	want(a, 0, 100, 0, clock+Validity)
+	want(a, 1, 50, 0, clock+Validity)
+	want(b, 1, 60, 1, clock+Validity)
+	clock += tick
+	a.launch(0, clock)
+	b.launch(1, clock)
+	l.step()
+	want(a, 0, 40, 1, clock+Validity)
+	want(b, 0, 40, 0, clock+Validity)
+	want(b, 1, 60, 1, clock+Validity)
+	b.Detach()
+	b.Detach()
+	want(b, 1, 0, 0, 0)
+	clock += tick
+	l.step()
+	want(a, 0, 100, 0, clock+Validity)
+}
+
+// TestLoopSurvivesTenants: a container that cuts its counters short harms nobody.
+func TestLoopSurvivesTenants(t *testing.T) {
+	l := New()
+	l.now = func() time.Duration { return now }
+	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
+	b := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 60}, layout.DeviceLimit{UUID: gpuB})
+	a.launch(0, now)
+	b.launch(0, now)
+	if err := os.Truncate(b.path("counters"), 100); err != nil {
+		t.Fatal(err)
+	}
+	l.step()
+	if core, neighbours, _, _ := a.turn(0); core != 30 || neighbours != 0 {
+		t.Errorf("core %d, neighbours %d, want 30 and none", core, neighbours)
+	}
+}
+
+func TestAttachRefuses(t *testing.T) {
+	l := New()
+	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
+	if err := layout.CreatePace(a.path("two"), 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, paths := range [][3]string{{"none", "counters", "pace"}, {"limits", "none", "pace"}, {"limits", "counters", "none"}, {"limits", "counters", "limits"}, {"limits", "counters", "two"}} {
+		if _, err := l.Attach(a.path(paths[0]), a.path(paths[1]), a.path(paths[2])); err == nil {
+			t.Errorf("attached %v", paths)
+		}
+	}
+}
