@@ -26,8 +26,8 @@ func becomeCommand(args []string) int {
 		return exitOwn
 	}
 	unix.CloseOnExec(fd)
-	files := mounts.Files{Library: args[1], Limits: args[2], Counters: args[3], Scratch: args[4]}
-	code, err := take(files, args[5:])
+	files := mounts.Files{Library: args[1], Limits: args[2], Counters: args[3], Pace: args[4], Scratch: args[5]}
+	code, err := take(files, args[6:])
 	fmt.Fprint(os.NewFile(uintptr(fd), "failed"), err)
 	return code
 }

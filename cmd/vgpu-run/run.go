@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,7 +43,11 @@ func run(o options.Options) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = s.Close() }()
-	code, took, err := supervise(mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Scratch: s.Scratch()}, o.Command, environment(o, allowed))
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go session.ShareTime(ctx, o.RunDir)
+	files := mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Pace: s.Pace(), Scratch: s.Scratch()}
+	code, took, err := supervise(files, o.Command, environment(o, allowed))
 	if err != nil {
 		return code, err
 	}

@@ -35,7 +35,7 @@ func supervise(files mounts.Files, command, env []string) (int, time.Duration, e
 	if _, err := unix.FcntlInt(fd, unix.F_SETFD, 0); err != nil {
 		return 0, 0, err
 	}
-	cmd := exec.Command(self, append([]string{become, strconv.Itoa(int(fd)), files.Library, files.Limits, files.Counters, files.Scratch}, command...)...)
+	cmd := exec.Command(self, append([]string{become, strconv.Itoa(int(fd)), files.Library, files.Limits, files.Counters, files.Pace, files.Scratch}, command...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = env
 	cmd.SysProcAttr = mounts.Namespace()

@@ -28,6 +28,7 @@ const (
 	LibraryPath  = Folder + "/libvgpu.so"
 	LimitsPath   = Folder + "/limits"
 	CountersPath = Folder + "/counters"
+	PacePath     = Folder + "/pace"
 )
 
 // Sizes and offsets of vgpu_layout.h, in bytes.

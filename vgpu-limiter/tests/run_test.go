@@ -147,8 +147,8 @@ func TestRunIsTransparent(t *testing.T) {
 		})
 	}
 	left, err := os.ReadDir(filepath.Join(c.dir, "run"))
-	if err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if err != nil || len(left) != 1 || left[0].Name() != "lead" {
+		t.Errorf("left behind: %v, %v; want the lock of the one that leads only", left, err)
 	}
 	cmd := c.vgpuRun("--report", filepath.Join(c.dir, "report"), "--", "true")
 	if r := c.end(cmd); r.code != 0 || r.stderr != "" {

@@ -30,6 +30,7 @@ type Files struct {
 	Library  string // libvgpu.so
 	Limits   string
 	Counters string
+	Pace     string
 	Scratch  string // an empty folder for our use
 }
 
@@ -55,6 +56,7 @@ func Enter(f Files) error {
 			copyFile(f.Library, filepath.Join(path, filepath.Base(layout.LibraryPath)), 0o755),
 			copyFile(f.Limits, filepath.Join(path, filepath.Base(layout.LimitsPath)), 0o444),
 			bind(f.Counters, filepath.Join(path, filepath.Base(layout.CountersPath)), false),
+			bindReadOnly(f.Pace, filepath.Join(path, filepath.Base(layout.PacePath))),
 		)
 	})
 }
@@ -137,6 +139,23 @@ func bind(source, target string, folder bool) error {
 	}
 	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mounting %s: %w", source, err)
+	}
+	return nil
+}
+
+// bindReadOnly mounts a file so that it can't be written there.
+func bindReadOnly(source, target string) error {
+	if err := bind(source, target, false); err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(target, &fs); err != nil {
+		return err
+	}
+	// In a user namespace these may be locked: they have to be said again.
+	locked := uintptr(fs.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|locked, ""); err != nil {
+		return fmt.Errorf("making %s read-only: %w", source, err)
 	}
 	return nil
 }

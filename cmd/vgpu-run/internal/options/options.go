@@ -5,6 +5,7 @@
 package options
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -32,6 +33,8 @@ type Options struct {
 type Share struct {
 	Core v1alpha1.Percent // compute quota; 0: none
 	Mem  v1alpha1.MiB     // device memory; 0: all that the device has
+	// Burst lets it exceed Core while nobody else wants the time.
+	Burst bool
 }
 
 // Device is one --device.
@@ -53,8 +56,10 @@ end what it used. The exit code is COMMAND's; 128+N if signal N ended it, 126 or
 127 if it could not be run, 125 if vgpu-run itself failed.
 
   --core PERCENT    compute time of each device, 1 to 100 (default: no quota)
+  --burst           device time beyond --core too, while no other vgpu-run of this
+                    user wants it
   --mem-mib MIB     memory of each device (default: all of it)
-  --device DEVICE[,core=PERCENT][,mem-mib=MIB]
+  --device DEVICE[,core=PERCENT][,burst][,mem-mib=MIB]
                     a device by UUID, or by index as CUDA counts them; repeat it
                     for several, with amounts of their own where they differ
                     (default: every device that the driver shows)
@@ -72,6 +77,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 	f := flag.NewFlagSet("vgpu-run", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.Func("core", "", func(v string) (err error) { o.Default.Core, err = percent(v); return })
+	f.BoolVar(&o.Default.Burst, "burst", false, "")
 	f.Func("mem-mib", "", func(v string) (err error) { o.Default.Mem, err = mib(v); return })
 	f.Func("device", "", func(v string) error {
 		d, err := device(v)
@@ -90,7 +96,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 		return o, fmt.Errorf("%w; see vgpu-run --help", err)
 	}
 	if o.Command = f.Args(); len(o.Command) == 0 {
-		return o, fmt.Errorf("no command; write it behind --, as in: vgpu-run --core 30 --mem-mib 1024 -- python train.py")
+		return o, errors.New("no command; write it behind --, as in: vgpu-run --core 30 --mem-mib 1024 -- python train.py")
 	}
 	if len(o.Devices) > layout.MaxDevices {
 		return o, fmt.Errorf("--device is given %d times; a command has at most %d devices", len(o.Devices), layout.MaxDevices)
@@ -108,11 +114,25 @@ func Parse(args []string, help io.Writer) (Options, error) {
 		if d.Mem == 0 {
 			d.Mem = o.Default.Mem
 		}
+		d.Burst = d.Burst || o.Default.Burst
+		if err := d.check(); err != nil {
+			return o, fmt.Errorf("--device %s: %w", d.Name, err)
+		}
+	}
+	if len(o.Devices) == 0 {
+		return o, o.Default.check()
 	}
 	return o, nil
 }
 
-// device reads "DEVICE[,core=PERCENT][,mem-mib=MIB]".
+func (s Share) check() error {
+	if s.Burst && s.Core == 0 {
+		return errors.New("burst without core: there is no compute quota to exceed; set --core or leave --burst out")
+	}
+	return nil
+}
+
+// device reads "DEVICE[,core=PERCENT][,burst][,mem-mib=MIB]".
 func device(v string) (Device, error) {
 	name, rest, _ := strings.Cut(v, ",")
 	d := Device{Name: name}
@@ -127,10 +147,14 @@ func device(v string) (Device, error) {
 		switch key {
 		case "core":
 			d.Core, err = percent(value)
+		case "burst":
+			if d.Burst = true; strings.Contains(pair, "=") {
+				err = errors.New("want burst alone")
+			}
 		case "mem-mib":
 			d.Mem, err = mib(value)
 		default:
-			err = fmt.Errorf("want core=PERCENT or mem-mib=MIB")
+			err = errors.New("want core=PERCENT, burst or mem-mib=MIB")
 		}
 		if err != nil {
 			return d, fmt.Errorf("%q of device %s: %w", pair, name, err)
@@ -142,7 +166,7 @@ func device(v string) (Device, error) {
 func percent(v string) (v1alpha1.Percent, error) {
 	n, err := v1alpha1.ParsePercent(v)
 	if err != nil || n > v1alpha1.WholeGPU {
-		return 0, fmt.Errorf("want a whole number of percent from 1 to 100; leave it out for no compute quota")
+		return 0, errors.New("want a whole number of percent from 1 to 100; leave it out for no compute quota")
 	}
 	return n, nil
 }
@@ -150,7 +174,7 @@ func percent(v string) (v1alpha1.Percent, error) {
 func mib(v string) (v1alpha1.MiB, error) {
 	n, err := v1alpha1.ParseMiB(v)
 	if err != nil || n > layout.MaxMemoryBytes>>20 {
-		return 0, fmt.Errorf("want a whole number of MiB from 1; leave it out for all of the device's memory")
+		return 0, errors.New("want a whole number of MiB from 1; leave it out for all of the device's memory")
 	}
 	return n, nil
 }

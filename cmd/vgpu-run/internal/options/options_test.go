@@ -21,8 +21,12 @@ func TestParse(t *testing.T) {
 		"--core 30 --mem-mib 1024 --json -- a":  {Default: all, JSON: true, Command: []string{"a"}},
 		"--core=30 --mem-mib=1024 --device 0 a": {Default: all, Devices: []Device{{"0", all}}, Command: []string{"a"}},
 		"--device " + uuid + ",mem-mib=5,core=6 --device 1 --core 30 --mem-mib 1024 a": {
-			Default: all, Devices: []Device{{uuid, Share{6, 5}}, {"1", all}}, Command: []string{"a"},
+			Default: all, Devices: []Device{{uuid, Share{Core: 6, Mem: 5}}, {"1", all}}, Command: []string{"a"},
 		},
+		"--burst --core 30 --device 0 --device 1,core=5 a": {Default: Share{Core: 30, Burst: true}, Command: []string{"a"}, Devices: []Device{
+			{"0", Share{Core: 30, Burst: true}}, {"1", Share{Core: 5, Burst: true}},
+		}},
+		"--device 0,burst,core=5 a":            {Devices: []Device{{"0", Share{Core: 5, Burst: true}}}, Command: []string{"a"}},
 		"--report r --run-dir d --library l a": {Report: "r", RunDir: "d", Library: "l", Command: []string{"a"}},
 	} {
 		if got, err := Parse(strings.Fields(line), io.Discard); err != nil || !reflect.DeepEqual(got, want) {
@@ -43,6 +47,9 @@ func TestParseRefuses(t *testing.T) {
 		"--mem-mib 0 a":                         {"-mem-mib", "leave it out"},
 		"--mem-mib 1G a":                        {"-mem-mib", "MiB"},
 		"--mem-mib 268435456 a":                 {"-mem-mib"}, // 2^48 bytes
+		"--burst a":                             {"no compute quota", "--core"},
+		"--device 0,burst a":                    {"--device 0", "no compute quota"},
+		"--device 0,burst=1 a":                  {`"burst=1"`},
 		"--memory 3 a":                          {"-memory", "--help"},
 		"--device x a":                          {"-device", `"x"`, "nvidia-smi -L"},
 		"--device -1 a":                         {"-device"},
@@ -67,7 +74,7 @@ func TestHelp(t *testing.T) {
 	if !errors.Is(err, flag.ErrHelp) {
 		t.Error(err)
 	}
-	for _, name := range []string{"core", "mem-mib", "device", "json", "report", "run-dir", "library"} {
+	for _, name := range []string{"core", "burst", "mem-mib", "device", "json", "report", "run-dir", "library"} {
 		if !strings.Contains(help.String(), "\n  --"+name) {
 			t.Errorf("the usage has no --%s", name)
 		}

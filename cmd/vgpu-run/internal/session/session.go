@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package session owns the folder in which the vgpu-run of one user find each
-// other: a subfolder for each that runs, with the limits and counters of its
-// command, as the node agent keeps them for a container.
+// other: a subfolder for each that runs, with the files of its command,
+// as the node agent keeps them for a container.
 //
 //	DIR/<name>/limits     what its command may use
 //	DIR/<name>/counters   what it uses
+//	DIR/<name>/pace       what is said to it about the others
+//	DIR/lead              locked by the one that says it
 //
 // A subfolder is in use while its maker holds the lock on it; the kernel drops
 // the lock with the process, and whoever comes next removes the folder. Nobody
@@ -24,8 +26,12 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
-// unfinished begins the name of a folder that isn't locked yet.
-const unfinished = ".new-"
+const (
+	limitsName, countersName, paceName = "limits", "counters", "pace"
+
+	// unfinished begins the name of a folder that isn't locked yet.
+	unfinished = ".new-"
+)
 
 // Session is the folder of one command.
 type Session struct {
@@ -71,6 +77,7 @@ func create(dir string, limits layout.Limits) (*Session, error) {
 			os.Mkdir(s.Scratch(), 0o700),
 			layout.WriteFile(s.Limits(), limits),
 			layout.CreateCounters(s.Counters(), len(limits.Devices)),
+			layout.CreatePace(s.Pace(), len(limits.Devices)),
 		)
 	}
 	if err == nil {
@@ -101,7 +108,7 @@ func own(dir string) error {
 	return nil
 }
 
-// lock locks a folder for as long as the file is open, or says that it can't.
+// lock locks a file or folder for as long as the file is open, or says that it can't.
 func lock(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -116,28 +123,36 @@ func lock(path string) (*os.File, error) {
 
 // sweep removes the folders of sessions that have ended without doing so.
 func sweep(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasPrefix(e.Name(), unfinished) {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
+	paths, err := sessions(dir)
+	for _, path := range paths {
 		if f, err := lock(path); err == nil {
 			_ = os.RemoveAll(path)
 			_ = f.Close()
 		}
 	}
-	return nil
+	return err
+}
+
+// sessions are the paths of all complete sessions.
+func sessions(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	var paths []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), unfinished) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
 }
 
 // Limits is the path of the session's limits file.
-func (s *Session) Limits() string { return filepath.Join(s.dir, "limits") }
+func (s *Session) Limits() string { return filepath.Join(s.dir, limitsName) }
 
 // Counters is the path of the session's counters file.
-func (s *Session) Counters() string { return filepath.Join(s.dir, "counters") }
+func (s *Session) Counters() string { return filepath.Join(s.dir, countersName) }
+
+// Pace is the path of the session's pace file.
+func (s *Session) Pace() string { return filepath.Join(s.dir, paceName) }
 
 // Scratch is an empty folder for the mounts of the session's command.
 func (s *Session) Scratch() string { return filepath.Join(s.dir, "scratch") }
