@@ -49,6 +49,11 @@ CUresult release(CUdeviceptr at) {
         va_unlock();
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (b->kind == BLOCK_GRAPH) {
+        bool ok = graph_memory_free(b);
+        va_unlock();
+        return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
     unsigned dev = b->dev;
     size_t size = b->size;
     CUmemoryPool pool = b->pool;

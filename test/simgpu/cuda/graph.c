@@ -7,8 +7,8 @@
 //   overlap, as streams do not. Its copies, fills and host functions are
 //   counted as nodes but do not happen.
 // - An executable graph keeps what it needs: the graph may be destroyed first.
-// - Memory of an allocation node is charged when the node is made and freed
-//   with the graph, or when a free node of it is launched.
+// - An executable graph runs its allocation and free nodes in the order in which
+//   they were added (graph_memory.c).
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -18,8 +18,8 @@ struct CUgraphExec_st {
     uint64_t duration_ns;
     size_t count;
     cuuint64_t flags;
-    CUdeviceptr *freed;
-    size_t freed_count;
+    struct graph_step *steps;
+    size_t step_count;
 };
 
 CUresult graph_new(CUgraph *graph) {
@@ -51,6 +51,26 @@ CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration) {
     return graph_add(g, type, duration, g->count, NULL);
 }
 
+CUresult graph_capture_alloc(CUgraph g, int ordinal, size_t size, CUdeviceptr *at) {
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS p = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}},
+        .bytesize = size,
+    };
+    CHECK(cuGraphAddMemAllocNode(&node, g, NULL, 0, &p));
+    node->depends = g->count > 1;
+    *at = p.dptr;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_capture_free(CUgraph g, CUdeviceptr at) {
+    CUgraphNode node;
+    CHECK(cuGraphAddMemFreeNode(&node, g, NULL, 0, at));
+    node->depends = g->count > 1;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
     NEED(graph && !flags);
     INITIALIZED;
@@ -58,7 +78,7 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
 }
 
 static void drop(CUgraphNode n) {
-    if (n->alloc.dptr) release(n->alloc.dptr);
+    if (n->memory) graph_alloc_drop(n->memory);
     free(n);
 }
 
@@ -136,18 +156,24 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     NEED(exec && graph);
     INITIALIZED;
     CUgraphExec e = calloc(1, sizeof *e);
-    if (e) e->freed = calloc(graph->count + 1, sizeof *e->freed);
-    if (!e || !e->freed) {
+    if (e) e->steps = calloc(graph->count + 1, sizeof *e->steps);
+    if (!e || !e->steps) {
         free(e);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     e->flags = flags;
     e->duration_ns = graph_duration(graph);
     e->count = graph->count;
-    for (CUgraphNode n = graph->first; n; n = n->next)
-        if (n->freed) e->freed[e->freed_count++] = n->freed;
+    for (CUgraphNode n = graph->first; n; n = n->next) {
+        if (!n->memory && !n->freed) continue;
+        e->steps[e->step_count++] = (struct graph_step){n->memory, n->freed};
+        if (n->memory) graph_alloc_hold(n->memory);
+    }
     *exec = e;
-    return CUDA_SUCCESS;
+    CUresult ret = CUDA_SUCCESS;
+    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) ret = graph_memory_upload(e->steps, e->step_count);
+    if (ret != CUDA_SUCCESS) cuGraphExecDestroy(e);
+    return ret;
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
@@ -176,7 +202,9 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags) {
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     NEED(exec);
     INITIALIZED;
-    free(exec->freed);
+    for (size_t i = 0; i < exec->step_count; i++)
+        if (exec->steps[i].alloc) graph_alloc_drop(exec->steps[i].alloc);
+    free(exec->steps);
     free(exec);
     return CUDA_SUCCESS;
 }
@@ -211,7 +239,8 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error,
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
     CUstream s;
     NEED(exec);
-    return context_stream(stream, &s);
+    CHECK(context_stream(stream, &s));
+    return graph_memory_upload(exec->steps, exec->step_count);
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
@@ -219,9 +248,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     NEED(exec);
     CHECK(context_stream(stream, &s));
     if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_GRAPH, exec->duration_ns);
-    CHECK(stream_add(s, exec->duration_ns));
-    for (size_t i = 0; i < exec->freed_count; i++) release(exec->freed[i]);
-    return CUDA_SUCCESS;
+    CHECK(graph_memory_launch(exec->steps, exec->step_count,
+                              exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+    return stream_add(s, exec->duration_ns);
 }
 
 PTSZ(cuGraphInstantiateWithParams);

@@ -12,6 +12,7 @@ struct CUgraphNode_st {
     uint64_t duration_ns;
     CUDA_KERNEL_NODE_PARAMS_v2 kernel;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+    struct graph_alloc *memory;  // of an allocation node
     CUdeviceptr freed;
     bool depends;
     struct CUgraphNode_st *next;
@@ -25,6 +26,17 @@ struct CUgraph_st {
 // graph.c: adds a node; depends counts what it waits for.
 CUresult graph_add(CUgraph g, CUgraphNodeType type, uint64_t duration, size_t depends,
                    CUgraphNode *node);
+
+// graph_memory.c
+struct graph_step {
+    struct graph_alloc *alloc;  // NULL: frees what lies at freed
+    CUdeviceptr freed;
+};
+CUresult graph_alloc_new(struct graph_alloc **alloc, CUDA_MEM_ALLOC_NODE_PARAMS *p);
+void graph_alloc_hold(struct graph_alloc *alloc);
+void graph_alloc_drop(struct graph_alloc *alloc);
+CUresult graph_memory_upload(const struct graph_step *steps, size_t n);
+CUresult graph_memory_launch(const struct graph_step *steps, size_t n, bool auto_free);
 
 // graph_nodes.c
 uint64_t graph_kernel_time(const CUDA_KERNEL_NODE_PARAMS_v2 *p);

@@ -4,8 +4,6 @@
 //
 // Invariants:
 // - A kernel node's time is worked out from its parameters when they are set.
-// - Memory of an allocation node is charged when the node is made, to the
-//   current context's device; a failed charge adds no node.
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -95,17 +93,18 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph,
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                 size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *p) {
-    CUcontext ctx;
+    struct graph_alloc *memory;
     (void)dependencies;
     NEED(node && graph && p);
-    CHECK(need_context(&ctx));
-    CHECK(allocate(ctx, p->bytesize, BLOCK_PLAIN, NULL, &p->dptr));
+    CHECK(graph_alloc_new(&memory, p));
     CUresult ret = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0, n, node);
-    if (ret == CUDA_SUCCESS)
-        (*node)->alloc = *p;
-    else
-        release(p->dptr);
-    return ret;
+    if (ret != CUDA_SUCCESS) {
+        graph_alloc_drop(memory);
+        return ret;
+    }
+    (*node)->alloc = *p;
+    (*node)->memory = memory;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p) {

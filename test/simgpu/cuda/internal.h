@@ -68,7 +68,7 @@ CUresult context_stream(CUstream h, CUstream *stream);
 CUresult need_device(CUdevice dev, struct ordinal **o);
 
 // va.c: addresses. Sizes are rounded to 512 bytes.
-enum block_kind { BLOCK_PLAIN, BLOCK_MANAGED, BLOCK_POOL, BLOCK_RESERVED, BLOCK_MAPPED, BLOCK_IPC };
+enum block_kind { BLOCK_PLAIN, BLOCK_MANAGED, BLOCK_POOL, BLOCK_RESERVED, BLOCK_MAPPED, BLOCK_IPC, BLOCK_GRAPH };
 
 struct block {
     CUdeviceptr at;
@@ -77,7 +77,7 @@ struct block {
     unsigned dev;
     CUcontext ctx;
     CUmemoryPool pool;
-    void *owner;    // BLOCK_MAPPED: the handle; BLOCK_IPC: none
+    void *owner;    // BLOCK_GRAPH: its graph_alloc
     size_t backed;  // bytes that real pages may stand behind
     unsigned long long id;
     struct block *next;
@@ -140,7 +140,12 @@ uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra)
 
 // graph.c
 CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration_ns);
+CUresult graph_capture_alloc(CUgraph g, int ordinal, size_t size, CUdeviceptr *at);
+CUresult graph_capture_free(CUgraph g, CUdeviceptr at);
 CUresult graph_new(CUgraph *g);
+
+// graph_memory.c: whether it was in use; wants va_lock held.
+bool graph_memory_free(struct block *b);
 
 #define CHECK(call)                            \
     do {                                       \

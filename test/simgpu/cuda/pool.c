@@ -174,7 +174,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool
     CUstream s;
     NEED(at && pool && !pool->doomed);
     CHECK(context_stream(stream, &s));
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return graph_capture_alloc(s->capture, pool->ordinal, size, at);
     size_t rounded = va_round(size);
     if (pool->max_size && atomic_load(&pool->used) + rounded > pool->max_size)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -207,7 +207,7 @@ void pool_freed(CUmemoryPool pool, size_t size) {
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
     CUstream s;
     CHECK(context_stream(stream, &s));
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return graph_capture_free(s->capture, at);
     return at ? release(at) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -225,15 +225,6 @@ NOT_MODELLED(cuMemPoolImportFromShareableHandle, CUmemoryPool *pool, void *handl
 NOT_MODELLED(cuMemPoolExportPointer, CUmemPoolPtrExportData *data, CUdeviceptr at)
 NOT_MODELLED(cuMemPoolImportPointer, CUdeviceptr *at, CUmemoryPool pool,
            CUmemPoolPtrExportData *data)
-
-// Graph memory is charged as plain memory (graph.c): no pool stands behind it.
-NOT_MODELLED(cuDeviceGetGraphMemAttribute, CUdevice dev, CUgraphMem_attribute attr, void *value)
-NOT_MODELLED(cuDeviceSetGraphMemAttribute, CUdevice dev, CUgraphMem_attribute attr, void *value)
-
-CUresult cuDeviceGraphMemTrim(CUdevice dev) {
-    struct ordinal *o;
-    return need_device(dev, &o);
-}
 
 PTSZ(cuMemAllocAsync);
 PTSZ(cuMemAllocFromPoolAsync);

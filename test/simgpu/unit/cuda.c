@@ -393,6 +393,42 @@ static void graphs(void) {
     OK(cuGraphExecDestroy(exec));
 }
 
+// Memory of a captured graph: an address at once, memory from the launch on, kept
+// for the next launch until it is trimmed.
+static void graph_memory(void) {
+    start();
+    CUstream s;
+    CUgraph g;
+    CUgraphExec exec;
+    CUdeviceptr kept, passing;
+    cuuint64_t used, reserved;
+    size_t before = available();
+    OK(cuStreamCreate(&s, 0));
+    OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&kept, 4 * MIB, s));
+    OK(cuMemAllocAsync(&passing, 2 * MIB, s));
+    OK(cuMemFreeAsync(passing, s));
+    OK(cuStreamEndCapture(s, &g));
+    OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+    OK(cuGraphDestroy(g));
+    SAME(before - available(), 0);
+    SAME(cuMemFree_v2(kept), CUDA_ERROR_INVALID_VALUE);
+    OK(cuGraphUpload(exec, s));
+    SAME(before - available(), 6 * MIB);
+    OK(cuGraphLaunch(exec, s));
+    SAME(cuGraphLaunch(exec, s), CUDA_ERROR_INVALID_VALUE);  // not freed since
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    SAME(used, 4 * MIB);
+    SAME(reserved, 6 * MIB);
+    OK(cuDeviceGraphMemTrim(0));
+    SAME(before - available(), 4 * MIB);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuMemFreeAsync(kept, s));
+    OK(cuDeviceGraphMemTrim(0));
+    SAME(before - available(), 0);
+}
+
 static void symbols(void) {
     void *got;
     CUdriverProcAddressQueryResult status;
@@ -443,7 +479,7 @@ static const struct {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
     {"vmm", vmm}, {"arrays", arrays}, {"contexts", contexts}, {"timing", timing},
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
-    {"shapes", shapes}, {"graphs", graphs}, {"symbols", symbols}, {"old_symbols", old_symbols},
+    {"shapes", shapes}, {"graphs", graphs}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols},
 };
 
 int main(int argc, char **argv) {
