@@ -28,6 +28,8 @@
 
 #define VGPU_MAX_DEVICES 16     // devices of one container
 #define VGPU_SLOTS 1024         // processes of one container that use CUDA at a time
+#define VGPU_EXPORTS 512        // allocations of one container that are shared between its processes
+#define VGPU_IMPORTERS 5        // processes that are known to use one of them
 #define VGPU_CONTAINER_BYTES 128 // container identity, NUL-terminated
 #define VGPU_UUID_BYTES 16
 
@@ -35,7 +37,7 @@
 #define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
-#define VGPU_COUNTERS_VERSION 1u
+#define VGPU_COUNTERS_VERSION 2u
 #define VGPU_PACE_VERSION 1u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
@@ -44,7 +46,8 @@ struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
     uint32_t core_percent;         // 1..100; 0 = no compute quota
-    uint32_t flags;                // VGPU_MAY_BURST
+    uint16_t flags;                // VGPU_MAY_BURST
+    uint16_t context_mib;          // what the first context of a process takes, 0 if not known
 };
 
 struct vgpu_limits {
@@ -66,7 +69,8 @@ struct vgpu_counters_device {
     // corrections that took dead owners' bytes off.
     uint64_t memory;
     uint64_t memory_refusals; // allocations refused for want of memory
-    uint64_t pad0[6];
+    uint64_t context;         // what the first context of a process was seen to take, plus 1
+    uint64_t pad0[5];
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
     // period (bucket.c).
@@ -109,9 +113,21 @@ struct vgpu_slot {
     struct vgpu_slot_device device[VGPU_MAX_DEVICES];
 };
 
+// An allocation that other processes of the container may import. It is charged
+// to its owner while that lives and hasn't freed it, and belongs to its importers
+// from then on (share.c). A holder is slot index + 1 in bits 48..63 and the low 48
+// bits of the slot's state; 0 is nobody.
+struct vgpu_export {
+    uint64_t id;   // what its handles are known by, 0 in a free record
+    uint64_t what; // bytes in bits 0..47, index of the device in bits 48..63
+    uint64_t owner;
+    uint64_t importer[VGPU_IMPORTERS];
+};
+
 struct vgpu_counters {
     struct vgpu_counters_header header;
     struct vgpu_slot slot[VGPU_SLOTS];
+    struct vgpu_export exported[VGPU_EXPORTS];
 };
 
 // How one device's time is shared out just now: one word, so that it is never
@@ -152,5 +168,6 @@ _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
 _Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
 _Static_assert(sizeof(struct vgpu_pace) == 320, "pace file");
 _Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
+_Static_assert(sizeof(struct vgpu_export) == 64, "one cache line");
 
 #endif

@@ -64,6 +64,7 @@ func TestMatchesC(t *testing.T) {
 		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
 		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},
 		{"VGPU_TURN_PERIOD_NS(" + turnWord + ")", int64(turnExample.Period)},
+		{"offsetof(struct vgpu_limits_device, context_mib)", limitsContextOff},
 		{"sizeof(struct vgpu_counters)", countersSize},
 		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
 		{"offsetof(struct vgpu_counters_header, size)", countersSizeOff},
@@ -86,6 +87,13 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_slot, device)", slotDevicesOff},
 		{"sizeof(struct vgpu_slot_device)", slotDeviceSize},
 		{"offsetof(struct vgpu_slot_device, held)", slotHeldOff},
+		{"offsetof(struct vgpu_counters, exported)", exportsOff},
+		{"sizeof(struct vgpu_export)", exportSize},
+		{"offsetof(struct vgpu_export, what)", exportWhatOff},
+		{"offsetof(struct vgpu_export, owner)", exportOwnOff},
+		{"offsetof(struct vgpu_export, importer)", exportImpOff},
+		{"VGPU_EXPORTS", maxExports},
+		{"VGPU_IMPORTERS", maxImporters},
 	}
 	var source strings.Builder
 	source.WriteString("#include \"vgpu_layout.h\"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n")

@@ -26,7 +26,7 @@ type Usage struct {
 
 // DeviceUsage is a container's use of one device.
 type DeviceUsage struct {
-	UsedBytes      uint64        // held by live processes
+	UsedBytes      uint64        // held by live processes, shared memory once
 	MemoryRefusals uint64        // allocations refused for want of memory
 	Busy           time.Duration // device time charged (none without a quota)
 	Throttled      time.Duration // time that launches waited for the quota
@@ -98,6 +98,7 @@ func ReadUsage(path string) (Usage, error) {
 		live = append(live, p)
 	}
 	u.Processes = live
+	addOrphans(b, &u)
 	return u, nil
 }
 

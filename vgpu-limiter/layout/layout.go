@@ -36,7 +36,7 @@ const (
 	limitsMagic     = 0x314d494c55504756 // "VGPULIM1"
 	limitsVersion   = 1
 	countersMagic   = 0x314e544355504756 // "VGPUCTN1"
-	countersVersion = 1
+	countersVersion = 2
 
 	containerBytes = 128
 	uuidBytes      = 16
@@ -54,8 +54,9 @@ const (
 	limitsCoreOff      = 24
 	limitsFlagsOff     = 28
 	flagMayBurst       = 1
+	limitsContextOff   = 30
 
-	countersSize       = 331776
+	countersSize       = 364544
 	countersVersionOff = 8
 	countersSizeOff    = 12
 	countersDevsOff    = 16
@@ -88,6 +89,14 @@ const (
 	slotDevicesOff = 64
 	slotDeviceSize = 16
 	slotHeldOff    = 8
+
+	exportsOff    = 331776
+	exportSize    = 64
+	exportWhatOff = 8
+	exportOwnOff  = 16
+	exportImpOff  = 24
+	maxExports    = 512
+	maxImporters  = 5
 
 	bytesMask = 1<<48 - 1
 )

@@ -151,7 +151,7 @@ func TestOverwrittenCounters(t *testing.T) {
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("alloc 1 60", ok)
-	if err := os.WriteFile(filepath.Join(c.dir, "counters"), make([]byte, 331776), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "counters"), make([]byte, 364544), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	p.want("alloc 2 60", outOfMemory)
