@@ -44,6 +44,12 @@ enum {
     CU_CAPTURE_RELAXED = 2,
     CU_LOCATION_DEVICE = 1,
     CU_POOL_RESERVED = 5,
+    CU_GRAPH_USED = 0,
+    CU_GRAPH_RESERVED = 2,
+    CU_NODE_GRAPH = 4,
+    CU_NODE_ALLOC = 10,
+    CU_INSTANTIATE_AUTO_FREE = 1,
+    CU_INSTANTIATE_UPLOAD = 2,
     CU_OPERATION_MAP = 1,
 
     CU_ARRAY_LAYERED = 0x01,
@@ -78,6 +84,21 @@ struct cu_pool_props {
     void *win32;
     size_t max_size;
     uint8_t rest[56];
+};
+
+// CUDA_MEM_ALLOC_NODE_PARAMS
+struct cu_alloc_node {
+    struct cu_pool_props pool;
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    cu_ptr ptr;
+};
+
+// CUgraphNodeParams, of which only the type and allocations are read
+struct cu_node_params {
+    int type, reserved[3];
+    struct cu_alloc_node alloc;
 };
 
 // CUDA_ARRAY_DESCRIPTOR

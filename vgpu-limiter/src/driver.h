@@ -46,6 +46,27 @@ cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props);
 cu_result cuMemPoolDestroy(cu_pool pool);
 cu_result cuMemPoolTrimTo(cu_pool pool, size_t keep);
 cu_result cuMemPoolGetAttribute(cu_pool pool, int attribute, void *value);
+cu_result cuGraphGetNodes(cu_graph graph, cu_node *nodes, size_t *count);
+cu_result cuGraphNodeGetType(cu_node node, int *type);
+cu_result cuGraphChildGraphNodeGetGraph(cu_node node, cu_graph *graph);
+cu_result cuGraphMemAllocNodeGetParams(cu_node node, struct cu_alloc_node *params);
+cu_result cuGraphAddMemAllocNode(cu_node *node, cu_graph graph, const cu_node *after, size_t count,
+                                 struct cu_alloc_node *params);
+cu_result cuGraphAddNode(cu_node *node, cu_graph graph, const cu_node *after, size_t count,
+                         struct cu_node_params *params);
+cu_result cuGraphAddNode_v2(cu_node *node, cu_graph graph, const cu_node *after, const void *edges,
+                            size_t count, struct cu_node_params *params);
+cu_result cuGraphInstantiate(cu_exec *exec, cu_graph graph, cu_node *node, char *log, size_t size);
+cu_result cuGraphInstantiate_v2(cu_exec *exec, cu_graph graph, cu_node *node, char *log,
+                                size_t size);
+cu_result cuGraphInstantiateWithFlags(cu_exec *exec, cu_graph graph, unsigned long long flags);
+cu_result cuGraphInstantiateWithParams(cu_exec *exec, cu_graph graph, uint64_t *params);
+cu_result cuGraphInstantiateWithParams_ptsz(cu_exec *exec, cu_graph graph, uint64_t *params);
+cu_result cuGraphUpload(cu_exec exec, cu_stream stream);
+cu_result cuGraphUpload_ptsz(cu_exec exec, cu_stream stream);
+cu_result cuGraphExecDestroy(cu_exec exec);
+cu_result cuDeviceGraphMemTrim(cu_device device);
+cu_result cuDeviceGetGraphMemAttribute(cu_device device, int attribute, void *value);
 cu_result cuDeviceGetDefaultMemPool(cu_pool *pool, cu_device device);
 cu_result cuDeviceGetMemPool(cu_pool *pool, cu_device device);
 

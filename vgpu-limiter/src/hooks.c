@@ -17,21 +17,38 @@
 
 struct hook {
     const char *symbol;
-    const char *base;
     void *ours; // NULL if only used
-    int since;
-    bool per_thread;
     uint8_t library;
 };
 
 static const struct hook hooks[VGPU_HOOKS] = {
-#define HOOK(library, symbol, base, since, per_thread, why) \
-    {#symbol, #base, (void *)&symbol, since, per_thread, VGPU_##library},
-#define USE(library, symbol) {#symbol, #symbol, NULL, 0, 0, VGPU_##library},
+#define HOOK(library, symbol, base, since, per_thread, why) {#symbol, (void *)&symbol, VGPU_##library},
+#define ALSO(library, symbol, base, since, per_thread)
+#define USE(library, symbol) {#symbol, NULL, VGPU_##library},
 #include "hooks.def"
 #undef HOOK
+#undef ALSO
 #undef USE
 };
+
+// What cuGetProcAddress knows the functions of the table by.
+struct name {
+    const char *base;
+    int since;
+    bool per_thread;
+    int16_t hook;
+};
+
+static const struct name names[] = {
+#define HOOK(library, symbol, base, since, per_thread, why) {#base, since, per_thread, VGPU_##symbol},
+#define ALSO(library, symbol, base, since, per_thread) {#base, since, per_thread, VGPU_##symbol},
+#define USE(library, symbol)
+#include "hooks.def"
+#undef HOOK
+#undef ALSO
+#undef USE
+};
+#define NAMES (sizeof names / sizeof names[0])
 
 static const char *const sonames[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
 
@@ -136,17 +153,32 @@ static bool is_unknown_form(const char *base, const void *found) {
 // The row that cuGetProcAddress's rules choose: the newest form that the version
 // knows, for the kind of default stream that the flags ask for. -1 if none.
 static int by_rules(const char *base, int version, uint64_t flags) {
-    int best = -1;
-    for (int i = 0; i < VGPU_HOOKS; i++) {
-        const struct hook *hook = &hooks[i];
-        if (hook->ours == NULL || hook->library != VGPU_CUDA || strcmp(hook->base, base) != 0 ||
-            hook->since > version || (hook->per_thread && (flags & CU_PROC_PER_THREAD) == 0))
+    const struct name *best = NULL;
+    for (size_t i = 0; i < NAMES; i++) {
+        const struct name *name = &names[i];
+        if (strcmp(name->base, base) != 0 || name->since > version ||
+            (name->per_thread && (flags & CU_PROC_PER_THREAD) == 0))
             continue;
-        if (best < 0 || hook->per_thread > hooks[best].per_thread ||
-            (hook->per_thread == hooks[best].per_thread && hook->since > hooks[best].since))
-            best = i;
+        if (best == NULL || name->per_thread > best->per_thread ||
+            (name->per_thread == best->per_thread && name->since > best->since))
+            best = name;
     }
-    return best;
+    return best != NULL ? best->hook : -1;
+}
+
+// The row whose function of the driver has this address, by this name if one
+// of several does. -1 if none.
+static int by_address(const char *base, const void *found) {
+    int any = -1;
+    for (size_t i = 0; i < NAMES; i++) {
+        enum vgpu_hook hook = (enum vgpu_hook)names[i].hook;
+        if (hooks[hook].library != VGPU_CUDA || vgpu_real(hook) != found)
+            continue;
+        if (strcmp(names[i].base, base) == 0)
+            return (int)hook;
+        any = (int)hook;
+    }
+    return any;
 }
 
 // What cuGetProcAddress must answer where the driver answered `found`. The
@@ -156,10 +188,9 @@ static void *answer(const char *base, void *found, int version, uint64_t flags) 
     int best = by_rules(base, version, flags);
     if (best >= 0 && vgpu_real((enum vgpu_hook)best) == found)
         return hooks[best].ours;
-    for (int i = 0; i < VGPU_HOOKS; i++)
-        if (hooks[i].ours != NULL && strcmp(hooks[i].base, base) == 0 &&
-            vgpu_real((enum vgpu_hook)i) == found)
-            return hooks[i].ours;
+    int same = by_address(base, found);
+    if (same >= 0)
+        return hooks[same].ours;
     if (best < 0 || is_unknown_form(base, found))
         return found;
     if (!vgpu_has((enum vgpu_hook)best))

@@ -13,9 +13,11 @@ enum vgpu_library { VGPU_CUDA, VGPU_NVML };
 
 enum vgpu_hook {
 #define HOOK(library, symbol, base, since, per_thread, why) VGPU_##symbol,
+#define ALSO(library, symbol, base, since, per_thread)
 #define USE(library, symbol) VGPU_##symbol,
 #include "hooks.def"
 #undef HOOK
+#undef ALSO
 #undef USE
     VGPU_HOOKS
 };

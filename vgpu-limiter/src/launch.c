@@ -4,6 +4,7 @@
 // is one test and a jump to the driver.
 
 #include "compute.h"
+#include "graph.h"
 
 #define LIMITED(work, stream, per_thread, ...)                  \
     do {                                                        \
@@ -58,11 +59,11 @@ cu_result cuLaunchCooperativeKernel_ptsz(cu_function f, unsigned gx, unsigned gy
 }
 
 cu_result cuGraphLaunch(cu_exec exec, cu_stream stream) {
-    LIMITED(VGPU_GRAPH, stream, false, VGPU_REAL(cuGraphLaunch)(exec, stream));
+    LIMITED(VGPU_GRAPH, stream, false, vgpu_graph_run(VGPU_cuGraphLaunch, exec, stream));
 }
 
 cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream) {
-    LIMITED(VGPU_GRAPH, stream, true, VGPU_REAL(cuGraphLaunch_ptsz)(exec, stream));
+    LIMITED(VGPU_GRAPH, stream, true, vgpu_graph_run(VGPU_cuGraphLaunch_ptsz, exec, stream));
 }
 
 // From before CUDA 4.

@@ -1,74 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stream-ordered memory. A pool keeps device memory that its user has freed, so
-// what counts is what the pool has reserved on the device, as the driver says.
+// what counts is what the pool has reserved on the device (pool.c).
 //
 // Invariants:
-//   1. A pool is charged what it has reserved when the driver was last asked,
-//      plus the sizes of the calls under way. The driver is asked after every
-//      call that can make a pool grow or shrink.
-//   2. An allocation that doesn't fit beside what the pools have reserved first
-//      makes them give back what they don't use: at the limit, time is traded for
-//      exactness.
-//   3. pool_lock is held while the driver is asked (it only reads there): an older
-//      answer never overwrites a newer one.
+//   1. An allocation is charged before the call, whether or not the pool will
+//      grow by it; once the driver has answered, the pool's growth is.
+//   2. A captured call takes and frees nothing: it makes a node of a graph
+//      (mem_graph.c).
 
-#include "memory.h"
-
-static uint64_t reserved(const struct vgpu_pool *pool) {
-    uint64_t bytes = 0;
-    cu_result result = VGPU_REAL(cuMemPoolGetAttribute)(pool->handle, CU_POOL_RESERVED, &bytes);
-    return result == CU_OK ? bytes : pool->reserved;
-}
-
-// Under pool_lock. Takes `mine` out of what is pending and corrects the charge.
-// Returns false if the pool has grown by more than was charged for and the rest
-// doesn't fit.
-static bool settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine) {
-    uint64_t now = reserved(pool), have = pool->reserved + mine;
-    pool->pending -= mine;
-    if (now > have && now <= have + pool->pending) // another call's growth, charged already
-        now = have;
-    if (now > have && !vgpu_charge(process, pool->device, now - have)) {
-        pool->reserved = have;
-        return false;
-    }
-    if (now < have)
-        vgpu_uncharge(process, pool->device, have - now);
-    pool->reserved = now;
-    return true;
-}
-
-// Finds a pool, or adds it with this device. NULL if there are too many.
-static struct vgpu_pool *find_pool(struct vgpu_process *process, cu_pool handle, int device) {
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        if (process->pool[i].handle == handle)
-            return &process->pool[i];
-    for (uint32_t i = 0; i <= process->pool_count && i < VGPU_POOLS; i++) {
-        if (process->pool[i].handle != NULL)
-            continue;
-        process->pool[i] = (struct vgpu_pool){.handle = handle, .device = device};
-        process->pool_count += i == process->pool_count;
-        return &process->pool[i];
-    }
-    return NULL;
-}
-
-void vgpu_refresh_pools(struct vgpu_process *process) {
-    vgpu_lock(&process->pool_lock);
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        if (process->pool[i].handle != NULL && process->pool[i].device >= 0)
-            settle(process, &process->pool[i], 0);
-    vgpu_unlock(&process->pool_lock);
-}
-
-// Makes the pools of one device give back what nobody uses.
-static void trim_pools(struct vgpu_process *process, int device) {
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        if (process->pool[i].handle != NULL && process->pool[i].device == device)
-            VGPU_REAL(cuMemPoolTrimTo)(process->pool[i].handle, 0);
-    vgpu_refresh_pools(process);
-}
+#include "pool.h"
 
 // The device of the stream's context, which need not be the thread's.
 static cu_result stream_device(struct vgpu_process *process, cu_stream stream, struct vgpu_here *here) {
@@ -84,49 +25,58 @@ static cu_result stream_device(struct vgpu_process *process, cu_stream stream, s
     return result;
 }
 
-// The driver's functions for one kind of default stream.
-struct forms {
-    enum vgpu_hook alloc, alloc_from, free, synchronize, is_capturing;
-};
-static const struct forms legacy = {VGPU_cuMemAllocAsync, VGPU_cuMemAllocFromPoolAsync,
-                                    VGPU_cuMemFreeAsync, VGPU_cuStreamSynchronize,
-                                    VGPU_cuStreamIsCapturing};
-static const struct forms per_thread = {VGPU_cuMemAllocAsync_ptsz, VGPU_cuMemAllocFromPoolAsync_ptsz,
-                                        VGPU_cuMemFreeAsync_ptsz, VGPU_cuStreamSynchronize_ptsz,
-                                        VGPU_cuStreamIsCapturing_ptsz};
+const struct vgpu_forms vgpu_legacy = {
+    VGPU_cuMemAllocAsync,     VGPU_cuMemAllocFromPoolAsync, VGPU_cuMemFreeAsync,
+    VGPU_cuStreamSynchronize, VGPU_cuStreamIsCapturing,     VGPU_cuGraphLaunch,
+    VGPU_cuGraphUpload};
+const struct vgpu_forms vgpu_per_thread = {
+    VGPU_cuMemAllocAsync_ptsz,     VGPU_cuMemAllocFromPoolAsync_ptsz, VGPU_cuMemFreeAsync_ptsz,
+    VGPU_cuStreamSynchronize_ptsz, VGPU_cuStreamIsCapturing_ptsz,     VGPU_cuGraphLaunch_ptsz,
+    VGPU_cuGraphUpload_ptsz};
 
-static void synchronize(const struct forms *forms, cu_stream stream) {
+bool vgpu_is_capturing(const struct vgpu_process *process, const struct vgpu_forms *forms,
+                       cu_stream stream) {
     int status = CU_CAPTURE_NONE;
-    cu_result (*is_capturing)(cu_stream, int *) = vgpu_real(forms->is_capturing);
+    cu_result (*ask)(cu_stream, int *) = vgpu_real(forms->is_capturing);
+    return atomic_load_explicit(&process->captures, memory_order_relaxed) &&
+           (ask(stream, &status) != CU_OK || status != CU_CAPTURE_NONE);
+}
+
+void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_forms *forms,
+                      cu_stream stream) {
     cu_result (*wait)(cu_stream) = vgpu_real(forms->synchronize);
-    if (is_capturing(stream, &status) == CU_OK && status == CU_CAPTURE_NONE)
+    if (!vgpu_is_capturing(process, forms, stream))
         wait(stream);
 }
 
-static bool reserve(const struct forms *forms, struct vgpu_process *process, int device,
+static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process, int device,
                     uint64_t bytes, cu_stream stream) {
     if (vgpu_charge(process, device, bytes))
         return true;
     vgpu_refresh_pools(process);
     if (vgpu_charge(process, device, bytes))
         return true;
-    synchronize(forms, stream); // what was freed on it becomes unused
-    trim_pools(process, device);
+    vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
+    vgpu_pools_trim(process, device);
     return vgpu_charge(process, device, bytes);
 }
 
-static cu_result free_async(const struct forms *forms, cu_ptr ptr, cu_stream stream) {
+static cu_result free_async(const struct vgpu_forms *forms, cu_ptr ptr, cu_stream stream) {
     cu_result (*real)(cu_ptr, cu_stream) = vgpu_real(forms->free);
+    struct vgpu_process *process = atomic_load(&vgpu_process_page);
+    // A captured call frees nothing now: what it names stays charged.
+    if (process != NULL && vgpu_is_capturing(process, forms, stream))
+        return real(ptr, stream);
     struct vgpu_release release;
     vgpu_release_begin(&release, vgpu_key(VGPU_POINTER, ptr));
     cu_result result = real(ptr, stream);
     if (release.process != NULL && result == CU_OK && (release.entry.value & VGPU_POOLED) == 0)
-        synchronize(forms, stream); // plain memory is the device's only when the stream is through
+        vgpu_stream_wait(release.process, forms, stream); // plain memory is the device's only when the stream is through
     vgpu_release_end(&release, result);
     return result;
 }
 
-static cu_result alloc_async(const struct forms *forms, cu_ptr *ptr, size_t bytes, cu_pool handle,
+static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t bytes, cu_pool handle,
                              cu_stream stream) {
     cu_result result;
     struct vgpu_here here;
@@ -134,18 +84,22 @@ static cu_result alloc_async(const struct forms *forms, cu_ptr *ptr, size_t byte
     if (process == NULL || (result = stream_device(process, stream, &here)) != CU_OK)
         return result;
     cu_pool named = handle;
+    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
+    cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
+    if (vgpu_is_capturing(process, forms, stream)) { // a node: charged when it is launched
+        atomic_store(&process->graph_memory, true);
+        return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
+    }
     if (named == NULL &&
         (result = VGPU_REAL(cuDeviceGetMemPool)(&handle, process->ordinal[here.device])) != CU_OK)
         return result;
     vgpu_lock(&process->pool_lock);
-    struct vgpu_pool *pool = find_pool(process, handle, here.device);
+    struct vgpu_pool *pool = vgpu_pool_find(process, handle, here.device);
     vgpu_unlock(&process->pool_lock);
     if (pool == NULL) {
         VGPU_LOG_ONCE("memory refused: more than %d memory pools in one process", VGPU_POOLS);
         return CU_OUT_OF_MEMORY;
     }
-    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
-    cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
     if (pool->device < 0) // host memory
         return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     uint64_t charged = vgpu_round(bytes);
@@ -156,35 +110,35 @@ static cu_result alloc_async(const struct forms *forms, cu_ptr *ptr, size_t byte
     vgpu_unlock(&process->pool_lock);
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     vgpu_lock(&process->pool_lock);
-    bool fits = settle(process, pool, charged);
+    bool fits = vgpu_pool_settle(process, pool, charged);
     vgpu_unlock(&process->pool_lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
                                vgpu_value(charged, pool->device) | VGPU_POOLED, handle};
     // A pool grows in steps of its own, by more than was asked for.
     if (result == CU_OK && (!fits || !vgpu_remember(process, entry))) {
         free_async(forms, *ptr, stream);
-        synchronize(forms, stream);
-        trim_pools(process, pool->device);
+        vgpu_stream_wait(process, forms, stream);
+        vgpu_pools_trim(process, pool->device);
         result = CU_OUT_OF_MEMORY;
     }
     return result;
 }
 
 cu_result cuMemAllocAsync(cu_ptr *ptr, size_t bytes, cu_stream stream) {
-    return alloc_async(&legacy, ptr, bytes, NULL, stream);
+    return alloc_async(&vgpu_legacy, ptr, bytes, NULL, stream);
 }
 cu_result cuMemAllocAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_stream stream) {
-    return alloc_async(&per_thread, ptr, bytes, NULL, stream);
+    return alloc_async(&vgpu_per_thread, ptr, bytes, NULL, stream);
 }
 cu_result cuMemAllocFromPoolAsync(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
-    return alloc_async(&legacy, ptr, bytes, pool, stream);
+    return alloc_async(&vgpu_legacy, ptr, bytes, pool, stream);
 }
 cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
-    return alloc_async(&per_thread, ptr, bytes, pool, stream);
+    return alloc_async(&vgpu_per_thread, ptr, bytes, pool, stream);
 }
-cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream) { return free_async(&legacy, ptr, stream); }
+cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream) { return free_async(&vgpu_legacy, ptr, stream); }
 cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream) {
-    return free_async(&per_thread, ptr, stream);
+    return free_async(&vgpu_per_thread, ptr, stream);
 }
 
 cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
@@ -201,7 +155,7 @@ cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
     result = VGPU_REAL(cuMemPoolCreate)(pool, props);
     if (result == CU_OK) {
         vgpu_lock(&process->pool_lock);
-        bool known = find_pool(process, *pool, device) != NULL;
+        bool known = vgpu_pool_find(process, *pool, device) != NULL;
         vgpu_unlock(&process->pool_lock);
         if (!known) {
             VGPU_REAL(cuMemPoolDestroy)(*pool);

@@ -11,13 +11,15 @@
 
 #include "memory.h"
 
+#include "pool.h"
+
 static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     uint64_t bytes = vgpu_round(wanted);
     call->charged = bytes;
     if (vgpu_likely(vgpu_charge(call->process, call->here.device, bytes)))
         return CU_OK;
     if (call->process->pool_count != 0) {
-        vgpu_refresh_pools(call->process);
+        vgpu_pools_trim(call->process, call->here.device);
         if (vgpu_charge(call->process, call->here.device, bytes))
             return CU_OK;
     }

@@ -56,6 +56,11 @@ enum vgpu_class {
     VGPU_HANDLE,
     VGPU_MAPPING,
     VGPU_STREAM, // see compute.c
+    VGPU_EXEC,   // see mem_graph.c
+    VGPU_CONTEXT, // what contexts and modules take: see overhead.h
+    VGPU_MODULE,
+    VGPU_IMPORT, // see share.h
+    VGPU_EXTERNAL,
 };
 
 static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {

@@ -17,6 +17,7 @@
 struct vgpu_pool {
     cu_pool handle;
     int device;
+    bool of_graphs;    // what graphs of this device have allocated: no pool of the driver
     uint64_t reserved; // as the driver said last
     uint64_t pending;  // charged for calls that are under way
 };
@@ -34,6 +35,8 @@ struct vgpu_process {
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
     bool has_quota; // on any device
     _Atomic bool captures; // a stream capture has begun in this process
+    _Atomic bool graph_memory; // a graph has been told to allocate
+    struct vgpu_lock graph_lock; // see mem_graph.c
     _Atomic uint64_t last_audit;
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c

@@ -120,6 +120,8 @@ static int capture(int place, long microseconds, int count) {
     return result != 0 ? result : (int)cuGraphInstantiateWithFlags(&exec[place], graph, 0);
 }
 
+#include "graphs.h"
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -199,6 +201,12 @@ int main(void) {
         ON("synchronize", cuStreamSynchronize(stream[a]))
         ON("launch", launch((int)a, b, (int)c))
         ON("capture", capture((int)a, b, (int)c))
+        ON("graph_alloc", graph_alloc((int)a, MIB * (size_t)b, (int)c, (int)d))
+        ON("graph_launch", cuGraphLaunch(graph_exec[a], stream[b]))
+        ON("graph_upload", cuGraphUpload(graph_exec[a], stream[b]))
+        ON("graph_destroy", cuGraphExecDestroy(graph_exec[a]))
+        ON("graph_free", cuMemFree_v2(graph_ptr[a]))
+        ON("graph_trim", cuDeviceGraphMemTrim((CUdevice)a))
         ON("burn", burn((int)a, b, c))
         ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))

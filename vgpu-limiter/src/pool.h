@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef VGPU_POOL_H
+#define VGPU_POOL_H
+
+#include "memory.h"
+
+// Finds a pool, or adds it with this device. NULL if there are too many. Under
+// pool_lock, as the next.
+struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, int device);
+
+// Takes `mine` out of what is pending and makes the charge what the pool has
+// reserved. Returns false if it has grown by more than was charged for and the
+// rest doesn't fit.
+bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine);
+
+// Makes the pools of one device give back what nobody uses.
+void vgpu_pools_trim(struct vgpu_process *process, int device);
+
+// The driver's functions for one kind of default stream.
+struct vgpu_forms {
+    enum vgpu_hook alloc, alloc_from, free, synchronize, is_capturing, launch, upload;
+};
+extern const struct vgpu_forms vgpu_legacy, vgpu_per_thread;
+
+// Whether work for the stream is being captured into a graph.
+bool vgpu_is_capturing(const struct vgpu_process *process, const struct vgpu_forms *forms,
+                       cu_stream stream);
+
+// Waits for the stream, unless it is capturing.
+void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_forms *forms,
+                      cu_stream stream);
+
+#endif
