@@ -218,6 +218,9 @@ func (a *agent) runtimeChanged() {
 	}
 	a.connection.Plugin.Observe()
 	a.releaser.LookAll()
+	if err := a.limiter.Sweep(a.book.Containers); err != nil {
+		a.options.Log.Error(err, "cannot clear the state directory")
+	}
 	pods, err := a.limiter.Pods()
 	if err != nil {
 		a.options.Log.Error(err, "cannot list the state directory")

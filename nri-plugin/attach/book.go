@@ -100,6 +100,17 @@ func (b *Book) Started(id string, status []v1alpha1.SliceStatus) {
 	}
 }
 
+// Containers are all that are entered.
+func (b *Book) Containers() []mode.Container {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]mode.Container, 0, len(b.entries))
+	for _, e := range b.entries {
+		all = append(all, e.Container)
+	}
+	return all
+}
+
 // Unobserved are the containers that were found running and of which it is not
 // known what holds them.
 func (b *Book) Unobserved() []Entry {

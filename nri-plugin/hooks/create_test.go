@@ -53,7 +53,10 @@ func TestCreateWithSlice(t *testing.T) {
 			t.Errorf("mount %s: %v", m.GetDestination(), err)
 		}
 	}
-	own := filepath.Join(n.state, pod.Uid, "main", c.Id)
+	own := mounts[layout.Folder]
+	if filepath.Dir(own) != filepath.Join(n.state, pod.Uid, "main") {
+		t.Errorf("its folder is %s", own)
+	}
 	wantMounts := map[string]string{
 		"/etc/ld.so.preload":          filepath.Join(n.state, "lib", "ld.so.preload"),
 		"/usr/local/vernier":          own,
@@ -75,31 +78,6 @@ func TestCreateWithSlice(t *testing.T) {
 	preload, err := os.ReadFile(mounts["/etc/ld.so.preload"])
 	if err != nil || string(preload) != "/usr/local/vernier/libvgpu.so\n" {
 		t.Errorf("preload file %q, %v", preload, err)
-	}
-}
-
-// The limits on the disk are the ledger's, whatever somebody left there.
-func TestCreateRewritesWrongLimits(t *testing.T) {
-	n, r := newNode(t), nritest.Start(t)
-	connect(t, r, n.Plugin)
-	pod := podOf("a", share30)
-	n.ledger.grant(gpu0, slice30(pod))
-	own := filepath.Join(n.state, pod.Uid, "main")
-	next := filepath.Join(own, "next")
-	if err := os.MkdirAll(next, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	stale := layout.Limits{Container: pod.Uid + "/main", Devices: []layout.DeviceLimit{{UUID: gpu0, Core: 100, MemoryBytes: 1 << 40}}}
-	if err := layout.WriteFile(filepath.Join(next, "limits"), stale); err != nil {
-		t.Fatal(err)
-	}
-	c := containerOf(pod, "main")
-	if _, err := r.Create(pod, c); err != nil {
-		t.Fatal(err)
-	}
-	limits, err := layout.ReadFile(filepath.Join(own, c.Id, "limits"))
-	if err != nil || limits.Devices[0].Core != 30 {
-		t.Errorf("Invariant 1: limits %v, %v", limits, err)
 	}
 }
 

@@ -52,7 +52,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		// Entered even when the ledger has lost its slices: it uses the device,
 		// so it counts there and nothing of its pod may be given back.
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
-			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, Mounts: c.GetMounts(),
 		}}
 		// One that does not run yet must not be started without the ledger.
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {

@@ -5,6 +5,7 @@ package mode
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,15 +33,22 @@ type Limiter struct {
 	driver *DriverLimit
 
 	mu sync.Mutex
-	// ready are the folders for next runs that this process has made. One that an
-	// earlier process left may hold another library, so it is made anew.
+	// ready are the folders that this process has made for next runs, given those
+	// that it has given away, by the runtime's id.
 	ready map[ledger.Key]made
+	given map[string]folder
+}
+
+// made is a folder, and what its limits say.
+type made struct {
+	folder
+	grants []ledger.Grant
 }
 
 // NewLimiter keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
 func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
-	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}}
+	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}}
 	return l, l.files.install(library)
 }
 
@@ -49,38 +57,41 @@ func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
 func (l *Limiter) Prepare(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.prepare(c)
+	_, err := l.prepare(c)
+	return err
 }
 
-// prepare makes sure that the next run's folder holds what the ledger grants.
+// prepare is the folder for the next run: with what the ledger grants, and whole.
 // l.mu is held.
-func (l *Limiter) prepare(c Container) error {
-	if ready := l.ready[c.key()]; slices.Equal(ready.grants, c.Grants) && l.files.intact(c, ready) {
-		return nil
+func (l *Limiter) prepare(c Container) (folder, error) {
+	ready := l.ready[c.key()]
+	if slices.Equal(ready.grants, c.Grants) && ready.whole() {
+		return ready.folder, nil
 	}
 	delete(l.ready, c.key())
-	ready, err := l.files.make(c)
-	if err != nil {
-		return fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+	err := os.RemoveAll(string(ready.folder))
+	if err == nil {
+		ready.folder, err = l.files.make(c)
 	}
-	l.ready[c.key()] = ready
-	return nil
+	if err != nil {
+		return "", fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+	}
+	l.ready[c.key()] = made{ready.folder, c.Grants}
+	return ready.folder, nil
 }
 
 // Inject gives the devices, the library and the limits, and counters that no
-// earlier run can have damaged. What is mounted is what the ledger grants: it was
-// made for the same grants and has not been touched since, or it is made now.
+// earlier run can have damaged. What is mounted was made for what the ledger
+// grants now.
 func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.prepare(c); err != nil {
+	dir, err := l.prepare(c)
+	if err != nil {
 		return err
 	}
 	delete(l.ready, c.key())
-	dir, err := l.files.take(c)
-	if err != nil {
-		return fmt.Errorf("the limits of container %s of pod %s: %w; check the node's state directory", c.Name, c.Owner, err)
-	}
+	l.given[c.ID] = dir
 	injectDevices(c, adjust)
 	adjust.AddMount(bind(l.files.preload(), preloadPath, "ro"))
 	adjust.AddMount(bind(string(dir), layout.Folder, "ro"))
@@ -88,14 +99,51 @@ func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 	return nil
 }
 
+// folder finds what the run was given. l.mu is held.
+func (l *Limiter) folder(c Container) (folder, bool) {
+	if dir, ours := l.given[c.ID]; ours {
+		return dir, true
+	}
+	for _, m := range c.Mounts {
+		if dir := folder(m.GetSource()); m.GetDestination() == layout.Folder && l.files.isRun(c, dir) {
+			return dir, true
+		}
+	}
+	return "", false
+}
+
 // Ended removes what the run had and makes ready for the next one.
 func (l *Limiter) Ended(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := os.RemoveAll(string(l.files.run(c))); err != nil {
-		return err
+	if dir, found := l.folder(c); found {
+		delete(l.given, c.ID)
+		if err := os.RemoveAll(string(dir)); err != nil {
+			return err
+		}
 	}
-	return l.prepare(c)
+	_, err := l.prepare(c)
+	return err
+}
+
+// Sweep removes what runs have left that ended while the agent was away. found are
+// all containers that the runtime has, when it is called.
+func (l *Limiter) Sweep(found func() []Container) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keep := map[folder]bool{}
+	for _, ready := range l.ready {
+		keep[ready.folder] = true
+	}
+	for _, dir := range l.given {
+		keep[dir] = true
+	}
+	for _, c := range found() {
+		if dir, ok := l.folder(c); ok {
+			keep[dir] = true
+		}
+	}
+	return l.files.sweep(keep)
 }
 
 func bind(source, destination, access string) *api.Mount {
@@ -126,7 +174,13 @@ func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 
 // Recall reads the limits that the container was given.
 func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
-	file, err := layout.ReadFile(l.files.run(c).limits())
+	l.mu.Lock()
+	dir, found := l.folder(c)
+	l.mu.Unlock()
+	if !found {
+		return nil
+	}
+	file, err := layout.ReadFile(dir.limits())
 	if err != nil {
 		return nil
 	}
@@ -175,11 +229,8 @@ func (l *Limiter) Release(pod types.UID) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key := range l.ready {
-		if key.Pod == pod {
-			delete(l.ready, key)
-		}
-	}
+	maps.DeleteFunc(l.ready, func(key ledger.Key, _ made) bool { return key.Pod == pod })
+	maps.DeleteFunc(l.given, func(_ string, dir folder) bool { return l.files.owner(dir) == pod })
 	return os.RemoveAll(l.files.pod(pod))
 }
 

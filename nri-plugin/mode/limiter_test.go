@@ -53,9 +53,6 @@ func container(id string) Container {
 	}}
 }
 
-// run is where the files of a run are.
-func run(dir, id string) folder { return folder(filepath.Join(dir, "pod-uid", "main", id)) }
-
 // inject starts a container and tells what it sees as the limiter's folder.
 func inject(t *testing.T, l *Limiter, c Container) folder {
 	t.Helper()
@@ -86,39 +83,43 @@ func stat(t *testing.T, path string) os.FileInfo {
 	return info
 }
 
+// runs are the folders of the container's runs, past and next.
+func runs(t *testing.T, dir string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "pod-uid", "main", "*"))
+	must(t, err)
+	return all
+}
+
 // Every run has a folder of its own, with counters that no earlier one can have
 // damaged: made ahead for the first and for the successor of one that has ended,
 // at once for one that comes before. It goes with the run.
 func TestRunsAreApart(t *testing.T) {
 	dir := t.TempDir()
 	l := newLimiter(t, dir, nil)
-	must(t, l.Prepare(container("")))
-	ahead := stat(t, run(dir, "next").counters())
-	first := inject(t, l, container("1"))
-	if first != run(dir, "1") || !os.SameFile(ahead, stat(t, first.counters())) {
-		t.Error("what was made ahead is not used")
+	for range 2 {
+		must(t, l.Prepare(container("")))
 	}
-	must(t, l.Prepare(container("")))
+	ahead := runs(t, dir)
+	if first := inject(t, l, container("1")); len(ahead) != 1 || string(first) != ahead[0] {
+		t.Errorf("%s is not what was made ahead, %v", first, ahead)
+	}
 	second := inject(t, l, container("2"))
-	if !os.SameFile(ahead, stat(t, first.counters())) || os.SameFile(ahead, stat(t, second.counters())) {
-		t.Error("a run has another's counters")
+	if both := runs(t, dir); len(both) != 2 {
+		t.Errorf("two runs have %v", both)
 	}
 	must(t, l.Ended(container("2")))
-	if _, err := os.Stat(string(second)); !os.IsNotExist(err) {
-		t.Errorf("an ended run leaves its folder: %v", err)
+	ahead = slices.DeleteFunc(runs(t, dir), func(path string) bool { return path == ahead[0] })
+	if len(ahead) != 1 || ahead[0] == string(second) {
+		t.Errorf("after a run of %s there are %v", second, ahead)
 	}
-	ahead = stat(t, run(dir, "next").counters())
-	third := inject(t, l, container("3"))
-	if !os.SameFile(ahead, stat(t, third.counters())) {
-		t.Error("what was made ahead for a successor is not used")
+	if third := inject(t, l, container("3")); string(third) != ahead[0] {
+		t.Errorf("%s is not what was made ahead, %v", third, ahead)
 	}
+	// Late, when the next one is there already.
 	must(t, l.Ended(container("1")))
-	if !os.SameFile(ahead, stat(t, third.counters())) {
-		t.Error("a late end takes the successor's counters away")
-	}
-	// A creation of the same id that the runtime repeats.
-	if again := inject(t, l, container("3")); os.SameFile(ahead, stat(t, again.counters())) {
-		t.Error("a repeated creation has the counters of the one before")
+	if left := runs(t, dir); !slices.Contains(left, ahead[0]) || len(left) != 2 {
+		t.Errorf("a late end leaves %v, want %s and the next", left, ahead[0])
 	}
 }
 
@@ -137,30 +138,65 @@ func TestFolderIsReadable(t *testing.T) {
 }
 
 // Invariant 4: a running container keeps its files when an agent with another
-// library takes over; containers from then on have the new one.
+// library takes over; containers from then on have the new one. What it left for
+// runs that never came is cleared.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	old := bringing(t, "old", dir, nil)
-	running := inject(t, old, container("1"))
-	counters := stat(t, running.counters())
+	running, ended := inject(t, old, container("1")), inject(t, old, container("2"))
 	must(t, old.Prepare(container("")))
+
 	l := bringing(t, "new", dir, nil)
 	must(t, l.Prepare(container("")))
-	next := inject(t, l, container("2"))
+	found := container("1")
+	found.Mounts = []*api.Mount{{Destination: "/etc"}, {Destination: layout.Folder, Source: string(running)}}
+	next := inject(t, l, container("3"))
+	must(t, l.Prepare(container("")))
+	must(t, l.Sweep(func() []Container { return []Container{found} }))
+	if left := runs(t, dir); len(left) != 3 || slices.Contains(left, string(ended)) {
+		t.Errorf("left: %v", left)
+	}
 	for path, want := range map[string]string{running.library(): "old", next.library(): "new"} {
 		if text, err := os.ReadFile(path); err != nil || string(text) != want {
 			t.Errorf("%s is %q, %v, want %q", path, text, err, want)
 		}
 	}
-	if !os.SameFile(counters, stat(t, running.counters())) {
-		t.Error("the running container's counters were replaced")
-	}
-	if got := l.Recall(container("1"), nil); len(got) != 2 || got[0].Mem != 1024 {
-		t.Errorf("recalled %+v", got)
+	if _, err := layout.ReadUsage(running.counters()); err != nil {
+		t.Error(err)
 	}
 	// All containers share the pages of one library.
 	if !os.SameFile(stat(t, next.library()), stat(t, l.files.library())) {
 		t.Error("the library was copied")
+	}
+	if got := l.Recall(found, nil); len(got) != 2 || got[0].Mem != 1024 {
+		t.Errorf("recalled %+v", got)
+	}
+	must(t, l.Ended(found))
+	if left := runs(t, dir); len(left) != 2 || slices.Contains(left, string(running)) {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A container's mounts name its folder only where that is one of its own: what is
+// mounted there may be a volume of the tenant's.
+func TestForeignFolder(t *testing.T) {
+	dir := t.TempDir()
+	l := newLimiter(t, dir, nil)
+	other := container("1")
+	other.Name = "other"
+	taken := inject(t, l, other)
+	own := filepath.Join(dir, "pod-uid", "main")
+	for _, source := range []string{string(taken), dir, filepath.Dir(own), own, own + "/", own + "/.", own + "/..",
+		own + "/../other", own + "/run-1/../../other", "/var/lib/kubelet/run-1", ""} {
+		c := container("2")
+		c.Mounts = []*api.Mount{{Destination: layout.Folder, Source: source}}
+		must(t, l.Ended(c))
+		if got := l.Recall(c, nil); got != nil {
+			t.Errorf("%s: recalled %+v", source, got)
+		}
+	}
+	if _, err := os.Stat(taken.library()); err != nil {
+		t.Errorf("another container's folder is gone: %v", err)
 	}
 }
 
@@ -187,29 +223,23 @@ func TestLibraryElsewhere(t *testing.T) {
 }
 
 // What is mounted is what the ledger grants and what the agent brought, also after
-// the ledger has changed, or a file has. A missing library would fail nothing.
+// the ledger has changed, or the state directory was cleared.
 func TestInjectMakesAnew(t *testing.T) {
 	for name, change := range map[string]func(folder, *Container) error{
 		"nothing": func(folder, *Container) error { return nil },
-		"other limits": func(next folder, _ *Container) error {
-			return layout.WriteFile(next.limits(), layout.Limits{Devices: []layout.DeviceLimit{{UUID: gpu0, MemoryBytes: 1 << 40}}})
-		},
 		"other grants": func(_ folder, c *Container) error {
 			c.Grants = slices.Clone(c.Grants)
 			c.Grants[0].Mem = 512
 			return nil
 		},
 		"library gone": func(next folder, _ *Container) error { return os.Remove(next.library()) },
-		"other library": func(next folder, _ *Container) error {
-			return errors.Join(os.Remove(next.library()), os.WriteFile(next.library(), nil, 0o600))
-		},
-		"all gone": func(next folder, _ *Container) error { return os.RemoveAll(string(next)) },
+		"all gone":     func(next folder, _ *Container) error { return os.RemoveAll(string(next)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, c := t.TempDir(), container("1")
 			l := newLimiter(t, dir, nil)
 			must(t, l.Prepare(c))
-			must(t, change(run(dir, "next"), &c))
+			must(t, change(folder(runs(t, dir)[0]), &c))
 			got := inject(t, l, c)
 			limits, err := layout.ReadFile(got.limits())
 			if err != nil || len(limits.Devices) != 2 || limits.Devices[0].MemoryBytes != c.Grants[0].Mem.Bytes() || limits.Devices[0].Core != 30 || limits.Devices[1].Core != 0 {
@@ -220,6 +250,9 @@ func TestInjectMakesAnew(t *testing.T) {
 			}
 			if _, err := layout.ReadUsage(got.counters()); err != nil {
 				t.Error(err)
+			}
+			if left := runs(t, dir); len(left) != 1 {
+				t.Errorf("left: %v", left)
 			}
 		})
 	}

@@ -33,6 +33,8 @@ type Container struct {
 	ID string
 	// Grants are its slices, at least one, all of one mode.
 	Grants []ledger.Grant
+	// Mounts are those of a container that was found at the runtime.
+	Mounts []*api.Mount
 }
 
 func (c Container) key() ledger.Key { return ledger.Key{Pod: c.Pod, Container: c.Name} }

@@ -203,15 +203,20 @@ func slicesOf(l *v1alpha1.SliceLedger, uid types.UID) []v1alpha1.Slice {
 	return out
 }
 
-// values reads what the demo program has printed so far: key=value words, with
-// the first word of the line before them ("device.total_mib"), and the number of
-// lines of each kind under that word alone.
+// values reads what the demo program has printed so far.
 func values(t *testing.T, p *corev1.Pod, container string) map[string]string {
 	t.Helper()
 	text, err := sys.Logs(t.Context(), p.Namespace, p.Name, container)
 	if err != nil {
 		t.Fatalf("logs of %s/%s: %v", p.Name, container, err)
 	}
+	return parse(text)
+}
+
+// parse reads the demo program's output: key=value words, with the first word of
+// the line before them ("device.total_mib"), and the number of lines of each kind
+// under that word alone.
+func parse(text string) map[string]string {
 	out, lines := map[string]string{}, map[string]int{}
 	for _, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)

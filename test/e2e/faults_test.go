@@ -19,16 +19,21 @@ import (
 )
 
 // unmoved remembers a pod's running container, and tells later whether it is
-// still the same and has never restarted: Invariant 4.
+// still the same, has never restarted and holds new programs to its slice:
+// Invariant 4.
 func unmoved(t *testing.T, p *corev1.Pod) func() {
 	t.Helper()
-	before := get(t, p).Status.ContainerStatuses[0]
+	before, total := get(t, p).Status.ContainerStatuses[0], values(t, p, "main")["device.total_mib"]
 	return func() {
 		t.Helper()
 		now := get(t, p)
 		after := now.Status.ContainerStatuses[0]
 		if after.State.Running == nil || after.ContainerID != before.ContainerID || after.RestartCount != before.RestartCount {
 			t.Errorf("Invariant 4: the container of %s did not survive: before %s, now %s", p.Name, before.ContainerID, status(now))
+		}
+		text, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/cudademo")
+		if got := parse(text)["device.total_mib"]; err != nil || got != total {
+			t.Errorf("Invariant 4: a new program in %s sees %s MiB, want %s: %v", p.Name, got, total, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // Pods share one GPU, and each sees its share as the whole device.
@@ -39,6 +40,10 @@ func TestShareOfOneGPU(t *testing.T) {
 		if got["device"] != "1" {
 			t.Errorf("%s: the container sees %s devices, want 1", name, got["device"])
 		}
+		writable, err := sys.Cluster.Exec(t.Context(), made.Namespace, made.Name, "main", "/bin/sh", "-c", writables)
+		if err != nil || writable != layout.CountersPath+"\n" {
+			t.Errorf("%s: root in the container can write %q, %v", name, writable, err)
+		}
 		uuids[placed.Containers["main"].Devices[0].UUID] = true
 		awaitGuarantee(t, made, "main", v1alpha1.GuaranteeCooperative)
 	}
@@ -46,6 +51,16 @@ func TestShareOfOneGPU(t *testing.T) {
 		t.Errorf("three small shares were spread over %d devices, want them packed on 1", len(uuids))
 	}
 }
+
+// writables names what root can open for writing of what enforces a slice, and
+// what it can add or remove there.
+const writables = `
+cd ` + layout.Folder + `
+for file in "$PWD"/* "$PWD/more" /etc/ld.so.preload; do
+	(: >>"$file") 2>/dev/null && echo "$file"
+done
+rm -f limits 2>/dev/null && echo removed
+exit 0`
 
 // Allocating past the slice fails with CUDA_ERROR_OUT_OF_MEMORY, cleanly, and
 // what fits is given.
