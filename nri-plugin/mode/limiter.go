@@ -5,6 +5,7 @@ package mode
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -99,24 +100,31 @@ func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 	return nil
 }
 
-// folder finds what the run was given. l.mu is held.
-func (l *Limiter) folder(c Container) (folder, bool) {
+// folder finds what the run was given; fs.ErrNotExist if it was given nothing.
+func (l *Limiter) folder(c Container) (folder, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.find(c)
+}
+
+// find is folder with l.mu held.
+func (l *Limiter) find(c Container) (folder, error) {
 	if dir, ours := l.given[c.ID]; ours {
-		return dir, true
+		return dir, nil
 	}
 	for _, m := range c.Mounts {
 		if dir := folder(m.GetSource()); m.GetDestination() == layout.Folder && l.files.isRun(c, dir) {
-			return dir, true
+			return dir, nil
 		}
 	}
-	return "", false
+	return "", fmt.Errorf("the limits of container %s of pod %s: %w", c.Name, c.Owner, fs.ErrNotExist)
 }
 
 // Ended removes what the run had and makes ready for the next one.
 func (l *Limiter) Ended(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if dir, found := l.folder(c); found {
+	if dir, err := l.find(c); err == nil {
 		delete(l.given, c.ID)
 		if err := os.RemoveAll(string(dir)); err != nil {
 			return err
@@ -139,7 +147,7 @@ func (l *Limiter) Sweep(found func() []Container) error {
 		keep[dir] = true
 	}
 	for _, c := range found() {
-		if dir, ok := l.folder(c); ok {
+		if dir, err := l.find(c); err == nil {
 			keep[dir] = true
 		}
 	}
@@ -174,10 +182,8 @@ func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 
 // Recall reads the limits that the container was given.
 func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
-	l.mu.Lock()
-	dir, found := l.folder(c)
-	l.mu.Unlock()
-	if !found {
+	dir, err := l.folder(c)
+	if err != nil {
 		return nil
 	}
 	file, err := layout.ReadFile(dir.limits())

@@ -10,7 +10,11 @@ import (
 
 // Usage reads the counters of the container's run.
 func (l *Limiter) Usage(c Container) (*layout.Usage, error) {
-	usage, err := layout.ReadUsage(l.files.run(c).counters())
+	dir, err := l.folder(c)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := layout.ReadUsage(dir.counters())
 	if err != nil {
 		return nil, err
 	}
