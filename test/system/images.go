@@ -3,11 +3,15 @@
 package system
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/cluster/image"
 )
 
 // DemoImage has the CUDA demo program and busybox, and neither a driver nor a GPU
@@ -25,6 +29,9 @@ func (s *System) images(ctx context.Context) error {
 	if err := m.AddProgram("/bin/cudademo", filepath.Join(s.bin, "simgpu", "cudademo")); err != nil {
 		return err
 	}
+	if err := addOwnLoader(m); err != nil {
+		return err
+	}
 	file := filepath.Join(s.Cluster.Dir(), "cudademo.tar")
 	if err := m.Save(file); err != nil {
 		return err
@@ -34,5 +41,23 @@ func (s *System) images(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// OwnLoader is a program in the image that starts others as the dynamic loader
+// does, and reads no /etc/ld.so.preload: what a tenant who gets around the limiter
+// would bring along.
+const OwnLoader = "/bin/own-loader"
+
+func addOwnLoader(m *image.Image) error {
+	const loader, preload, other = "/lib64/ld-linux-x86-64.so.2", "/etc/ld.so.preload", "/etc/ld.so.nothing"
+	program, err := os.ReadFile(loader)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(program, []byte(preload)) {
+		return fmt.Errorf("%s does not name %s", loader, preload)
+	}
+	m.Add(OwnLoader, 0o755, bytes.ReplaceAll(program, []byte(preload), []byte(other)))
 	return nil
 }

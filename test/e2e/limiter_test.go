@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/system"
+)
+
+// A tenant killed with -9 frees its share of memory at once, to the MiB, and the
+// processes of a container share one slice.
+func TestKilledTenantFreesItsMemory(t *testing.T) {
+	p := awaitReady(t, create(t, newPod("killed").limit(v1alpha1.ResourceMemMiB, 2048).args("--hold")))
+	session := func(script string) string {
+		t.Helper()
+		out, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", script)
+		if err != nil {
+			out += err.Error()
+		}
+		return out
+	}
+	session("cudademo --alloc 1500 --hold >/tmp/first 2>&1 & echo $! >/tmp/pid")
+	await(t, "the first process to hold 1500 MiB", func() (bool, string) {
+		text := session("cat /tmp/first")
+		return strings.Contains(text, "hold pid="), text
+	})
+	if got := parse(session("cudademo --alloc 600; true")); got["alloc.error"] != "CUDA_ERROR_OUT_OF_MEMORY" {
+		t.Errorf("600 MiB beside 1500 of 2048: %v", got)
+	}
+	session("kill -9 $(cat /tmp/pid)")
+	await(t, "its memory to be free", func() (bool, string) {
+		got := parse(session("cudademo --alloc 1900"))
+		return got["alloc.ok"] == "1", fmt.Sprint(got)
+	})
+}
+
+// What a tenant does inside its container gives it nothing more: the slice is what
+// a session sees, with any environment, and after attempts on every file of ours.
+func TestNothingInTheContainerLiftsTheLimit(t *testing.T) {
+	const slice = 1024
+	p := awaitReady(t, create(t, newPod("prisoner").limit(v1alpha1.ResourceMemMiB, slice).args("--hold").on(small)))
+	for _, script := range []string{
+		"cudademo --alloc 1500",
+		"env -i /bin/cudademo --alloc 1500",
+		"unset LD_PRELOAD VERNIER_SLICE; cudademo --alloc 1500",
+		"LD_PRELOAD= LD_LIBRARY_PATH= VERNIER_SLICE=other cudademo --alloc 1500",
+		"rm -f /etc/ld.so.preload; cudademo --alloc 1500",
+		"echo >/etc/ld.so.preload; cudademo --alloc 1500",
+		"busybox umount /etc/ld.so.preload; cudademo --alloc 1500",
+		"rm -rf /usr/local/vernier; cudademo --alloc 1500",
+		"busybox mv /usr/local/vernier /tmp; busybox mv /etc/ld.so.preload /tmp; cudademo --alloc 1500",
+		"echo >/usr/local/vernier/limits; rm -f /usr/local/vernier/limits; cudademo --alloc 1500",
+		"rm -f /usr/local/vernier/counters; cudademo --alloc 1500",
+		// Last, for it breaks the counters: from here on CUDA is refused altogether.
+		"echo >/usr/local/vernier/counters; cudademo --alloc 1500",
+		"cudademo --alloc 1",
+	} {
+		text, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", script+" 2>&1")
+		got := parse(text)
+		if err == nil || got["alloc.ok"] == "1" || got["device.total_mib"] != "" && got["device.total_mib"] != fmt.Sprint(slice) {
+			t.Errorf("Invariant 2: after %q the program got %v (%v)", script, got, err)
+		}
+	}
+}
+
+// A process that gets around the limiter is seen: its pod is told, and the metric
+// counts it for as long as it runs. The figures of those that don't are there too.
+func TestUnenforcedProcessIsReported(t *testing.T) {
+	p := awaitReady(t, create(t, newPod("escape").share(20, 20).on(small).command(
+		"/bin/sh", "-c", "cudademo --alloc 100 --hold & "+system.OwnLoader+" /bin/cudademo --hold & echo $! >/tmp/pid; wait")))
+	uuid := placement(t, p).Containers["main"].Devices[0].UUID
+	series := fmt.Sprintf(`{container="main",namespace=%q,node=%q,pod=%q,uuid=%q} `, p.Namespace, small, p.Name, uuid)
+	awaitMetric(t, "vernier_container_memory_used_bytes"+series, "1.048576e+08")
+	awaitMetric(t, "vernier_unenforced_processes"+series, "1")
+	awaitEvent(t, p, "UnenforcedProcess", "own-loader", uuid, "does not load the limiter")
+	if _, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pid)"); err != nil {
+		t.Fatal(err)
+	}
+	awaitMetric(t, "vernier_unenforced_processes"+series, "0")
+}
+
+// Invariant 3 has a hole that Linux makes, privileged containers: what uses a
+// managed device without any slice is reported.
+func TestProcessWithoutSliceIsReported(t *testing.T) {
+	driver := sys.Node(small).GPU.DriverRoot
+	p := newPod("monitor").in(unlabelled).on(small).env("SIMGPU_DEVROOT", "/driver").
+		command("/bin/sh", "-c", "LD_LIBRARY_PATH=/driver/usr/lib/x86_64-linux-gnu exec cudademo --hold")
+	p.main().SecurityContext = &corev1.SecurityContext{Privileged: ptr(true)}
+	p.main().VolumeMounts = []corev1.VolumeMount{{Name: "driver", MountPath: "/driver"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "driver", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: driver}}}}
+	made := awaitReady(t, create(t, p))
+	awaitEvent(t, made, "UnenforcedProcess", "has no slice", string(v1alpha1.ResourceCore))
+}
+
+// awaitMetric waits until the agent of the small node shows the series with the
+// value.
+func awaitMetric(t *testing.T, series, value string) {
+	t.Helper()
+	await(t, series+value, func() (bool, string) {
+		text, err := sys.Node(small).Metrics(t.Context())
+		if err != nil {
+			return false, err.Error()
+		}
+		_, rest, found := strings.Cut("\n"+text, "\n"+series)
+		now, _, _ := strings.Cut(rest, "\n")
+		return found && now == value, fmt.Sprintf("found %t, value %q", found, now)
+	})
+}
