@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// churn starts a process whose threads allocate, launch and free without end.
+func (c *container) churn(threads int) *process {
+	c.t.Helper()
+	p := c.start()
+	p.want(fmt.Sprintf("churn %d", threads), ok)
+	return p
+}
+
+// TestKilledAtAnyInstant: processes that are killed while they allocate, launch
+// and free block nobody, and leave nothing behind.
+func TestKilledAtAnyInstant(t *testing.T) {
+	c := newContainer(t, share{90, 200})
+	observer := c.start()
+	observer.want("stream 1", ok)
+	victims := make([]*process, 4) // hold at most 4 × 2 × 5 MiB
+	for i := range victims {
+		victims[i] = c.churn(2)
+	}
+	for round := range 40 {
+		for range round % 7 {
+			observer.want("info", ok) // different instants
+		}
+		victim := &victims[round%len(victims)]
+		(*victim).kill()
+		observer.want("alloc 1 150", ok)
+		observer.want("launch 1 10 2", ok)
+		observer.want("synchronize 1", ok)
+		observer.want("free 1", ok)
+		*victim = c.churn(2)
+	}
+	for _, v := range victims {
+		if got := v.call("churned"); got[0] != ok {
+			t.Errorf("a process failed with %d", got[0])
+		}
+		v.kill()
+	}
+	observer.want("alloc 1 200", ok)
+	observer.want("alloc 2 1", outOfMemory)
+	if u := c.usage(); len(u.Processes) != 1 || u.Devices[0].UsedBytes != 200*mib {
+		t.Errorf("counters: %+v", u)
+	}
+	if held := c.held(0); held != 200 {
+		t.Errorf("the device holds %d MiB, want 200", held)
+	}
+}
+
+// TestReadersStopNobody: while 32 processes work, whoever reads the counters sees
+// figures that never go back nor beyond the limit, and the processes go on.
+func TestReadersStopNobody(t *testing.T) {
+	const processes = 32
+	c := newContainer(t, share{90, 64})
+	workers := make([]*process, processes)
+	for i := range workers {
+		workers[i] = c.churn(1)
+	}
+	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			var before layout.DeviceUsage
+			for range 50 {
+				u, err := layout.ReadUsage(filepath.Join(c.dir, "counters"))
+				if err != nil || len(u.Processes) != processes {
+					t.Errorf("%d processes, %v; want %d", len(u.Processes), err, processes)
+					return
+				}
+				now := u.Devices[0]
+				// The sum of figures that are read one after the other: a MiB that
+				// moves from one process to another may be in both.
+				if most := limits.Devices[0].MemoryBytes + processes*5*mib; now.UsedBytes > most {
+					t.Errorf("%d bytes used, want at most %d", now.UsedBytes, most)
+				}
+				if now.Launches < before.Launches || now.Throttled < before.Throttled || now.MemoryRefusals < before.MemoryRefusals {
+					t.Errorf("%+v came after %+v", now, before)
+				}
+				before = now
+			}
+		})
+	}
+	readers.Wait()
+	for _, w := range workers {
+		began := w.call("churned")
+		for now := began; now[1] == began[1]; now = w.call("churned") {
+			if now[0] != ok {
+				t.Fatalf("a process failed with %d", now[0])
+			}
+		}
+	}
+	if u := c.usage().Devices[0]; u.Launches == 0 || u.Busy == 0 || u.MemoryRefusals == 0 || u.Throttled < time.Millisecond {
+		t.Errorf("counters: %+v", u)
+	}
+}
