@@ -26,11 +26,11 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	c := newContainer(t, share{90, 200})
 	observer := c.start()
 	observer.want("stream 1", ok)
-	victims := make([]*process, 4) // hold at most 4 × 2 × 5 MiB
+	victims := make([]*process, 3) // hold at most 3 × 2 × 5 MiB
 	for i := range victims {
 		victims[i] = c.churn(2)
 	}
-	for round := range 40 {
+	for round := range 20 {
 		for range round % 7 {
 			observer.want("info", ok) // different instants
 		}

@@ -89,6 +89,45 @@ static int race_all(int threads) {
     return granted;
 }
 
+// Threads that allocate, launch and free for as long as the process lives. They
+// report the first error that isn't for want of memory.
+static atomic_int churn_error;
+static atomic_int churned;
+
+static int launch(int place, long microseconds, int count);
+
+static void *churn(void *argument) {
+    CUstream own;
+    CUdeviceptr p, q;
+    int place = (int)(intptr_t)argument, result = cuCtxSetCurrent(context[0]);
+    if (result == 0)
+        result = cuStreamCreate(&own, CU_STREAM_NON_BLOCKING);
+    stream[place] = own;
+    for (int i = 0; result == 0; i++) {
+        int first = cuMemAlloc_v2(&p, MIB * (1 + (size_t)i % 4)), second = cuMemAllocAsync(&q, MIB, own);
+        result = launch(place, 10, 1);
+        if (result == 0 && first == 0)
+            result = cuMemFree_v2(p);
+        if (result == 0 && second == 0)
+            result = cuMemFreeAsync(q, own);
+        if (first != 0 && first != CUDA_ERROR_OUT_OF_MEMORY)
+            result = first;
+        if (second != 0 && second != CUDA_ERROR_OUT_OF_MEMORY)
+            result = second;
+        atomic_fetch_add(&churned, 1);
+    }
+    churn_error = result;
+    return NULL;
+}
+
+static int start_churning(int threads) {
+    pthread_t thread;
+    int result = launch(0, 1, 0); // loads the kernel
+    for (int i = 0; result == 0 && i < threads; i++)
+        result = pthread_create(&thread, NULL, churn, (void *)(intptr_t)(1000 + i));
+    return result;
+}
+
 static int load_kernel(void) {
     CUmodule module;
     int result = kernel != NULL ? 0 : (int)cuModuleLoadData(&module, "simgpu-module 1\nkernel spin 0 argument\n");
@@ -169,6 +208,8 @@ int main(void) {
             size_t total = 0;
             int result = cuDeviceTotalMem_v2(&total, (CUdevice)a);
             printf("total %d %zu\n", result, total);
+        } else if (strcmp(call, "churned") == 0) {
+            printf("churned %d %d\n", churn_error, churned);
         } else if (strcmp(call, "fork") == 0) {
             // A child that asks for memory with its parent's state.
             fflush(stdout);
@@ -224,6 +265,7 @@ int main(void) {
         ON("destroy_array", cuArrayDestroy(array[a]))
         ON("mipmap", make_array((int)a, (size_t)b, (size_t)c, (size_t)d, (int)e, 0))
         ON("destroy_mipmap", cuMipmappedArrayDestroy(mipmap[a]))
+        ON("churn", start_churning((int)a))
         ON("race", race_all((int)a))
         else answer(call, -1);
     }

@@ -2,8 +2,9 @@
 //
 // charge_test COUNTERS: processes of several threads charge and uncharge one
 // device until they are killed, at any instruction, and are replaced. Whenever
-// the others are stopped, what is really held is within the limit; at the end,
-// the last process can have exactly what nobody living holds, and no byte more.
+// the others are stopped, what is really held is within the limit, and the new one
+// goes on all the same; at the end, the last process can have exactly what nobody
+// living holds, and no byte more.
 
 #include "charge.h"
 
@@ -32,7 +33,7 @@
 // What each thread really holds: raised after a charge, lowered before an
 // uncharge. Written by the child, read by the parent.
 static atomic_ullong (*held)[THREADS];
-static atomic_ullong *grants;
+static atomic_ullong *grants, *asked;
 static struct vgpu_process process;
 
 // Between the steps of a charge and of an audit: let somebody else run.
@@ -60,7 +61,9 @@ static void *churn(void *argument) {
         for (int i = 0; i < 4; i++) {
             random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
             uint64_t want = (random >> 40) % (LIMIT / 8) + 1;
-            if (!vgpu_charge(&process, 0, want))
+            bool granted = vgpu_charge(&process, 0, want);
+            atomic_fetch_add(asked, 1);
+            if (!granted)
                 continue;
             bytes[i] = want;
             atomic_fetch_add(mine, want);
@@ -106,6 +109,7 @@ int main(int argc, char **argv) {
     held = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(held != MAP_FAILED);
     grants = (atomic_ullong *)(held + CHILDREN);
+    asked = grants + 1;
     pid_t child[CHILDREN];
     for (int c = 0; c < CHILDREN; c++)
         child[c] = start(argv[1], c);
@@ -120,7 +124,10 @@ int main(int argc, char **argv) {
         CHECK(kill(child[victim], SIGKILL) == 0 && waitpid(child[victim], NULL, 0) == child[victim]);
         for (int t = 0; t < THREADS; t++)
             atomic_store(&held[victim][t], 0);
+        before = atomic_load(asked);
         child[victim] = start(argv[1], victim);
+        while (atomic_load(asked) < before + 20)
+            sched_yield();
         for (int c = 0; c < CHILDREN; c++)
             CHECK(c == victim || kill(child[c], SIGCONT) == 0);
     }
