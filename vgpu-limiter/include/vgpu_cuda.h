@@ -27,6 +27,9 @@ typedef struct cu_graph_opaque *cu_graph;
 typedef struct cu_node_opaque *cu_node;
 typedef struct cu_exec_opaque *cu_exec;
 typedef struct cu_function_opaque *cu_function;
+typedef struct cu_module_opaque *cu_module;
+typedef struct cu_library_opaque *cu_library;
+typedef struct cu_green_opaque *cu_green;
 
 enum {
     CU_OK = 0,
@@ -114,6 +117,12 @@ struct cu_array3d_desc {
     int format;
     unsigned channels;
     unsigned flags;
+};
+
+// CUDA_ARRAY_MEMORY_REQUIREMENTS
+struct cu_requirements {
+    size_t size, alignment;
+    unsigned reserved[4];
 };
 
 // CUarrayMapInfo

@@ -1,44 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The beginning of contexts, only on devices of which the container has a share,
-// and their end: they take their plain memory and arrays with them.
+// The beginning of contexts, only on devices of which the container has a share
+// and where what they take fits, and their end: they take their plain memory,
+// arrays and modules with them.
 //
-// Invariant: the entries of a dying context are marked before the driver is
-// called, since the driver may give its handle to the next context at once.
+// Invariants:
+//   1. The entries of a dying context are marked before the driver is called,
+//      since the driver may give its handle to the next context at once.
+//   2. Whether a device's primary context is there, and its charge, change
+//      together: under context_lock, also across the driver's call.
 
 #include "compute.h"
-#include "memory.h"
+#include "overhead.h"
 
-static cu_result allowed(cu_device device) {
+// The forms differ in their arguments only.
+#define CREATE(context, destroy, device, ...)                                  \
+    do {                                                                       \
+        struct vgpu_call call;                                                 \
+        if (vgpu_context_begin(&call, device) != CU_OK)                        \
+            return call.result;                                                \
+        call.result = __VA_ARGS__;                                             \
+        if (!vgpu_context_keep(&call, call.result == CU_OK ? *(context) : NULL)) \
+            VGPU_REAL(destroy)(*(context));                                    \
+        return call.result;                                                    \
+    } while (0)
+
+cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuCtxCreate)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v2)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device,
+           VGPU_REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
+}
+cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v4)(ctx, params, flags, device));
+}
+cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, unsigned flags) {
+    CREATE(green, cuGreenCtxDestroy, device,
+           VGPU_REAL(cuGreenCtxCreate)(green, resources, device, flags));
+}
+
+static struct vgpu_lock *context_lock(struct vgpu_process *process, cu_device device) {
+    return &process->context_lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];
+}
+
+static bool is_active(cu_device device) {
+    unsigned flags;
+    int active = 0;
+    return VGPU_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CU_OK && active;
+}
+
+static cu_result retain(cu_ctx *ctx, cu_device device) {
+    struct vgpu_call call;
+    if (vgpu_context_begin(&call, device) != CU_OK)
+        return call.result;
+    call.result = VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device);
+    if (!vgpu_context_keep(&call, call.result == CU_OK ? *ctx : NULL))
+        VGPU_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return call.result;
+}
+
+cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
     cu_result result;
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    // An ordinal that no device has is the driver's to refuse.
-    bool exists = device >= 0 && device < process->device_count;
-    return exists && vgpu_device_index(process, device) < 0 ? CU_NOT_PERMITTED : CU_OK;
-}
-
-#define CREATE(device, ...)                   \
-    do {                                      \
-        cu_result result = allowed(device);   \
-        return result == CU_OK ? __VA_ARGS__ : result; \
-    } while (0)
-
-cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(device, VGPU_REAL(cuCtxCreate)(ctx, flags, device));
-}
-cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
-    CREATE(device, VGPU_REAL(cuCtxCreate_v2)(ctx, flags, device));
-}
-cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device) {
-    CREATE(device, VGPU_REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
-}
-cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device) {
-    CREATE(device, VGPU_REAL(cuCtxCreate_v4)(ctx, params, flags, device));
-}
-cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
-    CREATE(device, VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device));
+    vgpu_lock(context_lock(process, device));
+    result = is_active(device) ? VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device) : retain(ctx, device);
+    vgpu_unlock(context_lock(process, device));
+    return result;
 }
 
 static bool give_to(void *owner, struct vgpu_entry *entry) {
@@ -46,22 +79,31 @@ static bool give_to(void *owner, struct vgpu_entry *entry) {
     return true;
 }
 
-static bool drop(void *process, struct vgpu_entry *entry) {
-    if (vgpu_class_of(entry->key) == VGPU_STREAM)
-        vgpu_drop_track(entry->value);
-    else
-        vgpu_uncharge_value(process, entry->value);
-    return false;
-}
-
 // A context on its way out; its address is an owner that no context has.
 struct dying {
     struct vgpu_process *process;
     cu_ctx ctx;
+    bool begins_anew; // it keeps its handle and what it takes itself
 };
 
+static bool drop(void *with, struct vgpu_entry *entry) {
+    struct dying *dying = with;
+    enum vgpu_class class = vgpu_class_of(entry->key);
+    if (class == VGPU_CONTEXT && dying->begins_anew) {
+        entry->owner = dying->ctx;
+        return true;
+    }
+    if (class == VGPU_STREAM)
+        vgpu_drop_track(entry->value);
+    else
+        vgpu_uncharge_value(dying->process, entry->value);
+    if (class == VGPU_CONTEXT)
+        atomic_fetch_sub(&dying->process->contexts[entry->value >> 48], 1);
+    return false;
+}
+
 static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx ctx) {
-    *dying = (struct dying){process, ctx};
+    *dying = (struct dying){process, ctx, false};
     if (ctx != NULL)
         vgpu_table_visit(&process->memory, ctx, give_to, dying);
 }
@@ -70,17 +112,16 @@ static void die_end(struct dying *dying, bool dead) {
     if (dying->ctx == NULL)
         return;
     if (dead)
-        vgpu_table_visit(&dying->process->memory, dying, drop, dying->process);
+        vgpu_table_visit(&dying->process->memory, dying, drop, dying);
     else
         vgpu_table_visit(&dying->process->memory, dying, give_to, dying->ctx);
     vgpu_forget_contexts();
     vgpu_refresh_pools(dying->process);
 }
 
-static cu_result destroy(enum vgpu_hook hook, cu_ctx ctx) {
+static cu_result destroy(cu_ctx ctx, cu_result (*real)(cu_ctx)) {
     struct dying dying;
     cu_result result;
-    cu_result (*real)(cu_ctx) = vgpu_real(hook);
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
@@ -90,16 +131,18 @@ static cu_result destroy(enum vgpu_hook hook, cu_ctx ctx) {
     return result;
 }
 
-cu_result cuCtxDestroy(cu_ctx ctx) { return destroy(VGPU_cuCtxDestroy, ctx); }
-cu_result cuCtxDestroy_v2(cu_ctx ctx) { return destroy(VGPU_cuCtxDestroy_v2, ctx); }
+cu_result cuCtxDestroy(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy)); }
+cu_result cuCtxDestroy_v2(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy_v2)); }
+
+cu_result cuGreenCtxDestroy(cu_green green) {
+    cu_result (*real)(cu_green) = vgpu_real(VGPU_cuGreenCtxDestroy);
+    return destroy((cu_ctx)green, (cu_result(*)(cu_ctx))real);
+}
 
 // The handle of the device's primary context, NULL if that isn't active.
 static cu_ctx primary(cu_device device) {
-    unsigned flags;
-    int active = 0;
     cu_ctx ctx = NULL;
-    if (VGPU_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CU_OK || !active ||
-        VGPU_REAL(cuDevicePrimaryCtxRetain)(&ctx, device) != CU_OK)
+    if (!is_active(device) || VGPU_REAL(cuDevicePrimaryCtxRetain)(&ctx, device) != CU_OK)
         return NULL;
     VGPU_REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return ctx;
@@ -112,14 +155,14 @@ static cu_result leave_primary(enum vgpu_hook hook, cu_device device) {
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
+    vgpu_lock(context_lock(process, device));
     die_begin(&dying, process, primary(device));
     result = real(device);
-    unsigned flags;
-    int active = 1;
-    VGPU_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    // A reset context stays active while it is retained; its memory is gone.
+    // A reset context may stay active while it is retained; its memory is gone.
     bool reset = hook == VGPU_cuDevicePrimaryCtxReset || hook == VGPU_cuDevicePrimaryCtxReset_v2;
-    die_end(&dying, result == CU_OK && (reset || !active));
+    dying.begins_anew = is_active(device);
+    die_end(&dying, result == CU_OK && (reset || !dying.begins_anew));
+    vgpu_unlock(context_lock(process, device));
     return result;
 }
 

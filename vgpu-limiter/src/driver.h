@@ -82,6 +82,9 @@ cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_
 
 cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc);
 cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc);
+cu_result cuArrayGetMemoryRequirements(struct cu_requirements *needs, cu_array array, cu_device device);
+cu_result cuMipmappedArrayGetMemoryRequirements(struct cu_requirements *needs, cu_mipmap mipmap,
+                                                cu_device device);
 cu_result cuArrayDestroy(cu_array array);
 cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc *desc,
                                  unsigned levels);
@@ -95,6 +98,8 @@ cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device);
 cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device);
 cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device);
 cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device);
+cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, unsigned flags);
+cu_result cuGreenCtxDestroy(cu_green green);
 cu_result cuCtxDestroy(cu_ctx ctx);
 cu_result cuCtxDestroy_v2(cu_ctx ctx);
 cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device);
@@ -103,6 +108,18 @@ cu_result cuDevicePrimaryCtxRelease(cu_device device);
 cu_result cuDevicePrimaryCtxRelease_v2(cu_device device);
 cu_result cuDevicePrimaryCtxReset(cu_device device);
 cu_result cuDevicePrimaryCtxReset_v2(cu_device device);
+
+cu_result cuModuleLoad(cu_module *module, const char *path);
+cu_result cuModuleLoadData(cu_module *module, const void *image);
+cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned count, void *options,
+                             void **values);
+cu_result cuModuleLoadFatBinary(cu_module *module, const void *image);
+cu_result cuModuleUnload(cu_module module);
+cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_values,
+                            unsigned jit_count, void *options, void **values, unsigned count);
+cu_result cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values,
+                                unsigned jit_count, void *options, void **values, unsigned count);
+cu_result cuLibraryUnload(cu_library library);
 
 cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                          unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params,
@@ -152,6 +169,8 @@ cu_result cuStreamSynchronize_ptsz(cu_stream stream);
 cu_result cuStreamIsCapturing(cu_stream stream, int *status);
 cu_result cuStreamIsCapturing_ptsz(cu_stream stream, int *status);
 
+nv_result nvmlInit_v2(void);
+nv_result nvmlDeviceGetHandleByUUID(const char *uuid, nv_device *device);
 nv_result nvmlDeviceGetUUID(nv_device device, char *uuid, unsigned length);
 nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory);
 nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory);

@@ -64,20 +64,17 @@ static void *absent(uint8_t library) {
     return library == VGPU_CUDA ? (void *)no_cuda_function : (void *)no_nvml_function;
 }
 
-// Makes the loader keep the object for good.
-static void pin(const struct vgpu_object *object) {
+void *vgpu_open(const char *path, int flags) {
     static const char *const loaders[] = {"libc.so.6", "libdl.so.2"};
     for (int i = 0; i < 2; i++) {
         struct vgpu_object loader;
         void *open = NULL;
         if (vgpu_object_named(loaders[i], &loader))
             open = vgpu_object_function(&loader, "dlopen");
-        if (open != NULL) {
-            ((void *(*)(const char *, int))open)(object->path,
-                                                 RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-            return;
-        }
+        if (open != NULL)
+            return ((void *(*)(const char *, int))open)(path, flags);
     }
+    return NULL;
 }
 
 void *vgpu_resolve(enum vgpu_hook wanted) {
@@ -85,7 +82,7 @@ void *vgpu_resolve(enum vgpu_hook wanted) {
     struct vgpu_object object;
     if (!vgpu_object_named(sonames[library], &object))
         return library == VGPU_CUDA ? (void *)no_cuda : absent(library);
-    pin(&object);
+    vgpu_open(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE); // for good
     for (int i = 0; i < VGPU_HOOKS; i++) {
         if (hooks[i].library != library)
             continue;

@@ -34,6 +34,10 @@ static inline void *vgpu_real(enum vgpu_hook hook) {
 // it, a function that returns the library's code for that.
 #define VGPU_REAL(symbol) ((__typeof__(&symbol))vgpu_real(VGPU_##symbol))
 
+// Opens a library as dlopen does, without depending on where dlopen is. NULL if
+// that fails.
+void *vgpu_open(const char *path, int flags);
+
 // Whether the driver has the function.
 bool vgpu_has(enum vgpu_hook hook);
 

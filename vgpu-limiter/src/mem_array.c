@@ -2,9 +2,11 @@
 //
 // Arrays and mipmapped arrays.
 //
-// The driver doesn't say what an array takes, so the charge is computed from its
-// description, with rows rounded up. Arrays whose memory is mapped later (sparse, deferred) take none
-// of their own: what is mapped under them is charged by mem_vmm.c.
+// The driver says what an array will take if it is asked with a twin whose memory
+// is to be mapped later: such arrays (deferred, sparse) take none of their own,
+// and what is mapped under them is charged by mem_vmm.c. A driver from before CUDA
+// 11.6, or a format that can't be deferred, leaves only the description: rows
+// rounded up.
 
 #include "memory.h"
 
@@ -49,6 +51,37 @@ static uint64_t array_bytes(const struct cu_array3d_desc *desc, unsigned levels)
     return sum;
 }
 
+// What the driver says that an array of this description takes; 0 if it doesn't.
+static uint64_t asked(const struct cu_array3d_desc *desc, unsigned levels, bool mipmapped) {
+    struct cu_array3d_desc later = *desc;
+    struct cu_requirements needs = {0};
+    cu_device device;
+    cu_array array;
+    cu_mipmap mipmap;
+    later.flags |= CU_ARRAY_DEFERRED;
+    if (VGPU_REAL(cuCtxGetDevice)(&device) != CU_OK)
+        return 0;
+    if (mipmapped && VGPU_REAL(cuMipmappedArrayCreate)(&mipmap, &later, levels) == CU_OK) {
+        VGPU_REAL(cuMipmappedArrayGetMemoryRequirements)(&needs, mipmap, device);
+        VGPU_REAL(cuMipmappedArrayDestroy)(mipmap);
+    }
+    if (!mipmapped && VGPU_REAL(cuArray3DCreate_v2)(&array, &later) == CU_OK) {
+        VGPU_REAL(cuArrayGetMemoryRequirements)(&needs, array, device);
+        VGPU_REAL(cuArrayDestroy)(array);
+    }
+    return needs.size;
+}
+
+// What to charge for an array, or for a mipmapped one of so many levels.
+static uint64_t needs(const struct cu_array3d_desc *desc, unsigned levels, bool mipmapped) {
+    cu_result why;
+    uint64_t described = array_bytes(desc, levels);
+    if (described == 0 || vgpu_process(&why) == NULL)
+        return described;
+    uint64_t bytes = asked(desc, levels, mipmapped);
+    return bytes != 0 ? bytes : described;
+}
+
 static struct cu_array3d_desc in_3d(const struct cu_array_desc *desc) {
     return (struct cu_array3d_desc){.width = desc->width,
                                     .height = desc->height,
@@ -61,7 +94,7 @@ cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc) {
     struct cu_array3d_desc solid = {0};
     if (desc != NULL)
         solid = in_3d(desc);
-    uint64_t bytes = array_bytes(&solid, 1);
+    uint64_t bytes = needs(&solid, 1, false);
     if (vgpu_begin(&call, bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuArrayCreate_v2)(array, desc);
@@ -72,7 +105,7 @@ cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc) {
 
 cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc) {
     struct vgpu_call call;
-    uint64_t bytes = array_bytes(desc, 1);
+    uint64_t bytes = needs(desc, 1, false);
     if (vgpu_begin(&call, bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuArray3DCreate_v2)(array, desc);
@@ -92,7 +125,7 @@ cu_result cuArrayDestroy(cu_array array) {
 cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc *desc,
                                  unsigned levels) {
     struct vgpu_call call;
-    uint64_t bytes = array_bytes(desc, levels);
+    uint64_t bytes = needs(desc, levels, true);
     if (vgpu_begin(&call, bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);

@@ -35,6 +35,7 @@ cu_result cuMemAllocManaged(cu_ptr *ptr, size_t bytes, unsigned flags) {
     uint64_t pages = bytes > SIZE_MAX - PAGE ? UINT64_MAX : (bytes + PAGE - 1) & -PAGE;
     if (vgpu_begin(&call, pages) != CU_OK)
         return call.result;
+    atomic_store(&call.process->managed, true);
     call.result = VGPU_REAL(cuMemAllocManaged)(ptr, bytes, flags);
     if (!vgpu_keep(&call, call.result == CU_OK ? *ptr : 0, pages))
         VGPU_REAL(cuMemFree_v2)(*ptr);

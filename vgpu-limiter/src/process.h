@@ -37,6 +37,13 @@ struct vgpu_process {
     _Atomic bool captures; // a stream capture has begun in this process
     _Atomic bool graph_memory; // a graph has been told to allocate
     struct vgpu_lock graph_lock; // see mem_graph.c
+    _Atomic bool managed; // it has allocated managed memory
+    _Atomic bool imports; // it has imported memory
+    struct vgpu_lock context_lock[VGPU_ORDINALS]; // see context.c
+    _Atomic unsigned contexts[VGPU_MAX_DEVICES];
+    struct vgpu_lock nvml_lock; // see own_memory.c
+    bool nvml_tried, nvml_good;
+    nv_device nvml[VGPU_MAX_DEVICES];
     _Atomic uint64_t last_audit;
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c

@@ -70,6 +70,8 @@ FIELD(struct cu_array3d_desc, depth, CUDA_ARRAY3D_DESCRIPTOR, Depth);
 FIELD(struct cu_array3d_desc, format, CUDA_ARRAY3D_DESCRIPTOR, Format);
 FIELD(struct cu_array3d_desc, channels, CUDA_ARRAY3D_DESCRIPTOR, NumChannels);
 FIELD(struct cu_array3d_desc, flags, CUDA_ARRAY3D_DESCRIPTOR, Flags);
+SIZE(struct cu_requirements, CUDA_ARRAY_MEMORY_REQUIREMENTS);
+FIELD(struct cu_requirements, size, CUDA_ARRAY_MEMORY_REQUIREMENTS, size);
 SIZE(struct cu_array_map, CUarrayMapInfo);
 FIELD(struct cu_array_map, operation, CUarrayMapInfo, memOperationType);
 FIELD(struct cu_array_map, handle, CUarrayMapInfo, memHandle.memHandle);

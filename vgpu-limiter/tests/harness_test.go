@@ -82,13 +82,19 @@ type share struct{ core, mib int }
 
 func newContainer(t *testing.T, shares ...share) *container {
 	t.Helper()
+	return newContainerOn(t, 0, shares...)
+}
+
+// newContainerOn is on a driver that takes so many MiB for each context.
+func newContainerOn(t *testing.T, contextMiB int, shares ...share) *container {
+	t.Helper()
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &container{t: t, dir: t.TempDir(), built: b}
 	c.state = filepath.Join(c.dir, "state")
-	c.ctl("create", "--context-mib", "0", "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares)))
+	c.ctl("create", "--context-mib", strconv.Itoa(contextMiB), "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares)))
 	c.allow(shares)
 	return c
 }

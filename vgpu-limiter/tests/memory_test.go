@@ -69,6 +69,24 @@ func TestEveryPathIsCharged(t *testing.T) {
 	}
 }
 
+// TestArraysExactly: what the driver says that an array needs is charged, not
+// what its description makes one expect.
+func TestArraysExactly(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	for i, array := range []string{"array 1 1001 999 0 0", "array 2 17 33 65 0", "array 3 5 0 0 0", "mipmap 4 1001 999 0 10", "mipmap 5 63 31 15 6"} {
+		p.want(array, ok)
+		if info := p.call("info"); info[2]-info[1] != c.heldBytes(0) {
+			t.Errorf("after %d arrays cuMemGetInfo says %d bytes are used, the device holds %d", i+1, info[2]-info[1], c.heldBytes(0))
+		}
+	}
+	p.want("destroy_array 1", ok)
+	p.want("destroy_mipmap 4", ok)
+	if info := p.call("info"); info[2]-info[1] != c.heldBytes(0) {
+		t.Errorf("cuMemGetInfo says %d bytes are used, the device holds %d", info[2]-info[1], c.heldBytes(0))
+	}
+}
+
 // TestVirtualMemory: memory stays charged as long as a handle or a mapping
 // refers to it, and not longer.
 func TestVirtualMemory(t *testing.T) {

@@ -3,8 +3,10 @@
 // array.c: CUDA arrays and mipmapped arrays, and copies that touch them.
 //
 // Invariants:
-// - An array is charged the bytes of its elements, each row rounded up to 512;
-//   a mipmapped array the sum of its levels.
+// - An array is charged the bytes of its elements, each row rounded up to 64 and
+//   the whole to 512; a mipmapped array the sum of its levels.
+// - One whose mapping is deferred has requirements and no memory; as with the
+//   real driver only such a one tells its requirements.
 // - Arrays have no contents: copies into them are forgotten, copies out of them
 //   give zeros.
 #define _GNU_SOURCE
@@ -22,7 +24,7 @@ struct CUarray_st {
 
 struct CUmipmappedArray_st {
     unsigned dev, levels;
-    size_t charged;
+    size_t size, charged;
     struct CUarray_st level[32];
 };
 
@@ -46,19 +48,22 @@ static size_t footprint(const CUDA_ARRAY3D_DESCRIPTOR *d) {
     size_t depth = d->Depth ? d->Depth : 1, bytes;
     bool ok = e && d->Width && (d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4) &&
               d->Width <= 1u << 20 && height <= 1u << 20 && depth <= 1u << 16;
-    if (!ok || __builtin_mul_overflow(va_round(d->Width * e), height * depth, &bytes)) return 0;
-    return bytes;
+    if (!ok || __builtin_mul_overflow((d->Width * e + 63) & ~(size_t)63, height * depth, &bytes)) return 0;
+    return va_round(bytes);
+}
+
+static bool deferred(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    return d->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING;
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
     CUcontext ctx;
     NEED(array && desc && footprint(desc));
     CHECK(need_context(&ctx));
-    if (desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
-        return CUDA_ERROR_NOT_SUPPORTED;
+    if (desc->Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
     CUarray a = calloc(1, sizeof *a);
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
-    *a = (struct CUarray_st){.desc = *desc, .dev = ctx->dev, .charged = footprint(desc)};
+    *a = (struct CUarray_st){.desc = *desc, .dev = ctx->dev, .charged = deferred(desc) ? 0 : footprint(desc)};
     if (!sim_charge(cu, me, a->dev, a->charged)) {
         free(a);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -100,10 +105,10 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray array) {
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array,
                                       CUdevice dev) {
     struct ordinal *o;
-    NEED(need && array);
+    NEED(need && array && deferred(&array->desc));
     CHECK(need_device(dev, &o));
     memset(need, 0, sizeof *need);
-    need->size = array->charged;
+    need->size = footprint(&array->desc);
     need->alignment = 512;
     return CUDA_SUCCESS;
 }
@@ -119,12 +124,13 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DES
     CUDA_ARRAY3D_DESCRIPTOR d = *desc;
     for (bool last = false; m->levels < levels && !last; m->levels++) {
         m->level[m->levels] = (struct CUarray_st){d, ctx->dev, footprint(&d), true};
-        m->charged += m->level[m->levels].charged;
+        m->size += m->level[m->levels].charged;
         last = d.Width <= 1 && d.Height <= 1 && d.Depth <= 1;
         if (d.Width > 1) d.Width /= 2;
         if (d.Height > 1) d.Height /= 2;
         if (d.Depth > 1 && !(d.Flags & CUDA_ARRAY3D_LAYERED)) d.Depth /= 2;
     }
+    m->charged = deferred(desc) ? 0 : m->size;
     if (!sim_charge(cu, me, m->dev, m->charged)) {
         free(m);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -143,10 +149,10 @@ CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsig
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need,
                                                CUmipmappedArray mipmap, CUdevice dev) {
     struct ordinal *o;
-    NEED(need && mipmap);
+    NEED(need && mipmap && deferred(&mipmap->level[0].desc));
     CHECK(need_device(dev, &o));
     memset(need, 0, sizeof *need);
-    need->size = mipmap->charged;
+    need->size = mipmap->size;
     need->alignment = 512;
     return CUDA_SUCCESS;
 }

@@ -195,9 +195,15 @@ static void arrays(void) {
     CUDA_ARRAY_MEMORY_REQUIREMENTS need;
     OK(cuArray3DCreate_v2(&a, &d));
     SAME(all - available(), 16 * MIB);
+    SAME(cuArrayGetMemoryRequirements(&need, a, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuArrayDestroy(a));
+    d.Flags = CUDA_ARRAY3D_DEFERRED_MAPPING;
+    OK(cuArray3DCreate_v2(&a, &d));
     OK(cuArrayGetMemoryRequirements(&need, a, 0));
     SAME(need.size, 16 * MIB);
+    SAME(available(), all);
     OK(cuArrayDestroy(a));
+    d.Flags = 0;
     d.Depth = 0;
     OK(cuMipmappedArrayCreate(&m, &d, 3));
     SAME(all - available(), MIB + MIB / 4 + MIB / 16);

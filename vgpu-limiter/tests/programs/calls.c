@@ -160,6 +160,7 @@ static int capture(int place, long microseconds, int count) {
 }
 
 #include "graphs.h"
+#include "modules.h"
 
 static double now(void) {
     struct timespec t;
@@ -248,6 +249,10 @@ int main(void) {
         ON("graph_destroy", cuGraphExecDestroy(graph_exec[a]))
         ON("graph_free", cuMemFree_v2(graph_ptr[a]))
         ON("graph_trim", cuDeviceGraphMemTrim((CUdevice)a))
+        ON("module", load_module((int)a, MIB * (size_t)b))
+        ON("unload_module", cuModuleUnload(module[a]))
+        ON("library", load_library((int)a, MIB * (size_t)b))
+        ON("unload_library", cuLibraryUnload(library[a]))
         ON("burn", burn((int)a, b, c))
         ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the driver takes of a device by itself: for contexts and for modules.
+
+#ifndef VGPU_OVERHEAD_H
+#define VGPU_OVERHEAD_H
+
+#include "memory.h"
+
+// Charges what a context on this device is expected to take, as vgpu_begin_on. A
+// device that doesn't exist is the driver's to refuse: then here.device is -1.
+cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device);
+
+// Corrects the charge by what the context has taken and remembers it with its
+// owner. False as vgpu_keep: then the caller destroys what was created.
+bool vgpu_context_keep(struct vgpu_call *call, void *context);
+
+// What the process holds on the device beyond what is charged to it, and what
+// this call was charged: the size of what the call has created. Where the driver
+// doesn't tell, the charge.
+uint64_t vgpu_overhead(struct vgpu_call *call);
+
+// The device memory of this process as NVML knows it. False where NVML is not
+// there, or doesn't know the process by its own PID.
+bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes);
+
+#endif

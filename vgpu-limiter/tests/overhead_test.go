@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// TestContextsAreCharged: what the driver takes for a context counts, from the
+// container's first one on, and goes with the context.
+func TestContextsAreCharged(t *testing.T) {
+	c := newContainerOn(t, 40, share{0, 100})
+	p := c.start()
+	p.wantUsed(40, 100)
+	p.want("primary 9 0", ok) // the same one again
+	p.wantUsed(40, 100)
+	p.want("context 1 0", ok)
+	p.wantUsed(80, 100)
+	p.want("context 2 0", outOfMemory)
+	if held := c.held(0); held != 80 {
+		t.Errorf("the device holds %d MiB, want 80", held)
+	}
+	p.want("destroy_context 1", ok)
+	p.want("current 0", ok)
+	p.wantUsed(40, 100)
+	p.want("reset_primary 0", ok)
+	p.want("current 0", ok)
+	p.wantUsed(40, 100)
+	p.want("release_primary 0", ok)
+	p.want("release_primary 0", ok)
+	if u := c.usage(); u.Devices[0].UsedBytes != 0 || c.held(0) != 0 {
+		t.Errorf("after the last context the counters say %+v, the device %d MiB", u.Devices, c.held(0))
+	}
+}
+
+// TestContextThatDoesNotFit: the first process learns what a context takes; for
+// the others one that doesn't fit never reaches the device.
+func TestContextThatDoesNotFit(t *testing.T) {
+	c := newContainerOn(t, 40, share{0, 100})
+	p, q := c.start(), c.start()
+	q.wantUsed(80, 100)
+	r := c.startRaw("libvgpu-test.so")
+	r.want("init", ok)
+	r.want("primary 0 0", outOfMemory)
+	r.want("context 1 0", outOfMemory)
+	if held := c.held(0); held != 80 {
+		t.Errorf("the device holds %d MiB, want 80", held)
+	}
+	p.kill()
+	r.want("primary 0 0", ok)
+	r.want("current 0", ok)
+	r.wantUsed(80, 100)
+
+	small := c.neighbour(share{0, 39}) // its first context: tried, and undone
+	s := small.startRaw("libvgpu-test.so")
+	s.want("init", ok)
+	s.want("primary 0 0", outOfMemory)
+	if u := small.usage(); u.Devices[0].UsedBytes != 0 || c.held(0) != 80 {
+		t.Errorf("counters %+v, the device holds %d MiB, want 80", u.Devices, c.held(0))
+	}
+}
+
+// TestContextsWithoutNVML: where NVML isn't there, or names processes by PIDs
+// that aren't theirs, what the limits say of contexts counts.
+func TestContextsWithoutNVML(t *testing.T) {
+	c := newContainerOn(t, 40, share{0, 100})
+	c.sim = t.TempDir()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(b.sim, "libcuda.so.1"), filepath.Join(c.sim, "libcuda.so.1")); err != nil {
+		t.Fatal(err)
+	}
+	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits.Devices[0].ContextMiB = 45
+	if err := layout.WriteFile(filepath.Join(c.dir, "limits"), limits); err != nil {
+		t.Fatal(err)
+	}
+	p := c.start()
+	p.wantUsed(45, 100)
+	p.want("context 1 0", ok)
+	p.wantUsed(90, 100)
+	p.want("context 2 0", outOfMemory)
+	p.want("module 1 5", ok)
+	p.wantUsed(90, 100) // nobody says what it took
+}
+
+// TestModules: code and variables count as long as they are loaded; what doesn't
+// fit is unloaded again.
+func TestModules(t *testing.T) {
+	c := newContainerOn(t, 10, share{0, 100})
+	p := c.start()
+	p.want("module 1 30", ok)
+	p.wantUsed(40, 100)
+	p.want("library 1 30", ok)
+	p.wantUsed(70, 100)
+	p.want("module 2 31", outOfMemory)
+	p.want("library 2 31", outOfMemory)
+	p.wantUsed(70, 100)
+	if held := c.held(0); held != 70 {
+		t.Errorf("the device holds %d MiB, want 70", held)
+	}
+	p.want("unload_module 1", ok)
+	p.wantUsed(40, 100)
+	p.want("unload_library 1", ok)
+	p.wantUsed(10, 100)
+	p.want("context 1 0", ok)
+	p.want("module 3 30", ok)
+	p.wantUsed(50, 100)
+	p.want("destroy_context 1", ok)
+	p.want("current 0", ok)
+	p.wantUsed(10, 100)
+	if held := c.held(0); held != 10 {
+		t.Errorf("the device holds %d MiB, want 10", held)
+	}
+}
