@@ -4,31 +4,54 @@
 #   docker build --target webhook   -t vernier-webhook .
 #   docker build --target allocator -t vernier-allocator .
 #   docker build --target node      -t vernier-node .
+#
+# `make images` reads the stages below the first from this file and packs the same
+# files without a container engine. What stands there is all that an image has.
 
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-ENV GOFLAGS="-trimpath -buildvcs=false"
-RUN CGO_ENABLED=0 go build -o /out/ ./cmd/vernier-webhook ./cmd/vernier-allocator ./cmd/kubectl-vernier
-# The hook that the CDI specs name comes from NVIDIA's toolkit, at our version.
-RUN CGO_ENABLED=1 CGO_CFLAGS="-O2 -Wno-deprecated-declarations" go build -o /out/ ./cmd/vernier-node \
-    github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 # Debian 10's glibc, 2.28, is the oldest that tenants' images may have; the
 # library's own tests check the versions of its symbols.
-RUN make -C vgpu-limiter OUT=/out
+RUN make programs BIN=/out
 
-FROM gcr.io/distroless/static-debian12:nonroot AS webhook
+FROM scratch AS common
+LABEL org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY LICENSE /licenses/vernier/
+
+# Static programs that need nothing of their image and write nowhere.
+FROM common AS webhook
+LABEL org.opencontainers.image.title="vernier-webhook" \
+      org.opencontainers.image.description="Admits pods that ask for shares of GPUs"
 COPY --from=build /out/vernier-webhook /
+USER 65532:65532
 ENTRYPOINT ["/vernier-webhook"]
 
-FROM gcr.io/distroless/static-debian12:nonroot AS allocator
+FROM common AS allocator
+LABEL org.opencontainers.image.title="vernier-allocator" \
+      org.opencontainers.image.description="Places pods with shares on nodes and GPUs"
 COPY --from=build /out/vernier-allocator /
+USER 65532:65532
 ENTRYPOINT ["/vernier-allocator"]
 
-# The loader of NVML is cgo: the node image carries the C library. It runs as
-# root: it talks to containerd's NRI socket and to the driver.
-FROM gcr.io/distroless/base-debian12 AS node
+# The node agent loads the driver's NVML from the node, so it needs the loader and
+# whatever of the C library a driver may ask for, libgcc_s for threads that it
+# ends among it. It runs as root: it talks to containerd's NRI socket and to the
+# driver.
+FROM common AS node
+LABEL org.opencontainers.image.title="vernier-node" \
+      org.opencontainers.image.description="Gives containers their shares of a node's GPUs"
+COPY --from=build /lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 /lib64/
+COPY --from=build /lib/x86_64-linux-gnu/libc.so.6 \
+                  /lib/x86_64-linux-gnu/libdl.so.2 \
+                  /lib/x86_64-linux-gnu/libgcc_s.so.1 \
+                  /lib/x86_64-linux-gnu/libm.so.6 \
+                  /lib/x86_64-linux-gnu/libpthread.so.0 \
+                  /lib/x86_64-linux-gnu/librt.so.1 /lib/x86_64-linux-gnu/
+COPY --from=build /usr/share/doc/libc6/copyright /licenses/libc6/
+COPY --from=build /usr/share/doc/libgcc-s1/copyright /licenses/libgcc-s1/
 COPY --from=build /out/vernier-node /out/nvidia-cdi-hook /out/libvgpu.so /opt/vernier/
 ENTRYPOINT ["/opt/vernier/vernier-node"]

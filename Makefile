@@ -27,19 +27,33 @@ help: ## show the targets
 build: go-build c-build ## build every binary and library into bin/
 
 .PHONY: go-build
-go-build:
-	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -o $(BIN)/ $(addprefix ./cmd/,$(PURE)) ./test/cluster/cmd/vernier-cluster
-	$(CGO) go build -o $(BIN)/ ./cmd/vernier-node ./cmd/vgpu-run github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+go-build: programs
+	CGO_ENABLED=0 go build -o $(BIN)/ ./test/cluster/cmd/vernier-cluster
+	$(CGO) go build -o $(BIN)/ ./cmd/vgpu-run
 
 .PHONY: c-build
-c-build:
-	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
+c-build: limiter-library
 	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
 
-.PHONY: limiter
-limiter: ## the limiter on its own, for a workstation: bin/vgpu-run and bin/libvgpu.so
+# What the images are made of; the Dockerfile calls it as well. The hook that the
+# CDI specs name comes from NVIDIA's toolkit, at our version. A program that ships
+# carries no symbol tables, which are a third of it.
+.PHONY: programs
+programs: limiter-library
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(BIN)/ $(addprefix ./cmd/,$(PURE))
+	$(CGO) go build -ldflags='-s -w' -o $(BIN)/ ./cmd/vernier-node github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+
+.PHONY: limiter-library
+limiter-library:
 	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
+
+.PHONY: images
+images: deps programs ## build the OCI images of all parts into bin/images/, without a container engine
+	go run ./deploy/images -bin $(BIN) -out $(BIN)/images
+
+.PHONY: limiter
+limiter: limiter-library ## the limiter on its own, for a workstation: bin/vgpu-run and bin/libvgpu.so
 	$(CGO) go build -o $(BIN)/ ./cmd/vgpu-run
 
 .PHONY: deps
@@ -60,8 +74,8 @@ test-unit: c-build ## tests that need neither root nor a cluster
 	$(TEST) ./...
 
 .PHONY: test-e2e
-test-e2e: deps tools build ## tests on a real cluster, with simulated GPUs (needs root)
-	$(TEST) -tags e2e -p 1 -timeout 25m ./test/cluster/... ./test/e2e/...
+test-e2e: deps tools build images ## tests on a real cluster, with simulated GPUs (needs root)
+	$(TEST) -tags e2e -p 1 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
 
 .PHONY: test-gpu
 test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the card

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParse(t *testing.T) {
+	stages, err := parse(`
+FROM golang AS build
+RUN anything at all
+FROM scratch AS common
+LABEL a.b="c d" \
+      e="f"
+COPY LICENSE /licenses/
+# a comment
+FROM common AS part
+LABEL e="g"
+COPY --from=build /out/one \
+                  /lib/two /opt/
+USER 1:1
+ENTRYPOINT ["/opt/one"]
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	license := copied{source: "LICENSE", target: "/licenses/LICENSE"}
+	want := []*stage{
+		{name: "common", labels: map[string]string{"a.b": "c d", "e": "f"}, copies: []copied{license}},
+		{
+			name: "part", labels: map[string]string{"a.b": "c d", "e": "g"}, user: "1:1", entrypoint: []string{"/opt/one"},
+			copies: []copied{license, {"/out/one", true, "/opt/one"}, {"/lib/two", true, "/opt/two"}},
+		},
+	}
+	if diff := cmp.Diff(want, stages, cmp.AllowUnexported(stage{}, copied{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What docker build would do and this program would not is refused.
+func TestParseRefuses(t *testing.T) {
+	for text, says := range map[string]string{
+		"RUN true":                                       "before any FROM",
+		"FROM golang AS build\nRUN true":                 "no stage after",
+		"FROM debian AS part":                            "nothing here to download",
+		"FROM scratch":                                   "FROM IMAGE AS NAME",
+		"FROM scratch AS part\nRUN true":                 "does not know",
+		"FROM scratch AS part\nENV A=B":                  "does not know",
+		"FROM scratch AS part\nLABEL a=b":                `NAME="VALUE"`,
+		"FROM scratch AS part\nENTRYPOINT /part":         `["PROGRAM"]`,
+		"FROM scratch AS part\nCOPY --chmod=755 a /":     "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY --from=other /a /b/": "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY a /b":                "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY a":                   "COPY [--from=build]",
+	} {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
+	}
+}
