@@ -225,8 +225,4 @@ func isWrite(method, resource string) func(*http.Request) bool {
 	}
 }
 
-func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
-	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
-}
-
 func gpu(node string, i int) string { return fmt.Sprintf("GPU-%s-%d", node, i) }

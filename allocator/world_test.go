@@ -123,6 +123,10 @@ func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 	return p
 }
 
+func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
+	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
+}
+
 // requestOf is the share as the user wrote it: totals of the container.
 func requestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 	limits := corev1.ResourceList{}
