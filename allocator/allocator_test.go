@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -290,12 +290,6 @@ func TestRefusedAfterThePin(t *testing.T) {
 // Pods that were placed count on their node before they are bound.
 func TestPlacedPodsCount(t *testing.T) {
 	s := newStage(t, 1)
-	cpu := func(amount string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Requests.DeepCopy()
-			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(amount)
-		}
-	}
 	s.add("first", 1, 1, cpu("40"))
 	s.add("second", 1, 1, cpu("40"))
 	s.work()
@@ -310,6 +304,28 @@ func TestPlacedPodsCount(t *testing.T) {
 	s.work()
 	if gated(s.get("second")) {
 		t.Error("not woken by the deletion of the first")
+	}
+}
+
+// Invariant 1: a grant is written on the version of the ledger that was decided on,
+// although the watch has shown a newer one since.
+func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
+	s := newStage(t, 1)
+	p := s.add("p", 60, 600)
+	demand, _, err := demandOf(p)
+	s.must(err)
+	plan, ledger, err := s.allocator.decide(t.Context(), p, demand)
+	s.must(err)
+	other := s.add("other", 10, 100)
+	s.grantBy("n0", other, 0)
+	for len(s.watch) > 0 {
+		s.read()
+	}
+	if err := s.allocator.grant(t.Context(), p, ledger, *plan); !errors.Is(err, errAgain) {
+		t.Errorf("%v, want another look", err)
+	}
+	if got := book.Pods(s.ledger("n0")); got["p"] != "" {
+		t.Errorf("Invariant 1: granted on a ledger that was not looked at: %v", got)
 	}
 }
 

@@ -23,7 +23,7 @@ func (a *Allocator) reconcilePod(ctx context.Context, key types.NamespacedName) 
 	case ready(pod):
 		defer a.at(pod.UID)()
 		return a.place(ctx, pod)
-	case gated(pod):
+	case gated(pod) && !neverRuns(pod):
 		return nil
 	default:
 		return a.follow(ctx, pod)
@@ -54,11 +54,11 @@ func (a *Allocator) place(ctx context.Context, pod *corev1.Pod) error {
 	if adopted || err != nil {
 		return err
 	}
-	plan, err := a.decide(ctx, pod, demand)
+	plan, ledger, err := a.decide(ctx, pod, demand)
 	if plan == nil || err != nil {
 		return err
 	}
-	if err := a.grant(ctx, pod, *plan); err != nil {
+	if err := a.grant(ctx, pod, ledger, *plan); err != nil {
 		return err
 	}
 	return a.ungate(ctx, pod, plan.Node)
@@ -97,8 +97,9 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 }
 
 // decide chooses node and devices: the best plan whose node the scheduler
-// accepts. Without one the pod waits and the plan is nil.
-func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placement.Demand) (*placement.Plan, error) {
+// accepts, and the ledger that it was made on. Without one the pod waits and the
+// plan is nil.
+func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placement.Demand) (*placement.Plan, *v1alpha1.SliceLedger, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
 	nodes := a.settled(a.index.Room())
@@ -107,15 +108,19 @@ func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placeme
 	if len(plans) > 0 {
 		cycle, err := a.Filters.Start(ctx, pod)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for i := range plans {
 			against, err := cycle.Refusals(ctx, plans[i].Node)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if len(against) == 0 {
-				return &plans[i], nil
+				ledger := a.index.Behind(nodes[slices.IndexFunc(nodes, func(n *placement.Node) bool { return n.Name == plans[i].Node })])
+				if ledger == nil {
+					return nil, nil, errAgain
+				}
+				return &plans[i], ledger, nil
 			}
 			why.add(against)
 		}
@@ -124,7 +129,7 @@ func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placeme
 		return slices.ContainsFunc(plans, func(p placement.Plan) bool { return p.Node == n.Name })
 	})
 	a.keepWaiting(pod, placement.Explain(demand, rest), len(plans), why)
-	return nil, nil
+	return nil, nil, nil
 }
 
 // refuse tells why a pod can never be placed as it is. It stays gated: what it

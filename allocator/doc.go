@@ -17,5 +17,7 @@
 // A pod's slices are taken back when
 //   - the node says that the pod's containers are gone for good (status.released),
 //   - the pod was deleted before it was bound: it never reached a node,
-//   - the pod was placed on another node than this ledger's.
+//   - the pod was placed on another node than this ledger's,
+//   - the scheduler has refused the pod there for ten minutes; a pod with a
+//     controller is deleted after half a minute, as the first case.
 package allocator

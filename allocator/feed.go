@@ -3,6 +3,8 @@
 package allocator
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,18 +44,14 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	if old := a.pods[key]; old != nil && older(pod, old) {
 		return
 	}
-	node := home(pod)
-	if terminal(pod) {
-		node = ""
-	}
-	a.count(pod, node)
 	if !ours(pod) {
 		delete(a.pods, key)
+		a.count(pod)
 		return
 	}
 	a.pods[key] = pod
 	a.judge(pod)
-	if len(a.unbooked[node]) > 0 {
+	if node := home(pod); len(a.unbooked[node]) > 0 {
 		a.enqueue(item{node: node})
 	}
 	if !ready(pod) {
@@ -85,23 +83,35 @@ func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 }
 
 func (a *Allocator) forget(pod *corev1.Pod) {
-	a.count(pod, "")
+	a.countOn(pod, "")
+	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
-	for node, pods := range a.unbooked {
-		if _, was := pods[pod.UID]; was {
-			delete(pods, pod.UID)
-			a.wakeFor(node)
-		}
-	}
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
 		a.stopWaiting(keyOf(pod))
 	}
 }
 
-// count tells the filters where the pod is. Their error means that the cache and
+// count counts the pod where it is or will be.
+func (a *Allocator) count(pod *corev1.Pod) {
+	a.countOn(pod, a.seat(pod))
+}
+
+// seat is the node that the pod takes room on, as far as the scheduler's filters
+// look. A pod that is over takes none, and neither does one that the scheduler
+// refuses and that has no slices: it was given up, or lost them. It takes room
+// again from the moment on that it is bound or has slices.
+func (a *Allocator) seat(pod *corev1.Pod) string {
+	node := home(pod)
+	if terminal(pod) || refused(pod) && !slices.Contains(a.index.Holders(pod.UID), node) {
+		return ""
+	}
+	return node
+}
+
+// countOn tells the filters where the pod is. Their error means that the cache and
 // its mirror differ, which only a mistake in this program can cause.
-func (a *Allocator) count(pod *corev1.Pod, node string) {
+func (a *Allocator) countOn(pod *corev1.Pod, node string) {
 	changed, err := a.Filters.Count(pod, node)
 	if err != nil {
 		a.Log.Error(err, "counting a pod on its node", "pod", keyOf(pod), "node", node)
@@ -116,14 +126,12 @@ func (a *Allocator) SetLedger(ledger *v1alpha1.SliceLedger) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := a.index.Ledger(ledger.Name)
-	unsettled := len(a.unbooked[ledger.Name]) > 0
 	roomy := a.index.Put(ledger)
+	a.enqueue(item{node: ledger.Name})
 	a.judgeLedger(before, ledger.Name)
-	roomy = roomy || unsettled && len(a.unbooked[ledger.Name]) == 0
 	for uid := range a.neverRan {
 		a.forgetNeverRan(uid)
 	}
-	a.enqueue(item{node: ledger.Name})
 	if roomy {
 		a.wake(wakeAll)
 	}

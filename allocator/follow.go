@@ -10,12 +10,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/book"
 )
 
-// refusedGrace is how long the scheduler may refuse a placed pod before the pod
-// is given up: long enough for a node that is just being restarted.
-const refusedGrace = 30 * time.Second
+// Both count from when the present leader first saw the refusal.
+const (
+	// refusedGrace is how long the scheduler may refuse a placed pod before the pod
+	// is given up: long enough for a node that is just being restarted.
+	refusedGrace = 30 * time.Second
+	// refusedHold is how long a pod without a controller keeps its slices all the
+	// same: its owner can uncordon the node meanwhile, or make room on it.
+	refusedHold = 10 * time.Minute
+)
 
 // refusal is a placed pod that the scheduler does not bind.
 type refusal struct {
@@ -35,20 +44,24 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	if stuck(pod) {
 		a.enqueue(item{node: pod.Spec.NodeName})
 	}
-	over := a.overGrace(pod)
+	since := a.refusedFor(pod)
 	a.mu.Unlock()
-	if over {
+	switch {
+	case since < refusedGrace:
+		return nil
+	case metav1.GetControllerOf(pod) != nil:
 		return a.giveUp(ctx, pod)
+	default:
+		return a.hold(ctx, pod, since)
 	}
-	return nil
 }
 
-// overGrace tells whether the scheduler refuses the pod for too long, and has it
-// looked at again when that will be. The caller holds mu.
-func (a *Allocator) overGrace(pod *corev1.Pod) bool {
+// refusedFor is how long the scheduler has refused the pod, zero when it does not.
+// The pod is looked at again when that matters. The caller holds mu.
+func (a *Allocator) refusedFor(pod *corev1.Pod) time.Duration {
 	if !refused(pod) {
 		delete(a.refusals, pod.UID)
-		return false
+		return 0
 	}
 	now := a.Clock.Now()
 	r := a.refusals[pod.UID]
@@ -58,47 +71,67 @@ func (a *Allocator) overGrace(pod *corev1.Pod) bool {
 		r = &refusal{since: now}
 		a.refusals[pod.UID] = r
 	}
-	if wait := refusedGrace - now.Sub(r.since); wait > 0 {
-		a.enqueueAfter(item{pod: keyOf(pod)}, wait)
-		return false
+	since := now.Sub(r.since)
+	for _, limit := range []time.Duration{refusedGrace, refusedHold} {
+		if since < limit {
+			a.enqueueAfter(item{pod: keyOf(pod)}, limit-since)
+			break
+		}
 	}
-	return true
+	return since
 }
 
-// firstTime tells whether the pod's owner has not been told yet.
-func (a *Allocator) firstTime(pod *corev1.Pod) bool {
+// tellRefused tells the pod's owner, once, what becomes of it.
+func (a *Allocator) tellRefused(pod *corev1.Pod, remedy string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := a.refusals[pod.UID]
-	first := r != nil && !r.told
-	if first {
+	if r := a.refusals[pod.UID]; r != nil && !r.told {
 		r.told = true
-	}
-	return first
-}
-
-// giveUp ends a placement that came out wrong: the node cannot take the pod after
-// all, and a pod cannot be gated again. A pod with a controller is deleted; its
-// controller makes a new one, and the deletion of an unbound pod releases its
-// slices. Any other pod keeps its place and its owner is told.
-func (a *Allocator) giveUp(ctx context.Context, pod *corev1.Pod) error {
-	controlled := metav1.GetControllerOf(pod) != nil
-	if a.firstTime(pod) {
 		pinRefusals.Inc()
-		remedy := "the placement of a pod cannot be changed: free what it lacks on that node, or delete the pod and create it again"
-		if controlled {
-			remedy = "it is deleted, so that its controller creates it again"
-		}
 		a.tell(pod, corev1.EventTypeWarning, reasonPinRefused,
 			fmt.Sprintf("placed on node %s, but the scheduler refuses it there; %s", home(pod), remedy))
 	}
-	if !controlled {
-		return nil
-	}
+}
+
+// giveUp ends a placement that came out wrong: the node cannot take the pod after
+// all, and a pod cannot be gated again. Its controller makes a new one, and the
+// deletion of an unbound pod releases its slices.
+func (a *Allocator) giveUp(ctx context.Context, pod *corev1.Pod) error {
+	a.tellRefused(pod, "it is deleted, so that its controller creates it again")
 	// Only the pod as it was seen: one that was bound meanwhile stays.
 	err := a.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
+}
+
+// hold does the same for a pod that nobody would make again: it is its owner's to
+// delete. Its slices are taken back when it has had them for long enough. If it is
+// bound in the end, they are booked again where there is still room; else the node
+// refuses its containers for want of a slice, and says what to do.
+//
+// The pod may be bound between the live read and the write, and be started with
+// what is just being taken back. As with slices that were lost, the node then adds
+// up what runs, and starts nothing beside it that would not fit.
+func (a *Allocator) hold(ctx context.Context, pod *corev1.Pod, since time.Duration) error {
+	a.tellRefused(pod, fmt.Sprintf("the placement of a pod cannot be changed: free what it lacks on that node within %v, or delete the pod and create it again", refusedHold))
+	ledger := a.index.Ledger(home(pod))
+	if since < refusedHold || ledger == nil || book.Placement(ledger, pod.UID) == nil {
+		return nil
+	}
+	live := &corev1.Pod{}
+	err := a.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && (live.UID != pod.UID || !refused(live)):
+		return nil // the watch will show it
+	case err != nil:
+		return fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
+	}
+	if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
+		return err
+	}
+	a.tell(pod, corev1.EventTypeWarning, reasonPinRefused,
+		fmt.Sprintf("the scheduler refused it on node %s for %v: its slices are given back; delete the pod and create it again", home(pod), refusedHold))
+	return nil
 }

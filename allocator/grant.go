@@ -19,14 +19,10 @@ import (
 // fieldOwner is who wrote, in managedFields.
 const fieldOwner = client.FieldOwner("vernier-allocator")
 
-// grant writes the plan into the node's ledger: the version that the decision was
-// made on, or nothing.
-func (a *Allocator) grant(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
-	known := a.index.Ledger(plan.Node)
-	if known == nil {
-		return errAgain
-	}
-	ledger := known.DeepCopy()
+// grant writes the plan into the node's ledger, in the version that the decision
+// was made on, or not at all.
+func (a *Allocator) grant(ctx context.Context, pod *corev1.Pod, decidedOn *v1alpha1.SliceLedger, plan placement.Plan) error {
+	ledger := decidedOn.DeepCopy()
 	if err := book.Grant(ledger, pod.UID, keyOf(pod).String(), plan); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 			return true
 		}
 		pod := known[uid]
-		return pod != nil && home(pod) != "" && home(pod) != node
+		return pod != nil && (neverRuns(pod) || home(pod) != "" && home(pod) != node)
 	}
 	if err := a.release(ctx, ledger, drop); err != nil {
 		return err

@@ -39,12 +39,19 @@ func terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// home is the node that the pod is on or will be on; empty while that is open.
+// neverRuns tells whether the pod was deleted before it was bound and only waits
+// for its finalizers: the API server binds no pod that is being deleted.
+func neverRuns(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
+}
+
+// home is the node that the pod is on or will be on; empty while that is open, and
+// when it will be on none.
 func home(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
 	}
-	if len(pod.Spec.SchedulingGates) > 0 || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
+	if neverRuns(pod) || len(pod.Spec.SchedulingGates) > 0 || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
 		return ""
 	}
 	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
@@ -70,9 +77,11 @@ func stuck(pod *corev1.Pod) bool {
 	return failed
 }
 
-// refused tells whether the scheduler says that a placed pod cannot be bound.
+// refused tells whether the scheduler says that it cannot bind a placed pod, with
+// nothing under way that would help: a nominated pod waits for the end of others,
+// which it preempts, for as long as their grace periods are.
 func refused(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName != "" || home(pod) == "" || pod.DeletionTimestamp != nil {
+	if pod.Spec.NodeName != "" || home(pod) == "" || pod.Status.NominatedNodeName != "" {
 		return false
 	}
 	for _, c := range pod.Status.Conditions {

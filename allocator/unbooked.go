@@ -17,21 +17,23 @@ import (
 )
 
 // A pod is unbooked when it was placed on a node whose ledger does not have its
-// slices: somebody deleted the ledger or edited it by hand. Its containers may
-// run all the same, those of a pod that is being deleted too. Until its slices are
-// back in the ledger nothing else is granted on the node, or it would be granted
-// twice.
+// slices: somebody deleted the ledger or edited it by hand, or the pod was given up
+// and is bound after all. Its containers may run all the same, those of a pod that
+// is being deleted too. Until its slices are back in the ledger nothing else is
+// granted on the node, or it would be granted twice.
 //
-// Containers of a pod that is not known any more keep their devices as well: see
-// index.Adrift.
+// Where the ledger has no room for them any more, there is nothing to wait for: a
+// container that runs keeps its devices to itself (see index.Adrift), one that does
+// not run is refused by the node, and what is granted to others meanwhile the node
+// adds to what runs before it starts it.
 
-// judge finds out whether the pod is unbooked. The caller holds mu.
+// judge finds out where the pod counts and whether it is unbooked. The caller holds
+// mu.
 func (a *Allocator) judge(pod *corev1.Pod) {
-	node := home(pod)
-	for _, pods := range a.unbooked {
-		delete(pods, pod.UID)
-	}
-	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" || terminal(pod) {
+	a.count(pod)
+	a.strike(pod.UID)
+	node := a.seat(pod)
+	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
 		return
 	}
 	ledger := a.index.Ledger(node)
@@ -44,56 +46,82 @@ func (a *Allocator) judge(pod *corev1.Pod) {
 	a.unbooked[node][pod.UID] = keyOf(pod)
 }
 
-// judgeLedger judges the pods that a new version of a ledger may concern: those
-// that the version before had, and those that were unbooked.
-func (a *Allocator) judgeLedger(before *v1alpha1.SliceLedger, node string) {
-	var keys []types.NamespacedName
-	for _, key := range a.unbooked[node] {
-		keys = append(keys, key)
-	}
-	if before != nil {
-		for uid, owner := range book.Pods(before) {
-			if !slices.Contains(a.index.Holders(uid), node) {
-				keys = append(keys, ownerKey(owner))
-			}
+// strike takes the pod off the unbooked ones; others may have waited for that. The
+// caller holds mu.
+func (a *Allocator) strike(pod types.UID) {
+	for _, pods := range a.unbooked {
+		if _, was := pods[pod]; was {
+			delete(pods, pod)
+			a.wake(wakeAll)
 		}
 	}
-	for _, key := range keys {
-		if pod := a.pods[key]; pod != nil {
+}
+
+// judgeLedger judges the pods that a new version of a ledger may concern: those
+// that were unbooked, and those that only one of the two versions has. The caller
+// holds mu.
+func (a *Allocator) judgeLedger(before *v1alpha1.SliceLedger, node string) {
+	concerned := map[types.UID]types.NamespacedName{}
+	maps.Copy(concerned, a.unbooked[node])
+	had, has := owners(before), owners(a.index.Ledger(node))
+	for uid, owner := range had {
+		if _, both := has[uid]; !both {
+			concerned[uid] = ownerKey(owner)
+		}
+	}
+	for uid, owner := range has {
+		if _, both := had[uid]; !both {
+			concerned[uid] = ownerKey(owner)
+		}
+	}
+	for uid, key := range concerned {
+		if pod := a.pods[key]; pod != nil && pod.UID == uid {
 			a.judge(pod)
 		}
 	}
 }
 
-// wakeFor wakes the waiting pods once a node has no unbooked pods left. The caller
-// holds mu.
-func (a *Allocator) wakeFor(node string) {
-	if len(a.unbooked[node]) == 0 {
-		a.wake(wakeAll)
+// owners are the pods with slices, none without a ledger.
+func owners(ledger *v1alpha1.SliceLedger) map[types.UID]string {
+	if ledger == nil {
+		return nil
 	}
+	return book.Pods(ledger)
 }
 
-// settled are the nodes without unbooked pods.
+// settled are the nodes without unbooked pods whose slices can be put back.
 func (a *Allocator) settled(nodes []*placement.Node) []*placement.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(nodes, func(n *placement.Node) bool { return len(a.unbooked[n.Name]) > 0 })
+	return slices.DeleteFunc(nodes, func(n *placement.Node) bool {
+		ledger := a.index.Ledger(n.Name)
+		return ledger != nil && slices.ContainsFunc(a.unbookedOn(n.Name), func(pod *corev1.Pod) bool {
+			_, ok := planOf(pod, ledger)
+			return ok
+		})
+	})
 }
 
-// rebook writes the slices of unbooked pods back, as their placement says.
-func (a *Allocator) rebook(ctx context.Context, node string) error {
-	a.mu.Lock()
+// unbookedOn are the unbooked pods of a node. The caller holds mu.
+func (a *Allocator) unbookedOn(node string) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, key := range a.unbooked[node] {
 		if pod := a.pods[key]; pod != nil {
 			pods = append(pods, pod)
 		}
 	}
-	a.mu.Unlock()
+	return pods
+}
+
+// rebook writes the slices of unbooked pods back, as their placement says.
+func (a *Allocator) rebook(ctx context.Context, node string) error {
 	known := a.index.Ledger(node)
 	if known == nil {
 		return nil
 	}
+	a.mu.Lock()
+	pods := a.unbookedOn(node)
+	a.mu.Unlock()
 	for uid, uuid := range index.Adrift(known) {
 		a.Log.Info("containers of a pod that the ledger does not have use a device; nothing is granted there until the node says that they are gone",
 			"uid", uid, "device", uuid, "node", node)
@@ -102,7 +130,7 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 	for _, pod := range pods {
 		plan, ok := planOf(pod, ledger)
 		if !ok {
-			a.Log.Info("a pod is placed on a node whose ledger does not have its slices and has no room for them; nothing else is granted there until the pod is gone",
+			a.Log.Info("a pod is placed on a node whose ledger does not have its slices and has no room for them; it cannot start until others are gone",
 				"pod", keyOf(pod), "node", node)
 			continue
 		}

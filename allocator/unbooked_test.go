@@ -125,6 +125,25 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 	}
 }
 
+// A pod that was looked at while a node's lost slices were not back yet gets what
+// is left on the node as soon as they are.
+func TestWokenWhenLostGrantsAreBack(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 80, 800)
+	s.work()
+	s.lose("n0")
+	s.add("q", 80, 800)
+	for len(s.watch) > 0 {
+		s.read()
+	}
+	// q comes before the ledger is looked at.
+	slices.SortStableFunc(s.queue.due, func(a, b item) int { return len(a.node) - len(b.node) })
+	s.work()
+	if gated(s.get("q")) {
+		t.Error("q still waits")
+	}
+}
+
 // Invariant 1: slices come back where the containers run, not where the pod was
 // placed at first, and on a device that is ill as well.
 func TestLostGrantsComeBackWhereTheyRun(t *testing.T) {

@@ -103,6 +103,17 @@ func (x *Index) Ledger(node string) *v1alpha1.SliceLedger {
 	return nil
 }
 
+// Behind is the ledger that shows the room of a node that Room returned, nil when a
+// newer version has come since.
+func (x *Index) Behind(room *placement.Node) *v1alpha1.SliceLedger {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if v := x.nodes[room.Name]; v != nil && v.room == room {
+		return v.ledger
+	}
+	return nil
+}
+
 // Names are all ledgers, sorted.
 func (x *Index) Names() []string {
 	x.mu.RLock()

@@ -106,6 +106,25 @@ func TestStaleWatchDoesNotUndoAGrant(t *testing.T) {
 	}
 }
 
+// What was decided on a room is written on the ledger that showed it, or not.
+func TestBehind(t *testing.T) {
+	x := New()
+	x.Put(ledger("m", 1))
+	x.Put(ledger("n", 1))
+	room := x.Room()[1]
+	if got := x.Behind(room); got != x.Ledger("n") {
+		t.Errorf("%+v, want the ledger of n", got)
+	}
+	x.Put(ledger("n", 2))
+	if got := x.Behind(room); got != nil {
+		t.Errorf("version %s stands for an older room", got.ResourceVersion)
+	}
+	x.Delete(x.Ledger("n"))
+	if got := x.Behind(room); got != nil {
+		t.Error("a ledger that is gone stands for its room")
+	}
+}
+
 func TestPutTellsWhatHelps(t *testing.T) {
 	x := New()
 	step := func(name string, version int, want bool, edit func(*v1alpha1.SliceLedger)) {

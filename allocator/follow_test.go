@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// pass lets time go by, and everything be done that was put off.
+func (s *stage) pass(d time.Duration) {
+	s.clock.Step(d)
+	s.queue.flush()
+	s.work()
+}
+
+// update is somebody who changes a pod's status.
+func (s *stage) update(name string, edit func(*corev1.PodStatus)) {
+	s.t.Helper()
+	p := s.get(name)
+	edit(&p.Status)
+	s.must(s.api.Status().Update(s.t.Context(), p))
+	s.notify(p, false)
+	s.work()
+}
+
+// A pod that waits for those that it preempts is not given up, however long they
+// take to end; when the scheduler withdraws the nomination its time begins.
+func TestNominatedIsNotGivenUp(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("controlled", 10, 100, func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
+	})
+	s.add("alone", 10, 100)
+	s.work()
+	names := []string{"controlled", "alone"}
+	nominate := func(node string) {
+		for _, name := range names {
+			s.update(name, func(st *corev1.PodStatus) { st.NominatedNodeName = node })
+		}
+	}
+	for _, name := range names {
+		s.unschedulable(name)
+	}
+	s.pass(refusedGrace - time.Second)
+	nominate("n0")
+	s.pass(refusedHold)
+	if s.get("controlled") == nil || len(s.devicesOf("n0", "alone")) == 0 {
+		t.Fatal("given up while nominated")
+	}
+	nominate("")
+	s.pass(refusedGrace - time.Second)
+	if s.get("controlled") == nil {
+		t.Fatal("the time before the nomination was counted")
+	}
+	s.pass(time.Second)
+	if s.get("controlled") != nil {
+		t.Error("not given up after the nomination was withdrawn")
+	}
+}
+
+// cpu asks for CPUs as well.
+func cpu(amount string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Requests.DeepCopy()
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(amount)
+	}
+}
+
+// Invariant 6: a pod without a controller that the scheduler refuses does not keep
+// its slices for ever. Bound in the end, it gets them again if there is room, and
+// keeps nobody waiting if there is none.
+func TestRefusedGivesBack(t *testing.T) {
+	for _, roomAgain := range []bool{true, false} {
+		s := newStage(t, 1)
+		// The node has the CPUs for one of alone and next.
+		s.add("alone", 60, 600, cpu("40"))
+		s.add("other", 60, 600)
+		s.work()
+		s.unschedulable("alone")
+		s.add("next", 60, 600, cpu("40"))
+		s.pass(refusedHold - time.Second)
+		if !gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
+			t.Fatal("given back before the time")
+		}
+		s.told()
+		s.pass(time.Second)
+		if gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
+			t.Fatalf("Invariant 6: a pod that is never bound keeps its slices, or its place: %q", s.told())
+		}
+		if got := s.told(); !slices.ContainsFunc(got, func(e string) bool { return strings.Contains(e, "its slices are given back") }) {
+			t.Errorf("%q", got)
+		}
+		// Nothing is taken twice, and nothing comes back by itself.
+		s.pass(refusedHold)
+		if got := s.told(); len(got) != 0 || len(s.devicesOf("n0", "alone")) > 0 {
+			t.Errorf("after ten more minutes: %q", got)
+		}
+		if roomAgain {
+			s.force(s.get("next"))
+			s.work()
+		}
+		for s.get("alone").Spec.NodeName == "" {
+			s.bind()
+		}
+		s.work()
+		if back := len(s.devicesOf("n0", "alone")) > 0; back != roomAgain {
+			t.Errorf("room %v, booked again %v", roomAgain, back)
+		}
+		s.add("small", 10, 100)
+		s.work()
+		if gated(s.get("small")) {
+			t.Error("a pod that cannot get its slices back keeps others waiting")
+		}
+	}
+}
+
+// A pod that gave its slices back takes no room on its node for a new leader
+// either, nor does it get them again.
+func TestGivenBackStaysSo(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("alone", 60, 600, cpu("40"))
+	s.work()
+	s.unschedulable("alone")
+	s.pass(refusedHold)
+	s.restart()
+	s.add("next", 60, 600, cpu("40"))
+	s.work()
+	if gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
+		t.Errorf("next waits: %v; alone holds %v", gated(s.get("next")), s.devicesOf("n0", "alone"))
+	}
+}
+
+// Invariant 7: a refused pod takes room on its node as long as it has slices.
+func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
+	s := newStage(t, 1)
+	p := s.add("alone", 10, 100, cpu("40"))
+	s.work()
+	s.unschedulable("alone")
+	s.lose("n0")
+	s.work()
+	s.grantBy("n0", p, 0)
+	s.add("next", 10, 100, cpu("40"))
+	s.work()
+	if !gated(s.get("next")) {
+		t.Error("Invariant 7: placed where another pod takes the room")
+	}
+}
+
+// A pod that was bound since the watch spoke last keeps its slices.
+func TestBoundIsNotTakenBack(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("alone", 60, 600)
+	s.work()
+	s.unschedulable("alone")
+	s.clock.Step(refusedHold)
+	s.queue.flush()
+	s.bind()
+	for s.step() {
+	}
+	if len(s.devicesOf("n0", "alone")) == 0 {
+		t.Error("Invariant 6: the slices of a bound pod were taken back")
+	}
+}
+
+// Invariant 6: a pod that was deleted before it was bound, and that something else
+// holds by a finalizer, does not keep its slices: it cannot be bound any more. One
+// that is bound keeps them.
+func TestDeletedBeforeItWasBound(t *testing.T) {
+	for _, state := range []string{"gated", "placed", "bound"} {
+		s := newStage(t, 1)
+		p := s.add("p", 60, 600, cpu("40"), func(p *corev1.Pod) {
+			p.Finalizers = []string{"example.com/held"}
+			if state == "gated" {
+				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/another"})
+			}
+		})
+		if state == "gated" {
+			s.grantBy("n0", p, 0)
+		}
+		s.work()
+		if state == "bound" {
+			s.bind()
+		}
+		s.terminate(s.get("p"))
+		s.work()
+		keeps := len(s.devicesOf("n0", "p")) > 0
+		s.add("q", 60, 600, cpu("40"))
+		s.work()
+		if keeps != (state == "bound") || gated(s.get("q")) != keeps {
+			t.Errorf("%s: keeps its slices %v, the next waits %v", state, keeps, gated(s.get("q")))
+		}
+	}
+}
