@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -23,7 +24,9 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...) {
     if (n >= 0) {
         size_t length = 9 + (n < (int)sizeof line - 11 ? (size_t)n : sizeof line - 11);
         line[length] = '\n';
-        if (write(STDERR_FILENO, line, length + 1) < 0) {
+        // Not where it would block, nor where nobody reads: that would be a SIGPIPE.
+        struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (poll(&out, 1, 0) == 1 && out.revents == POLLOUT && write(STDERR_FILENO, line, length + 1) < 0) {
             // Nobody to tell.
         }
     }

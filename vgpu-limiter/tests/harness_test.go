@@ -211,22 +211,33 @@ func (c *container) start() *process {
 
 func (c *container) startRaw(preload string) *process {
 	c.t.Helper()
+	p := c.prepare(preload)
+	p.begin()
+	return p
+}
+
+// prepare is a process that isn't running yet.
+func (c *container) prepare(preload string) *process {
 	p := &process{t: c.t, cmd: c.command(preload, "calls"), stderr: &strings.Builder{}}
 	p.cmd.Stderr = p.stderr
+	return p
+}
+
+func (p *process) begin() {
+	p.t.Helper()
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
-		c.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		c.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	p.in, p.out = in, bufio.NewScanner(out)
 	if err := p.cmd.Start(); err != nil {
-		c.t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	c.t.Cleanup(p.kill)
-	return p
+	p.t.Cleanup(p.kill)
 }
 
 // send writes one line to the process.
