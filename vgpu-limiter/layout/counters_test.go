@@ -4,6 +4,7 @@ package layout
 
 import (
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -100,6 +101,11 @@ func TestUsageRefusesDamage(t *testing.T) {
 // lists more than there can be.
 func FuzzDecodeUsage(f *testing.F) {
 	f.Add(uint32(1), uint32(2), uint64(3), uint64(5<<48|7))
+	for _, devices := range []uint32{0, MaxDevices, MaxDevices + 1, math.MaxUint32} {
+		for _, used := range []uint32{0, MaxProcesses, MaxProcesses + 1, math.MaxUint32} {
+			f.Add(devices, used, uint64(1), uint64(math.MaxUint64))
+		}
+	}
 	f.Fuzz(func(t *testing.T, devices, used uint32, state, held uint64) {
 		b := make([]byte, countersSize)
 		le := binary.LittleEndian

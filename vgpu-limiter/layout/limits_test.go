@@ -108,6 +108,13 @@ func FuzzDecodeLimits(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good)
+	f.Add([]byte{})
+	f.Add(good[:limitsSize-1])
+	for _, at := range []int{0, limitsVersionOff, limitsSizeOff, limitsCountOff, limitsReservedOff, limitsContainerOff, limitsDevicesOff, limitsDevicesOff + limitsMemoryOff, limitsDevicesOff + limitsCoreOff, limitsSize - 1} {
+		changed := append([]byte(nil), good...)
+		changed[at] = 0xff
+		f.Add(changed)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == limitsSize {
 			binary.LittleEndian.PutUint64(b[limitsChecksumOff:], checksum(b))

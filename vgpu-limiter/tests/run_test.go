@@ -278,3 +278,21 @@ func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 }
+
+// TestRunOnReadOnlyRoot: the library writes to its counters and to nothing else.
+func TestRunOnReadOnlyRoot(t *testing.T) {
+	needRoot(t)
+	c := newContainer(t, share{0, 1})
+	// The simulated driver's state has to stay writable.
+	const script = `
+mount --bind "$PLACE" "$PLACE"
+mount -o remount,bind,ro /
+! touch /var/vernier-was-here 2>/dev/null
+exec "$CALLS"
+`
+	cmd := c.vgpuRun("--mem-mib", "100", "--", "sh", "-euc", script)
+	cmd.Env = append(cmd.Env, "PLACE="+c.dir, "CALLS="+filepath.Join(c.built.dir, "calls"))
+	if r := c.end(cmd); r.code != 0 || r.out != held100 || r.stderr != "" {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.stderr)
+	}
+}

@@ -18,7 +18,7 @@ func TestUnits(t *testing.T) {
 		t.Run("sanitizer="+sanitizer, func(t *testing.T) {
 			dir := t.TempDir()
 			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizer, "units")
-			for _, unit := range []string{"table_test", "charge_test", "limits_test"} {
+			for _, unit := range []string{"table_test", "charge_test", "limits_test", "region_test"} {
 				counters, limits := filepath.Join(dir, "counters"), filepath.Join(dir, "limits")
 				if err := layout.CreateCounters(counters, 1); err != nil {
 					t.Fatal(err)
@@ -39,7 +39,7 @@ func TestUnits(t *testing.T) {
 // out are those of the lookups, which it is without then, those that don't load
 // it, and those for which time must not be stretched.
 func TestSanitized(t *testing.T) {
-	const skip = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestLookups|TestNVML|TestUnloading|TestWithoutCUDA|TestQuota|TestNoQuota)$"
+	const skip = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestLookups|TestNVML|TestUnloading|TestWithoutCUDA|TestForbiddenFiles|TestQuota|TestNoQuota)$"
 	if os.Getenv(sanitizedVar) != "" {
 		t.Skip("runs already")
 	}
