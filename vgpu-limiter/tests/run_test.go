@@ -3,9 +3,11 @@
 package tests
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -295,4 +297,58 @@ exec "$CALLS"
 	if r := c.end(cmd); r.code != 0 || r.out != held100 || r.stderr != "" {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.stderr)
 	}
+}
+
+// TestRunSharesTime: one vgpu-run tells all how time is shared out, in files that
+// their commands can't write; when it is killed, another one does.
+func TestRunSharesTime(t *testing.T) {
+	c := newContainer(t, share{0, 1})
+	// valid prints until when the word about device 0 holds.
+	const script = `
+valid() { od -An -tu8 -j72 -N8 /usr/local/vernier/pace; }
+! sh -c 'echo >/usr/local/vernier/pace' 2>/dev/null
+until [ $(valid) != 0 ]; do :; done
+echo told
+read line
+then=$(valid)
+until [ $(valid) -gt $((then + 1000000000)) ]; do :; done
+echo told again
+`
+	start := func() (*exec.Cmd, io.WriteCloser, *bufio.Scanner) {
+		cmd := c.vgpuRun("--core", "30", "--", "sh", "-euc", script)
+		cmd.Stdin, cmd.Stderr = nil, nil
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() || lines.Text() != "told" {
+			t.Fatalf("said %q, want told", lines.Text())
+		}
+		return cmd, in, lines
+	}
+	leader, blocked, _ := start()
+	follower, in, lines := start()
+	if err := leader.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = leader.Wait()
+	if _, err := io.WriteString(in, "go on\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !lines.Scan() || lines.Text() != "told again" {
+		t.Errorf("said %q, want told again", lines.Text())
+	}
+	if err := follower.Wait(); err != nil {
+		t.Error(err)
+	}
+	_ = blocked.Close() // ends the command whose vgpu-run is dead
 }
