@@ -45,7 +45,6 @@ const (
 	AnnotationPolicy   = Prefix + "policy"
 	AnnotationTopology = Prefix + "topology"
 	AnnotationQoS      = Prefix + "qos"
-	AnnotationBurst    = Prefix + "burst"
 	AnnotationGPUModel = Prefix + "gpu-model"
 	AnnotationGPUUUID  = Prefix + "gpu-uuid"
 )

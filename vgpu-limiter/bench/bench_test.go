@@ -25,7 +25,7 @@ const gib = 1 << 30
 
 // place is a directory in which programs run with the library built for tests,
 // whose files it reads from where the program runs.
-type place struct{ bin, sim, dir string }
+type place struct{ bin, sim, state, dir string }
 
 func newPlace(b *testing.B, core uint32) place {
 	b.Helper()
@@ -34,28 +34,52 @@ func newPlace(b *testing.B, core uint32) place {
 		b.Skip("run by make bench, which builds the programs and sets VERNIER_BIN")
 	}
 	p := place{bin: filepath.Join(bin, "vgpu-tests"), sim: filepath.Join(bin, "vgpu-tests", "simgpu"), dir: b.TempDir()}
+	p.state = filepath.Join(p.dir, "state")
 	p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "create", "--gpu", "A100-SXM4-80GB")
+	p.allow(b, core)
+	return p
+}
+
+// neighbour is another container's directory on the same device.
+func (p place) neighbour(b *testing.B, core uint32) place {
+	b.Helper()
+	p.dir = b.TempDir()
+	p.allow(b, core)
+	return p
+}
+
+func (p place) path(name string) string { return filepath.Join(p.dir, name) }
+
+func (p place) allow(b *testing.B, core uint32) {
+	b.Helper()
 	status := p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "status")
 	uuid := regexp.MustCompile(`GPU-[0-9a-f-]{36}`).FindString(status)
-	limits := layout.Limits{Container: "bench", Devices: []layout.DeviceLimit{{UUID: uuid, Core: core, MemoryBytes: 40 * gib}}}
-	if err := layout.WriteFile(filepath.Join(p.dir, "limits"), limits); err != nil {
+	limits := layout.Limits{Container: "bench", Devices: []layout.DeviceLimit{{UUID: uuid, Core: core, MemoryBytes: 30 * gib}}}
+	err := layout.WriteFile(p.path("limits"), limits)
+	if err == nil {
+		err = layout.CreateCounters(p.path("counters"), 1)
+	}
+	if err == nil {
+		err = layout.CreatePace(p.path("pace"), 1)
+	}
+	if err != nil {
 		b.Fatal(err)
 	}
-	if err := layout.CreateCounters(filepath.Join(p.dir, "counters"), 1); err != nil {
-		b.Fatal(err)
+}
+
+func (p place) command(limited bool, program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Dir = p.dir
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+p.state, "SIMGPU_ALL_DEVICES=1", "LD_LIBRARY_PATH="+p.sim)
+	if limited {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(p.bin, "libvgpu-test.so"))
 	}
-	return p
+	return cmd
 }
 
 func (p place) run(b *testing.B, limited bool, program string, args ...string) string {
 	b.Helper()
-	cmd := exec.Command(program, args...)
-	cmd.Dir = p.dir
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+filepath.Join(p.dir, "state"), "SIMGPU_ALL_DEVICES=1", "LD_LIBRARY_PATH="+p.sim)
-	if limited {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(p.bin, "libvgpu-test.so"))
-	}
-	out, err := cmd.Output()
+	out, err := p.command(limited, program, args...).Output()
 	if err != nil {
 		b.Fatalf("%s %v: %v\n%s", program, args, err, out)
 	}

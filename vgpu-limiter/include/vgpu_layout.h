@@ -80,10 +80,10 @@ struct vgpu_counters_device {
     // Launches charged. Like busy_ns it counts only where there is a quota, and
     // is brought up to date every few hundred microseconds of device time.
     uint64_t launches;
-    uint64_t counted_until; // CLOCK_MONOTONIC ns up to which the device's work is counted
-    uint64_t unclaimed_ns;  // device time counted that no launch has been charged for
-    uint64_t last_launch;   // CLOCK_MONOTONIC us << 16 | who: some bits of the stream
-    uint64_t longest_ns;    // about the longest launch of late
+    uint64_t unclaimed_ns; // device time in the calendar that no launch was charged for
+    uint64_t last_launch;  // CLOCK_MONOTONIC us << 16 | which stream, as 16 bits
+    uint64_t longest_ns;   // about the longest launch of late
+    uint64_t pad1;
 };
 
 struct vgpu_counters_header {
@@ -124,10 +124,23 @@ struct vgpu_export {
     uint64_t importer[VGPU_IMPORTERS];
 };
 
+// When the device has worked for the container of late, so that time in which
+// several of its streams or processes worked counts once: how much of each
+// interval of VGPU_CELL_NS of CLOCK_MONOTONIC has been counted. A cell serves
+// interval after interval: bits 16..31 are the low bits of which, in turns through
+// the calendar, and bits 0..15 the time in units of 2 ns.
+#define VGPU_CELLS 4096
+#define VGPU_CELL_NS UINT64_C(65536)
+
+struct vgpu_calendar {
+    uint32_t cell[VGPU_CELLS];
+};
+
 struct vgpu_counters {
     struct vgpu_counters_header header;
     struct vgpu_slot slot[VGPU_SLOTS];
     struct vgpu_export exported[VGPU_EXPORTS];
+    struct vgpu_calendar calendar[VGPU_MAX_DEVICES];
 };
 
 // How one device's time is shared out just now: one word, so that it is never

@@ -81,6 +81,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, last_launch)", devLastLaunchOff},
 		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
+		{"offsetof(struct vgpu_counters, calendar)", calendarOff},
 		{"sizeof(struct vgpu_slot)", slotSize},
 		{"offsetof(struct vgpu_slot, state)", slotStateOff},
 		{"offsetof(struct vgpu_slot, pid)", slotPIDOff},

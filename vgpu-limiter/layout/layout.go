@@ -56,7 +56,7 @@ const (
 	flagMayBurst       = 1
 	limitsContextOff   = 30
 
-	countersSize       = 364544
+	countersSize       = 626688
 	countersVersionOff = 8
 	countersSizeOff    = 12
 	countersDevsOff    = 16
@@ -69,8 +69,8 @@ const (
 	devThrottledOff    = 80
 	devPaidOff         = 64
 	devLaunchesOff     = 88
-	devLastLaunchOff   = 112
-	devLongestOff      = 120
+	devLastLaunchOff   = 104
+	devLongestOff      = 112
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
 	paceVersion    = 1
@@ -97,6 +97,8 @@ const (
 	exportImpOff  = 24
 	maxExports    = 512
 	maxImporters  = 5
+
+	calendarOff = 364544
 
 	bytesMask = 1<<48 - 1
 )

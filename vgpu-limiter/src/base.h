@@ -19,6 +19,10 @@
 #define VGPU_COUNTERS_PATH "/usr/local/vernier/counters"
 #endif
 
+#ifndef VGPU_PACE_PATH
+#define VGPU_PACE_PATH "/usr/local/vernier/pace"
+#endif
+
 #define VGPU_EXPORT __attribute__((visibility("default")))
 #define vgpu_likely(x) __builtin_expect(!!(x), 1)
 #define vgpu_unlikely(x) __builtin_expect(!!(x), 0)

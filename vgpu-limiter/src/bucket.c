@@ -6,18 +6,24 @@
 // Invariants:
 //   1. The clock refills it: nobody has to. t nanoseconds of device time move
 //      paid_until by t × 100 / quota.
-//   2. An idle container saves nothing: a charge counts from now, if paid_until
-//      lies in the past. So at most VGPU_BURST_NS ahead of the clock is ever used
-//      at once, plus what was launched before its cost was known.
-//   3. One atomic operation per charge; no process waits for another.
+//   2. Refills come once a period, in advance: launches may start while
+//      paid_until lies before the end of the current period. So work comes in
+//      bursts that keep the device busy from end to end and can be measured
+//      exactly; containers side by side have periods that begin at different
+//      moments (pace).
+//   3. An idle container saves no more than one short period: a charge counts
+//      from the beginning of the current period less that, if paid_until lies
+//      further back.
+//   4. A launch longer than what a period pays for starts once half of that is
+//      paid off, so that long launches are rounded and not always late.
+//   5. One atomic operation per charge; no process waits for another.
 
 #include "bucket.h"
 
 #include <errno.h>
 #include <time.h>
 
-// A waiting launch looks again at least this often: corrections may shorten it.
-#define LONGEST_SLEEP_NS UINT64_C(10000000)
+#define LONGEST_SLEEP_NS UINT64_C(5000000)
 
 uint64_t vgpu_now(void) {
     struct timespec now;
@@ -25,44 +31,49 @@ uint64_t vgpu_now(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static struct vgpu_counters_device *counters(struct vgpu_process *process, int device) {
+static struct vgpu_counters_device *counters(const struct vgpu_process *process, int device) {
     return &process->region.counters->header.device[device];
 }
 
-uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device) {
-    struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t now = vgpu_now(), began = now;
-    for (uint64_t until; (until = vgpu_load(&bucket->paid_until)) > now + VGPU_BURST_NS;) {
-        uint64_t ns = until - now - VGPU_BURST_NS;
-        if (ns > LONGEST_SLEEP_NS)
-            ns = LONGEST_SLEEP_NS;
-        struct timespec sleep = {.tv_nsec = (long)ns};
-        int saved = errno;
-        clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep, NULL);
-        errno = saved;
-        now = vgpu_now();
-    }
-    if (now != began)
-        vgpu_add(&bucket->throttled_ns, now - began);
-    return now;
+// When the period began in which `at` lies.
+static uint64_t begin_of(const struct vgpu_turn *turn, uint64_t at) {
+    return at - (at + turn->period - turn->phase) % turn->period;
 }
 
-static int64_t at_quota(struct vgpu_process *process, int device, int64_t ns) {
-    return ns * 100 / (int64_t)vgpu_quota(process, device);
+uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
+    uint64_t price = ns * 100 / turn->core;
+    uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
+                    (price < turn->period ? price : turn->period) / 2;
+    return paid < begin_of(turn, now) + turn->period ? now : begin_of(turn, paid);
 }
 
-void vgpu_bucket_charge(struct vgpu_process *process, int device, uint64_t now, uint64_t ns) {
+uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t now, uint64_t until) {
+    uint64_t ns = until - now < LONGEST_SLEEP_NS ? until - now : LONGEST_SLEEP_NS;
+    struct timespec sleep = {.tv_nsec = (long)ns};
+    int saved = errno;
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep, NULL);
+    errno = saved;
+    uint64_t then = vgpu_now();
+    vgpu_add(&counters(process, device)->throttled_ns, then - now);
+    return then;
+}
+
+void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
+                        uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t cost = (uint64_t)at_quota(process, device, (int64_t)ns);
+    uint64_t earliest = begin_of(turn, now) - VGPU_PERIOD_NS;
     uint64_t until = vgpu_load(&bucket->paid_until);
-    while (!vgpu_cas(&bucket->paid_until, &until, (until > now ? until : now) + cost))
+    while (!vgpu_cas(&bucket->paid_until, &until,
+                     (until > earliest ? until : earliest) + ns * 100 / turn->core))
         ;
     vgpu_add(&bucket->busy_ns, ns);
-    vgpu_add(&bucket->launches, 1);
+    vgpu_add(&bucket->launches, launches);
 }
 
-void vgpu_bucket_correct(struct vgpu_process *process, int device, int64_t ns) {
+void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
+                         int64_t ns) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    vgpu_add(&bucket->paid_until, (uint64_t)at_quota(process, device, ns));
+    vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

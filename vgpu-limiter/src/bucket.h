@@ -5,20 +5,24 @@
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
 
-#include "process.h"
-
-// How far ahead of the clock a container may be: what it can use at once after a
-// pause, and how late a correction may come.
-#define VGPU_BURST_NS UINT64_C(10000000)
+#include "pace.h"
 
 uint64_t vgpu_now(void);
 
-// Waits until the bucket allows a launch. Returns the time now.
-uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device);
+// The moment from which a launch that takes about `ns` of device time may start:
+// not after `now` if that is right now.
+uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns);
 
-// Charges device time as it is expected, then the difference to what was
-// measured, which may be negative.
-void vgpu_bucket_charge(struct vgpu_process *process, int device, uint64_t now, uint64_t ns);
-void vgpu_bucket_correct(struct vgpu_process *process, int device, int64_t ns);
+// Sleeps until `until`, though not for long at a time: what was said of it may
+// change. Returns the time then.
+uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t now, uint64_t until);
+
+// Charges launches with device time as it is expected; then the difference to
+// what was measured, which may be negative.
+void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
+                        uint64_t now, uint64_t ns, uint64_t launches);
+void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
+                         int64_t ns);
 
 #endif

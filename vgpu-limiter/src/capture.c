@@ -5,44 +5,69 @@
 
 #include "compute.h"
 
-// Noted before the driver begins, and for good: from then on every limited
-// launch asks whether it is captured.
-static void note_capture(void) {
+// How many captures are under way: while it isn't none, every limited launch asks
+// whether it is captured. Too many is safe; one that ends unseen, with its
+// stream, stays counted.
+static void count_captures(int change) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     if (process != NULL)
-        atomic_store(&process->captures, true);
+        atomic_fetch_add(&process->captures, change);
 }
 
+// Counted before the driver begins: its launches may come at once.
+#define BEGIN(...)                       \
+    do {                                 \
+        count_captures(1);                        \
+        cu_result result = __VA_ARGS__;  \
+        if (result != CU_OK)             \
+            count_captures(-1);                   \
+        return result;                   \
+    } while (0)
+
+// A capture that was spoilt ends with an error.
+#define END(symbol, is_capturing)                                                  \
+    do {                                                                           \
+        int before = CU_CAPTURE_NONE, after = CU_CAPTURE_NONE;                     \
+        bool known = VGPU_REAL(is_capturing)(stream, &before) == CU_OK;            \
+        cu_result result = VGPU_REAL(symbol)(stream, graph);                       \
+        if (known && before != CU_CAPTURE_NONE &&                                  \
+            VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE) \
+            count_captures(-1);                                                             \
+        return result;                                                             \
+    } while (0)
+
 cu_result cuStreamBeginCapture(cu_stream stream) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCapture)(stream);
+    BEGIN(VGPU_REAL(cuStreamBeginCapture)(stream));
 }
 
 cu_result cuStreamBeginCapture_ptsz(cu_stream stream) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCapture_ptsz)(stream);
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_ptsz)(stream));
 }
 
 cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCapture_v2)(stream, mode);
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_v2)(stream, mode));
 }
 
 cu_result cuStreamBeginCapture_v2_ptsz(cu_stream stream, int mode) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode);
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
 }
 
 cu_result cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_node *nodes,
                                       const void *edges, size_t count, int mode) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode);
+    BEGIN(VGPU_REAL(cuStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode));
 }
 
 cu_result cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_node *nodes,
                                            const void *edges, size_t count, int mode) {
-    note_capture();
-    return VGPU_REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode);
+    BEGIN(VGPU_REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode));
+}
+
+cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph) {
+    END(cuStreamEndCapture, cuStreamIsCapturing);
+}
+
+cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph) {
+    END(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz);
 }
 
 static void forget(cu_stream stream) {

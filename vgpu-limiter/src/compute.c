@@ -1,199 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measures the device time of launches with events around them.
-//
-// A stream's launches form batches with an event before and one after. While the
-// stream is idle between launches, a batch is one launch; while it is known to be
-// backlogged, a batch grows, since there is no idle time in it to count.
+// The way of a launch that its lane can't pay for.
 //
 // Invariants:
-//   1. A launch is charged what its stream's launches have cost so far, before it
-//      runs; once its batch is through, the difference to the measurement.
-//   2. Device time is counted once per context: a batch counts from the end of
-//      the latest batch counted before it, on whatever stream.
-//   3. At most BATCHES × LAUNCHES of a stream are under way and not yet measured;
-//      only one before its cost is known.
-//   4. Nothing here is recorded into a stream that is capturing, and no capture
+//   1. A launch is charged what its kind has cost so far, before or shortly after
+//      it was launched (a lane's allowance); once its batch is through, the
+//      difference to the measurement.
+//   2. At most VGPU_BATCHES batches of a stream are under way and not measured: a
+//      millisecond of what is expected, or four launches; only one launch of a
+//      function of which nothing is known.
+//   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
-//   5. An event that fails costs only the measurement: the expected cost stands.
+//   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
 
 #include "compute.h"
 
 #include "bucket.h"
-#include "memory.h"
+#include "sample.h"
 
-#include <stdlib.h>
-
-#define BATCHES 4
-#define LAUNCHES 8
-#define LONGEST_BATCH_NS 5000000 // expected
-
-struct batch {
-    cu_event start, end;
-    uint64_t expected; // ns charged for it
-    unsigned launches;
-    bool paused; // the stream may have been idle in it: not measurable
-};
-
-// The streams of one context, whose times can be compared.
-struct context {
-    struct vgpu_lock lock; // held while events are recorded and asked; waits let go of it
-    cu_event last_end;     // end of the latest batch counted
-};
-
-struct vgpu_track {
-    struct vgpu_process *process;
-    struct context *context;
-    int device;
-    enum vgpu_work work;
-    bool known;              // mean has been measured
-    uint64_t mean;           // ns per launch
-    uint64_t busy_until;     // when the launches so far are expected to be through
-    unsigned size;           // launches that the open batch may get; 0 after a pause
-    unsigned first, pending; // ring of batches that are closed
-    bool open;               // the batch after them has a start
-    struct batch ring[BATCHES + 1];
-};
-
-static struct batch *open_batch(struct vgpu_track *track) {
-    return &track->ring[(track->first + track->pending) % (BATCHES + 1)];
-}
-
-static bool record(const struct vgpu_launch *launch, cu_event *event) {
-    if (*event == NULL && VGPU_REAL(cuEventCreate)(event, 0) != CU_OK) {
-        *event = NULL;
-        return false;
-    }
-    cu_result (*real)(cu_event, cu_stream) =
-        vgpu_real(launch->per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
-    return real(*event, launch->stream) == CU_OK;
-}
-
-static void swap(cu_event *a, cu_event *b) {
-    cu_event c = *a;
-    *a = *b;
-    *b = c;
-}
-
-// The device time of a batch that is through, by invariant 2. False if it can't
-// be told.
-static bool measure(struct context *context, struct batch *batch, uint64_t *ns) {
-    float ms, since_last;
-    if (batch->paused || VGPU_REAL(cuEventElapsedTime)(&ms, batch->start, batch->end) != CU_OK)
-        return false;
-    if (context->last_end == NULL ||
-        VGPU_REAL(cuEventElapsedTime)(&since_last, context->last_end, batch->end) != CU_OK)
-        since_last = ms;
-    if (since_last > 0)
-        swap(&context->last_end, &batch->end);
-    if (since_last < ms)
-        ms = since_last;
-    *ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
-    return true;
-}
-
-// Counts the batches that are through, in order.
-static void collect(struct vgpu_track *track) {
-    while (track->pending != 0) {
-        struct batch *batch = &track->ring[track->first];
-        uint64_t ns;
-        if (VGPU_REAL(cuEventQuery)(batch->end) == CU_NOT_READY)
-            return;
-        if (measure(track->context, batch, &ns)) {
-            vgpu_bucket_correct(track->process, track->device, (int64_t)(ns - batch->expected));
-            uint64_t each = ns / batch->launches;
-            track->mean = track->known ? (track->mean * 3 + each) / 4 : each;
-            track->known = true;
-        }
-        track->first = (track->first + 1) % (BATCHES + 1);
-        track->pending--;
-    }
-}
-
-static void close_batch(struct vgpu_track *track, const struct vgpu_launch *launch) {
-    struct batch *batch = open_batch(track);
-    track->open = false;
-    if (!record(launch, &batch->end))
-        return; // the expected cost stands
-    track->pending++;
-}
-
-// Opens a batch, sized by whether the stream still works on the last one.
-static void open_next(struct vgpu_track *track, const struct vgpu_launch *launch) {
-    bool grow = track->pending != 0 && track->work == VGPU_KERNEL && track->size != 0;
-    track->size = grow && track->size < LAUNCHES ? track->size * 2 : grow ? LAUNCHES : 1;
-    while (track->size > 1 && track->size * track->mean > LONGEST_BATCH_NS)
-        track->size /= 2;
-    struct batch *batch = open_batch(track);
-    batch->launches = 0;
-    batch->expected = 0;
-    batch->paused = false;
-    track->open = record(launch, &batch->start);
-}
-
-// The batch to wait for before another launch, if any: see invariant 3.
-static bool must_wait(const struct vgpu_track *track) {
-    return track->pending == BATCHES || (track->pending != 0 && !track->known);
-}
-
-static void prepare(struct vgpu_track *track, struct vgpu_launch *launch) {
-    struct context *context = track->context;
-    vgpu_lock(&context->lock);
-    collect(track);
-    while (must_wait(track)) {
-        cu_event end = track->ring[track->first].end;
-        vgpu_unlock(&context->lock);
-        VGPU_REAL(cuEventSynchronize)(end);
-        vgpu_lock(&context->lock);
-        unsigned before = track->pending;
-        collect(track);
-        if (track->pending == before && before != 0) { // it failed: don't wait for it again
-            track->first = (track->first + 1) % (BATCHES + 1);
-            track->pending--;
-        }
-    }
-    if (track->open && track->pending == 0 && launch->now > track->busy_until) {
-        open_batch(track)->paused = true;
-        close_batch(track, launch);
-        track->size = 0; // the next batch is one launch again
-    }
-    if (!track->open)
-        open_next(track, launch);
-    // Held until vgpu_launch_end, so that the events enclose the launch.
-}
-
-// The stream's track, made on first use. NULL if there is no memory: then the
-// launch is not measured.
-static struct vgpu_track *find_track(struct vgpu_process *process, const struct vgpu_here *here,
-                                     enum vgpu_work work, cu_stream stream, bool per_thread) {
-    static _Thread_local char own __attribute__((tls_model("initial-exec")));
-    uint64_t id = (uintptr_t)stream;
-    if (id == 2 || (id == 0 && per_thread)) // a default stream belongs to context and thread
-        id = (uintptr_t)here->ctx ^ (uintptr_t)&own << 4;
-    else if (id <= 1)
-        id = (uintptr_t)here->ctx;
-    struct vgpu_entry entry, old;
-    uint64_t key = vgpu_key(VGPU_STREAM, id) ^ (uint64_t)work; // handles are aligned
-    if (vgpu_likely(vgpu_table_get(&process->memory, key, &entry)))
-        return (struct vgpu_track *)(uintptr_t)entry.value;
-    uint64_t context_key = vgpu_key(VGPU_STREAM, (uintptr_t)here->ctx) ^ 2;
-    if (!vgpu_table_get(&process->memory, context_key, &entry)) {
-        struct context *context = calloc(1, sizeof *context);
-        entry = (struct vgpu_entry){context_key, (uintptr_t)context, here->ctx};
-        if (context == NULL || !vgpu_table_put(&process->memory, entry, &old))
-            return NULL;
-    }
-    struct vgpu_track *track = calloc(1, sizeof *track);
-    if (track == NULL)
-        return NULL;
-    track->process = process;
-    track->context = (struct context *)(uintptr_t)entry.value;
-    track->device = here->device;
-    track->work = work;
-    track->size = 1;
-    entry = (struct vgpu_entry){key, (uintptr_t)track, here->ctx};
-    return vgpu_table_put(&process->memory, entry, &old) ? track : NULL;
-}
+#define SMALLEST_STEP (VGPU_BATCH_NS / VGPU_BATCH_LAUNCHES)
 
 static bool is_captured(const struct vgpu_launch *launch) {
     int status = CU_CAPTURE_NONE;
@@ -220,73 +45,145 @@ static void leave(struct vgpu_launch *launch) {
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-static void begin(struct vgpu_launch *launch, struct vgpu_process *process, enum vgpu_work work) {
-    struct vgpu_here here;
-    if (vgpu_here(process, &here) != CU_OK || vgpu_quota(process, here.device) == 0)
-        return;
-    launch->now = vgpu_bucket_wait(process, here.device);
-    launch->track = find_track(process, &here, work, launch->stream, launch->per_thread);
-    if (launch->track != NULL)
-        prepare(launch->track, launch);
+// The lane goes on with launches of another kind that is known.
+static bool turn_to(struct vgpu_lane *lane, uint64_t key) {
+    uint64_t ns;
+    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &ns))
+        return false;
+    lane->spent += lane->launches * lane->each;
+    lane->count += lane->launches;
+    lane->mixed |= lane->count != 0;
+    lane->launches = 0;
+    lane->key = key;
+    lane->each = ns;
+    lane->step = ns < SMALLEST_STEP ? SMALLEST_STEP : ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
+    return true;
 }
 
-void vgpu_launch_begin(struct vgpu_launch *launch, enum vgpu_work work, cu_stream stream,
+// What the launch is expected to cost.
+static void expect(struct vgpu_launch *launch, uint64_t like) {
+    const struct vgpu_costs *costs = &launch->lane->track->timeline->costs;
+    bool measured = vgpu_cost_get(costs, launch->key, &launch->ns);
+    launch->known = measured || vgpu_cost_get(costs, like, &launch->ns);
+    if (!launch->known)
+        launch->ns = 0;
+    launch->by_itself = !measured || launch->ns >= VGPU_BATCH_NS || launch->lane->track->probe;
+}
+
+static bool must_wait(const struct vgpu_launch *launch) {
+    const struct vgpu_track *track = launch->lane->track;
+    return track->pending == VGPU_BATCHES || (track->pending != 0 && !launch->known);
+}
+
+static void close_batch(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    if (track->open)
+        vgpu_sample_end(track, launch->stream, launch->per_thread, launch->now);
+}
+
+// Waits until the launch may be made. Returns under the lock, with an open batch
+// for it if it can be measured.
+static void prepare(struct vgpu_launch *launch, uint64_t like) {
+    struct vgpu_track *track = launch->lane->track;
+    for (;;) {
+        struct vgpu_turn turn = vgpu_turn(track->process, track->device, launch->now);
+        vgpu_sample_collect(track);
+        expect(launch, like);
+        struct vgpu_batch *batch = vgpu_batch_open(track);
+        if (launch->by_itself || batch->expected >= VGPU_BATCH_NS - SMALLEST_STEP ||
+            batch->launches >= VGPU_BATCH_LAUNCHES - 1)
+            close_batch(launch);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->ns);
+        if (due > launch->now) {
+            close_batch(launch);
+            vgpu_unlock(&track->timeline->lock);
+            launch->now = vgpu_bucket_sleep(track->process, track->device, launch->now, due);
+            vgpu_lock(&track->timeline->lock);
+        } else if (!track->open && must_wait(launch)) {
+            vgpu_sample_wait(track);
+            launch->now = vgpu_now();
+        } else {
+            break;
+        }
+    }
+    if (track->open)
+        return;
+    if (launch->by_itself)
+        launch->now = vgpu_now();
+    vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now);
+    vgpu_batch_open(track)->unknown = !launch->known;
+    if (launch->by_itself)
+        vgpu_batch_open(track)->gap = vgpu_now() - launch->now;
+}
+
+static void begin(struct vgpu_launch *launch, struct vgpu_process *process, uint64_t like) {
+    cu_stream stream = vgpu_stream(launch->stream, launch->per_thread);
+    struct vgpu_lane *lane = vgpu_lane_of(stream);
+    cu_ctx current = NULL;
+    if (!vgpu_lane_is(lane, stream) && vgpu_lane_open(process, lane, stream) != CU_OK)
+        return;
+    if (lane->track == NULL)
+        return;
+    if (lane->key != launch->key && lane->left != 0 && turn_to(lane, launch->key) &&
+        vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
+        return;
+    launch->lane = lane;
+    if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != lane->ctx)
+        launch->context = lane->ctx;
+    enter(launch);
+    launch->now = vgpu_now();
+    vgpu_lock(&lane->track->timeline->lock);
+    vgpu_lane_settle(lane, launch->now);
+    prepare(launch, like);
+    leave(launch);
+}
+
+void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
                        bool per_thread) {
     cu_result why;
-    cu_ctx current = NULL, own = NULL;
     struct vgpu_process *process = vgpu_process(&why);
-    *launch = (struct vgpu_launch){.stream = stream, .per_thread = per_thread, .capture_mode = -1};
-    if (process == NULL || VGPU_REAL(cuCtxGetCurrent)(&current) != CU_OK)
+    *launch = (struct vgpu_launch){.key = key, .stream = stream, .per_thread = per_thread, .capture_mode = -1};
+    if (process == NULL)
         return;
-    if ((uintptr_t)stream > 2 && VGPU_REAL(cuStreamGetCtx)(stream, &own) == CU_OK && own != current)
-        launch->context = own;
-    if (atomic_load_explicit(&process->captures, memory_order_relaxed)) {
+    if (atomic_load_explicit(&process->captures, memory_order_relaxed) != 0) {
         if (is_captured(launch))
             return;
         launch->capture_mode = CU_CAPTURE_RELAXED;
     }
-    enter(launch);
-    begin(launch, process, work);
-    leave(launch);
+    begin(launch, process, like);
+}
+
+// The lane may launch on by itself, until the batch is full.
+static void allow(struct vgpu_lane *lane, uint64_t key) {
+    const struct vgpu_batch *batch = vgpu_batch_open(lane->track);
+    uint64_t room = batch->expected < VGPU_BATCH_NS ? VGPU_BATCH_NS - batch->expected : 0;
+    uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
+    if (room > launches * SMALLEST_STEP)
+        room = launches * SMALLEST_STEP;
+    if (turn_to(lane, key))
+        lane->left = room < lane->size ? (uint32_t)room : lane->size;
+    if (lane->size < VGPU_BATCH_NS)
+        lane->size *= 2;
 }
 
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
-    struct vgpu_track *track = launch->track;
-    if (track == NULL)
+    if (launch->lane == NULL)
         return;
+    struct vgpu_track *track = launch->lane->track;
     enter(launch);
     if (result == CU_OK) {
-        struct batch *batch = open_batch(track);
-        uint64_t from = track->busy_until > launch->now ? track->busy_until : launch->now;
-        track->busy_until = from + track->mean;
-        batch->launches++;
-        batch->expected += track->mean;
-        vgpu_bucket_charge(track->process, track->device, launch->now, track->mean);
-        if (track->open && batch->launches >= track->size)
-            close_batch(track, launch);
+        uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
+        uint64_t before = vgpu_load(longest);
+        vgpu_store(longest, launch->ns > before ? launch->ns : before - (before - launch->ns) / 256);
+        vgpu_sample_add(track, launch->key, 1, launch->ns, launch->now);
+        if (launch->by_itself) {
+            launch->now = vgpu_now();
+            close_batch(launch);
+            track->probe = false;
+        } else if (track->open) {
+            allow(launch->lane, launch->key);
+        }
     }
-    vgpu_unlock(&track->context->lock);
+    vgpu_unlock(&track->timeline->lock);
     leave(launch);
 }
-
-static void free_track(struct vgpu_process *process, uint64_t key) {
-    struct vgpu_entry entry;
-    if (!vgpu_table_take(&process->memory, key, &entry))
-        return;
-    struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;
-    for (int i = 0; i <= BATCHES; i++) {
-        if (track->ring[i].start != NULL)
-            VGPU_REAL(cuEventDestroy_v2)(track->ring[i].start);
-        if (track->ring[i].end != NULL)
-            VGPU_REAL(cuEventDestroy_v2)(track->ring[i].end);
-    }
-    free(track);
-}
-
-void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
-    uint64_t key = vgpu_key(VGPU_STREAM, (uintptr_t)stream);
-    free_track(process, key ^ VGPU_KERNEL);
-    free_track(process, key ^ VGPU_GRAPH);
-}
-
-void vgpu_drop_track(uint64_t value) { free((void *)(uintptr_t)value); }

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device time: measured with events around launches, paid into one bucket per
-// container and device.
+// Launches that are limited: most are paid for by their thread's lane; the others
+// measure, pay and wait.
 
 #ifndef VGPU_COMPUTE_H
 #define VGPU_COMPUTE_H
 
-#include "process.h"
+#include "track.h"
 
-enum vgpu_work { VGPU_KERNEL, VGPU_GRAPH };
-
-// One launch that is limited. Filled by vgpu_launch_begin.
+// One launch that its lane could not pay for. Filled by vgpu_launch_begin.
 struct vgpu_launch {
-    struct vgpu_track *track; // NULL: not measured
-    uint64_t now;
-    cu_stream stream;
+    struct vgpu_lane *lane; // NULL: not measured
+    uint64_t key, ns, now;
+    cu_stream stream; // as the program named it
     cu_ctx context; // the stream's, where that isn't the current one
-    bool per_thread;
+    bool per_thread, by_itself, known;
     int capture_mode;
 };
+
+// The stream that a handle names: default streams have several names.
+static inline cu_stream vgpu_stream(cu_stream stream, bool per_thread) {
+    return vgpu_likely(stream != NULL) ? stream : per_thread ? VGPU_PER_THREAD : VGPU_LEGACY;
+}
 
 // Whether launches of this process are limited at all: the hot path's only
 // question where they aren't.
@@ -27,9 +30,23 @@ static inline bool vgpu_launch_limited(void) {
     return vgpu_unlikely(process != NULL && process->has_quota);
 }
 
-// Waits until the container's bucket allows a launch, and prepares to measure
-// it. A launch that a stream capture will record is neither.
-void vgpu_launch_begin(struct vgpu_launch *launch, enum vgpu_work work, cu_stream stream,
+// Pays for a launch of this kind from the thread's lane. The hot path where
+// launches are limited. False: the launch is to be begun and ended.
+static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thread) {
+    cu_stream stream = vgpu_stream(handle, per_thread);
+    struct vgpu_lane *lane = vgpu_lane_of(stream);
+    if (vgpu_unlikely(lane->key != key || lane->left < lane->step || !vgpu_lane_is(lane, stream) ||
+                      atomic_load_explicit(&vgpu_process_page, memory_order_relaxed)->captures != 0))
+        return false;
+    lane->left -= lane->step;
+    lane->launches++;
+    return true;
+}
+
+// Waits until the container's bucket allows the launch, and prepares to measure
+// it. `like` is the key of launches that may cost as much, if this kind has never
+// been measured. A launch that a stream capture will record is neither.
+void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
                        bool per_thread);
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result);
 

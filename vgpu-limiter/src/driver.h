@@ -151,6 +151,8 @@ cu_result cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu
                                       const void *edges, size_t count, int mode);
 cu_result cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_node *nodes,
                                            const void *edges, size_t count, int mode);
+cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph);
+cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph);
 cu_result cuStreamDestroy(cu_stream stream);
 cu_result cuStreamDestroy_v2(cu_stream stream);
 cu_result cuThreadExchangeStreamCaptureMode(int *mode);

@@ -15,14 +15,14 @@
 
 #include "charge.h"
 #include "limits.h"
+#include "pace.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 struct vgpu_process *_Atomic vgpu_process_page;
 
-// Bumped when contexts die, since the driver may reuse their handles.
-static atomic_uint context_epoch = 1;
+atomic_uint vgpu_handle_epoch = 1;
 
 static _Thread_local struct {
     struct vgpu_here here;
@@ -30,7 +30,7 @@ static _Thread_local struct {
     unsigned epoch;
 } last __attribute__((tls_model("initial-exec")));
 
-void vgpu_forget_contexts(void) { atomic_fetch_add(&context_epoch, 1); }
+void vgpu_forget_contexts(void) { atomic_fetch_add(&vgpu_handle_epoch, 1); }
 
 static struct vgpu_process *page(void) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
@@ -115,6 +115,8 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
                                                  &process->region);
             for (uint32_t d = 0; d < process->limits.device_count; d++)
                 process->has_quota |= vgpu_quota(process, (int)d) != 0;
+            process->pace = vgpu_pace_map(VGPU_PACE_PATH, process->limits.device_count);
+            vgpu_forget_contexts(); // a parent's handles mean nothing here
             if (wrong == NULL)
                 atomic_store(&process->attached, true);
             else
@@ -140,7 +142,7 @@ int vgpu_device_index(const struct vgpu_process *process, cu_device device) {
 cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here) {
     cu_ctx ctx = NULL;
     cu_result result = VGPU_REAL(cuCtxGetCurrent)(&ctx);
-    unsigned epoch = atomic_load_explicit(&context_epoch, memory_order_acquire);
+    unsigned epoch = vgpu_epoch();
     if (vgpu_unlikely(result != CU_OK || ctx == NULL || ctx != last.here.ctx ||
                       epoch != last.epoch || process != last.process)) {
         cu_device device = -1;

@@ -34,7 +34,9 @@ struct vgpu_process {
     int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
     bool has_quota; // on any device
-    _Atomic bool captures; // a stream capture has begun in this process
+    atomic_int captures; // stream captures under way in this process
+    struct vgpu_lock track_lock; // held to make a track
+    const struct vgpu_pace *pace; // NULL where nobody says more than the limits
     _Atomic bool graph_memory; // a graph has been told to allocate
     struct vgpu_lock graph_lock; // see mem_graph.c
     _Atomic bool managed; // it has allocated managed memory
@@ -93,7 +95,13 @@ struct vgpu_here {
 // there is no context, CU_NOT_PERMITTED where the process has no share.
 cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here);
 
-// Makes every thread ask again which device a context belongs to.
+// Changes when handles of contexts or streams may be used again for others.
+extern atomic_uint vgpu_handle_epoch;
+static inline unsigned vgpu_epoch(void) {
+    return atomic_load_explicit(&vgpu_handle_epoch, memory_order_acquire);
+}
+
+// Makes every thread ask again which device a context or stream belongs to.
 void vgpu_forget_contexts(void);
 
 #endif

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counts the device's time once per container, whoever of it worked when.
+
+#ifndef VGPU_CALENDAR_H
+#define VGPU_CALENDAR_H
+
+#include "base.h"
+#include "vgpu_layout.h"
+
+// Enters the time from start to end (CLOCK_MONOTONIC, ns) and returns how much of
+// it had not been entered before.
+uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t start, uint64_t end);
+
+#endif

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the node side says about each device just now.
+
+#ifndef VGPU_PACE_H
+#define VGPU_PACE_H
+
+#include "process.h"
+
+#define VGPU_PERIOD_NS UINT64_C(10000000) // refill period where nobody says otherwise
+
+struct vgpu_turn {
+    uint32_t core;          // percent of the device at which launches are paid for
+    bool neighbours;        // other containers work on the device too
+    uint64_t period, phase; // refills come at phase + n × period on CLOCK_MONOTONIC, ns
+};
+
+// Maps the pace file for this many devices. NULL if there is none or it isn't right.
+const struct vgpu_pace *vgpu_pace_map(const char *path, uint32_t devices);
+
+// What holds for a device with a quota now. Never less than the quota.
+struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint64_t now);
+
+#endif

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Batches: launches of one stream with an event before and one after. What they
+// were charged when they were launched is corrected to what the device worked.
+//
+// Invariants:
+//   1. What lies between a batch's events bounds its work from above. The time
+//      for which the stream may have been without work bounds it from below: it
+//      had some from the last launch of the batch on, and in between too if its
+//      start had not been reached by then. Neighbours' turns may be part of what
+//      lies above. Between the bounds, the costs learned decide.
+//   2. Device time is counted once per container, whatever its streams and
+//      processes (calendar). What was counted for one and charged by none
+//      (unclaimed) is for those that worked at the same time.
+//   3. Events are placed on the clock by bounds, too: none is passed before it is
+//      recorded, or after it has been seen.
+//   4. An event that fails costs only the measurement: the expected cost stands.
+
+#include "sample.h"
+
+#include "bucket.h"
+#include "calendar.h"
+
+#define BLOCKING_SYNC 1          // flag of an event: waiting for it doesn't spin
+#define MOST_UNCLAIMED 20000000  // ns
+#define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
+#define SAMPLE_EVERY 16          // batches
+#define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
+
+static bool record(cu_event *event, cu_stream stream, bool per_thread) {
+    if (*event == NULL && VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC) != CU_OK) {
+        *event = NULL;
+        return false;
+    }
+    cu_result (*real)(cu_event, cu_stream) =
+        vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
+    return real(*event, stream) == CU_OK;
+}
+
+void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
+    track->open = record(&batch->start, stream, per_thread);
+}
+
+void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    track->open = false;
+    batch->closed = now;
+    if (batch->launches == 0 || !record(&batch->end, stream, per_thread))
+        return;
+    if (now - batch->opened > batch->expected / 16)
+        batch->queued = VGPU_REAL(cuEventQuery)(batch->start) == CU_NOT_READY;
+    track->pending++;
+}
+
+void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches, uint64_t ns,
+                     uint64_t now) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+    vgpu_bucket_charge(track->process, track->device, &turn, now, ns, launches);
+    if (!track->open)
+        return;
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    batch->key = batch->launches == 0 || batch->key == key ? key : 0;
+    batch->launches += launches;
+    batch->expected += ns;
+}
+
+// When the batch was worked on, on the clock, by invariant 3.
+static bool place(struct vgpu_timeline *timeline, struct vgpu_batch *batch, uint64_t seen,
+                  int64_t *start, int64_t *end) {
+    float length, since;
+    if (VGPU_REAL(cuEventElapsedTime)(&length, batch->start, batch->end) != CU_OK || length < 0)
+        return false;
+    int64_t ns = (int64_t)((double)length * 1e6);
+    if (timeline->anchor == NULL ||
+        VGPU_REAL(cuEventElapsedTime)(&since, timeline->anchor, batch->end) != CU_OK) {
+        since = ANCHOR_NS;
+        *end = (int64_t)batch->opened + ns;
+    } else {
+        *end = (int64_t)timeline->anchored + (int64_t)((double)since * 1e6);
+    }
+    *start = *end - ns;
+    int64_t early = (int64_t)batch->opened - *start, late = *end - (int64_t)seen;
+    int64_t shift = early > 0 && early + late <= 0 ? early : late > 0 ? -late : 0;
+    *start += shift;
+    *end += shift;
+    if (*start < (int64_t)batch->opened)
+        *start = (int64_t)batch->opened; // some drivers say when the stream was last at work
+    timeline->anchored += (uint64_t)shift;
+    if (since > 0 && (double)since * 1e6 >= ANCHOR_NS) {
+        cu_event old = timeline->anchor;
+        timeline->anchor = batch->end;
+        timeline->anchored = (uint64_t)*end;
+        batch->end = old;
+    }
+    if (*end < *start)
+        *end = *start;
+    return true;
+}
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+// Charges a batch that was worked on from start to end, by invariants 1 and 2.
+static void charge(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
+                   int64_t end, int64_t unsure, const struct vgpu_turn *turn) {
+    struct vgpu_counters *shared = track->process->region.counters;
+    struct vgpu_counters_device *device = &shared->header.device[track->device];
+    int64_t worked = end - start;
+    int64_t counted = (int64_t)vgpu_calendar_enter(&shared->calendar[track->device], (uint64_t)start,
+                                                   (uint64_t)end);
+    int64_t unclaimed = clamp((int64_t)vgpu_load(&device->unclaimed_ns), 0, MOST_UNCLAIMED);
+    int64_t low = turn->neighbours ? 0 : clamp(counted - unsure, 0, counted);
+    int64_t high = clamp(worked, 0, counted + unclaimed);
+    int64_t ns = clamp((int64_t)batch->expected, low, high);
+    bool plain = unsure == 0 && counted >= worked - worked / 64 && !turn->neighbours;
+    vgpu_store(&device->unclaimed_ns, plain ? 0 : (uint64_t)clamp(counted + unclaimed - ns, 0, MOST_UNCLAIMED));
+    vgpu_bucket_correct(track->process, track->device, turn, ns - (int64_t)batch->expected);
+}
+
+static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t worked,
+                  int64_t unsure, bool crowded) {
+    bool alone = batch->launches == 1, sure = unsure <= worked / 8 + UNSURE_NS;
+    int64_t gap = batch->queued ? 0 : (int64_t)batch->gap; // start was passed before the launch
+    if (alone && gap <= worked / 8 + 1000) {
+        worked -= clamp(gap, 0, worked);
+        sure = unsure <= worked / 2 + 2000;
+    }
+    track->probe = !alone && !sure;
+    if (batch->key != 0 && (sure || batch->unknown))
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)worked / batch->launches, crowded);
+}
+
+// Counts the oldest batch, which is through as was seen at `seen`.
+static void finish(struct vgpu_track *track, uint64_t seen) {
+    struct vgpu_batch *batch = &track->ring[track->first];
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, seen);
+    int64_t start, end, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
+    bool crowded = turn.neighbours || seen < track->timeline->crowded;
+    track->first = (track->first + 1) % (VGPU_BATCHES + 1);
+    track->pending--;
+    if (!place(track->timeline, batch, seen, &start, &end))
+        return;
+    learn(track, batch, end - start, unsure, crowded);
+    charge(track, batch, start, end, unsure, &turn);
+    if (++track->batches % SAMPLE_EVERY == 0)
+        track->probe = true;
+}
+
+void vgpu_sample_collect(struct vgpu_track *track) {
+    while (track->pending != 0 &&
+           VGPU_REAL(cuEventQuery)(track->ring[track->first].end) != CU_NOT_READY)
+        finish(track, vgpu_now());
+}
+
+void vgpu_sample_wait(struct vgpu_track *track) {
+    struct vgpu_batch *oldest = &track->ring[track->first];
+    cu_event end = oldest->end;
+    vgpu_unlock(&track->timeline->lock);
+    VGPU_REAL(cuEventSynchronize)(end);
+    vgpu_lock(&track->timeline->lock);
+    unsigned before = track->pending;
+    vgpu_sample_collect(track);
+    if (before != 0 && track->pending == before && oldest == &track->ring[track->first]) {
+        track->first = (track->first + 1) % (VGPU_BATCHES + 1); // it failed: don't wait for it again
+        track->pending--;
+    }
+}

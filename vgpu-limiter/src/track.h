@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is known of a stream's launches, and the ways into it: a thread's lanes,
+// which pay for most launches without a lock, an atomic operation on anything
+// shared, or a look at the clock.
+
+#ifndef VGPU_TRACK_H
+#define VGPU_TRACK_H
+
+#include "cost.h"
+#include "process.h"
+
+#define VGPU_BATCHES 4
+#define VGPU_BATCH_NS 250000u // expected device time of a batch of several launches
+#define VGPU_BATCH_LAUNCHES 128
+
+// Launches of one stream between two events.
+struct vgpu_batch {
+    cu_event start, end;
+    uint64_t opened, closed; // clock before start was recorded, before end was
+    uint64_t gap;            // how long before its launch start was surely recorded
+    uint64_t key;            // of all its launches; 0 if they differ
+    uint64_t launches, expected; // what they were charged, ns
+    bool queued;             // start wasn't reached when end was recorded
+    bool unknown;            // its launch was charged without knowing
+};
+
+// The streams of one context, whose events can be compared.
+struct vgpu_timeline {
+    struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
+    cu_event anchor;       // an event on the device ...
+    uint64_t anchored;     // ... and the clock when it was passed
+    uint64_t crowded;      // until when measurements may hold others' time
+    struct vgpu_costs costs;
+};
+
+struct vgpu_track {
+    struct vgpu_process *process;
+    struct vgpu_timeline *timeline;
+    int device;
+    uint16_t id;             // tells it from others in the counters
+    bool open;               // a batch has a start and no end yet
+    bool probe;              // the next launch is to be measured by itself
+    unsigned batches;        // since the last one that was
+    unsigned first, pending; // ring of batches that have ended; the open one comes after them
+    struct vgpu_batch ring[VGPU_BATCHES + 1];
+};
+
+// One thread's way into one stream.
+struct vgpu_lane {
+    cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
+    cu_ctx ctx;       // the stream's
+    unsigned epoch;   // good while no stream or context has died since
+    uint32_t left;    // device time that may be launched before the next look, ns
+    uint32_t step;    // what a launch of `key` takes off it
+    uint32_t launches; // of `key` not yet told to the track
+    uint64_t key;
+    uint64_t each;    // what one of them costs
+    uint64_t spent, count; // launches before them, with other keys
+    bool mixed;       // there are such
+    uint32_t size;    // of the next allowance
+    struct vgpu_track *track; // NULL: the device has no quota
+};
+
+#define VGPU_LANES 4
+extern _Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
+
+#define VGPU_LEGACY ((cu_stream)1)
+#define VGPU_PER_THREAD ((cu_stream)2)
+
+static inline struct vgpu_lane *vgpu_lane_of(cu_stream stream) {
+    uintptr_t bits = (uintptr_t)stream;
+    return &vgpu_lanes[(bits >> 4 ^ bits >> 8) % VGPU_LANES];
+}
+
+// Whether the lane is this stream's, and good.
+static inline bool vgpu_lane_is(const struct vgpu_lane *lane, cu_stream stream) {
+    if (lane->stream != stream || lane->epoch != vgpu_epoch())
+        return false;
+    cu_ctx ctx; // only handles of streams that were created say which context is theirs
+    return stream > VGPU_PER_THREAD ||
+           (VGPU_REAL(cuCtxGetCurrent)(&ctx) == CU_OK && ctx == lane->ctx);
+}
+
+// Makes the lane this stream's, with its track. CU_OK, or why that isn't possible.
+cu_result vgpu_lane_open(struct vgpu_process *process, struct vgpu_lane *lane, cu_stream stream);
+
+// Tells the lane's track what was launched by it. Under the timeline's lock.
+void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now);
+
+#endif
