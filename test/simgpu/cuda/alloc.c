@@ -45,7 +45,8 @@ CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool
 CUresult release(CUdeviceptr at) {
     va_lock();
     struct block *b = va_find(at);
-    if (!b || b->kind == BLOCK_RESERVED || b->kind == BLOCK_MAPPED || b->kind == BLOCK_IPC) {
+    if (!b || b->kind == BLOCK_RESERVED || b->kind == BLOCK_MAPPED ||
+        (b->kind == BLOCK_IPC && !b->pool)) {
         va_unlock();
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -57,10 +58,17 @@ CUresult release(CUdeviceptr at) {
     unsigned dev = b->dev;
     size_t size = b->size;
     CUmemoryPool pool = b->pool;
+    unsigned long long id = b->id;
+    int hold = b->hold;
     va_remove(b);
     backing_drop(b);
     va_give(b);
     va_unlock();
+    if (hold >= 0) { // of another process's pool
+        sim_hold_drop(cu, hold);
+        return CUDA_SUCCESS;
+    }
+    sim_hold_freed(cu, me, id);
     sim_uncharge(me, dev, size);
     if (pool) pool_freed(pool, size);
     return CUDA_SUCCESS;

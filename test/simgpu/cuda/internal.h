@@ -80,11 +80,13 @@ struct block {
     void *owner;    // BLOCK_GRAPH: its graph_alloc
     size_t backed;  // bytes that real pages may stand behind
     unsigned long long id;
+    int hold;  // on another process's memory, -1 for none
     struct block *next;
 };
 
 bool va_ready(void);
 bool va_contains(CUdeviceptr at);
+unsigned long long va_id(void);
 struct block *va_take(size_t size, size_t alignment);
 void va_insert(struct block *b);
 struct block *va_find(CUdeviceptr at);
@@ -95,6 +97,18 @@ void va_lock(void);
 void va_unlock(void);
 size_t va_round(size_t size);
 void va_each(void (*visit)(struct block *, void *), void *arg);
+
+// ipc.c: what a process passes on so that another can use its memory.
+struct ticket {
+    uint64_t magic, kind;
+    struct sim_memory memory;
+};
+enum { TICKET_IPC = 1, TICKET_VMM, TICKET_POOL, TICKET_POINTER };
+struct ticket ticket_new(unsigned kind, unsigned dev, unsigned long long id, size_t size);
+bool ticket_good(const struct ticket *t, unsigned kind);
+int ticket_to_fd(const void *content, size_t size);
+bool ticket_from_fd(int fd, void *content, size_t size);
+CUresult ticket_open(const struct ticket *t, CUcontext ctx, CUmemoryPool pool, CUdeviceptr *at);
 
 // vmm.c: the mapping around an address; wants va_lock held.
 struct block *vmm_around(CUdeviceptr at);

@@ -8,15 +8,16 @@
 //   what it has reserved is what is in use.
 // - Every device has one default pool, which is never destroyed. A destroyed
 //   pool lives on until its last allocation is freed.
-// - Sharing a pool between processes is not modelled.
+// - A pool that was imported is a name for what its owner shares (ipc.c).
 #define _GNU_SOURCE
 #include "internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct CUmemPoolHandle_st {
     int ordinal;
-    bool standard, doomed;
+    bool standard, doomed, imported;
     cuuint64_t threshold, high;
     _Atomic cuuint64_t used;
     size_t max_size;
@@ -172,7 +173,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLo
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool,
                                  CUstream stream) {
     CUstream s;
-    NEED(at && pool && !pool->doomed);
+    NEED(at && pool && !pool->doomed && !pool->imported);
     CHECK(context_stream(stream, &s));
     if (s->capture) return graph_capture_alloc(s->capture, pool->ordinal, size, at);
     size_t rounded = va_round(size);
@@ -211,20 +212,58 @@ CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
     return at ? release(at) : CUDA_ERROR_INVALID_VALUE;
 }
 
-#define NOT_MODELLED(name, ...)             \
-    CUresult name(__VA_ARGS__) {          \
-        INITIALIZED;                      \
-        return CUDA_ERROR_NOT_SUPPORTED;  \
-    }
+// An imported pool has no memory of its own: only its owner allocates from it.
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
+                                          CUmemAllocationHandleType type, unsigned long long flags) {
+    NEED(handle && pool && !pool->imported && !flags);
+    INITIALIZED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    struct ticket t = ticket_new(TICKET_POOL, (unsigned)pool->ordinal, 0, 0);
+    int fd = ticket_to_fd(&t, sizeof t);
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)handle = fd;
+    return CUDA_SUCCESS;
+}
 
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-NOT_MODELLED(cuMemPoolExportToShareableHandle, void *handle, CUmemoryPool pool,
-           CUmemAllocationHandleType type, unsigned long long flags)
-NOT_MODELLED(cuMemPoolImportFromShareableHandle, CUmemoryPool *pool, void *handle,
-           CUmemAllocationHandleType type, unsigned long long flags)
-NOT_MODELLED(cuMemPoolExportPointer, CUmemPoolPtrExportData *data, CUdeviceptr at)
-NOT_MODELLED(cuMemPoolImportPointer, CUdeviceptr *at, CUmemoryPool pool,
-           CUmemPoolPtrExportData *data)
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle,
+                                            CUmemAllocationHandleType type, unsigned long long flags) {
+    struct ticket t;
+    NEED(pool && !flags);
+    INITIALIZED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    NEED(ticket_from_fd((int)(intptr_t)handle, &t, sizeof t) && ticket_good(&t, TICKET_POOL));
+    CUmemoryPool p = calloc(1, sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    prepare(p, (int)t.memory.dev);
+    p->imported = true;
+    *pool = p;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr at) {
+    NEED(data);
+    INITIALIZED;
+    va_lock();
+    struct block *b = va_find(at);
+    bool ok = b && b->kind == BLOCK_POOL;
+    struct ticket t = ticket_new(TICKET_POINTER, ok ? b->dev : 0, ok ? b->id : 0, ok ? b->size : 0);
+    va_unlock();
+    NEED(ok);
+    _Static_assert(sizeof t <= sizeof data->reserved, "ticket");
+    memset(data, 0, sizeof *data);
+    memcpy(data->reserved, &t, sizeof t);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *at, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    struct ticket t;
+    NEED(at && data && pool && pool->imported);
+    INITIALIZED;
+    memcpy(&t, data->reserved, sizeof t);
+    NEED(ticket_good(&t, TICKET_POINTER));
+    CHECK(ticket_open(&t, NULL, pool, at));
+    return CUDA_SUCCESS;
+}
 
 PTSZ(cuMemAllocAsync);
 PTSZ(cuMemAllocFromPoolAsync);

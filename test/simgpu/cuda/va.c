@@ -55,6 +55,8 @@ static unsigned class_of(size_t *span) {
     return log * 4 + (unsigned)(*span >> (log - 2) & 3);
 }
 
+unsigned long long va_id(void) { return next_id++; }
+
 struct block *va_take(size_t size, size_t alignment) {
     size_t span = size < SMALL ? SMALL : size, natural = size >= LARGE / 2 ? LARGE : SMALL;
     if (span < alignment) span = alignment;
@@ -76,7 +78,8 @@ struct block *va_take(size_t size, size_t alignment) {
     b->pool = NULL;
     b->owner = NULL;
     b->ctx = NULL;
-    b->id = next_id++;
+    b->id = va_id();
+    b->hold = -1;
     return b;
 }
 

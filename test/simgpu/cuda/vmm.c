@@ -21,6 +21,8 @@ struct physical {
     unsigned dev;
     CUmemAllocationProp prop;
     unsigned holders, mappings;
+    unsigned long long id;
+    int hold;  // on another process's memory, -1 for none
     struct physical *next;
 };
 
@@ -50,7 +52,12 @@ static void give_back(struct physical *p) {
             *at = p->next;
             break;
         }
-    sim_uncharge(me, p->dev, p->size);
+    if (p->hold >= 0) {
+        sim_hold_drop(cu, p->hold);
+    } else {
+        sim_hold_freed(cu, me, p->id);
+        sim_uncharge(me, p->dev, p->size);
+    }
     free(p);
 }
 
@@ -82,8 +89,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *p = (struct physical){.size = size, .dev = o->dev, .prop = *prop, .holders = 1};
     va_lock();
+    *p = (struct physical){.size = size, .dev = o->dev, .prop = *prop, .holders = 1, .id = va_id(), .hold = -1};
     p->next = all;
     all = p;
     va_unlock();
@@ -253,8 +260,53 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Sharing physical memory between processes, multicast objects and sparse
-// arrays are not modelled.
+// What an exported descriptor holds.
+struct passed {
+    struct ticket ticket;
+    CUmemAllocationProp prop;
+};
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+    NEED(out && !flags);
+    INITIALIZED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    va_lock();
+    struct physical *p = physical_of(handle);
+    bool ok = p && p->hold < 0;
+    struct passed passed = {0};
+    if (ok) passed = (struct passed){ticket_new(TICKET_VMM, p->dev, p->id, p->size), p->prop};
+    va_unlock();
+    NEED(ok);
+    int fd = ticket_to_fd(&passed, sizeof passed);
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)out = fd;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os,
+                                        CUmemAllocationHandleType type) {
+    struct passed passed;
+    NEED(handle);
+    INITIALIZED;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    NEED(ticket_from_fd((int)(intptr_t)os, &passed, sizeof passed) && ticket_good(&passed.ticket, TICKET_VMM));
+    struct physical *p = calloc(1, sizeof *p);
+    int hold = p ? sim_hold_add(cu, me, &passed.ticket.memory) : -1;
+    if (hold < 0) {
+        free(p);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *p = (struct physical){.size = passed.ticket.memory.size, .dev = passed.ticket.memory.dev, .prop = passed.prop, .holders = 1, .hold = hold};
+    va_lock();
+    p->next = all;
+    all = p;
+    va_unlock();
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+// Fabric handles, multicast objects and sparse arrays are not modelled.
 #define NOT_MODELLED(name, ...)          \
     CUresult name(__VA_ARGS__) {         \
         INITIALIZED;                     \
@@ -262,10 +314,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-NOT_MODELLED(cuMemExportToShareableHandle, void *out, CUmemGenericAllocationHandle handle,
-             CUmemAllocationHandleType type, unsigned long long flags)
-NOT_MODELLED(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *handle, void *os,
-             CUmemAllocationHandleType type)
 NOT_MODELLED(cuMulticastCreate, CUmemGenericAllocationHandle *handle,
              const CUmulticastObjectProp *prop)
 NOT_MODELLED(cuMulticastAddDevice, CUmemGenericAllocationHandle handle, CUdevice dev)

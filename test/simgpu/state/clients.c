@@ -32,7 +32,8 @@ int sim_client_pid(struct sim_state *s, struct sim_client *c) {
     return fl.l_pid > 0 ? fl.l_pid : -1;
 }
 
-static void clear(struct sim_client *c) {
+static void clear(struct sim_state *s, struct sim_client *c) {
+    sim_hold_end(s, (uint32_t)(c - s->clients));
     for (unsigned d = 0; d < SIM_MAX_DEVICES; d++) {
         struct sim_work *w = &c->work[d];
         atomic_store(&w->used_bytes, 0);
@@ -56,7 +57,7 @@ unsigned sim_reap(struct sim_state *s) {
         struct sim_client *c = &s->clients[i];
         if (!atomic_load(&c->in_use) || sim_client_pid(s, c) != 0) continue;
         for (unsigned d = 0; d < s->device_count; d++) sim_lock_device(s, d);
-        clear(c);
+        clear(s, c);
         for (unsigned d = s->device_count; d-- > 0;) sim_unlock_device(s, d);
         freed++;
     }
@@ -88,7 +89,7 @@ struct sim_client *sim_attach(struct sim_state *s) {
         struct flock fl = slot_byte(s, c, F_WRLCK);
         if (atomic_load(&c->in_use) || fcntl(sim_fd(), F_SETLK, &fl) < 0) continue;
         mine = c;
-        clear(c);
+        clear(s, c);
         describe(s, c);
         if (i >= atomic_load(&s->client_high)) atomic_store(&s->client_high, i + 1);
         atomic_store(&c->in_use, 1);
@@ -101,7 +102,7 @@ void sim_detach(struct sim_state *s, struct sim_client *c) {
     struct flock fl = slot_byte(s, c, F_UNLCK);
     sim_lock(s);
     for (unsigned d = 0; d < s->device_count; d++) sim_lock_device(s, d);
-    clear(c);
+    clear(s, c);
     for (unsigned d = s->device_count; d-- > 0;) sim_unlock_device(s, d);
     fcntl(sim_fd(), F_SETLK, &fl);
     sim_unlock(s);

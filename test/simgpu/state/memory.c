@@ -9,6 +9,8 @@
 //   refused but never both succeed.
 // - A refusal is final only when it was found again under the state lock, with
 //   the slots of dead processes reclaimed.
+// - What outlives its owner in another process's use counts too (holds.c), but
+//   neither in a MIG instance nor against a cgroup's limit.
 // - The ordinary path takes no lock and makes no system call; it reads one
 //   cache line per slot that was ever used.
 #include "state.h"
@@ -29,7 +31,7 @@ uint64_t sim_used(struct sim_state *s, unsigned dev, uint32_t gi) {
         uint64_t used = atomic_load(&w->used_bytes);
         if (used && (gi == SIM_WHOLE_GPU || w->gi == gi)) sum += used;
     }
-    return sum;
+    return atomic_load(&s->hold_high) && gi == SIM_WHOLE_GPU ? sum + sim_hold_used(s, dev) : sum;
 }
 
 uint64_t sim_limit_used(struct sim_state *s, unsigned limit, unsigned dev) {

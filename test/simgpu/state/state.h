@@ -23,13 +23,14 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 1u
+#define SIM_VERSION 2u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
 #define SIM_MAX_LIMITS 128
 #define SIM_MAX_INSTANCES 16  // GPU instance ids of a device are 0..15
 #define SIM_MAX_EVENTS 256
+#define SIM_MAX_HOLDS 256
 #define SIM_MAX_CGROUP_DEPTH 16
 #define SIM_HISTORY 1024
 #define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
@@ -110,6 +111,18 @@ struct sim_limit {
     _Atomic uint64_t soft[SIM_MAX_DEVICES], hard[SIM_MAX_DEVICES];
 };
 
+// Memory that its owner has shared, and that another process uses (holds.c).
+struct sim_memory {
+    uint32_t slot, generation, dev, pad;
+    uint64_t id, size;
+};
+
+struct sim_hold {
+    _Atomic uint32_t in_use, freed;
+    uint32_t holder, pad;
+    struct sim_memory of;
+};
+
 struct sim_event {
     uint64_t type, data;
     uint32_t device, gi, ci, pad;
@@ -127,6 +140,8 @@ struct sim_state {
     struct sim_event events[SIM_MAX_EVENTS];
     struct sim_device devices[SIM_MAX_DEVICES];
     struct sim_limit limits[SIM_MAX_LIMITS];
+    struct sim_hold holds[SIM_MAX_HOLDS];
+    _Atomic uint32_t hold_high;    // holds at and above were never used
     _Atomic uint32_t client_high;  // slots at and above were never used
     struct sim_client clients[SIM_MAX_CLIENTS];
 };
@@ -149,6 +164,13 @@ struct sim_client *sim_attach(struct sim_state *s);
 void sim_detach(struct sim_state *s, struct sim_client *c);
 int sim_client_pid(struct sim_state *s, struct sim_client *c);
 unsigned sim_reap(struct sim_state *s);
+
+// holds.c
+int sim_hold_add(struct sim_state *s, struct sim_client *holder, const struct sim_memory *of);
+void sim_hold_drop(struct sim_state *s, int hold);
+void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id);
+void sim_hold_end(struct sim_state *s, uint32_t slot);
+uint64_t sim_hold_used(struct sim_state *s, unsigned dev);
 
 // memory.c
 bool sim_charge(struct sim_state *s, struct sim_client *c, unsigned dev, uint64_t bytes);
