@@ -30,6 +30,7 @@ typedef struct cu_function_opaque *cu_function;
 typedef struct cu_module_opaque *cu_module;
 typedef struct cu_library_opaque *cu_library;
 typedef struct cu_green_opaque *cu_green;
+typedef struct cu_external_opaque *cu_external;
 
 enum {
     CU_OK = 0,
@@ -54,6 +55,10 @@ enum {
     CU_INSTANTIATE_AUTO_FREE = 1,
     CU_INSTANTIATE_UPLOAD = 2,
     CU_OPERATION_MAP = 1,
+    CU_SHARE_DESCRIPTOR = 1,
+    CU_SHARE_FABRIC = 8,
+    CU_FABRIC_BYTES = 64,
+    CU_POINTER_DEVICE = 9,
 
     CU_ARRAY_LAYERED = 0x01,
     CU_ARRAY_CUBEMAP = 0x04,
@@ -123,6 +128,19 @@ struct cu_array3d_desc {
 struct cu_requirements {
     size_t size, alignment;
     unsigned reserved[4];
+};
+
+// CUipcMemHandle and CUmemPoolPtrExportData
+struct cu_handle_bytes {
+    uint8_t bytes[64];
+};
+
+// CUDA_EXTERNAL_MEMORY_HANDLE_DESC
+struct cu_external_desc {
+    int type;
+    void *handle[2];
+    unsigned long long bytes;
+    unsigned flags, reserved[16];
 };
 
 // CUarrayMapInfo

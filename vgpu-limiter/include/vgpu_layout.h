@@ -93,7 +93,7 @@ struct vgpu_counters_header {
     uint32_t device_count; // same devices, same order as in limits
     uint32_t slot_count;   // VGPU_SLOTS
     uint32_t slots_used;   // slots at or above this index were never claimed
-    uint32_t reserved;
+    uint32_t exports_used; // the same of exported
     uint64_t pad[4];
     struct vgpu_counters_device device[VGPU_MAX_DEVICES];
     uint8_t pad_page[1984];

@@ -2,7 +2,9 @@
 //
 // Charging memory: one word per device decides, one slot per process remembers.
 //
-// Invariants (T = bytes in device.memory, H = bytes in slot.held):
+// Invariants (T = bytes in device.memory, H = bytes in slot.held; what was shared
+// by processes that have gone or freed it, and is used by others, counts as one
+// more H: see share.c):
 //   1. A charge is granted only by the compare-and-swap that keeps T within the
 //      limit; a refused one changes nothing.
 //   2. T is never less than the sum of H over live slots: T grows before H grows.
@@ -16,6 +18,8 @@
 //   5. No step waits for another process.
 
 #include "charge.h"
+
+#include "share.h"
 
 #include <sched.h>
 #include <time.h>
@@ -82,6 +86,21 @@ void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {
     vgpu_add(&own->held, VGPU_HIGH_ONE - bytes);
 }
 
+void vgpu_hand_over_begin(struct vgpu_process *process, int device) {
+    if (slot_is_ours(process))
+        vgpu_add(&process->region.slot->device[device].begun, 1);
+}
+
+void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays) {
+    if (!slot_is_ours(process))
+        return;
+    VGPU_TEST_STEP();
+    if (!stays)
+        vgpu_add(&process->region.counters->header.device[device].memory, -bytes);
+    VGPU_TEST_STEP();
+    vgpu_add(&process->region.slot->device[device].held, VGPU_HIGH_ONE - bytes);
+}
+
 // Reads one slot at rest: its charges begun and its bytes.
 static bool read_at_rest(const struct vgpu_slot_device *slot, uint64_t *begun, uint64_t *bytes) {
     *begun = vgpu_load(&slot->begun);
@@ -105,6 +124,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
         sum += bytes;
         VGPU_TEST_STEP();
     }
+    sum += vgpu_orphans(counters, device);
     uint64_t seen = vgpu_load(total);
     VGPU_TEST_STEP();
     for (uint32_t i = 0; i < slots; i++)

@@ -14,6 +14,12 @@ bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes);
 // Takes back what vgpu_charge has charged.
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
 
+// The two halves of vgpu_uncharge, for bytes that may be left to others: between
+// them the caller settles whether somebody else holds the memory. If so, the
+// container stays charged.
+void vgpu_hand_over_begin(struct vgpu_process *process, int device);
+void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays);
+
 // The bytes charged to the container now.
 static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {
     return vgpu_load(&process->region.counters->header.device[device].memory) & VGPU_BYTES_MASK;

@@ -96,7 +96,7 @@ static bool drop(void *with, struct vgpu_entry *entry) {
     if (class == VGPU_STREAM)
         vgpu_drop_track(entry->value);
     else
-        vgpu_uncharge_value(dying->process, entry->value);
+        vgpu_uncharge_entry(dying->process, entry);
     if (class == VGPU_CONTEXT)
         atomic_fetch_sub(&dying->process->contexts[entry->value >> 48], 1);
     return false;

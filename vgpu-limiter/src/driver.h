@@ -46,6 +46,23 @@ cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props);
 cu_result cuMemPoolDestroy(cu_pool pool);
 cu_result cuMemPoolTrimTo(cu_pool pool, size_t keep);
 cu_result cuMemPoolGetAttribute(cu_pool pool, int attribute, void *value);
+cu_result cuIpcGetMemHandle(struct cu_handle_bytes *handle, cu_ptr ptr);
+cu_result cuIpcOpenMemHandle(cu_ptr *ptr, struct cu_handle_bytes handle, unsigned flags);
+cu_result cuIpcOpenMemHandle_v2(cu_ptr *ptr, struct cu_handle_bytes handle, unsigned flags);
+cu_result cuIpcCloseMemHandle(cu_ptr ptr);
+cu_result cuMemPoolImportFromShareableHandle(cu_pool *pool, void *handle, int type,
+                                             unsigned long long flags);
+cu_result cuMemPoolExportPointer(struct cu_handle_bytes *handle, cu_ptr ptr);
+cu_result cuMemPoolImportPointer(cu_ptr *ptr, cu_pool pool, struct cu_handle_bytes *handle);
+cu_result cuImportExternalMemory(cu_external *memory, const struct cu_external_desc *desc);
+cu_result cuDestroyExternalMemory(cu_external memory);
+cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
+                                       unsigned long long flags);
+cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type);
+cu_result cuMemGetAllocationPropertiesFromHandle(struct cu_alloc_prop *prop, cu_handle handle);
+cu_result cuMemGetAddressRange_v2(cu_ptr *base, size_t *bytes, cu_ptr ptr);
+cu_result cuPointerGetAttribute(void *value, int attribute, cu_ptr ptr);
+
 cu_result cuGraphGetNodes(cu_graph graph, cu_node *nodes, size_t *count);
 cu_result cuGraphNodeGetType(cu_node node, int *type);
 cu_result cuGraphChildGraphNodeGetGraph(cu_node node, cu_graph *graph);

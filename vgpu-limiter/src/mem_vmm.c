@@ -11,7 +11,7 @@
 //      the driver's own never part. They are rare and slow; the driver has a lock
 //      of its own around them.
 
-#include "memory.h"
+#include "share.h"
 
 #include <stdlib.h>
 
@@ -19,6 +19,9 @@ struct record {
     uint64_t bytes;
     int device; // -1: memory that is not charged here, such as the host's
     unsigned handles, mappings;
+    int shared;   // its record (share.c), -1 for none
+    int borrowed; // the record of another process, -1 for none
+    bool foreign; // from outside the container: its size is known by its mappings
 };
 
 struct vgpu_mapping {
@@ -44,7 +47,11 @@ static bool refer(struct vgpu_process *process, enum vgpu_class class, uint64_t 
 static void drop_if_unused(struct vgpu_process *process, struct record *record) {
     if (record->handles != 0 || record->mappings != 0)
         return;
-    if (record->device >= 0)
+    if (record->borrowed >= 0)
+        vgpu_import_end(process, record->borrowed);
+    else if (record->shared >= 0)
+        vgpu_share_end(process, record->shared, false);
+    else if (record->device >= 0)
         vgpu_uncharge(process, record->device, record->bytes);
     free(record);
 }
@@ -60,7 +67,8 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
     call.result = record != NULL ? VGPU_REAL(cuMemCreate)(handle, bytes, prop, flags)
                                  : CU_OUT_OF_MEMORY;
     if (call.result == CU_OK) {
-        *record = (struct record){.bytes = call.charged, .device = call.here.device, .handles = 1};
+        *record = (struct record){.bytes = call.charged, .device = call.here.device, .handles = 1,
+                                  .shared = -1, .borrowed = -1};
         if (refer(call.process, VGPU_HANDLE, *handle, record))
             return CU_OK;
         VGPU_REAL(cuMemRelease)(*handle);
@@ -102,6 +110,20 @@ static bool add_mapping(struct vgpu_process *process, struct vgpu_mapping *mappi
     return true;
 }
 
+// Charges for memory from outside the container as far as it is mapped.
+static bool reach(struct vgpu_process *process, struct record *record, uint64_t offset,
+                  uint64_t bytes) {
+    uint64_t end;
+    if (!record->foreign || record->device < 0)
+        return true;
+    if (__builtin_add_overflow(offset, bytes, &end) || end <= record->bytes)
+        return true; // the driver says what is wrong
+    if (!vgpu_charge(process, record->device, end - record->bytes))
+        return false;
+    record->bytes = end;
+    return true;
+}
+
 cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
                    unsigned long long flags) {
     cu_result why;
@@ -118,9 +140,10 @@ cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
     cu_result result = CU_OUT_OF_MEMORY;
     if (record != NULL) {
         if (stranger != NULL)
-            stranger->device = -1;
+            stranger->device = stranger->shared = stranger->borrowed = -1;
         *mapping = (struct vgpu_mapping){.ptr = ptr, .bytes = bytes, .record = record};
-        result = VGPU_REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
+        if (reach(process, record, offset, bytes))
+            result = VGPU_REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
         if (result == CU_OK && !add_mapping(process, mapping)) {
             VGPU_REAL(cuMemUnmap)(ptr, bytes);
             result = CU_OUT_OF_MEMORY;
@@ -207,4 +230,74 @@ cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned count, cu_strea
 
 cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_stream stream) {
     return map_arrays(VGPU_cuMemMapArrayAsync_ptsz, list, count, stream);
+}
+
+cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
+                                       unsigned long long flags) {
+    cu_result why;
+    struct vgpu_process *process = vgpu_process(&why);
+    if (process == NULL)
+        return why;
+    vgpu_lock(&process->vmm_lock);
+    cu_result result = VGPU_REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
+    struct record *record = result == CU_OK ? record_of(process, handle) : NULL;
+    if (record != NULL && record->device >= 0 && record->borrowed < 0 && !record->foreign) {
+        bool as_bytes = type == CU_SHARE_FABRIC;
+        uint64_t id = as_bytes ? vgpu_share_id(out, CU_FABRIC_BYTES)
+                               : vgpu_share_id(&record, sizeof record);
+        if (record->shared < 0)
+            record->shared = vgpu_share(process, id, (uintptr_t)record, record->device, record->bytes);
+        if (type == CU_SHARE_DESCRIPTOR)
+            vgpu_share_mark(record->shared, *(int *)out);
+    }
+    vgpu_unlock(&process->vmm_lock);
+    return result;
+}
+
+// The device of memory that this process hasn't made; -1 if it isn't limited.
+static int device_of(struct vgpu_process *process, cu_handle handle) {
+    struct cu_alloc_prop prop = {0};
+    if (VGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) != CU_OK ||
+        prop.location.type != CU_LOCATION_DEVICE || prop.location.id < 0 ||
+        prop.location.id >= VGPU_ORDINALS)
+        return -1;
+    return process->index[prop.location.id];
+}
+
+cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    int from = -1;
+    if (type == CU_SHARE_FABRIC && os != NULL)
+        from = vgpu_import(process, vgpu_share_id(os, CU_FABRIC_BYTES));
+    else if (type == CU_SHARE_DESCRIPTOR)
+        from = vgpu_share_marked(process, (int)(intptr_t)os);
+    if (from >= 0 && type == CU_SHARE_DESCRIPTOR)
+        from = vgpu_import_at(process, from);
+    atomic_store(&process->imports, true);
+    struct record *made = calloc(1, sizeof *made);
+    vgpu_lock(&process->vmm_lock);
+    result = made != NULL ? VGPU_REAL(cuMemImportFromShareableHandle)(handle, os, type)
+                          : CU_OUT_OF_MEMORY;
+    struct record *known = result == CU_OK ? record_of(process, *handle) : NULL;
+    if (known != NULL) { // the driver gives one handle for the same memory
+        known->handles++;
+    } else if (result == CU_OK) {
+        *made = (struct record){.device = device_of(process, *handle), .handles = 1, .shared = -1,
+                                .borrowed = from, .foreign = from < 0};
+        if (refer(process, VGPU_HANDLE, *handle, made)) {
+            made = NULL;
+            from = -1;
+        } else {
+            VGPU_REAL(cuMemRelease)(*handle);
+            result = CU_OUT_OF_MEMORY;
+        }
+    }
+    vgpu_unlock(&process->vmm_lock);
+    if (from >= 0)
+        vgpu_import_end(process, from);
+    free(made);
+    return result;
 }

@@ -12,6 +12,7 @@
 #include "memory.h"
 
 #include "pool.h"
+#include "share.h"
 
 static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     uint64_t bytes = vgpu_round(wanted);
@@ -58,6 +59,19 @@ static bool correct(struct vgpu_call *call, uint64_t bytes) {
     return true;
 }
 
+void vgpu_uncharge_special(struct vgpu_process *process, const struct vgpu_entry *entry) {
+    if ((entry->value & VGPU_BORROWED) != 0) {
+        vgpu_import_end(process, (int)vgpu_value_bytes(entry->value));
+        return;
+    }
+    int shared = (entry->value & VGPU_SHARED) != 0 ? vgpu_share_find(process, entry->key) : -1;
+    bool pooled = (entry->value & VGPU_POOLED) != 0;
+    if (shared >= 0)
+        vgpu_share_end(process, shared, pooled);
+    else if (!pooled)
+        vgpu_uncharge(process, (int)(entry->value >> 48 & 0xff), vgpu_value_bytes(entry->value));
+}
+
 bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
     struct vgpu_entry old;
     if (!vgpu_table_put(&process->memory, entry, &old))
@@ -65,7 +79,7 @@ bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
     // The driver has given out an address again that it was asked to free in a
     // way that the library doesn't see.
     if (vgpu_unlikely(old.key != 0))
-        vgpu_uncharge_value(process, old.value);
+        vgpu_uncharge_entry(process, &old);
     return true;
 }
 
@@ -96,7 +110,7 @@ void vgpu_release_end(struct vgpu_release *release, cu_result result) {
     if (release->process == NULL)
         return;
     if (vgpu_likely(result == CU_OK))
-        vgpu_uncharge_value(release->process, release->entry.value);
+        vgpu_uncharge_entry(release->process, &release->entry);
     else
         vgpu_remember(release->process, release->entry);
 }

@@ -69,9 +69,10 @@ static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
 
 static inline enum vgpu_class vgpu_class_of(uint64_t key) { return (enum vgpu_class)(key >> 60); }
 
-// Bytes and device of an entry, in its value. What lies in a pool is charged
-// with the pool, not by itself.
-#define VGPU_POOLED (UINT64_C(1) << 63)
+// Bytes and device of an entry, in its value, but for these:
+#define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not by itself
+#define VGPU_SHARED (UINT64_C(1) << 62)   // there is a record of it (share.c)
+#define VGPU_BORROWED (UINT64_C(1) << 61) // charged to another process: index of the record
 
 static inline uint64_t vgpu_value(uint64_t bytes, int device) {
     return bytes | (uint64_t)device << 48;
@@ -79,9 +80,12 @@ static inline uint64_t vgpu_value(uint64_t bytes, int device) {
 static inline uint64_t vgpu_value_bytes(uint64_t value) { return value & VGPU_BYTES_MASK; }
 
 // Takes back the charge of an entry that has been taken out.
-static inline void vgpu_uncharge_value(struct vgpu_process *process, uint64_t value) {
-    if ((value & VGPU_POOLED) == 0)
-        vgpu_uncharge(process, (int)(value >> 48), vgpu_value_bytes(value));
+void vgpu_uncharge_special(struct vgpu_process *process, const struct vgpu_entry *entry);
+static inline void vgpu_uncharge_entry(struct vgpu_process *process, const struct vgpu_entry *entry) {
+    if (vgpu_likely(entry->value >> 61 == 0))
+        vgpu_uncharge(process, (int)(entry->value >> 48), vgpu_value_bytes(entry->value));
+    else
+        vgpu_uncharge_special(process, entry);
 }
 
 // Remembers an entry whose charge is settled; false if there is no memory.

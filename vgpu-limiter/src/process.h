@@ -43,6 +43,9 @@ struct vgpu_process {
     _Atomic bool imports; // it has imported memory
     struct vgpu_lock context_lock[VGPU_ORDINALS]; // see context.c
     _Atomic unsigned contexts[VGPU_MAX_DEVICES];
+    struct vgpu_lock share_lock; // see share.c
+    uint64_t shared[VGPU_EXPORTS]; // which allocation of this process a record is of
+    uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
     struct vgpu_lock nvml_lock; // see own_memory.c
     bool nvml_tried, nvml_good;
     nv_device nvml[VGPU_MAX_DEVICES];

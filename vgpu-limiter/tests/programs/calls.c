@@ -161,6 +161,7 @@ static int capture(int place, long microseconds, int count) {
 
 #include "graphs.h"
 #include "modules.h"
+#include "sharing.h"
 
 static double now(void) {
     struct timespec t;
@@ -190,11 +191,13 @@ static int open_some(void) {
 }
 
 int main(void) {
-    char line[256], call[32];
+    char line[256], call[32], words[200];
     setvbuf(stdout, NULL, _IOLBF, 0);
     setvbuf(stdin, NULL, _IONBF, 0); // what is not read yet is for the program after exec
     while (fgets(line, sizeof line, stdin) != NULL) {
         long a = 0, b = 0, c = 0, d = 0, e = 0;
+        words[0] = 0;
+        sscanf(line, "%*s %199s", words);
         if (sscanf(line, "%31s %ld %ld %ld %ld %ld", call, &a, &b, &c, &d, &e) < 1)
             continue;
 #define ON(name, expression)                 \
@@ -253,6 +256,21 @@ int main(void) {
         ON("unload_module", cuModuleUnload(module[a]))
         ON("library", load_library((int)a, MIB * (size_t)b))
         ON("unload_library", cuLibraryUnload(library[a]))
+        ON("directory", chdir(words))
+        ON("ipc_get", ipc_get((int)a, (int)b))
+        ON("ipc_open", ipc_open((int)a, (int)b))
+        ON("ipc_close", cuIpcCloseMemHandle(ptr[a]))
+        ON("listen", listen_at((int)a))
+        ON("send", send_descriptor((int)a, (int)b))
+        ON("receive", receive_descriptor((int)a))
+        ON("export", cuMemExportToShareableHandle(&exported[a], handle[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+        ON("import", import_handle((int)a))
+        ON("export_pool", cuMemPoolExportToShareableHandle(&exported[a], pool[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+        ON("import_pool", import_pool((int)a))
+        ON("export_pointer", export_pointer((int)a, (int)b))
+        ON("import_pointer", import_pointer((int)a, (int)b, (int)c))
+        ON("external", import_external((int)a, MIB * (size_t)b))
+        ON("destroy_external", cuDestroyExternalMemory(external[a]))
         ON("burn", burn((int)a, b, c))
         ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))

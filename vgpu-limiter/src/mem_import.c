@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory of other processes, by handles that are passed as bytes, and of other
+// drivers. (Handles of cuMemCreate's memory: mem_vmm.c.)
+//
+// Invariant: what a living process of the container is charged for is charged to
+// no importer; everything else is, for as long as it is open.
+
+#include "pool.h"
+#include "share.h"
+
+// Lets others import what is kept under the pointer, or what it points into.
+static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
+    cu_result why;
+    struct vgpu_process *process = vgpu_process(&why);
+    struct vgpu_entry entry, old;
+    cu_ptr base = ptr;
+    size_t size;
+    if (process == NULL)
+        return;
+    if (VGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, ptr) != CU_OK)
+        base = ptr;
+    if (!vgpu_table_get(&process->memory, vgpu_key(VGPU_POINTER, base), &entry) ||
+        (entry.value & (VGPU_SHARED | VGPU_BORROWED)) != 0)
+        return;
+    if (vgpu_share(process, vgpu_share_id(handle, bytes), entry.key, (int)(entry.value >> 48 & 0xff),
+                   vgpu_value_bytes(entry.value)) < 0)
+        return;
+    entry.value |= VGPU_SHARED;
+    vgpu_table_put(&process->memory, entry, &old);
+}
+
+cu_result cuIpcGetMemHandle(struct cu_handle_bytes *handle, cu_ptr ptr) {
+    cu_result result = VGPU_REAL(cuIpcGetMemHandle)(handle, ptr);
+    if (result == CU_OK)
+        share_pointer(ptr, handle, sizeof *handle);
+    return result;
+}
+
+cu_result cuMemPoolExportPointer(struct cu_handle_bytes *handle, cu_ptr ptr) {
+    cu_result result = VGPU_REAL(cuMemPoolExportPointer)(handle, ptr);
+    if (result == CU_OK)
+        share_pointer(ptr, handle, sizeof *handle);
+    return result;
+}
+
+// The index in the limits of the device that memory lies on.
+static int device_of(struct vgpu_process *process, cu_ptr ptr, int otherwise) {
+    int ordinal = -1;
+    if (VGPU_REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_DEVICE, ptr) != CU_OK)
+        return otherwise;
+    return ordinal >= 0 && ordinal < VGPU_ORDINALS ? process->index[ordinal] : -1;
+}
+
+// Ends an import that the driver has answered: remembers it, charged where nobody
+// else is. False: it doesn't fit and the caller lets go of it.
+static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index, cu_ptr ptr) {
+    cu_ptr base;
+    size_t bytes = 0;
+    struct vgpu_entry entry = {vgpu_key(class, ptr), (uint64_t)index | VGPU_BORROWED, call->here.ctx};
+    if (call->result != CU_OK) {
+        if (index >= 0)
+            vgpu_import_end(call->process, index);
+        return true;
+    }
+    if (index >= 0) {
+        if (vgpu_remember(call->process, entry))
+            return true;
+        vgpu_import_end(call->process, index);
+        call->result = CU_OUT_OF_MEMORY;
+        return false;
+    }
+    call->here.device = device_of(call->process, ptr, call->here.device);
+    if (call->here.device < 0 ||
+        VGPU_REAL(cuMemGetAddressRange_v2)(&base, &bytes, ptr) != CU_OK)
+        return true; // not of a device that is limited
+    return vgpu_keep(call, entry.key, bytes);
+}
+
+#define OPEN(ptr, handle, flags, open)                                                        \
+    do {                                                                                      \
+        struct vgpu_call call;                                                                \
+        if (vgpu_begin(&call, 0) != CU_OK)                                                    \
+            return call.result;                                                               \
+        int index = vgpu_import(call.process, vgpu_share_id(&(handle), sizeof(handle)));      \
+        call.result = VGPU_REAL(open)(ptr, handle, flags);                                    \
+        if (!keep_import(&call, VGPU_IMPORT, index, call.result == CU_OK ? *(ptr) : 0))       \
+            VGPU_REAL(cuIpcCloseMemHandle)(*(ptr));                                           \
+        return call.result;                                                                   \
+    } while (0)
+
+cu_result cuIpcOpenMemHandle(cu_ptr *ptr, struct cu_handle_bytes handle, unsigned flags) {
+    OPEN(ptr, handle, flags, cuIpcOpenMemHandle);
+}
+cu_result cuIpcOpenMemHandle_v2(cu_ptr *ptr, struct cu_handle_bytes handle, unsigned flags) {
+    OPEN(ptr, handle, flags, cuIpcOpenMemHandle_v2);
+}
+
+cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
+    struct vgpu_release release;
+    vgpu_release_begin(&release, vgpu_key(VGPU_IMPORT, ptr));
+    cu_result result = VGPU_REAL(cuIpcCloseMemHandle)(ptr);
+    vgpu_release_end(&release, result);
+    return result;
+}
+
+// An imported pool has no memory of its own.
+cu_result cuMemPoolImportFromShareableHandle(cu_pool *pool, void *handle, int type,
+                                             unsigned long long flags) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    result = VGPU_REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    if (result != CU_OK)
+        return result;
+    vgpu_lock(&process->pool_lock);
+    bool known = vgpu_pool_find(process, *pool, -1) != NULL;
+    vgpu_unlock(&process->pool_lock);
+    if (known)
+        return CU_OK;
+    VGPU_REAL(cuMemPoolDestroy)(*pool);
+    return CU_OUT_OF_MEMORY;
+}
+
+cu_result cuMemPoolImportPointer(cu_ptr *ptr, cu_pool pool, struct cu_handle_bytes *handle) {
+    struct vgpu_call call = {.here = {.device = -1}};
+    call.process = vgpu_process(&call.result);
+    if (call.process == NULL)
+        return call.result;
+    int index = handle != NULL ? vgpu_import(call.process, vgpu_share_id(handle, sizeof *handle)) : -1;
+    call.result = VGPU_REAL(cuMemPoolImportPointer)(ptr, pool, handle);
+    if (!keep_import(&call, VGPU_POINTER, index, call.result == CU_OK ? *ptr : 0))
+        VGPU_REAL(cuMemFree_v2)(*ptr);
+    return call.result;
+}
+
+// Memory of another driver: nobody else in the container is charged for it.
+cu_result cuImportExternalMemory(cu_external *memory, const struct cu_external_desc *desc) {
+    struct vgpu_call call;
+    if (vgpu_begin(&call, desc != NULL ? desc->bytes : 0) != CU_OK)
+        return call.result;
+    call.result = VGPU_REAL(cuImportExternalMemory)(memory, desc);
+    bool ok = call.result == CU_OK;
+    if (!vgpu_keep(&call, ok ? vgpu_key(VGPU_EXTERNAL, (uintptr_t)*memory) : 0, call.charged) && ok)
+        VGPU_REAL(cuDestroyExternalMemory)(*memory);
+    return call.result;
+}
+
+cu_result cuDestroyExternalMemory(cu_external memory) {
+    struct vgpu_release release;
+    vgpu_release_begin(&release, vgpu_key(VGPU_EXTERNAL, (uintptr_t)memory));
+    cu_result result = VGPU_REAL(cuDestroyExternalMemory)(memory);
+    vgpu_release_end(&release, result);
+    return result;
+}

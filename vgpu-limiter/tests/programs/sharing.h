@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Part of calls: memory passed from one process to another, handles in files and
+// descriptors through a socket, both named by a number and in the directory that
+// the processes share or that a path leads to.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static int exported[64], mailbox = -1;
+static CUexternalMemory external[64];
+
+static const char *file(const char *kind, int number) {
+    static char name[64];
+    snprintf(name, sizeof name, "%s.%d", kind, number);
+    return name;
+}
+
+static int save(int number, const void *bytes, size_t size) {
+    FILE *f = fopen(file("handle", number), "we");
+    int failed = f == NULL || fwrite(bytes, size, 1, f) != 1;
+    return (f != NULL && fclose(f) != 0) || failed ? -1 : 0;
+}
+
+static int load(int number, void *bytes, size_t size) {
+    FILE *f = fopen(file("handle", number), "re");
+    int failed = f == NULL || fread(bytes, size, 1, f) != 1;
+    if (f != NULL)
+        fclose(f);
+    return failed ? -1 : 0;
+}
+
+static int ipc_get(int number, int place) {
+    CUipcMemHandle ipc;
+    int result = cuIpcGetMemHandle(&ipc, ptr[place]);
+    return result != 0 ? result : save(number, &ipc, sizeof ipc);
+}
+
+static int ipc_open(int place, int number) {
+    CUipcMemHandle ipc;
+    return load(number, &ipc, sizeof ipc) != 0
+               ? -1
+               : (int)cuIpcOpenMemHandle_v2(&ptr[place], ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+static struct sockaddr_un address(int number) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", file("socket", number));
+    return at;
+}
+
+static int listen_at(int number) {
+    struct sockaddr_un at = address(number);
+    mailbox = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return bind(mailbox, (struct sockaddr *)&at, sizeof at);
+}
+
+union control {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof(int))];
+};
+
+static int send_descriptor(int place, int number) {
+    struct sockaddr_un at = address(number);
+    struct iovec byte = {"", 1};
+    union control control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct msghdr message = {&at, sizeof at, &byte, 1, &control, sizeof control, 0};
+    memcpy(CMSG_DATA(&control.header), &exported[place], sizeof(int));
+    int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int failed = sendmsg(from, &message, 0) != 1;
+    close(from);
+    close(exported[place]);
+    return failed;
+}
+
+static int receive_descriptor(int place) {
+    char byte;
+    struct iovec room = {&byte, 1};
+    union control control;
+    struct msghdr message = {NULL, 0, &room, 1, &control, sizeof control, 0};
+    if (recvmsg(mailbox, &message, 0) != 1 || CMSG_FIRSTHDR(&message) == NULL)
+        return -1;
+    memcpy(&exported[place], CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+    return 0;
+}
+
+static int import_handle(int place) {
+    return cuMemImportFromShareableHandle(&handle[place], (void *)(intptr_t)exported[place],
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+static int import_pool(int place) {
+    return cuMemPoolImportFromShareableHandle(&pool[place], (void *)(intptr_t)exported[place],
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+static int export_pointer(int number, int place) {
+    CUmemPoolPtrExportData data;
+    int result = cuMemPoolExportPointer(&data, ptr[place]);
+    return result != 0 ? result : save(number, &data, sizeof data);
+}
+
+static int import_pointer(int place, int number, int from) {
+    CUmemPoolPtrExportData data;
+    return load(number, &data, sizeof data) != 0 ? -1
+                                                 : (int)cuMemPoolImportPointer(&ptr[place], pool[from], &data);
+}
+
+static int import_external(int place, size_t bytes) {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = bytes};
+    return cuImportExternalMemory(&external[place], &desc);
+}

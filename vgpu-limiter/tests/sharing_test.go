@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"testing"
+)
+
+// sharing is one way in which an owner lets another process use 60 MiB: what each
+// of them calls, in this order, and how each lets go.
+type sharing struct {
+	owner, importer string // before the pass: to make it, to be ready for it
+	pass            []string
+	open            []string
+	free, close     string
+}
+
+func sharings() map[string]sharing {
+	return map[string]sharing{
+		"IPC": {owner: "alloc 1 60", pass: []string{"ipc_get 7 1"}, open: []string{"ipc_open 2 7"},
+			free: "free 1", close: "ipc_close 2"},
+		"virtual": {owner: "create 1 60 0", importer: "listen 7", pass: []string{"export 1 1", "send 1 7"},
+			open: []string{"receive 2", "import 2", "map 2 60"}, free: "release 1", close: "unmap 2 60"},
+		"pool": {owner: "from_pool 1 60 1 0", importer: "listen 7",
+			pass: []string{"export_pool 1 1", "send 1 7", "export_pointer 8 1"},
+			open: []string{"receive 2", "import_pool 2", "import_pointer 2 8 2"}, close: "free_async 2 0"},
+	}
+}
+
+func (s sharing) run(c *container, d *container) (owner, importer *process) {
+	owner, importer = c.start(), d.start()
+	for _, p := range []*process{owner, importer} {
+		p.want("directory "+c.dir, ok)
+	}
+	owner.want("pool 1 0", ok)
+	owner.want(s.owner, ok)
+	if s.importer != "" {
+		importer.want(s.importer, ok)
+	}
+	for _, line := range s.pass {
+		owner.want(line, ok)
+	}
+	return owner, importer
+}
+
+// TestSharedInAContainer: memory that processes of a container share is charged
+// once: to its owner, and to those who still use it when that has died or freed it.
+func TestSharedInAContainer(t *testing.T) {
+	for name, s := range sharings() {
+		for _, ends := range []string{"closed first", "freed first", "killed"} {
+			if ends == "freed first" && s.free == "" {
+				continue // a pool's memory must not be freed under its importers
+			}
+			t.Run(name+" "+ends, func(t *testing.T) {
+				c := newContainer(t, share{0, 100})
+				owner, importer := s.run(c, c)
+				for _, line := range s.open {
+					importer.want(line, ok)
+				}
+				importer.wantUsed(60, 100)
+				if name == "virtual" { // the mapping keeps it
+					importer.want("release 2", ok)
+				}
+				switch ends {
+				case "killed":
+					owner.kill()
+				case "freed first":
+					owner.want(s.free, ok)
+				case "closed first":
+					importer.want(s.close, ok)
+					importer.wantUsed(60, 100)
+					importer.want("alloc 3 41", outOfMemory)
+					owner.kill()
+					importer.want("alloc 3 100", ok)
+					return
+				}
+				third := c.start()
+				third.want("alloc 1 41", outOfMemory)
+				third.wantUsed(60, 100)
+				if u := c.usage(); u.Devices[0].UsedBytes != 60*mib || c.held(0) != 60 {
+					t.Errorf("the counters say %d bytes, the device holds %d MiB, want 60 MiB", u.Devices[0].UsedBytes, c.held(0))
+				}
+				third.want("alloc 1 40", ok)
+				importer.want(s.close, ok)
+				third.want("alloc 2 60", ok)
+				if held := c.held(0); held != 100 {
+					t.Errorf("the device holds %d MiB, want 100", held)
+				}
+			})
+		}
+	}
+}
+
+// TestSharedByManyImporters: whoever of them is left holds it, and only once.
+func TestSharedByManyImporters(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	owner := c.start()
+	owner.want("alloc 1 60", ok)
+	owner.want("ipc_get 7 1", ok)
+	var importers []*process
+	for range 5 {
+		p := c.start()
+		p.want("ipc_open 2 7", ok)
+		importers = append(importers, p)
+	}
+	late := c.start()
+	late.want("ipc_open 2 7", outOfMemory) // one too many to be written down: charged by itself
+	owner.kill()
+	for i, p := range importers {
+		late.want("alloc 1 41", outOfMemory)
+		late.wantUsed(60, 100)
+		if i%2 == 0 {
+			p.kill()
+		} else {
+			p.want("ipc_close 2", ok)
+		}
+	}
+	late.want("alloc 1 100", ok)
+	if held := c.held(0); held != 100 {
+		t.Errorf("the device holds %d MiB, want 100", held)
+	}
+}
+
+// TestSharedFromOutside: what nobody in the container is charged for is charged to
+// the process that opens it.
+func TestSharedFromOutside(t *testing.T) {
+	for name, s := range sharings() {
+		t.Run(name, func(t *testing.T) {
+			c := newContainer(t, share{0, 100})
+			neighbour := c.neighbour(share{0, 100})
+			_, importer := s.run(c, neighbour)
+			importer.want("alloc 1 41", ok)
+			for i, line := range s.open {
+				if i < len(s.open)-1 {
+					importer.want(line, ok)
+				} else {
+					importer.want(line, outOfMemory)
+				}
+			}
+			importer.wantUsed(41, 100)
+			importer.want("free 1", ok)
+			importer.want(s.open[len(s.open)-1], ok)
+			importer.wantUsed(60, 100)
+			importer.want("alloc 1 41", outOfMemory)
+			if name == "virtual" {
+				importer.want("release 2", ok)
+			}
+			importer.want(s.close, ok)
+			importer.wantUsed(0, 100)
+		})
+	}
+}
+
+// TestExternalMemory: memory of another driver is charged at its size.
+func TestExternalMemory(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("external 1 60", ok)
+	p.want("external 2 41", outOfMemory)
+	p.wantUsed(60, 100)
+	p.want("destroy_external 1", ok)
+	p.wantUsed(0, 100)
+}
+
+// TestManyShared: more allocations are shared than there are records, one after the other: those of the dead and the freed are used again.
+func TestManyShared(t *testing.T) {
+	c := newContainer(t, share{0, 1000})
+	for range 3 {
+		p := c.start()
+		for i := range 300 {
+			p.want(fmt.Sprintf("alloc %d 1", i), ok)
+			p.want(fmt.Sprintf("ipc_get 7 %d", i), ok)
+			if i%2 == 0 {
+				p.want(fmt.Sprintf("free %d", i), ok)
+			}
+		}
+		q := c.start()
+		q.want("ipc_open 2 7", ok)
+		q.wantUsed(150, 1000)
+		p.kill()
+		q.want("ipc_close 2", ok)
+		q.kill()
+	}
+}
