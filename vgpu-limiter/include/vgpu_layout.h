@@ -70,7 +70,8 @@ struct vgpu_counters_device {
     uint64_t memory;
     uint64_t memory_refusals; // allocations refused for want of memory
     uint64_t context;         // what the first context of a process was seen to take, plus 1
-    uint64_t pad0[5];
+    uint64_t memory_peak;     // most bytes charged at a time
+    uint64_t pad0[4];
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
     // period (bucket.c).

@@ -27,6 +27,7 @@ type Usage struct {
 // DeviceUsage is a container's use of one device.
 type DeviceUsage struct {
 	UsedBytes      uint64        // held by live processes, shared memory once
+	PeakBytes      uint64        // most charged at a time, at most the limit
 	MemoryRefusals uint64        // allocations refused for want of memory
 	Busy           time.Duration // device time charged (none without a quota)
 	Throttled      time.Duration // time that launches waited for the quota
@@ -120,6 +121,7 @@ func decodeUsage(b []byte) (Usage, error) {
 	for i := range u.Devices {
 		d := b[countersDevicesOff+i*countersDeviceSize:]
 		u.Devices[i] = DeviceUsage{
+			PeakBytes:      le.Uint64(d[devPeakOff:]),
 			MemoryRefusals: le.Uint64(d[devRefusalsOff:]),
 			Busy:           time.Duration(le.Uint64(d[devBusyOff:])),
 			Throttled:      time.Duration(le.Uint64(d[devThrottledOff:])),

@@ -53,13 +53,14 @@ func TestUsage(t *testing.T) {
 	le.PutUint64(slot[slotDevicesOff+slotDeviceSize+slotHeldOff:], 9<<48|4096)
 	device := b[countersDevicesOff+countersDeviceSize:]
 	le.PutUint64(device[devRefusalsOff:], 1)
+	le.PutUint64(device[devPeakOff:], 5)
 	le.PutUint64(device[devBusyOff:], 2)
 	le.PutUint64(device[devThrottledOff:], 3)
 	le.PutUint64(device[devLaunchesOff:], 4)
 
 	want := Usage{
 		MostProcesses: 4,
-		Devices:       []DeviceUsage{{}, {MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
+		Devices:       []DeviceUsage{{}, {PeakBytes: 5, MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
 		Processes:     []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}}},
 	}
 	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {

@@ -65,6 +65,7 @@ const (
 	countersDevicesOff = 64
 	countersDeviceSize = 128
 	devRefusalsOff     = 8
+	devPeakOff         = 24
 	devBusyOff         = 72
 	devThrottledOff    = 80
 	devPaidOff         = 64

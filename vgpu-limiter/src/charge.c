@@ -42,6 +42,12 @@ static bool slot_is_ours(const struct vgpu_process *process) {
     return vgpu_likely(vgpu_load(&process->region.slot->state) == process->region.slot_state);
 }
 
+static void raise_peak(uint64_t *peak, uint64_t bytes) {
+    uint64_t seen = vgpu_load(peak);
+    while (vgpu_unlikely(seen < bytes) && !vgpu_cas(peak, &seen, bytes))
+        ;
+}
+
 static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes) {
     struct vgpu_slot_device *own = &process->region.slot->device[device];
     uint64_t *total = &process->region.counters->header.device[device].memory;
@@ -53,6 +59,8 @@ static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes)
     while (bytes <= limit && (seen & VGPU_BYTES_MASK) <= limit - bytes) {
         if (vgpu_cas(total, &seen, seen + bytes)) {
             granted = bytes;
+            raise_peak(&process->region.counters->header.device[device].memory_peak,
+                       (seen & VGPU_BYTES_MASK) + bytes);
             break;
         }
     }

@@ -50,7 +50,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	}
 	observer.want("alloc 1 200", ok)
 	observer.want("alloc 2 1", outOfMemory)
-	if u := c.usage(); len(u.Processes) != 1 || u.Devices[0].UsedBytes != 200*mib {
+	if u := c.usage(); len(u.Processes) != 1 || u.Devices[0].UsedBytes != 200*mib || u.Devices[0].PeakBytes != 200*mib {
 		t.Errorf("counters: %+v", u)
 	}
 	if held := c.held(0); held != 200 {
@@ -87,7 +87,8 @@ func TestReadersStopNobody(t *testing.T) {
 				if most := limits.Devices[0].MemoryBytes + processes*5*mib; now.UsedBytes > most {
 					t.Errorf("%d bytes used, want at most %d", now.UsedBytes, most)
 				}
-				if now.Launches < before.Launches || now.Throttled < before.Throttled || now.MemoryRefusals < before.MemoryRefusals {
+				if now.Launches < before.Launches || now.Throttled < before.Throttled || now.MemoryRefusals < before.MemoryRefusals ||
+					now.PeakBytes < before.PeakBytes || now.PeakBytes > limits.Devices[0].MemoryBytes {
 					t.Errorf("%+v came after %+v", now, before)
 				}
 				before = now

@@ -33,6 +33,7 @@ type Device struct {
 	CorePercent    uint32 `json:"core_percent"`       // 0: no quota
 	MemoryLimit    uint64 `json:"memory_limit_bytes"` // also without --mem-mib: the device's
 	MemoryUsed     uint64 `json:"memory_used_bytes"`  // by processes that still run
+	MemoryPeak     uint64 `json:"memory_peak_bytes"`  // most charged at a time
 	MemoryRefusals uint64 `json:"memory_refusals"`    // allocations refused for want of memory
 	BusyNS         int64  `json:"busy_ns"`            // device time charged; 0 without a quota
 	ThrottledNS    int64  `json:"throttled_ns"`       // time that launches waited for the quota
@@ -47,7 +48,7 @@ func New(command []string, code int, wall time.Duration, limits layout.Limits, u
 		limit := limits.Devices[i]
 		r.Devices = append(r.Devices, Device{
 			UUID: limit.UUID, CorePercent: limit.Core, MemoryLimit: limit.MemoryBytes,
-			MemoryUsed: used.UsedBytes, MemoryRefusals: used.MemoryRefusals,
+			MemoryUsed: used.UsedBytes, MemoryPeak: used.PeakBytes, MemoryRefusals: used.MemoryRefusals,
 			BusyNS: used.Busy.Nanoseconds(), ThrottledNS: used.Throttled.Nanoseconds(), Launches: used.Launches,
 		})
 	}
@@ -65,7 +66,7 @@ func (r Report) Table(out io.Writer) error {
 	if r.Processes == 0 {
 		fmt.Fprintln(t, "No process used CUDA under the limiter. Static and musl programs don't load it.")
 	}
-	fmt.Fprintln(t, "DEVICE\tCORE\tDEVICE TIME\tSHARE\tWAITED\tLAUNCHES\tMEMORY LIMIT\tREFUSED")
+	fmt.Fprintln(t, "DEVICE\tCORE\tDEVICE TIME\tSHARE\tWAITED\tLAUNCHES\tMEMORY\tLIMIT\tREFUSED")
 	for _, d := range r.Devices {
 		core, busy, share, waited, launches := "-", "-", "-", "-", "-" // not measured without a quota
 		if d.CorePercent != 0 && d.CorePercent != 100 {
@@ -76,10 +77,13 @@ func (r Report) Table(out io.Writer) error {
 		if d.CorePercent != 0 {
 			core = fmt.Sprintf("%d%%", d.CorePercent)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d MiB\t%d\n", d.UUID, core, busy, share, waited, launches, d.MemoryLimit>>20, d.MemoryRefusals)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d MiB\t%d MiB\t%d\n", d.UUID, core, busy, share, waited, launches, mib(d.MemoryPeak), d.MemoryLimit>>20, d.MemoryRefusals)
 	}
 	return t.Flush()
 }
+
+// mib rounds up: a byte is more than nothing.
+func mib(bytes uint64) uint64 { return (bytes + 1<<20 - 1) >> 20 }
 
 // short is a duration to three digits or so.
 func short(d time.Duration) string {
