@@ -62,6 +62,28 @@ func ParsePolicy(s string) (Policy, error) {
 	}
 }
 
+// Burst is what a pod's containers may use of a device beyond their quota.
+type Burst string
+
+const (
+	// BurstNone keeps them to their quota.
+	BurstNone Burst = "none"
+	// BurstIdle lets them use time that nobody else on the device wants.
+	BurstIdle Burst = "idle"
+)
+
+// ParseBurst reads the value of AnnotationBurst; empty is none.
+func ParseBurst(s string) (Burst, error) {
+	switch b := Burst(s); b {
+	case "":
+		return BurstNone, nil
+	case BurstNone, BurstIdle:
+		return b, nil
+	default:
+		return "", fmt.Errorf("%q is unknown: use none or idle", s)
+	}
+}
+
 // AllowList restricts a pod to some devices: by model (AnnotationGPUModel) or by
 // UUID (AnnotationGPUUUID). The zero value allows everything.
 // +kubebuilder:object:generate=false

@@ -51,6 +51,19 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
+func TestParseBurst(t *testing.T) {
+	for text, want := range map[string]Burst{"": BurstNone, "none": BurstNone, "idle": BurstIdle} {
+		if got, err := ParseBurst(text); got != want || err != nil {
+			t.Errorf("burst %q: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"Idle", "true", "50"} {
+		if got, err := ParseBurst(text); err == nil || got != "" || !strings.Contains(err.Error(), "none or idle") {
+			t.Errorf("burst %q: got %q, %v", text, got, err)
+		}
+	}
+}
+
 func TestAllowList(t *testing.T) {
 	const (
 		a100 = "NVIDIA A100-SXM4-80GB"

@@ -45,6 +45,7 @@ const (
 	AnnotationPolicy   = Prefix + "policy"
 	AnnotationTopology = Prefix + "topology"
 	AnnotationQoS      = Prefix + "qos"
+	AnnotationBurst    = Prefix + "burst"
 	AnnotationGPUModel = Prefix + "gpu-model"
 	AnnotationGPUUUID  = Prefix + "gpu-uuid"
 )

@@ -28,6 +28,7 @@ var ours = map[string]string{
 	"AnnotationPolicy":    AnnotationPolicy,
 	"AnnotationTopology":  AnnotationTopology,
 	"AnnotationQoS":       AnnotationQoS,
+	"AnnotationBurst":     AnnotationBurst,
 	"AnnotationGPUModel":  AnnotationGPUModel,
 	"AnnotationGPUUUID":   AnnotationGPUUUID,
 	"AnnotationShares":    AnnotationShares,

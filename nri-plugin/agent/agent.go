@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {

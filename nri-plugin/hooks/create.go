@@ -51,8 +51,14 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 			return nil, err
 		}
 	}
+	// The user's own word is enough: the time is nobody else's while it is used,
+	// and goes back as soon as somebody wants it.
+	burst, err := v1alpha1.ParseBurst(pod.GetAnnotations()[v1alpha1.AnnotationBurst])
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationBurst, err)
+	}
 	held := mode.Container{
-		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants,
+		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, MayBurst: burst == v1alpha1.BurstIdle,
 	}
 	m, err := p.Modes.For(held)
 	if err != nil {

@@ -334,3 +334,32 @@ func TestCreateHung(t *testing.T) {
 	_, err = r.Create(pod, containerOf(pod, "main"))
 	refusedFor(t, err, "required plugin", v1alpha1.NRIPluginName)
 }
+
+// The annotation for idle time reaches the limits, and a value that means nothing
+// keeps the container from starting.
+func TestCreateBurst(t *testing.T) {
+	for value, says := range map[string]string{"idle": "", "none": "", "always": "none or idle"} {
+		n, r := newNode(t), nritest.Start(t)
+		connect(t, r, n.Plugin)
+		pod := podOf("a", share30)
+		pod.Annotations[v1alpha1.AnnotationBurst] = value
+		n.ledger.grant(gpu0, slice30(pod))
+		adjust, err := r.Create(pod, containerOf(pod, "main"))
+		if says != "" {
+			refusedFor(t, err, v1alpha1.AnnotationBurst, says)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range adjust.GetMounts() {
+			if m.GetDestination() != layout.Folder {
+				continue
+			}
+			limits, err := layout.ReadFile(filepath.Join(m.GetSource(), filepath.Base(layout.LimitsPath)))
+			if err != nil || limits.Devices[0].MayBurst != (value == "idle") {
+				t.Errorf("%s: %+v, %v", value, limits, err)
+			}
+		}
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
@@ -27,6 +29,12 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 	n.ledger.grant(gpu0, slice30(pod))
 	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
 	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
+	given := &api.ContainerAdjustment{}
+	held := mode.Container{Pod: uid(pod), Owner: owner(pod), Name: "main", ID: c.Id, Grants: n.ledger.Index().Grants(ledger.Key{Pod: uid(pod), Container: "main"})}
+	if err := n.limiter.Inject(held, given); err != nil {
+		t.Fatal(err)
+	}
+	c.Mounts = given.GetMounts()
 	stopped := containerOf(pod, "done", v1alpha1.EnvSlice+"="+pod.Uid)
 	stopped.State = api.ContainerState_CONTAINER_STOPPED
 	r.Lists([]*api.PodSandbox{pod, plain}, []*api.Container{c, stopped, running(containerOf(plain, "main"))})

@@ -22,7 +22,7 @@ import (
 //	dir/<pod UID>/<container>/run-*/   one for each run of the container
 //
 // A run's folder is made ahead, and is layout.Folder in the container: the library
-// (a hard link), the limits and the counters. The runtime's list of mounts tells
+// (a hard link), the limits, the counters and the pace. The runtime's list of mounts tells
 // whose it is. Nothing in it is ever replaced, nor removed before the run has
 // ended: the container sees the folder itself, and the kernel takes its mount of
 // the counters away with the name that they are mounted on. So a run keeps what it
@@ -60,6 +60,7 @@ type folder string
 func (d folder) library() string  { return string(d) + "/" + filepath.Base(layout.LibraryPath) }
 func (d folder) limits() string   { return string(d) + "/" + filepath.Base(layout.LimitsPath) }
 func (d folder) counters() string { return string(d) + "/" + filepath.Base(layout.CountersPath) }
+func (d folder) pace() string     { return string(d) + "/" + filepath.Base(layout.PacePath) }
 
 // install copies the library to where the runtime can mount it from.
 func (f files) install(library string) error {
@@ -99,6 +100,9 @@ func (f files) fill(dir folder, c Container) error {
 		return err
 	}
 	if err := layout.CreateCounters(dir.counters(), len(c.Grants)); err != nil {
+		return err
+	}
+	if err := layout.CreatePace(dir.pace(), len(c.Grants)); err != nil {
 		return err
 	}
 	// The container's users see the folder itself.

@@ -38,18 +38,20 @@ type Limiter struct {
 	// that it has given away, by the runtime's id.
 	ready map[ledger.Key]made
 	given map[string]folder
+	paced paced
 }
 
 // made is a folder, and what its limits say.
 type made struct {
 	folder
-	grants []ledger.Grant
+	grants   []ledger.Grant
+	mayBurst bool
 }
 
 // NewLimiter keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
 func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
-	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}}
+	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}, paced: newPaced()}
 	return l, l.files.install(library)
 }
 
@@ -66,7 +68,7 @@ func (l *Limiter) Prepare(c Container) error {
 // l.mu is held.
 func (l *Limiter) prepare(c Container) (folder, error) {
 	ready := l.ready[c.key()]
-	if slices.Equal(ready.grants, c.Grants) && ready.whole() {
+	if slices.Equal(ready.grants, c.Grants) && ready.mayBurst == c.MayBurst && ready.whole() {
 		return ready.folder, nil
 	}
 	delete(l.ready, c.key())
@@ -77,7 +79,7 @@ func (l *Limiter) prepare(c Container) (folder, error) {
 	if err != nil {
 		return "", fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
 	}
-	l.ready[c.key()] = made{ready.folder, c.Grants}
+	l.ready[c.key()] = made{ready.folder, c.Grants, c.MayBurst}
 	return ready.folder, nil
 }
 
@@ -124,6 +126,7 @@ func (l *Limiter) find(c Container) (folder, error) {
 func (l *Limiter) Ended(c Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.paced.end(c.ID)
 	if dir, err := l.find(c); err == nil {
 		delete(l.given, c.ID)
 		if err := os.RemoveAll(string(dir)); err != nil {
@@ -161,12 +164,17 @@ func bind(source, destination, access string) *api.Mount {
 	}
 }
 
-// Apply sets the driver's limit where there is one.
+// Apply sets the driver's limit where there is one, and lets the container share
+// its devices' time with those beside it.
 func (l *Limiter) Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
-	return l.statuses(c, func(i int, cgroup string) error { return l.driver.set(c.Grants[i], cgroup) }, pid)
+	all, err := l.statuses(c, func(i int, cgroup string) error { return l.driver.set(c.Grants[i], cgroup) }, pid)
+	if err != nil {
+		return nil, err
+	}
+	return l.pace(c, all), nil
 }
 
-// Observe reads the driver's limit.
+// Observe reads the driver's limit, and takes sharing time up again.
 func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 	all, err := l.statuses(c, func(i int, cgroup string) error {
 		if err := l.driver.verify(c.Grants[i], cgroup); err != nil {
@@ -177,7 +185,7 @@ func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
 	if err != nil {
 		return nil
 	}
-	return all
+	return l.pace(c, all)
 }
 
 // Recall reads the limits that the container was given.
@@ -235,6 +243,7 @@ func (l *Limiter) Release(pod types.UID) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.paced.endPod(pod)
 	maps.DeleteFunc(l.ready, func(key ledger.Key, _ made) bool { return key.Pod == pod })
 	maps.DeleteFunc(l.given, func(_ string, dir folder) bool { return l.files.owner(dir) == pod })
 	return os.RemoveAll(l.files.pod(pod))
@@ -246,7 +255,9 @@ func (l *Limiter) Pods() ([]types.UID, error) { return l.files.pods() }
 func limits(c Container) layout.Limits {
 	all := layout.Limits{Container: string(c.Pod) + "/" + c.Name}
 	for _, g := range c.Grants {
-		all.Devices = append(all.Devices, layout.DeviceLimit{UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes()})
+		all.Devices = append(all.Devices, layout.DeviceLimit{
+			UUID: g.UUID, Core: uint32(g.Core), MemoryBytes: g.Mem.Bytes(), MayBurst: c.MayBurst && g.Core > 0,
+		})
 	}
 	return all
 }

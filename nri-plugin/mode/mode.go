@@ -33,6 +33,9 @@ type Container struct {
 	ID string
 	// Grants are its slices, at least one, all of one mode.
 	Grants []ledger.Grant
+	// MayBurst: it may use device time beyond its slices that nobody else wants.
+	// Known at its creation only; the limits that it was given say it from then on.
+	MayBurst bool
 	// Mounts are those of a container that was found at the runtime.
 	Mounts []*api.Mount
 }

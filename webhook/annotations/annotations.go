@@ -19,7 +19,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationQoS, api.AnnotationGPUModel, api.AnnotationGPUUUID}
+	api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID}
 
 // tolerateMissing is the key that NRI's documentation proposes for letting a
 // container start without the plugins that it requires.
@@ -70,6 +70,8 @@ func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
 		err = w.topology(value)
 	case api.AnnotationQoS:
 		err = w.qos(value)
+	case api.AnnotationBurst:
+		_, err = api.ParseBurst(value)
 	default:
 		return field.NotSupported(at, key, userKeys)
 	}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mode
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/vgpu-limiter/pace"
+)
+
+// paced are the running containers by the runtime's id, as the loop that shares
+// out the devices' time knows them. While nobody runs the loop, or the agent is
+// away, every container has its plain quota.
+type paced struct {
+	loop    *pace.Loop
+	members map[string]member
+}
+
+type member struct {
+	*pace.Container
+	pod types.UID
+}
+
+func newPaced() paced { return paced{loop: pace.New(), members: map[string]member{}} }
+
+// ShareTime gives containers that work beside each other their turns, and idle
+// time to those that may have it, until ctx ends.
+func (l *Limiter) ShareTime(ctx context.Context) error {
+	l.paced.loop.Run(ctx)
+	return nil
+}
+
+// pace has the loop look after a running container. Where that fails its quota
+// holds all the same, and its status says what it misses.
+func (l *Limiter) pace(c Container, all []v1alpha1.SliceStatus) []v1alpha1.SliceStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.paced.members[c.ID]; known {
+		return all
+	}
+	dir, err := l.find(c)
+	if err == nil {
+		var joined *pace.Container
+		if joined, err = l.paced.loop.Attach(dir.limits(), dir.counters(), dir.pace()); err == nil {
+			l.paced.members[c.ID] = member{joined, c.Pod}
+			return all
+		}
+	}
+	for i := range all {
+		if all[i].Note != "" {
+			all[i].Note += "; "
+		}
+		all[i].Note += "no turns beside busy neighbours: " + err.Error()
+	}
+	return all
+}
+
+// end takes a container that has ended out of the loop.
+func (p *paced) end(id string) {
+	if m, known := p.members[id]; known {
+		m.Detach()
+		delete(p.members, id)
+	}
+}
+
+// endPod does so with a pod's containers whose end nobody has told.
+func (p *paced) endPod(pod types.UID) {
+	for id, m := range p.members {
+		if m.pod == pod {
+			p.end(id)
+		}
+	}
+}

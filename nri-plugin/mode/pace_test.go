@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mode
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// cooperative is a node whose driver has no limits to give.
+func cooperative() *DriverLimit {
+	return &DriverLimit{Devices: availableDriver{}, Leaf: func(uint32, string) (string, error) { return "", cgroup.ErrNone }}
+}
+
+// sharing runs the limiter's loop until the test ends.
+func sharing(t *testing.T, l *Limiter) *Limiter {
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- l.ShareTime(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-ended)
+	})
+	return l
+}
+
+// told waits until the container is told something by the loop.
+func told(t *testing.T, dir folder) {
+	t.Helper()
+	silent, err := os.ReadFile(dir.pace())
+	must(t, err)
+	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		now, err := os.ReadFile(dir.pace())
+		return !bytes.Equal(now, silent), err
+	})
+	if err != nil {
+		t.Fatalf("the loop does not look after the container: %v", err)
+	}
+}
+
+// Containers share time from their start to their end, also over a restart of the
+// agent.
+func TestPaceFromStartToEnd(t *testing.T) {
+	dir := t.TempDir()
+	l := sharing(t, newLimiter(t, dir, cooperative()))
+	c := container("1")
+	adjust := &api.ContainerAdjustment{}
+	must(t, l.Inject(c, adjust))
+	run, err := l.folder(c)
+	must(t, err)
+	for range 2 {
+		all, err := l.Apply(c, 1)
+		if err != nil || strings.Contains(all[0].Note, "turns") {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	told(t, run)
+	if n := len(l.paced.members); n != 1 {
+		t.Errorf("%d containers in the loop, want 1", n)
+	}
+
+	next := sharing(t, newLimiter(t, dir, cooperative()))
+	c.Mounts = adjust.GetMounts()
+	next.Observe(c, 1)
+	told(t, run)
+	must(t, next.Ended(c))
+	if n := len(next.paced.members); n != 0 {
+		t.Errorf("%d containers in the loop after the end", n)
+	}
+	must(t, l.Release(c.Pod))
+	if n := len(l.paced.members); n != 0 {
+		t.Errorf("%d containers in the loop after their pod's end", n)
+	}
+}
+
+// A container that cannot be told anything starts, has its quota, and says so.
+func TestPaceMissing(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), cooperative())
+	c := container("1")
+	must(t, os.Remove(inject(t, l, c).pace()))
+	all, err := l.Apply(c, 1)
+	if err != nil || !strings.Contains(all[0].Note, "; no turns beside busy neighbours") {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// Whoever may burst has it in its limits, where there is a quota to go beyond,
+// whatever was made ahead.
+func TestMayBurst(t *testing.T) {
+	l := newLimiter(t, t.TempDir(), nil)
+	must(t, l.Prepare(container("")))
+	for _, may := range []bool{true, false, true} {
+		c := container("run")
+		c.MayBurst = may
+		got, err := layout.ReadFile(inject(t, l, c).limits())
+		if err != nil || got.Devices[0].MayBurst != may || got.Devices[1].MayBurst {
+			t.Errorf("may burst %t: %+v, %v", may, got, err)
+		}
+		if err := l.Ended(c); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+}
