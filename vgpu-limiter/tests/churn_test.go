@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -56,6 +58,36 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	if held := c.held(0); held != 200 {
 		t.Errorf("the device holds %d MiB, want 200", held)
 	}
+}
+
+// TestStoppedAtAnyInstant: processes that are stopped while they allocate, launch
+// and free block nobody. The driver is one in which nobody waits for anybody.
+func TestStoppedAtAnyInstant(t *testing.T) {
+	c := newBareContainer(t, share{90, 200})
+	observer := c.start()
+	observer.want("stream 1", ok)
+	workers := make([]*process, 4) // hold at most 4 × 2 × 5 MiB
+	for i := range workers {
+		workers[i] = c.churn(2)
+	}
+	for round := range 100 {
+		for range round % 7 {
+			observer.want("info", ok) // different instants
+		}
+		workers[round%4].signal(unix.SIGSTOP)
+		observer.want("alloc 1 150", ok)
+		observer.want("launch 1 10 20", ok)
+		observer.want("free 1", ok)
+		workers[(round+1)%4].signal(unix.SIGCONT) // three remain stopped
+	}
+	for _, w := range workers {
+		w.signal(unix.SIGCONT)
+		if got := w.call("churned"); got[0] != ok || got[1] == 0 {
+			t.Errorf("a process answered %v", got)
+		}
+		w.kill()
+	}
+	observer.want("alloc 1 200", ok)
 }
 
 // TestReadersStopNobody: while 32 processes work, whoever reads the counters sees

@@ -7,6 +7,7 @@ package tests
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -107,19 +108,40 @@ func (c *container) neighbour(shares ...share) *container {
 	return n
 }
 
+// newBareContainer is on tests/driver: one device, no state, nobody to wait for.
+func newBareContainer(t *testing.T, s share) *container {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{t: t, dir: t.TempDir(), built: b}
+	c.sim = filepath.Join(b.dir, "bare")
+	uuid := layout.FormatUUID([16]byte(bytes.Repeat([]byte{0x42}, 16)))
+	c.write([]layout.DeviceLimit{{UUID: uuid, Core: uint32(s.core), MemoryBytes: uint64(s.mib) * mib}})
+	return c
+}
+
 // allow writes the container's limits and counters.
 func (c *container) allow(shares []share) {
 	t := c.t
 	t.Helper()
-	limits := layout.Limits{Container: "test/" + t.Name()}
-	if len(limits.Container) > layout.MaxContainerBytes {
-		limits.Container = "test"
-	}
+	var devices []layout.DeviceLimit
 	for i, s := range shares {
 		uuid := c.status(i, "uuid")
 		if s.mib != 0 {
-			limits.Devices = append(limits.Devices, layout.DeviceLimit{UUID: uuid, Core: uint32(s.core), MemoryBytes: uint64(s.mib) * mib})
+			devices = append(devices, layout.DeviceLimit{UUID: uuid, Core: uint32(s.core), MemoryBytes: uint64(s.mib) * mib})
 		}
+	}
+	c.write(devices)
+}
+
+func (c *container) write(devices []layout.DeviceLimit) {
+	t := c.t
+	t.Helper()
+	limits := layout.Limits{Container: "test/" + t.Name(), Devices: devices}
+	if len(limits.Container) > layout.MaxContainerBytes {
+		limits.Container = "test"
 	}
 	if err := layout.WriteFile(filepath.Join(c.dir, "limits"), limits); err != nil {
 		t.Fatal(err)
@@ -298,6 +320,13 @@ func (p *process) end() string {
 		p.t.Errorf("%v; stderr: %s", err, p.stderr)
 	}
 	return p.stderr.String()
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // kill kills the process as the kernel's out-of-memory killer would.

@@ -104,12 +104,12 @@ static void *churn(void *argument) {
         result = cuStreamCreate(&own, CU_STREAM_NON_BLOCKING);
     stream[place] = own;
     for (int i = 0; result == 0; i++) {
-        int first = cuMemAlloc_v2(&p, MIB * (1 + (size_t)i % 4)), second = cuMemAllocAsync(&q, MIB, own);
+        int first = cuMemAlloc_v2(&p, MIB * (1 + (size_t)i % 4)), second = cuMemAlloc_v2(&q, MIB);
         result = launch(place, 10, 1);
         if (result == 0 && first == 0)
             result = cuMemFree_v2(p);
         if (result == 0 && second == 0)
-            result = cuMemFreeAsync(q, own);
+            result = cuMemFree_v2(q);
         if (first != 0 && first != CUDA_ERROR_OUT_OF_MEMORY)
             result = first;
         if (second != 0 && second != CUDA_ERROR_OUT_OF_MEMORY)

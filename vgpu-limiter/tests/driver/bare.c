@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A driver without a device behind it: one device of 80 GiB, memory that is only
+// numbers, launches that take no time and are measured at 20 µs. It has what
+// `calls churn` needs and no more. Nothing in it waits or is shared, so a process
+// that is stopped within it keeps nobody from anything: whoever waits then, waits
+// for the library.
+
+#include "cuda.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+static _Thread_local CUcontext current;
+static char context;
+
+CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuDeviceGetCount(int *count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    memset(uuid, 0x42, sizeof *uuid);
+    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    *bytes = (size_t)80 << 30;
+    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
+    *ctx = (CUcontext)(void *)&context;
+    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = 1;
+    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuCtxSetCurrent(CUcontext ctx) {
+    current = ctx;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext *ctx) {
+    *ctx = current;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice *device) {
+    *device = 0;
+    return current != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+// Handles are numbers that nothing else has.
+static void *handle(void) {
+    static atomic_uintptr_t last = 1 << 20;
+    return (void *)(atomic_fetch_add(&last, 512) + 512);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
+    *ptr = (CUdeviceptr)(uintptr_t)handle();
+    return bytes != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemFree_v2(CUdeviceptr ptr) { return ptr != 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    *stream = handle();
+    return flags <= 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx) {
+    *ctx = (CUcontext)(void *)&context;
+    return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+    return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    *module = handle();
+    return image != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    *function = handle();
+    return module != NULL && name != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
+    (void)stream, (void)params, (void)extra, (void)shared;
+    return f != NULL && gx * gy * gz * bx * by * bz != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    *event = handle();
+    return flags <= 7 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    (void)stream;
+    return event != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuEventQuery(CUevent event) { return event != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuEventSynchronize(CUevent event) { return cuEventQuery(event); }
+CUresult cuEventDestroy_v2(CUevent event) { return cuEventQuery(event); }
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+    *ms = 0.02f;
+    return start != NULL && end != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
