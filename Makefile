@@ -95,16 +95,18 @@ demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs r
 	@test/demo/run.sh
 
 .PHONY: generate
-generate: ## CRD and deepcopy from api/
+generate: ## CRD and deepcopy from api/, plain manifests from the chart
 	go tool controller-gen object paths=./api/...
-	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/crds
+	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/chart/files/crds
+	deploy/render.sh deploy/manifests
 
 .PHONY: lint
 lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	$(CGO) go vet -tags envtest,e2e,gpu ./...
 	$(CGO) go tool staticcheck -tags envtest,e2e,gpu ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm
+	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 
 .PHONY: clean

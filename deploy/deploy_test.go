@@ -26,10 +26,10 @@ import (
 	"vernier.dev/vernier/test/manifests"
 )
 
-// kustomization is what we use of deploy/kustomization.yaml.
+// kustomization is what the tests read of kustomization.yaml.
 type kustomization struct {
 	Resources []string
-	Images    []struct{ Name string }
+	Images    []struct{ Name, NewTag string }
 }
 
 // workload is a Deployment's or DaemonSet's pod template.
@@ -39,11 +39,11 @@ type workload struct {
 	template        corev1.PodTemplateSpec
 }
 
-// Everything below deploy/ is installed, once, and nothing that is not there.
+// Everything in manifests/ is installed, once, and nothing that is not there.
 func TestKustomization(t *testing.T) {
 	var found []string
-	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
-		if filepath.Ext(path) == ".yaml" && path != "kustomization.yaml" {
+	err := filepath.WalkDir("manifests", func(path string, entry os.DirEntry, err error) error {
+		if filepath.Ext(path) == ".yaml" {
 			found = append(found, path)
 		}
 		return err
@@ -57,21 +57,37 @@ func TestKustomization(t *testing.T) {
 	}
 }
 
-// What the manifests name by name is in them: images, service accounts, ports,
-// volumes, the pods of a Service.
+// What the manifests name by name is in them.
 func TestReferences(t *testing.T) {
-	k := kustomize(t)
-	objects, err := manifests.Read(k.Resources...)
-	if err != nil {
-		t.Fatal(err)
+	objects := everything(t)
+	checkReferences(t, objects)
+	var images []string
+	for _, w := range workloads(t, objects) {
+		for _, c := range w.template.Spec.Containers {
+			name, _, _ := strings.Cut(c.Image, ":")
+			images = append(images, name)
+		}
 	}
+	var named []string
+	for _, image := range kustomize(t).Images {
+		named = append(named, image.Name)
+	}
+	slices.Sort(images)
+	if slices.Sort(named); !slices.Equal(images, named) {
+		t.Errorf("containers use images %q, kustomization.yaml names %q", images, named)
+	}
+}
+
+// checkReferences looks for what objects name: service accounts, ports, volumes,
+// the pods of a Service, roles and policies.
+func checkReferences(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
 	has := func(kind, namespace, name string) bool {
 		return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
 			return o.GetKind() == kind && o.GetNamespace() == namespace && o.GetName() == name
 		})
 	}
 	works := workloads(t, objects)
-	var images []string
 	for _, w := range works {
 		spec := w.template.Spec
 		if !has("ServiceAccount", w.namespace, spec.ServiceAccountName) {
@@ -81,7 +97,6 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%s: its selector does not match its pods", w.name)
 		}
 		for _, c := range spec.Containers {
-			images = append(images, c.Image)
 			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 				if p == nil || !serves(&c, p.HTTPGet.Port) {
 					t.Errorf("%s, container %s: a probe is missing or asks a port that is not there", w.name, c.Name)
@@ -93,14 +108,6 @@ func TestReferences(t *testing.T) {
 				}
 			}
 		}
-	}
-	var named []string
-	for _, image := range k.Images {
-		named = append(named, image.Name)
-	}
-	slices.Sort(images)
-	if slices.Sort(named); !slices.Equal(images, named) {
-		t.Errorf("containers use images %q, kustomization.yaml names %q", images, named)
 	}
 	for _, o := range objects {
 		switch o.GetKind() {
@@ -164,6 +171,20 @@ func TestArguments(t *testing.T) {
 			}
 		}
 	}
+}
+
+// everything is what the kustomization installs.
+func everything(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	var paths []string
+	for _, resource := range kustomize(t).Resources {
+		paths = append(paths, strings.TrimPrefix(resource, "manifests/"))
+	}
+	objects, err := manifests.Read(paths...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
 }
 
 func kustomize(t *testing.T) (k kustomization) {

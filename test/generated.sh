@@ -6,11 +6,13 @@ cd "$(dirname "$0")/.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-go tool controller-gen crd paths=./api/... output:crd:dir="$scratch"
+go tool controller-gen crd paths=./api/... output:crd:dir="$scratch/crds"
 go tool controller-gen object paths=./api/... output:object:dir="$scratch"
+deploy/render.sh "$scratch/manifests"
 
 stale=0
-diff -u deploy/crds "$scratch" --exclude='*.go' >&2 || stale=1
+diff -u deploy/chart/files/crds "$scratch/crds" >&2 || stale=1
+diff -ru deploy/manifests "$scratch/manifests" >&2 || stale=1
 diff -u api/v1alpha1/zz_generated.deepcopy.go "$scratch/zz_generated.deepcopy.go" >&2 || stale=1
 if [ "$stale" -ne 0 ]; then
     echo "generated files are not current. remedy: make generate" >&2

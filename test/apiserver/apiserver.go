@@ -22,7 +22,7 @@ import (
 
 // Options of a server. The zero value has the CRDs only.
 type Options struct {
-	// Manifests are files or folders, relative to deploy/, that are applied in
+	// Manifests are files or folders, relative to deploy/manifests, that are applied in
 	// the given order, such as "admission/policy.yaml".
 	Manifests []string
 }
@@ -44,7 +44,7 @@ func Start(t testing.TB, o Options) *rest.Config {
 	}
 	env := &envtest.Environment{
 		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "crds")},
+		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "manifests", "crds")},
 		ErrorIfCRDPathMissing: true,
 	}
 	cfg, err := env.Start()

@@ -22,7 +22,7 @@ import (
 	"vernier.dev/vernier/test/manifests"
 )
 
-// Apply applies files or folders, relative to deploy/, and waits for admission
+// Apply applies files or folders, relative to deploy/manifests, and waits for admission
 // policies among them to be in force.
 func Apply(t testing.TB, cfg *rest.Config, paths ...string) {
 	t.Helper()
@@ -38,7 +38,7 @@ func Apply(t testing.TB, cfg *rest.Config, paths ...string) {
 	}
 }
 
-// Manifests are the objects in files or folders, relative to deploy/.
+// Manifests are the objects in files or folders, relative to deploy/manifests.
 func Manifests(t testing.TB, paths ...string) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := manifests.Read(paths...)

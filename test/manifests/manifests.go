@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests owns reading the manifests of deploy/ and applying them, for
-// the tests and the demo: what they install is what a user installs.
+// Package manifests owns reading the manifests of deploy/manifests, which are the
+// chart as rendered with its defaults, and applying them, for the tests and the
+// demo: what they install is what a user installs.
 //
 // It never changes a manifest.
 package manifests
@@ -28,16 +29,16 @@ func Root() (string, error) {
 		return "", err
 	}
 	for start := dir; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "deploy", "crds")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "deploy", "manifests")); err == nil {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no deploy/crds in %s or above: run in the repository", start)
+			return "", fmt.Errorf("no deploy/manifests in %s or above: run in the repository", start)
 		}
 	}
 }
 
-// Read returns the objects in files or folders, relative to deploy/, in order.
+// Read returns the objects in files or folders, relative to deploy/manifests, in order.
 func Read(paths ...string) ([]*unstructured.Unstructured, error) {
 	root, err := Root()
 	if err != nil {
@@ -45,7 +46,7 @@ func Read(paths ...string) ([]*unstructured.Unstructured, error) {
 	}
 	var objects []*unstructured.Unstructured
 	for _, p := range paths {
-		path := filepath.Join(root, "deploy", p)
+		path := filepath.Join(root, "deploy", "manifests", p)
 		files := []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			files, _ = filepath.Glob(filepath.Join(path, "*.yaml"))
@@ -66,6 +67,11 @@ func read(file string) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Parse(text)
+}
+
+// Parse returns the objects in a text of several documents, in order.
+func Parse(text []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
 		obj := &unstructured.Unstructured{}

@@ -27,7 +27,7 @@ func (s *System) install(ctx context.Context) error {
 	}
 	for _, obj := range objects {
 		switch obj.GetKind() {
-		case "Deployment", "PodDisruptionBudget":
+		case "Deployment":
 			continue
 		case "Service":
 			// It selects no pods here: publish says where the processes are.

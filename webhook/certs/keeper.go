@@ -116,7 +116,7 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	// Secret, our write of the older bundle fails on its resourceVersion.
 	config := &admissionv1.MutatingWebhookConfiguration{}
 	if err := k.Client.Get(ctx, client.ObjectKey{Name: ConfigurationName}, config); err != nil {
-		return fmt.Errorf("reading MutatingWebhookConfiguration %s (apply deploy/admission if it is missing): %w", ConfigurationName, err)
+		return fmt.Errorf("reading MutatingWebhookConfiguration %s (apply deploy/manifests/admission if it is missing): %w", ConfigurationName, err)
 	}
 	m, err := k.material(ctx, hosts(config))
 	if err != nil {

@@ -229,7 +229,7 @@ func await(t *testing.T, clock *clocktesting.FakeClock) {
 func TestMissingConfiguration(t *testing.T) {
 	k := &Keeper{Client: fake.NewClientBuilder().Build(), Clock: clocktesting.NewFakeClock(start)}
 	err := k.Sync(t.Context())
-	if err == nil || !bytes.Contains([]byte(err.Error()), []byte("apply deploy/admission")) {
+	if err == nil || !bytes.Contains([]byte(err.Error()), []byte("apply deploy/manifests/admission")) {
 		t.Errorf("got %v, want the remedy", err)
 	}
 	if err := k.Client.Get(t.Context(), client.ObjectKey{Namespace: api.SystemNamespace, Name: SecretName}, &corev1.Secret{}); err == nil {

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/test/manifests"
+)
+
+// rendered is what a set of values makes of the chart.
+type rendered struct {
+	text    string
+	objects []*unstructured.Unstructured
+}
+
+func render(t *testing.T, args ...string) (*rendered, error) {
+	t.Helper()
+	argv := append([]string{"template", "vernier", "chart", "--namespace=vernier-system"}, args...)
+	out, err := exec.CommandContext(t.Context(), "tools/helm", argv...).CombinedOutput()
+	if err != nil {
+		return &rendered{text: string(out)}, err
+	}
+	objects, err := manifests.Parse(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rendered{string(out), objects}, nil
+}
+
+func (r *rendered) has(kind, name string) bool { return r.object(kind, name) != nil }
+
+func (r *rendered) object(kind, name string) *unstructured.Unstructured {
+	i := slices.IndexFunc(r.objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
+	if i < 0 {
+		return nil
+	}
+	return r.objects[i]
+}
+
+// pod is the only container of a part and the spec around it.
+func (r *rendered) pod(t *testing.T, name string) (corev1.PodSpec, corev1.Container) {
+	t.Helper()
+	for _, w := range workloads(t, r.objects) {
+		if strings.HasSuffix(w.name, " "+name) {
+			return w.template.Spec, w.template.Spec.Containers[0]
+		}
+	}
+	t.Fatalf("no workload %s", name)
+	return corev1.PodSpec{}, corev1.Container{}
+}
+
+// Whatever the values choose is rendered, and what it names is there.
+func TestChartValues(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args  []string
+		check func(t *testing.T, r *rendered)
+	}{
+		"defaults": {nil, func(t *testing.T, r *rendered) {
+			if r.has("Namespace", "vernier-system") {
+				t.Error("the namespace is Helm's to make")
+			}
+			for _, part := range []string{"vernier-webhook", "vernier-allocator"} {
+				pod, c := r.pod(t, part)
+				if !*pod.SecurityContext.RunAsNonRoot || !*c.SecurityContext.ReadOnlyRootFilesystem || *c.SecurityContext.AllowPrivilegeEscalation ||
+					!r.has("PodDisruptionBudget", part) {
+					t.Errorf("%s is not confined: %+v %+v", part, pod.SecurityContext, c.SecurityContext)
+				}
+			}
+		}},
+		"another registry": {[]string{"--set=image.registry=registry.example.com/gpu,image.tag=v2,image.pullSecrets={key}"}, func(t *testing.T, r *rendered) {
+			pod, c := r.pod(t, "vernier-node")
+			if c.Image != "registry.example.com/gpu/vernier-node:v2" || len(pod.ImagePullSecrets) != 1 || pod.ImagePullSecrets[0].Name != "key" {
+				t.Errorf("image %s, secrets %v", c.Image, pod.ImagePullSecrets)
+			}
+		}},
+		"a driver container": {[]string{"--set=driver.root=/run/nvidia/driver"}, func(t *testing.T, r *rendered) {
+			pod, c := r.pod(t, "vernier-node")
+			if !slices.Contains(c.Args, "--driver-root=/run/nvidia/driver") || strings.Contains(strings.Join(c.Args, " "), "--host-driver-root") {
+				t.Errorf("arguments %q", c.Args)
+			}
+			for _, v := range pod.Volumes {
+				if v.HostPath.Path == "/" {
+					t.Error("the node's root is mounted although the driver is not there")
+				}
+			}
+		}},
+		"cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager"}, func(t *testing.T, r *rendered) {
+			hook := r.object("MutatingWebhookConfiguration", "vernier-webhook")
+			if hook.GetAnnotations()["cert-manager.io/inject-ca-from"] != "vernier-system/vernier-webhook" || !r.has("Certificate", "vernier-webhook") || !r.has("Issuer", "vernier-webhook") {
+				t.Errorf("cert-manager is not told to make the certificate: %v", hook.GetAnnotations())
+			}
+			pod, c := r.pod(t, "vernier-webhook")
+			if pod.Volumes[0].Secret.SecretName != "vernier-webhook-certificate" || !slices.Contains(c.Args, "--cert-dir=/certificate") {
+				t.Errorf("the webhook does not use it: %v %q", pod.Volumes, c.Args)
+			}
+			// What only the webhook's own certificates need.
+			if r.has("Role", "vernier-webhook") || strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "mutatingwebhookconfigurations") {
+				t.Error("the webhook may write Secrets or its configuration, and need not")
+			}
+		}},
+		"an issuer of cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager", "--set=webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.issuerRef.name=corp"}, func(t *testing.T, r *rendered) {
+			name, _, _ := unstructured.NestedString(r.object("Certificate", "vernier-webhook").Object, "spec", "issuerRef", "name")
+			if name != "corp" || r.has("Issuer", "vernier-webhook") {
+				t.Errorf("issuer %q, or one more is made", name)
+			}
+		}},
+		"a Secret": {[]string{"--set=webhook.certificate.source=secret,webhook.certificate.secretName=mine,webhook.certificate.caBundle=Y2E="}, func(t *testing.T, r *rendered) {
+			pod, _ := r.pod(t, "vernier-webhook")
+			if pod.Volumes[0].Secret.SecretName != "mine" || !strings.Contains(marshal(t, r.object("MutatingWebhookConfiguration", "vernier-webhook")), "caBundle: Y2E=") {
+				t.Errorf("volumes %v", pod.Volumes)
+			}
+		}},
+		"no extras": {[]string{"--set=crds.install=false,priorityQuota.create=false,podDisruptionBudget.create=false,networkPolicy.create=false"}, func(t *testing.T, r *rendered) {
+			for _, o := range r.objects {
+				if slices.Contains([]string{"CustomResourceDefinition", "ResourceQuota", "PodDisruptionBudget", "NetworkPolicy"}, o.GetKind()) {
+					t.Errorf("%s %s is there", o.GetKind(), o.GetName())
+				}
+			}
+		}},
+		"metrics for some": {[]string{`--set-json=networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]`}, func(t *testing.T, r *rendered) {
+			if text := marshal(t, r.object("NetworkPolicy", "vernier-node")); !strings.Contains(text, "namespaceSelector") {
+				t.Errorf("the policy is\n%s", text)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, err := render(t, tt.args...)
+			if err != nil {
+				t.Fatalf("%v: %s", err, r.text)
+			}
+			checkReferences(t, r.objects)
+			tt.check(t, r)
+		})
+	}
+}
+
+// A value that cannot be is refused with its name.
+func TestChartRefuses(t *testing.T) {
+	for set, says := range map[string]string{
+		"webhook.replica=3":                      "replica",
+		"webhook.replicas=0":                     "webhook/replicas",
+		"allocator.priorityClassName=":           "allocator/priorityClassName",
+		"node.nriDir=nri":                        "node/nriDir",
+		"image.pullPolicy=Sometimes":             "image/pullPolicy",
+		"webhook.certificate.source=vault":       "certificate/source",
+		"webhook.certificate.source=secret":      "webhook.certificate.caBundle: the PEM bundle",
+		"webhook.certificate.caBundle=not base!": "certificate/caBundle",
+	} {
+		t.Run(set, func(t *testing.T) {
+			t.Parallel()
+			if r, err := render(t, "--set="+set); err == nil || !strings.Contains(r.text, says) {
+				t.Errorf("%v: %s\nwant %q", err, r.text, says)
+			}
+		})
+	}
+	if r, err := render(t, "--namespace=elsewhere"); err == nil || !strings.Contains(r.text, "must be vernier-system") {
+		t.Errorf("another namespace: %v: %s", err, r.text)
+	}
+}
+
+// The chart, the images and the kustomization are of one version.
+func TestOneVersion(t *testing.T) {
+	var chart struct{ Version, AppVersion string }
+	text, err := os.ReadFile("chart/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &chart); err != nil {
+		t.Fatal(err)
+	}
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `org.opencontainers.image.version="` + chart.AppVersion + `"`; chart.Version != chart.AppVersion || !strings.Contains(string(dockerfile), want) {
+		t.Errorf("the chart is %s of application %s, the Dockerfile has no %s", chart.Version, chart.AppVersion, want)
+	}
+	for _, image := range kustomize(t).Images {
+		if image.NewTag != chart.AppVersion {
+			t.Errorf("kustomization.yaml: %s has tag %s, the chart is of %s", image.Name, image.NewTag, chart.AppVersion)
+		}
+	}
+}
+
+func marshal(t *testing.T, o *unstructured.Unstructured) string {
+	t.Helper()
+	text, err := yaml.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
