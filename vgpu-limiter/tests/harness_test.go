@@ -56,8 +56,8 @@ var build = sync.OnceValues(func() (built, error) {
 	b := built{dir: dir, sim: filepath.Join(dir, "simgpu")}
 	for _, args := range [][]string{
 		{"make", "--no-print-directory", "-C", "../../test/simgpu", "OUT=" + b.sim},
-		{"make", "--no-print-directory", "-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "all", "tests"},
-		{"go", "build", "-o", b.dir + "/", "../../cmd/vgpu-run"},
+		{"make", "--no-print-directory", "-C", "../..", "BIN=" + b.dir, "limiter"},
+		{"make", "--no-print-directory", "-C", "..", "OUT=" + b.dir, "SIMGPU=" + b.sim, "tests"},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			return built{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
@@ -247,19 +247,26 @@ func (c *container) prepare(preload string) *process {
 
 func (p *process) begin() {
 	p.t.Helper()
-	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.in, p.out = in, bufio.NewScanner(out)
+	p.in, p.out = pipes(p.t, p.cmd)
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(p.kill)
+}
+
+// pipes are the input and output of a command that isn't running yet.
+func pipes(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, *bufio.Scanner) {
+	t.Helper()
+	cmd.Stdin, cmd.Stdout = nil, nil
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in, bufio.NewScanner(out)
 }
 
 // send writes one line to the process.

@@ -121,6 +121,43 @@ try env
 	}
 }
 
+// TestRunSessions: a session that is opened in a running container, with an
+// environment of its own and as another user, as kubectl exec and sshd do it, is
+// held to the same share as all the others.
+func TestRunSessions(t *testing.T) {
+	needRoot(t)
+	c := newContainer(t, share{0, 1})
+	run(t, "chmod", "a+rwx", filepath.Dir(c.dir), c.dir)
+	run(t, "chmod", "a+rw", c.state)
+	cmd := c.vgpuRun("--mem-mib", "100", "--", "sh", "-c", "echo $$; exec cat")
+	in, out := pipes(t, cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	if !out.Scan() {
+		t.Fatal("the container didn't start")
+	}
+	session := func(script string) string {
+		s := exec.Command("nsenter", "--mount", "--target", out.Text(), "setpriv", "--reuid=12345", "--regid=54321", "--clear-groups",
+			"env", "-i", "SIMGPU_STATE="+c.state, "SIMGPU_ALL_DEVICES=1", "LD_LIBRARY_PATH="+c.sim, filepath.Join(c.built.dir, "calls"))
+		s.Stdin = strings.NewReader(script)
+		said, err := s.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v\n%s", err, said)
+		}
+		return string(said)
+	}
+	const begin = "init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n"
+	if got := session(begin); got != held100 {
+		t.Errorf("the session says\n%s", got)
+	}
+	_ = in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRunIsTransparent: input, output, descriptors, the exit code and signals are
 // the command's own, and nothing of vgpu-run is left behind.
 func TestRunIsTransparent(t *testing.T) {
@@ -316,20 +353,11 @@ echo told again
 `
 	start := func() (*exec.Cmd, io.WriteCloser, *bufio.Scanner) {
 		cmd := c.vgpuRun("--core", "30", "--", "sh", "-euc", script)
-		cmd.Stdin, cmd.Stderr = nil, nil
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		in, lines := pipes(t, cmd)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		lines := bufio.NewScanner(out)
 		if !lines.Scan() || lines.Text() != "told" {
 			t.Fatalf("said %q, want told", lines.Text())
 		}
