@@ -18,16 +18,19 @@ func TestUnits(t *testing.T) {
 		t.Run("sanitizer="+sanitizer, func(t *testing.T) {
 			dir := t.TempDir()
 			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizer, "units")
-			for _, unit := range []string{"table_test", "charge_test", "limits_test", "region_test"} {
-				counters, limits := filepath.Join(dir, "counters"), filepath.Join(dir, "limits")
+			for _, unit := range []string{"table_test", "charge_test", "limits_test", "region_test", "pace_test"} {
+				counters, limits, pace := filepath.Join(dir, "counters"), filepath.Join(dir, "limits"), filepath.Join(dir, "pace")
 				if err := layout.CreateCounters(counters, 1); err != nil {
+					t.Fatal(err)
+				}
+				if err := layout.CreatePace(pace, 1); err != nil {
 					t.Fatal(err)
 				}
 				device := layout.DeviceLimit{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Core: 30, MemoryBytes: 5}
 				if err := layout.WriteFile(limits, layout.Limits{Container: "a/b", Devices: []layout.DeviceLimit{device}}); err != nil {
 					t.Fatal(err)
 				}
-				if out, err := exec.Command(filepath.Join(dir, unit), counters, limits).CombinedOutput(); err != nil {
+				if out, err := exec.Command(filepath.Join(dir, unit), counters, limits, pace).CombinedOutput(); err != nil {
 					t.Errorf("%s: %v\n%s", unit, err, out)
 				}
 			}
