@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/nri-plugin/release"
 )
 
@@ -151,6 +152,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	if err != nil {
 		return nil, err
 	}
+	a.limiter.ImagePreload = preload.Image{Proc: "/proc"}.Own
 	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: mode.Exclusive{}}
 	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})

@@ -58,7 +58,7 @@ func TestCreateWithSlice(t *testing.T) {
 		t.Errorf("its folder is %s", own)
 	}
 	wantMounts := map[string]string{
-		"/etc/ld.so.preload":          filepath.Join(n.state, "lib", "ld.so.preload"),
+		"/etc/ld.so.preload":          filepath.Join(own, "ld.so.preload"),
 		"/usr/local/vernier":          own,
 		"/usr/local/vernier/counters": filepath.Join(own, "counters"),
 	}

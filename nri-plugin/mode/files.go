@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // files are the limiter's files on the node:
 //
 //	dir/lib/libvgpu.so                 the library that this agent brought
-//	dir/lib/ld.so.preload              names it, one for all containers
 //	dir/<pod UID>/<container>/run-*/   one for each run of the container
 //
 // A run's folder is made ahead, and is layout.Folder in the container: the library
@@ -37,7 +37,6 @@ const (
 func (f files) library() string {
 	return filepath.Join(f.dir, libFolder, filepath.Base(layout.LibraryPath))
 }
-func (f files) preload() string          { return filepath.Join(f.dir, libFolder, filepath.Base(preloadPath)) }
 func (f files) pod(uid types.UID) string { return filepath.Join(f.dir, string(uid)) }
 func (f files) container(c Container) string {
 	return filepath.Join(f.pod(c.Pod), c.Name)
@@ -60,15 +59,13 @@ type folder string
 func (d folder) library() string  { return string(d) + "/" + filepath.Base(layout.LibraryPath) }
 func (d folder) limits() string   { return string(d) + "/" + filepath.Base(layout.LimitsPath) }
 func (d folder) counters() string { return string(d) + "/" + filepath.Base(layout.CountersPath) }
+func (d folder) preload() string  { return string(d) + "/" + filepath.Base(preload.Path) }
 func (d folder) pace() string     { return string(d) + "/" + filepath.Base(layout.PacePath) }
 
 // install copies the library to where the runtime can mount it from.
 func (f files) install(library string) error {
 	if err := hostfile.Install(library, f.library()); err != nil {
 		return fmt.Errorf("the limiter's library: %w; set --limiter-library and --state-dir", err)
-	}
-	if err := hostfile.Write(f.preload(), strings.NewReader(layout.LibraryPath+"\n"), 0o644); err != nil {
-		return fmt.Errorf("the limiter's preload file: %w", err)
 	}
 	return nil
 }
@@ -95,6 +92,9 @@ func (f files) fill(dir folder, c Container) error {
 		if err := hostfile.Install(f.library(), dir.library()); err != nil {
 			return err
 		}
+	}
+	if err := dir.writePreload(nil); err != nil {
+		return err
 	}
 	if err := layout.WriteFile(dir.limits(), limits(c)); err != nil {
 		return err

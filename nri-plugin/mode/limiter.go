@@ -17,21 +17,22 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
-
-// preloadPath is where the dynamic loader looks for libraries to load first.
-const preloadPath = "/etc/ld.so.preload"
 
 // Limiter enforces by libvgpu inside the container's processes, and by the
 // driver's own memory limit on top where there is one.
 //
 // The library is loaded by a mounted /etc/ld.so.preload, which survives an
-// emptied environment. The mount hides a file of that name in the image: the
-// image's root is not known when the runtime asks, so it cannot be merged.
+// emptied environment. The mount hides a file of that name in the image, whose
+// libraries are therefore listed after ours before the container runs.
 type Limiter struct {
 	files  files
 	driver *DriverLimit
+	// ImagePreload is what the image of the container with that first process has
+	// in /etc/ld.so.preload. Nil hides it.
+	ImagePreload func(pid uint32) ([]byte, error)
 
 	mu sync.Mutex
 	// ready are the folders that this process has made for next runs, given those
@@ -96,7 +97,7 @@ func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 	delete(l.ready, c.key())
 	l.given[c.ID] = dir
 	injectDevices(c, adjust)
-	adjust.AddMount(bind(l.files.preload(), preloadPath, "ro"))
+	adjust.AddMount(bind(dir.preload(), preload.Path, "ro"))
 	adjust.AddMount(bind(string(dir), layout.Folder, "ro"))
 	adjust.AddMount(bind(dir.counters(), layout.CountersPath, "rw"))
 	return nil
@@ -164,14 +165,18 @@ func bind(source, destination, access string) *api.Mount {
 	}
 }
 
-// Apply sets the driver's limit where there is one, and lets the container share
-// its devices' time with those beside it.
+// Apply adds what the image preloads, sets the driver's limit where there is one,
+// and lets the container share its devices' time with those beside it.
 func (l *Limiter) Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
+	hidden, err := l.preload(c, pid)
+	if err != nil {
+		return nil, err
+	}
 	all, err := l.statuses(c, func(i int, cgroup string) error { return l.driver.set(c.Grants[i], cgroup) }, pid)
 	if err != nil {
 		return nil, err
 	}
-	return l.pace(c, all), nil
+	return note(l.pace(c, all), hidden), nil
 }
 
 // Observe reads the driver's limit, and takes sharing time up again.

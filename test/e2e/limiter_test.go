@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/system"
+	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // A tenant killed with -9 frees its share of memory at once, to the MiB, and the
@@ -69,6 +70,39 @@ func TestNothingInTheContainerLiftsTheLimit(t *testing.T) {
 			t.Errorf("Invariant 2: after %q the program got %v (%v)", script, got, err)
 		}
 	}
+}
+
+// What an image preloads itself is loaded beside the limiter, after it, also when
+// the container is started again; and it sees its slice as every other.
+func TestImageWithPreload(t *testing.T) {
+	p := newPod("preloads").limit(v1alpha1.ResourceMemMiB, 512).on(small)
+	p.main().Image = system.PreloadImage
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	made := awaitReady(t, create(t, p))
+	check := func() {
+		t.Helper()
+		text, err := sys.Cluster.Exec(t.Context(), made.Namespace, made.Name, "main", "/bin/sh", "-c", "cat /etc/ld.so.preload; cat /proc/1/maps")
+		list, maps, _ := strings.Cut(text, system.PreloadLibrary+"\n")
+		if err != nil || !strings.HasPrefix(list, layout.LibraryPath+"\n") || !containsAll(maps, []string{layout.LibraryPath, system.PreloadLibrary}) {
+			t.Errorf("the list is %q and what is loaded %q, %v", list, maps, err)
+		}
+		if got := values(t, made, "main"); got["device.total_mib"] != "512" {
+			t.Errorf("the container sees %v, want 512 MiB", got)
+		}
+	}
+	check()
+	restarts := func(p *corev1.Pod) int32 { return p.Status.ContainerStatuses[0].RestartCount }
+	if _, err := sys.Cluster.Exec(t.Context(), made.Namespace, made.Name, "main", "/bin/sh", "-c", "kill -TERM 1"); err != nil {
+		t.Fatal(err)
+	}
+	awaitPod(t, made, "to run again", func(p *corev1.Pod) bool {
+		return restarts(p) == 1 && p.Status.ContainerStatuses[0].State.Running != nil
+	})
+	await(t, "the program to say what it sees", func() (bool, string) {
+		got := values(t, made, "main")
+		return got["hold"] == "1", fmt.Sprint(got)
+	})
+	check()
 }
 
 // A process that gets around the limiter is seen: its pod is told, and the metric

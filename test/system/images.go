@@ -19,20 +19,43 @@ import (
 // runtimes for all devices.
 const DemoImage = "vernier.local/cudademo:1"
 
-// images puts the test image on every node.
+// PreloadImage is the same with an /etc/ld.so.preload of its own, which names
+// PreloadLibrary.
+const (
+	PreloadImage   = "vernier.local/cudademo-preload:1"
+	PreloadLibrary = "/opt/own/libown.so"
+)
+
+// images puts the test images on every node.
 func (s *System) images(ctx context.Context) error {
-	m, err := cluster.Busybox(DemoImage)
-	if err != nil {
-		return err
+	for _, name := range []string{DemoImage, PreloadImage} {
+		m, err := cluster.Busybox(name)
+		if err != nil {
+			return err
+		}
+		m.Env = append(m.Env, v1alpha1.EnvVisibleDevices+"=all")
+		if err := m.AddProgram("/bin/cudademo", filepath.Join(s.bin, "simgpu", "cudademo")); err != nil {
+			return err
+		}
+		if err := addOwnLoader(m); err != nil {
+			return err
+		}
+		if name == PreloadImage {
+			// Any library does: that it is loaded is all that is looked at.
+			if err := m.AddFile(PreloadLibrary, "/lib/x86_64-linux-gnu/libutil.so.1"); err != nil {
+				return err
+			}
+			m.Add("/etc/ld.so.preload", 0o644, []byte("# the image's\n"+PreloadLibrary+"\n"))
+		}
+		if err := s.importImage(ctx, m); err != nil {
+			return err
+		}
 	}
-	m.Env = append(m.Env, v1alpha1.EnvVisibleDevices+"=all")
-	if err := m.AddProgram("/bin/cudademo", filepath.Join(s.bin, "simgpu", "cudademo")); err != nil {
-		return err
-	}
-	if err := addOwnLoader(m); err != nil {
-		return err
-	}
-	file := filepath.Join(s.Cluster.Dir(), "cudademo.tar")
+	return nil
+}
+
+func (s *System) importImage(ctx context.Context, m *image.Image) error {
+	file := filepath.Join(s.Cluster.Dir(), "image.tar")
 	if err := m.Save(file); err != nil {
 		return err
 	}
