@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -203,14 +204,27 @@ func slicesOf(l *v1alpha1.SliceLedger, uid types.UID) []v1alpha1.Slice {
 	return out
 }
 
-// values reads what the demo program has printed so far.
+// values reads what the demo program has printed by the time that it holds, fails
+// or has ended: a container counts as ready before it has said anything.
 func values(t *testing.T, p *corev1.Pod, container string) map[string]string {
 	t.Helper()
-	text, err := sys.Logs(t.Context(), p.Namespace, p.Name, container)
-	if err != nil {
-		t.Fatalf("logs of %s/%s: %v", p.Name, container, err)
-	}
-	return parse(text)
+	var got map[string]string
+	await(t, "what container "+container+" of pod "+p.Name+" says", func() (bool, string) {
+		over := ended(get(t, p), container)
+		text, err := sys.Logs(t.Context(), p.Namespace, p.Name, container)
+		if err != nil {
+			return false, err.Error()
+		}
+		got = parse(text)
+		return over || got["hold"] != "" || got["error"] != "" || got["saw"] != "", text
+	})
+	return got
+}
+
+func ended(p *corev1.Pod, container string) bool {
+	return slices.ContainsFunc(append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...), func(c corev1.ContainerStatus) bool {
+		return c.Name == container && c.State.Terminated != nil
+	})
 }
 
 // parse reads the demo program's output: key=value words, with the first word of

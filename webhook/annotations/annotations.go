@@ -27,7 +27,8 @@ const tolerateMissing = "tolerate-missing-plugins.noderesource.dev"
 
 // Wishes are what the annotations say, beyond what the allocator reads itself.
 type Wishes struct {
-	Mode api.Mode
+	Mode  api.Mode
+	Burst api.Burst
 	// Warnings name what is accepted and has no effect yet.
 	Warnings []string
 }
@@ -71,7 +72,7 @@ func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
 	case api.AnnotationQoS:
 		err = w.qos(value)
 	case api.AnnotationBurst:
-		_, err = api.ParseBurst(value)
+		w.Burst, err = api.ParseBurst(value)
 	default:
 		return field.NotSupported(at, key, userKeys)
 	}

@@ -130,6 +130,10 @@ func TestRefused(t *testing.T) {
 		"required plugins": {annotated("required-plugins.noderesource.dev", "{"), []string{"metadata.annotations[required-plugins.noderesource.dev]", "correct or remove it"}},
 		"exclusive, a part": {annotated("vernier.dev/mode", "exclusive"),
 			[]string{"metadata.annotations[vernier.dev/mode]", "container train asks for a part of a GPU: use auto or limiter"}},
+		"burst, no quota": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")
+		}), []string{"metadata.annotations[vernier.dev/burst]", "remove it, or ask for vernier.dev/gpu-core"}},
 		"privileged neighbour": {asking(func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), []string{"spec.containers[0].securityContext.privileged", "a pod without a share"}},

@@ -90,7 +90,20 @@ func review(pod *slim.Pod, known fleet.Size) *findings {
 	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
 	f.containers("initContainers", pod.Spec.InitContainers, known)
 	f.containers("containers", pod.Spec.Containers, known)
+	if wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), wishes.Burst,
+			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))
+	}
 	return f
+}
+
+func (f *findings) hasQuota() bool {
+	for _, share := range f.shares.Containers {
+		if share.Core > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // containers reviews one list. Init containers have slices of their own like
