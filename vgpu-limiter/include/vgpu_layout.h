@@ -81,10 +81,9 @@ struct vgpu_counters_device {
     // Launches charged. Like busy_ns it counts only where there is a quota, and
     // is brought up to date every few hundred microseconds of device time.
     uint64_t launches;
-    uint64_t unclaimed_ns; // device time in the calendar that no launch was charged for
-    uint64_t last_launch;  // CLOCK_MONOTONIC us << 16 | which stream, as 16 bits
-    uint64_t longest_ns;   // about the longest launch of late
-    uint64_t pad1;
+    uint64_t last_launch; // CLOCK_MONOTONIC us << 16 | which stream, as 16 bits
+    uint64_t longest_ns;  // about the longest launch of late
+    uint64_t pad1[2];
 };
 
 struct vgpu_counters_header {
@@ -125,9 +124,10 @@ struct vgpu_export {
     uint64_t importer[VGPU_IMPORTERS];
 };
 
-// When the device has worked for the container of late, so that time in which
-// several of its streams or processes worked counts once: how much of each
-// interval of VGPU_CELL_NS of CLOCK_MONOTONIC has been counted. A cell serves
+// When the container has had work on the device of late: how much of each interval
+// of VGPU_CELL_NS of CLOCK_MONOTONIC. By it, time in which several of its streams
+// or processes worked counts once, and the node agent sees in which time several
+// containers worked (vgpu_pace). A cell serves
 // interval after interval: bits 16..31 are the low bits of which, in turns through
 // the calendar, and bits 0..15 the time in units of 2 ns.
 #define VGPU_CELLS 4096
@@ -151,7 +151,9 @@ struct vgpu_counters {
 //                the quota counts as the quota; more as well, without VGPU_MAY_BURST.
 //   bit   7      other containers work on the device too
 //   bits  8..31  when the container's refill periods begin: us after a multiple
-//   bits 32..63  of the period's length in us
+//   bits 32..51  of the period's length in us
+//   bits 52..63  how much of the time that the container measures as its own has
+//                been its own, in 1/1000; the rest were its neighbours' turns
 struct vgpu_pace_device {
     uint64_t turn;
     uint64_t valid_until; // CLOCK_MONOTONIC ns
@@ -170,7 +172,8 @@ struct vgpu_pace {
 #define VGPU_TURN_CORE(turn) ((uint32_t)((turn) & 0x7f))
 #define VGPU_TURN_NEIGHBOURS(turn) (((turn) >> 7 & 1) != 0)
 #define VGPU_TURN_PHASE_NS(turn) (((turn) >> 8 & 0xffffff) * UINT64_C(1000))
-#define VGPU_TURN_PERIOD_NS(turn) (((turn) >> 32) * UINT64_C(1000))
+#define VGPU_TURN_PERIOD_NS(turn) (((turn) >> 32 & 0xfffff) * UINT64_C(1000))
+#define VGPU_TURN_OWN(turn) ((uint32_t)((turn) >> 52))
 #define VGPU_PERIOD_MIN_NS UINT64_C(1000000)
 #define VGPU_PERIOD_MAX_NS UINT64_C(1000000000)
 

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	turnExample = Turn{Core: 100, Neighbours: true, Phase: 123 * time.Millisecond, Period: 456789 * time.Microsecond}
+	turnExample = Turn{Core: 100, Neighbours: true, Phase: 123 * time.Millisecond, Period: time.Second, Own: 999}
 	turnWord    = fmt.Sprintf("UINT64_C(%d)", turnExample.word())
 )
 
@@ -64,6 +64,7 @@ func TestMatchesC(t *testing.T) {
 		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
 		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},
 		{"VGPU_TURN_PERIOD_NS(" + turnWord + ")", int64(turnExample.Period)},
+		{"VGPU_TURN_OWN(" + turnWord + ")", int64(turnExample.Own)},
 		{"offsetof(struct vgpu_limits_device, context_mib)", limitsContextOff},
 		{"sizeof(struct vgpu_counters)", countersSize},
 		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
@@ -83,6 +84,9 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
 		{"offsetof(struct vgpu_counters, calendar)", calendarOff},
+		{"sizeof(struct vgpu_calendar)", calendarSize},
+		{"VGPU_CELLS", CalendarCells},
+		{"VGPU_CELL_NS", int64(CalendarCell)},
 		{"sizeof(struct vgpu_slot)", slotSize},
 		{"offsetof(struct vgpu_slot, state)", slotStateOff},
 		{"offsetof(struct vgpu_slot, pid)", slotPIDOff},

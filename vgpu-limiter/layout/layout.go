@@ -11,6 +11,8 @@
 // offset with it.
 package layout
 
+import "time"
+
 const (
 	// MaxDevices is the number of devices that one container can have.
 	MaxDevices = 16
@@ -21,6 +23,11 @@ const (
 	MaxContainerBytes = containerBytes - 1
 	// MaxMemoryBytes is the largest memory limit.
 	MaxMemoryBytes = bytesMask
+
+	// CalendarCells intervals of CalendarCell make up a container's calendar of one
+	// device.
+	CalendarCells = 4096
+	CalendarCell  = 65536 * time.Nanosecond
 
 	// Folder is what a container sees of the limiter, mounted read-only; the
 	// counters are mounted on it once more, writable.
@@ -70,8 +77,8 @@ const (
 	devThrottledOff    = 80
 	devPaidOff         = 64
 	devLaunchesOff     = 88
-	devLastLaunchOff   = 104
-	devLongestOff      = 112
+	devLastLaunchOff   = 96
+	devLongestOff      = 104
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
 	paceVersion    = 1
@@ -99,7 +106,8 @@ const (
 	maxExports    = 512
 	maxImporters  = 5
 
-	calendarOff = 364544
+	calendarOff  = 364544
+	calendarSize = 4 * CalendarCells
 
 	bytesMask = 1<<48 - 1
 )

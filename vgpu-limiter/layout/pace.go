@@ -31,10 +31,13 @@ type Turn struct {
 	// A refill period begins at every moment of CLOCK_MONOTONIC that is Phase
 	// after a multiple of Period. Microseconds; Phase is less than Period.
 	Phase, Period time.Duration
+	// Own is how much of the time that the container measures as its own has been
+	// its own, 1 to 1000 thousandths.
+	Own uint32
 }
 
 func (t Turn) word() uint64 {
-	w := uint64(t.Core)&0x7f | uint64(t.Phase.Microseconds())&0xffffff<<8 | uint64(t.Period.Microseconds())<<32
+	w := uint64(t.Core)&0x7f | uint64(t.Phase.Microseconds())&0xffffff<<8 | uint64(t.Period.Microseconds())&0xfffff<<32 | uint64(t.Own)<<52
 	if t.Neighbours {
 		w |= 1 << 7
 	}
@@ -132,4 +135,27 @@ func ReadActivity(f *os.File, devices []Activity) error {
 		}
 	}
 	return nil
+}
+
+// Calendar is a container's calendar of one device: for each interval, by its
+// number modulo CalendarCells, in which turn it was written and how much of the
+// interval had work. See vgpu_layout.h.
+type Calendar []byte
+
+// ReadCalendar reads one device's calendar of a counters file that stays open.
+func ReadCalendar(f *os.File, device int) (Calendar, error) {
+	b := make([]byte, calendarSize)
+	_, err := f.ReadAt(b, int64(calendarOff+device*calendarSize))
+	return b, err
+}
+
+// Worked returns how much of the interval with this number (CLOCK_MONOTONIC
+// divided by CalendarCell) the container has had work for, at most CalendarCell; 0
+// if the calendar doesn't reach back to it.
+func (c Calendar) Worked(number int64) time.Duration {
+	word := binary.LittleEndian.Uint32(c[number%CalendarCells*4:])
+	if word>>16 != uint32(number/CalendarCells)&0xffff {
+		return 0
+	}
+	return min(2*time.Duration(word&0xffff), CalendarCell)
 }

@@ -31,6 +31,7 @@ type Loop struct {
 
 	mu         sync.Mutex
 	containers []*Container // in the order of their coming, so that turns stay where they are
+	read       int64        // number of the interval up to which calendars have been read
 }
 
 // Container is a container that a loop looks after.
@@ -41,6 +42,7 @@ type Container struct {
 	counters     *os.File
 	pace         *layout.Pace
 	activity     []layout.Activity
+	overlap      []overlap
 	lives        bool
 	counted      time.Duration // when lives was found out
 	failed       bool          // the counters can't be read
@@ -71,6 +73,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 		return nil, err
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
+	c.overlap = make([]overlap, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -118,10 +121,6 @@ func (l *Loop) step() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	type place struct {
-		container *Container
-		device    int
-	}
 	places := map[string][]place{}
 	for _, c := range l.containers {
 		c.look(now)
@@ -129,8 +128,12 @@ func (l *Loop) step() bool {
 			places[d.UUID] = append(places[d.UUID], place{c, i})
 		}
 	}
+	from, to := l.unread(now)
 	busy := false
 	for _, there := range places {
+		if from < to {
+			readCalendars(there, from, to)
+		}
 		members := make([]member, len(there))
 		for i, p := range there {
 			d := p.container.limits.Devices[p.device]
@@ -141,10 +144,47 @@ func (l *Loop) step() bool {
 			busy = busy || members[i].working(now) && (len(there) > 1 || d.MayBurst)
 		}
 		for i, turn := range plan(now, members) {
+			turn.Own = there[i].container.overlap[there[i].device].thousandths()
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}
 	return busy
+}
+
+// place is a container's use of one GPU.
+type place struct {
+	container *Container
+	device    int
+}
+
+// unread returns the numbers of the intervals that calendars are to be read for
+// now: none for as long as it isn't time.
+func (l *Loop) unread(now time.Duration) (from, to int64) {
+	to = int64((now - settled) / layout.CalendarCell)
+	from = max(l.read, to-int64(overlapTick*5/4/layout.CalendarCell)) // what is older may be overwritten
+	if now-settled < time.Duration(l.read)*layout.CalendarCell+overlapTick {
+		return 0, 0
+	}
+	l.read = to
+	return from, to
+}
+
+// readCalendars finds out how much of what the containers of one GPU measure is
+// their own. One alone has nobody's turns in it, nor has one without a quota.
+func readCalendars(there []place, from, to int64) {
+	var calendars []layout.Calendar
+	var overlaps []*overlap
+	for _, p := range there {
+		if p.container.activity[p.device].LastLaunch == 0 || quota(p.container.limits.Devices[p.device]) == 0 {
+			continue
+		}
+		if c, err := layout.ReadCalendar(p.container.counters, p.device); err == nil {
+			calendars, overlaps = append(calendars, c), append(overlaps, &p.container.overlap[p.device])
+		}
+	}
+	if len(calendars) > 1 {
+		add(overlaps, calendars, from, to)
+	}
 }
 
 // quota is what the library keeps: 100 percent is none.

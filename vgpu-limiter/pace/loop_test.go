@@ -55,7 +55,7 @@ func (f files) launch(device int, at time.Duration) {
 	f.t.Helper()
 	file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
 	if err == nil {
-		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at.Microseconds())<<16|7), int64(64+128*device+104))
+		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at.Microseconds())<<16|7), int64(64+128*device+96))
 		_ = file.Close()
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func (f files) turn(device int) (core, neighbours uint64, period, until time.Dur
 	}
 	word := binary.LittleEndian.Uint64(b[64+16*device:])
 	valid := binary.LittleEndian.Uint64(b[64+16*device+8:])
-	return word & 0x7f, word >> 7 & 1, time.Duration(word>>32) * time.Microsecond, time.Duration(valid)
+	return word & 0x7f, word >> 7 & 1, time.Duration(word>>32&0xfffff) * time.Microsecond, time.Duration(valid)
 }
 
 // TestLoop: containers are neighbours per device; idle time goes to one that may

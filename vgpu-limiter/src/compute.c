@@ -6,9 +6,9 @@
 //   1. A launch is charged what its kind has cost so far, before or shortly after
 //      it was launched (a lane's allowance); once its batch is through, the
 //      difference to the measurement.
-//   2. At most VGPU_BATCHES batches of a stream are under way and not measured: a
-//      millisecond of what is expected, or four launches; only one launch of a
-//      function of which nothing is known.
+//   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
+//      milliseconds of what is expected, or eight launches that are longer than a
+//      batch; only one launch of a function of which nothing is known.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
 //   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
@@ -173,8 +173,8 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     enter(launch);
     if (result == CU_OK) {
         uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
-        uint64_t before = vgpu_load(longest);
-        vgpu_store(longest, launch->ns > before ? launch->ns : before - (before - launch->ns) / 256);
+        uint64_t before = vgpu_load(longest), less = before - launch->ns;
+        vgpu_store(longest, launch->ns > before ? launch->ns : before - less / (less < before / 2 ? 8 : 256));
         vgpu_sample_add(track, launch->key, 1, launch->ns, launch->now);
         if (launch->by_itself) {
             launch->now = vgpu_now();

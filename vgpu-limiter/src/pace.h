@@ -11,6 +11,7 @@
 
 struct vgpu_turn {
     uint32_t core;          // percent of the device at which launches are paid for
+    uint32_t own;           // thousandths of measured time that are the container's own
     bool neighbours;        // other containers work on the device too
     uint64_t period, phase; // refills come at phase + n × period on CLOCK_MONOTONIC, ns
 };

@@ -7,11 +7,11 @@
 //   1. What lies between a batch's events bounds its work from above. The time
 //      for which the stream may have been without work bounds it from below: it
 //      had some from the last launch of the batch on, and in between too if its
-//      start had not been reached by then. Neighbours' turns may be part of what
-//      lies above. Between the bounds, the costs learned decide.
+//      start had not been reached by then. Between the bounds, the costs learned
+//      decide.
 //   2. Device time is counted once per container, whatever its streams and
-//      processes (calendar). What was counted for one and charged by none
-//      (unclaimed) is for those that worked at the same time.
+//      processes (calendar). Of what is counted, the part that the node side knows
+//      to be neighbours' turns isn't charged (turn.own).
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
 //   4. An event that fails costs only the measurement: the expected cost stands.
@@ -22,7 +22,6 @@
 #include "calendar.h"
 
 #define BLOCKING_SYNC 1          // flag of an event: waiting for it doesn't spin
-#define MOST_UNCLAIMED 20000000  // ns
 #define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
 #define SAMPLE_EVERY 16          // batches
 #define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
@@ -103,25 +102,18 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// Charges a batch that was worked on from start to end, by invariants 1 and 2.
+// Charges a batch that was worked on between start and end, by invariants 1 and 2.
 static void charge(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
                    int64_t end, int64_t unsure, const struct vgpu_turn *turn) {
-    struct vgpu_counters *shared = track->process->region.counters;
-    struct vgpu_counters_device *device = &shared->header.device[track->device];
-    int64_t worked = end - start;
-    int64_t counted = (int64_t)vgpu_calendar_enter(&shared->calendar[track->device], (uint64_t)start,
-                                                   (uint64_t)end);
-    int64_t unclaimed = clamp((int64_t)vgpu_load(&device->unclaimed_ns), 0, MOST_UNCLAIMED);
-    int64_t low = turn->neighbours ? 0 : clamp(counted - unsure, 0, counted);
-    int64_t high = clamp(worked, 0, counted + unclaimed);
-    int64_t ns = clamp((int64_t)batch->expected, low, high);
-    bool plain = unsure == 0 && counted >= worked - worked / 64 && !turn->neighbours;
-    vgpu_store(&device->unclaimed_ns, plain ? 0 : (uint64_t)clamp(counted + unclaimed - ns, 0, MOST_UNCLAIMED));
-    vgpu_bucket_correct(track->process, track->device, turn, ns - (int64_t)batch->expected);
+    struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
+    int64_t expected = (int64_t)batch->expected, least = end - start - unsure;
+    int64_t worked = clamp(expected * 1000 / turn->own, least > 0 ? least : 0, end - start);
+    int64_t counted = (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
+    vgpu_bucket_correct(track->process, track->device, turn, counted * turn->own / 1000 - expected);
 }
 
 static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t worked,
-                  int64_t unsure, bool crowded) {
+                  int64_t unsure, bool crowded, uint32_t own) {
     bool alone = batch->launches == 1, sure = unsure <= worked / 8 + UNSURE_NS;
     int64_t gap = batch->queued ? 0 : (int64_t)batch->gap; // start was passed before the launch
     if (alone && gap <= worked / 8 + 1000) {
@@ -130,7 +122,7 @@ static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, int6
     }
     track->probe = !alone && !sure;
     if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)worked / batch->launches, crowded);
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)worked * own / 1000 / batch->launches, crowded);
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
@@ -138,12 +130,12 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     struct vgpu_batch *batch = &track->ring[track->first];
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, seen);
     int64_t start, end, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
-    bool crowded = turn.neighbours || seen < track->timeline->crowded;
+    bool crowded = seen < track->timeline->crowded;
     track->first = (track->first + 1) % (VGPU_BATCHES + 1);
     track->pending--;
     if (!place(track->timeline, batch, seen, &start, &end))
         return;
-    learn(track, batch, end - start, unsure, crowded);
+    learn(track, batch, end - start, unsure, crowded, turn.own);
     charge(track, batch, start, end, unsure, &turn);
     if (++track->batches % SAMPLE_EVERY == 0)
         track->probe = true;

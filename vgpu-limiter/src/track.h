@@ -10,7 +10,7 @@
 #include "cost.h"
 #include "process.h"
 
-#define VGPU_BATCHES 4
+#define VGPU_BATCHES 8
 #define VGPU_BATCH_NS 250000u // expected device time of a batch of several launches
 #define VGPU_BATCH_LAUNCHES 128
 
