@@ -14,6 +14,7 @@ typedef struct nv_device_opaque *nv_device;
 enum {
     NV_OK = 0,
     NV_NO_PERMISSION = 4,
+    NV_NOT_FOUND = 6,
     NV_INSUFFICIENT_SIZE = 7,
     NV_FUNCTION_NOT_FOUND = 13,
     NV_UUID_CHARS = 96,
@@ -41,6 +42,23 @@ struct nv_process_v2 {
     uint32_t pid;
     uint64_t used;
     uint32_t gpu_instance, compute_instance;
+};
+
+struct nv_sample {
+    uint32_t pid;
+    unsigned long long time;
+    uint32_t percent[4];
+};
+
+struct nv_busy {
+    unsigned long long time;
+    uint32_t pid, percent[6];
+};
+
+struct nv_busy_list {
+    uint32_t version, count;
+    unsigned long long since;
+    struct nv_busy *processes;
 };
 
 struct nv_process_detail {

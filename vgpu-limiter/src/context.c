@@ -43,6 +43,22 @@ cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, u
            VGPU_REAL(cuGreenCtxCreate)(green, resources, device, flags));
 }
 
+// For the graphics libraries.
+cu_result cuGLCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuGLCtxCreate)(ctx, flags, device));
+}
+cu_result cuGLCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuGLCtxCreate_v2)(ctx, flags, device));
+}
+cu_result cuVDPAUCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuVDPAUCtxCreate)(ctx, flags, device, vdp, find));
+}
+cu_result cuVDPAUCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp,
+                              void *find) {
+    CREATE(ctx, cuCtxDestroy_v2, device,
+           VGPU_REAL(cuVDPAUCtxCreate_v2)(ctx, flags, device, vdp, find));
+}
+
 static struct vgpu_lock *context_lock(struct vgpu_process *process, cu_device device) {
     return &process->context_lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];
 }
@@ -127,11 +143,14 @@ static cu_result destroy(cu_ctx ctx, cu_result (*real)(cu_ctx)) {
         return result;
     die_begin(&dying, process, ctx);
     result = real(ctx);
-    die_end(&dying, result == CU_OK);
+    unsigned version; // cuCtxDetach may leave it to others
+    bool stays = real == VGPU_REAL(cuCtxDetach) && VGPU_REAL(cuCtxGetApiVersion)(ctx, &version) == CU_OK;
+    die_end(&dying, result == CU_OK && !stays);
     return result;
 }
 
 cu_result cuCtxDestroy(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy)); }
+cu_result cuCtxDetach(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDetach)); }
 cu_result cuCtxDestroy_v2(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy_v2)); }
 
 cu_result cuGreenCtxDestroy(cu_green green) {

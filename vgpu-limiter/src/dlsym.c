@@ -7,7 +7,10 @@
 //      return address, which the real one needs: RTLD_NEXT and RTLD_DEFAULT mean
 //      "as seen from the object that called".
 //   2. A lookup that would have failed without the library fails with it, though
-//      the library exports a function of that name.
+//      the library exports a function of that name. The exception: with RTLD_DEFAULT
+//      and RTLD_NEXT a function of the table is found as soon as the driver is
+//      loaded, wherever. Which objects the caller sees beside the global ones only
+//      the real dlsym knows, and it finds the library before them.
 //
 // Programs ask for dlsym@GLIBC_2.2.5 or, built on glibc 2.34 and later,
 // dlsym@GLIBC_2.34; the unversioned symbol here satisfies both.

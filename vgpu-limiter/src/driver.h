@@ -43,6 +43,8 @@ cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, 
 cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream);
 cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream);
 cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props);
+cu_result cuMemGetDefaultMemPool(cu_pool *pool, struct cu_location *location, int type);
+cu_result cuMemGetMemPool(cu_pool *pool, struct cu_location *location, int type);
 cu_result cuMemPoolDestroy(cu_pool pool);
 cu_result cuMemPoolTrimTo(cu_pool pool, size_t keep);
 cu_result cuMemPoolGetAttribute(cu_pool pool, int attribute, void *value);
@@ -93,6 +95,15 @@ cu_result cuMemRelease(cu_handle handle);
 cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
                    unsigned long long flags);
 cu_result cuMemUnmap(cu_ptr ptr, size_t bytes);
+cu_result cuMulticastBindMem(cu_handle object, size_t at, cu_handle memory, size_t offset,
+                             size_t bytes, unsigned long long flags);
+cu_result cuMulticastBindMem_v2(cu_handle object, cu_device device, size_t at, cu_handle memory,
+                                size_t offset, size_t bytes, unsigned long long flags);
+cu_result cuMulticastBindAddr(cu_handle object, size_t at, cu_ptr ptr, size_t bytes,
+                              unsigned long long flags);
+cu_result cuMulticastBindAddr_v2(cu_handle object, cu_device device, size_t at, cu_ptr ptr,
+                                 size_t bytes, unsigned long long flags);
+cu_result cuMulticastUnbind(cu_handle object, cu_device device, size_t at, size_t bytes);
 cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address);
 cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned count, cu_stream stream);
 cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_stream stream);
@@ -117,6 +128,13 @@ cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags,
 cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device);
 cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, unsigned flags);
 cu_result cuGreenCtxDestroy(cu_green green);
+cu_result cuGLCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device);
+cu_result cuGLCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device);
+cu_result cuVDPAUCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find);
+cu_result cuVDPAUCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp,
+                              void *find);
+cu_result cuCtxDetach(cu_ctx ctx);
+cu_result cuCtxGetApiVersion(cu_ctx ctx, unsigned *version);
 cu_result cuCtxDestroy(cu_ctx ctx);
 cu_result cuCtxDestroy_v2(cu_ctx ctx);
 cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device);
@@ -203,6 +221,9 @@ nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memo
 VGPU_PROCESS_LIST(Compute);
 VGPU_PROCESS_LIST(Graphics);
 VGPU_PROCESS_LIST(MPSCompute);
+nv_result nvmlDeviceGetProcessUtilization(nv_device device, struct nv_sample *samples,
+                                          unsigned *count, unsigned long long since);
+nv_result nvmlDeviceGetProcessesUtilizationInfo(nv_device device, struct nv_busy_list *list);
 nv_result nvmlDeviceGetRunningProcessDetailList(nv_device device,
                                                 struct nv_process_detail_list *list);
 

@@ -141,28 +141,59 @@ cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream) {
     return free_async(&vgpu_per_thread, ptr, stream);
 }
 
+// The device that a pool's memory is charged to: -1 for the host's, -2 for one of
+// which the container has no share. Managed memory may lie anywhere; without a
+// device of its own it counts on the container's first.
+static int location_device(const struct vgpu_process *process, int type,
+                           const struct cu_location *location) {
+    if (location->type != CU_LOCATION_DEVICE)
+        return type == CU_ALLOC_MANAGED ? 0 : -1;
+    int device = vgpu_device_index(process, location->id);
+    return device >= 0 ? device : -2;
+}
+
+static bool know_pool(struct vgpu_process *process, cu_pool pool, int device) {
+    vgpu_lock(&process->pool_lock);
+    bool known = vgpu_pool_find(process, pool, device) != NULL;
+    vgpu_unlock(&process->pool_lock);
+    return known;
+}
+
 cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
     cu_result result;
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    int device = -1; // host memory
-    if (props != NULL && props->location.type == CU_LOCATION_DEVICE) {
-        device = vgpu_device_index(process, props->location.id);
-        if (device < 0)
-            return CU_NOT_PERMITTED;
-    }
+    int device = props != NULL ? location_device(process, props->type, &props->location) : -1;
+    if (device == -2)
+        return CU_NOT_PERMITTED;
     result = VGPU_REAL(cuMemPoolCreate)(pool, props);
-    if (result == CU_OK) {
-        vgpu_lock(&process->pool_lock);
-        bool known = vgpu_pool_find(process, *pool, device) != NULL;
-        vgpu_unlock(&process->pool_lock);
-        if (!known) {
-            VGPU_REAL(cuMemPoolDestroy)(*pool);
-            result = CU_OUT_OF_MEMORY;
-        }
+    if (result == CU_OK && !know_pool(process, *pool, device)) {
+        VGPU_REAL(cuMemPoolDestroy)(*pool);
+        result = CU_OUT_OF_MEMORY;
     }
     return result;
+}
+
+// The pools that are there without being created.
+#define LEARN(pool, location, type, get)                                          \
+    do {                                                                          \
+        cu_result result;                                                         \
+        struct vgpu_process *process = vgpu_process(&result);                     \
+        if (process == NULL)                                                      \
+            return result;                                                        \
+        int device = location != NULL ? location_device(process, type, location) : -1; \
+        if (device == -2)                                                         \
+            return CU_NOT_PERMITTED;                                              \
+        result = VGPU_REAL(get)(pool, location, type);                            \
+        return result != CU_OK || know_pool(process, *(pool), device) ? result : CU_OUT_OF_MEMORY; \
+    } while (0)
+
+cu_result cuMemGetDefaultMemPool(cu_pool *pool, struct cu_location *location, int type) {
+    LEARN(pool, location, type, cuMemGetDefaultMemPool);
+}
+cu_result cuMemGetMemPool(cu_pool *pool, struct cu_location *location, int type) {
+    LEARN(pool, location, type, cuMemGetMemPool);
 }
 
 struct orphans {

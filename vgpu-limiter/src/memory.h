@@ -61,6 +61,7 @@ enum vgpu_class {
     VGPU_MODULE,
     VGPU_IMPORT, // see share.h
     VGPU_EXTERNAL,
+    VGPU_BOUND, // see vmm_bind.c
 };
 
 static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {

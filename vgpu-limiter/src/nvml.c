@@ -8,24 +8,25 @@
 //   2. Without valid limits a view is refused, never the device's own shown.
 //   3. Used never exceeds total.
 
-#include "charge.h"
+#include "nvml.h"
+
 #include "limits.h"
+#include "share.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 // NVML may be used without CUDA: then the process has no slot, and what it needs
 // is only read. The mapping is kept for the next call.
-struct view {
+struct vgpu_view {
     struct vgpu_limits limits;
     struct vgpu_region region;
 };
 
-static struct view *_Atomic the_view;
+static struct vgpu_view *_Atomic the_view;
 
-static struct view *open_view(void) {
-    struct view *view = atomic_load(&the_view);
+static struct vgpu_view *open_view(void) {
+    struct vgpu_view *view = atomic_load(&the_view);
     if (view != NULL)
         return view;
     view = calloc(1, sizeof *view);
@@ -37,7 +38,7 @@ static struct view *open_view(void) {
         path = VGPU_COUNTERS_PATH;
         wrong = vgpu_region_view(path, view->limits.device_count, &view->region);
     }
-    struct view *other = NULL;
+    struct vgpu_view *other = NULL;
     if (wrong != NULL) {
         VGPU_LOG_ONCE("NVML's view refused: %s: %s", path, wrong);
         free(view);
@@ -57,7 +58,7 @@ static int hex(char c) {
 }
 
 // The index in the limits of an NVML device, -1 if the container has no share.
-static int find_device(const struct view *view, nv_device device) {
+static int find_device(const struct vgpu_view *view, nv_device device) {
     char text[NV_UUID_CHARS] = {0};
     uint8_t uuid[VGPU_UUID_BYTES];
     size_t n = 0;
@@ -76,15 +77,8 @@ static int find_device(const struct view *view, nv_device device) {
     return -1;
 }
 
-// What of the device this process may see.
-struct slice {
-    struct view *view;
-    int device;
-    uint64_t total, used;
-};
-
 // The next living process that holds memory on the device, from *slot on.
-static const struct vgpu_slot *next_process(const struct slice *slice, uint32_t *slot, uint64_t *used) {
+static const struct vgpu_slot *next_process(const struct vgpu_slice *slice, uint32_t *slot, uint64_t *used) {
     const struct vgpu_region *region = &slice->view->region;
     for (uint32_t slots = vgpu_region_slots(region->counters); *slot < slots;) {
         const struct vgpu_slot *at = &region->counters->slot[*slot];
@@ -95,9 +89,8 @@ static const struct vgpu_slot *next_process(const struct slice *slice, uint32_t 
     return NULL;
 }
 
-// On an error, total and used are zero.
-static nv_result find_slice(nv_device device, struct slice *out) {
-    *out = (struct slice){.view = open_view()};
+nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out) {
+    *out = (struct vgpu_slice){.view = open_view()};
     if (out->view == NULL)
         return NV_NO_PERMISSION;
     out->device = find_device(out->view, device);
@@ -107,33 +100,42 @@ static nv_result find_slice(nv_device device, struct slice *out) {
     uint32_t slot = 0;
     for (uint64_t used; next_process(out, &slot, &used) != NULL;)
         out->used += used;
+    out->used += vgpu_orphans(out->view->region.counters, out->device);
     if (out->used > out->total)
         out->used = out->total;
     return NV_OK;
 }
 
+bool vgpu_slice_has(const struct vgpu_slice *slice, uint32_t pid) {
+    const struct vgpu_region *region = &slice->view->region;
+    for (uint32_t i = 0; i < vgpu_region_slots(region->counters); i++)
+        if ((uint32_t)region->counters->slot[i].pid == pid && vgpu_region_lives(region, i))
+            return true;
+    return false;
+}
+
 nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory) {
-    struct slice slice = {0};
+    struct vgpu_slice slice = {0};
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo)(device, memory);
     if (result != NV_OK)
         return result;
-    result = find_slice(device, &slice);
+    result = vgpu_slice_find(device, &slice);
     *memory = (struct nv_memory){slice.total, slice.total - slice.used, slice.used};
     return result;
 }
 
 nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory) {
-    struct slice slice = {0};
+    struct vgpu_slice slice = {0};
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result != NV_OK)
         return result;
-    result = find_slice(device, &slice);
+    result = vgpu_slice_find(device, &slice);
     *memory = (struct nv_memory_v2){memory->version, slice.total, 0, slice.total - slice.used, slice.used};
     return result;
 }
 
 // Fills a list by NVML's rules: too small a list is told the size it needs.
-static nv_result list(const struct slice *slice, unsigned *count, void *entries, size_t size,
+static nv_result list(const struct vgpu_slice *slice, unsigned *count, void *entries, size_t size,
                       void (*fill)(void *entry, uint32_t pid, uint64_t used)) {
     uint32_t slot = 0;
     unsigned n = 0;
@@ -160,13 +162,13 @@ static void fill_detail(void *entry, uint32_t pid, uint64_t used) {
 
 static nv_result list_compute(enum vgpu_hook hook, nv_device device, unsigned *count, void *entries,
                               size_t size, void (*fill)(void *, uint32_t, uint64_t)) {
-    struct slice slice;
+    struct vgpu_slice slice;
     nv_result (*real)(nv_device, unsigned *, void *) = vgpu_real(hook);
     unsigned none = 0;
     nv_result result = real(device, count != NULL ? &none : NULL, NULL);
     if (result != NV_OK && result != NV_INSUFFICIENT_SIZE)
         return result;
-    if ((result = find_slice(device, &slice)) != NV_OK)
+    if ((result = vgpu_slice_find(device, &slice)) != NV_OK)
         return result;
     return list(&slice, count, entries, size, fill);
 }
@@ -207,10 +209,10 @@ nv_result nvmlDeviceGetRunningProcessDetailList(nv_device device,
         return VGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, NULL);
     struct nv_process_detail_list probe = {out->version, out->mode, 0, NULL};
     nv_result result = VGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, &probe);
-    struct slice slice;
+    struct vgpu_slice slice;
     if (result != NV_OK && result != NV_INSUFFICIENT_SIZE)
         return result;
-    if ((result = find_slice(device, &slice)) != NV_OK)
+    if ((result = vgpu_slice_find(device, &slice)) != NV_OK)
         return result;
     if (out->mode != NV_PROCESS_COMPUTE && out->mode != NV_PROCESS_ALL) {
         out->count = 0;

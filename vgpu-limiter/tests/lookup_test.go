@@ -70,7 +70,7 @@ func TestNVML(t *testing.T) {
 		}
 		return string(out)
 	}
-	once := fmt.Sprintf("memory 0 %d %d %d\nmemory_v2 0 %d %d %d\ncount 7 2\nprocesses 0 2\nprocess %d %d\nprocess %d %d\n",
+	once := fmt.Sprintf("memory 0 %d %d %d\nmemory_v2 0 %d %d %d\ncount 7 2\nprocesses 0 2\nprocess %d %d\nprocess %d %d\nbusy 6 0\nbusy_info 6 0\n",
 		100*mib, 50*mib, 50*mib, 100*mib, 50*mib, 50*mib, p.cmd.Process.Pid, 30*mib, q.cmd.Process.Pid, 20*mib)
 	if got := views(); got != once+once {
 		t.Errorf("NVML shows\n%swant, twice,\n%s", got, once)
@@ -82,6 +82,35 @@ func TestNVML(t *testing.T) {
 	}
 	if got := views(); !strings.Contains(got, "memory 4 ") || !strings.Contains(got, "processes 4 ") {
 		t.Errorf("NVML shows\n%swant no permission (4)", got)
+	}
+}
+
+// TestNVMLUtilization: how busy other containers' processes are is not shown.
+func TestNVMLUtilization(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	for _, in := range []*container{c, c.neighbour(share{0, 100})} {
+		p := in.start()
+		p.want("stream 1", ok)
+		p.send("burn 1 1000 600000")
+	}
+	own := c.usage().Processes[0].HostPID
+	want := fmt.Sprintf("busy 0 1 %d\nbusy_info 0 1 %d\n", own, own)
+	for { // until the driver's sampling has seen both
+		native, err := c.command("", "views").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, native)
+		}
+		if !strings.Contains(string(native), "busy 0 2 ") || !strings.Contains(string(native), "busy_info 0 2 ") {
+			continue
+		}
+		limited, err := c.command("libvgpu-test.so", "views").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, limited)
+		}
+		if !strings.HasSuffix(string(limited), want) {
+			t.Errorf("NVML shows\n%swant at its end\n%s", limited, want)
+		}
+		return
 	}
 }
 

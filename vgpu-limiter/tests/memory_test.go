@@ -109,6 +109,31 @@ func TestVirtualMemory(t *testing.T) {
 	}
 }
 
+// TestMulticast: what is bound to a multicast object stays charged without a handle
+// or a mapping, until it is unbound.
+func TestMulticast(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("multicast 9 60", ok)
+	p.wantUsed(0, 100)
+	p.want("create 1 30 0", ok)
+	p.want("map 1 30", ok)
+	p.want("bind 9 1 30", ok)
+	p.want("bind_mapped 9 1 30", ok)
+	p.want("release 1", ok)
+	p.want("unmap 1 30", ok)
+	p.wantUsed(30, 100)
+	p.want("create 2 72 0", outOfMemory)
+	p.want("unbind 9 30 30", ok)
+	p.wantUsed(30, 100)
+	p.want("unbind 9 0 30", ok)
+	p.wantUsed(0, 100)
+	p.want("create 2 100 0", ok)
+	if held := c.held(0); held != 100 {
+		t.Errorf("the device holds %d MiB, want 100", held)
+	}
+}
+
 // TestPools: what was allocated from a destroyed pool stays charged until it is
 // freed, by whichever call. (The simulated pools keep nothing that is freed.)
 func TestPools(t *testing.T) {

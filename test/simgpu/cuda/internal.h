@@ -113,6 +113,15 @@ CUresult ticket_open(const struct ticket *t, CUcontext ctx, CUmemoryPool pool, C
 // vmm.c: the mapping around an address; wants va_lock held.
 struct block *vmm_around(CUdeviceptr at);
 
+// vmm.c and multicast.c: what keeps memory beside handles and mappings; all of it
+// wants va_lock held. vmm_hold gives the device.
+struct physical;
+struct physical *vmm_physical(CUmemGenericAllocationHandle handle);
+struct physical *vmm_behind(CUdeviceptr at);
+CUdevice vmm_hold(struct physical *p);
+void vmm_let_go(struct physical *p);
+bool multicast_release(CUmemGenericAllocationHandle handle);
+
 // alloc.c
 CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool pool,
                   CUdeviceptr *at);

@@ -38,7 +38,7 @@ struct mapping {
 static struct physical *all;
 static struct mapping *mappings;
 
-static struct physical *physical_of(CUmemGenericAllocationHandle h) {
+struct physical *vmm_physical(CUmemGenericAllocationHandle h) {
     for (struct physical *p = all; p; p = p->next)
         if ((CUmemGenericAllocationHandle)(uintptr_t)p == h && p->holders) return p;
     return NULL;
@@ -59,6 +59,16 @@ static void give_back(struct physical *p) {
         sim_uncharge(me, p->dev, p->size);
     }
     free(p);
+}
+
+CUdevice vmm_hold(struct physical *p) {
+    p->mappings++;
+    return p->prop.location.id;
+}
+
+void vmm_let_go(struct physical *p) {
+    p->mappings--;
+    give_back(p);
 }
 
 static CUresult check_prop(const CUmemAllocationProp *prop, struct ordinal **o) {
@@ -101,13 +111,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     INITIALIZED;
     va_lock();
-    struct physical *p = physical_of(handle);
+    struct physical *p = vmm_physical(handle);
     if (p) {
         p->holders--;
         give_back(p);
     }
+    bool ok = p || multicast_release(handle);
     va_unlock();
-    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint,
@@ -157,7 +168,7 @@ CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAlloca
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
     va_lock();
     struct block *b = va_around(at);
-    struct physical *p = physical_of(handle);
+    struct physical *p = vmm_physical(handle);
     bool ok = b && b->kind == BLOCK_RESERVED && at + size <= b->at + b->size && p &&
               offset <= p->size && size <= p->size - offset && !anything_mapped(at, size);
     if (ok) {
@@ -221,6 +232,11 @@ static struct mapping *mapping_at(CUdeviceptr at) {
     return NULL;
 }
 
+struct physical *vmm_behind(CUdeviceptr at) {
+    struct mapping *m = mapping_at(at);
+    return m ? m->of : NULL;
+}
+
 struct block *vmm_around(CUdeviceptr at) {
     struct mapping *m = mapping_at(at);
     return m ? &m->block : NULL;
@@ -254,7 +270,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     NEED(prop);
     INITIALIZED;
     va_lock();
-    struct physical *p = physical_of(handle);
+    struct physical *p = vmm_physical(handle);
     if (p) *prop = p->prop;
     va_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -272,7 +288,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     INITIALIZED;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     va_lock();
-    struct physical *p = physical_of(handle);
+    struct physical *p = vmm_physical(handle);
     bool ok = p && p->hold < 0;
     struct passed passed = {0};
     if (ok) passed = (struct passed){ticket_new(TICKET_VMM, p->dev, p->id, p->size), p->prop};
@@ -306,7 +322,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return CUDA_SUCCESS;
 }
 
-// Fabric handles, multicast objects and sparse arrays are not modelled.
+// Fabric handles and sparse arrays are not modelled.
 #define NOT_MODELLED(name, ...)          \
     CUresult name(__VA_ARGS__) {         \
         INITIALIZED;                     \
@@ -314,13 +330,5 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-NOT_MODELLED(cuMulticastCreate, CUmemGenericAllocationHandle *handle,
-             const CUmulticastObjectProp *prop)
-NOT_MODELLED(cuMulticastAddDevice, CUmemGenericAllocationHandle handle, CUdevice dev)
-NOT_MODELLED(cuMulticastBindMem, CUmemGenericAllocationHandle handle, size_t at,
-             CUmemGenericAllocationHandle memory, size_t offset, size_t size,
-             unsigned long long flags)
-NOT_MODELLED(cuMulticastGetGranularity, size_t *granularity, const CUmulticastObjectProp *prop,
-             CUmemAllocationGranularity_flags option)
 NOT_MODELLED(cuMemMapArrayAsync, CUarrayMapInfo *list, unsigned int count, CUstream stream)
 PTSZ(cuMemMapArrayAsync);

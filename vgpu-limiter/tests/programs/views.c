@@ -21,6 +21,21 @@ struct process {
     unsigned gpu_instance, compute_instance;
 };
 
+struct sample {
+    unsigned pid;
+    unsigned long long time;
+    unsigned percent[4];
+};
+struct busy {
+    unsigned long long time;
+    unsigned pid, percent[6];
+};
+struct busy_list {
+    unsigned version, count;
+    unsigned long long since;
+    struct busy *processes;
+};
+
 static void *library;
 
 static void *find(const char *name) {
@@ -63,6 +78,20 @@ int main(int argc, char **argv) {
         printf("processes %d %u\n", result, count);
         for (unsigned p = 0; result == 0 && p < count; p++)
             printf("process %u %llu\n", list[p].pid, list[p].used);
+        struct sample samples[64] = {0};
+        count = 64;
+        result = ((int (*)(void *, void *, unsigned *, unsigned long long))find("nvmlDeviceGetProcessUtilization"))(
+            device, samples, &count, 0);
+        printf("busy %d %u", result, count);
+        for (unsigned p = 0; result == 0 && p < count; p++)
+            printf(" %u", samples[p].pid);
+        struct busy busy[64] = {0};
+        struct busy_list all = {.version = sizeof all | 1u << 24, .count = 64, .processes = busy};
+        result = ((int (*)(void *, void *))find("nvmlDeviceGetProcessesUtilizationInfo"))(device, &all);
+        printf("\nbusy_info %d %u", result, all.count);
+        for (unsigned p = 0; result == 0 && p < all.count; p++)
+            printf(" %u", busy[p].pid);
+        puts("");
     }
     return 0;
 }
