@@ -56,7 +56,11 @@ func New(command []string, code int, wall time.Duration, limits layout.Limits, u
 }
 
 // JSON writes the report as one line.
-func (r Report) JSON(out io.Writer) error { return json.NewEncoder(out).Encode(r) }
+func (r Report) JSON(out io.Writer) error {
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false) // commands are full of > and &
+	return e.Encode(r)
+}
 
 // Table writes the report for people.
 func (r Report) Table(out io.Writer) error {

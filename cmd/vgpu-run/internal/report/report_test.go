@@ -17,12 +17,12 @@ func example() Report {
 		{UsedBytes: 7, PeakBytes: 12 << 20, MemoryRefusals: 3, Busy: 600 * time.Millisecond, Throttled: 1400 * time.Millisecond, Launches: 42},
 		{MemoryRefusals: 1},
 	}}
-	return New([]string{"train", "-x"}, 137, 2*time.Second, limits, usage)
+	return New([]string{"train", ">x"}, 137, 2*time.Second, limits, usage)
 }
 
 // TestJSON: names and units that programs rely on.
 func TestJSON(t *testing.T) {
-	const want = `{"command":["train","-x"],"exit_code":137,"wall_ns":2000000000,"processes":2,"devices":[` +
+	const want = `{"command":["train",">x"],"exit_code":137,"wall_ns":2000000000,"processes":2,"devices":[` +
 		`{"uuid":"GPU-00112233-4455-6677-8899-aabbccddeeff","core_percent":30,"memory_limit_bytes":1073741824,"memory_used_bytes":7,"memory_peak_bytes":12582912,"memory_refusals":3,"busy_ns":600000000,"throttled_ns":1400000000,"launches":42},` +
 		`{"uuid":"GPU-ffeeddcc-bbaa-9988-7766-554433221100","core_percent":0,"memory_limit_bytes":5242880,"memory_used_bytes":0,"memory_peak_bytes":0,"memory_refusals":1,"busy_ns":0,"throttled_ns":0,"launches":0}]}` + "\n"
 	var out strings.Builder
@@ -32,7 +32,7 @@ func TestJSON(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	const want = `vgpu-run: train -x: exit code 137 after 2s
+	const want = `vgpu-run: train >x: exit code 137 after 2s
 DEVICE                                    CORE  DEVICE TIME  SHARE  WAITED  LAUNCHES  MEMORY  LIMIT     REFUSED
 GPU-00112233-4455-6677-8899-aabbccddeeff  30%   600ms        30.0%  1.4s    42        12 MiB  1024 MiB  3
 GPU-ffeeddcc-bbaa-9988-7766-554433221100  -     -            -      -       -         0 MiB   5 MiB     1
