@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command placement replays a GPU-sharing trace to placement policies and prints
+// how much of the GPUs each manages to give out. See README.md.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"strings"
+
+	"vernier.dev/vernier/test/bench/placement/replay"
+	"vernier.dev/vernier/test/bench/placement/rival"
+	"vernier.dev/vernier/test/bench/placement/trace"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "placement:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	nodes, pods, policies, ties string
+	seed0                       int64
+	seeds                       int
+	churn                       float64
+	json                        bool
+}
+
+func run() error {
+	var o options
+	flag.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn, cpu_milli, memory_mib, gpu, model")
+	flag.StringVar(&o.pods, "pods", "", "CSV `file` of pods: cpu_milli, memory_mib, num_gpu, gpu_milli and, if any, gpu_spec")
+	flag.StringVar(&o.policies, "policy", strings.Join(names(), ","), "policies to compare, of "+strings.Join(names(), ", "))
+	flag.Int64Var(&o.seed0, "seed0", 42, "first seed of the arrivals' order")
+	flag.IntVar(&o.seeds, "seeds", 10, "how many seeds")
+	flag.StringVar(&o.ties, "ties", "name", "equal nodes: name takes the first, random any")
+	flag.Float64Var(&o.churn, "churn", 0, "instead of filling the cluster, let pods come and go at this `load` (0.95: 95 % of the GPUs asked for on average)")
+	flag.BoolVar(&o.json, "json", false, "print JSON")
+	flag.Parse()
+	if o.ties != "name" && o.ties != "random" || o.seeds < 1 || o.churn < 0 {
+		return fmt.Errorf("-ties is name or random, -seeds 1 or more, -churn 0 or more; see -help")
+	}
+	w, err := trace.Load(o.nodes, o.pods)
+	if err != nil {
+		return err
+	}
+	var rows []*row
+	for _, name := range strings.Split(o.policies, ",") {
+		row := &row{Policy: name}
+		for seed := o.seed0; seed < o.seed0+int64(o.seeds); seed++ {
+			if err := row.add(w, o, seed); err != nil {
+				return err
+			}
+		}
+		row.sum()
+		rows = append(rows, row)
+	}
+	if o.json {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rows)
+	}
+	show(os.Stdout, rows, o.churn > 0)
+	return nil
+}
+
+// add plays one seed.
+func (r *row) add(w *trace.Workload, o options, seed int64) error {
+	arrivals := w.Arrivals(seed, replay.Marks[len(replay.Marks)-1])
+	var ties *rand.Rand
+	if o.ties == "random" {
+		ties = rand.New(rand.NewSource(seed))
+	}
+	p, err := policy(r.Policy, w, ties)
+	switch {
+	case err != nil:
+		return err
+	case o.churn > 0:
+		r.rejected = append(r.rejected, replay.Churn(w, p, seed, o.churn))
+	default:
+		r.fill(replay.Fill(w, p, arrivals))
+	}
+	return nil
+}
+
+var rivals = map[string]func(w *trace.Workload) rival.Policy{
+	"first-fit":    func(*trace.Workload) rival.Policy { return rival.FirstFit },
+	"best-fit":     func(*trace.Workload) rival.Policy { return rival.BestFit },
+	"spread":       func(*trace.Workload) rival.Policy { return rival.Spread },
+	"gpushare":     func(*trace.Workload) rival.Policy { return rival.GPUShare },
+	"hami":         func(*trace.Workload) rival.Policy { return rival.HAMi },
+	"hami-binpack": func(*trace.Workload) rival.Policy { return rival.HAMiBinpack },
+	"fgd":          rival.FGD,
+}
+
+func names() []string {
+	return []string{"first-fit", "best-fit", "spread", "gpushare", "hami", "hami-binpack", "fgd"}
+}
+
+func policy(name string, w *trace.Workload, ties *rand.Rand) (replay.Placer, error) {
+	make, ok := rivals[name]
+	if !ok {
+		return nil, fmt.Errorf("-policy: %q is none of %s", name, strings.Join(names(), ", "))
+	}
+	return rival.NewCluster(w, make(w), ties), nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"vernier.dev/vernier/test/bench/placement/replay"
+)
+
+// figure is a mean and the standard deviation over seeds.
+type figure struct {
+	Mean float64 `json:"mean"`
+	SD   float64 `json:"sd"`
+}
+
+// row is what is known of a policy. All parts are in percent.
+type row struct {
+	Policy string `json:"policy"`
+	// Allocated part of the GPUs, by the arrived part of the capacity.
+	Allocated map[string]figure `json:"allocated,omitempty"`
+	// Micros per decision.
+	Micros *figure `json:"microsPerDecision,omitempty"`
+	// Failed part of the GPU demand of each kind of pod.
+	Failed map[string]float64 `json:"failedDemand,omitempty"`
+	// Rejected part of the GPU demand under churn.
+	Rejected *figure `json:"rejectedDemand,omitempty"`
+
+	allocated             [][]float64
+	micros, rejected      []float64
+	arrivedOf, failedOfIt map[string]float64
+}
+
+func (r *row) fill(one replay.Result) {
+	r.allocated = append(r.allocated, one.Allocated)
+	if one.Decision > 0 {
+		r.micros = append(r.micros, float64(one.Decision)/float64(time.Microsecond))
+	}
+	if r.arrivedOf == nil {
+		r.arrivedOf, r.failedOfIt = map[string]float64{}, map[string]float64{}
+	}
+	for kind, n := range one.Arrived {
+		r.arrivedOf[kind] += n
+		r.failedOfIt[kind] += one.Failed[kind]
+	}
+}
+
+// sum works out the figures of all seeds.
+func (r *row) sum() {
+	if len(r.rejected) > 0 {
+		r.Rejected = over(r.rejected, 100)
+		return
+	}
+	r.Allocated, r.Failed = map[string]figure{}, map[string]float64{}
+	for i, mark := range replay.Marks {
+		var at []float64
+		for _, run := range r.allocated {
+			at = append(at, run[i])
+		}
+		r.Allocated[name(mark)] = *over(at, 100)
+	}
+	if len(r.micros) > 0 {
+		r.Micros = over(r.micros, 1)
+	}
+	for kind, n := range r.arrivedOf {
+		if n > 0 && len(r.micros) > 0 {
+			r.Failed[kind] = 100 * r.failedOfIt[kind] / n
+		}
+	}
+}
+
+func name(mark float64) string { return fmt.Sprintf("%.0f", 100*mark) }
+
+func over(values []float64, scale float64) *figure {
+	var f figure
+	for _, v := range values {
+		f.Mean += v * scale / float64(len(values))
+	}
+	for _, v := range values {
+		f.SD += (v*scale - f.Mean) * (v*scale - f.Mean)
+	}
+	if len(values) > 1 {
+		f.SD = math.Sqrt(f.SD / float64(len(values)-1))
+	}
+	return &f
+}
+
+// show prints a table.
+func show(out io.Writer, rows []*row, churn bool) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	if churn {
+		fmt.Fprintln(t, "policy\tGPU demand rejected, %")
+		for _, r := range rows {
+			fmt.Fprintf(t, "%s\t%.2f ± %.2f\n", r.Policy, r.Rejected.Mean, r.Rejected.SD)
+		}
+		return
+	}
+	fmt.Fprint(t, "policy")
+	for _, m := range replay.Marks {
+		fmt.Fprintf(t, "\t@%s %%", name(m))
+	}
+	fmt.Fprintln(t, "\tµs\tGPU demand failed, % of each kind")
+	for _, r := range rows {
+		fmt.Fprint(t, r.Policy)
+		for _, m := range replay.Marks {
+			f := r.Allocated[name(m)]
+			fmt.Fprintf(t, "\t%.2f ± %.2f", f.Mean, f.SD)
+		}
+		if r.Micros == nil {
+			fmt.Fprintln(t, "\t\t")
+			continue
+		}
+		fmt.Fprintf(t, "\t%.1f\t%s\n", r.Micros.Mean, kinds(r.Failed))
+	}
+}
+
+func kinds(failed map[string]float64) string {
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(failed)) {
+		parts = append(parts, fmt.Sprintf("%s %.1f", kind, failed[kind]))
+	}
+	return strings.Join(parts, ", ")
+}
