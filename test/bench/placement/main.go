@@ -100,10 +100,13 @@ var rivals = map[string]func(w *trace.Workload) rival.Policy{
 }
 
 func names() []string {
-	return []string{"first-fit", "best-fit", "spread", "gpushare", "hami", "hami-binpack", "fgd"}
+	return []string{"first-fit", "best-fit", "spread", "gpushare", "hami", "hami-binpack", "fgd", "ours"}
 }
 
 func policy(name string, w *trace.Workload, ties *rand.Rand) (replay.Placer, error) {
+	if name == "ours" {
+		return newOurs(w), nil
+	}
 	make, ok := rivals[name]
 	if !ok {
 		return nil, fmt.Errorf("-policy: %q is none of %s", name, strings.Join(names(), ", "))
