@@ -4,212 +4,201 @@ package packer
 
 import (
 	"math/bits"
-	"slices"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// NodeID numbers the nodes in the order in which they were added. Among equal
-// nodes the lowest is taken.
-type NodeID int32
-
 // Engine packs. The zero value does not; use New.
 type Engine struct {
-	allows  func(models, model string) bool
-	models  []string
-	kinds   []kind
-	nodes   []node
-	free    []Free
-	classes []class
-	byShape map[Request]int
-	mix     mix
+	allows func(models, model string) bool
+
+	kinds  []kind
+	nodes  []node
+	free   []Free
+	gaps   []uint8
+	fleets []*fleet
 	// total is the number of all devices.
 	total int
-	// due is the number of arrivals at which prices are worked out anew.
-	due    int
-	prices *prices
 
-	tree  tree
-	view  view
-	after view
+	classes   []class
+	shapes    []shape
+	byRequest map[Request]int
+	mix       mix
+	prices    *prices
+	// due is the number of arrivals at which to look at the prices again.
+	due int
+	// bookings until the tolls are worked out anew.
+	bookings int
+
+	// Scratch space of one update.
+	view view
+	cand candidate
+	best []int32
 }
 
 type kind struct {
 	Machine
-	model int
+	fleet int
 }
 
 type node struct {
-	kind  int32
-	first int32
-	cpu   Milli
-	mem   v1alpha1.MiB
-}
-
-type class struct {
-	Request
-	// size on the mean device.
-	size int
-	// allowed by number of model.
-	allowed []bool
+	kind int32
+	// first of the node's devices in free and gaps; slot in the fleet's tree.
+	first, slot int32
+	cpu         Milli
+	mem         v1alpha1.MiB
 }
 
 // New is an engine without nodes. allows tells whether a request's Models, which
 // are not empty, admit a machine's Model.
 func New(allows func(models, model string) bool) *Engine {
-	e := &Engine{allows: allows, byShape: map[Request]int{}, mix: mix{now: 1}}
-	e.tree.width = minClasses
-	e.learn()
+	e := &Engine{allows: allows, byRequest: map[Request]int{}, mix: mix{now: 1}}
+	e.prices = e.learn()
 	return e
 }
 
 // AddNode adds an empty machine.
 func (e *Engine) AddNode(m Machine) NodeID {
 	id := NodeID(len(e.nodes))
-	e.nodes = append(e.nodes, node{kind: e.kindOf(m), first: int32(len(e.free)), cpu: m.CPU, mem: m.Mem})
+	k := e.kindOf(m)
+	f := e.fleets[e.kinds[k].fleet]
+	e.nodes = append(e.nodes, node{kind: int32(k), first: int32(len(e.free)), slot: int32(len(f.nodes)), cpu: m.CPU, mem: m.Mem})
+	f.nodes = append(f.nodes, id)
 	for range m.Devices {
 		e.free = append(e.free, Free{Whole, m.DeviceMem})
+		e.gaps = append(e.gaps, steps)
 	}
 	e.total += m.Devices
-	if e.tree.add(len(e.nodes)) {
-		e.rate()
+	f.have += m.Devices
+	f.free += m.Devices * steps
+	if f.tree.grow(len(f.nodes), len(e.classes)) {
+		e.scoreFleet(f)
 	} else {
-		e.update(id)
+		e.scoreNode(id)
 	}
 	return id
 }
 
-func (e *Engine) kindOf(m Machine) int32 {
+func (e *Engine) kindOf(m Machine) int {
 	for i := range e.kinds {
 		if e.kinds[i].Machine == m {
-			return int32(i)
+			return i
 		}
 	}
-	k := kind{Machine: m, model: slices.Index(e.models, m.Model)}
-	if k.model < 0 {
-		k.model = len(e.models)
-		e.models = append(e.models, m.Model)
-		for i := range e.classes {
-			e.classes[i].allowed = append(e.classes[i].allowed, e.admits(&e.classes[i].Request, m.Model))
+	k := kind{Machine: m, fleet: -1}
+	for i, f := range e.fleets {
+		if f.model == m.Model {
+			k.fleet = i
+		}
+	}
+	if k.fleet < 0 {
+		k.fleet = len(e.fleets)
+		e.fleets = append(e.fleets, &fleet{model: m.Model})
+		for i := range e.shapes {
+			s := &e.shapes[i]
+			s.allowed = append(s.allowed, e.admits(&s.Request, m.Model))
 		}
 	}
 	e.kinds = append(e.kinds, k)
-	e.learn()
-	e.rate()
-	return int32(len(e.kinds) - 1)
-}
-
-func (e *Engine) admits(r *Request, model string) bool {
-	return r.Models == "" || e.allows(r.Models, model)
+	e.prices = e.learn()
+	e.scoreAll()
+	return len(e.kinds) - 1
 }
 
 // Place decides on a pod that arrives: it learns the request, and books the best
-// node and devices. False when no node has the room.
+// node and the devices there, a set of bits. False when no node has the room.
 func (e *Engine) Place(r Request) (id NodeID, devices uint64, ok bool) {
 	c := e.class(r)
 	e.mix.add(c, e.total)
-	win := e.tree.winner(c)
-	if win.score == noFit {
+	id, ok = e.choose(c)
+	if !ok {
 		return 0, 0, false
 	}
-	_, devices = e.score(e.look(win.node), &e.classes[c])
-	e.book(win.node, &e.classes[c], devices, 1)
-	e.update(win.node)
-	return win.node, devices, true
+	_, devices = e.score(e.look(id), c)
+	e.book(id, c, devices, 1)
+	return id, devices, true
 }
 
 // Release gives back what Place booked.
 func (e *Engine) Release(r Request, id NodeID, devices uint64) {
-	e.book(id, &e.classes[e.class(r)], devices, -1)
-	e.update(id)
-}
-
-// class finds the request's class, or makes it.
-func (e *Engine) class(r Request) int {
-	if c, ok := e.byShape[r]; ok {
-		return c
-	}
-	c := len(e.classes)
-	e.byShape[r] = c
-	e.classes = append(e.classes, class{Request: r})
-	e.mix.weight = append(e.mix.weight, 0)
-	for _, m := range e.models {
-		e.classes[c].allowed = append(e.classes[c].allowed, e.admits(&r, m))
-	}
-	e.measure(&e.classes[c])
-	if c == e.tree.width {
-		e.tree.width *= 2
-		e.tree.resize(cap(e.tree.scores) / c)
-		e.rate()
-		return c
-	}
-	for id := range e.nodes {
-		s, _ := e.score(e.look(NodeID(id)), &e.classes[c])
-		e.tree.set(c, NodeID(id), s)
-	}
-	return c
-}
-
-// measure works out the class's size on the mean device.
-func (e *Engine) measure(c *class) {
-	var mem v1alpha1.MiB
-	n := 0
-	for i := range e.nodes {
-		k := &e.kinds[e.nodes[i].kind]
-		mem += k.DeviceMem * v1alpha1.MiB(k.Devices)
-		n += k.Devices
-	}
-	c.size = c.Request.size(mem / v1alpha1.MiB(max(n, 1)))
-}
-
-// update scores the node for all classes.
-func (e *Engine) update(id NodeID) {
-	v := e.look(id)
-	for c := range e.classes {
-		s, _ := e.score(v, &e.classes[c])
-		e.tree.set(c, id, s)
-	}
-}
-
-// rate scores all nodes for all classes.
-func (e *Engine) rate() {
-	e.tree.clear()
-	for id := range e.nodes {
-		e.update(NodeID(id))
-	}
-}
-
-// Reprice works out prices from what has arrived, when enough has since the last
-// time. It costs as much as some thousands of decisions, and is due so rarely
-// that it adds little to one: as many arrivals apart as a quarter of the devices.
-func (e *Engine) Reprice() {
-	if e.mix.arrivals < e.due {
-		return
-	}
-	e.due = e.mix.arrivals + max(16, min(e.mix.arrivals/2, e.total/4))
-	for i := range e.classes {
-		e.measure(&e.classes[i])
-	}
-	e.learn()
-	e.rate()
-}
-
-func (e *Engine) devices(id NodeID) []Free {
-	n := &e.nodes[id]
-	return e.free[n.first : int(n.first)+e.kinds[n.kind].Devices]
+	e.book(id, e.class(r), devices, -1)
 }
 
 // book takes what the class needs off the node's devices, or gives it back with
 // sign -1.
-func (e *Engine) book(id NodeID, c *class, devices uint64, sign int64) {
-	n := &e.nodes[id]
-	n.cpu -= Milli(sign) * c.CPU
-	n.mem -= v1alpha1.MiB(sign) * c.HostMem
-	free := e.devices(id)
-	need := c.memOn(e.kinds[n.kind].DeviceMem)
+func (e *Engine) book(id NodeID, c int, devices uint64, sign int64) {
+	n, r := &e.nodes[id], &e.classes[c].Request
+	k := &e.kinds[n.kind]
+	n.cpu -= Milli(sign) * r.CPU
+	n.mem -= v1alpha1.MiB(sign) * r.HostMem
+	need := r.memOn(k.DeviceMem)
 	for ; devices != 0; devices &= devices - 1 {
-		f := &free[bits.TrailingZeros64(devices)]
-		f.Core -= Milli(sign) * c.Core
+		d := int(n.first) + bits.TrailingZeros64(devices)
+		f := &e.free[d]
+		f.Core -= Milli(sign) * r.Core
 		f.Mem -= v1alpha1.MiB(sign) * need
+		e.fleets[k.fleet].free -= int(e.gaps[d])
+		e.gaps[d] = gap(*f, k.DeviceMem)
+		e.fleets[k.fleet].free += int(e.gaps[d])
 	}
+	e.scoreNode(id)
+	if e.bookings--; e.bookings <= 0 {
+		e.setTolls()
+	}
+}
+
+// scoreNode scores the node for all classes.
+func (e *Engine) scoreNode(id NodeID) {
+	v := e.look(id)
+	t := &e.fleets[v.kind.fleet].tree
+	for i := range e.shapes {
+		s := &e.shapes[i]
+		e.scoreShape(v, s)
+		for _, c := range s.classes {
+			t.set(c, v.slot, e.best[c])
+		}
+	}
+}
+
+// scoreClass scores all nodes for one class.
+func (e *Engine) scoreClass(c int) {
+	for id := range e.nodes {
+		v := e.look(NodeID(id))
+		s, _ := e.score(v, c)
+		e.fleets[v.kind.fleet].tree.set(c, v.slot, s)
+	}
+}
+
+func (e *Engine) scoreFleet(f *fleet) {
+	f.tree.clear()
+	for _, id := range f.nodes {
+		e.scoreNode(id)
+	}
+}
+
+func (e *Engine) scoreAll() {
+	for _, f := range e.fleets {
+		e.scoreFleet(f)
+	}
+}
+
+// Reprice looks at what has arrived, when enough has since the last time, and
+// where that changes what things are worth it scores all nodes anew. That takes
+// about as long as one decision per node, so it is for moments between decisions;
+// it is due as many arrivals apart as a sixteenth of the devices, more often at
+// first, and mostly finds the prices as they were.
+func (e *Engine) Reprice() {
+	if e.mix.arrivals < e.due {
+		return
+	}
+	e.due = e.mix.arrivals + max(1, min(e.mix.arrivals/4, e.total/16))
+	mem := e.meanMem()
+	for i := range e.shapes {
+		e.shapes[i].size = e.shapes[i].Request.size(mem)
+	}
+	if p := e.learn(); p.differ(e.prices) {
+		e.prices = p
+		e.scoreAll()
+	}
+	e.setTolls()
 }

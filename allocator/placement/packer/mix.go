@@ -16,10 +16,11 @@ type mix struct {
 	arrivals int
 }
 
-// Half-lives in arrivals are kept within these.
 const (
+	// minHalfLife keeps small clusters from forgetting what is rare.
 	minHalfLife = 2_000
-	maxWeight   = 1e100
+	// maxWeight is where weights are scaled back.
+	maxWeight = 1e100
 )
 
 func (m *mix) add(class, devices int) {
@@ -35,26 +36,35 @@ func (m *mix) add(class, devices int) {
 	m.now = 1
 }
 
-// prior is what is believed before anything has arrived, worth a few arrivals:
-// whole devices, halves and quarters.
+// prior is what is believed of sizes before anything has arrived: whole devices,
+// halves and quarters. It counts as a few arrivals, and is forgotten once there
+// were enough to go by.
 var prior = []struct {
 	size   int
 	weight float64
 }{{100, 4}, {50, 2}, {25, 2}}
 
-// priorWeight is that of prior altogether, in arrivals.
-const priorWeight = 8
+const (
+	priorWeight = 8
+	enough      = 64
+)
 
-// parts are the frequencies of the classes, and how many arrivals the belief in
-// prior is worth relative to one of them. Together they add up to 1.
-func (m *mix) parts() (classes []float64, unit float64) {
+// parts are the frequencies of the classes, that of one of prior's weight (0 once
+// enough has arrived), and what one arrival of now counts among all.
+func (m *mix) parts() (classes []float64, believed, one float64) {
 	sum := priorWeight * m.now
 	for _, w := range m.weight {
 		sum += w
+	}
+	one = m.now / sum
+	if m.arrivals < enough {
+		believed = one
+	} else {
+		sum -= priorWeight * m.now
 	}
 	classes = make([]float64, len(m.weight))
 	for i, w := range m.weight {
 		classes[i] = w / sum
 	}
-	return classes, m.now / sum
+	return classes, believed, one
 }

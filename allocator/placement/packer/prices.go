@@ -4,12 +4,15 @@ package packer
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
 const (
-	// cpuPrices is how many prices of the host's CPU a node is valued at.
-	cpuPrices = 6
+	// hostPrices is how many pairs of prices of CPU and memory of the host a node
+	// is valued at: nothing, cpuPrices of CPU alone, the others of memory alone.
+	hostPrices = 9
+	cpuPrices  = 5
 	// levels of free CPU that usable room is tabled by.
 	levels = 64
 	// maxGroups is how many shapes of requests for several devices are told apart.
@@ -21,91 +24,120 @@ type group struct {
 	gpus, size int
 }
 
-// prices is what the engine has learnt, as tables.
-type prices struct {
-	// cpu are prices of a thousandth of a core, in thousandths of a device.
-	cpu [cpuPrices]float64
-	// value is what a gap is worth at each of them, in thousandths of a device.
-	value [steps + 1][cpuPrices]float64
-	// step is the CPU between two levels.
-	step Milli
-	// room[model][level][gap] is the part of a gap, in thousandths of a device,
-	// that a random request for one device could use at that level of free CPU.
-	room [][levels][steps + 1]float64
-	// groups are the requests for several devices, and likely[model][level][group]
-	// is how frequent those are that the model and the CPU allow.
-	groups []group
-	likely [][levels][maxGroups]float64
-	// scarcity of each model: the demand that only some models can serve over what
-	// there is of them.
-	scarcity []float64
+// insist is a demand that only some models can serve.
+type insist struct {
+	// models allowed, a set of bits.
+	models uint64
+	// mean and square of the devices asked for by an arrival.
+	mean, square float64
 }
 
-// learn works out the tables from what has arrived.
-func (e *Engine) learn() {
+// prices is what the engine has learnt, as tables. All worth is in thousandths of
+// a device.
+type prices struct {
+	// demand is how many devices the mean arrival asks for.
+	demand float64
+	// cpu and mem are prices of a thousandth of a core and of a MiB of the host.
+	cpu, mem [hostPrices]float64
+	// value is what a gap is worth at each pair of them.
+	value [steps + 1][hostPrices]float64
+	// spare is what a thousandth of a core is worth on average.
+	spare float64
+	// step is the CPU between two levels.
+	step Milli
+	// room[model][level][gap] is the part of a gap that a random request for one
+	// device can use at that level of free CPU.
+	room [][levels]bySize
+	// groups are the requests for several devices, likely[model][level][group] how
+	// frequent those are that the model and the CPU allow.
+	groups []group
+	likely [][levels][maxGroups]float64
+	// slot is what a place for a whole group is worth beyond its devices.
+	slot [maxGroups]float64
+	// insist are the demands that only some models can serve. unsure is how
+	// frequent they are believed to be beyond that.
+	insist []insist
+	unsure float64
+}
+
+// learn works out prices from what has arrived.
+func (e *Engine) learn() *prices {
 	p := &prices{step: 1}
 	for i := range e.kinds {
 		p.step = max(p.step, (e.kinds[i].CPU+levels-2)/(levels-1))
 	}
-	parts, unit := e.mix.parts()
-	p.setValues(e, parts, unit)
+	parts, believed, one := e.mix.parts()
+	for i := range e.classes {
+		p.demand += parts[i] * e.shape(i).part()
+	}
+	p.unsure = priorAsk * one
+	p.setValues(e, parts, believed)
 	p.setGroups(e, parts)
-	p.setRoom(e, parts, unit)
-	p.setScarcity(e, parts)
-	e.prices = p
+	p.setRoom(e, parts, believed)
+	p.setSlots(e, parts)
+	p.setInsist(e, parts)
+	return p
 }
 
-// setValues prices gaps: the duals of cutting devices into what arrives.
-func (p *prices) setValues(e *Engine, parts []float64, unit float64) {
-	var shares [steps + 1]share
-	add := func(size int, demand, cpu float64) {
-		s := &shares[size]
-		s.cpu = (s.cpu*s.demand + cpu*demand) / (s.demand + demand)
-		s.demand += demand
-	}
-	var gpu, cpu float64
+func (e *Engine) shape(class int) *shape { return &e.shapes[e.classes[class].shape] }
+
+// setValues prices gaps: by the duals of cutting devices into what arrives, less
+// what the shares' CPU or memory costs.
+func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
+	var demand bySize
+	var cpu, mem float64
 	for i := range e.classes {
-		c := &e.classes[i]
-		if c.GPUs == 0 || parts[i] == 0 {
-			continue
+		if s := e.shape(i); s.GPUs > 0 {
+			demand[s.size] += parts[i] * float64(s.GPUs)
+			cpu += parts[i] * float64(e.classes[i].CPU)
+			mem += parts[i] * float64(e.classes[i].HostMem)
 		}
-		n := parts[i] * float64(c.GPUs)
-		add(c.size, n, float64(c.CPU)/float64(c.GPUs))
-		gpu += n * float64(c.size) * float64(Whole) / steps
-		cpu += parts[i] * float64(c.CPU)
+	}
+	for k := 1; k < hostPrices; k++ {
+		// From an eighth to twice, for memory from a quarter, of what there is to
+		// gain with it on average.
+		if k <= cpuPrices && cpu > 0 {
+			p.cpu[k] = float64(Whole) * p.demand / cpu * float64(int(1)<<k) / 16
+		} else if k > cpuPrices && mem > 0 {
+			p.mem[k] = float64(Whole) * p.demand / mem * float64(int(1)<<(k-cpuPrices)) / 8
+		}
+	}
+	if cpu > 0 {
+		p.spare = float64(Whole) * p.demand / cpu
 	}
 	for _, b := range prior {
-		add(b.size, b.weight*unit, 0)
+		demand[b.size] += b.weight * believed
 	}
-	for k := 1; k < cpuPrices && cpu > 0; k++ {
-		// From an eighth to twice what a core is used for on average.
-		p.cpu[k] = gpu / cpu * float64(int(1)<<k) / 16
-	}
-	prices := sharePrices(&shares)
-	var sizes []int
-	for size := range shares {
-		if shares[size].demand > 0 {
-			sizes = append(sizes, size)
+	shares := sharePrices(&demand)
+	for k := range hostPrices {
+		// A share is worth what a random pod of its size gains.
+		var values bySize
+		for i := range e.classes {
+			c, s := &e.classes[i], e.shape(i)
+			if s.GPUs == 0 || parts[i] == 0 {
+				continue
+			}
+			host := (p.cpu[k]*float64(c.CPU) + p.mem[k]*float64(c.HostMem)) / float64(c.GPUs)
+			gain := max(0, float64(Whole)*shares[s.size]-host)
+			values[s.size] += gain * parts[i] * float64(c.GPUs) / demand[s.size]
 		}
-	}
-	for k := range p.cpu {
-		var values, best [steps + 1]float64
-		for _, size := range sizes {
-			values[size] = max(0, float64(Whole)*prices[size]-p.cpu[k]*shares[size].cpu)
+		for _, b := range prior {
+			if believed > 0 {
+				values[b.size] += float64(Whole) * shares[b.size] * b.weight * believed / demand[b.size]
+			}
 		}
-		fill(&values, sizes, &best)
-		for g := range best {
-			p.value[g][k] = best[g]
+		for g, best := range values.cut() {
+			p.value[g][k] = best
 		}
 	}
 }
 
-// setGroups keeps the most frequent shapes for several devices.
+// setGroups keeps the shapes for several devices that ask for most.
 func (p *prices) setGroups(e *Engine, parts []float64) {
 	weight := map[group]float64{}
 	for i := range e.classes {
-		if c := &e.classes[i]; c.GPUs > 1 && parts[i] > 0 {
-			weight[group{c.GPUs, c.size}] += parts[i] * float64(c.GPUs*c.size)
+		if s := e.shape(i); s.GPUs > 1 && parts[i] > 0 {
+			weight[group{s.GPUs, s.size}] += parts[i] * s.part()
 		}
 	}
 	for g := range weight {
@@ -117,33 +149,34 @@ func (p *prices) setGroups(e *Engine, parts []float64) {
 	p.groups = p.groups[:min(len(p.groups), maxGroups)]
 }
 
-// setRoom tables what random requests could use.
-func (p *prices) setRoom(e *Engine, parts []float64, unit float64) {
-	p.room = make([][levels][steps + 1]float64, len(e.models))
-	p.likely = make([][levels][maxGroups]float64, len(e.models))
-	for m := range e.models {
+// setRoom tables what random requests can use.
+func (p *prices) setRoom(e *Engine, parts []float64, believed float64) {
+	p.room = make([][levels]bySize, len(e.fleets))
+	p.likely = make([][levels][maxGroups]float64, len(e.fleets))
+	for m := range e.fleets {
 		room, likely := &p.room[m], &p.likely[m]
 		for i := range e.classes {
-			c := &e.classes[i]
-			level := int((c.CPU + p.step - 1) / p.step)
-			if c.GPUs == 0 || !c.allowed[m] || level >= levels {
+			s := e.shape(i)
+			level := int((e.classes[i].CPU + p.step - 1) / p.step)
+			if s.GPUs == 0 || !s.allowed[m] || level >= levels {
 				continue
 			}
-			if c.GPUs == 1 {
-				room[level][c.size] += parts[i]
-			} else if g := slices.Index(p.groups, group{c.GPUs, c.size}); g >= 0 {
+			if s.GPUs == 1 {
+				room[level][s.size] += parts[i]
+			} else if g := slices.Index(p.groups, group{s.GPUs, s.size}); g >= 0 {
 				likely[level][g] += parts[i]
 			}
 		}
 		for _, b := range prior {
-			room[0][b.size] += b.weight * unit
+			room[0][b.size] += b.weight * believed
 		}
 		for l := range room {
 			for g := 1; g <= steps; g++ {
 				room[l][g] += room[l][g-1]
 			}
-		}
-		for l := 1; l < levels; l++ {
+			if l == 0 {
+				continue
+			}
 			for g := range room[l] {
 				room[l][g] += room[l-1][g]
 			}
@@ -159,40 +192,103 @@ func (p *prices) setRoom(e *Engine, parts []float64, unit float64) {
 	}
 }
 
-// setScarcity compares what is asked of each model alone with what there is.
-func (p *prices) setScarcity(e *Engine, parts []float64) {
-	p.scarcity = make([]float64, len(e.models))
-	have := make([]float64, len(e.models))
-	all := 0.0
-	for i := range e.nodes {
-		k := &e.kinds[e.nodes[i].kind]
-		have[k.model] += float64(k.Devices)
-		all += float64(k.Devices)
-	}
-	demand := 0.0
-	for i := range e.classes {
-		demand += parts[i] * float64(e.classes[i].GPUs*e.classes[i].size) / steps
-	}
-	if demand == 0 {
+// setSlots weighs the requests for several devices, until as much has arrived as
+// is free now, against the places that are left for them.
+func (p *prices) setSlots(e *Engine, parts []float64) {
+	if len(p.groups) == 0 {
 		return
 	}
+	var have, asked [maxGroups]float64
+	free := 0
+	for _, f := range e.fleets {
+		free += f.free
+	}
+	for i := range e.nodes {
+		gaps := e.gapsOf(NodeID(i))
+		for j, g := range p.groups {
+			have[j] += float64(g.places(gaps))
+		}
+	}
 	for i := range e.classes {
-		c := &e.classes[i]
-		allowed := 0.0
-		for m := range have {
-			if c.allowed[m] {
-				allowed += have[m]
-			}
-		}
-		if allowed == 0 || allowed == all {
-			continue
-		}
-		// Were as much asked for as there is, this much of it would be the class's.
-		asked := parts[i] * float64(c.GPUs*c.size) / steps / demand * all
-		for m := range have {
-			if c.allowed[m] {
-				p.scarcity[m] += asked / allowed
+		s := e.shape(i)
+		for j, g := range p.groups {
+			// A larger request takes the place of a smaller one too.
+			if s.GPUs >= g.gpus && s.size >= g.size {
+				asked[j] += parts[i] / p.demand * float64(free) / steps
 			}
 		}
 	}
+	for j, g := range p.groups {
+		missed := math.Erfc((have[j]-asked[j])/math.Sqrt(2*(asked[j]+1))) / 2
+		p.slot[j] = worthWhenMissed * missed * float64(g.gpus*g.size) / steps
+	}
+}
+
+// places is how many such requests the gaps could take.
+func (g group) places(gaps []uint8) int {
+	n := 0
+	for _, have := range gaps {
+		if int(have) >= g.size {
+			n++
+		}
+	}
+	return n / g.gpus
+}
+
+// setInsist collects the demands that only some models can serve.
+func (p *prices) setInsist(e *Engine, parts []float64) {
+	for i := range e.classes {
+		s := e.shape(i)
+		in := insist{mean: parts[i] * s.part(), square: parts[i] * s.part() * s.part()}
+		all := true
+		for m, f := range e.fleets {
+			if s.allowed[m] && m < 64 {
+				in.models |= 1 << m
+			} else if f.have > 0 {
+				all = false
+			}
+		}
+		if all || in.models == 0 || in.mean == 0 {
+			continue
+		}
+		at := slices.IndexFunc(p.insist, func(other insist) bool { return other.models == in.models })
+		if at < 0 {
+			p.insist = append(p.insist, in)
+			continue
+		}
+		p.insist[at].mean += in.mean
+		p.insist[at].square += in.square
+	}
+}
+
+// differ tells whether the prices would be worth scoring all nodes anew.
+func (p *prices) differ(old *prices) bool {
+	const enough = 5
+	if p.step != old.step || len(p.room) != len(old.room) || !slices.Equal(p.groups, old.groups) {
+		return true
+	}
+	apart := func(a, b float64) bool { return math.Abs(a-b) > enough }
+	for g := range p.value {
+		for k := range p.value[g] {
+			if apart(p.value[g][k], old.value[g][k]) {
+				return true
+			}
+		}
+	}
+	for m := range p.room {
+		for l := range p.room[m] {
+			for g := range p.room[m][l] {
+				if apart(roomWeight*p.room[m][l][g], roomWeight*old.room[m][l][g]) {
+					return true
+				}
+			}
+		}
+	}
+	for j := range p.slot {
+		// Doubled or halved matters, once it is of note at all.
+		if a, b := p.slot[j]+enough, old.slot[j]+enough; a > 2*b || b > 2*a {
+			return true
+		}
+	}
+	return false
 }

@@ -5,14 +5,19 @@ package packer
 import "math"
 
 // The score of a placement is how much of the node's worth is kept: the priced
-// value of its gaps, which leads; the room that random requests could use, which
-// tells apart what is worth the same; the models that few have, kept for those
-// who need them; and last the fuller node. All are in thousandths of a device.
+// value of its gaps, which leads; the room that random requests can use, which
+// tells apart what is worth the same; places for whole groups while those are
+// scarce; and last the fuller node. All are in thousandths of a device.
 const (
-	roomWeight     = 0.03
-	scarcityWeight = 30
-	fullerWeight   = 1.0 / 8000
-	cpuWeight      = 1.0 / 128000
+	// roomWeight is that of usable room.
+	roomWeight = 0.03
+	// fullerWeight is what a free thousandth of a device of the node, or the CPU
+	// that goes with half of one, counts against it.
+	fullerWeight = 0.001
+	spareWeight  = fullerWeight / 2
+	// worthWhenMissed is what each device of a place for a group, or of a model
+	// that few can do without, is worth when it is sure to be missed.
+	worthWhenMissed = 300
 )
 
 // noFit is the score of a node on which the class has no room.
@@ -22,173 +27,244 @@ const noFit = math.MinInt32
 // of a device is equal.
 const perMilli = 512
 
-// view is a node prepared for scoring many classes.
+// view is a node prepared for scoring.
 type view struct {
 	*node
 	kind *kind
 	free []Free
-	gaps [MaxDevices]uint8
-	// value of all gaps at each CPU price.
-	value [cpuPrices]float64
-	// count and room of the gaps large enough for each group.
+	gaps []uint8
+	// value of all gaps at each price.
+	value [hostPrices]float64
+	// count and room of the gaps large enough for each group, and what the places
+	// for groups are worth.
 	count [maxGroups]int
 	room  [maxGroups]float64
-	left  int
+	slots float64
+	// level of free CPU to usable room of all gaps, where known.
+	usable [levels]float64
+	known  [levels]bool
+	// worth of the node as it is, and what its being free counts against it.
 	worth float64
-	// bases[l] is the usable room of all gaps at level l where known[l].
-	bases [levels]float64
-	known [levels]bool
+}
+
+func (e *Engine) gapsOf(id NodeID) []uint8 {
+	n := &e.nodes[id]
+	return e.gaps[n.first : int(n.first)+e.kinds[n.kind].Devices]
 }
 
 func (e *Engine) look(id NodeID) *view {
 	v, p := &e.view, e.prices
 	v.node = &e.nodes[id]
 	v.kind = &e.kinds[v.node.kind]
-	v.free = e.devices(id)
-	v.value, v.count, v.room, v.known, v.left = [cpuPrices]float64{}, [maxGroups]int{}, [maxGroups]float64{}, [levels]bool{}, 0
-	for d := range v.free {
-		g := gap(v.free[d], v.kind.DeviceMem)
-		v.gaps[d] = uint8(g)
-		v.left += g
+	v.gaps = e.gapsOf(id)
+	v.free = e.free[v.first : int(v.first)+v.kind.Devices]
+	v.value, v.count, v.room, v.slots = [hostPrices]float64{}, [maxGroups]int{}, [maxGroups]float64{}, 0
+	clear(v.known[:])
+	left := 0
+	for _, g := range v.gaps {
+		left += int(g)
+		if g == 0 {
+			continue
+		}
 		for k := range v.value {
 			v.value[k] += p.value[g][k]
 		}
-		for j, shape := range p.groups {
-			if g >= shape.size {
+		for j := range p.groups {
+			if int(g) >= p.groups[j].size {
 				v.count[j]++
-				v.room[j] += float64(g)
+				v.room[j] += float64(g) * float64(Whole) / steps
 			}
 		}
 	}
-	v.worth = e.lagrange(v.cpu, &v.value) + roomWeight*e.usable(v, v.cpu, -1, 0)
+	for j := range p.groups {
+		v.slots += p.slot[j] * float64(v.count[j]/p.groups[j].gpus)
+	}
+	c := &e.cand
+	c.set(v)
+	v.worth = p.worth(v.cpu, v.mem, &v.value) + v.slots + roomWeight*e.usable(v, c, v.cpu)
+	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*p.spare*float64(v.cpu)
 	return v
 }
 
-// lagrange values gaps and CPU together: at the CPU price that values them least.
-func (e *Engine) lagrange(cpu Milli, value *[cpuPrices]float64) float64 {
+// worth of gaps together with CPU and memory: at the price of these that values
+// them least, an upper bound on what they can still bring.
+func (p *prices) worth(cpu Milli, mem MiB, value *[hostPrices]float64) float64 {
 	least := value[0]
-	for k := 1; k < cpuPrices; k++ {
-		least = min(least, value[k]+e.prices.cpu[k]*float64(cpu))
+	// It is convex in either price: where it begins to rise it goes on rising.
+	at := value[0]
+	for k := 1; k <= cpuPrices; k++ {
+		next := value[k] + p.cpu[k]*float64(cpu)
+		if next > at {
+			break
+		}
+		at = next
 	}
-	return least
+	least = min(least, at)
+	at = value[0]
+	for k := cpuPrices + 1; k < hostPrices; k++ {
+		next := value[k] + p.mem[k]*float64(mem)
+		if next > at {
+			break
+		}
+		at = next
+	}
+	return min(least, at)
 }
 
-// usable is the room that random requests can use with cpu free, when device d
-// has gap g instead of its own; d below 0 changes nothing.
-func (e *Engine) usable(v *view, cpu Milli, d, g int) float64 {
+// candidate is a choice of devices on the node in view.
+type candidate struct {
+	devices uint64
+	// own and after are the gaps that change.
+	own, after [MaxDevices]uint8
+	changes    int
+	value      [hostPrices]float64
+	count      [maxGroups]int
+	room       [maxGroups]float64
+	slots      float64
+}
+
+func (c *candidate) set(v *view) {
+	c.devices, c.changes = 0, 0
+	c.value, c.count, c.room, c.slots = v.value, v.count, v.room, v.slots
+}
+
+// take adds device d to the candidate.
+func (c *candidate) take(e *Engine, v *view, d int, s *shape, need MiB) {
+	p := e.prices
+	own := v.gaps[d]
+	after := gap(Free{v.free[d].Core - s.Core, v.free[d].Mem - need}, v.kind.DeviceMem)
+	c.devices |= 1 << d
+	c.own[c.changes], c.after[c.changes] = own, after
+	c.changes++
+	for k := range c.value {
+		c.value[k] += p.value[after][k] - p.value[own][k]
+	}
+	for j := range p.groups {
+		size := p.groups[j].size
+		if int(own) < size {
+			continue
+		}
+		if int(after) >= size {
+			c.room[j] -= float64(own-after) * float64(Whole) / steps
+			continue
+		}
+		c.room[j] -= float64(own) * float64(Whole) / steps
+		before := c.count[j] / p.groups[j].gpus
+		c.count[j]--
+		c.slots -= p.slot[j] * float64(before-c.count[j]/p.groups[j].gpus)
+	}
+}
+
+// usable is the room that random requests can use of the candidate's node with
+// that much CPU free.
+func (e *Engine) usable(v *view, c *candidate, cpu Milli) float64 {
 	p := e.prices
 	l := min(int(cpu/p.step), levels-1)
-	room := &p.room[v.kind.model][l]
+	room := &p.room[v.kind.fleet][l]
 	if !v.known[l] {
 		sum := 0.0
-		for i := range v.free {
-			sum += room[v.gaps[i]]
+		for _, g := range v.gaps {
+			sum += room[g]
 		}
-		v.bases[l], v.known[l] = sum, true
+		v.usable[l], v.known[l] = sum, true
 	}
-	sum := v.bases[l]
-	own := 0
-	if d >= 0 {
-		own = int(v.gaps[d])
-		sum += room[g] - room[own]
+	sum := v.usable[l]
+	for i := range c.changes {
+		sum += room[c.after[i]] - room[c.own[i]]
 	}
-	for j, shape := range p.groups {
-		count, r := v.count[j], v.room[j]
-		if d >= 0 && own >= shape.size {
-			r -= float64(own)
-			if g >= shape.size {
-				r += float64(g)
-			} else {
-				count--
-			}
-		}
-		if count >= shape.gpus {
-			sum += p.likely[v.kind.model][l][j] * r * float64(Whole) / steps
+	likely := &p.likely[v.kind.fleet][l]
+	for j := range p.groups {
+		if c.count[j] >= p.groups[j].gpus {
+			sum += likely[j] * c.room[j]
 		}
 	}
 	return sum
 }
 
-// score is how good it is to place the class on the node in view, and the devices
-// it would take; noFit when there is no room.
-func (e *Engine) score(v *view, c *class) (best int32, devices uint64) {
-	if v.cpu < c.CPU || v.mem < c.HostMem || c.GPUs > 0 && !c.allowed[v.kind.model] || c.GPUs > len(v.free) {
-		return noFit, 0
+// candidates yields the choices of devices for the shape on the node in view, one
+// at a time in e.cand.
+func (e *Engine) candidates(v *view, s *shape, yield func()) {
+	c := &e.cand
+	if s.GPUs == 0 {
+		c.set(v)
+		yield()
+		return
 	}
-	switch c.GPUs {
-	case 0:
-		return e.sumUp(v, c, &v.value, e.usable(v, v.cpu-c.CPU, -1, 0)), 0
-	case 1:
-		return e.scoreOne(v, c)
-	default:
-		return e.scoreMany(v, c)
+	if !s.allowed[v.kind.fleet] || s.GPUs > len(v.free) {
+		return
 	}
-}
-
-func (e *Engine) scoreOne(v *view, c *class) (best int32, devices uint64) {
-	best = noFit
-	need := c.memOn(v.kind.DeviceMem)
+	need := s.memOn(v.kind.DeviceMem)
+	if s.GPUs > 1 {
+		if e.tightest(v, s, need) {
+			yield()
+		}
+		return
+	}
 	seen := -1
 	for d := range v.free {
-		f := v.free[d]
-		if f.Core < c.Core || f.Mem < need || seen >= 0 && v.free[seen] == f {
+		f := &v.free[d]
+		// Equal devices, which tend to be neighbours, are one choice.
+		if f.Core < s.Core || f.Mem < need || seen >= 0 && v.free[seen] == *f {
 			continue
 		}
 		seen = d
-		g := gap(Free{f.Core - c.Core, f.Mem - need}, v.kind.DeviceMem)
-		value := v.value
-		for k := range value {
-			value[k] += e.prices.value[g][k] - e.prices.value[v.gaps[d]][k]
-		}
-		if s := e.sumUp(v, c, &value, e.usable(v, v.cpu-c.CPU, d, g)); s > best {
-			best, devices = s, 1<<d
-		}
+		c.set(v)
+		c.take(e, v, d, s, need)
+		yield()
 	}
-	return best, devices
 }
 
-// scoreMany takes the devices that fit tightest.
-func (e *Engine) scoreMany(v *view, c *class) (best int32, devices uint64) {
-	need := c.memOn(v.kind.DeviceMem)
-	for range c.GPUs {
+// tightest makes the candidate of the devices that are left with least.
+func (e *Engine) tightest(v *view, s *shape, need MiB) bool {
+	c := &e.cand
+	c.set(v)
+	for range s.GPUs {
 		pick := -1
 		for d := range v.free {
-			if f := v.free[d]; f.Core >= c.Core && f.Mem >= need && devices>>d&1 == 0 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
+			f := &v.free[d]
+			if f.Core >= s.Core && f.Mem >= need && c.devices>>d&1 == 0 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
 				pick = d
 			}
 		}
 		if pick < 0 {
-			return noFit, 0
+			return false
 		}
-		devices |= 1 << pick
+		c.take(e, v, pick, s, need)
 	}
-	after := &e.after
-	after.node, after.kind, after.free = v.node, v.kind, v.free
-	after.value, after.count, after.room, after.known = [cpuPrices]float64{}, [maxGroups]int{}, [maxGroups]float64{}, [levels]bool{}
-	for d := range v.free {
-		g := int(v.gaps[d])
-		if devices>>d&1 == 1 {
-			g = gap(Free{v.free[d].Core - c.Core, v.free[d].Mem - need}, v.kind.DeviceMem)
-		}
-		after.gaps[d] = uint8(g)
-		for k := range after.value {
-			after.value[k] += e.prices.value[g][k]
-		}
-		for j, shape := range e.prices.groups {
-			if g >= shape.size {
-				after.count[j]++
-				after.room[j] += float64(g)
-			}
-		}
-	}
-	return e.sumUp(v, c, &after.value, e.usable(after, v.cpu-c.CPU, -1, 0)), devices
+	return true
 }
 
-// sumUp puts the parts of the score together.
-func (e *Engine) sumUp(v *view, c *class, value *[cpuPrices]float64, room float64) int32 {
-	cpu := v.cpu - c.CPU
-	s := e.lagrange(cpu, value) + roomWeight*room - v.worth
-	s -= fullerWeight*float64(v.left)*float64(Whole)/steps + cpuWeight*float64(cpu)
-	s -= scarcityWeight * e.prices.scarcity[v.kind.model] * float64(c.GPUs)
-	return int32(math.Round(s * perMilli))
+// scoreShape scores the node in view for the shape's classes, into e.best.
+func (e *Engine) scoreShape(v *view, s *shape) {
+	for _, c := range s.classes {
+		e.best[c] = noFit
+	}
+	e.candidates(v, s, func() {
+		for _, c := range s.classes {
+			e.best[c] = max(e.best[c], e.rate(v, c))
+		}
+	})
+}
+
+// score is how good it is to place the class on the node in view, and the devices
+// that it would take; noFit when there is no room.
+func (e *Engine) score(v *view, c int) (best int32, devices uint64) {
+	best = noFit
+	e.candidates(v, e.shape(c), func() {
+		if s := e.rate(v, c); s > best {
+			best, devices = s, e.cand.devices
+		}
+	})
+	return best, devices
+}
+
+// rate scores the candidate for the class.
+func (e *Engine) rate(v *view, class int) int32 {
+	c := &e.classes[class]
+	if v.cpu < c.CPU || v.mem < c.HostMem {
+		return noFit
+	}
+	p, cpu := e.prices, v.cpu-c.CPU
+	kept := p.worth(cpu, v.mem-c.HostMem, &e.cand.value) + e.cand.slots + roomWeight*e.usable(v, &e.cand, cpu)
+	return int32(math.Round((kept - v.worth) * perMilli))
 }

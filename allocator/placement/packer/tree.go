@@ -2,25 +2,8 @@
 
 package packer
 
-// fan is how many entries of one level share an entry of the next.
-const (
-	fan     = 1 << fanBits
-	fanBits = 4
-)
-
-// entry is the best node of a part of the cluster for one class.
-type entry struct {
-	score int32
-	node  NodeID
-}
-
-// above tells whether e wins over f: the better score, the lower node among equals.
-func (e entry) above(f entry) bool {
-	return e.score > f.score || e.score == f.score && e.node < f.node
-}
-
-// tree keeps the best node of every class: a tournament in which each match is
-// between fan entries and all classes play side by side. Levels are blocks of
+// tree keeps the best node of every class: a tournament whose matches are between
+// fan entries each, in which all classes play side by side. A level is blocks of
 // rows with one entry per class.
 type tree struct {
 	// width is the number of classes that there is room for.
@@ -29,25 +12,49 @@ type tree struct {
 	levels [][]entry
 }
 
-// minClasses is the room for classes to begin with.
-const minClasses = 32
+const (
+	fan     = 1 << fanBits
+	fanBits = 4
+	// minClasses is the room for classes to begin with.
+	minClasses = 32
+)
 
-// add makes room for nodes; true when everything must be set again.
-func (t *tree) add(nodes int) bool {
-	if nodes*t.width <= len(t.scores) {
+// entry is the best node of a part of the fleet for one class.
+type entry struct {
+	score, slot int32
+}
+
+// above tells whether e wins over f: the better score, the lower slot among equals.
+func (e entry) above(f entry) bool {
+	return e.score > f.score || e.score == f.score && e.slot < f.slot
+}
+
+// grow makes room for nodes; true when everything must be set again.
+func (t *tree) grow(nodes, classes int) bool {
+	if t.width > 0 && nodes*t.width <= len(t.scores) {
 		return false
 	}
-	t.resize(max(fan, 2*nodes))
+	t.resize(2*nodes, max(t.width, minClasses, classes))
 	return true
 }
 
-func (t *tree) resize(nodes int) {
+// widen makes room for classes; true when everything must be set again.
+func (t *tree) widen(classes int) bool {
+	if classes <= t.width {
+		return false
+	}
+	t.resize(len(t.scores)/max(t.width, 1), max(minClasses, 2*t.width))
+	return true
+}
+
+func (t *tree) resize(nodes, width int) {
 	nodes = (nodes + fan - 1) / fan * fan
-	t.scores = make([]int32, nodes*t.width)
+	t.width = width
+	t.scores = make([]int32, nodes*width)
 	t.levels = nil
 	for n := nodes; n > 1; {
 		n = (n + fan - 1) / fan
-		t.levels = append(t.levels, make([]entry, (n+fan-1)/fan*fan*t.width))
+		t.levels = append(t.levels, make([]entry, (n+fan-1)/fan*fan*width))
 	}
 	t.clear()
 }
@@ -58,7 +65,7 @@ func (t *tree) clear() {
 	}
 	for _, l := range t.levels {
 		for i := range l {
-			l[i].score = noFit
+			l[i] = entry{score: noFit}
 		}
 	}
 }
@@ -72,20 +79,20 @@ func (t *tree) winner(class int) entry {
 }
 
 // set changes a node's score for the class.
-func (t *tree) set(class int, id NodeID, score int32) {
-	s := &t.scores[int(id)*t.width+class]
+func (t *tree) set(class int, slot, score int32) {
+	s := &t.scores[int(slot)*t.width+class]
 	if *s == score {
 		return
 	}
 	*s = score
-	now, child := entry{score, id}, int(id)
+	now, child := entry{score, slot}, int(slot)
 	for l, level := range t.levels {
 		block := child / fan
 		top := &level[block*t.width+class]
 		switch {
 		case now.above(*top):
 			*top = now
-		case int(top.node)>>(l*fanBits) == child && *top != now:
+		case int(top.slot)>>(l*fanBits) == child && *top != now:
 			*top = t.play(l, block, class)
 		default:
 			return
@@ -96,12 +103,12 @@ func (t *tree) set(class int, id NodeID, score int32) {
 
 // play finds the best of a block.
 func (t *tree) play(level, block, class int) entry {
-	best := entry{score: noFit}
+	var best entry
 	at := block*fan*t.width + class
 	for i := range fan {
-		e := entry{}
+		e := entry{slot: int32(block*fan + i)}
 		if level == 0 {
-			e = entry{t.scores[at], NodeID(block*fan + i)}
+			e.score = t.scores[at]
 		} else {
 			e = t.levels[level-1][at]
 		}

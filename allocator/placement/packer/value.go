@@ -4,32 +4,27 @@ package packer
 
 import "vernier.dev/vernier/allocator/placement/lp"
 
-// share is a size of requests that fit on one device, 1 to steps.
-type share struct {
-	// demand is how many devices' shares of this size arrive, relative to others.
-	demand float64
-	// cpu is the mean of what comes with one, in thousandths of a core.
-	cpu float64
-}
+// bySize is a number for every size of share or gap, in steps.
+type bySize [steps + 1]float64
 
 // sharePrices solves the cutting-stock problem "serve this demand from as few
 // devices as possible" and returns the price of each size in devices: what one
-// more share of that size costs. A size whose pods fill what others strand anyway
+// more share of that size costs. A size that fits into what others strand anyway
 // is worth nothing, one that takes a device for itself is worth a whole one.
-func sharePrices(shares *[steps + 1]share) (prices [steps + 1]float64) {
+func sharePrices(demand *bySize) (prices bySize) {
 	var sizes []int
-	var demand []float64
+	var asked []float64
 	var start []lp.Column
 	for size := 1; size <= steps; size++ {
-		if shares[size].demand > 0 {
+		if demand[size] > 0 {
 			row := len(sizes)
 			sizes = append(sizes, size)
-			demand = append(demand, shares[size].demand)
+			asked = append(asked, demand[size])
 			start = append(start, lp.Column{Cost: 1, Entries: []lp.Entry{{Row: row, Value: float64(steps / size)}}})
 		}
 	}
-	var values [steps + 1]float64
-	byRow, _, _ := lp.Minimize(demand, start, 50*len(sizes), func(prices []float64) (lp.Column, bool) {
+	var values bySize
+	rows, _, _ := lp.Minimize(asked, start, 50*len(sizes), func(prices []float64) (lp.Column, bool) {
 		for row, p := range prices {
 			// More than was asked for of this size costs nothing.
 			if p < -lp.Epsilon {
@@ -39,7 +34,7 @@ func sharePrices(shares *[steps + 1]share) (prices [steps + 1]float64) {
 		}
 		return pattern(&values, sizes)
 	})
-	for row, p := range byRow {
+	for row, p := range rows {
 		prices[sizes[row]] = max(0, p)
 	}
 	return prices
@@ -47,9 +42,8 @@ func sharePrices(shares *[steps + 1]share) (prices [steps + 1]float64) {
 
 // pattern cuts the most valuable set of shares from a device; false when it is
 // worth no more than the device.
-func pattern(values *[steps + 1]float64, sizes []int) (lp.Column, bool) {
-	var best [steps + 1]float64
-	fill(values, sizes, &best)
+func pattern(values *bySize, sizes []int) (lp.Column, bool) {
+	best := values.cut()
 	if best[steps] <= 1+1e-7 {
 		return lp.Column{}, false
 	}
@@ -76,14 +70,15 @@ func pattern(values *[steps + 1]float64, sizes []int) (lp.Column, bool) {
 	return c, true
 }
 
-// fill computes the greatest value that can be cut from each gap.
-func fill(values *[steps + 1]float64, sizes []int, best *[steps + 1]float64) {
+// cut is the greatest value that can be cut from each gap when shares have these.
+func (values *bySize) cut() (best bySize) {
 	for g := 1; g <= steps; g++ {
 		best[g] = best[g-1]
-		for _, size := range sizes {
-			if size <= g {
+		for size := 1; size <= g; size++ {
+			if values[size] > 0 {
 				best[g] = max(best[g], best[g-size]+values[size])
 			}
 		}
 	}
+	return best
 }
