@@ -191,7 +191,7 @@ func (e *Engine) Reprice() {
 	if e.mix.arrivals < e.due {
 		return
 	}
-	e.due = e.mix.arrivals + max(1, min(e.mix.arrivals/4, e.total/16))
+	e.due = e.mix.arrivals + max(1, min(e.mix.arrivals/4, max(32, e.total/64)))
 	mem := e.meanMem()
 	for i := range e.shapes {
 		e.shapes[i].size = e.shapes[i].Request.size(mem)

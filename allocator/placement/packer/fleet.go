@@ -63,7 +63,7 @@ func (e *Engine) setTolls() {
 	believed := float64(free) / steps * p.unsure / float64(len(e.fleets))
 	for _, f := range e.fleets {
 		left, asked := float64(f.free)/steps, f.asked+believed
-		missed := math.Erfc((left-asked)/math.Sqrt(2*(f.spread+believed+1))) / 2
+		missed := math.Erfc((left-asked)/math.Sqrt(2*(f.spread+believed+0.1))) / 2
 		f.toll = int32(perMilli * (tollWhenMissed*missed + tollByPart*min(1, asked/max(left, 1))))
 	}
 }

@@ -13,6 +13,9 @@ const (
 	// is valued at: nothing, cpuPrices of CPU alone, the others of memory alone.
 	hostPrices = 9
 	cpuPrices  = 5
+	// rare is the part of all shares below which a size has no price: a gap is not
+	// kept for what hardly ever comes.
+	rare = 0.002
 	// levels of free CPU that usable room is tabled by.
 	levels = 64
 	// maxGroups is how many shapes of requests for several devices are told apart.
@@ -108,13 +111,18 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 	for _, b := range prior {
 		demand[b.size] += b.weight * believed
 	}
+	for size, sum := 0, demand.sum(); size <= steps; size++ {
+		if demand[size] < rare*sum {
+			demand[size] = 0
+		}
+	}
 	shares := sharePrices(&demand)
 	for k := range hostPrices {
 		// A share is worth what a random pod of its size gains.
 		var values bySize
 		for i := range e.classes {
 			c, s := &e.classes[i], e.shape(i)
-			if s.GPUs == 0 || parts[i] == 0 {
+			if s.GPUs == 0 || demand[s.size] == 0 {
 				continue
 			}
 			host := (p.cpu[k]*float64(c.CPU) + p.mem[k]*float64(c.HostMem)) / float64(c.GPUs)
@@ -122,7 +130,7 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 			values[s.size] += gain * parts[i] * float64(c.GPUs) / demand[s.size]
 		}
 		for _, b := range prior {
-			if believed > 0 {
+			if demand[b.size] > 0 {
 				values[b.size] += float64(Whole) * shares[b.size] * b.weight * believed / demand[b.size]
 			}
 		}

@@ -17,7 +17,7 @@ const (
 	spareWeight  = fullerWeight / 2
 	// worthWhenMissed is what each device of a place for a group, or of a model
 	// that few can do without, is worth when it is sure to be missed.
-	worthWhenMissed = 300
+	worthWhenMissed = 1000
 )
 
 // noFit is the score of a node on which the class has no room.

@@ -7,6 +7,13 @@ import "vernier.dev/vernier/allocator/placement/lp"
 // bySize is a number for every size of share or gap, in steps.
 type bySize [steps + 1]float64
 
+func (b *bySize) sum() (sum float64) {
+	for _, v := range b {
+		sum += v
+	}
+	return sum
+}
+
 // sharePrices solves the cutting-stock problem "serve this demand from as few
 // devices as possible" and returns the price of each size in devices: what one
 // more share of that size costs. A size that fits into what others strand anyway

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 
+	"vernier.dev/vernier/test/bench/placement/bound"
 	"vernier.dev/vernier/test/bench/placement/replay"
 	"vernier.dev/vernier/test/bench/placement/rival"
 	"vernier.dev/vernier/test/bench/placement/trace"
@@ -77,6 +78,9 @@ func (r *row) add(w *trace.Workload, o options, seed int64) error {
 	if o.ties == "random" {
 		ties = rand.New(rand.NewSource(seed))
 	}
+	if r.Policy == "bound" {
+		return r.bound(w, o, arrivals)
+	}
 	p, err := policy(r.Policy, w, ties)
 	switch {
 	case err != nil:
@@ -86,6 +90,24 @@ func (r *row) add(w *trace.Workload, o options, seed int64) error {
 	default:
 		r.fill(replay.Fill(w, p, arrivals))
 	}
+	return nil
+}
+
+// bound adds what no policy could exceed.
+func (r *row) bound(w *trace.Workload, o options, arrivals []int) error {
+	if o.churn > 0 {
+		return fmt.Errorf("-policy: bound is of a cluster that fills; leave it out with -churn")
+	}
+	var one replay.Result
+	for _, mark := range replay.Marks {
+		some := w.Until(arrivals, mark)
+		part, err := bound.Allocated(w, some)
+		if err != nil {
+			return err
+		}
+		one.Allocated = append(one.Allocated, part)
+	}
+	r.fill(one)
 	return nil
 }
 
@@ -100,7 +122,7 @@ var rivals = map[string]func(w *trace.Workload) rival.Policy{
 }
 
 func names() []string {
-	return []string{"first-fit", "best-fit", "spread", "gpushare", "hami", "hami-binpack", "fgd", "ours"}
+	return []string{"first-fit", "best-fit", "spread", "gpushare", "hami", "hami-binpack", "fgd", "ours", "bound"}
 }
 
 func policy(name string, w *trace.Workload, ties *rand.Rand) (replay.Placer, error) {

@@ -198,15 +198,26 @@ func (w *Workload) Arrivals(seed int64, upTo float64) []int {
 	r := rand.New(rand.NewSource(seed))
 	order := append([]int(nil), w.Pods...)
 	r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	want := int64(upTo * float64(w.Capacity()))
 	var got int64
-	for i := 0; got < want; i++ {
-		if i == len(order) {
-			order = append(order, w.Pods[r.Intn(len(w.Pods))])
-		}
-		if got += w.Classes[order[i]].Demand(); got >= want {
-			return order[:i+1]
+	for _, class := range order {
+		got += w.Classes[class].Demand()
+	}
+	for want := int64(upTo * float64(w.Capacity())); got < want; {
+		class := w.Pods[r.Intn(len(w.Pods))]
+		order = append(order, class)
+		got += w.Classes[class].Demand()
+	}
+	return w.Until(order, upTo)
+}
+
+// Until are the arrivals up to the one that reaches part of the capacity.
+func (w *Workload) Until(arrivals []int, part float64) []int {
+	want := int64(part * float64(w.Capacity()))
+	var got int64
+	for i, class := range arrivals {
+		if got += w.Classes[class].Demand(); got >= want {
+			return arrivals[:i+1]
 		}
 	}
-	return order
+	return arrivals
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packer
+
+import (
+	"math"
+	"math/bits"
+	"testing"
+)
+
+func share(core Milli) Request { return Request{GPUs: 1, Core: core, MemShare: core} }
+
+func eights(n int, model string) (out []Machine) {
+	for range n {
+		out = append(out, Machine{Model: model, Devices: 8, DeviceMem: 80 << 10})
+	}
+	return out
+}
+
+// arrive lets requests be learnt without room for them, and prices follow.
+func (l *load) arrive(n int, requests ...Request) {
+	for range n {
+		for _, q := range requests {
+			l.mix.add(l.class(q), l.total)
+		}
+	}
+	l.due = 0
+	l.Reprice()
+}
+
+func TestSharePrices(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		demand map[int]float64
+		want   map[int]float64
+	}{
+		{"a share that halves a device", map[int]float64{50: 3}, map[int]float64{50: 1. / 2}},
+		{"51 takes a device", map[int]float64{51: 1}, map[int]float64{51: 1}},
+		{"what others strand is free", map[int]float64{81: 10, 19: 5}, map[int]float64{81: 1, 19: 0}},
+		{"until there is more of it", map[int]float64{81: 1, 19: 10}, map[int]float64{81: 0.8, 19: 0.2}},
+		{"thirds", map[int]float64{33: 1, 66: 2}, map[int]float64{33: 0, 66: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var demand bySize
+			for size, d := range tt.demand {
+				demand[size] = d
+			}
+			got := sharePrices(&demand)
+			for size, want := range tt.want {
+				if math.Abs(got[size]-want) > 1e-6 {
+					t.Errorf("%d costs %v devices, want %v", size, got[size], want)
+				}
+			}
+		})
+	}
+}
+
+// With nothing learnt yet pods are put together, not spread.
+func TestBeforeAnythingArrived(t *testing.T) {
+	l := newLoad(1, eights(4, "A"), nil, nil)
+	for range 4 {
+		l.place(share(500))
+	}
+	var used uint64
+	for _, p := range l.running {
+		if p.node != l.running[0].node {
+			t.Errorf("halves are on nodes %d and %d", p.node, l.running[0].node)
+		}
+		used |= p.devices
+	}
+	if n := bits.OnesCount64(used); n != 2 {
+		t.Errorf("four halves are on %d devices, want 2", n)
+	}
+}
+
+// A gap that is worth a pod which does come is kept for it, although a smaller
+// one fits there tightest; what was learnt long ago is forgotten.
+func TestLearnsFromArrivals(t *testing.T) {
+	l := newLoad(1, eights(1, "A"), nil, nil)
+	device := func(q Request) uint64 {
+		_, devices, ok := l.Scan(q)
+		if !ok {
+			t.Fatalf("%+v does not fit", q)
+		}
+		return devices
+	}
+	l.place(share(530)) // leaves 470
+	l.place(share(600)) // leaves 400 on another
+	first, second := l.running[0].devices, l.running[1].devices
+	if first == second {
+		t.Fatal("1130 are on one device")
+	}
+	l.arrive(500, share(470), share(530))
+	if got := device(share(70)); got != second {
+		t.Errorf("with 470s about, 70 goes to devices %b, not to %b where it costs nothing", got, second)
+	}
+	l.arrive(20_000, share(400), share(600))
+	if got := device(share(70)); got != first {
+		t.Errorf("with 400s about, 70 goes to devices %b, not to %b where it costs nothing", got, first)
+	}
+}
+
+// A model that some pods insist on is kept for them.
+func TestScarceModelIsKept(t *testing.T) {
+	l := newLoad(1, append(eights(1, "A"), eights(4, "B")...), nil, nil)
+	only := share(Whole)
+	only.Models = "A"
+	l.arrive(50, only, share(Whole), share(Whole), share(Whole), share(Whole))
+	for range 32 {
+		if l.place(share(Whole)); l.running[len(l.running)-1].node == 0 {
+			t.Fatal("a pod that may run anywhere took a device that others insist on")
+		}
+	}
+	if !l.place(share(Whole)) || l.running[len(l.running)-1].node != 0 {
+		t.Error("the last room is refused to a pod that fits")
+	}
+}
+
+// While places for whole groups are scarce, a node is not broken up for a pod
+// that fits elsewhere.
+func TestPlacesForGroupsAreKept(t *testing.T) {
+	l := newLoad(1, eights(2, "A"), nil, nil)
+	whole, eight := share(Whole), share(Whole)
+	eight.GPUs = 8
+	l.place(whole)
+	l.arrive(50, whole, whole, eight)
+	for range 7 {
+		l.place(whole)
+	}
+	if !l.place(eight) {
+		t.Error("a group of eight finds no whole node")
+	}
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const nodesCSV = "sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,2,T4\nn1,64000,262144,8,G2\n"
+
+func TestLoad(t *testing.T) {
+	pods := "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\na,1000,1024,1,460,,LS\nb,4000,8192,2,1000,T4|G2,BE\nc,1000,1024,1,460,,BE\nd,500,512,0,0,,BE\n"
+	w, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Capacity(), int64(10*Whole); got != want {
+		t.Errorf("capacity %d, want %d", got, want)
+	}
+	if want := []int{0, 1, 0, 2}; !slices.Equal(w.Pods, want) {
+		t.Errorf("pods %v, want %v", w.Pods, want)
+	}
+	if got, want := w.Classes[1], (Class{CPU: 4000, Mem: 8192, GPUs: 2, Milli: 1000, Spec: "T4|G2"}); got != want {
+		t.Errorf("class %+v, want %+v", got, want)
+	}
+	var kinds []string
+	for i := range w.Classes {
+		kinds = append(kinds, w.Classes[i].Kind())
+	}
+	if want := []string{"shared", "2-gpu", "cpu"}; !slices.Equal(kinds, want) {
+		t.Errorf("kinds %v, want %v", kinds, want)
+	}
+}
+
+// A list of pods without models, as some variants are.
+func TestLoadWithoutModels(t *testing.T) {
+	pods := "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,460\n"
+	if _, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoadNamesTheFault(t *testing.T) {
+	head := "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
+	for _, tt := range []struct{ pods, want string }{
+		{head + "a,x,1024,1,460\n", `line 2: column cpu_milli: "x" is not a count`},
+		{head + "a,1,1,1,1001\n", "line 2: num_gpu 1 with gpu_milli 1001 is no request"},
+		{head + "a,1,1,0,500\n", "num_gpu 0 with gpu_milli 500"},
+		{head + "a,1,1,0,0\n", "no pod asks for a GPU"},
+		{"", "EOF"},
+	} {
+		_, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", tt.pods))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
+
+func TestArrivals(t *testing.T) {
+	w := &Workload{
+		Nodes:   []Node{{GPUs: 4}},
+		Classes: []Class{{GPUs: 1, Milli: 500}, {GPUs: 1, Milli: 1000}},
+		Pods:    []int{0, 1, 0},
+	}
+	a := w.Arrivals(1, 1.3)
+	demand := 0
+	for _, c := range a {
+		demand += w.Classes[c].Milli
+	}
+	if last := w.Classes[a[len(a)-1]].Milli; demand < 5200 || demand-last >= 5200 {
+		t.Errorf("arrivals ask for %d, the last for %d: want just 5200", demand, last)
+	}
+	first := slices.Clone(a[:3])
+	slices.Sort(first)
+	if !slices.Equal(first, []int{0, 0, 1}) {
+		t.Errorf("the trace's own pods come first, got %v", a)
+	}
+	if !slices.Equal(a, w.Arrivals(1, 1.3)) || slices.Equal(w.Arrivals(2, 9), w.Arrivals(3, 9)) {
+		t.Error("the seed alone decides the order")
+	}
+}
+
+func TestAllows(t *testing.T) {
+	for _, tt := range []struct {
+		spec, model string
+		want        bool
+	}{{"", "T4", true}, {"T4", "T4", true}, {"G2|T4", "T4", true}, {"G2", "T4", false}, {"|", "T4", true}, {"V100M16", "V100", false}} {
+		if got := Allows(tt.spec, tt.model); got != tt.want {
+			t.Errorf("%q allows %s: %v", tt.spec, tt.model, got)
+		}
+	}
+}
