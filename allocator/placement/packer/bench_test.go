@@ -71,7 +71,7 @@ func benchPlace(b *testing.B, l *load) {
 		q, want, compare := l.arrival(), NodeID(0), i%every == 0
 		if compare {
 			scans++
-			clock(&scanning, func() { want, _, _ = l.Scan(q) })
+			clock(&scanning, func() { want, _, _ = l.Scan(q, nil) })
 		}
 		p := pod{Request: q}
 		ok := false

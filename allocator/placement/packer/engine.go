@@ -110,16 +110,29 @@ func (e *Engine) kindOf(m Machine) int {
 func (e *Engine) Place(r Request) (id NodeID, devices uint64, ok bool) {
 	c := e.class(r)
 	e.mix.add(c, e.total)
-	id, ok = e.choose(c)
-	if !ok {
-		return 0, 0, false
+	if id, devices, ok = e.choose(c); ok {
+		e.book(id, c, devices, 1)
 	}
-	_, devices = e.score(e.look(id), c)
-	e.book(id, c, devices, 1)
-	return id, devices, true
+	return id, devices, ok
 }
 
-// Release gives back what Place booked.
+// Learn takes note that a pod with that request has arrived. Once per pod, however
+// often it is decided on.
+func (e *Engine) Learn(r Request) { e.mix.add(e.class(r), e.total) }
+
+// Best is the node that Place would choose, and the devices there. Nothing is
+// booked or learnt.
+func (e *Engine) Best(r Request) (id NodeID, devices uint64, ok bool) {
+	return e.choose(e.class(r))
+}
+
+// Book takes what the request asks for off these devices of the node, which must
+// have it.
+func (e *Engine) Book(r Request, id NodeID, devices uint64) {
+	e.book(id, e.class(r), devices, 1)
+}
+
+// Release gives back what Place or Book booked.
 func (e *Engine) Release(r Request, id NodeID, devices uint64) {
 	e.book(id, e.class(r), devices, -1)
 }

@@ -68,20 +68,21 @@ func (e *Engine) setTolls() {
 	}
 }
 
-// choose finds the best node for the class.
-func (e *Engine) choose(c int) (NodeID, bool) {
-	best, at := entry{score: noFit}, NodeID(-1)
-	gpus := int32(e.classes[c].GPUs)
+// choose finds the best node for the class, and the devices there.
+func (e *Engine) choose(c int) (id NodeID, devices uint64, ok bool) {
+	best, gpus := int32(noFit), int32(e.classes[c].GPUs)
 	for _, f := range e.fleets {
 		w := f.tree.winner(c)
 		if w.score == noFit {
 			continue
 		}
-		w.score -= f.toll * gpus
-		id := f.nodes[w.slot]
-		if at < 0 || w.score > best.score || w.score == best.score && id < at {
-			best, at = w, id
+		score, at := w.score-f.toll*gpus, f.nodes[w.slot]
+		if !ok || score > best || score == best && at < id {
+			best, id, ok = score, at, true
 		}
 	}
-	return at, at >= 0
+	if ok {
+		_, devices = e.score(e.look(id), c)
+	}
+	return id, devices, ok
 }

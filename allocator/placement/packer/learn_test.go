@@ -78,7 +78,7 @@ func TestBeforeAnythingArrived(t *testing.T) {
 func TestLearnsFromArrivals(t *testing.T) {
 	l := newLoad(1, eights(1, "A"), nil, nil)
 	device := func(q Request) uint64 {
-		_, devices, ok := l.Scan(q)
+		_, devices, ok := l.Scan(q, nil)
 		if !ok {
 			t.Fatalf("%+v does not fit", q)
 		}

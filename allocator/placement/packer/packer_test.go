@@ -106,7 +106,10 @@ func TestPlaceAgreesWithScan(t *testing.T) {
 				l.Reprice()
 			}
 			q := l.arrival()
-			want, devices, fits := l.Scan(q)
+			want, devices, fits := l.Scan(q, nil)
+			if id, d, ok := l.Best(q); ok != fits || id != want || d != devices {
+				t.Fatalf("seed %d, step %d: Best is node %d devices %b, the scan says %d %b", seed, step, id, d, want, devices)
+			}
 			if !l.place(q) {
 				refused++
 				if fits {
@@ -136,7 +139,7 @@ func TestClassesAreBounded(t *testing.T) {
 	l := newLoad(1, []Machine{{Model: "A", Devices: 8, DeviceMem: 80 << 10, CPU: 1 << 40, Mem: 1 << 40}}, nil, nil)
 	for i := range maxClasses + 200 {
 		q := Request{GPUs: 1, Core: 10, Mem: 1, CPU: Milli(i)}
-		want, devices, fits := l.Scan(q)
+		want, devices, fits := l.Scan(q, nil)
 		if ok := l.place(q); ok != fits {
 			t.Fatalf("class %d: placed %v, the scan says %v", i, ok, fits)
 		} else if p := l.running[len(l.running)-1]; ok && (p.node != want || p.devices != devices) {

@@ -127,7 +127,7 @@ func names() []string {
 
 func policy(name string, w *trace.Workload, ties *rand.Rand) (replay.Placer, error) {
 	if name == "ours" {
-		return newOurs(w), nil
+		return newOurs(w, ties), nil
 	}
 	make, ok := rivals[name]
 	if !ok {

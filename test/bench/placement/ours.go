@@ -3,6 +3,8 @@
 package main
 
 import (
+	"math/rand"
+
 	"vernier.dev/vernier/allocator/placement/packer"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/bench/placement/trace"
@@ -16,10 +18,11 @@ const deviceMem v1alpha1.MiB = 16 << 10
 type ours struct {
 	*packer.Engine
 	requests []packer.Request
+	ties     *rand.Rand
 }
 
-func newOurs(w *trace.Workload) *ours {
-	o := &ours{Engine: packer.New(trace.Allows)}
+func newOurs(w *trace.Workload, ties *rand.Rand) *ours {
+	o := &ours{Engine: packer.New(trace.Allows), ties: ties}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
 		o.AddNode(packer.Machine{Model: n.Model, Devices: n.GPUs, DeviceMem: deviceMem, CPU: packer.Milli(n.CPU), Mem: v1alpha1.MiB(n.Mem)})
@@ -36,7 +39,16 @@ func newOurs(w *trace.Workload) *ours {
 
 func (o *ours) Place(class int) (node int, devices uint64, ok bool) {
 	o.Reprice()
-	id, devices, ok := o.Engine.Place(o.requests[class])
+	if o.ties == nil {
+		id, devices, ok := o.Engine.Place(o.requests[class])
+		return int(id), devices, ok
+	}
+	// The index knows only fixed ties.
+	o.Learn(o.requests[class])
+	id, devices, ok := o.Scan(o.requests[class], func(n int) bool { return o.ties.Intn(n) == 0 })
+	if ok {
+		o.Book(o.requests[class], id, devices)
+	}
 	return int(id), devices, ok
 }
 
