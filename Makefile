@@ -84,6 +84,7 @@ test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the 
 .PHONY: bench
 bench: ## benchmarks, each beside its comparison
 	$(CGO) go test -run '^$$' -bench . ./webhook/handler ./nri-plugin/hooks
+	$(CGO) go test -run '^$$' -bench . -benchtime 20000x ./allocator/placement/packer
 	$(MAKE) --no-print-directory -C vgpu-limiter bench OUT=$(BIN)
 
 .PHONY: bench-e2e
