@@ -10,6 +10,8 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Limits is what one container may use.
@@ -154,7 +156,7 @@ func replaceFile(path string, content []byte, size int64, mode os.FileMode) erro
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Truncate(size)
+		err = allocate(f, size)
 	}
 	if err == nil {
 		err = f.Chmod(mode)
@@ -167,6 +169,16 @@ func replaceFile(path string, content []byte, size int64, mode os.FileMode) erro
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// allocate makes the file size bytes long, with room on the disk for all of them:
+// a process that maps a file dies where the disk turns out to be full.
+func allocate(f *os.File, size int64) error {
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return f.Truncate(size) // this file system can't promise it
 	}
 	return err
 }

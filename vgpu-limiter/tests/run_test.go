@@ -272,6 +272,20 @@ __attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6
 	}
 }
 
+// TestRunOnFullDisk: counters that the disk has no room for are refused before the
+// command starts; the command would die of a bus error later.
+func TestRunOnFullDisk(t *testing.T) {
+	needRoot(t)
+	c := newContainer(t, share{0, 1})
+	inner := c.vgpuRun("--mem-mib", "100", "--", filepath.Join(c.built.dir, "calls"))
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-euc",
+		`mkdir run; mount -t tmpfs -o size=100k,mode=0700 none run; exec "$@"`, "sh", inner.Path}, inner.Args[1:]...)...)
+	cmd.Dir, cmd.Env, cmd.Stdin = c.dir, c.native(), inner.Stdin
+	if r := c.end(cmd); r.code != 125 || !strings.Contains(r.stderr, "no space left") || !strings.Contains(r.stderr, "--run-dir") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.stderr)
+	}
+}
+
 func needRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for a mount namespace")
