@@ -41,7 +41,8 @@ type Sources struct {
 type Collector struct {
 	from Sources
 
-	memoryLimit, memoryUsed, refusals          *prometheus.Desc
+	memoryLimit, memoryUsed, memoryPeak        *prometheus.Desc
+	refusals                                   *prometheus.Desc
 	computeLimit, busy, throttled, launches    *prometheus.Desc
 	processes, readable, unenforced            *prometheus.Desc
 	deviceHealthy, nvml, runtime, containersIn *prometheus.Desc
@@ -57,6 +58,7 @@ func New(from Sources) *Collector {
 		from:         from,
 		memoryLimit:  desc("container_memory_limit_bytes", "Device memory of the container's slice.", slice...),
 		memoryUsed:   desc("container_memory_used_bytes", "Device memory that the container's processes are charged.", slice...),
+		memoryPeak:   desc("container_memory_peak_bytes", "Most device memory that the container's processes were charged at a time.", slice...),
 		refusals:     desc("container_memory_refusals_total", "Allocations of the container that were refused for want of memory in its slice.", slice...),
 		computeLimit: desc("container_compute_limit_ratio", "Share of the device's time that the container may use; absent without a quota.", slice...),
 		busy:         desc("container_device_seconds_total", "Device time that the container was charged; only measured with a quota.", slice...),
@@ -76,7 +78,7 @@ func New(from Sources) *Collector {
 // Describe sends every description.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.memoryLimit, c.memoryUsed, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
+		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
 		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.nvml, c.runtime, c.containersIn,
 	} {
 		out <- d
@@ -141,6 +143,7 @@ func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespac
 
 func (c *Collector) deviceUsage(out chan<- prometheus.Metric, d layout.DeviceUsage, at ...string) {
 	out <- prometheus.MustNewConstMetric(c.memoryUsed, prometheus.GaugeValue, float64(d.UsedBytes), at...)
+	out <- prometheus.MustNewConstMetric(c.memoryPeak, prometheus.GaugeValue, float64(d.PeakBytes), at...)
 	for desc, value := range map[*prometheus.Desc]float64{
 		c.refusals: float64(d.MemoryRefusals), c.launches: float64(d.Launches),
 		c.busy: d.Busy.Seconds(), c.throttled: d.Throttled.Seconds(),

@@ -99,7 +99,7 @@ func TestFigures(t *testing.T) {
 	entry(t, book, "2", "team/b", "whole", v1alpha1.ModeExclusive, ledger.Grant{UUID: "GPU-2", Core: 100, Mem: 4})
 	from := sources(book, &counting{usage: &layout.Usage{
 		Devices: []layout.DeviceUsage{
-			{UsedBytes: 4096, MemoryRefusals: 5, Busy: 1500e6, Throttled: -1, Launches: 7},
+			{UsedBytes: 4096, PeakBytes: 8192, MemoryRefusals: 5, Busy: 1500e6, Throttled: -1, Launches: 7},
 			{},
 		},
 		Processes: []layout.ProcessUsage{{}, {}},
@@ -125,6 +125,8 @@ vernier_container_launches_total{main,team,a,GPU-1} 0
 vernier_container_memory_limit_bytes{main,team,a,GPU-0} 1.048576e+06
 vernier_container_memory_limit_bytes{main,team,a,GPU-1} 2.097152e+06
 vernier_container_memory_limit_bytes{whole,team,b,GPU-2} 4.194304e+06
+vernier_container_memory_peak_bytes{main,team,a,GPU-0} 8192
+vernier_container_memory_peak_bytes{main,team,a,GPU-1} 0
 vernier_container_memory_refusals_total{main,team,a,GPU-0} 5
 vernier_container_memory_refusals_total{main,team,a,GPU-1} 0
 vernier_container_memory_used_bytes{main,team,a,GPU-0} 4096

@@ -21,12 +21,12 @@ const (
 // node is a procfs with those two processes. What is below it is the host's.
 type node struct {
 	Image
-	t    *testing.T
+	t    testing.TB
 	host string
 }
 
 // newNode has a container whose root is mounted with those options.
-func newNode(t *testing.T, fstype, options string) *node {
+func newNode(t testing.TB, fstype, options string) *node {
 	n := &node{Image: Image{Proc: t.TempDir()}, t: t}
 	n.host = filepath.Join(n.Proc, fmt.Sprint(shim), "root")
 	n.write(filepath.Join(n.Proc, "100/stat"), fmt.Sprintf("%d (runc) init) S %d 100\n", first, shim))
@@ -103,6 +103,26 @@ func TestOwn(t *testing.T) {
 			got, err := n.Own(first)
 			if string(got) != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%q, %v; want %q, %q", got, err, c.want, c.err)
+			}
+		})
+	}
+}
+
+// What StartContainer waits for: an image without the file, as nearly all, and one
+// with it.
+func BenchmarkOwn(b *testing.B) {
+	for name, content := range map[string]string{"none": "", "its own": "/usr/lib/libown.so\n"} {
+		b.Run(name, func(b *testing.B) {
+			n := newNode(b, "overlay", overlay)
+			if content == "" {
+				n.write(filepath.Join(n.host, layer, Path), "")
+			} else {
+				n.write(filepath.Join(n.host, rootfs, Path), content)
+			}
+			for b.Loop() {
+				if got, err := n.Own(first); err != nil || string(got) != content {
+					b.Fatal(string(got), err)
+				}
 			}
 		})
 	}

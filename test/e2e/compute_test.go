@@ -6,13 +6,13 @@ package e2e
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -64,45 +64,83 @@ func containsAny(s string, parts []string) bool {
 	return false
 }
 
+// shares are the percents of the device's time that the pods get in the next four
+// seconds of it.
+func shares(t *testing.T, pods ...*corev1.Pod) []float64 {
+	t.Helper()
+	const window = 4 * time.Second
+	before, got := make([]time.Duration, len(pods)), make([]float64, len(pods))
+	var begun time.Duration
+	for i, p := range pods {
+		before[i], begun = done(t, p)
+	}
+	await(t, "the device's clock to go on", func() (bool, string) {
+		now := time.Duration(gpuStatus(t, small).NowNS)
+		return now-begun >= window, now.String()
+	})
+	for i, p := range pods {
+		used, now := done(t, p)
+		got[i] = 100 * float64(used-before[i]) / float64(now-begun)
+	}
+	return got
+}
+
+// tolerance of a share, in points.
+const tolerance = 4
+
 // Two pods that both always have work get what they were promised, by the device's
 // own count. The device by itself would give each a half. A machine that is too
 // busy to launch lowers what they get for a while, so that is waited for; more
 // than the quota is wrong whenever it is seen.
 func TestTwoBusyPodsGetTheirShares(t *testing.T) {
-	const window = 4 * time.Second
-	quotas := []int64{30, 60}
+	quotas := []float64{30, 60}
 	var pods []*corev1.Pod
 	for _, q := range quotas {
-		pods = append(pods, awaitReady(t, create(t, burner(fmt.Sprintf("busy-%d", q), q))))
+		pods = append(pods, awaitReady(t, create(t, burner(fmt.Sprintf("busy-%.0f", q), int64(q)))))
 	}
-	await(t, "both to work the device", func() (bool, string) {
-		for _, p := range pods {
-			if used, _ := done(t, p); used == 0 {
-				return false, p.Name + " has not begun"
+	await(t, "one to get 30 and the other 60 percent", func() (bool, string) {
+		got, good := shares(t, pods...), true
+		for i, share := range got {
+			if share > quotas[i]+tolerance {
+				t.Fatalf("with a quota of %.0f percent %s got %.1f percent of the device", quotas[i], pods[i].Name, share)
 			}
+			good = good && share >= quotas[i]-tolerance
 		}
-		return true, ""
+		return good, fmt.Sprintf("%.1f", got)
 	})
-	from, begun := make([]time.Duration, len(pods)), make([]time.Duration, len(pods))
-	await(t, "a window in which one gets 30 and the other 60 percent", func() (bool, string) {
-		good, text := true, ""
-		for i, p := range pods {
-			used, now := done(t, p)
-			if begun[i] == 0 || now-begun[i] < window {
-				if begun[i] == 0 {
-					from[i], begun[i] = used, now
-				}
-				good = false
-				continue
-			}
-			share := 100 * float64(used-from[i]) / float64(now-begun[i])
-			from[i], begun[i] = used, now
-			text += fmt.Sprintf("%s: %.1f percent; ", p.Name, share)
-			if share > float64(quotas[i])+4 {
-				t.Fatalf("with a quota of %d percent %s got %.1f percent of the device", quotas[i], p.Name, share)
-			}
-			good = good && math.Abs(share-float64(quotas[i])) <= 4
-		}
-		return good, text
+}
+
+// A pod that may use idle time gets more than its quota while it is alone, and its
+// quota beside a neighbour, who gets all of its own. Invariant 4: while the node
+// agent is away it goes on at its quota, and gets idle time again from the next.
+func TestIdleTimeIsLentAndGivenBack(t *testing.T) {
+	guest := awaitReady(t, create(t, burner("guest", 30).annotate(v1alpha1.AnnotationBurst, string(v1alpha1.BurstIdle))))
+	lent := func() {
+		t.Helper()
+		await(t, "the guest to get idle time", func() (bool, string) {
+			got := shares(t, guest)
+			return got[0] > 60, fmt.Sprintf("%.1f", got)
+		})
+	}
+	lent()
+
+	owner := awaitReady(t, create(t, burner("owner", 60)))
+	await(t, "the neighbour to get its 60 percent, and the guest what is left", func() (bool, string) {
+		got := shares(t, guest, owner)
+		return got[0] <= 40+tolerance && got[1] >= 60-tolerance, fmt.Sprintf("%.1f", got)
 	})
+	remove(t, owner)
+
+	agent := sys.Node(small).Agent
+	kill(t, agent)
+	restart := onceBack(t, agent)
+	await(t, "the guest to be back at its quota without the agent", func() (bool, string) {
+		got := shares(t, guest)
+		return got[0] <= 30+tolerance, fmt.Sprintf("%.1f", got)
+	})
+	restart()
+	lent()
+	if now := get(t, guest).Status.ContainerStatuses[0]; now.State.Running == nil || now.RestartCount != 0 {
+		t.Errorf("Invariant 4: the guest did not survive: %+v", now)
+	}
 }

@@ -73,10 +73,13 @@ func ReadUsage(path string) (Usage, error) {
 		return Usage{}, err
 	}
 	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, countersSize+1))
-	if err != nil {
+	// One read, and one byte more than there should be.
+	b := make([]byte, countersSize+1)
+	n, err := io.ReadFull(f, b)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return Usage{}, err
 	}
+	b = b[:n]
 	u, err := decodeUsage(b)
 	if err != nil {
 		return Usage{}, err
