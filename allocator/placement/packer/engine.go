@@ -25,8 +25,12 @@ type Engine struct {
 	byRequest map[Request]int
 	mix       mix
 	prices    *prices
-	// due is the number of arrivals at which to look at the prices again.
+	// due is the number of arrivals at which to look at what is scarce again.
 	due int
+	// again is that at which to look at values too.
+	again int
+	// shares are the prices of shares of each size, in devices.
+	shares bySize
 	// bookings until the tolls are worked out anew.
 	bookings int
 
@@ -196,22 +200,34 @@ func (e *Engine) scoreAll() {
 }
 
 // Reprice looks at what has arrived, when enough has since the last time, and
-// where that changes what things are worth it scores all nodes anew. That takes
-// about as long as one decision per node, so it is for moments between decisions;
-// it is due as many arrivals apart as a sixteenth of the devices, more often at
-// first, and mostly finds the prices as they were.
+// where that changes what things are worth it scores all nodes anew, which takes
+// as long as half a decision per node. So it is for moments between decisions. The
+// scarce is looked at as many arrivals apart as a 64th of the devices, values as
+// an eighth; more often at first.
 func (e *Engine) Reprice() {
-	if e.mix.arrivals < e.due {
+	now := e.mix.arrivals
+	if now < e.due {
 		return
 	}
-	e.due = e.mix.arrivals + max(1, min(e.mix.arrivals/4, max(32, e.total/64)))
-	mem := e.meanMem()
-	for i := range e.shapes {
-		e.shapes[i].size = e.shapes[i].Request.size(mem)
+	e.due = now + max(1, min(now/4, max(32, e.total/64)))
+	if now >= e.again {
+		e.again = now + max(1, min(now/4, max(32, e.total/8)))
+		mem := e.meanMem()
+		for i := range e.shapes {
+			e.shapes[i].size = e.shapes[i].Request.size(mem)
+		}
+		if p := e.learn(); p.differ(e.prices) {
+			e.prices = p
+			e.scoreAll()
+		}
 	}
-	if p := e.learn(); p.differ(e.prices) {
-		e.prices = p
+	before := e.prices.slot
+	e.prices.setScarce(e)
+	if scarcer(&before, &e.prices.slot) {
 		e.scoreAll()
+	} else {
+		// Nodes must be scored by what others were.
+		e.prices.slot = before
 	}
 	e.setTolls()
 }

@@ -16,6 +16,8 @@ const (
 	// rare is the part of all shares below which a size has no price: a gap is not
 	// kept for what hardly ever comes.
 	rare = 0.002
+	// smooth is the weight of the prices before.
+	smooth = 0.5
 	// levels of free CPU that usable room is tabled by.
 	levels = 64
 	// maxGroups is how many shapes of requests for several devices are told apart.
@@ -69,17 +71,27 @@ func (e *Engine) learn() *prices {
 	for i := range e.kinds {
 		p.step = max(p.step, (e.kinds[i].CPU+levels-2)/(levels-1))
 	}
-	parts, believed, one := e.mix.parts()
+	parts, believed, _ := e.mix.parts()
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
 	}
-	p.unsure = priorAsk * one
 	p.setValues(e, parts, believed)
 	p.setGroups(e, parts)
 	p.setRoom(e, parts, believed)
+	p.setScarce(e)
+	return p
+}
+
+// setScarce weighs what only some nodes can serve.
+func (p *prices) setScarce(e *Engine) {
+	parts, _, one := e.mix.parts()
+	p.unsure = priorAsk * one
+	p.demand = 0
+	for i := range e.classes {
+		p.demand += parts[i] * e.shape(i).part()
+	}
 	p.setSlots(e, parts)
 	p.setInsist(e, parts)
-	return p
 }
 
 func (e *Engine) shape(class int) *shape { return &e.shapes[e.classes[class].shape] }
@@ -117,6 +129,14 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 		}
 	}
 	shares := sharePrices(&demand)
+	// Many sets of prices can be as good as each other: the mean of several
+	// changes less from one time to the next.
+	for size, old := range e.shares {
+		if e.mix.arrivals >= enough && old > 0 && demand[size] > 0 {
+			shares[size] += (old - shares[size]) * smooth
+		}
+	}
+	e.shares = shares
 	for k := range hostPrices {
 		// A share is worth what a random pod of its size gains.
 		var values bySize
@@ -245,6 +265,7 @@ func (g group) places(gaps []uint8) int {
 
 // setInsist collects the demands that only some models can serve.
 func (p *prices) setInsist(e *Engine, parts []float64) {
+	p.insist = p.insist[:0]
 	for i := range e.classes {
 		s := e.shape(i)
 		in := insist{mean: parts[i] * s.part(), square: parts[i] * s.part() * s.part()}
@@ -269,32 +290,38 @@ func (p *prices) setInsist(e *Engine, parts []float64) {
 	}
 }
 
-// differ tells whether the prices would be worth scoring all nodes anew.
+// notable is a difference that nodes are scored anew for, in thousandths of a
+// device.
+const notable = 5
+
+// differ tells whether values or usable room are notably others.
 func (p *prices) differ(old *prices) bool {
-	const enough = 5
 	if p.step != old.step || len(p.room) != len(old.room) || !slices.Equal(p.groups, old.groups) {
 		return true
 	}
-	apart := func(a, b float64) bool { return math.Abs(a-b) > enough }
 	for g := range p.value {
-		for k := range p.value[g] {
-			if apart(p.value[g][k], old.value[g][k]) {
+		for k, v := range p.value[g] {
+			if math.Abs(v-old.value[g][k]) > notable {
 				return true
 			}
 		}
 	}
 	for m := range p.room {
 		for l := range p.room[m] {
-			for g := range p.room[m][l] {
-				if apart(roomWeight*p.room[m][l][g], roomWeight*old.room[m][l][g]) {
+			for g, r := range p.room[m][l] {
+				if roomWeight*math.Abs(r-old.room[m][l][g]) > notable {
 					return true
 				}
 			}
 		}
 	}
-	for j := range p.slot {
-		// Doubled or halved matters, once it is of note at all.
-		if a, b := p.slot[j]+enough, old.slot[j]+enough; a > 2*b || b > 2*a {
+	return false
+}
+
+// scarcer tells whether places for groups became worth notably more or less.
+func scarcer(before, now *[maxGroups]float64) bool {
+	for j := range now {
+		if a, b := now[j]+notable, before[j]+notable; a > 1.5*b || b > 1.5*a {
 			return true
 		}
 	}
