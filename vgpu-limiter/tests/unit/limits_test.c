@@ -5,18 +5,9 @@
 // fed noise under a right checksum: whatever it accepts keeps to the rules.
 
 #include "limits.h"
+#include "check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define CHECK(what)                                              \
-    do {                                                         \
-        if (!(what)) {                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                             \
-        }                                                        \
-    } while (0)
 
 void vgpu_test_step(void) {}
 

@@ -5,28 +5,11 @@
 // limits allow that, and its refill periods have a sound length.
 
 #include "pace.h"
+#include "check.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#define CHECK(what)                                              \
-    do {                                                         \
-        if (!(what)) {                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                             \
-        }                                                        \
-    } while (0)
 
 void vgpu_test_step(void) {}
-
-static void put(const char *path, const void *bytes, size_t n) {
-    int fd = open(path, O_WRONLY);
-    CHECK(fd >= 0 && pwrite(fd, bytes, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0);
-    close(fd);
-}
 
 static void refuses_damage(const char *path, const struct vgpu_pace *good) {
     struct {
@@ -55,9 +38,7 @@ int main(int argc, char **argv) {
     static struct vgpu_process process;
     struct vgpu_pace good;
     CHECK(argc == 4);
-    int fd = open(argv[3], O_RDONLY);
-    CHECK(fd >= 0 && read(fd, &good, sizeof good) == (ssize_t)sizeof good);
-    close(fd);
+    get(argv[3], &good, sizeof good);
     refuses_damage(argv[3], &good);
 
     process.pace = vgpu_pace_map(argv[3], 1);

@@ -6,20 +6,9 @@
 // every charge and audit comes back with an answer.
 
 #include "charge.h"
+#include "check.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define CHECK(what)                                              \
-    do {                                                         \
-        if (!(what)) {                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                             \
-        }                                                        \
-    } while (0)
 
 #define ROUNDS 100
 
@@ -30,13 +19,6 @@ static uint64_t random_state = 1;
 static uint64_t random_word(void) {
     random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
     return random_state >> 11 ^ random_state << 40;
-}
-
-// Writes the first n bytes over the file and cuts it there.
-static void put(const char *path, const void *bytes, size_t n) {
-    int fd = open(path, O_WRONLY);
-    CHECK(fd >= 0 && pwrite(fd, bytes, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0);
-    close(fd);
 }
 
 static void refused(const char *path, const void *bytes, size_t n, uint32_t devices) {
@@ -84,9 +66,7 @@ int main(int argc, char **argv) {
     static struct vgpu_counters good;
     static struct vgpu_process process;
     CHECK(argc >= 2);
-    int fd = open(argv[1], O_RDONLY);
-    CHECK(fd >= 0 && read(fd, &good, sizeof good) == (ssize_t)sizeof good);
-    close(fd);
+    get(argv[1], &good, sizeof good);
     refuses_damage(argv[1], &good);
 
     CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);

@@ -4,18 +4,9 @@
 // then threads that each own a part of the keys.
 
 #include "table.h"
+#include "check.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define CHECK(what)                                              \
-    do {                                                         \
-        if (!(what)) {                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                             \
-        }                                                        \
-    } while (0)
 
 #define KEYS 20000
 #define THREADS 4
