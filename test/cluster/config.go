@@ -37,6 +37,10 @@ type NodeConfig struct {
 	// Mounts are put into every container of the node, the pods' sandboxes
 	// included: this is how what plays the node's kernel driver gets everywhere.
 	Mounts []Mount
+	// Own are folders of the machine in whose place the node has its own: which
+	// folder, and where below the node's it lies. What runs on the node, the pods'
+	// host paths included, sees the node's alone.
+	Own map[string]string
 	// Prepare, if set, is called once the node's folder is there and before
 	// anything of the node starts; what it puts there goes with the cluster.
 	Prepare func(dir string) error `json:"-"`
@@ -108,6 +112,11 @@ func (c *Config) validate() error {
 		seen[n.Name] = true
 		if len(c.Dir)+len(n.Name) > maxShimPath {
 			return fmt.Errorf("Dir %q and node name %q together are longer than %d characters, too long for the sockets below: choose a shorter Dir", c.Dir, n.Name, maxShimPath)
+		}
+		for target := range n.Own {
+			if !filepath.IsAbs(target) {
+				return fmt.Errorf("node %s: own folder in place of %q: must be an absolute path", n.Name, target)
+			}
 		}
 		for _, m := range n.Mounts {
 			if !filepath.IsAbs(m.Destination) {

@@ -36,6 +36,7 @@ func TestConfig(t *testing.T) {
 		"too many":        {Config{Nodes: nodes("a", "b", "c", "d", "e", "f", "g", "h", "i", "j")}, "at most 9"},
 		"relative dir":    {Config{Dir: "here"}, `"here" is not an absolute path`},
 		"relative target": {Config{Nodes: []NodeConfig{{Name: "n1", Mounts: []Mount{{Source: "/a", Destination: "b"}}}}}, `"b"`},
+		"relative own":    {Config{Nodes: []NodeConfig{{Name: "n1", Own: map[string]string{"c": "d"}}}}, `"c"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tc.cfg.setDefaults()
@@ -66,7 +67,7 @@ func TestDirOfOthersIsNotTaken(t *testing.T) {
 }
 
 var testSettings = settings{
-	Name: "n1", IP: "10.250.0.11", Dir: "/d/n1", PKI: "/d/pki", CDIDir: "/d/n1/cdi", NRISocket: "/d/n1/nri.sock",
+	Name: "n1", IP: "10.250.0.11", Dir: "/d/n1", PKI: "/d/pki", CDIDir: "/d/n1/cdi", NRISocket: "/d/n1/nri/nri.sock",
 	Cgroup: "vernier-n1", PodSubnet: "10.251.1.0/24", PauseImage: PauseImage, Runc: "/t/runc", CNIBin: "/t/cni",
 }
 
@@ -107,7 +108,7 @@ func TestContainerdConfiguration(t *testing.T) {
 			t.Errorf("base spec in the configuration: %v, want %v", got, tc.base)
 		}
 		for _, want := range []string{
-			"address = '/d/n1/containerd.sock'", "socket_path = '/d/n1/nri.sock'", "cdi_spec_dirs = ['/d/n1/cdi']", "sandbox = '" + PauseImage + "'",
+			"address = '/d/n1/containerd.sock'", "socket_path = '/d/n1/nri/nri.sock'", "cdi_spec_dirs = ['/d/n1/cdi']", "sandbox = '" + PauseImage + "'",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %s in\n%s", want, text)

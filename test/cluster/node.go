@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -36,10 +37,12 @@ func (n *Node) Dir() string { return filepath.Join(n.c.state.Dir, n.Name) }
 // ContainerdSocket is where containerd serves CRI and its own API.
 func (n *Node) ContainerdSocket() string { return filepath.Join(n.Dir(), "containerd.sock") }
 
-// NRISocket is where containerd takes plugins.
-func (n *Node) NRISocket() string { return filepath.Join(n.Dir(), "nri.sock") }
+// NRISocket is where containerd takes plugins; on the node that is
+// /var/run/nri/nri.sock as well.
+func (n *Node) NRISocket() string { return filepath.Join(n.Dir(), "nri", "nri.sock") }
 
-// CDIDir is where containerd looks for CDI specs.
+// CDIDir is where containerd looks for CDI specs; on the node that is /var/run/cdi
+// as well.
 func (n *Node) CDIDir() string { return filepath.Join(n.Dir(), "cdi") }
 
 // Cgroup is the group above those of all pods, relative to each hierarchy's top.
@@ -57,9 +60,11 @@ var shadowed = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// covered are the machine's folders in whose place the node has its own, because
-// the kubelet or CNI cannot be told another.
+// covered are the machine's folders in whose place every node has its own, because
+// the kubelet or CNI cannot be told another, or pods look there.
 var covered = map[string]string{
+	"/var/run/cdi":     "cdi",
+	"/var/run/nri":     "nri",
 	"/var/lib/kubelet": "kubelet",
 	"/var/lib/cni":     "cni-state",
 	"/var/log":         "log",
@@ -79,7 +84,9 @@ func (n *Node) layOut() (script string, err error) {
 		}
 	}
 	lines := []string{"mount --make-rshared /"}
-	for target, dir := range covered {
+	own := maps.Clone(covered)
+	maps.Copy(own, n.config.Own)
+	for target, dir := range own {
 		source := filepath.Join(n.Dir(), dir)
 		if err := os.MkdirAll(source, 0o755); err != nil {
 			return "", err
@@ -202,8 +209,8 @@ func (n *Node) RestartContainerd(ctx context.Context) error {
 	return n.awaitContainerd(ctx)
 }
 
-// ImportImage loads a docker-archive, as test/cluster/image writes it. Pods use
-// it with imagePullPolicy Never.
+// ImportImage loads a docker-archive, as test/cluster/image writes it, or an OCI
+// archive. No pod of the node can pull another.
 func (n *Node) ImportImage(ctx context.Context, file string) error {
 	cmd := exec.CommandContext(ctx, n.c.tools.ctr, "--address", n.ContainerdSocket(), "--namespace", "k8s.io",
 		"images", "import", "--all-platforms", file)

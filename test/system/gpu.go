@@ -10,8 +10,12 @@ import (
 	"vernier.dev/vernier/test/simgpu"
 )
 
-// statePath is where a program in a container finds its node's GPUs.
-const statePath = "/run/simgpu/state"
+const (
+	// statePath is where a program in a container finds its node's GPUs.
+	statePath = "/run/simgpu/state"
+	// driverPath is where a node has its driver, as NVIDIA's driver container does.
+	driverPath = "/run/nvidia/driver"
+)
 
 // GPUs are a node's simulated GPUs: the state file, which every container of the
 // node has, as every process of a machine has the kernel; and a driver root with
@@ -36,6 +40,7 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 		configs = append(configs, cluster.NodeConfig{
 			Name:   n.Name,
 			Mounts: []cluster.Mount{{Source: "gpu/state", Destination: statePath}},
+			Own:    map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"},
 			Prepare: func(dir string) (err error) {
 				config := simgpu.Config{GPUs: []simgpu.GPU{n.GPUs}, Driver: n.Driver, Seed: n.Name}
 				if err := os.MkdirAll(filepath.Join(dir, "gpu"), 0o755); err != nil {

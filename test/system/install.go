@@ -125,9 +125,12 @@ func (s *System) refusesForged(ctx context.Context) error {
 }
 
 func (s *System) ready(ctx context.Context, n *Node) error {
-	// The ledger shows what the agent last wrote; the agent knows what is now.
-	if _, err := n.Agent.get(ctx, ":9401/readyz"); err != nil {
-		return err
+	// The ledger shows what the agent last wrote; the agent knows what is now, and
+	// in a pod the kubelet asks it.
+	if n.Agent != nil {
+		if _, err := n.Agent.get(ctx, ":9401/readyz"); err != nil {
+			return err
+		}
 	}
 	l, err := s.ledger(ctx, n.Name)
 	if err != nil {

@@ -4,9 +4,13 @@ package system
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+
+	"vernier.dev/vernier/test/manifests"
 )
 
 // Path is the PATH of a person at the cluster: kubectl and its vernier plugin.
@@ -19,4 +23,22 @@ func (s *System) Kubectl(ctx context.Context, out io.Writer, args ...string) err
 	cmd := exec.CommandContext(ctx, "env", argv...)
 	cmd.Stdout, cmd.Stderr = out, out
 	return cmd.Run()
+}
+
+// Shell runs what that person types in the repository's folder, helm at hand as
+// well, and returns what it prints.
+func (s *System) Shell(ctx context.Context, script string) (string, error) {
+	root, err := manifests.Root()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(),
+		"PATH="+s.Path()+":"+filepath.Join(root, "deploy", "tools")+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w", script, err)
+	}
+	return string(out), err
 }

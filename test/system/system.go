@@ -38,6 +38,10 @@ type Options struct {
 	// Name is the folder below bin/log that keeps the logs of all processes; it is
 	// emptied first.
 	Name string
+	// Chart installs the Helm chart with the images of `make images`, as a user's
+	// cluster would, and Vernier's parts run in pods. Otherwise they run beside the
+	// cluster's own processes, where a test can end them.
+	Chart bool
 	// Progress gets a line for every step.
 	Progress io.Writer
 }
@@ -57,7 +61,9 @@ type System struct {
 	Kube   kubernetes.Interface
 	Client client.Client
 
-	Nodes      []*Node
+	Nodes []*Node
+	// Webhooks and Allocators are the parts that run beside the cluster; with
+	// Options.Chart there are none.
 	Webhooks   []*Process
 	Allocators []*Process
 
@@ -96,6 +102,13 @@ func (s *System) up(ctx context.Context, o Options) error {
 	}
 	if err := s.images(ctx); err != nil {
 		return err
+	}
+	if o.Chart {
+		s.step("installing Vernier: the chart, with the images")
+		if err := s.installChart(ctx); err != nil {
+			return err
+		}
+		return s.awaitServing(ctx)
 	}
 	s.step("installing Vernier: CRD, RBAC, admission, two webhooks, two allocators, the node agents")
 	if err := s.install(ctx); err != nil {

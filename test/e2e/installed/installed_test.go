@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package installed owns the proof that Vernier installs as its README says: the
+// chart and the images of `make images`, nothing beside the cluster, and nothing
+// left when it is removed again.
+package installed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/simgpu"
+	"vernier.dev/vernier/test/system"
+)
+
+const (
+	node      = "gpu-1"
+	namespace = "team-a"
+	patience  = 2 * time.Minute
+)
+
+var sys *system.System
+
+// From nothing to a pod that is held to its share and one that waits, and back to
+// nothing: no gate, finalizer, admission or capacity is left.
+func TestInstalled(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "`"+system.InstallCommand) {
+		t.Errorf("README.md does not install by %q", system.InstallCommand)
+	}
+	remove := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(regexp.MustCompile(`(?s)## Remove it\n.*?\n## `).FindString(string(readme)), -1)
+	if len(remove) != 3 {
+		t.Fatalf("README.md: %d blocks of commands in \"Remove it\", want 3", len(remove))
+	}
+
+	sys, err = system.Up(t.Context(), system.Options{
+		Name: "installed", Chart: true, Progress: os.Stderr,
+		Nodes: []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100}}},
+	})
+	if sys != nil {
+		t.Cleanup(func() {
+			if err := sys.Down(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: true}); err != nil {
+		t.Fatal(err)
+	}
+
+	create(t, "sharing", 30)
+	awaitLog(t, "sharing", fmt.Sprintf("total_mib=%d", deviceMemory(t)*30/100))
+	create(t, "waiting", 200) // two GPUs, and the node has one
+	await(t, "the waiting pod's event", func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, "kubectl -n "+namespace+" get events --field-selector involvedObject.name=waiting")
+		return err == nil && strings.Contains(out, "needs"), out
+	})
+
+	run(t, "kubectl -n "+namespace+" delete pod sharing")
+	for _, block := range remove {
+		await(t, block[1], func(ctx context.Context) (bool, string) {
+			out, err := sys.Shell(ctx, block[1])
+			return err == nil, out
+		})
+	}
+	checkNothingLeft(t)
+}
+
+// checkNothingLeft looks at every object of the cluster.
+func checkNothingLeft(t *testing.T) {
+	t.Helper()
+	await(t, "the node's resources to be gone", func(ctx context.Context) (bool, string) {
+		n, err := sys.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, name := range v1alpha1.Resources {
+			if _, found := n.Status.Capacity[name]; found {
+				return false, string(name) + " is in capacity"
+			}
+			if _, found := n.Status.Allocatable[name]; found {
+				return false, string(name) + " is in allocatable"
+			}
+		}
+		return true, ""
+	})
+	pods, err := sys.Kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if slices.Contains(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate}) {
+			t.Errorf("pod %s/%s has the gate", p.Namespace, p.Name)
+		}
+	}
+	objects := run(t, `for kind in $(kubectl api-resources --verbs=list -o name | grep -v '^events'); do
+  kubectl get $kind -A -o jsonpath="{range .items[*]}$kind {.metadata.namespace}/{.metadata.name} {.metadata.finalizers}{'\n'}{end}"
+done`)
+	for line := range strings.Lines(objects) {
+		// The cluster of the test has vernier in names of its own: none of these.
+		if strings.Contains(line, "vernier") && !strings.HasPrefix(line, "namespaces /vernier-probe") && !strings.Contains(line, " vernier-probe/") {
+			t.Errorf("left behind: %s", line)
+		}
+	}
+}
+
+// create makes a pod that asks for the given percentage of a GPU.
+func create(t *testing.T, name string, percent int64) {
+	t.Helper()
+	grace := int64(2)
+	_, err := sys.Kube.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{
+				Name: "main", Image: system.DemoImage, ImagePullPolicy: corev1.PullNever, Command: []string{"/bin/cudademo", "--hold"},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{v1alpha1.ResourceCore: *resource.NewQuantity(percent, resource.DecimalSI)}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deviceMemory(t *testing.T) int64 {
+	t.Helper()
+	list := &v1alpha1.SliceLedgerList{}
+	if err := sys.Client.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	return int64(list.Items[0].Status.Devices[0].Mem)
+}
+
+func awaitLog(t *testing.T, pod, part string) {
+	t.Helper()
+	await(t, fmt.Sprintf("pod %s to print %q", pod, part), func(ctx context.Context) (bool, string) {
+		text, err := sys.Logs(ctx, namespace, pod, "main")
+		if err == nil && strings.Contains(text, part) {
+			return true, ""
+		}
+		events, _ := sys.Shell(ctx, "kubectl -n "+namespace+" get pods,events")
+		return false, text + "\n" + events
+	})
+}
+
+// await polls until check is satisfied; its last words are the failure's text.
+func await(t *testing.T, what string, check func(context.Context) (bool, string)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, patience, true, func(ctx context.Context) (ok bool, _ error) {
+		ok, last = check(ctx)
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("waited in vain: %s\nlast seen: %s", what, last)
+	}
+}
+
+func run(t *testing.T, script string) string {
+	t.Helper()
+	out, err := sys.Shell(t.Context(), script)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return out
+}
