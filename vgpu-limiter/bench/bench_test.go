@@ -29,13 +29,18 @@ type place struct{ bin, sim, state, dir string }
 
 func newPlace(b *testing.B, core uint32) place {
 	b.Helper()
+	return newPlaceOn(b, "A100-SXM4-80GB", core)
+}
+
+func newPlaceOn(b *testing.B, gpu string, core uint32) place {
+	b.Helper()
 	bin := os.Getenv("VERNIER_BIN")
 	if bin == "" {
 		b.Skip("run by make bench, which builds the programs and sets VERNIER_BIN")
 	}
 	p := place{bin: filepath.Join(bin, "vgpu-tests"), sim: filepath.Join(bin, "vgpu-tests", "simgpu"), dir: b.TempDir()}
 	p.state = filepath.Join(p.dir, "state")
-	p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "create", "--gpu", "A100-SXM4-80GB")
+	p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "create", "--gpu", gpu)
 	p.allow(b, core)
 	return p
 }

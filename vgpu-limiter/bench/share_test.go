@@ -82,12 +82,15 @@ func BenchmarkShare(b *testing.B) {
 	add("two/data+streams", tenant{30, "500 108 1 data", 1}, tenant{60, "500 108 3", 1})
 	add("three/1ms", tenant{20, "1000 108", 1}, tenant{30, "1000 108", 1}, tenant{40, "1000 108", 1})
 	for _, c := range cases {
-		b.Run(strings.ReplaceAll(c.name, " ", "_"), func(b *testing.B) { share(b, c.tenants) })
+		b.Run(strings.ReplaceAll(c.name, " ", "_"), func(b *testing.B) { share(b, "A100-SXM4-80GB", c.tenants) })
+		if len(c.tenants) > 1 { // also where one launch runs after the other, whoever made them
+			b.Run(strings.ReplaceAll("serial-"+c.name, " ", "_"), func(b *testing.B) { share(b, "A100-SXM4-80GB,serial=1", c.tenants) })
+		}
 	}
 }
 
-func share(b *testing.B, tenants []tenant) {
-	first := newPlace(b, tenants[0].quota)
+func share(b *testing.B, gpu string, tenants []tenant) {
+	first := newPlaceOn(b, gpu, tenants[0].quota)
 	for b.Loop() {
 		loop := pace.New()
 		ctx, stop := context.WithCancel(b.Context())

@@ -81,7 +81,7 @@ struct vgpu_counters_device {
     // Launches charged. Like busy_ns it counts only where there is a quota, and
     // is brought up to date every few hundred microseconds of device time.
     uint64_t launches;
-    uint64_t last_launch; // CLOCK_MONOTONIC us << 16 | which stream, as 16 bits
+    uint64_t last_launch; // CLOCK_MONOTONIC ns
     uint64_t longest_ns;  // about the longest launch of late
     uint64_t pad1[2];
 };

@@ -127,7 +127,7 @@ func ReadActivity(f *os.File, devices []Activity) error {
 		d := b[i*countersDeviceSize:]
 		word := func(offset int) time.Duration { return time.Duration(le.Uint64(d[offset:])) }
 		devices[i] = Activity{
-			LastLaunch: time.Duration(le.Uint64(d[devLastLaunchOff:])>>16) * time.Microsecond,
+			LastLaunch: word(devLastLaunchOff),
 			PaidUntil:  word(devPaidOff),
 			Busy:       word(devBusyOff),
 			Throttled:  word(devThrottledOff),

@@ -55,7 +55,7 @@ func (f files) launch(device int, at time.Duration) {
 	f.t.Helper()
 	file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
 	if err == nil {
-		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at.Microseconds())<<16|7), int64(64+128*device+96))
+		_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(at)), int64(64+128*device+96))
 		_ = file.Close()
 	}
 	if err != nil {

@@ -2,44 +2,33 @@
 //
 // Learning what launches cost.
 //
-// Invariants:
-//   1. Undisturbed, a cost follows the mean of what is measured: the cost of a
-//      kind of launch may depend on its data.
-//   2. Crowded, others' turns lengthen some measurements and shorten none: a cost
-//      follows the low quarter of what is measured. It rises by at most 1/16 a
-//      measurement and falls three times as fast; the more measurements in a row
-//      lie above it, the faster it rises.
+// Invariant: a cost follows the mean of what is measured, since the cost of one
+// kind of launch may depend on its data, and since of several streams' launches at
+// the same time some are measured too long and others as nothing.
 
 #include "cost.h"
 
-static uint64_t at_most(uint64_t value, uint64_t limit) { return value < limit ? value : limit; }
+#define WEIGHT 6 // of what is known, to 1 of what is new
 
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool crowded) {
-    uint64_t place = key * UINT64_C(0x9e3779b97f4a7c15) >> 54, known;
-    if (!vgpu_cost_get(costs, key, &known)) {
-        // The newer of the two places' kinds stays, unless one is free.
-        if (atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != 0) {
-            struct vgpu_cost *other = &costs->cost[place ^ 1];
-            atomic_store_explicit(&other->key, 0, memory_order_relaxed);
-            atomic_store_explicit(&other->ns, costs->cost[place].ns, memory_order_relaxed);
-            other->rises = costs->cost[place].rises;
-            atomic_store_explicit(&other->key, costs->cost[place].key, memory_order_relaxed);
-        }
-        costs->cost[place].rises = 0;
-        atomic_store_explicit(&costs->cost[place].ns, ns, memory_order_relaxed);
-        atomic_store_explicit(&costs->cost[place].key, key, memory_order_relaxed);
-        return;
+static void put(struct vgpu_cost *cost, uint64_t key, uint64_t ns) {
+    atomic_store_explicit(&cost->key, 0, memory_order_relaxed);
+    atomic_store_explicit(&cost->ns, ns, memory_order_relaxed);
+    atomic_store_explicit(&cost->key, key, memory_order_relaxed);
+}
+
+static uint64_t key_of(const struct vgpu_cost *cost) {
+    return atomic_load_explicit(&cost->key, memory_order_relaxed);
+}
+
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns) {
+    uint64_t place = vgpu_cost_place(key), known;
+    if (vgpu_cost_get(costs, key, &known)) {
+        if (key_of(&costs->cost[place]) != key)
+            place ^= 1;
+        ns = (known * WEIGHT + ns) / (WEIGHT + 1);
+    } else if (key_of(&costs->cost[place]) != 0) { // the older of the place's kinds goes
+        put(&costs->cost[place ^ 1], key_of(&costs->cost[place]),
+            atomic_load_explicit(&costs->cost[place].ns, memory_order_relaxed));
     }
-    if (atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != key)
-        place ^= 1;
-    struct vgpu_cost *cost = &costs->cost[place];
-    uint64_t step = known / 16 + 50;
-    cost->rises = crowded && ns > known ? cost->rises + 1 : 0;
-    if (!crowded)
-        known = ns > known ? known + (ns - known) / 4 : known - (known - ns) / 4;
-    else if (ns > known)
-        known += at_most(ns - known, step << at_most(cost->rises / 4, 16));
-    else
-        known -= at_most(known - ns, at_most(3 * step, known));
-    atomic_store_explicit(&cost->ns, known, memory_order_relaxed);
+    put(&costs->cost[place], key, ns);
 }

@@ -7,7 +7,7 @@
 
 #include "base.h"
 
-#define VGPU_COSTS 1024 // a power of two
+#define VGPU_COSTS 1024
 
 // One kind of launch: a function with its grid and block, or a graph. Read
 // without a lock by every launch: a cost that is just being replaced may be
@@ -15,7 +15,6 @@
 struct vgpu_cost {
     _Atomic uint64_t key; // 0 for none; odd otherwise
     _Atomic uint64_t ns;
-    uint64_t rises; // one after the other, while crowded
 };
 
 struct vgpu_costs {
@@ -29,19 +28,20 @@ static inline uint64_t vgpu_cost_key(const void *what, uint64_t a, uint64_t b, u
     return (key ^ key >> 32) | 1;
 }
 
-// A key has two places.
-static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, uint64_t *ns) {
-    const struct vgpu_cost *cost = &costs->cost[key * UINT64_C(0x9e3779b97f4a7c15) >> 54];
-    for (int i = 0; i < 2; i++, cost = &costs->cost[(cost - costs->cost) ^ 1])
-        if (atomic_load_explicit(&cost->key, memory_order_relaxed) == key) {
-            *ns = atomic_load_explicit(&cost->ns, memory_order_relaxed);
-            return true;
-        }
-    return false;
+// A key has two places: this one and its neighbour.
+static inline uint64_t vgpu_cost_place(uint64_t key) {
+    return key * UINT64_C(0x9e3779b97f4a7c15) >> 54;
 }
 
-// Learns from one measurement. Under the context's lock. `crowded` says that the
-// measurement may hold others' time too.
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool crowded);
+static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, uint64_t *ns) {
+    uint64_t place = vgpu_cost_place(key);
+    if (atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != key)
+        place ^= 1;
+    *ns = atomic_load_explicit(&costs->cost[place].ns, memory_order_relaxed);
+    return atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) == key;
+}
+
+// Learns from one measurement. Under the timeline's lock.
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns);
 
 #endif

@@ -102,43 +102,41 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// Charges a batch that was worked on between start and end, by invariants 1 and 2.
-static void charge(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
-                   int64_t end, int64_t unsure, const struct vgpu_turn *turn) {
+// How much of the batch that was under way from start to end is to be charged, by
+// invariants 1 and 2.
+static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
+                        int64_t end, int64_t unsure, uint32_t own) {
     struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
-    int64_t expected = (int64_t)batch->expected, least = end - start - unsure;
-    int64_t worked = clamp(expected * 1000 / turn->own, least > 0 ? least : 0, end - start);
-    int64_t counted = (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
-    vgpu_bucket_correct(track->process, track->device, turn, counted * turn->own / 1000 - expected);
-}
-
-static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t worked,
-                  int64_t unsure, bool crowded, uint32_t own) {
-    bool alone = batch->launches == 1, sure = unsure <= worked / 8 + UNSURE_NS;
-    int64_t gap = batch->queued ? 0 : (int64_t)batch->gap; // start was passed before the launch
-    if (alone && gap <= worked / 8 + 1000) {
-        worked -= clamp(gap, 0, worked);
-        sure = unsure <= worked / 2 + 2000;
-    }
-    track->probe = !alone && !sure;
-    if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)worked * own / 1000 / batch->launches, crowded);
+    int64_t least = end - start - unsure;
+    int64_t worked = clamp((int64_t)batch->expected * 1000 / own, least > 0 ? least : 0, end - start);
+    return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end) * own / 1000;
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
 static void finish(struct vgpu_track *track, uint64_t seen) {
     struct vgpu_batch *batch = &track->ring[track->first];
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, seen);
-    int64_t start, end, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
-    bool crowded = seen < track->timeline->crowded;
+    int64_t start, end;
     track->first = (track->first + 1) % (VGPU_BATCHES + 1);
     track->pending--;
     if (!place(track->timeline, batch, seen, &start, &end))
         return;
-    learn(track, batch, end - start, unsure, crowded, turn.own);
-    charge(track, batch, start, end, unsure, &turn);
-    if (++track->batches % SAMPLE_EVERY == 0)
-        track->probe = true;
+    // A launch by itself on an idle stream: start was passed before the launch.
+    int64_t worked = end - start, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
+    bool alone = batch->launches == 1;
+    if (alone && !batch->queued && (int64_t)batch->gap <= worked / 8 + 1000) {
+        start += clamp((int64_t)batch->gap, 0, worked);
+        unsure -= clamp((int64_t)batch->gap, 0, unsure);
+        worked = end - start;
+    }
+    bool sure = unsure <= worked / 8 + UNSURE_NS;
+    if (batch->unknown)
+        unsure = 0;
+    int64_t ns = own_time(track, batch, start, end, unsure, turn.own);
+    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
+    if (batch->key != 0 && (sure || batch->unknown))
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches);
+    track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 
 void vgpu_sample_collect(struct vgpu_track *track) {

@@ -16,10 +16,7 @@
 #include "sample.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#define CROWD_NS UINT64_C(20000000) // how long ago another stream's launch still matters
 #define FIRST_ALLOWANCE 16000u      // ns
 
 _Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
@@ -48,7 +45,6 @@ static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ct
 
 static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream stream,
                                      const struct vgpu_here *here) {
-    static atomic_uint tracks;
     struct vgpu_entry entry, old;
     uint64_t key = track_key(stream, here->ctx);
     if (vgpu_table_get(&process->memory, key, &entry))
@@ -62,7 +58,6 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
         track->process = process;
         track->timeline = timeline;
         track->device = here->device;
-        track->id = (uint16_t)(((unsigned)getpid() * 257 + atomic_fetch_add(&tracks, 1)) | 1);
         entry = (struct vgpu_entry){key, (uintptr_t)track, here->ctx};
         if (!vgpu_table_put(&process->memory, entry, &old)) {
             free(track);
@@ -73,19 +68,10 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
     return track;
 }
 
-// Notes that somebody launches, and whether somebody else has just done so.
-static void announce(struct vgpu_track *track, uint64_t now) {
-    uint64_t *word = &track->process->region.counters->header.device[track->device].last_launch;
-    uint64_t last = vgpu_load(word);
-    vgpu_store(word, now / 1000 << 16 | track->id);
-    if ((last & 0xffff) != track->id && (last >> 16) * 1000 + CROWD_NS > now)
-        track->timeline->crowded = now + CROWD_NS;
-}
-
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
     uint64_t count = lane->count + lane->launches;
     uint64_t spent = lane->spent + lane->launches * lane->each;
-    announce(lane->track, now);
+    vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
     if (count != 0)
         vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, count, spent, now);
     lane->launches = 0;

@@ -22,7 +22,7 @@ struct vgpu_batch {
     uint64_t key;            // of all its launches; 0 if they differ
     uint64_t launches, expected; // what they were charged, ns
     bool queued;             // start wasn't reached when end was recorded
-    bool unknown;            // its launch was charged without knowing
+    bool unknown;            // its launch was charged nothing, for want of knowledge
 };
 
 // The streams of one context, whose events can be compared.
@@ -30,7 +30,6 @@ struct vgpu_timeline {
     struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
-    uint64_t crowded;      // until when measurements may hold others' time
     struct vgpu_costs costs;
 };
 
@@ -38,7 +37,6 @@ struct vgpu_track {
     struct vgpu_process *process;
     struct vgpu_timeline *timeline;
     int device;
-    uint16_t id;             // tells it from others in the counters
     bool open;               // a batch has a start and no end yet
     bool probe;              // the next launch is to be measured by itself
     unsigned batches;        // since the last one that was

@@ -34,18 +34,20 @@ static bool set_driver(struct sim_state *s, const char *version) {
     return false;
 }
 
-// add_gpus understands MODEL[,count=N][,numa=N][,mig=1].
+// add_gpus understands MODEL[,count=N][,numa=N][,mig=1][,serial=1].
 static int add_gpus(struct sim_state *s, char *spec, const char *seed, uint64_t context_mib) {
-    uint64_t count = 1, numa = 0, mig = 0;
+    uint64_t count = 1, numa = 0, mig = 0, serial = 0;
     char *rest = spec, *key = strsep(&rest, ",");
     const struct sim_model *m = sim_model(key);
     if (!m) return fail("unknown model %s: see 'simgpuctl help' for the list", key);
     for (char *opt; (opt = strsep(&rest, ","));) {
         bool ok = (strncmp(opt, "count=", 6) == 0 && number(opt + 6, SIM_MAX_DEVICES, &count)) ||
                   (strncmp(opt, "numa=", 5) == 0 && number(opt + 5, 63, &numa)) ||
-                  (strncmp(opt, "mig=", 4) == 0 && number(opt + 4, 1, &mig));
-        if (!ok) return fail("--gpu %s: %s is none of count=N, numa=N, mig=0|1", key, opt);
+                  (strncmp(opt, "mig=", 4) == 0 && number(opt + 4, 1, &mig)) ||
+                  (strncmp(opt, "serial=", 7) == 0 && number(opt + 7, 1, &serial));
+        if (!ok) return fail("--gpu %s: %s is none of count=N, numa=N, mig=0|1, serial=0|1", key, opt);
     }
+    if (mig && serial) return fail("--gpu %s: mig or serial, not both", key);
     if (mig && !m->profiles) return fail("--gpu %s: the model has no MIG", key);
     for (; count; count--) {
         unsigned n = s->device_count;
@@ -56,6 +58,7 @@ static int add_gpus(struct sim_state *s, char *spec, const char *seed, uint64_t 
         d->minor = n;
         d->bus = 0x07 + 0x08 * n;
         d->numa_node = (uint32_t)numa;
+        d->serial = (uint32_t)serial;
         d->total_bytes = m->total_mib * SIM_MIB;
         d->reserved_bytes = m->reserved_mib * SIM_MIB;
         d->context_bytes = context_mib * SIM_MIB;

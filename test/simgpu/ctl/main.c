@@ -19,7 +19,7 @@ static const struct {
     const char *name, *args, *what;
     int (*run)(int, char **);
 } commands[] = {
-    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] --gpu MODEL[,count=N][,numa=N][,mig=1]...",
+    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] --gpu MODEL[,count=N][,numa=N][,mig=1|,serial=1]...",
      "make a new state file; running processes keep the old one", cmd_create},
     {"status", "", "print devices, clients and limits, one key=value line each", cmd_status},
     {"xid", "DEVICE CODE", "raise an Xid event", cmd_xid},

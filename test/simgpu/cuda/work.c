@@ -37,6 +37,18 @@ __attribute__((constructor)) static void make_mutexes(void) {
 
 uint64_t work_queued(unsigned dev) { return atomic_load(&me->work[dev].queued_ns); }
 
+// add_serial adds on a device where the order among processes matters.
+static uint64_t add_serial(unsigned dev, uint64_t duration, uint64_t now) {
+    struct sim_work *w = &me->work[dev];
+    sim_lock_device(cu, dev);
+    sim_advance(cu, dev, now);
+    uint64_t position = atomic_fetch_add(&w->queued_ns, duration) + duration;
+    bool room = sim_serial_add(cu, me, dev, position);
+    if (!room) atomic_fetch_sub(&w->queued_ns, duration);
+    sim_unlock_device(cu, dev);
+    return room ? position : 0;
+}
+
 // add_idle adds when the queue may have run dry: what was done before must be
 // worked out first, or time that has passed would count for the new work.
 static uint64_t add_idle(unsigned dev, uint64_t duration, uint64_t now) {
@@ -66,14 +78,17 @@ CUresult work_add(unsigned dev, uint64_t duration, _Atomic uint64_t *position) {
         pthread_mutex_lock(&q->mutex);
     }
     uint64_t now = sim_now();
-    if (now < q->drained_ns) {
+    if (cu->devices[dev].serial) {
+        at = add_serial(dev, duration, now);
+    } else if (now < q->drained_ns) {
         at = atomic_fetch_add(&w->queued_ns, duration) + duration;
         q->drained_ns += duration;
     } else {
         at = add_idle(dev, duration, now);
     }
-    q->ring[q->additions++ % PENDING] = at;
+    if (at) q->ring[q->additions++ % PENDING] = at;
     pthread_mutex_unlock(&q->mutex);
+    if (!at) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     atomic_store_explicit(position, at, memory_order_relaxed);
     return CUDA_SUCCESS;
 }

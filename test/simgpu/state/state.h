@@ -33,6 +33,7 @@
 #define SIM_MAX_HOLDS 256
 #define SIM_MAX_CGROUP_DEPTH 16
 #define SIM_HISTORY 1024
+#define SIM_TURNS 4096
 #define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
 
 // Busy time is kept in buckets on a fixed grid of CLOCK_MONOTONIC, so that a
@@ -60,6 +61,12 @@ struct sim_buckets {
     uint64_t busy_ns[SIM_BUCKETS];
 };
 
+// A client's turn on a device that does one piece of work after the other.
+struct sim_turn {
+    uint32_t client;
+    uint64_t position;
+};
+
 struct sim_device {
     char model[32];
     uint8_t uuid[16];
@@ -72,6 +79,9 @@ struct sim_device {
     _Atomic uint64_t advanced_ns;  // the timeline has been worked out up to here
     _Atomic uint64_t busy_ns;      // since the file was made, over all instances
     struct sim_buckets buckets;
+    uint32_t serial;  // see serial.c; otherwise time is divided equally
+    uint64_t turns_begin, turns_end;
+    struct sim_turn turns[SIM_TURNS];
     char lock_byte[64];
 };
 
@@ -203,6 +213,12 @@ uint64_t sim_reached_at(struct sim_state *s, struct sim_client *c, unsigned dev,
                         uint64_t position);
 uint64_t sim_busy_over(const struct sim_buckets *b, uint64_t now, unsigned buckets);
 unsigned sim_percent(uint64_t busy_ns, unsigned buckets);
+
+// serial.c
+bool sim_serial_add(struct sim_state *s, struct sim_client *c, unsigned dev, uint64_t position);
+uint64_t sim_serial_left(struct sim_state *s, unsigned dev, uint64_t turn);
+uint64_t sim_serial_wait(struct sim_state *s, struct sim_client *c, unsigned dev,
+                         uint64_t position);
 
 // models.c
 struct sim_profile {

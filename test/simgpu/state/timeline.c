@@ -3,8 +3,9 @@
 // timeline.c: how a device's time is shared by the processes that queue work.
 //
 // The model is processor sharing: at any moment all clients with unfinished
-// work get equal parts of the device (or of their MIG instance). Nobody runs in
-// the background; whoever looks works the timeline out up to now.
+// work get equal parts of the device (or of their MIG instance); on a serial
+// device (serial.c), one after the other gets all of it. Nobody runs in the
+// background; whoever looks works the timeline out up to now.
 //
 // Invariants:
 // - Work done never passes work queued, and the device's busy time never passes
@@ -118,6 +119,24 @@ static void share_out(struct sim_state *s, unsigned dev, uint32_t gi, uint64_t t
     }
 }
 
+// in_order runs the clients of a serial device from t to now.
+static void in_order(struct sim_state *s, unsigned dev, uint64_t t, uint64_t now) {
+    struct sim_device *d = &s->devices[dev];
+    while (t < now && d->turns_begin != d->turns_end) {
+        struct sim_work *w = &s->clients[d->turns[d->turns_begin % SIM_TURNS].client].work[dev];
+        uint64_t left = sim_serial_left(s, dev, d->turns_begin), done = atomic_load(&w->done_ns);
+        uint64_t share = left < now - t ? left : now - t;
+        if (share) {
+            ran(w, t, t + share, done, share, 1);
+            atomic_store(&w->done_ns, done + share);
+            atomic_fetch_add(&d->busy_ns, share);
+            spread(&d->buckets, t, t + share, share);
+        }
+        t += share;
+        if (share == left) d->turns_begin++;
+    }
+}
+
 // sim_advance works the device's timeline out up to now. A device that fell off
 // the bus does nothing more.
 void sim_advance(struct sim_state *s, unsigned dev, uint64_t now) {
@@ -126,6 +145,10 @@ void sim_advance(struct sim_state *s, unsigned dev, uint64_t now) {
     if (now <= from) return;
     atomic_store(&d->advanced_ns, now);
     if (!from || atomic_load(&d->lost)) return;
+    if (d->serial) {
+        in_order(s, dev, from, now);
+        return;
+    }
     share_out(s, dev, SIM_WHOLE_GPU, from, now);
     if (!atomic_load(&d->mig_current)) return;
     for (uint32_t gi = 0; gi < SIM_MAX_INSTANCES; gi++)
@@ -138,6 +161,7 @@ uint64_t sim_predict(struct sim_state *s, struct sim_client *c, unsigned dev, ui
     struct sim_work *mine = &c->work[dev];
     uint64_t done = atomic_load(&mine->done_ns);
     if (done >= position) return now;
+    if (s->devices[dev].serial) return now + sim_serial_wait(s, c, dev, position);
     uint64_t want = position - done, wait = want;
     unsigned high = atomic_load(&s->client_high);
     for (unsigned i = 0; i < high; i++) {

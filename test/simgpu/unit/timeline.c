@@ -56,6 +56,27 @@ static void shared(void) {
     SAME(s->devices[0].busy_ns, 40 * MS);
 }
 
+// A serial device does what was queued first, to its end.
+static void serial(void) {
+    fresh();
+    s->devices[0].serial = 1;
+    struct sim_work *a = client(0, 10 * MS), *b = client(1, 30 * MS);
+    TRUE(sim_serial_add(s, &s->clients[0], 0, 10 * MS));
+    TRUE(sim_serial_add(s, &s->clients[1], 0, 30 * MS));
+    atomic_store(&a->queued_ns, 15 * MS);
+    TRUE(sim_serial_add(s, &s->clients[0], 0, 15 * MS));
+    SAME(sim_predict(s, &s->clients[0], 0, 10 * MS, 1000 * MS), 1010 * MS);
+    SAME(sim_predict(s, &s->clients[0], 0, 12 * MS, 1000 * MS), 1042 * MS);
+    SAME(sim_predict(s, &s->clients[1], 0, 5 * MS, 1000 * MS), 1015 * MS);
+    sim_advance(s, 0, 1011 * MS);
+    SAME(a->done_ns, 10 * MS);
+    SAME(b->done_ns, 1 * MS);
+    sim_advance(s, 0, 1200 * MS);
+    SAME(sim_reached_at(s, &s->clients[1], 0, 30 * MS), 1040 * MS);
+    SAME(sim_reached_at(s, &s->clients[0], 0, 15 * MS), 1045 * MS);
+    SAME(s->devices[0].busy_ns, 45 * MS);
+}
+
 // Time in which nothing was queued counts for nobody.
 static void idle(void) {
     fresh();
@@ -122,6 +143,7 @@ static void history(void) {
 int main(void) {
     alone();
     shared();
+    serial();
     idle();
     grid();
     instances();
