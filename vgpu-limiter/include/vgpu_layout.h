@@ -115,8 +115,8 @@ struct vgpu_slot {
 
 // An allocation that other processes of the container may import. It is charged
 // to its owner while that lives and hasn't freed it, and belongs to its importers
-// from then on (share.c). A holder is slot index + 1 in bits 48..63 and the low 48
-// bits of the slot's state; 0 is nobody.
+// from then on (share.c). A holder is slot index + 1 in bits 48..62 and the low 48
+// bits of the slot's state; without an index it is nobody, with bit 63 nobody yet.
 struct vgpu_export {
     uint64_t id;   // what its handles are known by, 0 in a free record
     uint64_t what; // bytes in bits 0..47, index of the device in bits 48..63

@@ -24,14 +24,6 @@
 #include <sched.h>
 #include <time.h>
 
-// Between two steps that other processes can see half done. Nothing here; the
-// test makes it a place to be interrupted and killed at.
-#ifdef VGPU_TEST_STEP
-void VGPU_TEST_STEP(void);
-#else
-#define VGPU_TEST_STEP() ((void)0)
-#endif
-
 // A slot rests for most of the time even in a process that does nothing but
 // allocate; a dead one is freed before the attempts.
 #define AUDIT_ATTEMPTS 64

@@ -7,6 +7,14 @@
 
 #include "process.h"
 
+// Between two steps that other processes can see half done. Nothing here; the
+// test makes it a place to be interrupted and killed at.
+#ifdef VGPU_TEST_STEP
+void VGPU_TEST_STEP(void);
+#else
+#define VGPU_TEST_STEP() ((void)0)
+#endif
+
 // Charges the bytes to the container, or returns false and charges nothing if
 // that would exceed its limit on this device (index in the limits).
 bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes);

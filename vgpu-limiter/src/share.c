@@ -9,8 +9,11 @@
 //   2. A process becomes an importer only while the owner lives and holds: it
 //      writes itself down first and then looks at the owner; an owner that frees
 //      withdraws first and then looks for importers. One sees the other.
-//   3. A record is reused when its id is 0, or when neither its owner nor any
-//      importer lives. A process that dies anywhere here leaves such a one.
+//   3. A record is taken, by exchanging its owner, when neither that nor any importer
+//      lives. No owner's word comes back once it is withdrawn: it leaves the record's
+//      id, so whoever looked before an exchange is told that the record has changed.
+//      A record is its taker's from the exchange on, and an import's goal only once
+//      it is filled in. A process that dies anywhere here leaves one to be taken.
 //   4. Holders are named by slot and generation: what a dead process wrote down
 //      means nobody.
 
@@ -19,6 +22,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#define TAKEN (UINT64_C(1) << 63) // with an owner: the record isn't filled in yet
 #define MARKS 64 // signals that a descriptor can be given
 
 static uint64_t look(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
@@ -73,15 +77,20 @@ uint64_t vgpu_share_id(const void *handle, size_t bytes) {
     return hash | 1;
 }
 
-// Takes a record that nobody uses, under its new id.
-static int take(struct vgpu_counters *counters, uint64_t id) {
+static bool exchange(uint64_t *word, uint64_t old, uint64_t new) {
+    return __atomic_compare_exchange_n(word, &old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+// Takes a record that nobody uses.
+static int take(struct vgpu_process *process) {
+    struct vgpu_counters *counters = process->region.counters;
     for (uint32_t i = 0; i < VGPU_EXPORTS; i++) {
         struct vgpu_export *record = &counters->exported[i];
-        uint64_t old = look(&record->id);
-        if (old != 0 && (lives(counters, look(&record->owner)) || is_used(counters, record)))
+        uint64_t owner = look(&record->owner);
+        if (lives(counters, owner & ~TAKEN) || is_used(counters, record))
             continue;
-        if (!__atomic_compare_exchange_n(&record->id, &old, id, false, __ATOMIC_SEQ_CST,
-                                         __ATOMIC_SEQ_CST))
+        VGPU_TEST_STEP();
+        if (!exchange(&record->owner, owner, myself(process) | TAKEN))
             continue;
         uint32_t *used = &counters->header.exports_used;
         uint32_t seen = __atomic_load_n(used, __ATOMIC_ACQUIRE);
@@ -105,11 +114,14 @@ int vgpu_share_find(struct vgpu_process *process, uint64_t key) {
 int vgpu_share(struct vgpu_process *process, uint64_t id, uint64_t key, int device, uint64_t bytes) {
     vgpu_lock(&process->share_lock);
     int index = vgpu_share_find(process, key);
-    if (index < 0 && (index = take(process->region.counters, id)) >= 0) {
+    if (index < 0 && (index = take(process)) >= 0) {
         struct vgpu_export *record = &process->region.counters->exported[index];
+        VGPU_TEST_STEP();
+        put(&record->id, id);
         put(&record->what, bytes | (uint64_t)device << 48);
         for (int i = 0; i < VGPU_IMPORTERS; i++)
             put(&record->importer[i], 0);
+        VGPU_TEST_STEP();
         put(&record->owner, myself(process));
         process->shared[index] = key;
     }
@@ -124,14 +136,15 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled) {
     vgpu_lock(&process->share_lock);
     process->shared[index] = 0;
     if (pooled) {
-        put(&record->id, 0);
+        put(&record->what, what & ~VGPU_BYTES_MASK); // nothing to leave to anybody
+        put(&record->owner, look(&record->id) & VGPU_BYTES_MASK);
     } else {
         vgpu_hand_over_begin(process, (int)(what >> 48));
-        put(&record->owner, 0);
+        VGPU_TEST_STEP();
+        put(&record->owner, look(&record->id) & VGPU_BYTES_MASK);
+        VGPU_TEST_STEP();
         bool used = is_used(counters, record);
         vgpu_hand_over_end(process, (int)(what >> 48), what & VGPU_BYTES_MASK, used);
-        if (!used)
-            put(&record->id, 0);
     }
     vgpu_unlock(&process->share_lock);
 }
@@ -164,13 +177,12 @@ static bool join(struct vgpu_process *process, struct vgpu_export *record, uint6
     uint64_t owner = look(&record->owner);
     for (int i = 0; i < VGPU_IMPORTERS; i++) {
         uint64_t *place = &record->importer[i], old = look(place);
-        if (lives(counters, old) ||
-            !__atomic_compare_exchange_n(place, &old, myself(process), false, __ATOMIC_SEQ_CST,
-                                         __ATOMIC_SEQ_CST))
+        if (lives(counters, old) || !exchange(place, old, myself(process)))
             continue;
+        VGPU_TEST_STEP();
         if (look(&record->id) == id && look(&record->owner) == owner && lives(counters, owner))
             return true;
-        put(place, 0);
+        exchange(place, myself(process), 0);
         return false;
     }
     return false;
@@ -200,7 +212,6 @@ void vgpu_import_end(struct vgpu_process *process, int index) {
     vgpu_lock(&process->share_lock);
     if (process->imported[index] != 0 && --process->imported[index] == 0)
         for (int i = 0; i < VGPU_IMPORTERS; i++)
-            if (look(&record->importer[i]) == myself(process))
-                put(&record->importer[i], 0);
+            exchange(&record->importer[i], myself(process), 0);
     vgpu_unlock(&process->share_lock);
 }
