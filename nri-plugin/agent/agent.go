@@ -152,7 +152,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	if err != nil {
 		return nil, err
 	}
-	a.limiter.ImagePreload = preload.Image{Proc: "/proc"}.Own
+	a.limiter.ImagePreload = a.imagePreload
 	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: mode.Exclusive{}}
 	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
@@ -179,6 +179,16 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Report: events, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
+}
+
+// imagePreload is what a container's image preloads, as far as that can be found
+// out: a runtime that mounts roots in another way must not keep containers out.
+func (a *agent) imagePreload(pid uint32) []byte {
+	own, err := preload.Image{Proc: "/proc"}.Own(pid)
+	if err != nil {
+		a.options.Log.Error(err, "what a container's image has in "+preload.Path+" stays hidden", "process", pid)
+	}
+	return own
 }
 
 func (a *agent) collector() *metrics.Collector {

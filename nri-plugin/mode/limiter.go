@@ -31,8 +31,8 @@ type Limiter struct {
 	files  files
 	driver *DriverLimit
 	// ImagePreload is what the image of the container with that first process has
-	// in /etc/ld.so.preload. Nil hides it.
-	ImagePreload func(pid uint32) ([]byte, error)
+	// in /etc/ld.so.preload. Optional; without it that is hidden.
+	ImagePreload func(pid uint32) []byte
 
 	mu sync.Mutex
 	// ready are the folders that this process has made for next runs, given those
@@ -168,15 +168,14 @@ func bind(source, destination, access string) *api.Mount {
 // Apply adds what the image preloads, sets the driver's limit where there is one,
 // and lets the container share its devices' time with those beside it.
 func (l *Limiter) Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
-	hidden, err := l.preload(c, pid)
-	if err != nil {
+	if err := l.preload(c, pid); err != nil {
 		return nil, err
 	}
 	all, err := l.statuses(c, func(i int, cgroup string) error { return l.driver.set(c.Grants[i], cgroup) }, pid)
 	if err != nil {
 		return nil, err
 	}
-	return note(l.pace(c, all), hidden), nil
+	return l.pace(c, all), nil
 }
 
 // Observe reads the driver's limit, and takes sharing time up again.

@@ -49,16 +49,11 @@ func (l *Limiter) pace(c Container, all []v1alpha1.SliceStatus) []v1alpha1.Slice
 			return all
 		}
 	}
-	return note(all, "no turns beside busy neighbours: "+err.Error())
-}
-
-// note adds to what is said of every slice of a container.
-func note(all []v1alpha1.SliceStatus, text string) []v1alpha1.SliceStatus {
 	for i := range all {
-		if all[i].Note != "" && text != "" {
+		if all[i].Note != "" {
 			all[i].Note += "; "
 		}
-		all[i].Note += text
+		all[i].Note += "no turns beside busy neighbours: " + err.Error()
 	}
 	return all
 }

@@ -10,28 +10,24 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
-// preload has the container load what its image preloads, after our library.
-// hidden says why that could not be found out, which loosens no limit; what is
-// known and cannot be had fails the container.
-func (l *Limiter) preload(c Container, pid uint32) (hidden string, err error) {
+// preload has the container load what its image preloads, after our library. Where
+// that cannot be had the container does not start.
+func (l *Limiter) preload(c Container, pid uint32) error {
 	if l.ImagePreload == nil {
-		return "", nil
+		return nil
 	}
-	own, err := l.ImagePreload(pid)
-	if err != nil {
-		return fmt.Sprintf("whatever the image has in %s is hidden: %v", preload.Path, err), nil
-	}
-	if own == nil {
-		return "", nil
+	own := l.ImagePreload(pid)
+	if len(own) == 0 {
+		return nil
 	}
 	dir, err := l.folder(c)
 	if err == nil {
 		err = dir.writePreload(own)
 	}
 	if err != nil {
-		return "", fmt.Errorf("adding the image's %s to the limiter's: %w; check the space on the node's state directory, or remove the file from the image", preload.Path, err)
+		return fmt.Errorf("adding the image's %s to the limiter's: %w; check the space on the node's state directory, or remove the file from the image", preload.Path, err)
 	}
-	return "", nil
+	return nil
 }
 
 // writePreload writes the file in its place: it is mounted already, and nothing of
