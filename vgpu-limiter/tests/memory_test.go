@@ -135,7 +135,7 @@ func TestMulticast(t *testing.T) {
 }
 
 // TestPools: what was allocated from a destroyed pool stays charged until it is
-// freed, by whichever call. (The simulated pools keep nothing that is freed.)
+// freed, by whichever call.
 func TestPools(t *testing.T) {
 	c := newContainer(t, share{0, 100})
 	p := c.start()
@@ -157,6 +157,39 @@ func TestPools(t *testing.T) {
 	p.wantUsed(0, 100)
 	if held := c.held(0); held != 0 {
 		t.Errorf("the device holds %d MiB", held)
+	}
+}
+
+// TestPoolThatKeeps: what a pool keeps of what was freed stays charged, is charged
+// once when it is used again, and is given back for whatever else needs it.
+func TestPoolThatKeeps(t *testing.T) {
+	c := newContainer(t, share{0, 100})
+	p := c.start()
+	p.want("pool 1 0", ok)
+	p.want("from_pool 1 60 1 0", ok)
+	p.want("free_async 1 0", ok)
+	p.wantUsed(60, 100)
+	for range 3 {
+		p.want("from_pool 1 30 1 0", ok)
+		p.wantUsed(60, 100)
+		p.want("free_async 1 0", ok)
+	}
+	p.want("from_pool 1 80 1 0", ok)
+	p.wantUsed(80, 100)
+	p.want("from_pool 2 21 1 0", outOfMemory)
+	p.want("free_async 1 0", ok)
+	q := c.start()
+	q.want("alloc 1 21", outOfMemory) // only the process itself can make its pool give back
+	p.want("alloc 2 90", ok)
+	p.wantUsed(90, 100)
+	p.want("free 2", ok)
+	p.want("from_pool 1 40 1 0", ok)
+	p.want("free_async 1 0", ok)
+	p.want("async 3 90 0", ok)
+	p.want("trim_pool 1", ok)
+	p.wantUsed(90, 100)
+	if held := c.held(0); held != 90 {
+		t.Errorf("the device holds %d MiB, want 90", held)
 	}
 }
 

@@ -4,7 +4,7 @@
 //
 // Invariants:
 // - Memory is charged before it has an address and uncharged after it has lost
-//   it, rounded up to 512 bytes and never more.
+//   it, rounded up to 512 bytes and never more; what lies in a pool as that says.
 // - An address that is none of ours is INVALID_VALUE, never ignored.
 #define _GNU_SOURCE
 #include "internal.h"
@@ -22,7 +22,8 @@ CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool
     NEED(at && size && rounded >= size);
     if (kind == BLOCK_MANAGED) rounded = (rounded + 4095) & ~(size_t)4095;
     CHECK(lost_or(ctx->dev, CUDA_SUCCESS));
-    if (!sim_charge(cu, me, ctx->dev, rounded)) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool charged = pool ? pool_take(pool, ctx->dev, rounded) : sim_charge(cu, me, ctx->dev, rounded);
+    if (!charged) return CUDA_ERROR_OUT_OF_MEMORY;
     va_lock();
     struct block *b = va_take(rounded, kind == BLOCK_MANAGED ? 4096 : 512);
     if (b) {
@@ -38,6 +39,7 @@ CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool
               mprotect((void *)(uintptr_t)b->at, rounded, PROT_READ | PROT_WRITE) == 0))
         return CUDA_SUCCESS;
     if (b) release(*at);
+    else if (pool) pool_freed(pool, ctx->dev, rounded);
     else sim_uncharge(me, ctx->dev, rounded);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -69,8 +71,8 @@ CUresult release(CUdeviceptr at) {
         return CUDA_SUCCESS;
     }
     sim_hold_freed(cu, me, id);
-    sim_uncharge(me, dev, size);
-    if (pool) pool_freed(pool, size);
+    if (pool) pool_freed(pool, dev, size);
+    else sim_uncharge(me, dev, size);
     return CUDA_SUCCESS;
 }
 

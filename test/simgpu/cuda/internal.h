@@ -129,7 +129,8 @@ CUresult release(CUdeviceptr at);
 CUresult lost_or(unsigned dev, CUresult otherwise);
 
 // pool.c
-void pool_freed(CUmemoryPool pool, size_t size);
+bool pool_take(CUmemoryPool pool, unsigned dev, size_t size);
+void pool_freed(CUmemoryPool pool, unsigned dev, size_t size);
 
 // backing.c
 void backing_write(CUdeviceptr to, const void *from, size_t n);

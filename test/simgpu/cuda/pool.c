@@ -3,9 +3,9 @@
 // pool.c: stream-ordered memory.
 //
 // Invariants:
-// - Memory is charged at the call that allocates and given back at the call
-//   that frees: a pool keeps nothing back, whatever its release threshold, so
-//   what it has reserved is what is in use.
+// - A pool is charged what it has reserved: the most it has had in use since it
+//   last gave something back. What is freed, at the call that frees it, stays
+//   reserved up to the release threshold, until the pool is trimmed or destroyed.
 // - Every device has one default pool, which is never destroyed. A destroyed
 //   pool lives on until its last allocation is freed.
 // - A pool that was imported is a name for what its owner shares (ipc.c).
@@ -19,7 +19,7 @@ struct CUmemPoolHandle_st {
     int ordinal;
     bool standard, doomed, imported;
     cuuint64_t threshold, high;
-    _Atomic cuuint64_t used;
+    cuuint64_t used, reserved, reserved_high;  // with the mutex held
     size_t max_size;
     int reuse[4];
     CUmemAccess_flags access[SIM_MAX_DEVICES];
@@ -27,6 +27,38 @@ struct CUmemPoolHandle_st {
 
 static struct CUmemPoolHandle_st standard[SIM_MAX_DEVICES];
 static CUmemoryPool chosen[SIM_MAX_DEVICES];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+// shrink gives back what is reserved beyond keep and not in use.
+static void shrink(CUmemoryPool p, cuuint64_t keep) {
+    if (keep < p->used) keep = p->used;
+    if (p->reserved <= keep) return;
+    sim_uncharge(me, ordinals[p->ordinal].dev, p->reserved - keep);
+    p->reserved = keep;
+}
+
+bool pool_take(CUmemoryPool p, unsigned dev, size_t size) {
+    pthread_mutex_lock(&mutex);
+    bool ok = p->used + size <= p->reserved || sim_charge(cu, me, dev, p->used + size - p->reserved);
+    if (ok) {
+        p->used += size;
+        if (p->reserved < p->used) p->reserved = p->used;
+        if (p->high < p->used) p->high = p->used;
+        if (p->reserved_high < p->reserved) p->reserved_high = p->reserved;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ok;
+}
+
+void pool_freed(CUmemoryPool p, unsigned dev, size_t size) {
+    (void)dev;
+    pthread_mutex_lock(&mutex);
+    p->used -= size;
+    shrink(p, p->doomed ? 0 : p->threshold);
+    bool last = p->doomed && !p->used;
+    pthread_mutex_unlock(&mutex);
+    if (last) free(p);
+}
 
 static void prepare(CUmemoryPool p, int ordinal) {
     p->ordinal = ordinal;
@@ -96,15 +128,21 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     NEED(pool && !pool->standard);
     INITIALIZED;
     if (chosen[pool->ordinal] == pool) chosen[pool->ordinal] = NULL;
+    pthread_mutex_lock(&mutex);
     pool->doomed = true;
-    if (!atomic_load(&pool->used)) free(pool);
+    shrink(pool, 0);
+    bool last = !pool->used;
+    pthread_mutex_unlock(&mutex);
+    if (last) free(pool);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    (void)keep;
     NEED(pool);
     INITIALIZED;
+    pthread_mutex_lock(&mutex);
+    shrink(pool, keep);
+    pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
 }
 
@@ -121,12 +159,22 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
             pool->threshold = *(cuuint64_t *)value;
             return CUDA_SUCCESS;
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
             NEED(*(cuuint64_t *)value == 0);  // by the API it can only be reset
-            pool->high = atomic_load(&pool->used);
+            pool->reserved_high = pool->reserved;
+            return CUDA_SUCCESS;
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+            NEED(*(cuuint64_t *)value == 0);
+            pool->high = pool->used;
             return CUDA_SUCCESS;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
+}
+
+static cuuint64_t reserved(CUmemoryPool pool) {
+    pthread_mutex_lock(&mutex);
+    cuuint64_t bytes = pool->reserved;
+    pthread_mutex_unlock(&mutex);
+    return bytes;
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
@@ -139,11 +187,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
             *(int *)value = pool->reuse[attr];
             return CUDA_SUCCESS;
         case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(cuuint64_t *)value = pool->threshold; break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-            *(cuuint64_t *)value = atomic_load(&pool->used);
-            break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(cuuint64_t *)value = reserved(pool); break;
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(cuuint64_t *)value = pool->used; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(cuuint64_t *)value = pool->reserved_high; break;
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = pool->high; break;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
@@ -177,7 +223,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool
     CHECK(context_stream(stream, &s));
     if (s->capture) return graph_capture_alloc(s->capture, pool->ordinal, size, at);
     size_t rounded = va_round(size);
-    if (pool->max_size && atomic_load(&pool->used) + rounded > pool->max_size)
+    if (pool->max_size && pool->used + rounded > pool->max_size)
         return CUDA_ERROR_OUT_OF_MEMORY;
     // The pool's device is charged, whatever context is current.
     struct CUctx_st owner = {.ordinal = pool->ordinal, .dev = ordinals[pool->ordinal].dev};
@@ -186,8 +232,6 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool
     va_lock();
     va_find(got)->ctx = pool->ordinal == s->ctx->ordinal ? s->ctx : NULL;
     va_unlock();
-    cuuint64_t used = atomic_fetch_add(&pool->used, rounded) + rounded;
-    if (used > pool->high) pool->high = used;
     *at = got;
     return CUDA_SUCCESS;
 }
@@ -199,10 +243,6 @@ CUresult cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream) {
     CHECK(context_stream(stream, &s));
     CHECK(cuDeviceGetMemPool(&pool, s->ctx->ordinal));
     return cuMemAllocFromPoolAsync(at, size, pool, stream);
-}
-
-void pool_freed(CUmemoryPool pool, size_t size) {
-    if (atomic_fetch_sub(&pool->used, size) == size && pool->doomed) free(pool);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
