@@ -38,6 +38,8 @@ type Engine struct {
 	view view
 	cand candidate
 	best []int32
+	// queue of Ranked.
+	queue []part
 }
 
 type kind struct {
@@ -141,6 +143,25 @@ func (e *Engine) Release(r Request, id NodeID, devices uint64) {
 	e.book(id, e.class(r), devices, -1)
 }
 
+// Set changes what is free of a node to what its owner says: nothing for a node
+// that takes no pods. There are as many devices as the machine has.
+func (e *Engine) Set(id NodeID, cpu Milli, mem MiB, free []Free) {
+	n := &e.nodes[id]
+	k := &e.kinds[n.kind]
+	n.cpu, n.mem = cpu, mem
+	for d, f := range free {
+		e.change(int(n.first)+d, k, f)
+	}
+	e.scoreNode(id)
+}
+
+// change sets what is free of a device.
+func (e *Engine) change(d int, k *kind, f Free) {
+	e.fleets[k.fleet].free -= int(e.gaps[d])
+	e.free[d], e.gaps[d] = f, gap(f, k.DeviceMem)
+	e.fleets[k.fleet].free += int(e.gaps[d])
+}
+
 // book takes what the class needs off the node's devices, or gives it back with
 // sign -1.
 func (e *Engine) book(id NodeID, c int, devices uint64, sign int64) {
@@ -151,12 +172,8 @@ func (e *Engine) book(id NodeID, c int, devices uint64, sign int64) {
 	need := r.memOn(k.DeviceMem)
 	for ; devices != 0; devices &= devices - 1 {
 		d := int(n.first) + bits.TrailingZeros64(devices)
-		f := &e.free[d]
-		f.Core -= Milli(sign) * r.Core
-		f.Mem -= v1alpha1.MiB(sign) * need
-		e.fleets[k.fleet].free -= int(e.gaps[d])
-		e.gaps[d] = gap(*f, k.DeviceMem)
-		e.fleets[k.fleet].free += int(e.gaps[d])
+		f := e.free[d]
+		e.change(d, k, Free{f.Core - Milli(sign)*r.Core, f.Mem - MiB(sign)*need})
 	}
 	e.scoreNode(id)
 	if e.bookings--; e.bookings <= 0 {

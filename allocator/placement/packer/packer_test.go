@@ -182,3 +182,65 @@ func TestPlaceIsDeterministic(t *testing.T) {
 		}
 	}
 }
+
+// Ranked yields what Best would, were the nodes before it gone.
+func TestRanked(t *testing.T) {
+	for seed := range int64(6) {
+		r := rand.New(rand.NewSource(seed))
+		classes, weights := diverse(r, 40)
+		l := newLoad(seed, machines(r, 40), classes, weights)
+		l.fill(0.6)
+		for range 40 {
+			q := l.arrival()
+			var ranked []pod
+			for id, devices := range l.Ranked(q) {
+				ranked = append(ranked, pod{q, id, devices})
+			}
+			// Taking a node out must not change what the others cost.
+			for _, f := range l.fleets {
+				f.toll = 0
+			}
+			var want []pod
+			for id, devices := range l.Ranked(q) {
+				want = append(want, pod{q, id, devices})
+			}
+			if len(ranked) != len(want) {
+				t.Fatalf("%d nodes with tolls, %d without", len(ranked), len(want))
+			}
+			toll := l.bookings
+			l.bookings = 1 << 30
+			saved := append([]node(nil), l.nodes...)
+			for i, p := range want {
+				id, devices, ok := l.Best(q)
+				if !ok || id != p.node || devices != p.devices {
+					t.Fatalf("seed %d: number %d of %+v is node %d devices %b, Best says %d %b", seed, i, q, p.node, p.devices, id, devices)
+				}
+				l.Set(id, -1, -1, nil)
+			}
+			if id, _, ok := l.Best(q); ok {
+				t.Fatalf("seed %d: Ranked leaves out node %d", seed, id)
+			}
+			for id, n := range saved {
+				l.Set(NodeID(id), n.cpu, n.mem, nil)
+			}
+			l.bookings = toll
+		}
+	}
+}
+
+// A node whose owner says that nothing is free takes nothing, and comes back.
+func TestSet(t *testing.T) {
+	l := newLoad(1, eights(1, "A"), nil, nil)
+	none, all := make([]Free, 8), make([]Free, 8)
+	for d := range all {
+		all[d] = Free{Whole, 80 << 10}
+	}
+	l.Set(0, 0, 0, none)
+	if _, _, ok := l.Best(share(10)); ok {
+		t.Error("a node with nothing free takes a pod")
+	}
+	l.Set(0, 0, 0, all)
+	if _, _, ok := l.Best(share(Whole)); !ok {
+		t.Error("a node that is free again takes no pod")
+	}
+}

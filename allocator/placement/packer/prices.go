@@ -3,7 +3,6 @@
 package packer
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
@@ -21,12 +20,13 @@ const (
 	// levels of free CPU that usable room is tabled by.
 	levels = 64
 	// maxGroups is how many shapes of requests for several devices are told apart.
-	maxGroups = 8
+	maxGroups = 12
 )
 
-// group is a shape of requests for several devices.
+// group is a kind of requests for several devices.
 type group struct {
 	gpus, size int
+	cpu        Milli
 }
 
 // insist is a demand that only some models can serve.
@@ -80,18 +80,6 @@ func (e *Engine) learn() *prices {
 	p.setRoom(e, parts, believed)
 	p.setScarce(e)
 	return p
-}
-
-// setScarce weighs what only some nodes can serve.
-func (p *prices) setScarce(e *Engine) {
-	parts, _, one := e.mix.parts()
-	p.unsure = priorAsk * one
-	p.demand = 0
-	for i := range e.classes {
-		p.demand += parts[i] * e.shape(i).part()
-	}
-	p.setSlots(e, parts)
-	p.setInsist(e, parts)
 }
 
 func (e *Engine) shape(class int) *shape { return &e.shapes[e.classes[class].shape] }
@@ -160,136 +148,6 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 	}
 }
 
-// setGroups keeps the shapes for several devices that ask for most.
-func (p *prices) setGroups(e *Engine, parts []float64) {
-	weight := map[group]float64{}
-	for i := range e.classes {
-		if s := e.shape(i); s.GPUs > 1 && parts[i] > 0 {
-			weight[group{s.GPUs, s.size}] += parts[i] * s.part()
-		}
-	}
-	for g := range weight {
-		p.groups = append(p.groups, g)
-	}
-	slices.SortFunc(p.groups, func(a, b group) int {
-		return cmp.Or(cmp.Compare(weight[b], weight[a]), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.size, b.size))
-	})
-	p.groups = p.groups[:min(len(p.groups), maxGroups)]
-}
-
-// setRoom tables what random requests can use.
-func (p *prices) setRoom(e *Engine, parts []float64, believed float64) {
-	p.room = make([][levels]bySize, len(e.fleets))
-	p.likely = make([][levels][maxGroups]float64, len(e.fleets))
-	for m := range e.fleets {
-		room, likely := &p.room[m], &p.likely[m]
-		for i := range e.classes {
-			s := e.shape(i)
-			level := int((e.classes[i].CPU + p.step - 1) / p.step)
-			if s.GPUs == 0 || !s.allowed[m] || level >= levels {
-				continue
-			}
-			if s.GPUs == 1 {
-				room[level][s.size] += parts[i]
-			} else if g := slices.Index(p.groups, group{s.GPUs, s.size}); g >= 0 {
-				likely[level][g] += parts[i]
-			}
-		}
-		for _, b := range prior {
-			room[0][b.size] += b.weight * believed
-		}
-		for l := range room {
-			for g := 1; g <= steps; g++ {
-				room[l][g] += room[l][g-1]
-			}
-			if l == 0 {
-				continue
-			}
-			for g := range room[l] {
-				room[l][g] += room[l-1][g]
-			}
-			for g := range likely[l] {
-				likely[l][g] += likely[l-1][g]
-			}
-		}
-		for l := range room {
-			for g := range room[l] {
-				room[l][g] *= float64(g) * float64(Whole) / steps
-			}
-		}
-	}
-}
-
-// setSlots weighs the requests for several devices, until as much has arrived as
-// is free now, against the places that are left for them.
-func (p *prices) setSlots(e *Engine, parts []float64) {
-	if len(p.groups) == 0 {
-		return
-	}
-	var have, asked [maxGroups]float64
-	free := 0
-	for _, f := range e.fleets {
-		free += f.free
-	}
-	for i := range e.nodes {
-		gaps := e.gapsOf(NodeID(i))
-		for j, g := range p.groups {
-			have[j] += float64(g.places(gaps))
-		}
-	}
-	for i := range e.classes {
-		s := e.shape(i)
-		for j, g := range p.groups {
-			// A larger request takes the place of a smaller one too.
-			if s.GPUs >= g.gpus && s.size >= g.size {
-				asked[j] += parts[i] / p.demand * float64(free) / steps
-			}
-		}
-	}
-	for j, g := range p.groups {
-		missed := math.Erfc((have[j]-asked[j])/math.Sqrt(2*(asked[j]+1))) / 2
-		p.slot[j] = worthWhenMissed * missed * float64(g.gpus*g.size) / steps
-	}
-}
-
-// places is how many such requests the gaps could take.
-func (g group) places(gaps []uint8) int {
-	n := 0
-	for _, have := range gaps {
-		if int(have) >= g.size {
-			n++
-		}
-	}
-	return n / g.gpus
-}
-
-// setInsist collects the demands that only some models can serve.
-func (p *prices) setInsist(e *Engine, parts []float64) {
-	p.insist = p.insist[:0]
-	for i := range e.classes {
-		s := e.shape(i)
-		in := insist{mean: parts[i] * s.part(), square: parts[i] * s.part() * s.part()}
-		all := true
-		for m, f := range e.fleets {
-			if s.allowed[m] && m < 64 {
-				in.models |= 1 << m
-			} else if f.have > 0 {
-				all = false
-			}
-		}
-		if all || in.models == 0 || in.mean == 0 {
-			continue
-		}
-		at := slices.IndexFunc(p.insist, func(other insist) bool { return other.models == in.models })
-		if at < 0 {
-			p.insist = append(p.insist, in)
-			continue
-		}
-		p.insist[at].mean += in.mean
-		p.insist[at].square += in.square
-	}
-}
-
 // notable is a difference that nodes are scored anew for, in thousandths of a
 // device.
 const notable = 5
@@ -313,16 +171,6 @@ func (p *prices) differ(old *prices) bool {
 					return true
 				}
 			}
-		}
-	}
-	return false
-}
-
-// scarcer tells whether places for groups became worth notably more or less.
-func scarcer(before, now *[maxGroups]float64) bool {
-	for j := range now {
-		if a, b := now[j]+notable, before[j]+notable; a > 1.5*b || b > 1.5*a {
-			return true
 		}
 	}
 	return false

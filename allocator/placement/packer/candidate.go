@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packer
+
+// candidate is a choice of devices on the node in view.
+type candidate struct {
+	devices uint64
+	// own and after are the gaps that change.
+	own, after [MaxDevices]uint8
+	changes    int
+	value      [hostPrices]float64
+	count      [maxGroups]int
+	room       [maxGroups]float64
+}
+
+func (c *candidate) set(v *view) {
+	c.devices, c.changes = 0, 0
+	c.value, c.count, c.room = v.value, v.count, v.room
+}
+
+// take adds device d to the candidate.
+func (c *candidate) take(e *Engine, v *view, d int, s *shape, need MiB) {
+	p := e.prices
+	own := v.gaps[d]
+	after := gap(Free{v.free[d].Core - s.Core, v.free[d].Mem - need}, v.kind.DeviceMem)
+	c.devices |= 1 << d
+	c.own[c.changes], c.after[c.changes] = own, after
+	c.changes++
+	for k := range c.value {
+		c.value[k] += p.value[after][k] - p.value[own][k]
+	}
+	for j := range p.groups {
+		size := p.groups[j].size
+		if int(own) < size {
+			continue
+		}
+		if int(after) >= size {
+			c.room[j] -= float64(own-after) * float64(Whole) / steps
+			continue
+		}
+		c.room[j] -= float64(own) * float64(Whole) / steps
+		c.count[j]--
+	}
+}
+
+// usable is the room that random requests can use of the candidate's node with
+// that much CPU free.
+func (e *Engine) usable(v *view, c *candidate, cpu Milli) float64 {
+	p := e.prices
+	l := min(int(cpu/p.step), levels-1)
+	room := &p.room[v.kind.fleet][l]
+	if !v.known[l] {
+		sum := 0.0
+		for _, g := range v.gaps {
+			sum += room[g]
+		}
+		v.usable[l], v.known[l] = sum, true
+	}
+	sum := v.usable[l]
+	for i := range c.changes {
+		sum += room[c.after[i]] - room[c.own[i]]
+	}
+	likely := &p.likely[v.kind.fleet][l]
+	for j := range p.groups {
+		if c.count[j] >= p.groups[j].gpus {
+			sum += likely[j] * c.room[j]
+		}
+	}
+	return sum
+}
+
+// candidates yields the choices of devices for the shape on the node in view, one
+// at a time in e.cand.
+func (e *Engine) candidates(v *view, s *shape, yield func()) {
+	c := &e.cand
+	if s.GPUs == 0 {
+		c.set(v)
+		yield()
+		return
+	}
+	if !s.allowed[v.kind.fleet] || s.GPUs > len(v.free) {
+		return
+	}
+	need := s.memOn(v.kind.DeviceMem)
+	if s.GPUs > 1 {
+		if e.tightest(v, s, need) {
+			yield()
+		}
+		return
+	}
+	seen := -1
+	for d := range v.free {
+		f := &v.free[d]
+		// Equal devices, which tend to be neighbours, are one choice.
+		if f.Core < s.Core || f.Mem < need || seen >= 0 && v.free[seen] == *f {
+			continue
+		}
+		seen = d
+		c.set(v)
+		c.take(e, v, d, s, need)
+		yield()
+	}
+}
+
+// tightest makes the candidate of the devices that are left with least.
+func (e *Engine) tightest(v *view, s *shape, need MiB) bool {
+	c := &e.cand
+	c.set(v)
+	for range s.GPUs {
+		pick := -1
+		for d := range v.free {
+			f := &v.free[d]
+			if f.Core >= s.Core && f.Mem >= need && c.devices>>d&1 == 0 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
+				pick = d
+			}
+		}
+		if pick < 0 {
+			return false
+		}
+		c.take(e, v, pick, s, need)
+	}
+	return true
+}

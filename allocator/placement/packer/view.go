@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packer
+
+// view is a node prepared for scoring.
+type view struct {
+	*node
+	kind *kind
+	free []Free
+	gaps []uint8
+	// value of all gaps at each price.
+	value [hostPrices]float64
+	// count and room of the gaps large enough for each group.
+	count [maxGroups]int
+	room  [maxGroups]float64
+	// level of free CPU to usable room of all gaps, where known.
+	usable [levels]float64
+	known  [levels]bool
+	// worth of the node as it is, and what its being free counts against it.
+	worth float64
+}
+
+func (e *Engine) gapsOf(id NodeID) []uint8 {
+	n := &e.nodes[id]
+	return e.gaps[n.first : int(n.first)+e.kinds[n.kind].Devices]
+}
+
+func (e *Engine) look(id NodeID) *view {
+	v, p := &e.view, e.prices
+	v.node = &e.nodes[id]
+	v.kind = &e.kinds[v.node.kind]
+	v.gaps = e.gapsOf(id)
+	v.free = e.free[v.first : int(v.first)+v.kind.Devices]
+	v.value, v.count, v.room = [hostPrices]float64{}, [maxGroups]int{}, [maxGroups]float64{}
+	clear(v.known[:])
+	left := 0
+	for _, g := range v.gaps {
+		left += int(g)
+		if g == 0 {
+			continue
+		}
+		for k := range v.value {
+			v.value[k] += p.value[g][k]
+		}
+		for j := range p.groups {
+			if int(g) >= p.groups[j].size {
+				v.count[j]++
+				v.room[j] += float64(g) * float64(Whole) / steps
+			}
+		}
+	}
+	c := &e.cand
+	c.set(v)
+	v.worth = p.worth(v.cpu, v.mem, &v.value) + p.places(&v.count, v.cpu) + roomWeight*e.usable(v, c, v.cpu)
+	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*p.spare*float64(v.cpu)
+	return v
+}
