@@ -94,9 +94,9 @@ func TestLearnsFromArrivals(t *testing.T) {
 	if got := device(share(70)); got != second {
 		t.Errorf("with 470s about, 70 goes to devices %b, not to %b where it costs nothing", got, second)
 	}
-	l.arrive(20_000, share(400), share(600))
+	l.arrive(60_000, share(Whole))
 	if got := device(share(70)); got != first {
-		t.Errorf("with 400s about, 70 goes to devices %b, not to %b where it costs nothing", got, first)
+		t.Errorf("with 470s long gone, 70 goes to devices %b, not to the first that it fits, %b", got, first)
 	}
 }
 
@@ -116,18 +116,19 @@ func TestScarceModelIsKept(t *testing.T) {
 	}
 }
 
-// While places for whole groups are scarce, a node is not broken up for a pod
-// that fits elsewhere.
+// A place for a group that hardly ever comes, and would be missed then, is not
+// broken up for a pod that fits elsewhere, though the node is the fuller one.
 func TestPlacesForGroupsAreKept(t *testing.T) {
-	l := newLoad(1, eights(2, "A"), nil, nil)
-	whole, eight := share(Whole), share(Whole)
-	eight.GPUs = 8
-	l.place(whole)
-	l.arrive(50, whole, whole, eight)
-	for range 7 {
-		l.place(whole)
-	}
-	if !l.place(eight) {
-		t.Error("a group of eight finds no whole node")
+	four := Machine{Model: "A", Devices: 4, DeviceMem: 80 << 10}
+	l := newLoad(1, append([]Machine{four}, eights(1, "A")...), nil, nil)
+	whole, group := share(Whole), share(Whole)
+	group.GPUs = 4
+	l.Book(whole, 1, 1)
+	l.arrive(1, group)
+	l.arrive(60, whole)
+	for range 3 {
+		if l.place(whole); l.running[len(l.running)-1].node != 1 {
+			t.Fatal("a pod for one device broke up one of the two places for groups")
+		}
 	}
 }

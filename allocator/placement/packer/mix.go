@@ -36,35 +36,24 @@ func (m *mix) add(class, devices int) {
 	m.now = 1
 }
 
-// prior is what is believed of sizes before anything has arrived: whole devices,
-// halves and quarters. It counts as a few arrivals, and is forgotten once there
-// were enough to go by.
-var prior = []struct {
-	size   int
-	weight float64
-}{{100, 4}, {50, 2}, {25, 2}}
+// parts are the frequencies of the classes, all 0 before anything has arrived.
+func (m *mix) parts() []float64 {
+	parts, sum := make([]float64, len(m.weight)), m.sum()
+	for i, w := range m.weight {
+		if w > 0 {
+			parts[i] = w / sum
+		}
+	}
+	return parts
+}
 
-const (
-	priorWeight = 8
-	enough      = 64
-)
+// unseen is how frequent something is believed to be that would have been n of the
+// first arrivals, less the more has arrived since.
+func (m *mix) unseen(n float64) float64 { return n * m.now / (m.sum() + 2*n*m.now) }
 
-// parts are the frequencies of the classes, that of one of prior's weight (0 once
-// enough has arrived), and what one arrival of now counts among all.
-func (m *mix) parts() (classes []float64, believed, one float64) {
-	sum := priorWeight * m.now
+func (m *mix) sum() (sum float64) {
 	for _, w := range m.weight {
 		sum += w
 	}
-	one = m.now / sum
-	if m.arrivals < enough {
-		believed = one
-	} else {
-		sum -= priorWeight * m.now
-	}
-	classes = make([]float64, len(m.weight))
-	for i, w := range m.weight {
-		classes[i] = w / sum
-	}
-	return classes, believed, one
+	return sum
 }

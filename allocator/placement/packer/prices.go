@@ -71,13 +71,13 @@ func (e *Engine) learn() *prices {
 	for i := range e.kinds {
 		p.step = max(p.step, (e.kinds[i].CPU+levels-2)/(levels-1))
 	}
-	parts, believed, _ := e.mix.parts()
+	parts := e.mix.parts()
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
 	}
-	p.setValues(e, parts, believed)
+	p.setValues(e, parts)
 	p.setGroups(e, parts)
-	p.setRoom(e, parts, believed)
+	p.setRoom(e, parts)
 	p.setScarce(e)
 	return p
 }
@@ -86,7 +86,7 @@ func (e *Engine) shape(class int) *shape { return &e.shapes[e.classes[class].sha
 
 // setValues prices gaps: by the duals of cutting devices into what arrives, less
 // what the shares' CPU or memory costs.
-func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
+func (p *prices) setValues(e *Engine, parts []float64) {
 	var demand bySize
 	var cpu, mem float64
 	for i := range e.classes {
@@ -108,9 +108,6 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 	if cpu > 0 {
 		p.spare = float64(Whole) * p.demand / cpu
 	}
-	for _, b := range prior {
-		demand[b.size] += b.weight * believed
-	}
 	for size, sum := 0, demand.sum(); size <= steps; size++ {
 		if demand[size] < rare*sum {
 			demand[size] = 0
@@ -120,7 +117,7 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 	// Many sets of prices can be as good as each other: the mean of several
 	// changes less from one time to the next.
 	for size, old := range e.shares {
-		if e.mix.arrivals >= enough && old > 0 && demand[size] > 0 {
+		if old > 0 && demand[size] > 0 {
 			shares[size] += (old - shares[size]) * smooth
 		}
 	}
@@ -136,11 +133,6 @@ func (p *prices) setValues(e *Engine, parts []float64, believed float64) {
 			host := (p.cpu[k]*float64(c.CPU) + p.mem[k]*float64(c.HostMem)) / float64(c.GPUs)
 			gain := max(0, float64(Whole)*shares[s.size]-host)
 			values[s.size] += gain * parts[i] * float64(c.GPUs) / demand[s.size]
-		}
-		for _, b := range prior {
-			if demand[b.size] > 0 {
-				values[b.size] += float64(Whole) * shares[b.size] * b.weight * believed / demand[b.size]
-			}
 		}
 		for g, best := range values.cut() {
 			p.value[g][k] = best

@@ -25,7 +25,7 @@ func (p *prices) setGroups(e *Engine, parts []float64) {
 }
 
 // setRoom tables what random requests can use.
-func (p *prices) setRoom(e *Engine, parts []float64, believed float64) {
+func (p *prices) setRoom(e *Engine, parts []float64) {
 	p.room = make([][levels]bySize, len(e.fleets))
 	p.likely = make([][levels][maxGroups]float64, len(e.fleets))
 	for m := range e.fleets {
@@ -41,9 +41,6 @@ func (p *prices) setRoom(e *Engine, parts []float64, believed float64) {
 			} else if g := slices.Index(p.groups, group{s.GPUs, s.size, e.classes[i].CPU}); g >= 0 {
 				likely[level][g] += parts[i]
 			}
-		}
-		for _, b := range prior {
-			room[0][b.size] += b.weight * believed
 		}
 		for l := range room {
 			for g := 1; g <= steps; g++ {

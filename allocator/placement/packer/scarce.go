@@ -9,8 +9,8 @@ import (
 
 // setScarce weighs what only some nodes can serve.
 func (p *prices) setScarce(e *Engine) {
-	parts, _, one := e.mix.parts()
-	p.unsure = priorAsk * one
+	parts := e.mix.parts()
+	p.unsure = e.mix.unseen(priorAsk)
 	p.demand = 0
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
