@@ -84,7 +84,7 @@ func (c *Connection) Run(ctx context.Context) error {
 func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 	conn, err := net.DialTimeout("unix", c.Socket, dialTimeout)
 	if err != nil {
-		return false, fmt.Errorf("%w; see that containerd runs with NRI enabled", err)
+		return false, unreachable(c.Socket, err)
 	}
 	defer conn.Close()
 	h := &handler{Plugin: c.Plugin, connection: c, synchronized: make(chan struct{})}

@@ -44,20 +44,26 @@ type Runtime struct {
 // with the default validator.
 func Start(t testing.TB) *Runtime {
 	t.Helper()
-	return start(t, adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true}))
+	return StartVersion(t, "v2.4.2")
 }
 
-// StartUnguarded begins one without.
+// StartVersion begins one that says that it is containerd of that version.
+func StartVersion(t testing.TB, version string) *Runtime {
+	t.Helper()
+	return start(t, version, adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true}))
+}
+
+// StartUnguarded begins one without the validator.
 func StartUnguarded(t testing.TB) *Runtime {
 	t.Helper()
-	return start(t)
+	return start(t, "v2.4.2")
 }
 
-func start(t testing.TB, options ...adaptation.Option) *Runtime {
+func start(t testing.TB, version string, options ...adaptation.Option) *Runtime {
 	t.Helper()
 	dir := t.TempDir()
 	r := &Runtime{Socket: filepath.Join(dir, "nri.sock")}
-	a, err := adaptation.New("test", "v2.4.2",
+	a, err := adaptation.New("containerd", version,
 		func(ctx context.Context, synchronize adaptation.SyncCB) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
