@@ -101,17 +101,24 @@ func TestImageWithPreload(t *testing.T) {
 	check()
 }
 
-// A process that gets around the limiter is seen: its pod is told, and the metric
-// counts it for as long as it runs. The figures of those that don't are there too.
+// Processes that get around the limiter are seen: their pod is told, and the metric
+// counts them for as long as they run. The figures of those that don't are there too.
 func TestUnenforcedProcessIsReported(t *testing.T) {
-	p := awaitReady(t, create(t, newPod("escape").share(20, 20).on(small).command(
-		"/bin/sh", "-c", "cudademo --alloc 100 --hold & "+system.OwnLoader+" /bin/cudademo --hold & echo $! >/tmp/pid; wait")))
+	// One by a loader of its own, one after the folders have been moved away: the
+	// mounts cannot be, but what they are in can.
+	p := awaitReady(t, create(t, newPod("escape").share(20, 20).on(small).command("/bin/sh", "-c", `
+cudademo --alloc 100 --hold >/tmp/limited &
+until grep -q hold /tmp/limited; do sleep 0.1; done
+`+system.OwnLoader+` /bin/cudademo --hold & echo $! >/tmp/pids
+busybox mv /usr/local /usr/elsewhere
+cudademo --hold & echo $! >>/tmp/pids
+wait`)))
 	uuid := placement(t, p).Containers["main"].Devices[0].UUID
 	series := fmt.Sprintf(`{container="main",namespace=%q,node=%q,pod=%q,uuid=%q} `, p.Namespace, small, p.Name, uuid)
 	awaitMetric(t, "vernier_container_memory_used_bytes"+series, "1.048576e+08")
-	awaitMetric(t, "vernier_unenforced_processes"+series, "1")
-	awaitEvent(t, p, "UnenforcedProcess", "own-loader", uuid, "does not load the limiter")
-	if _, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pid)"); err != nil {
+	awaitMetric(t, "vernier_unenforced_processes"+series, "2")
+	awaitEvent(t, p, "UnenforcedProcess", uuid, "does not load the limiter")
+	if _, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pids)"); err != nil {
 		t.Fatal(err)
 	}
 	awaitMetric(t, "vernier_unenforced_processes"+series, "0")
