@@ -61,7 +61,7 @@ static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes)
     return granted == bytes;
 }
 
-bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
+bool vgpu_try_charge(struct vgpu_process *process, int device, uint64_t bytes) {
     if (slot_is_ours(process)) {
         if (vgpu_likely(try_charge(process, device, bytes)))
             return true;
@@ -71,6 +71,12 @@ bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
     } else {
         VGPU_LOG_ONCE("memory refused: the container's counters were overwritten");
     }
+    return false;
+}
+
+bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
+    if (vgpu_likely(vgpu_try_charge(process, device, bytes)))
+        return true;
     vgpu_add(&process->region.counters->header.device[device].memory_refusals, 1);
     return false;
 }

@@ -19,6 +19,9 @@ void VGPU_TEST_STEP(void);
 // that would exceed its limit on this device (index in the limits).
 bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes);
 
+// The same for an attempt that isn't the last: it isn't counted as a refusal.
+bool vgpu_try_charge(struct vgpu_process *process, int device, uint64_t bytes);
+
 // Takes back what vgpu_charge has charged.
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
 

@@ -52,12 +52,13 @@ static uint64_t unused(struct vgpu_process *process, struct vgpu_pool *pool) {
 
 // Charges what the pool may grow by, which goes to *charged.
 static bool charge(struct vgpu_process *process, struct vgpu_pool *pool,
-                   const struct graph_exec *exec, uint64_t *charged) {
+                   const struct graph_exec *exec, uint64_t *charged, bool last) {
     uint64_t wanted = exec->bytes[pool->device], have = unused(process, pool);
     if (exec->frees_first && exec->launched)
         have += wanted;
     *charged = wanted > have ? wanted - have : 0;
-    return vgpu_charge(process, pool->device, *charged);
+    return last ? vgpu_charge(process, pool->device, *charged)
+                : vgpu_try_charge(process, pool->device, *charged);
 }
 
 // The charges of one call.
@@ -81,11 +82,11 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
         if (exec->bytes[i] == 0)
             continue;
         struct vgpu_pool *pool = pool_of(process, (int)i);
-        bool fits = pool != NULL && charge(process, pool, exec, &growth->charged[i]);
+        bool fits = pool != NULL && charge(process, pool, exec, &growth->charged[i], false);
         if (pool != NULL && !fits) { // what runs on the stream frees what it uses
             if (forms != NULL)
                 vgpu_stream_wait(process, forms, stream);
-            fits = charge(process, pool, exec, &growth->charged[i]);
+            fits = charge(process, pool, exec, &growth->charged[i], true);
         }
         if (!fits) {
             settle(process, growth);

@@ -51,10 +51,10 @@ void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_form
 
 static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process, int device,
                     uint64_t bytes, cu_stream stream) {
-    if (vgpu_charge(process, device, bytes))
+    if (vgpu_try_charge(process, device, bytes))
         return true;
     vgpu_refresh_pools(process);
-    if (vgpu_charge(process, device, bytes))
+    if (vgpu_try_charge(process, device, bytes))
         return true;
     vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
     vgpu_pools_trim(process, device);

@@ -17,14 +17,11 @@
 static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     uint64_t bytes = vgpu_round(wanted);
     call->charged = bytes;
-    if (vgpu_likely(vgpu_charge(call->process, call->here.device, bytes)))
+    if (vgpu_likely(vgpu_try_charge(call->process, call->here.device, bytes)))
         return CU_OK;
-    if (call->process->pool_count != 0) {
+    if (call->process->pool_count != 0)
         vgpu_pools_trim(call->process, call->here.device);
-        if (vgpu_charge(call->process, call->here.device, bytes))
-            return CU_OK;
-    }
-    return CU_OUT_OF_MEMORY;
+    return vgpu_charge(call->process, call->here.device, bytes) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes) {

@@ -180,6 +180,9 @@ func TestPoolThatKeeps(t *testing.T) {
 	p.want("free_async 1 0", ok)
 	q := c.start()
 	q.want("alloc 1 21", outOfMemory) // only the process itself can make its pool give back
+	if refused := c.usage().Devices[0].MemoryRefusals; refused != 2 {
+		t.Errorf("%d refusals counted, want 2", refused)
+	}
 	p.want("alloc 2 90", ok)
 	p.wantUsed(90, 100)
 	p.want("free 2", ok)
@@ -188,8 +191,8 @@ func TestPoolThatKeeps(t *testing.T) {
 	p.want("async 3 90 0", ok)
 	p.want("trim_pool 1", ok)
 	p.wantUsed(90, 100)
-	if held := c.held(0); held != 90 {
-		t.Errorf("the device holds %d MiB, want 90", held)
+	if held, refused := c.held(0), c.usage().Devices[0].MemoryRefusals; held != 90 || refused != 2 {
+		t.Errorf("the device holds %d MiB, %d requests were refused, want 90 and 2", held, refused)
 	}
 }
 
