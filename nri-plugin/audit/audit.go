@@ -57,8 +57,8 @@ type Auditor struct {
 
 	mu       sync.Mutex
 	findings []Finding
-	// suspects are the processes of the look before: one that is about to end
-	// loses its mark before it leaves the driver's list.
+	// suspects are the processes of the look before. One that ends loses its mark
+	// before it leaves the driver's list, so it takes two looks to tell.
 	suspects map[suspect]bool
 	told     map[place]time.Time
 }
@@ -123,10 +123,6 @@ func (a *Auditor) Look() {
 	marked := map[string]map[int]bool{}
 	for _, u := range users {
 		if a.enforced(u, marked) {
-			continue
-		}
-		// Read again: what ended while we looked has been listed and not marked.
-		if now, lives := a.look(u.pid); !lives || now.start != u.start {
 			continue
 		}
 		at := place{container: u.holder.ID, uuid: u.uuid}

@@ -38,7 +38,6 @@ type node struct {
 	failed error
 	mig    v1alpha1.MIGState
 	marked []int // in the counters of the limited containers
-	onRead func()
 	said   []string
 	clock  time.Time
 }
@@ -95,8 +94,6 @@ func (n *node) write(pid int, file, text string) {
 	}
 }
 
-func (n *node) end(pid int) { _ = os.RemoveAll(filepath.Join(n.Proc, strconv.Itoa(pid))) }
-
 func (n *node) Snapshot() (device.Snapshot, bool) {
 	return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, MIG: n.mig}, {UUID: gpu1}}}, true
 }
@@ -120,9 +117,6 @@ type counting struct {
 }
 
 func (c counting) Usage(mode.Container) (*layout.Usage, error) {
-	if c.node.onRead != nil {
-		c.node.onRead()
-	}
 	u := &layout.Usage{}
 	for _, pid := range c.node.marked {
 		u.Processes = append(u.Processes, layout.ProcessUsage{HostPID: pid})
@@ -151,7 +145,6 @@ func TestLook(t *testing.T) {
 		"no slice":                  {container: "plain", uuid: gpu0, pod: "plain", says: string(v1alpha1.ResourceCore), found: 1},
 		"in no container":           {uuid: gpu0, found: 1},
 		"device in MIG mode":        {container: "plain", uuid: gpu0, prepare: func(n *node) { n.mig = v1alpha1.MIGEnabled }},
-		"ends meanwhile":            {container: "limited", uuid: gpu0, prepare: func(n *node) { n.onRead = func() { n.end(7) } }},
 		"has ended":                 {container: "limited", uuid: gpu0, prepare: func(n *node) { n.write(7, "stat", "7 (a) Z"+strings.Repeat(" 1", 20)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
