@@ -83,7 +83,8 @@ struct vgpu_counters_device {
     uint64_t launches;
     uint64_t last_launch; // CLOCK_MONOTONIC ns
     uint64_t longest_ns;  // about the longest launch of late
-    uint64_t pad1[2];
+    uint64_t least_ns;    // what the launches would have taken undisturbed, as far as is known
+    uint64_t pad1;
 };
 
 struct vgpu_counters_header {

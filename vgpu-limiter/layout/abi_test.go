@@ -82,6 +82,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, paid_until)", devPaidOff},
 		{"offsetof(struct vgpu_counters_device, last_launch)", devLastLaunchOff},
 		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
+		{"offsetof(struct vgpu_counters_device, least_ns)", devLeastOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
 		{"offsetof(struct vgpu_counters, calendar)", calendarOff},
 		{"sizeof(struct vgpu_calendar)", calendarSize},

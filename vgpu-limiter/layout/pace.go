@@ -110,6 +110,7 @@ type Activity struct {
 	Busy       time.Duration // device time charged so far
 	Throttled  time.Duration // time that launches have waited so far
 	Longest    time.Duration // about the longest launch of late
+	Least      time.Duration // what all launches would have taken undisturbed
 }
 
 // ReadActivity reads the devices of a counters file that stays open. It costs
@@ -132,6 +133,7 @@ func ReadActivity(f *os.File, devices []Activity) error {
 			Busy:       word(devBusyOff),
 			Throttled:  word(devThrottledOff),
 			Longest:    word(devLongestOff),
+			Least:      word(devLeastOff),
 		}
 	}
 	return nil

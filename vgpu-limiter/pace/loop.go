@@ -32,6 +32,7 @@ type Loop struct {
 	mu         sync.Mutex
 	containers []*Container // in the order of their coming, so that turns stay where they are
 	read       int64        // number of the interval up to which calendars have been read
+	union      map[string]float64
 }
 
 // Container is a container that a loop looks after.
@@ -49,7 +50,7 @@ type Container struct {
 }
 
 // New returns a loop without containers.
-func New() *Loop { return &Loop{now: monotonic} }
+func New() *Loop { return &Loop{now: monotonic, union: map[string]float64{}} }
 
 func monotonic() time.Duration {
 	var t unix.Timespec
@@ -74,6 +75,11 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
 	c.overlap = make([]overlap, len(c.limits.Devices))
+	if err := layout.ReadActivity(c.counters, c.activity); err == nil {
+		for i, a := range c.activity {
+			c.overlap[i].seen = a.Least
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -130,9 +136,9 @@ func (l *Loop) step() bool {
 	}
 	from, to := l.unread(now)
 	busy := false
-	for _, there := range places {
+	for uuid, there := range places {
 		if from < to {
-			readCalendars(there, from, to)
+			l.union[uuid] = readCalendars(there, from, to, l.union[uuid])
 		}
 		members := make([]member, len(there))
 		for i, p := range there {
@@ -171,7 +177,7 @@ func (l *Loop) unread(now time.Duration) (from, to int64) {
 
 // readCalendars finds out how much of what the containers of one GPU measure is
 // their own. One alone has nobody's turns in it, nor has one without a quota.
-func readCalendars(there []place, from, to int64) {
+func readCalendars(there []place, from, to int64, union float64) float64 {
 	var calendars []layout.Calendar
 	var overlaps []*overlap
 	for _, p := range there {
@@ -179,12 +185,13 @@ func readCalendars(there []place, from, to int64) {
 			continue
 		}
 		if c, err := layout.ReadCalendar(p.container.counters, p.device); err == nil {
-			calendars, overlaps = append(calendars, c), append(overlaps, &p.container.overlap[p.device])
+			o, least := &p.container.overlap[p.device], p.container.activity[p.device].Least
+			o.least += float64(max(0, least-o.seen))
+			o.seen = least
+			calendars, overlaps = append(calendars, c), append(overlaps, o)
 		}
 	}
-	if len(calendars) > 1 {
-		add(overlaps, calendars, from, to)
-	}
+	return add(overlaps, calendars, from, to, union)
 }
 
 // quota is what the library keeps: 100 percent is none.

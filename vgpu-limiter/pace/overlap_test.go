@@ -39,18 +39,30 @@ func TestOverlap(t *testing.T) {
 			ownA: 1000, ownB: 1000},
 	} {
 		overlaps := []*overlap{{}, {}}
-		add(overlaps, []layout.Calendar{test.a, test.b}, begin, begin+200)
+		add(overlaps, []layout.Calendar{test.a, test.b}, begin, begin+200, 0)
 		if a, b := overlaps[0].thousandths(), overlaps[1].thousandths(); a != test.ownA || b != test.ownB {
 			t.Errorf("%s: own %d and %d, want %d and %d", name, a, b, test.ownA, test.ownB)
 		}
 	}
 	overlaps := []*overlap{{}, {}}
-	add(overlaps, []layout.Calendar{calendar(begin, begin+200, cell), calendar(begin, begin+200, cell)}, begin, begin+200)
+	union := add(overlaps, []layout.Calendar{calendar(begin, begin+200, cell), calendar(begin, begin+200, cell)}, begin, begin+200, 0)
 	alone := []layout.Calendar{calendar(begin, begin+4000, cell), calendar(0, 0, 0)}
 	for i := range int64(20) {
-		add(overlaps, alone, begin+200*i, begin+200*(i+1))
+		union = add(overlaps, alone, begin+200*i, begin+200*(i+1), union)
 	}
 	if own := overlaps[0].thousandths(); own < 990 {
 		t.Errorf("own %d long after the neighbour stopped, want 1000", own)
+	}
+}
+
+// TestOverlapByCost: of time in which both had work, each had what its launches are
+// known to take.
+func TestOverlapByCost(t *testing.T) {
+	const begin = 1 << 40
+	both := calendar(begin, begin+200, layout.CalendarCell)
+	overlaps := []*overlap{{least: 3e6}, {least: 1e6}}
+	add(overlaps, []layout.Calendar{both, both}, begin, begin+200, 0)
+	if a, b := overlaps[0].own, overlaps[1].own; a < 749 || a > 750 || b < 249 || b > 250 {
+		t.Errorf("own %d and %d, want 750 and 250", a, b)
 	}
 }

@@ -134,8 +134,12 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
         unsure = 0;
     int64_t ns = own_time(track, batch, start, end, unsure, turn.own);
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
+    uint64_t least = (uint64_t)ns;
     if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches);
+        least = batch->launches * vgpu_cost_learn(&track->timeline->costs, batch->key,
+                                                  (uint64_t)ns / batch->launches,
+                                                  (uint64_t)worked / batch->launches, turn.own);
+    vgpu_add(&track->process->region.counters->header.device[track->device].least_ns, least);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 
