@@ -18,7 +18,7 @@ func TestUnits(t *testing.T) {
 		t.Run("sanitizer="+sanitizer, func(t *testing.T) {
 			dir := t.TempDir()
 			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizer, "units")
-			for _, unit := range []string{"table_test", "charge_test", "share_test", "limits_test", "region_test", "pace_test"} {
+			for _, unit := range []string{"table_test", "charge_test", "share_test", "limits_test", "region_test", "pace_test", "time_test"} {
 				counters, limits, pace := filepath.Join(dir, "counters"), filepath.Join(dir, "limits"), filepath.Join(dir, "pace")
 				if err := layout.CreateCounters(counters, 1); err != nil {
 					t.Fatal(err)

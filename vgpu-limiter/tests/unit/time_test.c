@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device time without a device: the calendar, the bucket, the costs.
+
+#include "bucket.h"
+#include "calendar.h"
+#include "check.h"
+#include "cost.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define MS UINT64_C(1000000)
+#define AT (UINT64_C(1) << 50)
+
+void vgpu_test_step(void) {}
+
+static struct vgpu_calendar calendar;
+
+static void *enter_all(void *sum) {
+    for (uint64_t i = 0; i < 1000; i++)
+        *(uint64_t *)sum += vgpu_calendar_enter(&calendar, AT + 400 * MS + i * 100000, AT + 400 * MS + (i + 1) * 100000);
+    return NULL;
+}
+
+// What is entered twice counts once; what lies apart counts in full; threads that
+// enter the same time share it.
+static void calendars(void) {
+    pthread_t thread[4];
+    uint64_t sums[4] = {0}, sum = 0;
+    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) == 10 * MS);
+    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) <= 2 * VGPU_CELL_NS);
+    uint64_t half = vgpu_calendar_enter(&calendar, AT + 5 * MS, AT + 15 * MS);
+    CHECK(half + 2 * VGPU_CELL_NS >= 5 * MS && half <= 5 * MS + 2 * VGPU_CELL_NS);
+    CHECK(vgpu_calendar_enter(&calendar, AT + 20 * MS, AT + 20 * MS + 10) == 10);
+    CHECK(vgpu_calendar_enter(&calendar, AT - 2000 * MS, AT - 1000 * MS) == 1000 * MS);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, enter_all, &sums[i]);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        sum += sums[i];
+    }
+    CHECK(sum >= 100 * MS && sum <= 100 * MS + 2 * VGPU_CELL_NS);
+}
+
+// A container that launches whenever it may gets its quota, whatever its launches
+// take, and one that was idle saves no more than a period.
+static void buckets(void) {
+    static struct vgpu_counters counters;
+    struct vgpu_process *process = calloc(1, sizeof *process);
+    process->region.counters = &counters;
+    for (uint32_t quota = 1; quota < 100; quota += 7) {
+        process->limits.device[0].core_percent = quota;
+        struct vgpu_turn turn = vgpu_turn(process, 0, AT);
+        for (uint64_t launch = 10000; launch <= 100 * MS; launch *= 10) {
+            uint64_t now = AT + 3 * MS, used = 0, end = now + 20000 * MS;
+            counters.header.device[0].paid_until = 0;
+            while (now < end) {
+                uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch);
+                CHECK(due >= now && due <= now + 2 * turn.period + launch * 100 / quota);
+                if (due > now) {
+                    now = due;
+                    continue;
+                }
+                vgpu_bucket_charge(process, 0, &turn, now, launch, 1);
+                used += launch;
+                now += launch; // on the device
+            }
+            uint64_t fair = (end - AT - 3 * MS) / 100 * quota;
+            CHECK(used <= fair + launch + 2 * turn.period && used + launch + turn.period >= fair);
+        }
+    }
+    free(process);
+}
+
+// A cost follows the mean; an undisturbed one isn't moved by some that are longer.
+static void costs(void) {
+    static struct vgpu_costs table;
+    uint64_t key = vgpu_cost_key(&table, 1, 2, 3), ns, least = 0;
+    CHECK(!vgpu_cost_get(&table, key, &ns));
+    for (int i = 0; i < 100; i++)
+        least = vgpu_cost_learn(&table, key, 1000 + (i % 2) * 1000, i % 2 ? 9000 : 1000, 1000);
+    CHECK(vgpu_cost_get(&table, key, &ns) && ns > 1300 && ns < 1700 && least < 1300);
+    for (uint64_t i = 0; i < 100000; i++)
+        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, i, 1000);
+    CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &ns) && ns == 99999);
+}
+
+int main(void) {
+    calendars();
+    buckets();
+    costs();
+    return 0;
+}
