@@ -24,15 +24,17 @@ static void count_captures(int change) {
         return result;                   \
     } while (0)
 
-// A capture that was spoilt ends with an error.
+// A capture that was spoilt ends with an error; where the driver can't be asked
+// about captures, only success tells that one has ended.
 #define END(symbol, is_capturing)                                                  \
     do {                                                                           \
         int before = CU_CAPTURE_NONE, after = CU_CAPTURE_NONE;                     \
         bool known = VGPU_REAL(is_capturing)(stream, &before) == CU_OK;            \
         cu_result result = VGPU_REAL(symbol)(stream, graph);                       \
-        if (known && before != CU_CAPTURE_NONE &&                                  \
-            VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE) \
-            count_captures(-1);                                                             \
+        bool ended = known && before != CU_CAPTURE_NONE &&                         \
+                     VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE; \
+        if (ended || (!known && result == CU_OK))                                  \
+            count_captures(-1);                                                    \
         return result;                                                             \
     } while (0)
 

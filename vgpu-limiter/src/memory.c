@@ -44,6 +44,18 @@ cu_result vgpu_begin_on(struct vgpu_call *call, cu_device device, uint64_t bytes
     return call->result;
 }
 
+cu_result vgpu_raise(struct vgpu_call *call, uint64_t bytes) {
+    uint64_t before = call->charged;
+    if (bytes <= before)
+        return CU_OK;
+    call->result = charge(call, bytes - before);
+    if (call->result == CU_OK)
+        call->charged += before;
+    else
+        vgpu_uncharge(call->process, call->here.device, before);
+    return call->result;
+}
+
 // Makes the charge what the driver really took.
 static bool correct(struct vgpu_call *call, uint64_t bytes) {
     if (bytes > call->charged) {

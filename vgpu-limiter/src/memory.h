@@ -29,6 +29,10 @@ cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes);
 // The same for a device that the call names.
 cu_result vgpu_begin_on(struct vgpu_call *call, cu_device device, uint64_t bytes);
 
+// Charges more before the driver is called, up to `bytes` in all. Returns as
+// vgpu_begin; if it doesn't fit, nothing of the call is charged any more.
+cu_result vgpu_raise(struct vgpu_call *call, uint64_t bytes);
+
 // Ends a call that the driver has answered with call->result. If that is an
 // error, the charge is taken back. Otherwise it is corrected to `bytes` and
 // remembered under the key. Returns false if neither was possible: the charge is

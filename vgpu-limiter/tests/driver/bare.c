@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A driver without a device behind it: one device of 80 GiB, memory that is only
-// numbers, launches that take no time and are measured at 20 µs. It has what
-// `calls churn` needs and no more. Nothing in it waits or is shared, so a process
+// numbers, launches that take no time and are measured at 20 µs. It has little
+// that a program doesn't call itself: it can't be asked about captures, and takes
+// no notice of flags. Nothing in it waits or is shared, so a process
 // that is stopped within it keeps nobody from anything: whoever waits then, waits
 // for the library.
 
 #include "cuda.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local CUcontext current;
@@ -65,6 +67,21 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
     *ptr = (CUdeviceptr)(uintptr_t)handle();
     return bytes != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
+    if (desc->Width * (desc->Height != 0 ? desc->Height : 1) > (size_t)16 << 20)
+        abort(); // no test's container has as much: not even its twin may be asked for
+    *array = handle();
+    return CUDA_SUCCESS;
+}
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc) {
+    return cuArray3DCreate_v2(array, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width, .Height = desc->Height});
+}
+CUresult cuArrayDestroy(CUarray array) { return array != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array, CUdevice device) {
+    need->size = (size_t)64 << 20;
+    return array != NULL && device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr ptr) { return ptr != 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -75,9 +92,25 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx) {
     *ctx = (CUcontext)(void *)&context;
     return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+static atomic_size_t launched; // since a capture began
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    (void)mode;
+    launched = 0;
     return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    *graph = handle();
+    return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    *count = launched;
+    return graph != NULL && nodes == NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    (void)flags;
+    *exec = handle();
+    return graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuStreamSynchronize(CUstream stream) {
     return stream != (CUstream)1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -94,6 +127,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
     (void)stream, (void)params, (void)extra, (void)shared;
+    launched++;
     return f != NULL && gx * gy * gz * bx * by * bz != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import "testing"
+
+// TestArraysBeyondTheLimit: what doesn't fit never reaches the device, not even
+// as the twin that the driver is asked about.
+func TestArraysBeyondTheLimit(t *testing.T) {
+	c := newBareContainer(t, share{0, 200})
+	p := c.start()
+	p.want("array 1 4096 5000 0 0", outOfMemory) // 312 MiB
+	p.want("array 1 64 64 5000 0", outOfMemory)
+	p.want("array 1 1024 1024 0 0", ok) // 16 MiB, of which the driver says 64
+	p.wantUsed(64, 200)
+	p.want("alloc 2 100", ok)
+	p.want("array 3 1024 1024 0 0", outOfMemory)
+	p.wantUsed(164, 200)
+	p.want("destroy_array 1", ok)
+	p.wantUsed(100, 200)
+}
+
+// TestCapturesThatCannotBeAsked: on a driver that can't be asked about captures,
+// launches after a capture are the quota's again.
+func TestCapturesThatCannotBeAsked(t *testing.T) {
+	c := newBareContainer(t, share{50, 100})
+	p := c.start()
+	p.want("stream 1", ok)
+	p.want("capture 1 10 5", ok)
+	p.want("launch 1 10 100", ok)
+	p.want("synchronize 1", ok)
+	if u := c.usage().Devices[0]; u.Launches == 0 {
+		t.Error("no launch after the capture was charged")
+	}
+}
