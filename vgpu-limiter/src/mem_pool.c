@@ -111,11 +111,21 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     vgpu_lock(&process->pool_lock);
     bool fits = vgpu_pool_settle(process, pool, charged);
+    // The pool of a driver that doesn't say what it has reserved seems to have less
+    // than it has just given: what comes of it is charged by itself.
+    bool counted = result != CU_OK || pool->reserved >= charged;
     vgpu_unlock(&process->pool_lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
                                vgpu_value(charged, pool->device) | VGPU_POOLED, handle};
+    if (vgpu_unlikely(!counted)) {
+        entry.value &= ~VGPU_POOLED;
+        entry.owner = NULL;
+        fits = vgpu_charge(process, pool->device, charged);
+    }
     // A pool grows in steps of its own, by more than was asked for.
     if (result == CU_OK && (!fits || !vgpu_remember(process, entry))) {
+        if (!counted && fits)
+            vgpu_uncharge(process, pool->device, charged);
         free_async(forms, *ptr, stream);
         vgpu_stream_wait(process, forms, stream);
         vgpu_pools_trim(process, pool->device);

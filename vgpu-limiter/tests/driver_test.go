@@ -20,6 +20,24 @@ func TestArraysBeyondTheLimit(t *testing.T) {
 	p.wantUsed(100, 200)
 }
 
+// TestPoolsThatSayNothing: on a driver that doesn't say what a pool has reserved,
+// what comes of it is charged by itself.
+func TestPoolsThatSayNothing(t *testing.T) {
+	c := newBareContainer(t, share{0, 100})
+	p := c.start()
+	p.want("stream 1", ok)
+	p.want("pool 1 0", ok)
+	p.want("from_pool 2 60 1 1", ok)
+	p.want("from_pool 3 60 1 1", outOfMemory)
+	p.want("alloc 4 60", outOfMemory)
+	p.want("from_pool 3 40 1 1", ok)
+	p.wantUsed(100, 100)
+	p.want("free_async 2 1", ok)
+	p.wantUsed(40, 100)
+	p.want("free 3", ok)
+	p.wantUsed(0, 100)
+}
+
 // TestCapturesThatCannotBeAsked: on a driver that can't be asked about captures,
 // launches after a capture are the quota's again.
 func TestCapturesThatCannotBeAsked(t *testing.T) {

@@ -2,10 +2,10 @@
 //
 // A driver without a device behind it: one device of 80 GiB, memory that is only
 // numbers, launches that take no time and are measured at 20 µs. It has little
-// that a program doesn't call itself: it can't be asked about captures, and takes
-// no notice of flags. Nothing in it waits or is shared, so a process
-// that is stopped within it keeps nobody from anything: whoever waits then, waits
-// for the library.
+// that a program doesn't call itself: it can't be asked about captures or what a
+// pool has reserved, and takes no notice of flags. Nothing in it waits or is
+// shared, so a process that is stopped within it keeps nobody from anything:
+// whoever waits then, waits for the library.
 
 #include "cuda.h"
 
@@ -83,6 +83,23 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUar
 }
 
 CUresult cuMemFree_v2(CUdeviceptr ptr) { return ptr != 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
+    *pool = handle();
+    return props != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    (void)attribute;
+    return pool != NULL && value != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    (void)stream;
+    return pool != NULL ? cuMemAlloc_v2(ptr, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream) {
+    (void)stream;
+    return cuMemFree_v2(ptr);
+}
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     *stream = handle();
