@@ -38,7 +38,7 @@
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
 #define VGPU_COUNTERS_VERSION 2u
-#define VGPU_PACE_VERSION 1u
+#define VGPU_PACE_VERSION 2u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
 
@@ -83,7 +83,7 @@ struct vgpu_counters_device {
     uint64_t launches;
     uint64_t last_launch; // CLOCK_MONOTONIC ns
     uint64_t longest_ns;  // about the longest launch of late
-    uint64_t least_ns;    // what the launches would have taken undisturbed, as far as is known
+    uint64_t working_until; // when what was launched is through, as far as is known
     uint64_t pad1;
 };
 
@@ -127,9 +127,7 @@ struct vgpu_export {
 
 // When the container has had work on the device of late: how much of each interval
 // of VGPU_CELL_NS of CLOCK_MONOTONIC. By it, time in which several of its streams
-// or processes worked counts once, and the node agent sees in which time several
-// containers worked (vgpu_pace). A cell serves
-// interval after interval: bits 16..31 are the low bits of which, in turns through
+// or processes worked counts once. A cell serves interval after interval: bits 16..31 are the low bits of which, in turns through
 // the calendar, and bits 0..15 the time in units of 2 ns.
 #define VGPU_CELLS 4096
 #define VGPU_CELL_NS UINT64_C(65536)
@@ -151,10 +149,10 @@ struct vgpu_counters {
 //   bits  0..6   percent of the device at which launches are paid for. Less than
 //                the quota counts as the quota; more as well, without VGPU_MAY_BURST.
 //   bit   7      other containers work on the device too
-//   bits  8..31  when the container's refill periods begin: us after a multiple
-//   bits 32..51  of the period's length in us
-//   bits 52..63  how much of the time that the container measures as its own has
-//                been its own, in 1/1000; the rest were its neighbours' turns
+//   bits  8..27  when the container's refill periods begin: us after a multiple
+//   bits 28..47  of the period's length in us
+//   bits 48..55  for how much of each period, from its beginning, the device is the
+//                container's turn, in 1/255; 255: it may launch at any time
 struct vgpu_pace_device {
     uint64_t turn;
     uint64_t valid_until; // CLOCK_MONOTONIC ns
@@ -172,9 +170,9 @@ struct vgpu_pace {
 
 #define VGPU_TURN_CORE(turn) ((uint32_t)((turn) & 0x7f))
 #define VGPU_TURN_NEIGHBOURS(turn) (((turn) >> 7 & 1) != 0)
-#define VGPU_TURN_PHASE_NS(turn) (((turn) >> 8 & 0xffffff) * UINT64_C(1000))
-#define VGPU_TURN_PERIOD_NS(turn) (((turn) >> 32 & 0xfffff) * UINT64_C(1000))
-#define VGPU_TURN_OWN(turn) ((uint32_t)((turn) >> 52))
+#define VGPU_TURN_PHASE_NS(turn) (((turn) >> 8 & 0xfffff) * UINT64_C(1000))
+#define VGPU_TURN_PERIOD_NS(turn) (((turn) >> 28 & 0xfffff) * UINT64_C(1000))
+#define VGPU_TURN_PART(turn) ((uint32_t)((turn) >> 48 & 0xff))
 #define VGPU_PERIOD_MIN_NS UINT64_C(1000000)
 #define VGPU_PERIOD_MAX_NS UINT64_C(1000000000)
 

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	turnExample = Turn{Core: 100, Neighbours: true, Phase: 123 * time.Millisecond, Period: time.Second, Own: 999}
+	turnExample = Turn{Core: 100, Neighbours: true, Phase: 123 * time.Millisecond, Period: time.Second, Part: 77}
 	turnWord    = fmt.Sprintf("UINT64_C(%d)", turnExample.word())
 )
 
@@ -64,7 +64,8 @@ func TestMatchesC(t *testing.T) {
 		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
 		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},
 		{"VGPU_TURN_PERIOD_NS(" + turnWord + ")", int64(turnExample.Period)},
-		{"VGPU_TURN_OWN(" + turnWord + ")", int64(turnExample.Own)},
+		{"VGPU_TURN_PART(" + turnWord + ")", int64(turnExample.Part)},
+		{"VGPU_TURN_PART(~UINT64_C(0))", WholePeriod},
 		{"offsetof(struct vgpu_limits_device, context_mib)", limitsContextOff},
 		{"sizeof(struct vgpu_counters)", countersSize},
 		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
@@ -82,7 +83,6 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_counters_device, paid_until)", devPaidOff},
 		{"offsetof(struct vgpu_counters_device, last_launch)", devLastLaunchOff},
 		{"offsetof(struct vgpu_counters_device, longest_ns)", devLongestOff},
-		{"offsetof(struct vgpu_counters_device, least_ns)", devLeastOff},
 		{"offsetof(struct vgpu_counters, slot)", slotsOff},
 		{"offsetof(struct vgpu_counters, calendar)", calendarOff},
 		{"sizeof(struct vgpu_calendar)", calendarSize},

@@ -79,10 +79,9 @@ const (
 	devLaunchesOff     = 88
 	devLastLaunchOff   = 96
 	devLongestOff      = 104
-	devLeastOff        = 112
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
-	paceVersion    = 1
+	paceVersion    = 2
 	paceSize       = 320
 	paceVersionOff = 8
 	paceSizeOff    = 12

@@ -20,6 +20,9 @@ const (
 	MaxPeriod = time.Second
 )
 
+// WholePeriod is the Part of a container that has no turns.
+const WholePeriod = 255
+
 // Turn is what the node side tells a container about one device.
 type Turn struct {
 	// Core is the percent of the device at which launches are paid for now, 0 to
@@ -31,13 +34,14 @@ type Turn struct {
 	// A refill period begins at every moment of CLOCK_MONOTONIC that is Phase
 	// after a multiple of Period. Microseconds; Phase is less than Period.
 	Phase, Period time.Duration
-	// Own is how much of the time that the container measures as its own has been
-	// its own, 1 to 1000 thousandths.
-	Own uint32
+	// Part is for how much of each period, from its beginning, the device is the
+	// container's: 1 to WholePeriod, which is that it may launch at any time.
+	Part uint32
 }
 
 func (t Turn) word() uint64 {
-	w := uint64(t.Core)&0x7f | uint64(t.Phase.Microseconds())&0xffffff<<8 | uint64(t.Period.Microseconds())&0xfffff<<32 | uint64(t.Own)<<52
+	w := uint64(t.Core)&0x7f | uint64(t.Phase.Microseconds())&0xfffff<<8 | uint64(t.Period.Microseconds())&0xfffff<<28 |
+		uint64(t.Part)&0xff<<48
 	if t.Neighbours {
 		w |= 1 << 7
 	}
@@ -110,7 +114,6 @@ type Activity struct {
 	Busy       time.Duration // device time charged so far
 	Throttled  time.Duration // time that launches have waited so far
 	Longest    time.Duration // about the longest launch of late
-	Least      time.Duration // what all launches would have taken undisturbed
 }
 
 // ReadActivity reads the devices of a counters file that stays open. It costs
@@ -133,31 +136,7 @@ func ReadActivity(f *os.File, devices []Activity) error {
 			Busy:       word(devBusyOff),
 			Throttled:  word(devThrottledOff),
 			Longest:    word(devLongestOff),
-			Least:      word(devLeastOff),
 		}
 	}
 	return nil
-}
-
-// Calendar is a container's calendar of one device: for each interval, by its
-// number modulo CalendarCells, in which turn it was written and how much of the
-// interval had work. See vgpu_layout.h.
-type Calendar []byte
-
-// ReadCalendar reads one device's calendar of a counters file that stays open.
-func ReadCalendar(f *os.File, device int) (Calendar, error) {
-	b := make([]byte, calendarSize)
-	_, err := f.ReadAt(b, int64(calendarOff+device*calendarSize))
-	return b, err
-}
-
-// Worked returns how much of the interval with this number (CLOCK_MONOTONIC
-// divided by CalendarCell) the container has had work for, at most CalendarCell; 0
-// if the calendar doesn't reach back to it.
-func (c Calendar) Worked(number int64) time.Duration {
-	word := binary.LittleEndian.Uint32(c[number%CalendarCells*4:])
-	if word>>16 != uint32(number/CalendarCells)&0xffff {
-		return 0
-	}
-	return min(2*time.Duration(word&0xffff), CalendarCell)
 }

@@ -30,9 +30,8 @@ type Loop struct {
 	now func() time.Duration // CLOCK_MONOTONIC, the clock of the files
 
 	mu         sync.Mutex
-	containers []*Container // in the order of their coming, so that turns stay where they are
-	read       int64        // number of the interval up to which calendars have been read
-	union      map[string]float64
+	containers []*Container             // in the order of their coming, so that turns stay where they are
+	length     map[string]time.Duration // of the last turns, by GPU
 }
 
 // Container is a container that a loop looks after.
@@ -43,14 +42,13 @@ type Container struct {
 	counters     *os.File
 	pace         *layout.Pace
 	activity     []layout.Activity
-	overlap      []overlap
 	lives        bool
 	counted      time.Duration // when lives was found out
 	failed       bool          // the counters can't be read
 }
 
 // New returns a loop without containers.
-func New() *Loop { return &Loop{now: monotonic, union: map[string]float64{}} }
+func New() *Loop { return &Loop{now: monotonic, length: map[string]time.Duration{}} }
 
 func monotonic() time.Duration {
 	var t unix.Timespec
@@ -74,12 +72,6 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 		return nil, err
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
-	c.overlap = make([]overlap, len(c.limits.Devices))
-	if err := layout.ReadActivity(c.counters, c.activity); err == nil {
-		for i, a := range c.activity {
-			c.overlap[i].seen = a.Least
-		}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -134,12 +126,8 @@ func (l *Loop) step() bool {
 			places[d.UUID] = append(places[d.UUID], place{c, i})
 		}
 	}
-	from, to := l.unread(now)
 	busy := false
 	for uuid, there := range places {
-		if from < to {
-			l.union[uuid] = readCalendars(there, from, to, l.union[uuid])
-		}
 		members := make([]member, len(there))
 		for i, p := range there {
 			d := p.container.limits.Devices[p.device]
@@ -147,10 +135,12 @@ func (l *Loop) step() bool {
 				quota: quota(d), mayBurst: d.MayBurst, lives: p.container.lives,
 				Activity: p.container.activity[p.device],
 			}
-			busy = busy || members[i].working(now) && (len(there) > 1 || d.MayBurst)
+			busy = busy || members[i].working(now, l.length[uuid]) && (len(there) > 1 || d.MayBurst)
 		}
-		for i, turn := range plan(now, members) {
-			turn.Own = there[i].container.overlap[there[i].device].thousandths()
+		turns := plan(now, l.length[uuid], members)
+		l.length[uuid] = 0
+		for i, turn := range turns {
+			l.length[uuid] = max(l.length[uuid], turn.Period)
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}
@@ -161,37 +151,6 @@ func (l *Loop) step() bool {
 type place struct {
 	container *Container
 	device    int
-}
-
-// unread returns the numbers of the intervals that calendars are to be read for
-// now: none for as long as it isn't time.
-func (l *Loop) unread(now time.Duration) (from, to int64) {
-	to = int64((now - settled) / layout.CalendarCell)
-	from = max(l.read, to-int64(overlapTick*5/4/layout.CalendarCell)) // what is older may be overwritten
-	if now-settled < time.Duration(l.read)*layout.CalendarCell+overlapTick {
-		return 0, 0
-	}
-	l.read = to
-	return from, to
-}
-
-// readCalendars finds out how much of what the containers of one GPU measure is
-// their own. One alone has nobody's turns in it, nor has one without a quota.
-func readCalendars(there []place, from, to int64, union float64) float64 {
-	var calendars []layout.Calendar
-	var overlaps []*overlap
-	for _, p := range there {
-		if p.container.activity[p.device].LastLaunch == 0 || quota(p.container.limits.Devices[p.device]) == 0 {
-			continue
-		}
-		if c, err := layout.ReadCalendar(p.container.counters, p.device); err == nil {
-			o, least := &p.container.overlap[p.device], p.container.activity[p.device].Least
-			o.least += float64(max(0, least-o.seen))
-			o.seen = least
-			calendars, overlaps = append(calendars, c), append(overlaps, o)
-		}
-	}
-	return add(overlaps, calendars, from, to, union)
 }
 
 // quota is what the library keeps: 100 percent is none.

@@ -72,7 +72,7 @@ func (f files) turn(device int) (core, neighbours uint64, period, until time.Dur
 	}
 	word := binary.LittleEndian.Uint64(b[64+16*device:])
 	valid := binary.LittleEndian.Uint64(b[64+16*device+8:])
-	return word & 0x7f, word >> 7 & 1, time.Duration(word>>32&0xfffff) * time.Microsecond, time.Duration(valid)
+	return word & 0x7f, word >> 7 & 1, time.Duration(word>>28&0xfffff) * time.Microsecond, time.Duration(valid)
 }
 
 // TestLoop: containers are neighbours per device; idle time goes to one that may
@@ -90,28 +90,28 @@ func TestLoop(t *testing.T) {
 	if !l.step() {
 		t.Error("not busy with somebody bursting")
 	}
-	want := func(f files, device int, core, neighbours uint64, until time.Duration) {
+	want := func(f files, device int, core, neighbours uint64, length, until time.Duration) {
 		t.Helper()
-		if c, n, p, u := f.turn(device); c != core || n != neighbours || u != until || until != 0 && p != period {
-			t.Errorf("core %d, neighbours %d, period %v until %v, want %d, %d, %v until %v", c, n, p, u, core, neighbours, period, until)
+		if c, n, p, u := f.turn(device); c != core || n != neighbours || u != until || p != length {
+			t.Errorf("core %d, neighbours %d, period %v until %v, want %d, %d, %v until %v", c, n, p, u, core, neighbours, length, until)
 		}
 	}
-	want(a, 0, 100, 0, clock+Validity)
-	want(a, 1, 50, 0, clock+Validity)
-	want(b, 1, 60, 1, clock+Validity)
+	want(a, 0, 100, 0, period, clock+Validity)
+	want(a, 1, 50, 0, period, clock+Validity)
+	want(b, 1, 60, 1, period, clock+Validity)
 	clock += tick
 	a.launch(0, clock)
 	b.launch(1, clock)
 	l.step()
-	want(a, 0, 40, 1, clock+Validity)
-	want(b, 0, 40, 0, clock+Validity)
-	want(b, 1, 60, 1, clock+Validity)
+	want(a, 0, 40, 1, turnPeriod, clock+Validity)
+	want(b, 0, 40, 0, period, clock+Validity)
+	want(b, 1, 60, 1, turnPeriod, clock+Validity)
 	b.Detach()
 	b.Detach()
-	want(b, 1, 0, 0, 0)
+	want(b, 1, 0, 0, 0, 0)
 	clock += tick
 	l.step()
-	want(a, 0, 100, 0, clock+Validity)
+	want(a, 0, 100, 0, period, clock+Validity)
 }
 
 // TestLoopSurvivesTenants: a container that cuts its counters short harms nobody.

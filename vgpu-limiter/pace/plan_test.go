@@ -31,8 +31,8 @@ func TestAlone(t *testing.T) {
 	for _, members := range [][]member{
 		{launches(30, 100*time.Millisecond)}, {launches(30, time.Microsecond), idle(60)}, {idle(30)},
 	} {
-		got := plan(now, members)[0]
-		if want := (layout.Turn{Core: 30, Period: period}); got != want {
+		got := plan(now, 0, members)[0]
+		if want := (layout.Turn{Core: 30, Period: period, Part: layout.WholePeriod}); got != want {
 			t.Errorf("%+v: got %+v, want %+v", members, got, want)
 		}
 	}
@@ -55,17 +55,20 @@ func TestTurnsDoNotOverlap(t *testing.T) {
 			m.mayBurst = random.IntN(4) == 0
 			members = append(members, m)
 		}
-		turns := plan(now, members)
+		turns := plan(now, 0, members)
 		for i, a := range turns {
 			if a.Core < uint32(members[i].quota) || a.Core > uint32(members[i].quota) && !members[i].mayBurst || a.Phase >= a.Period ||
 				a.Period < layout.MinPeriod || a.Period > layout.MaxPeriod {
 				t.Fatalf("%+v: turn %d is %+v", members, i, a)
 			}
 			for j, b := range turns {
-				if i == j || !members[i].working(now) || !members[j].working(now) {
+				if i == j || !members[i].working(now, 0) || !members[j].working(now, 0) {
 					continue
 				}
-				part := time.Duration(a.Core) * a.Period / 100
+				part := time.Duration(a.Part) * a.Period / layout.WholePeriod
+				if part < time.Duration(a.Core)*a.Period/100-a.Period/layout.WholePeriod {
+					t.Fatalf("%+v: turn %+v is shorter than its part", members, a)
+				}
 				apart := (b.Phase - a.Phase + a.Period) % a.Period
 				if a.Period != b.Period || apart < part-time.Microsecond {
 					t.Fatalf("%+v: turns %+v and %+v overlap", members, a, b)
@@ -78,12 +81,27 @@ func TestTurnsDoNotOverlap(t *testing.T) {
 // TestLongLaunches: periods become long enough for neighbours' launches, within bounds.
 func TestLongLaunches(t *testing.T) {
 	for _, test := range []struct{ longest, want time.Duration }{
-		{time.Millisecond, period}, {9 * time.Millisecond, 30 * time.Millisecond}, {time.Second, longestPeriod},
+		{time.Microsecond, turnPeriod}, {time.Millisecond, 22 * time.Millisecond}, {9 * time.Millisecond, 29 * time.Millisecond}, {time.Second, 484 * time.Millisecond},
 	} {
-		for i, turn := range plan(now, []member{launches(30, test.longest), launches(60, 0)}) {
+		for i, turn := range plan(now, 0, []member{launches(30, test.longest), launches(60, 0)}) {
 			if turn.Period != test.want || !turn.Neighbours {
 				t.Errorf("longest %v: turn %d is %+v, want a period of %v", test.longest, i, turn, test.want)
 			}
+		}
+	}
+}
+
+// TestTurnsStay: a length that is a little too short stays, since another one would
+// move everybody's turn; a container that waits for a long turn still has one.
+func TestTurnsStay(t *testing.T) {
+	const before = 95 * time.Millisecond
+	waiting := launches(60, 0)
+	waiting.LastLaunch = now - before
+	for longest, want := range map[time.Duration]time.Duration{
+		30 * time.Millisecond: before, 32 * time.Millisecond: 103 * time.Millisecond, 27 * time.Millisecond: 87 * time.Millisecond,
+	} {
+		if turns := plan(now, before, []member{launches(30, longest), waiting}); turns[0].Period != want || turns[1].Period != want {
+			t.Errorf("longest %v: %+v, want a period of %v", longest, turns, want)
 		}
 	}
 }
@@ -104,7 +122,7 @@ func TestIdleTime(t *testing.T) {
 		"somebody without a quota":      {[]member{bursting(launches(30, 0)), {lives: true}}, []uint32{30, 0}},
 		"nothing left":                  {[]member{bursting(launches(50, 0)), launches(60, 0)}, []uint32{50, 60}},
 	} {
-		for i, turn := range plan(now, test.members) {
+		for i, turn := range plan(now, 0, test.members) {
 			if turn.Core != test.want[i] {
 				t.Errorf("%s: container %d has %d percent, want %d", name, i, turn.Core, test.want[i])
 			}
@@ -124,7 +142,7 @@ func TestNeighbours(t *testing.T) {
 		{[]member{launches(30, 0), {lives: true}}, []bool{true, true}},
 		{[]member{launches(30, 0), {lives: false}}, []bool{false, true}},
 	} {
-		for i, turn := range plan(now, test.members) {
+		for i, turn := range plan(now, 0, test.members) {
 			if turn.Neighbours != test.want[i] {
 				t.Errorf("%+v: container %d has neighbours: %v, want %v", test.members, i, turn.Neighbours, test.want[i])
 			}

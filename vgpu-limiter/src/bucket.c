@@ -11,12 +11,16 @@
 //      bursts that keep the device busy from end to end and can be measured
 //      exactly; containers side by side have periods that begin at different
 //      moments (pace).
-//   3. An idle container saves no more than one short period: a charge counts
-//      from the beginning of the current period less that, if paid_until lies
-//      further back.
+//   3. An idle container saves no more than 10 ms or half a period: a charge
+//      counts from the beginning of the current period less that, if paid_until
+//      lies further back.
 //   4. A launch longer than what a period pays for starts once half of that is
 //      paid off, so that long launches are rounded and not always late.
-//   5. One atomic operation per charge; no process waits for another.
+//   5. Side by side with others, launches start only in the container's turn, and
+//      only if what was launched before leaves room for at least half of them in
+//      it: so what one turn launches is through when the next one begins, but for
+//      half a launch. A launch longer than a turn starts in its first half.
+//   6. One atomic operation per word and charge; no process waits for another.
 
 #include "bucket.h"
 
@@ -41,11 +45,18 @@ static uint64_t begin_of(const struct vgpu_turn *turn, uint64_t at) {
 }
 
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t ahead) {
+    uint64_t begin = begin_of(turn, now);
     uint64_t price = ns * 100 / turn->core;
     uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
                     (price < turn->period ? price : turn->period) / 2;
-    return paid < begin_of(turn, now) + turn->period ? now : begin_of(turn, paid);
+    if (paid >= begin + turn->period)
+        return begin_of(turn, paid);
+    if (turn->part == turn->period)
+        return now;
+    uint64_t until = vgpu_load(&counters(process, device)->working_until);
+    uint64_t room = (ns < turn->part ? ns : turn->part) / 2 + ahead;
+    return (until > now ? until : now) + room <= begin + turn->part ? now : begin + turn->period;
 }
 
 uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t now, uint64_t until) {
@@ -62,10 +73,13 @@ uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t no
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t earliest = begin_of(turn, now) - VGPU_PERIOD_NS;
+    uint64_t earliest = begin_of(turn, now) - (turn->period > 2 * VGPU_PERIOD_NS ? turn->period / 2 : VGPU_PERIOD_NS);
     uint64_t until = vgpu_load(&bucket->paid_until);
     while (!vgpu_cas(&bucket->paid_until, &until,
                      (until > earliest ? until : earliest) + ns * 100 / turn->core))
+        ;
+    until = vgpu_load(&bucket->working_until);
+    while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
     vgpu_add(&bucket->busy_ns, ns);
     vgpu_add(&bucket->launches, launches);
@@ -75,5 +89,6 @@ void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct 
                          int64_t ns) {
     struct vgpu_counters_device *bucket = counters(process, device);
     vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
+    vgpu_add(&bucket->working_until, (uint64_t)ns);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

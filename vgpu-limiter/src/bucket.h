@@ -10,9 +10,10 @@
 uint64_t vgpu_now(void);
 
 // The moment from which a launch that takes about `ns` of device time may start:
-// not after `now` if that is right now.
+// not after `now` if that is right now. `ahead`: what may be launched after it
+// without asking again.
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns);
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t ahead);
 
 // Sleeps until `until`, though not for long at a time: what was said of it may
 // change. Returns the time then.

@@ -93,7 +93,8 @@ static void prepare(struct vgpu_launch *launch, uint64_t like) {
         if (launch->by_itself || batch->expected >= VGPU_BATCH_NS - SMALLEST_STEP ||
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
-        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->ns);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->ns,
+                                       launch->by_itself ? 0 : VGPU_BATCH_NS);
         if (due > launch->now) {
             close_batch(launch);
             vgpu_unlock(&track->timeline->lock);

@@ -15,7 +15,6 @@
 struct vgpu_cost {
     _Atomic uint64_t key; // 0 for none; odd otherwise
     _Atomic uint64_t ns;
-    uint64_t least; // undisturbed; under the timeline's lock
 };
 
 struct vgpu_costs {
@@ -42,10 +41,7 @@ static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, u
     return atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) == key;
 }
 
-// Learns from one measurement, of which `ns` is charged, `own` thousandths of what is
-// newly counted, and `whole` is what lay between the events. Returns what such a
-// launch takes undisturbed, as far as is known. Under the timeline's lock.
-uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, uint64_t whole,
-                         uint32_t own);
+// Learns from one measurement. Under the timeline's lock.
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns);
 
 #endif

@@ -12,9 +12,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Nobody is let off more of what it measures than this many equal neighbours take.
-#define LEAST_OWN (1000 / 32)
-
 const struct vgpu_pace *vgpu_pace_map(const char *path, uint32_t devices) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -33,19 +30,19 @@ const struct vgpu_pace *vgpu_pace_map(const char *path, uint32_t devices) {
 }
 
 struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint64_t now) {
-    struct vgpu_turn turn = {.core = vgpu_quota(process, device), .own = 1000, .period = VGPU_PERIOD_NS};
+    struct vgpu_turn turn = {.core = vgpu_quota(process, device), .period = VGPU_PERIOD_NS, .part = VGPU_PERIOD_NS};
     if (process->pace == NULL || vgpu_load(&process->pace->device[device].valid_until) <= now)
         return turn;
     uint64_t word = vgpu_load(&process->pace->device[device].turn);
     uint64_t period = VGPU_TURN_PERIOD_NS(word), phase = VGPU_TURN_PHASE_NS(word);
-    uint32_t core = VGPU_TURN_CORE(word), own = VGPU_TURN_OWN(word);
+    uint32_t core = VGPU_TURN_CORE(word), part = VGPU_TURN_PART(word);
     if (period < VGPU_PERIOD_MIN_NS || period > VGPU_PERIOD_MAX_NS || phase >= period || core > 100 ||
-        own < LEAST_OWN || own > 1000)
+        part == 0)
         return turn;
-    turn.own = own;
     turn.neighbours = VGPU_TURN_NEIGHBOURS(word);
     turn.period = period;
     turn.phase = phase;
+    turn.part = period * part / 255;
     if (core > turn.core && (process->limits.device[device].flags & VGPU_MAY_BURST) != 0)
         turn.core = core;
     return turn;

@@ -11,9 +11,9 @@
 
 struct vgpu_turn {
     uint32_t core;          // percent of the device at which launches are paid for
-    uint32_t own;           // thousandths of measured time that are the container's own
     bool neighbours;        // other containers work on the device too
     uint64_t period, phase; // refills come at phase + n × period on CLOCK_MONOTONIC, ns
+    uint64_t part;          // of each period is for launching; the whole of it: any time
 };
 
 // Maps the pace file for this many devices. NULL if there is none or it isn't right.

@@ -10,8 +10,8 @@
 //      start had not been reached by then. Between the bounds, the costs learned
 //      decide.
 //   2. Device time is counted once per container, whatever its streams and
-//      processes (calendar). Of what is counted, the part that the node side knows
-//      to be neighbours' turns isn't charged (turn.own).
+//      processes (calendar). Neighbours' work isn't in it, since it was launched in
+//      the container's own turn (bucket.c).
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
 //   4. An event that fails costs only the measurement: the expected cost stands.
@@ -105,11 +105,11 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
 // How much of the batch that was under way from start to end is to be charged, by
 // invariants 1 and 2.
 static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
-                        int64_t end, int64_t unsure, uint32_t own) {
+                        int64_t end, int64_t unsure) {
     struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
     int64_t least = end - start - unsure;
-    int64_t worked = clamp((int64_t)batch->expected * 1000 / own, least > 0 ? least : 0, end - start);
-    return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end) * own / 1000;
+    int64_t worked = clamp((int64_t)batch->expected, least > 0 ? least : 0, end - start);
+    return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
@@ -132,14 +132,10 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     bool sure = unsure <= worked / 8 + UNSURE_NS;
     if (batch->unknown)
         unsure = 0;
-    int64_t ns = own_time(track, batch, start, end, unsure, turn.own);
+    int64_t ns = own_time(track, batch, start, end, unsure);
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
-    uint64_t least = (uint64_t)ns;
     if (batch->key != 0 && (sure || batch->unknown))
-        least = batch->launches * vgpu_cost_learn(&track->timeline->costs, batch->key,
-                                                  (uint64_t)ns / batch->launches,
-                                                  (uint64_t)worked / batch->launches, turn.own);
-    vgpu_add(&track->process->region.counters->header.device[track->device].least_ns, least);
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 

@@ -50,7 +50,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 20000; i++) {
         uint64_t now = UINT64_C(1) << 40;
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
-        uint64_t sound = (random >> 40 & 0xff) | (random & 0x7fff) << 8 | (random >> 20 & 0x1fffff) << 32;
+        uint64_t sound = (random >> 40 & 0xff) | (random & 0x7fff) << 8 | (random >> 20 & 0xfffff) << 28 |
+                         (random >> 32 | 1) << 48;
         written.device[0].turn = i % 2 != 0 ? random : sound; // most of the latter are
         written.device[0].valid_until = now + (i % 3 != 0);
         put(argv[3], &written, sizeof written);
@@ -61,11 +62,11 @@ int main(int argc, char **argv) {
         CHECK(turn.core >= quota && turn.core <= 100);
         CHECK(turn.core == quota || process.limits.device[0].flags != 0);
         CHECK(turn.period >= VGPU_PERIOD_MIN_NS && turn.period <= VGPU_PERIOD_MAX_NS);
-        CHECK(turn.phase < turn.period);
+        CHECK(turn.phase < turn.period && turn.part > 0 && turn.part <= turn.period);
         more += turn.core > quota;
         neighbours += turn.neighbours;
         if (i % 3 == 0) {
-            CHECK(turn.core == quota && !turn.neighbours && turn.period == VGPU_PERIOD_NS);
+            CHECK(turn.core == quota && !turn.neighbours && turn.period == VGPU_PERIOD_NS && turn.part == turn.period);
             late++;
         }
     }

@@ -8,7 +8,6 @@
 #include "cost.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #define MS UINT64_C(1000000)
 #define AT (UINT64_C(1) << 50)
@@ -47,7 +46,7 @@ static void calendars(void) {
 // take, and one that was idle saves no more than a period.
 static void buckets(void) {
     static struct vgpu_counters counters;
-    struct vgpu_process *process = calloc(1, sizeof *process);
+    static struct vgpu_process zero, *process = &zero;
     process->region.counters = &counters;
     for (uint32_t quota = 1; quota < 100; quota += 7) {
         process->limits.device[0].core_percent = quota;
@@ -56,7 +55,7 @@ static void buckets(void) {
             uint64_t now = AT + 3 * MS, used = 0, end = now + 20000 * MS;
             counters.header.device[0].paid_until = 0;
             while (now < end) {
-                uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch);
+                uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch, 0);
                 CHECK(due >= now && due <= now + 2 * turn.period + launch * 100 / quota);
                 if (due > now) {
                     now = due;
@@ -70,25 +69,56 @@ static void buckets(void) {
             CHECK(used <= fair + launch + 2 * turn.period && used + launch + turn.period >= fair);
         }
     }
-    free(process);
 }
 
-// A cost follows the mean; an undisturbed one isn't moved by some that are longer.
+// Side by side with others, launches start in the container's turn, and are through
+// at its end but for half of one; and the container has its quota.
+static void turns(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 30;
+    struct vgpu_turn turn = {.core = 30, .neighbours = true, .period = 20 * MS, .phase = 7 * MS, .part = 7 * MS};
+    for (uint64_t launch = 10000; launch <= 6 * MS; launch += launch / 3) {
+        uint64_t start = AT - AT % turn.period + turn.phase, now = start, until = now, used = 0;
+        counters.header.device[0].paid_until = counters.header.device[0].working_until = 0;
+        while (now < start + 2000 * MS) {
+            uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch, 0);
+            if (due > now) {
+                CHECK(due <= now + 2 * turn.period + launch * 100 / 30);
+                now = due;
+                continue;
+            }
+            uint64_t begin = now - (now - turn.phase) % turn.period;
+            CHECK(now < begin + turn.part);
+            vgpu_bucket_charge(process, 0, &turn, now, launch, 1);
+            until = (until > now ? until : now) + launch;
+            CHECK(until <= begin + turn.part + launch / 2);
+            used += launch;
+            now += launch / 4; // launched before the last one is through
+        }
+        CHECK(used <= 600 * MS + launch + 10 * MS);
+        CHECK(launch > MS || used + launch + 6 * MS >= 600 * MS);
+    }
+}
+
+// A cost follows the mean; of kinds that share a place the last ones are known.
 static void costs(void) {
     static struct vgpu_costs table;
-    uint64_t key = vgpu_cost_key(&table, 1, 2, 3), ns, least = 0;
+    uint64_t key = vgpu_cost_key(&table, 1, 2, 3), ns;
     CHECK(!vgpu_cost_get(&table, key, &ns));
     for (int i = 0; i < 100; i++)
-        least = vgpu_cost_learn(&table, key, 1000 + (i % 2) * 1000, i % 2 ? 9000 : 1000, 1000);
-    CHECK(vgpu_cost_get(&table, key, &ns) && ns > 1300 && ns < 1700 && least < 1300);
+        vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000);
+    CHECK(vgpu_cost_get(&table, key, &ns) && ns > 1300 && ns < 1700);
     for (uint64_t i = 0; i < 100000; i++)
-        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, i, 1000);
+        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i);
     CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &ns) && ns == 99999);
 }
 
 int main(void) {
     calendars();
     buckets();
+    turns();
     costs();
     return 0;
 }
