@@ -89,6 +89,16 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 		if good {
 			return true, a.ungate(ctx, pod, node)
 		}
+		// Our watch may be behind, and another leader have let the pod go meanwhile.
+		live, err := a.live(ctx, pod)
+		switch {
+		case err != nil:
+			return false, err
+		case live == nil:
+			return true, nil // the watch will show it
+		case live.ResourceVersion != pod.ResourceVersion:
+			return false, errAgain
+		}
 		if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
 			return false, err
 		}

@@ -120,13 +120,9 @@ func (a *Allocator) hold(ctx context.Context, pod *corev1.Pod, since time.Durati
 	if since < refusedHold || ledger == nil || book.Placement(ledger, pod.UID) == nil {
 		return nil
 	}
-	live := &corev1.Pod{}
-	err := a.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
-	switch {
-	case apierrors.IsNotFound(err) || err == nil && (live.UID != pod.UID || !refused(live)):
-		return nil // the watch will show it
-	case err != nil:
-		return fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
+	live, err := a.live(ctx, pod)
+	if err != nil || live == nil || !refused(live) {
+		return err
 	}
 	if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
 		return err

@@ -104,7 +104,7 @@ func TestRefusedGivesBack(t *testing.T) {
 			t.Errorf("after ten more minutes: %q", got)
 		}
 		if roomAgain {
-			s.force(s.get("next"))
+			s.vanish(s.get("next"))
 			s.work()
 		}
 		for s.get("alone").Spec.NodeName == "" {

@@ -39,7 +39,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, pod := range known {
+	for _, pod := range oldestFirst(known) {
 		if ready(pod) {
 			a.enqueue(item{pod: keyOf(pod)})
 		}

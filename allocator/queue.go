@@ -3,8 +3,10 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -68,8 +70,8 @@ func (a *Allocator) begin(q queue) {
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
-	for _, key := range a.oldestFirst() {
-		a.enqueue(item{pod: key})
+	for _, pod := range oldestFirst(a.pods) {
+		a.enqueue(item{pod: keyOf(pod)})
 	}
 }
 
@@ -79,23 +81,11 @@ func (a *Allocator) end() {
 	a.queue = nil
 }
 
-// oldestFirst are all pods of ours in order of creation.
-func (a *Allocator) oldestFirst() []types.NamespacedName {
-	pods := make([]*corev1.Pod, 0, len(a.pods))
-	for _, p := range a.pods {
-		pods = append(pods, p)
-	}
-	slices.SortFunc(pods, func(p, q *corev1.Pod) int {
-		if c := p.CreationTimestamp.Compare(q.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return compareKeys(keyOf(p), keyOf(q))
+// oldestFirst are the pods in order of creation.
+func oldestFirst[K comparable](pods map[K]*corev1.Pod) []*corev1.Pod {
+	return slices.SortedFunc(maps.Values(pods), func(p, q *corev1.Pod) int {
+		return cmp.Or(p.CreationTimestamp.Compare(q.CreationTimestamp.Time), compareKeys(keyOf(p), keyOf(q)))
 	})
-	keys := make([]types.NamespacedName, len(pods))
-	for i, p := range pods {
-		keys[i] = keyOf(p)
-	}
-	return keys
 }
 
 // step looks at one item; false when the queue has ended.

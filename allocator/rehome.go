@@ -29,8 +29,8 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 	}
 	ledger := known.DeepCopy()
 	notes := map[*corev1.Pod]string{}
-	for uid, pod := range a.granted(ledger) {
-		from := failed(ledger, pod)
+	for _, pod := range oldestFirst(a.granted(ledger)) {
+		uid, from := pod.UID, failed(ledger, pod)
 		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) || len(from) == 0 {
 			continue
 		}

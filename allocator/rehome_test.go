@@ -108,7 +108,7 @@ func TestRehomeToAnotherSize(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t, 1)
-			s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Mem, st.Devices[1].Healthy = 990, false })
+			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Mem, st.Devices[1].Healthy = 990, false })
 			p := testPod("p", tt.shares)
 			p.UID = "p"
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:tt.init], p.Spec.Containers[tt.init:]
@@ -120,7 +120,7 @@ func TestRehomeToAnotherSize(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
 			s.must(s.api.Status().Update(t.Context(), p))
 			s.notify(p, false)
-			s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy, st.Devices[1].Healthy = false, true })
+			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy, st.Devices[1].Healthy = false, true })
 			s.work()
 			got := ""
 			for _, d := range s.ledger("n0").Spec.Devices {

@@ -12,11 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -39,18 +39,14 @@ type replicaInTest struct {
 	dead  bool
 	// busy is true within a step: a replica has one worker.
 	busy bool
+	// sawUnbindable is the pod that was read last in this step, if it was gated then,
+	// or refused by the scheduler.
+	sawUnbindable types.UID
 }
 
 type change struct {
 	obj     client.Object
 	deleted bool
-}
-
-// notify sends a change to every replica's watch.
-func (w *world) notify(obj client.Object, deleted bool) {
-	for _, r := range w.replicas {
-		r.watch = append(r.watch, change{obj.DeepCopyObject().(client.Object), deleted})
-	}
 }
 
 // restart begins a new process: it lists everything and leads.
@@ -70,19 +66,30 @@ func (r *replicaInTest) restart() {
 	r.allocator = New(Config{
 		Client: interceptor.NewClient(r.world.api.(client.WithWatch), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
-				return r.call(obj, func() error { return c.Get(ctx, key, obj, o...) })
-			},
-			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
-				return r.write(obj, func() error { return c.Update(ctx, obj, o...) })
-			},
-			Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
-				return r.call(obj, func() error {
-					err := c.Delete(ctx, obj, o...)
-					if err == nil {
-						r.world.notify(obj, true)
+				return r.call(func() error {
+					err := c.Get(ctx, key, obj, o...)
+					if p, is := obj.(*corev1.Pod); is && err == nil && (gated(p) || refused(p)) {
+						r.sawUnbindable = p.UID
 					}
 					return err
 				})
+			},
+			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
+				return r.write(obj, func() error {
+					before := r.world.ledger(obj.GetName())
+					if r.world.lastWriteWins {
+						obj.SetResourceVersion(before.ResourceVersion)
+					}
+					err := c.Update(ctx, obj, o...)
+					if err == nil {
+						r.world.checkGrants(before, obj.(*v1alpha1.SliceLedger))
+						r.checkReleases(before, obj.(*v1alpha1.SliceLedger))
+					}
+					return err
+				})
+			},
+			Delete: func(ctx context.Context, _ client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
+				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				return r.write(obj, func() error {
@@ -95,7 +102,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(),
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(),
 	})
 	r.queue = &queueInTest{}
 	r.watch, r.dead, r.busy = nil, false, false
@@ -107,20 +114,23 @@ func (r *replicaInTest) restart() {
 func (r *replicaInTest) list() {
 	r.watch = nil
 	ctx := context.Background()
-	for _, name := range r.world.nodes {
+	for _, n := range r.world.nodes {
 		node := &corev1.Node{}
-		r.world.must(r.world.api.Get(ctx, client.ObjectKey{Name: name}, node))
+		r.world.must(r.world.api.Get(ctx, client.ObjectKey{Name: n.name}, node))
 		r.allocator.SetNode(nil, node)
-		r.allocator.SetLedger(r.world.ledger(name))
+		if l := r.world.ledger(n.name); l.ResourceVersion != "" {
+			r.allocator.SetLedger(l)
+		} else if known := r.allocator.index.Ledger(n.name); known != nil {
+			r.allocator.DeleteLedger(known)
+		}
 	}
-	pods := r.world.pods()
-	for _, known := range r.allocator.pods {
-		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == known.UID }) {
+	for _, known := range oldestFirst(r.allocator.pods) {
+		if r.world.find(known.UID) == nil {
 			r.allocator.DeletePod(known, false)
 		}
 	}
-	for i := range pods {
-		r.allocator.SetPod(&pods[i])
+	for _, p := range r.world.live {
+		r.allocator.SetPod(p)
 	}
 }
 
@@ -158,7 +168,7 @@ func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
 	}
-	r.busy = true
+	r.busy, r.sawUnbindable = true, ""
 	ok := r.allocator.step(context.Background(), r.queue)
 	r.busy = false
 	if r.dead {
@@ -169,7 +179,7 @@ func (r *replicaInTest) step() bool {
 
 // call is one request of this replica. Anything may happen before it: the other
 // replicas go on, the watch delivers, users and nodes act.
-func (r *replicaInTest) call(_ client.Object, do func() error) error {
+func (r *replicaInTest) call(do func() error) error {
 	w := r.world
 	if r.dead {
 		return errCrash
@@ -189,7 +199,7 @@ func (r *replicaInTest) call(_ client.Object, do func() error) error {
 // write is a call that changes something, and that may fail in every way.
 func (r *replicaInTest) write(obj client.Object, do func() error) error {
 	w := r.world
-	return r.call(obj, func() error {
+	return r.call(func() error {
 		if !w.calm && w.rand.Intn(25) == 0 {
 			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))
 		}

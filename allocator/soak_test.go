@@ -4,43 +4,61 @@ package allocator
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/placement"
 )
 
 // act does one random thing that can happen in a cluster.
 func (w *world) act() {
-	r := w.replicas[w.rand.Intn(len(w.replicas))]
-	switch n := w.rand.Intn(32); {
-	case n < 3:
-		if len(w.pods()) < 16 {
+	r, n := w.replicas[w.rand.Intn(len(w.replicas))], w.anyNode()
+	switch k := w.rand.Intn(128); {
+	case k < 12:
+		if len(w.live) < 16 {
 			w.createPod()
 		}
-	case n < 4:
+	case k < 16:
 		w.deletePod()
-	case n < 8:
+	case k < 32:
 		w.bind()
-	case n < 12:
-		w.start()
-	case n < 13:
-		w.stop()
-	case n < 14:
-		w.report(w.nodes[w.rand.Intn(len(w.nodes))])
-	case n < 16:
+	case k < 52:
+		n.start(func() bool { return w.rand.Intn(4) == 0 })
+	case k < 55:
+		n.stop()
+	case k < 57:
+		w.free()
+	case k < 58:
+		n.crash()
+	case k < 59:
+		n.complete()
+	case k < 61:
+		n.sicken()
+	case k < 67:
+		n.report()
+	case k < 72:
+		n.watch()
+	case k < 73:
+		w.clock.Step([]time.Duration{10 * time.Second, refusedGrace, refusedHold}[w.rand.Intn(3)])
+	case k < 74:
+		if w.rand.Intn(3) == 0 {
+			[]func(string){w.lose, w.destroy}[w.rand.Intn(2)](n.name)
+		}
+	case k < 80:
 		r.queue.flush()
-	case n < 17:
-		if !r.busy && w.rand.Intn(4) == 0 {
+	case k < 82:
+		if !r.busy {
 			r.list() // the watch broke; what it held is lost
 		}
-	case n < 24:
-		r.read()
+	case k < 104:
+		for range 1 + w.rand.Intn(4) {
+			r.read()
+		}
 	default:
-		r.step()
+		for range 1 + w.rand.Intn(4) {
+			r.step()
+		}
 	}
 	w.check()
 }
@@ -49,112 +67,125 @@ func (w *world) act() {
 func (w *world) settle() {
 	w.calm = true
 	for range 200 {
-		busy := false
+		before := w.versions()
+		for _, p := range slices.Clone(w.live) {
+			if unbound(p) {
+				w.schedule(p.DeepCopy())
+			}
+		}
+		for _, n := range w.nodes {
+			clear(n.ill)
+			n.watch()
+			n.report()
+			n.start(always)
+			for range 8 {
+				w.free()
+				n.stop()
+			}
+		}
+		w.clock.Step(refusedHold)
 		for _, r := range w.replicas {
 			for len(r.watch) > 0 {
 				r.read()
-				busy = true
 			}
 			r.queue.flush()
 			for r.step() {
-				busy = true
 			}
 		}
-		before := w.versions()
-		for range 8 {
-			w.bind()
-			w.start()
-			w.stop()
-		}
-		for _, node := range w.nodes {
-			w.report(node)
-		}
 		w.check()
-		if !busy && w.versions() == before {
+		if w.versions() == before {
 			return
 		}
 	}
-	w.t.Fatal("the cluster does not come to rest")
+	w.fail("the cluster does not come to rest")
 }
+
+func always() bool { return true }
 
 func (w *world) versions() string {
 	text := ""
-	for _, node := range w.nodes {
-		text += w.ledger(node).ResourceVersion + fmt.Sprint(len(w.running[node])) + " "
+	for _, n := range w.nodes {
+		text += w.ledger(n.name).ResourceVersion + fmt.Sprint(len(n.running), len(n.ghosts)) + " "
 	}
-	for _, p := range w.pods() {
+	for _, p := range w.live {
 		text += p.Name + p.ResourceVersion + " "
 	}
 	return text
 }
 
-// checkRest asserts Invariant 6: what is granted is what runs, and no pod waits
-// that would fit.
-func (w *world) checkRest() {
-	w.t.Helper()
-	truth := index.New()
-	for _, node := range w.nodes {
-		truth.Put(w.ledger(node))
+// run lets a cluster live for some steps, come to rest, and lose all its pods.
+func (w *world) run(steps int) (ran int) {
+	for range steps {
+		w.act()
 	}
-	live := map[string]bool{}
-	for _, p := range w.pods() {
-		live[string(p.UID)] = true
-		demand, shares, err := demandOf(&p)
-		w.must(err)
-		if gated(&p) {
-			if held := truth.Holders(p.UID); len(held) > 0 {
-				w.t.Fatalf("Invariant 6: gated pod %s holds slices on %v", p.Name, held)
-			}
-			if plans := placement.Rank(demand, truth.Room()); len(plans) > 0 {
-				w.t.Fatalf("Invariant 6: pod %s waits but fits on %s", p.Name, plans[0].Node)
-			}
-			continue
-		}
-		held := truth.Holders(p.UID)
-		if len(held) != 1 || held[0] != p.Spec.NodeName || !book.Serves(w.ledger(held[0]), p.UID, shares) {
-			w.t.Fatalf("Invariant 6: pod %s runs on %s and holds slices on %v", p.Name, p.Spec.NodeName, held)
+	w.settle()
+	w.checkRest()
+	for _, p := range w.live {
+		if p.Spec.NodeName != "" {
+			ran++
 		}
 	}
-	for _, node := range w.nodes {
-		for uid := range book.Pods(w.ledger(node)) {
-			if !live[string(uid)] {
-				w.t.Fatalf("Invariant 6: pod %s is gone and holds slices on %s", uid, node)
-			}
-		}
+	for w.somePod(func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil }) != nil {
+		w.deletePod()
+	}
+	w.settle()
+	w.checkRest()
+	return ran
+}
+
+const soakSteps = 600
+
+// Invariants 1 and 6 under random faults: allocators that all believe that they
+// lead, late, repeated and lost watch events, conflicts, lost answers, and crashes
+// at every request; ledgers emptied and deleted; devices that fall ill and recover;
+// pods that the scheduler refuses, that are deleted by force, and that end slowly.
+func TestSoak(t *testing.T) {
+	seeds := 24
+	if testing.Short() {
+		seeds = 12
+	}
+	ran := 0
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { ran += newWorld(t, int64(seed), 2, 1+seed%3).run(soakSteps) })
+	}
+	if ran < seeds {
+		t.Errorf("%d pods ran in %d seeds: the test no longer places anything", ran, seeds)
 	}
 }
 
-// Invariants 1 and 6 under random faults: allocators that all believe that they
-// lead, late, repeated and lost watch events, conflicts, lost answers, and
-// crashes at every request.
-func TestSoak(t *testing.T) {
-	seeds, steps := 20, 500
-	if testing.Short() {
-		seeds = 10
-	}
-	granted := 0
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorld(t, int64(seed), 2, 1+seed%3)
-			for range steps {
-				w.act()
-			}
-			w.settle()
-			w.checkRest()
-			for _, p := range w.pods() {
-				if p.Spec.NodeName != "" {
-					granted++
+// The soak finds what it is there to find, in no more seeds than TestSoak runs.
+func TestSoakFindsPlantedBugs(t *testing.T) {
+	for name, plant := range map[string]func(*world){
+		"no compare-and-swap":               func(w *world) { w.lastWriteWins = true },
+		"release at the deletion timestamp": func(w *world) { w.hasty = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range 12 {
+				w := newWorld(t, int64(seed), 2, 1+seed%3)
+				plant(w)
+				if found := w.broken(); found != "" {
+					t.Logf("seed %d: %s", seed, found)
+					return
 				}
 			}
-			// Everything goes: nothing may be left.
-			for w.somePod(func(*corev1.Pod) bool { return true }) != nil {
-				w.deletePod()
-			}
-			w.settle()
-			w.checkRest()
+			t.Error("not found")
 		})
 	}
-	if granted < seeds {
-		t.Errorf("%d pods ran in %d seeds: the test no longer places anything", granted, seeds)
-	}
+}
+
+// broken is what does not hold when the world runs.
+func (w *world) broken() (found string) {
+	type failure string
+	w.fail = func(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
+	defer func() {
+		switch f := recover().(type) {
+		case nil:
+		case failure:
+			found = string(f)
+		default:
+			panic(f)
+		}
+	}()
+	w.run(soakSteps)
+	return ""
 }

@@ -3,7 +3,6 @@
 package allocator
 
 import (
-	"context"
 	"maps"
 	"slices"
 
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -94,79 +92,24 @@ func (a *Allocator) settled(nodes []*placement.Node) []*placement.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(nodes, func(n *placement.Node) bool {
-		ledger := a.index.Ledger(n.Name)
-		return ledger != nil && slices.ContainsFunc(a.unbookedOn(n.Name), func(pod *corev1.Pod) bool {
-			_, ok := planOf(pod, ledger)
-			return ok
-		})
+		for _, pod := range a.unbookedOn(n.Name) {
+			if ledger := a.index.Ledger(n.Name); ledger != nil {
+				if _, fits := rebooked(pod, ledger); fits {
+					return true
+				}
+			}
+		}
+		return false
 	})
 }
 
 // unbookedOn are the unbooked pods of a node. The caller holds mu.
-func (a *Allocator) unbookedOn(node string) []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, key := range a.unbooked[node] {
-		if pod := a.pods[key]; pod != nil {
-			pods = append(pods, pod)
+func (a *Allocator) unbookedOn(node string) map[types.UID]*corev1.Pod {
+	pods := map[types.UID]*corev1.Pod{}
+	for uid, key := range a.unbooked[node] {
+		if pod := a.pods[key]; pod != nil && pod.UID == uid {
+			pods[uid] = pod
 		}
 	}
 	return pods
-}
-
-// rebook writes the slices of unbooked pods back, as their placement says.
-func (a *Allocator) rebook(ctx context.Context, node string) error {
-	known := a.index.Ledger(node)
-	if known == nil {
-		return nil
-	}
-	a.mu.Lock()
-	pods := a.unbookedOn(node)
-	a.mu.Unlock()
-	for uid, uuid := range index.Adrift(known) {
-		a.Log.Info("containers of a pod that the ledger does not have use a device; nothing is granted there until the node says that they are gone",
-			"uid", uid, "device", uuid, "node", node)
-	}
-	ledger, changed := known.DeepCopy(), false
-	for _, pod := range pods {
-		plan, ok := planOf(pod, ledger)
-		if !ok {
-			a.Log.Info("a pod is placed on a node whose ledger does not have its slices and has no room for them; it cannot start until others are gone",
-				"pod", keyOf(pod), "node", node)
-			continue
-		}
-		if err := book.Grant(ledger, pod.UID, keyOf(pod).String(), plan); err != nil {
-			return err
-		}
-		changed = true
-	}
-	if !changed {
-		return nil
-	}
-	return a.write(ctx, ledger)
-}
-
-// planOf is the pod's placement as a plan, if the ledger has the room for it.
-// Where a container runs counts for more than where the annotation says: slices
-// can have been moved.
-func planOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (placement.Plan, bool) {
-	placed, err1 := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-	demand, _, err2 := demandOf(pod)
-	if err1 != nil || err2 != nil || placed.Node != ledger.Name {
-		return placement.Plan{}, false
-	}
-	devices := map[string][]string{}
-	for name, c := range placed.Containers {
-		for _, d := range c.Devices {
-			devices[name] = append(devices[name], d.UUID)
-		}
-	}
-	running := map[string][]string{}
-	for _, s := range ledger.Status.Slices {
-		// A container that is started again can be listed twice for a moment.
-		if s.Pod == pod.UID && !slices.Contains(running[s.Ctr], s.UUID) {
-			running[s.Ctr] = append(running[s.Ctr], s.UUID)
-		}
-	}
-	maps.Copy(devices, running)
-	return placement.Rebook(demand, index.Unfiltered(ledger), devices)
 }

@@ -9,43 +9,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// lose empties the ledger's spec, as somebody who edits it by hand, and
-// recreate makes the whole ledger anew, as its node does after a deletion.
-func (s *stage) lose(node string) {
+// remake makes the whole ledger anew, as its node does after a deletion.
+func (s *stage) remake(node string) {
 	s.t.Helper()
-	l := s.ledger(node)
-	l.Spec = v1alpha1.SliceLedgerSpec{}
-	s.must(s.api.Update(s.t.Context(), l))
-	s.notify(l, false)
+	status := s.ledger(node).Status
+	s.destroy(node)
+	s.recreate(node)
+	s.setLedgerStatus(node, func(st *v1alpha1.SliceLedgerStatus) { *st = status })
 }
 
-func (s *stage) recreate(node string) {
-	s.t.Helper()
-	old := s.ledger(node)
-	s.must(s.api.Delete(s.t.Context(), old))
-	s.notify(old, true)
-	l := testLedger(node)
-	l.UID = old.UID + "-again"
-	s.must(s.api.Create(s.t.Context(), l))
-	status := *old.Status.DeepCopy()
-	// Versions of an API server go on across objects; those of this one do not.
-	for older := true; older; {
-		l.Status = status
-		s.must(s.api.Status().Update(s.t.Context(), l))
-		c, err := resourceversion.CompareResourceVersion(l.ResourceVersion, old.ResourceVersion)
-		s.must(err)
-		older = c <= 0
-	}
-	s.notify(l, false)
-}
-
-// setStatus is a node agent that says something else of its node.
-func (s *stage) setStatus(node string, edit func(*v1alpha1.SliceLedgerStatus)) {
+// setLedgerStatus is a node agent that says something else of its node.
+func (s *stage) setLedgerStatus(node string, edit func(*v1alpha1.SliceLedgerStatus)) {
 	s.t.Helper()
 	l := s.ledger(node)
 	edit(&l.Status)
@@ -74,9 +52,9 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 		comesBack bool
 	}{
 		{"terminating, edited", (*stage).lose, (*stage).terminate, true},
-		{"terminating, recreated", (*stage).recreate, (*stage).terminate, true},
-		{"forced, edited", (*stage).lose, (*stage).force, false},
-		{"forced, recreated", (*stage).recreate, (*stage).force, false},
+		{"terminating, recreated", (*stage).remake, (*stage).terminate, true},
+		{"forced, edited", (*stage).lose, (*stage).vanish, false},
+		{"forced, recreated", (*stage).remake, (*stage).vanish, false},
 	}
 	for _, tt := range tests {
 		for _, lostFirst := range []bool{true, false} {
@@ -86,7 +64,7 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 				s.work()
 				s.bind()
 				s.work()
-				s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+				s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 					st.Slices = []v1alpha1.SliceStatus{{Pod: "p", Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
 				})
 				s.work()
@@ -112,15 +90,67 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 					t.Errorf("p's slices came back: %v, want %v", back, tt.comesBack)
 				}
 				// Invariant 6: once the node has seen it gone, its device is free.
-				s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Slices, st.Released = nil, []types.UID{"p"} })
+				s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Slices, st.Released = nil, []types.UID{"p"} })
 				if p := s.get("p"); p != nil {
-					s.force(p)
+					s.vanish(p)
 				}
 				s.work()
 				if gated(s.get("q")) || gated(s.get("r")) {
 					t.Error("Invariant 6: the device of a pod that is gone stays closed")
 				}
 			})
+		}
+	}
+}
+
+// Invariant 6: a device that was ill recovers, and a container starts on it, while
+// the pod's slices are being moved off it: they come back to where it runs.
+func TestGrantsFollowWhatRuns(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 50, 500)
+	s.work()
+	s.bind()
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
+	p := s.get("p")
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: waitingFor("CreateContainerError")}}
+	s.setStatus(p)
+	s.work()
+	if on := s.devicesOf("n0", "p"); !slices.Equal(on, []string{"GPU-n0-1"}) {
+		t.Fatalf("booked on %v, want the device that is well", on)
+	}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		st.Devices[0].Healthy = true
+		st.Slices = []v1alpha1.SliceStatus{{Pod: "p", Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
+	})
+	s.work()
+	if on := s.devicesOf("n0", "p"); !slices.Equal(on, []string{"GPU-n0-0"}) {
+		t.Errorf("Invariant 6: booked on %v, runs on GPU-n0-0", on)
+	}
+}
+
+// Invariant 1: of two pods without slices, for which there is room for one, the one
+// that runs gets them back.
+func TestWhatRunsIsBookedFirst(t *testing.T) {
+	for _, runs := range []string{"p", "q"} {
+		s := newStage(t, 1)
+		s.add("p", 60, 600)
+		s.work()
+		s.bind()
+		s.add("q", 60, 600)
+		s.work()
+		s.bind()
+		// Both were placed on the same device at different times.
+		q := s.get("q")
+		q.Annotations[v1alpha1.AnnotationPlacement] = s.get("p").Annotations[v1alpha1.AnnotationPlacement]
+		s.must(s.api.Update(t.Context(), q))
+		s.notify(q, false)
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+			st.Slices = []v1alpha1.SliceStatus{{Pod: types.UID(runs), Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
+		})
+		s.lose("n0")
+		s.work()
+		if on := s.devicesOf("n0", types.UID(runs)); !slices.Equal(on, []string{"GPU-n0-0"}) {
+			t.Errorf("Invariant 1: %s runs on GPU-n0-0 and is booked on %v", runs, on)
 		}
 	}
 }
@@ -151,7 +181,7 @@ func TestLostGrantsComeBackWhereTheyRun(t *testing.T) {
 	s.add("p", 80, 800)
 	s.work()
 	s.bind()
-	s.setStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 		st.Devices[1].Healthy = false
 		st.Slices = []v1alpha1.SliceStatus{{Pod: "p", Ctr: "c", UUID: "GPU-n0-1", Container: "1", Mode: v1alpha1.ModeLimiter}}
 	})
@@ -165,17 +195,5 @@ func TestLostGrantsComeBackWhereTheyRun(t *testing.T) {
 // terminate is a user who deletes a pod that goes on for its grace period.
 func (s *stage) terminate(p *corev1.Pod) {
 	s.t.Helper()
-	s.must(s.api.Delete(s.t.Context(), p))
-	s.notify(s.get(p.Name), false)
-}
-
-// force is a user who deletes a pod without waiting for its containers.
-func (s *stage) force(p *corev1.Pod) {
-	s.t.Helper()
-	p.Finalizers = nil
-	s.must(s.api.Update(s.t.Context(), p))
-	if p.DeletionTimestamp == nil {
-		s.must(s.api.Delete(s.t.Context(), p))
-	}
-	s.notify(p, true)
+	s.must(s.remove(p))
 }

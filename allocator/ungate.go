@@ -84,20 +84,13 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 
 // reread finds out why the patch did not apply.
 func (a *Allocator) reread(ctx context.Context, pod *corev1.Pod, node string, cause error) error {
-	live := &corev1.Pod{}
-	err := a.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	live, err := a.live(ctx, pod)
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && live.UID != pod.UID:
-		a.lookAtLedger(node)
-		return nil
 	case err != nil:
-		return fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
-	}
-	a.setWritten(live)
-	switch {
-	case !ready(live):
-		// Our own patch arrived before, another replica was faster, or another gate
-		// came off last: whatever does not belong to this node is released.
+		return err
+	case live == nil || !ready(live):
+		// It is gone, our own patch arrived before, another replica was faster, or
+		// another gate came off last: whatever does not belong to this node is released.
 		a.lookAtLedger(node)
 		return nil
 	case live.ResourceVersion != pod.ResourceVersion:
@@ -105,6 +98,20 @@ func (a *Allocator) reread(ctx context.Context, pod *corev1.Pod, node string, ca
 	default:
 		return fmt.Errorf("ungating pod %s: %w", keyOf(pod), cause)
 	}
+}
+
+// live is the pod as it is now, nil when it is gone.
+func (a *Allocator) live(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	live := &corev1.Pod{}
+	err := a.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.UID != pod.UID:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
+	}
+	a.setWritten(live)
+	return live, nil
 }
 
 func (a *Allocator) lookAtLedger(node string) {

@@ -101,7 +101,8 @@ func (a *Allocator) wake(scope wakeScope) {
 func (a *Allocator) wakeNow(scope wakeScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, key := range a.oldestFirst() {
+	for _, pod := range oldestFirst(a.pods) {
+		key := keyOf(pod)
 		if w, waits := a.waiting[key]; waits && (scope == wakeAll || w.refused) {
 			a.enqueue(item{pod: key})
 		}

@@ -6,15 +6,21 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -26,24 +32,32 @@ import (
 // scheduler, node agents, users and some allocators. Everything happens on one
 // goroutine, in an order that a seed decides.
 type world struct {
-	t        *testing.T
-	rand     *rand.Rand
-	api      client.Client
+	t    *testing.T
+	rand *rand.Rand
+	api  client.Client
+	// live and ledgers are what the API server has.
+	live     []*corev1.Pod
+	ledgers  map[string]*v1alpha1.SliceLedger
 	replicas []*replicaInTest
 	made     int
-	nodes    []string
-	// running are the slices that started containers hold, by node and pod.
-	running map[string]map[types.UID][]runningSlice
+	nodes    []*nodeInTest
+	clock    *testclock.FakeClock
+	// disturbed are pods that may have lost their slices, or run elsewhere than they
+	// are booked, until that is healed.
+	disturbed map[types.UID]bool
+	// wasBound is where a pod was or is bound.
+	wasBound map[types.UID]string
+	// destroyed are the last versions of the ledgers that were deleted.
+	destroyed map[string]string
 	// calm is true once no more faults are wanted.
 	calm bool
+	// lastWriteWins is an API server that does not compare before it swaps.
+	lastWriteWins bool
+	// hasty are nodes that release the slices of a pod that is being deleted.
+	hasty bool
+	// fail ends the test: an invariant does not hold.
+	fail func(format string, args ...any)
 }
-
-type runningSlice struct {
-	uuid  string
-	slice v1alpha1.Slice
-}
-
-const deviceMiB = 1000
 
 func testScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
@@ -59,7 +73,8 @@ func testScheme(t testing.TB) *runtime.Scheme {
 
 func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	t.Helper()
-	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), running: map[string]map[types.UID][]runningSlice{}}
+	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
+		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, fail: t.Fatalf}
 	scheme := testScheme(t)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
@@ -68,75 +83,18 @@ func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
-		w.nodes = append(w.nodes, name)
-		w.running[name] = map[types.UID][]runningSlice{}
 		w.must(w.api.Create(t.Context(), testNode(name)))
-		w.must(w.api.Create(t.Context(), testLedger(name)))
-		w.must(w.api.Status().Update(t.Context(), withStatus(w.ledger(name))))
+		l := testLedger(name)
+		w.must(w.api.Create(t.Context(), l))
+		w.must(w.api.Status().Update(t.Context(), withStatus(l)))
+		w.notify(l, false)
+		w.nodes = append(w.nodes, newNode(w, name))
 	}
 	for i := range replicas {
 		w.replicas = append(w.replicas, &replicaInTest{world: w, name: fmt.Sprintf("replica-%d", i)})
 		w.replicas[i].restart()
 	}
 	return w
-}
-
-func testNode(name string) *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name)},
-		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("200"),
-			v1alpha1.ResourceCore: resource.MustParse("200"), v1alpha1.ResourceMemPercent: resource.MustParse("200"), v1alpha1.ResourceMemMiB: resource.MustParse("2000"),
-		}},
-	}
-}
-
-func testLedger(name string) *v1alpha1.SliceLedger {
-	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ledger-" + name)}}
-}
-
-// withStatus gives the ledger two healthy devices.
-func withStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
-	for i := range 2 {
-		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{
-			UUID: fmt.Sprintf("GPU-%s-%d", l.Name, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: deviceMiB, Healthy: true})
-	}
-	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now()}}
-	return l
-}
-
-// testPod is a gated pod with a share for each named container.
-func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
-	doc := v1alpha1.Shares{Version: v1alpha1.Version, Containers: shares}
-	text, err := doc.Encode()
-	if err != nil {
-		panic(err)
-	}
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{
-			v1alpha1.AnnotationShares: text, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}},
-		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
-	}
-	for _, c := range sortedNames(shares) {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: requestOf(shares[c])})
-	}
-	return p
-}
-
-func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
-	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
-}
-
-// requestOf is the share as the user wrote it: totals of the container.
-func requestOf(s v1alpha1.Share) corev1.ResourceRequirements {
-	limits := corev1.ResourceList{}
-	for name, amount := range map[corev1.ResourceName]int64{
-		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)} {
-		if amount > 0 {
-			limits[name] = *resource.NewQuantity(amount*int64(s.GPUs), resource.DecimalSI)
-		}
-	}
-	return corev1.ResourceRequirements{Limits: limits, Requests: limits}
 }
 
 func (w *world) must(err error) {
@@ -146,24 +104,52 @@ func (w *world) must(err error) {
 	}
 }
 
+func (w *world) node(name string) *nodeInTest {
+	return w.nodes[slices.IndexFunc(w.nodes, func(n *nodeInTest) bool { return n.name == name })]
+}
+
+func (w *world) anyNode() *nodeInTest { return w.nodes[w.rand.Intn(len(w.nodes))] }
+
+// notify takes in what the API server has now, and sends it to every replica's
+// watch.
+func (w *world) notify(obj client.Object, deleted bool) {
+	obj = obj.DeepCopyObject().(client.Object)
+	same := func(o client.Object) bool { return o.GetName() == obj.GetName() }
+	switch obj := obj.(type) {
+	case *corev1.Pod:
+		w.live = slices.DeleteFunc(w.live, func(p *corev1.Pod) bool { return same(p) })
+		if !deleted {
+			w.live = append(w.live, obj)
+		}
+		if obj.Spec.NodeName != "" {
+			w.wasBound[obj.UID] = obj.Spec.NodeName
+		}
+	case *v1alpha1.SliceLedger:
+		w.ledgers[obj.Name] = obj
+		if deleted {
+			delete(w.ledgers, obj.Name)
+		}
+	}
+	for _, r := range w.replicas {
+		r.watch = append(r.watch, change{obj, deleted})
+	}
+}
+
+// ledger is a copy of a node's ledger as it is now, one without a version when
+// there is none.
 func (w *world) ledger(name string) *v1alpha1.SliceLedger {
-	l := &v1alpha1.SliceLedger{}
-	w.must(w.api.Get(context.Background(), client.ObjectKey{Name: name}, l))
-	return l
+	if l := w.ledgers[name]; l != nil {
+		return l.DeepCopy()
+	}
+	return testLedger(name)
 }
 
-func (w *world) pods() []corev1.Pod {
-	list := &corev1.PodList{}
-	w.must(w.api.List(context.Background(), list))
-	return list.Items
-}
-
-// somePod is a random pod that ok takes, nil when there is none.
+// somePod is a copy of a random pod that ok takes, nil when there is none. ok must
+// not change it.
 func (w *world) somePod(ok func(*corev1.Pod) bool) *corev1.Pod {
-	pods := w.pods()
-	for _, i := range w.rand.Perm(len(pods)) {
-		if ok(&pods[i]) {
-			return &pods[i]
+	for _, i := range w.rand.Perm(len(w.live)) {
+		if ok(w.live[i]) {
+			return w.live[i].DeepCopy()
 		}
 	}
 	return nil
@@ -181,116 +167,189 @@ func (w *world) createPod() {
 	}
 	p := testPod(fmt.Sprintf("p%d", w.made), shares)
 	p.UID = types.UID(p.Name)
+	p.Finalizers = []string{"example.com/held"}
+	if w.rand.Intn(2) == 0 {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
+	}
 	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
 }
 
-// deletePod is a user who deletes any pod, gated or running.
+// deletePod is a user who deletes a pod, gated or bound, by force or not.
 func (w *world) deletePod() {
-	running := w.rand.Intn(2) == 0
-	if p := w.somePod(func(p *corev1.Pod) bool { return w.calm || running == (p.Spec.NodeName != "") }); p != nil {
-		w.must(w.api.Delete(context.Background(), p))
+	bound := w.rand.Intn(2) == 0
+	p := w.somePod(func(p *corev1.Pod) bool {
+		return p.DeletionTimestamp == nil && (w.calm || bound == (p.Spec.NodeName != ""))
+	})
+	switch {
+	case p == nil:
+	case w.rand.Intn(2) > 0:
+		w.must(w.remove(p))
+	default:
+		if p.Spec.NodeName != "" && !terminal(p) {
+			n := w.node(p.Spec.NodeName)
+			n.ghosts = append(n.ghosts, p)
+		}
+		w.vanish(p)
+	}
+}
+
+// remove deletes a pod: it stays, marked, as long as something holds it.
+func (w *world) remove(p *corev1.Pod, preconditions ...client.DeleteOption) error {
+	if err := w.api.Delete(context.Background(), p, preconditions...); err != nil {
+		return err
+	}
+	held := &corev1.Pod{}
+	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(p), held); apierrors.IsNotFound(err) {
 		w.notify(p, true)
+	} else {
+		w.must(err)
+		w.notify(held, false)
+	}
+	return nil
+}
+
+// vanish takes a pod out, whatever holds it.
+func (w *world) vanish(p *corev1.Pod) {
+	if len(p.Finalizers) > 0 {
+		p.Finalizers = nil
+		w.must(w.api.Update(context.Background(), p))
+	}
+	if p.DeletionTimestamp == nil {
+		w.must(w.api.Delete(context.Background(), p))
+	}
+	w.notify(p, true)
+}
+
+// free is whoever held a pod that was deleted before it was bound.
+func (w *world) free() {
+	if p := w.somePod(neverRuns); p != nil {
+		w.vanish(p)
 	}
 }
 
-// bind is the stock scheduler: it binds an ungated pod to its pin.
+// bind is the stock scheduler that comes to some ungated pod.
 func (w *world) bind() {
-	p := w.somePod(func(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) == 0 && p.Spec.NodeName == "" })
-	if p == nil {
-		return
+	if p := w.somePod(unbound); p != nil {
+		w.schedule(p)
 	}
-	fields := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
-	p.Spec.NodeName = fields[0].Values[0]
-	w.must(w.api.Update(context.Background(), p))
-	w.notify(p, false)
 }
 
-// start is a node agent that starts a bound pod, if the ledger holds its slices.
-func (w *world) start() {
-	p := w.somePod(func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && w.running[p.Spec.NodeName][p.UID] == nil })
-	if p == nil {
+func unbound(p *corev1.Pod) bool {
+	return len(p.Spec.SchedulingGates) == 0 && p.Spec.NodeName == "" && p.DeletionTimestamp == nil
+}
+
+// schedule binds a pod to its pin, if the node has the room and nothing else is
+// against it.
+func (w *world) schedule(p *corev1.Pod) {
+	node := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
+	if w.accepts(node, p) && (w.calm || w.rand.Intn(12) > 0) {
+		p.Spec.NodeName = node
+		w.must(w.api.Update(context.Background(), p))
+		w.notify(p, false)
 		return
 	}
-	var held []runningSlice
-	for _, d := range w.ledger(p.Spec.NodeName).Spec.Devices {
-		for _, s := range d.Slices {
-			if s.Pod == p.UID {
-				held = append(held, runningSlice{d.UUID, s})
+	p.Status.NominatedNodeName = ""
+	if !w.calm && w.rand.Intn(4) == 0 {
+		p.Status.NominatedNodeName = node
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	w.setStatus(p)
+}
+
+// accepts tells whether the node has the room, in sums, beside the pods bound to it.
+func (w *world) accepts(node string, p *corev1.Pod) bool {
+	sum := corev1.ResourceList{}
+	add := func(p *corev1.Pod) {
+		for i := range p.Spec.Containers {
+			for name, q := range p.Spec.Containers[i].Resources.Requests {
+				total := sum[name]
+				total.Add(q)
+				sum[name] = total
 			}
 		}
 	}
-	if held == nil {
-		w.t.Fatalf("pod %s was let go to %s, whose ledger has no slices for it", p.Name, p.Spec.NodeName)
-	}
-	w.running[p.Spec.NodeName][p.UID] = held
-}
-
-// stop is a runtime that ends the containers of a pod that is gone.
-func (w *world) stop() {
-	node := w.nodes[w.rand.Intn(len(w.nodes))]
-	for uid := range w.running[node] {
-		if !w.exists(uid) {
-			delete(w.running[node], uid)
-			return
+	add(p)
+	for _, other := range w.live {
+		if other.Spec.NodeName == node && !terminal(other) {
+			add(other)
 		}
 	}
+	for name, has := range testNode(node).Status.Allocatable {
+		if asked := sum[name]; asked.Cmp(has) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
-func (w *world) exists(uid types.UID) bool {
-	return w.somePod(func(p *corev1.Pod) bool { return p.UID == uid }) != nil
+// setStatus writes a pod's status, if it says something new.
+func (w *world) setStatus(p *corev1.Pod) {
+	if known := w.find(p.UID); known != nil && !equality.Semantic.DeepEqual(known.Status, p.Status) {
+		w.must(w.api.Status().Update(context.Background(), p))
+		w.notify(p, false)
+	}
 }
 
-// report is a node agent that publishes which pods are gone for good.
-func (w *world) report(node string) {
-	l := w.ledger(node)
-	var released []types.UID
+// find is a copy of a pod, nil when it is gone.
+func (w *world) find(uid types.UID) *corev1.Pod {
+	for _, p := range w.live {
+		if p.UID == uid {
+			return p.DeepCopy()
+		}
+	}
+	return nil
+}
+
+// over tells whether the pod is finished or gone.
+func (w *world) over(uid types.UID) bool {
+	p := w.find(uid)
+	return p == nil || terminal(p)
+}
+
+// disturb notes that the pods with slices on a node may lose them now.
+func (w *world) disturb(l *v1alpha1.SliceLedger) {
 	for uid := range book.Pods(l) {
-		if !w.exists(uid) && w.running[node][uid] == nil {
-			released = append(released, uid)
-		}
+		w.disturbed[uid] = true
 	}
-	if fmt.Sprint(released) == fmt.Sprint(l.Status.Released) {
+}
+
+// lose empties a ledger's spec, as somebody who edits it by hand.
+func (w *world) lose(node string) {
+	l := w.ledger(node)
+	if l.ResourceVersion == "" {
 		return
 	}
-	l.Status.Released = released
-	w.must(w.api.Status().Update(context.Background(), l))
+	w.disturb(l)
+	l.Spec = v1alpha1.SliceLedgerSpec{}
+	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
 }
 
-// check asserts Invariant 1, in the ledgers and in the containers that run.
-func (w *world) check() {
-	w.t.Helper()
-	for _, node := range w.nodes {
-		for _, d := range w.ledger(node).Spec.Devices {
-			w.checkSum(node, d.UUID, "ledger", d.Slices)
-		}
-		running := map[string][]v1alpha1.Slice{}
-		for _, held := range w.running[node] {
-			for _, h := range held {
-				running[h.uuid] = append(running[h.uuid], h.slice)
-			}
-		}
-		for uuid, slices := range running {
-			w.checkSum(node, uuid, "containers", slices)
-		}
+// destroy deletes a ledger; its node makes a new one.
+func (w *world) destroy(node string) {
+	l := w.ledger(node)
+	if l.ResourceVersion == "" {
+		return
 	}
+	w.disturb(l)
+	w.must(w.api.Delete(context.Background(), l))
+	w.destroyed[node] = l.ResourceVersion
+	w.notify(l, true)
 }
 
-func (w *world) checkSum(node, uuid, where string, slices []v1alpha1.Slice) {
-	w.t.Helper()
-	var core v1alpha1.Percent
-	var mem v1alpha1.MiB
-	once := map[string]bool{}
-	for _, s := range slices {
-		core, mem = core+s.Core-s.ReuseCore, mem+s.Mem-s.ReuseMem
-		if once[string(s.Pod)+s.Ctr] {
-			w.t.Fatalf("Invariant 1: %s, %s of %s: pod %s has two slices of one device for one container", where, uuid, node, s.Pod)
-		}
-		once[string(s.Pod)+s.Ctr] = true
+// recreate makes a ledger for a node that has none.
+func (w *world) recreate(node string) {
+	l := testLedger(node)
+	l.UID = types.UID(fmt.Sprintf("ledger-%s-%d", node, w.rand.Int()))
+	w.must(w.api.Create(context.Background(), l))
+	// Versions of an API server go on across objects; those of this one do not.
+	for c := -1; c <= 0; {
+		w.must(w.api.Update(context.Background(), l))
+		var err error
+		c, err = resourceversion.CompareResourceVersion(l.ResourceVersion, w.destroyed[node])
+		w.must(err)
 	}
-	if core > v1alpha1.WholeGPU || mem > deviceMiB {
-		w.t.Fatalf("Invariant 1: %s: %s of %s has %d core and %d MiB granted: %+v", where, uuid, node, core, mem, slices)
-	}
+	w.notify(l, false)
 }

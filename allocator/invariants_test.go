@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// check asserts Invariant 1, in the ledgers and in the containers that run, and the
+// one half of Invariant 6 that holds at every moment: what runs is granted, unless
+// a fault took it away.
+func (w *world) check() {
+	for _, n := range w.nodes {
+		ledger := w.ledger(n.name)
+		for _, d := range ledger.Spec.Devices {
+			w.checkSum(n.name, d.UUID, "ledger", d.Slices)
+		}
+		running := map[string][]v1alpha1.Slice{}
+		for c, held := range n.running {
+			for _, h := range held {
+				running[h.uuid] = append(running[h.uuid], h.slice)
+			}
+			if granted := slicesOf(ledger, c); !w.disturbed[c.pod] && !slices.Equal(granted, held) {
+				w.fail("Invariant 6: container %s of pod %s runs on %s with %v and is granted %v", c.name, c.pod, n.name, held, granted)
+			}
+		}
+		for uuid, slices := range running {
+			w.checkSum(n.name, uuid, "containers", slices)
+		}
+	}
+}
+
+func (w *world) checkSum(node, uuid, where string, slices []v1alpha1.Slice) {
+	var core v1alpha1.Percent
+	var mem v1alpha1.MiB
+	once := map[container]bool{}
+	for _, s := range slices {
+		core, mem = core+s.Core-s.ReuseCore, mem+s.Mem-s.ReuseMem
+		c := container{s.Pod, s.Ctr}
+		if once[c] {
+			w.fail("Invariant 1: %s, %s of %s: pod %s has two slices of one device for one container", where, uuid, node, s.Pod)
+		}
+		once[c] = true
+	}
+	if core > v1alpha1.WholeGPU || mem > deviceMiB {
+		w.fail("Invariant 1: %s: %s of %s has %d core and %d MiB granted: %+v", where, uuid, node, core, mem, slices)
+	}
+}
+
+// checkGrants asserts that nothing was granted to a new pod on a device that, as the
+// ledger said, something uses without being in the ledger.
+func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
+	for _, d := range after.Spec.Devices {
+		for _, s := range d.Slices {
+			c := container{s.Pod, s.Ctr}
+			had := slicesOf(before, c)
+			if slices.Contains(had, runningSlice{d.UUID, s}) {
+				continue
+			}
+			if len(had) > 0 {
+				// Moved off a device that was ill; it may have recovered just now.
+				w.disturbed[s.Pod] = true
+			}
+			if p := w.find(s.Pod); p == nil || !gated(p) {
+				continue
+			}
+			for _, used := range before.Status.Slices {
+				if used.UUID == d.UUID && slicesOf(before, container{used.Pod, used.Ctr}) == nil {
+					w.fail("Invariant 1: pod %s is granted a part of %s of %s, which container %s of pod %s uses", s.Pod, d.UUID, after.Name, used.Ctr, used.Pod)
+				}
+			}
+		}
+	}
+}
+
+// checkReleases asserts that a pod's slices were taken back for a reason.
+func (r *replicaInTest) checkReleases(before, after *v1alpha1.SliceLedger) {
+	w := r.world
+	holds := book.Pods(after)
+	for uid := range book.Pods(before) {
+		p := w.find(uid)
+		switch {
+		case holds[uid] != "" || slices.Contains(before.Status.Released, uid):
+		case p == nil && w.wasBound[uid] != before.Name:
+		case p != nil && (neverRuns(p) || home(p) != "" && home(p) != before.Name):
+		case uid == r.sawUnbindable:
+			// Between the read and the write another leader may let it go, or the
+			// scheduler bind it: it is then as if its slices had been lost.
+			w.disturbed[uid] = true
+		default:
+			w.fail("Invariant 6: pod %s lost its slices on %s for no reason", uid, before.Name)
+		}
+	}
+}
+
+// checkRest asserts Invariant 6: what is granted is what runs, and no pod waits
+// that would fit.
+func (w *world) checkRest() {
+	w.t.Helper()
+	truth := index.New()
+	for _, n := range w.nodes {
+		truth.Put(w.ledger(n.name))
+	}
+	live := map[types.UID]bool{}
+	for _, p := range w.live {
+		live[p.UID] = !terminal(p)
+		held := truth.Holders(p.UID)
+		demand, shares, err := demandOf(p)
+		w.must(err)
+		switch node := p.Spec.NodeName; {
+		case terminal(p):
+		case gated(p):
+			if len(held) > 0 {
+				w.fail("Invariant 6: gated pod %s holds slices on %v", p.Name, held)
+			}
+			for _, plan := range placement.Rank(demand, truth.Room()) {
+				if w.accepts(plan.Node, p) {
+					w.fail("Invariant 6: pod %s waits but fits on %s", p.Name, plan.Node)
+				}
+			}
+		case len(held) == 0 && w.disturbed[p.UID]:
+			// Nothing runs without slices, and they are not there only for want of room.
+			if _, fits := rebooked(p, w.ledger(home(p))); node != "" && (fits || w.node(node).runs(p.UID)) {
+				w.fail("Invariant 6: pod %s lost its slices on %s: there is room %v, it runs %v", p.Name, node, fits, w.node(node).runs(p.UID))
+			}
+		case len(held) != 1 || held[0] != node || !book.Serves(w.ledger(node), p.UID, shares):
+			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
+		default:
+			for name := range shares.Containers {
+				c := container{p.UID, name}
+				if granted, held := slicesOf(w.ledger(node), c), w.node(node).running[c]; !slices.Equal(granted, held) {
+					w.fail("Invariant 6: container %s of pod %s runs with %v and is granted %v", name, p.Name, held, granted)
+				}
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		for uid := range book.Pods(w.ledger(n.name)) {
+			if !live[uid] {
+				w.fail("Invariant 6: pod %s is over and holds slices on %s", uid, n.name)
+			}
+		}
+		if l := w.ledger(n.name); len(l.Status.Released) > 0 {
+			w.fail("Invariant 6: %s still shows as released: %v", n.name, l.Status.Released)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+const deviceMiB = 1000
+
+func testNode(name string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name)},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("200"),
+			v1alpha1.ResourceCore: resource.MustParse("200"), v1alpha1.ResourceMemPercent: resource.MustParse("200"), v1alpha1.ResourceMemMiB: resource.MustParse("2000"),
+		}},
+	}
+}
+
+func testLedger(name string) *v1alpha1.SliceLedger {
+	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ledger-" + name)}}
+}
+
+// withStatus gives the ledger two healthy devices.
+func withStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
+	for i := range 2 {
+		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{
+			UUID: fmt.Sprintf("GPU-%s-%d", l.Name, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: deviceMiB, Healthy: true})
+	}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now()}}
+	return l
+}
+
+// testPod is a gated pod with a share for each named container.
+func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
+	doc := v1alpha1.Shares{Version: v1alpha1.Version, Containers: shares}
+	text, err := doc.Encode()
+	if err != nil {
+		panic(err)
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{
+			v1alpha1.AnnotationShares: text, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}},
+		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
+	}
+	for _, c := range sortedNames(shares) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: requestOf(shares[c])})
+	}
+	return p
+}
+
+func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
+	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
+}
+
+// requestOf is the share as the user wrote it: totals of the container.
+func requestOf(s v1alpha1.Share) corev1.ResourceRequirements {
+	limits := corev1.ResourceList{}
+	for name, amount := range map[corev1.ResourceName]int64{
+		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)} {
+		if amount > 0 {
+			limits[name] = *resource.NewQuantity(amount*int64(s.GPUs), resource.DecimalSI)
+		}
+	}
+	return corev1.ResourceRequirements{Limits: limits, Requests: limits}
+}
