@@ -72,7 +72,8 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 				continue
 			}
 			for _, used := range before.Status.Slices {
-				if used.UUID == d.UUID && slicesOf(before, container{used.Pod, used.Ctr}) == nil {
+				on := func(h runningSlice) bool { return h.uuid == used.UUID }
+				if used.UUID == d.UUID && !slices.ContainsFunc(slicesOf(before, container{used.Pod, used.Ctr}), on) {
 					w.fail("Invariant 1: pod %s is granted a part of %s of %s, which container %s of pod %s uses", s.Pod, d.UUID, after.Name, used.Ctr, used.Pod)
 				}
 			}

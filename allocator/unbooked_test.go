@@ -128,6 +128,33 @@ func TestGrantsFollowWhatRuns(t *testing.T) {
 	}
 }
 
+// Invariants 1 and 6: a container that runs elsewhere than it is booked is seen
+// although another one of its pod is booked there.
+func TestGrantsFollowEachContainer(t *testing.T) {
+	s := newStage(t, 1)
+	p := testPod("p", map[string]v1alpha1.Share{"a": share(30, 300), "b": share(30, 300)})
+	p.UID = "p"
+	p.Annotations[v1alpha1.AnnotationPolicy] = "spread"
+	s.must(s.api.Create(t.Context(), p))
+	s.notify(p, false)
+	s.work()
+	s.bind()
+	s.work()
+	on := func(ctr string) string { return slicesOf(s.ledger("n0"), container{"p", ctr})[0].uuid }
+	if on("a") == on("b") {
+		t.Fatal("spread put both on one device")
+	}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		for _, ctr := range []string{"a", "b"} {
+			st.Slices = append(st.Slices, v1alpha1.SliceStatus{Pod: "p", Ctr: ctr, UUID: on("a"), Container: ctr, Mode: v1alpha1.ModeLimiter})
+		}
+	})
+	s.work()
+	if on("a") != on("b") {
+		t.Errorf("Invariant 6: b runs on %s and is booked on %s", on("a"), on("b"))
+	}
+}
+
 // Invariant 1: of two pods without slices, for which there is room for one, the one
 // that runs gets them back.
 func TestWhatRunsIsBookedFirst(t *testing.T) {

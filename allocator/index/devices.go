@@ -34,13 +34,14 @@ func Unfiltered(ledger *v1alpha1.SliceLedger) *placement.Node {
 	return devices(ledger, func(*v1alpha1.DeviceStatus) bool { return true })
 }
 
-// Adrift yields the pods, each with a device, whose containers use the device
-// although the ledger grants them nothing on it: their slices were lost. How much
-// they use nobody knows any more.
+// Adrift yields the pods, each with a device, that have a container which uses the
+// device although the ledger grants that container nothing on it: its slices were
+// lost. How much it uses nobody knows any more. What another container of the pod
+// has on the device is of no help to it.
 func Adrift(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
 	type use struct {
-		pod  types.UID
-		uuid string
+		pod       types.UID
+		ctr, uuid string
 	}
 	return func(yield func(types.UID, string) bool) {
 		if len(ledger.Status.Slices) == 0 {
@@ -49,11 +50,11 @@ func Adrift(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
 		known := map[use]bool{}
 		for _, d := range ledger.Spec.Devices {
 			for _, s := range d.Slices {
-				known[use{s.Pod, d.UUID}] = true
+				known[use{s.Pod, s.Ctr, d.UUID}] = true
 			}
 		}
 		for _, s := range ledger.Status.Slices {
-			u := use{s.Pod, s.UUID}
+			u := use{s.Pod, s.Ctr, s.UUID}
 			if !known[u] && !yield(s.Pod, s.UUID) {
 				return
 			}
