@@ -89,7 +89,7 @@ bench: ## benchmarks, each beside its comparison
 
 .PHONY: bench-e2e
 bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
-	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 200x -timeout 20m ./test/bench/...
+	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 400x -timeout 20m ./test/bench/start
 
 .PHONY: demo
 demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs root)
