@@ -122,8 +122,12 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 		mean, worst := make([]float64, len(tenants)), make([]float64, len(tenants))
 		var began, last float64
 		start, before := make([]float64, len(tenants)), make([]float64, len(tenants))
-		for w := range windows + 1 { // the first second is for starting
-			time.Sleep(time.Second)
+		// A fixed grid: a window that what is read at its end makes longer would hide
+		// a stall. The first second is for starting.
+		grid := time.NewTicker(time.Second)
+		defer grid.Stop()
+		for w := range windows + 1 {
+			<-grid.C
 			now, byPID := first.done(b)
 			done := make([]float64, len(tenants))
 			for pid, ns := range byPID {
@@ -160,6 +164,9 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			suffix := ""
 			if len(tenants) > 1 {
 				suffix = "-" + strconv.Itoa(i+1)
+			}
+			if mean[i] == 0 {
+				b.Fatalf("tenant %d: the device knows of no work of its; are the programs those of this tree? (make clean)", i+1)
 			}
 			b.ReportMetric(mean[i], "percent"+suffix)
 			b.ReportMetric(worst[i], "off"+suffix)
