@@ -336,14 +336,14 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	p := s.add("p", 60, 600)
 	demand, _, err := demandOf(p)
 	s.must(err)
-	plan, ledger, err := s.allocator.decide(t.Context(), p, demand)
+	choices, err := s.allocator.decide(t.Context(), []ask{{p, demand}})
 	s.must(err)
 	other := s.add("other", 10, 100)
 	s.grantBy("n0", other, 0)
 	for len(s.watch) > 0 {
 		s.read()
 	}
-	if err := s.allocator.grant(t.Context(), p, ledger, *plan); !errors.Is(err, errAgain) {
+	if err := s.allocator.grant(t.Context(), choices); !errors.Is(err, errAgain) {
 		t.Errorf("%v, want another look", err)
 	}
 	if got := book.Pods(s.ledger("n0")); got["p"] != "" {

@@ -4,13 +4,11 @@ package allocator
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -54,14 +52,14 @@ func (a *Allocator) place(ctx context.Context, pod *corev1.Pod) error {
 	if adopted || err != nil {
 		return err
 	}
-	plan, ledger, err := a.decide(ctx, pod, demand)
-	if plan == nil || err != nil {
+	choices, err := a.decide(ctx, []ask{{pod, demand}})
+	if len(choices) == 0 || err != nil {
 		return err
 	}
-	if err := a.grant(ctx, pod, ledger, *plan); err != nil {
+	if err := a.grant(ctx, choices); err != nil {
 		return err
 	}
-	return a.ungate(ctx, pod, plan.Node)
+	return a.ungate(ctx, pod, choices[0].plan.Node)
 }
 
 // adopt finishes what an allocator began before it died between its two writes:
@@ -104,42 +102,6 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 		}
 	}
 	return false, nil
-}
-
-// decide chooses node and devices: the best plan whose node the scheduler
-// accepts, and the ledger that it was made on. Without one the pod waits and the
-// plan is nil.
-func (a *Allocator) decide(ctx context.Context, pod *corev1.Pod, demand *placement.Demand) (*placement.Plan, *v1alpha1.SliceLedger, error) {
-	start := a.Clock.Now()
-	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
-	nodes := a.settled(a.index.Room())
-	plans := placement.Rank(demand, nodes)
-	why := reasons{}
-	if len(plans) > 0 {
-		cycle, err := a.Filters.Start(ctx, pod)
-		if err != nil {
-			return nil, nil, err
-		}
-		for i := range plans {
-			against, err := cycle.Refusals(ctx, plans[i].Node)
-			if err != nil {
-				return nil, nil, err
-			}
-			if len(against) == 0 {
-				ledger := a.index.Behind(nodes[slices.IndexFunc(nodes, func(n *placement.Node) bool { return n.Name == plans[i].Node })])
-				if ledger == nil {
-					return nil, nil, errAgain
-				}
-				return &plans[i], ledger, nil
-			}
-			why.add(against)
-		}
-	}
-	rest := slices.DeleteFunc(nodes, func(n *placement.Node) bool {
-		return slices.ContainsFunc(plans, func(p placement.Plan) bool { return p.Node == n.Name })
-	})
-	a.keepWaiting(pod, placement.Explain(demand, rest), len(plans), why)
-	return nil, nil, nil
 }
 
 // refuse tells why a pod can never be placed as it is. It stays gated: what it

@@ -6,25 +6,25 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // fieldOwner is who wrote, in managedFields.
 const fieldOwner = client.FieldOwner("vernier-allocator")
 
-// grant writes the plan into the node's ledger, in the version that the decision
-// was made on, or not at all.
-func (a *Allocator) grant(ctx context.Context, pod *corev1.Pod, decidedOn *v1alpha1.SliceLedger, plan placement.Plan) error {
-	ledger := decidedOn.DeepCopy()
-	if err := book.Grant(ledger, pod.UID, keyOf(pod).String(), plan); err != nil {
-		return err
+// grant writes choices for one node into its ledger, in the version that the
+// decision was made on, or none of them.
+func (a *Allocator) grant(ctx context.Context, choices []choice) error {
+	ledger := choices[0].ledger.DeepCopy()
+	for _, c := range choices {
+		if err := book.Grant(ledger, c.pod.UID, keyOf(c.pod).String(), c.plan); err != nil {
+			return err
+		}
 	}
 	return a.write(ctx, ledger)
 }

@@ -51,33 +51,67 @@ func (r reasons) String() string {
 	return strings.Join(list, ", ")
 }
 
-// keepWaiting notes that the pod fits nowhere and tells its owner when the cause
-// is new, or its figures are and the last event is not fresh.
-func (a *Allocator) keepWaiting(pod *corev1.Pod, short placement.Shortfall, refusedNodes int, why reasons) {
-	told := short.String()
-	cause := "short of " + short.Container
-	if refusedNodes > 0 {
-		cause = "refused " + strings.Join(slices.Sorted(maps.Keys(why)), ", ")
-		text := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", refusedNodes, why)
-		if short.Devices > 0 {
-			text += "; elsewhere: " + told
-		}
-		told = text
+// shortage is why a pod cannot be placed.
+type shortage struct {
+	// refused is how many nodes have the devices and the scheduler would not take,
+	// for reasons; devices what the others lack.
+	refused int
+	reasons reasons
+	devices placement.Shortfall
+}
+
+// cause is what does not change with the figures.
+func (s *shortage) cause() string {
+	if s.refused > 0 {
+		return "refused " + strings.Join(slices.Sorted(maps.Keys(s.reasons)), ", ")
+	}
+	return "short of " + s.devices.Container
+}
+
+func (s *shortage) String() string {
+	text := s.devices.String()
+	if s.refused == 0 {
+		return text
+	}
+	refused := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", s.refused, s.reasons)
+	if s.devices.Devices == 0 {
+		return refused
+	}
+	return refused + "; elsewhere: " + text
+}
+
+// keepWaiting notes that the pods of a set wait since one of them fits nowhere.
+func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
+	cause, told := why.cause(), why.String()
+	if len(set) > 1 {
+		told = fmt.Sprintf("pod %s, which it is to be placed together with: %s", keyOf(short), told)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, p := range set {
+		text := told
+		if p.pod == short {
+			text = why.String()
+		}
+		a.wait(p.pod, why.refused > 0, cause, text)
+	}
+	waitingPods.Set(float64(len(a.waiting)))
+}
+
+// wait notes that the pod waits and tells its owner when the cause is new, or its
+// figures are and the last event is not fresh. The caller holds mu.
+func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 	key := keyOf(pod)
 	if known := a.pods[key]; known == nil || known.UID != pod.UID {
 		return
 	}
 	w, now := a.waiting[key], a.Clock.Now()
-	w.refused = refusedNodes > 0
+	w.refused = refused
 	if w.cause != cause || w.told != told && now.Sub(w.at) >= toldAgain {
 		w.cause, w.told, w.at = cause, told, now
 		a.tell(pod, corev1.EventTypeWarning, reasonWaiting, told)
 	}
 	a.waiting[key] = w
-	waitingPods.Set(float64(len(a.waiting)))
 }
 
 // stopWaiting forgets that the pod waits. The caller holds mu.

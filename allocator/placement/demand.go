@@ -37,6 +37,15 @@ type Demand struct {
 	Models, UUIDs v1alpha1.AllowList
 }
 
+// Devices is how much the pod asks for, in devices: what orders the pods of a set.
+func (d *Demand) Devices() (sum float64) {
+	for i := range d.Containers {
+		s := &d.Containers[i].Share
+		sum += float64(s.GPUs) * float64(max(s.Core, s.MemPercent)) / float64(v1alpha1.WholeGPU)
+	}
+	return sum
+}
+
 // span is the range of phases, both ends included, in which a container runs.
 type span struct{ from, to int }
 

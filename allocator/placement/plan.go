@@ -2,7 +2,11 @@
 
 package placement
 
-import "vernier.dev/vernier/api/v1alpha1"
+import (
+	"slices"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
 
 // Grant is one container's part of one device, as the ledger books it.
 type Grant struct {
@@ -26,6 +30,21 @@ type Plan struct {
 
 	// touched is the mean leftover of the devices used, rest that of the node.
 	touched, rest int64
+}
+
+// Without is what the plan leaves of the node that it was made on.
+func (n *Node) Without(plan *Plan) *Node {
+	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
+	for _, g := range plan.Grants {
+		for d := range left.Devices {
+			if dev := &left.Devices[d]; dev.UUID == g.UUID {
+				dev.FreeCore -= g.Core - g.ReuseCore
+				dev.FreeMem -= g.Mem - g.ReuseMem
+				dev.Slots--
+			}
+		}
+	}
+	return left
 }
 
 // book turns the devices chosen for each container into grants.

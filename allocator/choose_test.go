@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// set are pods that are decided on together.
+func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
+	s.t.Helper()
+	for len(s.watch) > 0 {
+		s.read()
+	}
+	for _, p := range pods {
+		demand, _, err := demandOf(p)
+		s.must(err)
+		asks = append(asks, ask{p, demand})
+	}
+	return asks
+}
+
+// decided are the choices of a set as pod:node.
+func (s *stage) decided(set []ask) string {
+	s.t.Helper()
+	choices, err := s.allocator.decide(s.t.Context(), set)
+	s.must(err)
+	var got []string
+	for _, c := range choices {
+		got = append(got, c.pod.Name+":"+c.plan.Node)
+	}
+	return strings.Join(got, " ")
+}
+
+// Invariant 1: pods of a set do not get the same room, and the choices for a node
+// are granted in one write. Invariant 7: they do not get the same CPU either.
+func TestSetIsDecidedTogether(t *testing.T) {
+	s := newStage(t, 2)
+	small, big := s.add("small", 30, 300, cpu("40")), s.add("big", 80, 800, cpu("40"))
+	if got := s.decided(s.set(small, big)); got != "big:n0 small:n1" {
+		t.Errorf("with 40 of 64 CPUs each: %q", got)
+	}
+	a, b := s.add("a", 60, 600), s.add("b", 60, 600)
+	choices, err := s.allocator.decide(t.Context(), s.set(a, b))
+	s.must(err)
+	s.must(s.allocator.grant(t.Context(), choices))
+	for d := range 2 {
+		if devices := s.ledger("n0").Spec.Devices; len(devices) != 2 || len(devices[d].Slices) != 1 {
+			t.Errorf("Invariant 1: granted %+v", devices)
+		}
+	}
+}
+
+// A set is placed whole or not at all, and what was tried leaves no trace.
+func TestSetIsAllOrNothing(t *testing.T) {
+	s := newStage(t, 2)
+	var pods []*corev1.Pod
+	for i := range 5 {
+		pods = append(pods, s.add(fmt.Sprintf("p%d", i), 60, v1alpha1.MiB(100), cpu("20")))
+	}
+	if got := s.decided(s.set(pods...)); got != "" {
+		t.Fatalf("four devices for five pods: %q", got)
+	}
+	told := s.told()
+	if len(told) != 5 || !strings.Contains(told[0], "pod ns/p4, which it is to be placed together with: container c needs 60 core") ||
+		strings.Contains(told[4], "together with") {
+		t.Errorf("told %q", told)
+	}
+	if got := s.decided(s.set(pods[:4]...)); got != "p0:n0 p1:n0 p2:n1 p3:n1" {
+		t.Errorf("four pods on four devices: %q", got)
+	}
+	// Had the filters gone on counting them, no node had 60 CPUs.
+	if got := s.decided(s.set(s.add("wide", 10, 10, cpu("60")))); got != "wide:n0" {
+		t.Errorf("after the sets: %q", got)
+	}
+}
