@@ -53,5 +53,5 @@ COPY --from=build /lib/x86_64-linux-gnu/libc.so.6 \
                   /lib/x86_64-linux-gnu/librt.so.1 /lib/x86_64-linux-gnu/
 COPY --from=build /usr/share/doc/libc6/copyright /licenses/libc6/
 COPY --from=build /usr/share/doc/libgcc-s1/copyright /licenses/libgcc-s1/
-COPY --from=build /out/vernier-node /out/nvidia-cdi-hook /out/libvgpu.so /opt/vernier/
+COPY --from=build /out/vernier-node /out/vernier-cdi-hook /out/libvgpu.so /opt/vernier/
 ENTRYPOINT ["/opt/vernier/vernier-node"]

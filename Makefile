@@ -35,14 +35,13 @@ go-build: programs
 c-build: limiter-library
 	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
 
-# What the images are made of; the Dockerfile calls it as well. The hook that the
-# CDI specs name comes from NVIDIA's toolkit, at our version. A program that ships
+# What the images are made of; the Dockerfile calls it as well. A program that ships
 # carries no symbol tables, which are a third of it.
 .PHONY: programs
 programs: limiter-library
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(BIN)/ $(addprefix ./cmd/,$(PURE))
-	$(CGO) go build -ldflags='-s -w' -o $(BIN)/ ./cmd/vernier-node github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+	$(CGO) go build -ldflags='-s -w' -o $(BIN)/ ./cmd/vernier-node ./cmd/vernier-cdi-hook
 
 .PHONY: limiter-library
 limiter-library:
@@ -89,6 +88,7 @@ bench: ## benchmarks, each beside its comparison
 
 .PHONY: bench-e2e
 bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
+	$(CGO) go build -o $(BIN)/ $(addprefix github.com/NVIDIA/nvidia-container-toolkit/cmd/,nvidia-ctk nvidia-cdi-hook)
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 400x -timeout 20m ./test/bench/start
 
 .PHONY: demo

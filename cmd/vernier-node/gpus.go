@@ -33,15 +33,15 @@ type options struct {
 	verbosity                           int
 }
 
-// installHook copies nvidia-cdi-hook to where the runtime can run it from, and
+// installHook copies vernier-cdi-hook to where the runtime can run it from, and
 // returns that path.
 func (o *options) installHook() (string, error) {
 	if o.cdiHook == "" {
 		return "", nil
 	}
-	to := filepath.Join(o.stateDir, "lib", "nvidia-cdi-hook")
+	to := filepath.Join(o.stateDir, "lib", "vernier-cdi-hook")
 	if err := hostfile.Install(o.cdiHook, to); err != nil {
-		return "", fmt.Errorf("nvidia-cdi-hook: %w; set --nvidia-cdi-hook and --state-dir", err)
+		return "", fmt.Errorf("vernier-cdi-hook: %w; set --cdi-hook and --state-dir", err)
 	}
 	if err := o.tryHook(to); err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func (o *options) tryHook(hook string) error {
 		try.SysProcAttr = &syscall.SysProcAttr{Chroot: o.driverRoot}
 	}
 	if said, err := try.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s does not run on the node: %w: %s; it needs glibc 2.34 or newer there: update the node, or set --nvidia-cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
+		return fmt.Errorf("%s does not run on the node: %w: %s; it needs glibc 2.34 or newer there: update the node, or set --cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
 	}
 	return nil
 }

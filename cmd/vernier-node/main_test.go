@@ -60,7 +60,7 @@ func TestInstallHook(t *testing.T) {
 	}
 	o.cdiHook = old
 	_, err = o.installHook()
-	for _, part := range []string{"GLIBC_2.34' not found", "update the node", "--nvidia-cdi-hook"} {
+	for _, part := range []string{"GLIBC_2.34' not found", "update the node", "--cdi-hook"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("too old a node: %v, want %q", err, part)
 		}
@@ -75,7 +75,7 @@ func TestInstallHook(t *testing.T) {
 		t.Errorf("no hook: %q, %v", path, err)
 	}
 	o.cdiHook = program + "-missing"
-	if _, err := o.installHook(); err == nil || !strings.Contains(err.Error(), "--nvidia-cdi-hook") {
+	if _, err := o.installHook(); err == nil || !strings.Contains(err.Error(), "--cdi-hook") {
 		t.Errorf("missing: %v", err)
 	}
 }

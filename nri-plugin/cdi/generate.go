@@ -19,6 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/cdi/chain"
 	"vernier.dev/vernier/nri-plugin/device"
 )
 
@@ -32,7 +33,7 @@ type Options struct {
 	// DevRoot is the parent of the /dev that has the driver's nodes, the same
 	// for both.
 	DevRoot string
-	// Hook is the runtime's path of nvidia-cdi-hook, which makes the driver's
+	// Hook is the runtime's path of vernier-cdi-hook, which makes the driver's
 	// libraries known to the container's loader. Empty: the spec has no hooks,
 	// and images must find the libraries by themselves.
 	Hook string
@@ -119,6 +120,7 @@ func (w *Writer) generate(uuids []string) (*specs.Spec, error) {
 		return nil, err
 	}
 	spec := made.Raw()
+	spec.ContainerEdits.Hooks = chain.Join(spec.ContainerEdits.Hooks)
 	if o := w.options; o.HostDriverRoot != o.DriverRoot {
 		host := transformroot.New(transformroot.WithRoot(o.DriverRoot), transformroot.WithTargetRoot(o.HostDriverRoot))
 		if err := host.Transform(spec); err != nil {

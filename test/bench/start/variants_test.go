@@ -25,7 +25,7 @@ import (
 
 // The four containers, each beside the one without Vernier that does the same.
 const (
-	device    = "device"     // no agent, the GPU by CRI's own CDI devices
+	device    = "device"     // no agent, the GPU by CRI's own CDI devices and NVIDIA's spec
 	slice     = "slice"      // the agent gives a slice of the GPU
 	plain     = "plain"      // no agent, no GPU
 	plainWith = "plain-with" // no GPU, the agent looks on
@@ -48,6 +48,7 @@ type node struct {
 
 func newNode(b *testing.B, n *system.Node) *node {
 	runtime := connect(b, n)
+	stock(b, n)
 	uuid, holder := grant(b, n)
 	shares, err := (&v1alpha1.Shares{Version: v1alpha1.Version, Containers: map[string]v1alpha1.Share{containerName: share}}).Encode()
 	if err != nil {
@@ -65,7 +66,7 @@ func newNode(b *testing.B, n *system.Node) *node {
 		}
 		made.containers[v] = newContainer(b, n, runtime, pod)
 		if v == device {
-			made.containers[v].config.CDIDevices = []*cri.CDIDevice{{Name: v1alpha1.CDIKind + "=" + uuid}}
+			made.containers[v].config.CDIDevices = []*cri.CDIDevice{{Name: stockKind + "=" + uuid}}
 		}
 	}
 	return made
