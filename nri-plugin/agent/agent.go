@@ -28,6 +28,9 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/nri-plugin/mode/exclusive"
+	"vernier.dev/vernier/nri-plugin/mode/limiter"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/nri-plugin/release"
 )
@@ -69,7 +72,7 @@ type agent struct {
 	watcher    *device.Watcher
 	ledger     *ledger.Cache
 	book       *attach.Book
-	limiter    *mode.Limiter
+	limiter    *limiter.Limiter
 	modes      mode.Set
 	preparer   *preparer
 	releaser   *release.Releaser
@@ -148,12 +151,12 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Log: o.Log.WithName("devices"),
 	}
 	var err error
-	a.limiter, err = mode.NewLimiter(o.StateDir, o.LimiterLibrary, &mode.DriverLimit{Devices: a.watcher, Leaf: o.Leaf})
+	a.limiter, err = limiter.New(o.StateDir, o.LimiterLibrary, &driverlimit.Limit{Devices: a.watcher, Leaf: o.Leaf})
 	if err != nil {
 		return nil, err
 	}
 	a.limiter.ImagePreload = a.imagePreload
-	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: mode.Exclusive{}}
+	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: exclusive.Mode{}}
 	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{

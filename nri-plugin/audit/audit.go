@@ -179,13 +179,9 @@ func (a *Auditor) enforced(u user, marked map[string]map[int]bool) bool {
 	if !u.entry.Prepared || !slices.ContainsFunc(u.entry.Grants, func(g ledger.Grant) bool { return g.UUID == u.uuid }) {
 		return false
 	}
-	m, err := a.Modes.For(u.entry.Container)
-	if err != nil {
-		return false
-	}
 	if marked[u.entry.ID] == nil {
 		pids := map[int]bool{}
-		usage, err := m.Usage(u.entry.Container)
+		usage, err := a.Modes.Usage(u.entry.Container)
 		if usage == nil && err == nil {
 			return true // nothing has to hold it
 		}

@@ -22,6 +22,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -47,7 +48,7 @@ func newNode(t *testing.T) *node {
 	plugin := &hooks.Plugin{Ledger: noLedger{}, Book: &attach.Book{}, Report: n, Log: logr.Discard()}
 	n.Auditor = &Auditor{
 		Devices: n, Book: plugin.Book, Roster: &plugin.Roster, Report: n, Proc: t.TempDir(),
-		Modes: mode.Set{v1alpha1.ModeLimiter: counting{node: n}, v1alpha1.ModeExclusive: mode.Exclusive{}},
+		Modes: mode.Set{v1alpha1.ModeLimiter: counting{node: n}, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Now:   func() time.Time { return n.clock }, Log: logr.Discard(),
 	}
 	n.container(plugin, "limited", v1alpha1.ModeLimiter, gpu0)

@@ -90,7 +90,8 @@ func (w *Watcher) Library() (Library, error) {
 }
 
 // Check confirms with the driver that a device can carry a slice now: it
-// answers, it is healthy, and it is not smaller than the ledger believes.
+// answers, it is healthy, and it is not smaller than the ledger believes. Whether it
+// can do so in the slice's mode is the mode's to say.
 func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 	now := w.load()
 	if now.err != nil {
@@ -102,8 +103,6 @@ func (w *Watcher) Check(uuid string, want v1alpha1.MiB) error {
 		return fmt.Errorf("device %s is not on this node any more; delete the pod so that it is placed again", uuid)
 	case !d.Healthy:
 		return fmt.Errorf("device %s is unhealthy: %s; delete the pod so that it is placed on another device", uuid, d.Reason)
-	case d.MIG == v1alpha1.MIGEnabled:
-		return fmt.Errorf("device %s is in MIG mode; switch it off, or delete the pod so that it is placed on another device", uuid)
 	}
 	total, err := now.library.Memory(uuid)
 	if err != nil {

@@ -141,7 +141,6 @@ func TestCheck(t *testing.T) {
 		"NVML fails": {shows: one(healthy), err: errors.New("no driver"), says: "no driver"},
 		"gone":       {shows: Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-y", Healthy: true}}}, says: "not on this node"},
 		"ill":        {shows: one(v1alpha1.DeviceStatus{Reason: "Xid 48"}), says: "Xid 48"},
-		"MIG":        {shows: one(v1alpha1.DeviceStatus{Healthy: true, MIG: v1alpha1.MIGEnabled}), says: "MIG mode"},
 		"lost this moment": {shows: one(healthy),
 			memory: func() (v1alpha1.MiB, error) { return 0, errors.New("GPU is lost") }, says: "GPU is lost"},
 		"some MiB less": {shows: one(healthy), memory: func() (v1alpha1.MiB, error) { return 99, nil }},

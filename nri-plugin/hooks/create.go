@@ -64,6 +64,10 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err != nil {
 		return nil, err
 	}
+	now, _ := p.Devices.Snapshot()
+	if err := p.Modes.Able(now, held); err != nil {
+		return nil, err
+	}
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
 	if err := hide(c, adjust); err != nil {

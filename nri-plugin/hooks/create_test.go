@@ -196,6 +196,13 @@ func TestCreateRefused(t *testing.T) {
 			change: func(n *testNode, _ *api.PodSandbox) { n.gpus.ill[gpu0] = "Xid 79" },
 			says:   []string{"Xid 79"},
 		},
+		"device in MIG mode": {
+			shares: share30,
+			change: func(n *testNode, _ *api.PodSandbox) {
+				n.gpus.mig = map[string]v1alpha1.MIGState{gpu0: v1alpha1.MIGEnabled}
+			},
+			says: []string{gpu0, "MIG mode", "delete the pod"},
+		},
 		// As when its pod was moved here and the one before it never left.
 		"device in use by more than the ledger knows": {
 			shares: share30,

@@ -22,6 +22,9 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/nri-plugin/mode/exclusive"
+	"vernier.dev/vernier/nri-plugin/mode/limiter"
 )
 
 // Two devices of a simulated node.
@@ -35,7 +38,7 @@ const (
 type testNode struct {
 	*Plugin
 	ledger  *testLedger
-	limiter *mode.Limiter
+	limiter *limiter.Limiter
 	gpus    *testGPUs
 	events  *testEvents
 	state   string
@@ -55,17 +58,17 @@ func newNode(t testing.TB) *testNode {
 		ledger: &testLedger{}, gpus: newGPUs(), events: &testEvents{},
 		state: filepath.Join(dir, "state"),
 	}
-	limiter, err := mode.NewLimiter(n.state, library, &mode.DriverLimit{
+	files, err := limiter.New(n.state, library, &driverlimit.Limit{
 		Devices: n.gpus,
 		Leaf:    func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.limiter = limiter
+	n.limiter = files
 	n.Plugin = &Plugin{
 		Ledger: n.ledger, Devices: n.gpus, Book: &attach.Book{}, Report: n.events, Log: logr.Discard(),
-		Modes: mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: mode.Exclusive{}},
+		Modes: mode.Set{v1alpha1.ModeLimiter: files, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Kill: func(_ uint32, container string) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -122,6 +125,7 @@ func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
 type testGPUs struct {
 	mu     sync.Mutex
 	ill    map[string]string
+	mig    map[string]v1alpha1.MIGState
 	driver v1alpha1.DriverStatus
 	limits map[string]v1alpha1.MiB
 	// falsify changes a limit on its way into the driver.
@@ -177,7 +181,9 @@ func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
 func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return device.Snapshot{Driver: g.driver}, !g.unscanned
+	return device.Snapshot{Driver: g.driver, Devices: []v1alpha1.DeviceStatus{
+		{UUID: gpu0, Mem: size, MIG: g.mig[gpu0]}, {UUID: gpu1, Index: 1, Mem: size, MIG: g.mig[gpu1]},
+	}}, !g.unscanned
 }
 
 type testEvents struct {

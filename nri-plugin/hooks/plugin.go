@@ -20,6 +20,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 )
@@ -40,6 +41,7 @@ type Ledger interface {
 // Checker confirms that a device can carry a slice now.
 type Checker interface {
 	Check(uuid string, mem v1alpha1.MiB) error
+	Snapshot() (device.Snapshot, bool)
 }
 
 // Reporter tells a pod's owner what went wrong. It must not block.

@@ -42,6 +42,8 @@ func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
 	if err != nil {
 		return fmt.Errorf("its limits cannot be set: %w", err)
 	}
+	now, _ := p.Devices.Snapshot()
+	p.Modes.Explain(now, entry.Grants, status)
 	p.Book.Started(c.GetId(), status)
 	return nil
 }

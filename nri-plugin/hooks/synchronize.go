@@ -85,7 +85,10 @@ func (p *Plugin) observe(entry attach.Entry) []v1alpha1.SliceStatus {
 	if err != nil {
 		return nil
 	}
-	return m.Observe(entry.Container, entry.PID)
+	status := m.Observe(entry.Container, entry.PID)
+	now, _ := p.Devices.Snapshot()
+	p.Modes.Explain(now, entry.Grants, status)
+	return status
 }
 
 // unenforced deals with a container that has slices and started without us: the

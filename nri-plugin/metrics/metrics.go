@@ -122,11 +122,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 
 // usage sends what the container's counters say, where it has any.
 func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespace, pod string) {
-	m, err := c.from.Modes.For(e.Container)
-	if err != nil {
+	if len(e.Grants) == 0 {
 		return
 	}
-	usage, err := m.Usage(e.Container)
+	usage, err := c.from.Modes.Usage(e.Container)
 	// Entered before it has its counters.
 	if usage == nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		return

@@ -23,6 +23,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -85,7 +86,7 @@ var (
 func sources(book *attach.Book, limiter mode.Mode) Sources {
 	return Sources{
 		Node: "n1", Book: book,
-		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: mode.Exclusive{}},
+		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
 		Findings: func() []audit.Finding { return nil },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },

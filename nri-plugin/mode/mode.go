@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mode owns how a slice is enforced: one small implementation of Mode for
-// each way, and nothing outside this folder knows one from the other. Adding a
-// way touches this folder only.
+// Package mode owns how a slice is enforced: the interface Mode, the ladder of all
+// modes, and a folder for each that implements it. Nothing else in the agent knows
+// one from the other, but for the list of those that a node has.
 //
 // It never decides which mode a slice has (the ledger says) and never talks to
 // the API server.
 package mode
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -40,11 +41,15 @@ type Container struct {
 	Mounts []*api.Mount
 }
 
-func (c Container) key() ledger.Key { return ledger.Key{Pod: c.Pod, Container: c.Name} }
+// Key names the container before it has an id.
+func (c Container) Key() ledger.Key { return ledger.Key{Pod: c.Pod, Container: c.Name} }
 
 // Mode is one way of enforcing slices. Its methods are called in this order;
 // every one may be called again with the same arguments, as after a restart.
 type Mode interface {
+	// Able says why the device, as it is now, cannot hold the slice in this way,
+	// and what would change that; nil when it can. It looks at nothing else.
+	Able(v1alpha1.DeviceStatus, ledger.Grant) error
 	// Prepare does ahead of time what takes time, as soon as the ledger has the
 	// slices.
 	Prepare(Container) error
@@ -58,10 +63,6 @@ type Mode interface {
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.
 	Observe(c Container, pid uint32) []v1alpha1.SliceStatus
-	// Usage is what the container's processes say they use of its slices, in the
-	// order of its grants, and which processes those are; nil where the mode does
-	// not count. Nobody is stopped for it. It is the tenant's word.
-	Usage(Container) (*layout.Usage, error)
 	// Recall tells from what Inject left on the node, or from what the ledger's
 	// status said of the container, the slices of one that runs and whose slices
 	// the ledger has lost; nil when nothing says so. Their PodCore and PodMem are
@@ -73,6 +74,14 @@ type Mode interface {
 	// Release removes what Prepare made for a pod. None of its containers runs
 	// any more, nor will again.
 	Release(pod types.UID) error
+}
+
+// Counter is a mode that knows what its containers use.
+type Counter interface {
+	// Usage is what the container's processes say they use of its slices, in the
+	// order of its grants, and which processes those are. Nobody is stopped for
+	// it. It is the tenant's word.
+	Usage(Container) (*layout.Usage, error)
 }
 
 // Set has the modes of this node by name.
@@ -106,6 +115,19 @@ func (s Set) Recall(c Container, said []v1alpha1.SliceStatus) []ledger.Grant {
 	return nil
 }
 
+// Usage is what the container's processes say they use; nil where its mode does
+// not count, because nothing in the container has to hold it.
+func (s Set) Usage(c Container) (*layout.Usage, error) {
+	m, err := s.For(c)
+	if err != nil {
+		return nil, err
+	}
+	if counter, counts := m.(Counter); counts {
+		return counter.Usage(c)
+	}
+	return nil, nil
+}
+
 // Release removes what every mode made for a pod.
 func (s Set) Release(pod types.UID) error {
 	for name, m := range s {
@@ -116,20 +138,28 @@ func (s Set) Release(pod types.UID) error {
 	return nil
 }
 
-// injectDevices adds each slice's device, by the CDI name that the agent's own
+// InjectDevices adds each slice's device, by the CDI name that the agent's own
 // spec defines.
-func injectDevices(c Container, adjust *api.ContainerAdjustment) {
+func InjectDevices(c Container, adjust *api.ContainerAdjustment) {
 	for _, g := range c.Grants {
 		adjust.AddCDIDevice(&api.CDIDevice{Name: v1alpha1.CDIKind + "=" + g.UUID})
 	}
 }
 
-// status begins the status of one slice.
-func status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
+// Undivided says that a device in MIG mode runs nothing outside of an instance.
+func Undivided(d v1alpha1.DeviceStatus) error {
+	if d.MIG == v1alpha1.MIGEnabled {
+		return errors.New("it is in MIG mode; switch it off, or delete the pod so that it is placed on another device")
+	}
+	return nil
+}
+
+// Status begins the status of one slice.
+func Status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
 	return v1alpha1.SliceStatus{Pod: c.Pod, Ctr: c.Name, UUID: g.UUID, Container: c.ID, Mode: g.Mode}
 }
 
-// recalled is a slice of which only what the container holds is known.
-func recalled(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB, name v1alpha1.Mode) ledger.Grant {
+// Recalled is a slice of which only what the container holds is known.
+func Recalled(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB, name v1alpha1.Mode) ledger.Grant {
 	return ledger.Grant{UUID: uuid, Core: core, Mem: mem, PodCore: v1alpha1.WholeGPU, PodMem: math.MaxInt64, Mode: name}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"errors"
@@ -28,8 +28,5 @@ func TestUsage(t *testing.T) {
 	must(t, os.Truncate(dir.counters(), 10))
 	if _, err := l.Usage(c); err == nil {
 		t.Error("damaged counters are read")
-	}
-	if u, err := (Exclusive{}).Usage(c); u != nil || err != nil {
-		t.Errorf("a whole device: %v, %v", u, err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -35,7 +36,7 @@ func (l *Limiter) ShareTime(ctx context.Context) error {
 
 // pace has the loop look after a running container. Where that fails its quota
 // holds all the same, and its status says what it misses.
-func (l *Limiter) pace(c Container, all []v1alpha1.SliceStatus) []v1alpha1.SliceStatus {
+func (l *Limiter) pace(c mode.Container, all []v1alpha1.SliceStatus) []v1alpha1.SliceStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.paced.members[c.ID]; known {
@@ -50,10 +51,7 @@ func (l *Limiter) pace(c Container, all []v1alpha1.SliceStatus) []v1alpha1.Slice
 		}
 	}
 	for i := range all {
-		if all[i].Note != "" {
-			all[i].Note += "; "
-		}
-		all[i].Note += "no turns beside busy neighbours: " + err.Error()
+		mode.Note(&all[i], "no turns beside busy neighbours: "+err.Error())
 	}
 	return all
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"fmt"
 
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // Usage reads the counters of the container's run.
-func (l *Limiter) Usage(c Container) (*layout.Usage, error) {
+func (l *Limiter) Usage(c mode.Container) (*layout.Usage, error) {
 	dir, err := l.folder(c)
 	if err != nil {
 		return nil, err
@@ -23,6 +24,3 @@ func (l *Limiter) Usage(c Container) (*layout.Usage, error) {
 	}
 	return &usage, nil
 }
-
-// Usage counts nothing: there is no library in the container.
-func (Exclusive) Usage(Container) (*layout.Usage, error) { return nil, nil }

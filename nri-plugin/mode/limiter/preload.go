@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"fmt"
 	"os"
 
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // preload has the container load what its image preloads, after our library. Where
 // that cannot be had the container does not start.
-func (l *Limiter) preload(c Container, pid uint32) error {
+func (l *Limiter) preload(c mode.Container, pid uint32) error {
 	if l.ImagePreload == nil {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -38,12 +39,12 @@ func (f files) library() string {
 	return filepath.Join(f.dir, libFolder, filepath.Base(layout.LibraryPath))
 }
 func (f files) pod(uid types.UID) string { return filepath.Join(f.dir, string(uid)) }
-func (f files) container(c Container) string {
+func (f files) container(c mode.Container) string {
 	return filepath.Join(f.pod(c.Pod), c.Name)
 }
 
 // isRun tells whether a path is that of a run of the container.
-func (f files) isRun(c Container, dir folder) bool {
+func (f files) isRun(c mode.Container, dir folder) bool {
 	parent, name := filepath.Split(string(dir))
 	return filepath.Clean(parent) == f.container(c) && strings.HasPrefix(name, runPrefix)
 }
@@ -71,7 +72,7 @@ func (f files) install(library string) error {
 }
 
 // make makes a folder for the container's next run.
-func (f files) make(c Container) (folder, error) {
+func (f files) make(c mode.Container) (folder, error) {
 	if err := os.MkdirAll(f.container(c), 0o755); err != nil {
 		return "", err
 	}
@@ -86,7 +87,7 @@ func (f files) make(c Container) (folder, error) {
 	return dir, nil
 }
 
-func (f files) fill(dir folder, c Container) error {
+func (f files) fill(dir folder, c mode.Container) error {
 	// Where it cannot be linked (another file system, too many links), a copy.
 	if os.Link(f.library(), dir.library()) != nil {
 		if err := hostfile.Install(f.library(), dir.library()); err != nil {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -16,9 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -27,34 +26,34 @@ const (
 	gpu1 = "GPU-11111111-1111-1111-1111-111111111111"
 )
 
-func newLimiter(t *testing.T, dir string, driver *DriverLimit) *Limiter {
+func newLimiter(t *testing.T, dir string, driver *driverlimit.Limit) *Limiter {
 	t.Helper()
 	return bringing(t, "library", dir, driver)
 }
 
 // bringing is an agent that comes with that library.
-func bringing(t *testing.T, content, dir string, driver *DriverLimit) *Limiter {
+func bringing(t *testing.T, content, dir string, driver *driverlimit.Limit) *Limiter {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
 	if err := os.WriteFile(library, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewLimiter(dir, library, driver)
+	l, err := New(dir, library, driver)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func container(id string) Container {
-	return Container{Pod: "pod-uid", Owner: "team/a", Name: "main", ID: id, Grants: []ledger.Grant{
+func container(id string) mode.Container {
+	return mode.Container{Pod: "pod-uid", Owner: "team/a", Name: "main", ID: id, Grants: []ledger.Grant{
 		{UUID: gpu0, Core: 30, Mem: 1024, Mode: v1alpha1.ModeLimiter},
 		{UUID: gpu1, Core: 0, Mem: 2048, Mode: v1alpha1.ModeLimiter},
 	}}
 }
 
 // inject starts a container and tells what it sees as the limiter's folder.
-func inject(t *testing.T, l *Limiter, c Container) folder {
+func inject(t *testing.T, l *Limiter, c mode.Container) folder {
 	t.Helper()
 	adjust := &api.ContainerAdjustment{}
 	if err := l.Inject(c, adjust); err != nil {
@@ -152,7 +151,7 @@ func TestUpgrade(t *testing.T) {
 	found.Mounts = []*api.Mount{{Destination: "/etc"}, {Destination: layout.Folder, Source: string(running)}}
 	next := inject(t, l, container("3"))
 	must(t, l.Prepare(container("")))
-	must(t, l.Sweep(func() []Container { return []Container{found} }))
+	must(t, l.Sweep(func() []mode.Container { return []mode.Container{found} }))
 	if left := runs(t, dir); len(left) != 3 || slices.Contains(left, string(ended)) {
 		t.Errorf("left: %v", left)
 	}
@@ -225,15 +224,15 @@ func TestLibraryElsewhere(t *testing.T) {
 // What is mounted is what the ledger grants and what the agent brought, also after
 // the ledger has changed, or the state directory was cleared.
 func TestInjectMakesAnew(t *testing.T) {
-	for name, change := range map[string]func(folder, *Container) error{
-		"nothing": func(folder, *Container) error { return nil },
-		"other grants": func(_ folder, c *Container) error {
+	for name, change := range map[string]func(folder, *mode.Container) error{
+		"nothing": func(folder, *mode.Container) error { return nil },
+		"other grants": func(_ folder, c *mode.Container) error {
 			c.Grants = slices.Clone(c.Grants)
 			c.Grants[0].Mem = 512
 			return nil
 		},
-		"library gone": func(next folder, _ *Container) error { return os.Remove(next.library()) },
-		"all gone":     func(next folder, _ *Container) error { return os.RemoveAll(string(next)) },
+		"library gone": func(next folder, _ *mode.Container) error { return os.Remove(next.library()) },
+		"all gone":     func(next folder, _ *mode.Container) error { return os.RemoveAll(string(next)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, c := t.TempDir(), container("1")
@@ -285,39 +284,6 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// A container that has no cgroup of its own is held by the library alone, and its
-// status says so; one whose cgroup cannot be read is not started.
-func TestDriverLimitFallsBack(t *testing.T) {
-	devices := availableDriver{}
-	for name, c := range map[string]struct {
-		leaf func(uint32, string) (string, error)
-		note string
-		err  string
-	}{
-		"shared cgroup": {leaf: func(uint32, string) (string, error) { return "", fmt.Errorf("%w: in /", cgroup.ErrNone) }, note: "directory of its own"},
-		"no hierarchy":  {note: "no cgroup v2"},
-		"process gone":  {leaf: func(uint32, string) (string, error) { return "", errors.New("no such process") }, err: "no such process"},
-	} {
-		l := newLimiter(t, t.TempDir(), &DriverLimit{Devices: devices, Leaf: c.leaf})
-		got, err := l.Apply(container("1"), 1)
-		if c.err != "" {
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("Invariant 2: %s: %v, want %q", name, err, c.err)
-			}
-			continue
-		}
-		if err != nil || len(got) != 2 {
-			t.Errorf("%s: %v, %v", name, got, err)
-			continue
-		}
-		for i, want := range []v1alpha1.Guarantee{v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeNone} {
-			if got[i].Memory != v1alpha1.GuaranteeCooperative || got[i].Compute != want || !strings.Contains(got[i].Note, c.note) {
-				t.Errorf("%s: %+v", name, got[i])
-			}
-		}
-	}
-}
-
 // availableDriver has memory limits, and no device was asked for one yet.
 type availableDriver struct{}
 
@@ -326,15 +292,3 @@ func (availableDriver) Snapshot() (device.Snapshot, bool) {
 }
 
 func (availableDriver) Library() (device.Library, error) { return nil, errors.New("not open") }
-
-func TestSetRefusesMixtures(t *testing.T) {
-	c := container("1")
-	c.Grants[1].Mode = v1alpha1.ModeExclusive
-	all := Set{v1alpha1.ModeLimiter: Exclusive{}, v1alpha1.ModeExclusive: Exclusive{}}
-	if _, err := all.For(c); err == nil || !strings.Contains(err.Error(), "limiter and exclusive") {
-		t.Errorf("%v", err)
-	}
-	if _, err := all.For(Container{Name: "main", Owner: "team/a"}); err == nil {
-		t.Error("a container without slices has a mode")
-	}
-}

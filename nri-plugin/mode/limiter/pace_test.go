@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+package limiter
 
 import (
 	"bytes"
@@ -15,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
 // cooperative is a node whose driver has no limits to give.
-func cooperative() *DriverLimit {
-	return &DriverLimit{Devices: availableDriver{}, Leaf: func(uint32, string) (string, error) { return "", cgroup.ErrNone }}
+func cooperative() *driverlimit.Limit {
+	return &driverlimit.Limit{Devices: availableDriver{}, Leaf: func(uint32, string) (string, error) { return "", cgroup.ErrNone }}
 }
 
 // sharing runs the limiter's loop until the test ends.

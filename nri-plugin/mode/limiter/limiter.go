@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mode
+// Package limiter owns the mode that works on every driver: libvgpu inside the
+// container's processes, and the driver's own memory limit on top where there is
+// one.
+//
+// It never touches what a running container was given.
+package limiter
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -17,6 +21,8 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -29,7 +35,7 @@ import (
 // libraries are therefore listed after ours before the container runs.
 type Limiter struct {
 	files  files
-	driver *DriverLimit
+	driver *driverlimit.Limit
 	// ImagePreload is what the image of the container with that first process has
 	// in /etc/ld.so.preload. Optional; without it that is hidden.
 	ImagePreload func(pid uint32) []byte
@@ -51,14 +57,17 @@ type made struct {
 
 // NewLimiter keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
-func NewLimiter(dir, library string, driver *DriverLimit) (*Limiter, error) {
+func New(dir, library string, driver *driverlimit.Limit) (*Limiter, error) {
 	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}, paced: newPaced()}
 	return l, l.files.install(library)
 }
 
+// Able needs a device that isn't cut up, and nothing of its driver.
+func (*Limiter) Able(d v1alpha1.DeviceStatus, _ ledger.Grant) error { return mode.Undivided(d) }
+
 // Prepare makes the library, the limits and the counters of the container's next
 // run. Running ones keep theirs.
-func (l *Limiter) Prepare(c Container) error {
+func (l *Limiter) Prepare(c mode.Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, err := l.prepare(c)
@@ -67,12 +76,12 @@ func (l *Limiter) Prepare(c Container) error {
 
 // prepare is the folder for the next run: with what the ledger grants, and whole.
 // l.mu is held.
-func (l *Limiter) prepare(c Container) (folder, error) {
-	ready := l.ready[c.key()]
+func (l *Limiter) prepare(c mode.Container) (folder, error) {
+	ready := l.ready[c.Key()]
 	if slices.Equal(ready.grants, c.Grants) && ready.mayBurst == c.MayBurst && ready.whole() {
 		return ready.folder, nil
 	}
-	delete(l.ready, c.key())
+	delete(l.ready, c.Key())
 	err := os.RemoveAll(string(ready.folder))
 	if err == nil {
 		ready.folder, err = l.files.make(c)
@@ -80,23 +89,23 @@ func (l *Limiter) prepare(c Container) (folder, error) {
 	if err != nil {
 		return "", fmt.Errorf("making the limits of container %s of pod %s: %w; check the space on the node's state directory", c.Name, c.Owner, err)
 	}
-	l.ready[c.key()] = made{ready.folder, c.Grants, c.MayBurst}
+	l.ready[c.Key()] = made{ready.folder, c.Grants, c.MayBurst}
 	return ready.folder, nil
 }
 
 // Inject gives the devices, the library and the limits, and counters that no
 // earlier run can have damaged. What is mounted was made for what the ledger
 // grants now.
-func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
+func (l *Limiter) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	dir, err := l.prepare(c)
 	if err != nil {
 		return err
 	}
-	delete(l.ready, c.key())
+	delete(l.ready, c.Key())
 	l.given[c.ID] = dir
-	injectDevices(c, adjust)
+	mode.InjectDevices(c, adjust)
 	adjust.AddMount(bind(dir.preload(), preload.Path, "ro"))
 	adjust.AddMount(bind(string(dir), layout.Folder, "ro"))
 	adjust.AddMount(bind(dir.counters(), layout.CountersPath, "rw"))
@@ -104,14 +113,14 @@ func (l *Limiter) Inject(c Container, adjust *api.ContainerAdjustment) error {
 }
 
 // folder finds what the run was given; fs.ErrNotExist if it was given nothing.
-func (l *Limiter) folder(c Container) (folder, error) {
+func (l *Limiter) folder(c mode.Container) (folder, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.find(c)
 }
 
 // find is folder with l.mu held.
-func (l *Limiter) find(c Container) (folder, error) {
+func (l *Limiter) find(c mode.Container) (folder, error) {
 	if dir, ours := l.given[c.ID]; ours {
 		return dir, nil
 	}
@@ -124,7 +133,7 @@ func (l *Limiter) find(c Container) (folder, error) {
 }
 
 // Ended removes what the run had and makes ready for the next one.
-func (l *Limiter) Ended(c Container) error {
+func (l *Limiter) Ended(c mode.Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paced.end(c.ID)
@@ -140,7 +149,7 @@ func (l *Limiter) Ended(c Container) error {
 
 // Sweep removes what runs have left that ended while the agent was away. found are
 // all containers that the runtime has, when it is called.
-func (l *Limiter) Sweep(found func() []Container) error {
+func (l *Limiter) Sweep(found func() []mode.Container) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keep := map[folder]bool{}
@@ -167,33 +176,42 @@ func bind(source, destination, access string) *api.Mount {
 
 // Apply adds what the image preloads, sets the driver's limit where there is one,
 // and lets the container share its devices' time with those beside it.
-func (l *Limiter) Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
+func (l *Limiter) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
 	if err := l.preload(c, pid); err != nil {
 		return nil, err
 	}
-	all, err := l.statuses(c, func(i int, cgroup string) error { return l.driver.set(c.Grants[i], cgroup) }, pid)
-	if err != nil {
+	all := statuses(c)
+	if err := l.driver.Apply(c, pid, all); err != nil {
 		return nil, err
 	}
 	return l.pace(c, all), nil
 }
 
 // Observe reads the driver's limit, and takes sharing time up again.
-func (l *Limiter) Observe(c Container, pid uint32) []v1alpha1.SliceStatus {
-	all, err := l.statuses(c, func(i int, cgroup string) error {
-		if err := l.driver.verify(c.Grants[i], cgroup); err != nil {
-			return weaker{err}
-		}
-		return nil
-	}, pid)
-	if err != nil {
+func (l *Limiter) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
+	all := statuses(c)
+	if l.driver.Observe(c, pid, all) != nil {
 		return nil
 	}
 	return l.pace(c, all)
 }
 
+// statuses are what the library alone holds.
+func statuses(c mode.Container) []v1alpha1.SliceStatus {
+	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
+	for _, g := range c.Grants {
+		s := mode.Status(c, g)
+		s.Memory, s.Compute = v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeCooperative
+		if g.Core == 0 {
+			s.Compute = v1alpha1.GuaranteeNone
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // Recall reads the limits that the container was given.
-func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
+func (l *Limiter) Recall(c mode.Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
 	dir, err := l.folder(c)
 	if err != nil {
 		return nil
@@ -204,40 +222,9 @@ func (l *Limiter) Recall(c Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
 	}
 	var grants []ledger.Grant
 	for _, d := range file.Devices {
-		grants = append(grants, recalled(d.UUID, v1alpha1.Percent(d.Core), v1alpha1.MiB(d.MemoryBytes>>20), v1alpha1.ModeLimiter))
+		grants = append(grants, mode.Recalled(d.UUID, v1alpha1.Percent(d.Core), v1alpha1.MiB(d.MemoryBytes>>20), v1alpha1.ModeLimiter))
 	}
 	return grants
-}
-
-// statuses calls hold for every slice. An error that is a weaker one lowers the
-// guarantee and says so; any other ends it.
-func (l *Limiter) statuses(c Container, hold func(i int, cgroup string) error, pid uint32) ([]v1alpha1.SliceStatus, error) {
-	cgroup, unavailable := l.driver.cgroup(c, pid)
-	if unavailable != nil && !errors.As(unavailable, &weaker{}) {
-		return nil, unavailable
-	}
-	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
-	for i, g := range c.Grants {
-		s := status(c, g)
-		err := unavailable
-		if err == nil {
-			err = hold(i, cgroup)
-		}
-		switch {
-		case err == nil:
-			s.Memory = v1alpha1.GuaranteeDriver
-		case errors.As(err, &weaker{}):
-			s.Memory, s.Note = v1alpha1.GuaranteeCooperative, "no driver memory limit: "+err.Error()
-		default:
-			return nil, err
-		}
-		s.Compute = v1alpha1.GuaranteeCooperative
-		if g.Core == 0 {
-			s.Compute = v1alpha1.GuaranteeNone
-		}
-		all = append(all, s)
-	}
-	return all, nil
 }
 
 // Release removes the pod's files.
@@ -256,7 +243,7 @@ func (l *Limiter) Release(pod types.UID) error {
 // Pods are the UIDs of pods that have files.
 func (l *Limiter) Pods() ([]types.UID, error) { return l.files.pods() }
 
-func limits(c Container) layout.Limits {
+func limits(c mode.Container) layout.Limits {
 	all := layout.Limits{Container: string(c.Pod) + "/" + c.Name}
 	for _, g := range c.Grants {
 		all.Devices = append(all.Devices, layout.DeviceLimit{
