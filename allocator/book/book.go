@@ -57,11 +57,11 @@ func entry(ledger *v1alpha1.SliceLedger, uuid string) (*v1alpha1.DeviceLedger, e
 	return &(*devices)[len(*devices)-1], nil
 }
 
-// Release takes out all slices of the pods that drop names, and the entries of
-// devices that have no slices and that the node no longer has. It tells whether
-// anything changed.
+// Release takes out all slices of the pods that drop names, with what is held for
+// them, and the entries of devices that have no slices and that the node no longer
+// has. It tells whether anything changed.
 func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
-	changed := false
+	changed := Commit(ledger, drop)
 	for i := range ledger.Spec.Devices {
 		d := &ledger.Spec.Devices[i]
 		before := len(d.Slices)

@@ -93,4 +93,5 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+	testHoldRules(t, c)
 }

@@ -52,6 +52,30 @@ type SliceLedgerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(d, self.exists_one(e, e.uuid == d.uuid))",message="a device may be listed once only"
 	// +optional
 	Devices []DeviceLedger `json:"devices,omitempty"`
+	// Holds are the slices among these that are not granted yet: see Hold.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Holds []Hold `json:"holds,omitempty"`
+}
+
+// Hold keeps slices of a gang's pods on this node while the gang's other pods get
+// theirs. The slices stand among the devices' others and are counted like them, by
+// the rules too, so that nobody else can be given their room. What is held is not
+// granted: after Until the slices are taken back, and with the entry gone they are
+// the pods'.
+type Hold struct {
+	// Owner is the gang, as kind/namespace/name.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=400
+	Owner string `json:"owner"`
+	// Until is when the hold ends by itself.
+	Until metav1.Time `json:"until"`
+	// Pods are the UIDs of the pods whose slices are held.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8192
+	Pods []types.UID `json:"pods"`
 }
 
 // DeviceLedger is what has been granted on one device.
