@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ranking"
 )
 
 // Config is what an allocator works with.
@@ -46,8 +47,13 @@ type Allocator struct {
 	unbooked map[string]map[types.UID]types.NamespacedName
 	// refusals are placed pods that the scheduler refuses.
 	refusals map[types.UID]*refusal
+	// arrivals are pods whose turn has come and that the ranking has not learnt of.
+	arrivals []*corev1.Pod
 	// queue is nil while this replica does not lead.
 	queue queue
+
+	// ranking is the worker's alone. Nil until its first decision as the leader.
+	ranking *ranking.Ranking
 }
 
 // New is an allocator that knows nothing yet.

@@ -36,10 +36,10 @@ type choice struct {
 func (a *Allocator) decide(ctx context.Context, set []ask) ([]choice, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
-	t := trial{Allocator: a}
-	defer t.end()
 	set = slices.Clone(set)
 	slices.SortStableFunc(set, func(p, q ask) int { return cmp.Compare(q.demand.Devices(), p.demand.Devices()) })
+	t := trial{Allocator: a, set: set}
+	defer t.end()
 	for _, pod := range set {
 		why, err := t.next(ctx, pod)
 		if err != nil {

@@ -49,6 +49,9 @@ func (a *Allocator) set(pod *corev1.Pod) {
 		a.count(pod)
 		return
 	}
+	if old := a.pods[key]; a.queue != nil && ready(pod) && (old == nil || !arrived(old)) {
+		a.arrivals = append(a.arrivals, pod)
+	}
 	a.pods[key] = pod
 	a.judge(pod)
 	if node := home(pod); len(a.unbooked[node]) > 0 {

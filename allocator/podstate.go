@@ -35,6 +35,9 @@ func ready(pod *corev1.Pod) bool {
 	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil
 }
 
+// arrived tells whether it is our turn, or was: no gate but ours is or was left.
+func arrived(pod *corev1.Pod) bool { return ready(pod) || len(pod.Spec.SchedulingGates) == 0 }
+
 func terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

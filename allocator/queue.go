@@ -66,7 +66,7 @@ func (a *Allocator) Lead(ctx context.Context) error {
 func (a *Allocator) begin(q queue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = q
+	a.queue, a.ranking = q, nil
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
@@ -78,7 +78,7 @@ func (a *Allocator) begin(q queue) {
 func (a *Allocator) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = nil
+	a.queue, a.ranking = nil, nil
 }
 
 // oldestFirst are the pods in order of creation.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 )
 
@@ -13,8 +14,9 @@ import (
 // leave for the others. It lasts for one call of decide.
 type trial struct {
 	*Allocator
+	set     []ask
 	choices []choice
-	// counted is how many of the choices the filters count where they will be.
+	// counted is how many of the choices the filters and the ranking know of.
 	counted int
 	// touched are the nodes of the choices.
 	touched map[string]*touched
@@ -26,53 +28,66 @@ type touched struct{ shown, left *placement.Node }
 // next chooses for one more pod of the set, which is beside those before it. Without
 // a choice that the scheduler accepts it says why.
 func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
-	// What was chosen last takes part in what the filters say.
 	for ; t.counted < len(t.choices); t.counted++ {
 		last := &t.choices[t.counted]
 		if _, err := t.Filters.Count(last.pod, last.plan.Node); err != nil {
 			return nil, err
 		}
 	}
-	nodes := t.settled(t.index.Room())
-	left := slices.Clone(nodes)
-	for i, n := range nodes {
-		if on := t.touched[n.Name]; on != nil {
-			left[i] = on.left
-		}
+	if err := t.survey(); err != nil {
+		return nil, err
 	}
-	plans := placement.Rank(pod.demand, left)
-	why := &shortage{refused: len(plans), reasons: reasons{}}
-	if len(plans) > 0 {
-		cycle, err := t.Filters.Start(ctx, pod.pod)
-		if err != nil {
+	for name, on := range t.touched {
+		t.showRoom(name, on.left)
+	}
+	j, wants := judge{Allocator: t.Allocator, pod: pod}, pod.wants()
+	for plan, room := range t.ranking.Plans(wants) {
+		if ok, err := j.accepts(ctx, plan.Node); err != nil {
 			return nil, err
-		}
-		for _, plan := range plans {
-			against, err := cycle.Refusals(ctx, plan.Node)
-			if err != nil {
-				return nil, err
-			}
-			if len(against) == 0 {
-				t.take(pod, plan, nodes[slices.IndexFunc(nodes, func(n *placement.Node) bool { return n.Name == plan.Node })])
-				return nil, nil
-			}
-			why.reasons.add(against)
+		} else if ok {
+			t.take(pod, plan, room)
+			return nil, nil
 		}
 	}
-	why.devices = placement.Explain(pod.demand, slices.DeleteFunc(left, func(n *placement.Node) bool {
-		return slices.ContainsFunc(plans, func(p placement.Plan) bool { return p.Node == n.Name })
-	}))
-	return why, nil
+	if t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
+		return &shortage{known: true}, nil
+	}
+	return t.explain(ctx, pod, &j)
+}
+
+// explain finds out why the pod fits on no node. It asks the filters about the
+// nodes that lack CPU or memory too, for their words.
+func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, error) {
+	var without []*placement.Node
+	rooms := slices.DeleteFunc(t.index.Room(), func(n *placement.Node) bool { return t.unsettled(n.Name) })
+	for i, n := range rooms {
+		if on := t.touched[n.Name]; on != nil {
+			rooms[i] = on.left
+		}
+		plan, fits := placement.Fit(pod.demand, rooms[i])
+		if !fits {
+			without = append(without, rooms[i])
+			continue
+		}
+		if ok, err := j.accepts(ctx, n.Name); err != nil {
+			return nil, err
+		} else if ok {
+			// There was no room a moment ago.
+			t.take(pod, plan, n)
+			return nil, nil
+		}
+	}
+	return &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}, nil
 }
 
 // take makes the plan on a node the pod's, which leaves less of the node.
-func (t *trial) take(pod ask, plan placement.Plan, shown *placement.Node) {
+func (t *trial) take(pod ask, plan placement.Plan, room *placement.Node) {
 	if t.touched == nil {
 		t.touched = map[string]*touched{}
 	}
 	on := t.touched[plan.Node]
 	if on == nil {
-		on = &touched{shown, shown}
+		on = &touched{room, room}
 		t.touched[plan.Node] = on
 	}
 	on.left = on.left.Without(&plan)
@@ -90,16 +105,51 @@ func (t *trial) decided() ([]choice, error) {
 	return t.choices, nil
 }
 
-// end has the filters count the pods of the set where they are in truth, as far as
-// is known now.
+// end has the filters count the pods of the set where they are in truth, and the
+// ranking see their nodes as they are.
 func (t *trial) end() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, c := range t.choices[:t.counted] {
 		if known := t.pods[keyOf(c.pod)]; known != nil && known.UID == c.pod.UID {
-			t.Allocator.count(known)
+			t.count(known)
 		} else {
 			t.countOn(c.pod, "")
 		}
 	}
+	t.mu.Unlock()
+	for _, c := range t.choices[:t.counted] {
+		t.show(c.plan.Node)
+	}
+}
+
+// judge asks the scheduler's filters about nodes for one pod, about each once.
+type judge struct {
+	*Allocator
+	pod    ask
+	cycle  *feasible.Cycle
+	looked map[string]bool
+	// refused is how many nodes the scheduler would refuse, for reasons.
+	refused int
+	reasons reasons
+}
+
+func (j *judge) accepts(ctx context.Context, node string) (bool, error) {
+	if j.looked[node] || j.unsettled(node) {
+		return false, nil
+	}
+	if j.cycle == nil {
+		cycle, err := j.Filters.Start(ctx, j.pod.pod)
+		if err != nil {
+			return false, err
+		}
+		j.cycle, j.looked, j.reasons = cycle, map[string]bool{}, reasons{}
+	}
+	j.looked[node] = true
+	against, err := j.cycle.Refusals(ctx, node)
+	if err != nil || len(against) == 0 {
+		return err == nil, err
+	}
+	j.refused++
+	j.reasons.add(against)
+	return false, nil
 }

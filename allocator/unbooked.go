@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -87,20 +86,21 @@ func owners(ledger *v1alpha1.SliceLedger) map[types.UID]string {
 	return book.Pods(ledger)
 }
 
-// settled are the nodes without unbooked pods whose slices can be put back.
-func (a *Allocator) settled(nodes []*placement.Node) []*placement.Node {
+// unsettled tells whether the node has unbooked pods whose slices can be put back.
+func (a *Allocator) unsettled(node string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(nodes, func(n *placement.Node) bool {
-		for _, pod := range a.unbookedOn(n.Name) {
-			if ledger := a.index.Ledger(n.Name); ledger != nil {
-				if _, fits := rebooked(pod, ledger); fits {
-					return true
-				}
+	if len(a.unbooked[node]) == 0 {
+		return false
+	}
+	for _, pod := range a.unbookedOn(node) {
+		if ledger := a.index.Ledger(node); ledger != nil {
+			if _, fits := rebooked(pod, ledger); fits {
+				return true
 			}
 		}
-		return false
-	})
+	}
+	return false
 }
 
 // unbookedOn are the unbooked pods of a node. The caller holds mu.

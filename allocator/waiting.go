@@ -53,6 +53,9 @@ func (r reasons) String() string {
 
 // shortage is why a pod cannot be placed.
 type shortage struct {
+	// known is true when the set waits already, for the same kind of thing, and was
+	// told so a moment ago. Then nothing else is said.
+	known bool
 	// refused is how many nodes have the devices and the scheduler would not take,
 	// for reasons; devices what the others lack.
 	refused int
@@ -82,6 +85,9 @@ func (s *shortage) String() string {
 
 // keepWaiting notes that the pods of a set wait since one of them fits nowhere.
 func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
+	if why.known {
+		return
+	}
 	cause, told := why.cause(), why.String()
 	if len(set) > 1 {
 		told = fmt.Sprintf("pod %s, which it is to be placed together with: %s", keyOf(short), told)
@@ -96,6 +102,21 @@ func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
 		a.wait(p.pod, why.refused > 0, cause, text)
 	}
 	waitingPods.Set(float64(len(a.waiting)))
+}
+
+// stillWaits tells whether all pods of the set wait, for devices or because they are
+// refused, and were told why a moment ago. A crowd that waits is looked at often, and
+// to find out what each lacks takes far longer than to see that it lacks something.
+func (a *Allocator) stillWaits(set []ask, refused bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range set {
+		w, waits := a.waiting[keyOf(p.pod)]
+		if !waits || w.refused != refused || a.Clock.Since(w.at) >= toldAgain {
+			return false
+		}
+	}
+	return true
 }
 
 // wait notes that the pod waits and tells its owner when the cause is new, or its

@@ -36,11 +36,13 @@ type Filters struct {
 	// snapshot is what a cycle sees; Start brings it up to date.
 	snapshot *schedulercache.Snapshot
 
-	// mu guards the two maps, which mirror what the cache holds: it wants to be
+	// mu guards the maps. nodes and pods mirror what the cache holds: it wants to be
 	// told what an update replaces.
 	mu    sync.Mutex
 	nodes map[string]*corev1.Node
 	pods  map[types.UID]*corev1.Pod
+	// changed are the nodes that Changed has not told of yet.
+	changed map[string]bool
 }
 
 // metricsOnce because the scheduler's metrics are package variables. They are
@@ -67,6 +69,7 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		snapshot: schedulercache.NewEmptySnapshot(),
 		nodes:    map[string]*corev1.Node{},
 		pods:     map[types.UID]*corev1.Pod{},
+		changed:  map[string]bool{},
 	}
 	f.framework, err = runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &defaults.Profiles[0],
 		runtime.WithClientSet(client),
@@ -114,6 +117,7 @@ func (f *Filters) SetNode(node *corev1.Node) {
 		f.cache.AddNode(klog.Background(), node)
 	}
 	f.nodes[node.Name] = node
+	f.changed[node.Name] = true
 }
 
 // DeleteNode takes out a node; pods counted on it stay counted until they go.
@@ -125,6 +129,7 @@ func (f *Filters) DeleteNode(name string) error {
 		return nil
 	}
 	delete(f.nodes, name)
+	f.changed[name] = true
 	return f.cache.RemoveNode(klog.Background(), old)
 }
 
@@ -140,6 +145,7 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 			return false, err
 		}
 		delete(f.pods, pod.UID)
+		f.changed[old.Spec.NodeName] = true
 		old, changed = nil, true
 	}
 	if node == "" {
@@ -150,6 +156,7 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 		pod.Spec.NodeName = node
 	}
 	f.pods[pod.UID] = pod
+	f.changed[node] = true
 	if old != nil {
 		// Of a pod that stays where it is, labels matter, and requests, which can
 		// be resized in place.

@@ -26,6 +26,8 @@ type Index struct {
 	mu      sync.RWMutex
 	nodes   map[string]*view
 	holders map[types.UID]map[string]bool
+	// changed are the nodes that Changed has not told of yet.
+	changed map[string]bool
 }
 
 type view struct {
@@ -35,7 +37,7 @@ type view struct {
 
 // New is an empty index.
 func New() *Index {
-	return &Index{nodes: map[string]*view{}, holders: map[types.UID]map[string]bool{}}
+	return &Index{nodes: map[string]*view{}, holders: map[types.UID]map[string]bool{}, changed: map[string]bool{}}
 }
 
 // Put takes in a ledger that a watch showed or a write returned, unless a newer
@@ -56,6 +58,7 @@ func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 		x.forget(old.ledger)
 	}
 	x.nodes[ledger.Name] = now
+	x.changed[ledger.Name] = true
 	for pod := range book.Pods(ledger) {
 		if x.holders[pod] == nil {
 			x.holders[pod] = map[string]bool{}
@@ -72,7 +75,19 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 	if old := x.nodes[ledger.Name]; old != nil && (old.ledger.UID == ledger.UID || newer(ledger, old.ledger)) {
 		x.forget(old.ledger)
 		delete(x.nodes, ledger.Name)
+		x.changed[ledger.Name] = true
 	}
+}
+
+// Changed are the nodes whose room may be another since the last call.
+func (x *Index) Changed() (names []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name := range x.changed {
+		names = append(names, name)
+	}
+	clear(x.changed)
+	return names
 }
 
 func (x *Index) forget(ledger *v1alpha1.SliceLedger) {
@@ -124,6 +139,17 @@ func (x *Index) Names() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// On is the room on one node, nil when it may not take slices; known is false when
+// there is no ledger.
+func (x *Index) On(node string) (room *placement.Node, known bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if v := x.nodes[node]; v != nil {
+		return v.room, true
+	}
+	return nil, false
 }
 
 // Room is every node that may take slices, sorted by name. Nodes are shared:

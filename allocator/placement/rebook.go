@@ -9,16 +9,12 @@ import "slices"
 func Rebook(demand *Demand, node *Node, devices map[string][]string) (Plan, bool) {
 	s := newSearch(demand, node)
 	for _, i := range s.order {
-		c := &demand.Containers[i]
-		if len(devices[c.Name]) != int(c.Share.GPUs) {
-			return Plan{}, false
+		var at []int
+		for _, uuid := range devices[demand.Containers[i].Name] {
+			at = append(at, slices.IndexFunc(node.Devices, func(d Device) bool { return d.UUID == uuid }))
 		}
-		for _, uuid := range devices[c.Name] {
-			d := slices.IndexFunc(node.Devices, func(d Device) bool { return d.UUID == uuid })
-			if d < 0 || slices.Contains(s.chosen[i], d) || !slices.Contains(s.preferred(i), d) {
-				return Plan{}, false
-			}
-			s.add(i, d)
+		if !s.fix(i, at) {
+			return Plan{}, false
 		}
 	}
 	return Plan{Node: node.Name, Grants: s.book()}, true

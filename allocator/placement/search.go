@@ -44,6 +44,16 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 	return plan, true
 }
 
+// FitOn plans the demand on the node with its largest container on these devices;
+// false when that does not fit.
+func FitOn(demand *Demand, node *Node, devices []int) (Plan, bool) {
+	s := newSearch(demand, node)
+	if !s.fix(s.order[0], devices) || !s.place(1) {
+		return Plan{}, false
+	}
+	return Plan{Node: node.Name, Grants: s.book()}, true
+}
+
 func newSearch(demand *Demand, node *Node) *search {
 	s := &search{
 		demand: demand,
@@ -57,11 +67,17 @@ func newSearch(demand *Demand, node *Node) *search {
 	for d := range s.loads {
 		s.loads[d] = make([]load, s.phases)
 	}
-	for i := range s.order {
-		s.order[i] = i
+	demand.sort(s.order)
+	return s
+}
+
+// sort fills order with the containers in the order in which they are served.
+func (d *Demand) sort(order []int) {
+	for i := range order {
+		order[i] = i
 	}
-	slices.SortStableFunc(s.order, func(a, b int) int {
-		ca, cb := &demand.Containers[a], &demand.Containers[b]
+	slices.SortStableFunc(order, func(a, b int) int {
+		ca, cb := &d.Containers[a], &d.Containers[b]
 		return cmp.Or(
 			cmp.Compare(b2i(ca.Kind == Init), b2i(cb.Kind == Init)),
 			cmp.Compare(cb.Share.GPUs, ca.Share.GPUs),
@@ -70,7 +86,16 @@ func newSearch(demand *Demand, node *Node) *search {
 			cmp.Compare(cb.Share.MemMiB, ca.Share.MemMiB),
 		)
 	})
-	return s
+}
+
+// Lead is the container that is served first: the largest.
+func (d *Demand) Lead() int {
+	if len(d.Containers) == 1 {
+		return 0
+	}
+	order := make([]int, len(d.Containers))
+	d.sort(order)
+	return order[0]
 }
 
 // place serves the containers from the n-th in order on.
@@ -80,6 +105,20 @@ func (s *search) place(n int) bool {
 	}
 	i := s.order[n]
 	return s.pick(n, s.preferred(i), int(s.demand.Containers[i].Share.GPUs))
+}
+
+// fix serves container i with these devices and no others.
+func (s *search) fix(i int, devices []int) bool {
+	if len(devices) != int(s.demand.Containers[i].Share.GPUs) {
+		return false
+	}
+	for _, d := range devices {
+		if d < 0 || slices.Contains(s.chosen[i], d) || !slices.Contains(s.preferred(i), d) {
+			return false
+		}
+		s.add(i, d)
+	}
+	return true
 }
 
 // pick takes left more devices for the n-th container, out of candidates and in

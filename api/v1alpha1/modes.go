@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -130,6 +131,15 @@ func (l AllowList) Allows(name string) bool {
 		}
 	}
 	return len(l.only) == 0
+}
+
+// String is the list as ParseAllowList reads it.
+func (l AllowList) String() string {
+	items := slices.Clone(l.only)
+	for _, name := range l.not {
+		items = append(items, "!"+name)
+	}
+	return strings.Join(items, ",")
 }
 
 // Any tells whether the list restricts anything.

@@ -104,9 +104,13 @@ func TestAllowList(t *testing.T) {
 		for _, name := range want {
 			allowed[name] = true
 		}
+		again, err := ParseAllowList(l.String())
+		if err != nil {
+			t.Errorf("%q as text: %v", list, err)
+		}
 		for _, name := range all {
-			if l.Allows(name) != allowed[name] {
-				t.Errorf("%q allows %q: %v", list, name, !allowed[name])
+			if l.Allows(name) != allowed[name] || again.Allows(name) != allowed[name] {
+				t.Errorf("%q allows %q: %v, as text %q: %v", list, name, l.Allows(name), l, again.Allows(name))
 			}
 		}
 		if l.Any() != (list != "") {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ranking
+
+import (
+	"math/bits"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/placement/packer"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Ask is what a pod asks for: devices, and CPU and memory of the host.
+type Ask struct {
+	*placement.Demand
+	CPU packer.Milli
+	Mem v1alpha1.MiB
+}
+
+// inWords tells whether the engine can rank nodes for the pod. It packs, so it
+// cannot spread, and it knows devices by model and room, not by UUID.
+func (a *Ask) inWords() bool {
+	return a.Policy != v1alpha1.PolicySpread && !a.UUIDs.Any()
+}
+
+// request is what one container asks for, in the engine's words, without the host.
+func (a *Ask) request(container int) packer.Request {
+	s := &a.Containers[container].Share
+	return packer.Request{
+		GPUs: int(s.GPUs), Core: milli(s.Core), Mem: s.MemMiB, MemShare: milli(s.MemPercent),
+		Models: a.Models.String(),
+	}
+}
+
+// leading is the request that stands for the pod: that of its largest container,
+// with all that the pod needs of the host.
+func (a *Ask) leading() packer.Request {
+	r := a.request(a.Lead())
+	r.CPU, r.HostMem = packer.Milli(coarse(int64(a.CPU))), v1alpha1.MiB(coarse(int64(a.Mem)))
+	return r
+}
+
+// coarse rounds an amount of the host's down by at most a sixteenth, so that pods
+// that differ by little are one class to the engine. Down, so that the engine leaves
+// out no node that has the room; whether it has is compared exactly afterwards.
+func coarse(n int64) int64 {
+	low := max(0, bits.Len64(uint64(n))-5)
+	return n >> low << low
+}
+
+func milli(p v1alpha1.Percent) packer.Milli {
+	return packer.Milli(p) * packer.Whole / packer.Milli(v1alpha1.WholeGPU)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ranking
+
+import (
+	"iter"
+	"math/bits"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/placement/packer"
+)
+
+// Plans are plans for the pod, best first, and the rooms that they were made in.
+// Where devices are unlike, a node may come up more than once. Nothing may be set
+// before the loop has ended.
+//
+// Last come the nodes that are set aside, so that they cost nothing while others
+// have room.
+func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
+	return func(yield func(placement.Plan, *placement.Node) bool) {
+		usual := r.nodes
+		if a.inWords() {
+			for id, devices := range r.engine.Ranked(a.leading()) {
+				p := r.parts[id]
+				if !p.node.host.takes(a) {
+					continue
+				}
+				if plan, ok := p.plan(a, devices); ok && !yield(plan, p.node.room) {
+					return
+				}
+			}
+			// What no part of them could take alone their parts may take together.
+			usual = r.partly
+		}
+		for _, aside := range []bool{false, true} {
+			for _, plan := range placement.Rank(a.Demand, rooms(usual, a, aside)) {
+				if !yield(plan, r.nodes[plan.Node].room) {
+					return
+				}
+			}
+			usual = r.partly
+		}
+	}
+}
+
+// Short tells whether there is no room for the pod on any devices, whatever else
+// there is of the host: to be asked when there are no plans.
+func (r *Ranking) Short(a *Ask) bool {
+	bare := Ask{Demand: a.Demand}
+	for range r.Plans(&bare) {
+		return false
+	}
+	return true
+}
+
+// takes tells whether the host has the CPU and memory, exactly.
+func (h *Host) takes(a *Ask) bool {
+	return (a.CPU == 0 || a.CPU <= h.CPU) && (a.Mem == 0 || a.Mem <= h.Mem)
+}
+
+// plan puts the pod on the part: its largest container on the devices that the
+// engine chose, the others where they fit tightest. If they do not, those devices
+// are no good.
+func (p *part) plan(a *Ask, chosen uint64) (placement.Plan, bool) {
+	var at [packer.MaxDevices]int
+	devices := at[:0]
+	for ; chosen != 0; chosen &= chosen - 1 {
+		devices = append(devices, p.devices[bits.TrailingZeros64(chosen)])
+	}
+	if plan, ok := placement.FitOn(a.Demand, p.node.room, devices); ok {
+		return plan, true
+	}
+	return placement.Fit(a.Demand, p.node.room)
+}
+
+// rooms are those of the nodes that have the CPU and memory.
+func rooms(nodes map[string]*node, a *Ask, aside bool) (rooms []*placement.Node) {
+	for _, n := range nodes {
+		if n.room != nil && n.host.Aside == aside && n.host.takes(a) {
+			rooms = append(rooms, n.room)
+		}
+	}
+	return rooms
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ranking
+
+import (
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"strconv"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/placement/packer"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// cluster is ledgers that change at random, their index, and the ranking that is
+// shown what changed.
+type cluster struct {
+	*rand.Rand
+	t       *testing.T
+	index   *index.Index
+	ranking *Ranking
+	ledgers map[string]*v1alpha1.SliceLedger
+	hosts   map[string]Host
+	asked   map[types.UID]*Ask
+	version int
+}
+
+func newCluster(t *testing.T, seed int64) *cluster {
+	return &cluster{Rand: rand.New(rand.NewSource(seed)), t: t, index: index.New(), ranking: New(),
+		ledgers: map[string]*v1alpha1.SliceLedger{}, hosts: map[string]Host{}, asked: map[types.UID]*Ask{}}
+}
+
+// write is a new version of a ledger, as the watch shows it.
+func (c *cluster) write(l *v1alpha1.SliceLedger) {
+	c.version++
+	l.ResourceVersion = strconv.Itoa(c.version)
+	c.ledgers[l.Name] = l
+	c.index.Put(l)
+}
+
+func (c *cluster) someLedger() *v1alpha1.SliceLedger {
+	names := slices.Sorted(maps.Keys(c.ledgers))
+	return c.ledgers[names[c.Intn(len(names))]].DeepCopy()
+}
+
+// device is one of a few kinds.
+func (c *cluster) device(node string, i int) v1alpha1.DeviceStatus {
+	d := v1alpha1.DeviceStatus{UUID: fmt.Sprintf("GPU-%s-%d", node, i), Index: int32(i), Model: "A", Mem: 1000, Healthy: true}
+	switch c.Intn(8) {
+	case 0:
+		d.Model, d.Mem = "B", 333
+	case 1:
+		d.Mem = 2000
+	}
+	return d
+}
+
+// join makes a node; most have like devices.
+func (c *cluster) join(name string) {
+	l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + strconv.Itoa(c.version))}}
+	n, unlike := 1+c.Intn(4), c.Intn(4) == 0
+	for i := range n {
+		d := c.device(name, i)
+		if !unlike && i > 0 {
+			d.Model, d.Mem = l.Status.Devices[0].Model, l.Status.Devices[0].Mem
+		}
+		l.Status.Devices = append(l.Status.Devices, d)
+	}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	c.hosts[name] = Host{CPU: packer.Milli(c.Intn(16_000)), Cores: 16_000, Mem: v1alpha1.MiB(c.Intn(4000))}
+	c.write(l)
+}
+
+// ask is a random pod's.
+func (c *cluster) ask() *Ask {
+	d := &placement.Demand{}
+	for i := range 1 + c.Intn(4)/3*c.Intn(3) {
+		s := v1alpha1.Share{GPUs: v1alpha1.DeviceCount(1 + c.Intn(4)/3*c.Intn(3)), Core: v1alpha1.Percent(c.Intn(5) * 25)}
+		if c.Intn(2) == 0 {
+			s.MemPercent = v1alpha1.Percent(1 + c.Intn(100))
+		} else {
+			s.MemMiB = v1alpha1.MiB(1 + c.Intn(1200))
+		}
+		d.Containers = append(d.Containers, placement.Container{
+			Name: fmt.Sprint("c", i), Kind: placement.Kind(c.Intn(4) % 3), Share: s, Mode: v1alpha1.ModeLimiter})
+	}
+	list := func(s string) v1alpha1.AllowList {
+		l, err := v1alpha1.ParseAllowList(s)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return l
+	}
+	switch c.Intn(8) {
+	case 0:
+		d.Policy = v1alpha1.PolicySpread
+	case 1:
+		d.Models = list([]string{"A", "B", "!A", "A,B", "C"}[c.Intn(5)])
+	case 2:
+		d.UUIDs = list([]string{"GPU-n1-0", "!GPU-n1-0", "GPU-n2-0,GPU-n3-1"}[c.Intn(3)])
+	}
+	return &Ask{Demand: d, CPU: packer.Milli(c.Intn(3) * 1234), Mem: v1alpha1.MiB(c.Intn(3) * 567)}
+}
+
+// event is something that happens to ledgers and nodes, mostly from outside.
+func (c *cluster) event(i int) string {
+	if len(c.ledgers) == 0 || c.Intn(40) == 0 {
+		name := fmt.Sprint("n", c.Intn(12))
+		if c.ledgers[name] == nil {
+			c.join(name)
+		}
+		return "join " + name
+	}
+	l := c.someLedger()
+	switch k := c.Intn(20); {
+	case k < 9:
+		a := c.ask()
+		c.ranking.Learn(a)
+		for plan := range c.ranking.Plans(a) {
+			uid := types.UID(fmt.Sprint("p", i))
+			c.asked[uid] = a
+			l = c.ledgers[plan.Node].DeepCopy()
+			if err := book.Grant(l, uid, "ns/p", plan); err != nil {
+				c.t.Fatal(err)
+			}
+			h := c.hosts[l.Name]
+			h.CPU, h.Mem = h.CPU-a.CPU, h.Mem-a.Mem
+			c.hosts[l.Name] = h
+			break
+		}
+	case k < 14:
+		book.Release(l, func(uid types.UID) bool {
+			gone := c.Intn(2) == 0
+			if a := c.asked[uid]; gone && a != nil {
+				h := c.hosts[l.Name]
+				h.CPU, h.Mem = h.CPU+a.CPU, h.Mem+a.Mem
+				c.hosts[l.Name] = h
+				delete(c.asked, uid)
+			}
+			return gone
+		})
+	case k < 15:
+		d := &l.Status.Devices[c.Intn(len(l.Status.Devices))]
+		d.Healthy = !d.Healthy
+	case k < 16:
+		l.Status.Conditions[0].Status = []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse}[c.Intn(2)]
+	case k < 17 && len(l.Status.Devices) > 1:
+		l.Status.Devices = l.Status.Devices[:len(l.Status.Devices)-1]
+	case k < 18:
+		l.Status.Devices = append(l.Status.Devices, c.device(l.Name, len(l.Status.Devices)))
+	case k < 19:
+		h := c.hosts[l.Name]
+		h.Aside = !h.Aside
+		h.Cores, h.CPU = h.Cores+8000, h.CPU+packer.Milli(c.Intn(20_000)-10_000)
+		c.hosts[l.Name] = h
+	case c.Intn(4) == 0:
+		delete(c.ledgers, l.Name)
+		c.index.Delete(l)
+		return "delete " + l.Name
+	case len(l.Spec.Devices) > 0:
+		// Somebody edits the ledger by hand: more is granted than there is, or as
+		// many slices as a device takes.
+		d := &l.Spec.Devices[0]
+		s := v1alpha1.Slice{Pod: types.UID(fmt.Sprint("x", i)), Ctr: "x", Core: 90, Mem: 900}
+		for c.Intn(2) == 0 && len(d.Slices) < v1alpha1.MaxSlicesPerDevice {
+			s.Core, s.Mem = 0, 1
+			d.Slices = append(d.Slices, slices.Repeat([]v1alpha1.Slice{s}, v1alpha1.MaxSlicesPerDevice-len(d.Slices))...)
+		}
+		if s.Core > 0 {
+			d.Slices = append(d.Slices, s)
+		}
+	}
+	c.write(l)
+	return "write " + l.Name
+}
+
+// shown has the ranking see what changed.
+func (c *cluster) shown() {
+	for _, name := range c.index.Changed() {
+		if room, known := c.index.On(name); known {
+			c.ranking.Set(name, room, c.hosts[name])
+		} else {
+			c.ranking.Delete(name)
+		}
+	}
+}
+
+// check compares the engine's free capacities to the index's.
+func (c *cluster) check(after string) {
+	c.t.Helper()
+	seen := map[packer.NodeID]bool{}
+	for name := range c.ledgers {
+		room, _ := c.index.On(name)
+		n := c.ranking.nodes[name]
+		if room == nil && n == nil {
+			continue
+		}
+		want := map[packer.Free]int{}
+		if room != nil && !c.hosts[name].Aside {
+			for i := range room.Devices {
+				if d := &room.Devices[i]; d.Slots > 0 && d.FreeCore >= 0 && d.FreeMem >= 0 && d.FreeCore+v1alpha1.Percent(d.FreeMem) > 0 {
+					want[packer.Free{Core: 10 * packer.Milli(d.FreeCore), Mem: d.FreeMem}]++
+				}
+			}
+		}
+		got := map[packer.Free]int{}
+		for _, p := range n.parts {
+			seen[p.id] = true
+			cpu, mem, free := c.ranking.engine.Free(p.id)
+			if h := c.hosts[name]; !h.Aside && (cpu != max(0, h.CPU) || mem != max(0, h.Mem)) {
+				c.t.Fatalf("after %s: the engine has %d CPU and %d MiB of %s, the host %+v", after, cpu, mem, name, h)
+			}
+			for _, f := range free {
+				if f != (packer.Free{}) {
+					got[f]++
+				}
+			}
+		}
+		if !maps.Equal(got, want) {
+			c.t.Fatalf("after %s: the engine has %v of %s, the index %v", after, got, name, want)
+		}
+	}
+	for id := range c.ranking.parts {
+		if _, _, free := c.ranking.engine.Free(packer.NodeID(id)); !seen[packer.NodeID(id)] && slices.ContainsFunc(free, func(f packer.Free) bool { return f != packer.Free{} }) {
+			c.t.Fatalf("after %s: number %d, which is no node's, has %v", after, id, free)
+		}
+	}
+}
+
+// checkPlans asserts that plans are made for exactly the nodes that have the room,
+// those aside last, each where it fits.
+func (c *cluster) checkPlans(a *Ask) (nodes int) {
+	c.t.Helper()
+	want, got := map[string]bool{}, map[string]bool{}
+	for _, room := range c.index.Room() {
+		h := c.hosts[room.Name]
+		if _, fits := placement.Fit(a.Demand, room); fits && h.takes(a) {
+			want[room.Name] = true
+		}
+	}
+	aside := false
+	for plan, room := range c.ranking.Plans(a) {
+		if shown, _ := c.index.On(plan.Node); shown != room {
+			c.t.Fatalf("a plan on %s is not of the room that the index shows", plan.Node)
+		}
+		devices := map[string][]string{}
+		for _, g := range plan.Grants {
+			devices[g.Container] = append(devices[g.Container], g.UUID)
+		}
+		if again, ok := placement.Rebook(a.Demand, room, devices); !ok || !slices.Equal(again.Grants, plan.Grants) {
+			c.t.Fatalf("Invariant 1: plan %+v of %+v does not fit into %+v", plan, a.Demand, room)
+		}
+		if aside && !c.hosts[plan.Node].Aside {
+			c.t.Fatalf("%s comes after nodes that are aside", plan.Node)
+		}
+		aside = c.hosts[plan.Node].Aside
+		got[plan.Node] = true
+	}
+	if !maps.Equal(got, want) {
+		c.t.Fatalf("%+v %+v: plans on %v, room on %v", a, a.Demand, got, want)
+	}
+	return len(want)
+}
+
+// Whatever happens to ledgers and nodes, the engine has what the index has, and no
+// node that has the room for a pod is left out.
+func TestRankingFollowsTheIndex(t *testing.T) {
+	none, some := 0, 0
+	for seed := range int64(20) {
+		c := newCluster(t, seed)
+		for i := range 600 {
+			what := fmt.Sprintf("seed %d, event %d: ", seed, i) + c.event(i)
+			c.shown()
+			c.check(what)
+			if i%10 == 0 {
+				c.ranking.Reprice()
+			}
+			if c.checkPlans(c.ask()) == 0 {
+				none++
+			} else {
+				some++
+			}
+		}
+	}
+	if none < 500 || some < 2000 {
+		t.Errorf("%d pods had no plan, %d had: the test no longer looks at both", none, some)
+	}
+}
