@@ -198,8 +198,17 @@ func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings,
+		Use:  a.use,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})
+}
+
+func (a *agent) use(uuid string) (device.Use, error) {
+	library, err := a.watcher.Library()
+	if err != nil {
+		return device.Use{}, err
+	}
+	return library.Use(uuid)
 }
 
 // restore takes up what the agent had published before it was restarted: the

@@ -322,6 +322,8 @@ func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
 
 func (g *gpus) Processes(string) ([]int, error) { return nil, nil }
 
+func (g *gpus) Use(string) (device.Use, error) { return device.Use{}, nil }
+
 func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -35,9 +35,18 @@ type Library interface {
 	// Processes are the PIDs, in our own PID namespace, of those that have a
 	// context on the device, sorted.
 	Processes(uuid string) ([]int, error)
+	// Use is how much of the device is in use, by whomever.
+	Use(uuid string) (Use, error)
 	// WaitEvent blocks until a device reports a critical event, at most for the
 	// timeout, and tells whether one came. The next Scan shows its effect.
 	WaitEvent(timeout time.Duration) bool
+}
+
+// Use is how much of a device is in use.
+type Use struct {
+	MemoryBytes uint64
+	// Busy is the percent of the driver's last sample period in which a kernel ran.
+	Busy v1alpha1.Percent
 }
 
 // Snapshot is the driver and its devices at one time.

@@ -11,6 +11,7 @@ package metrics
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,8 @@ type Sources struct {
 	Devices func() (device.Snapshot, bool)
 	// Findings are the processes that no limit holds.
 	Findings func() []audit.Finding
+	// Use is how much of a device is in use.
+	Use func(uuid string) (device.Use, error)
 	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
 	NVML, Runtime func() error
 }
@@ -46,6 +49,7 @@ type Collector struct {
 	computeLimit, busy, throttled, launches    *prometheus.Desc
 	processes, readable, unenforced            *prometheus.Desc
 	deviceHealthy, nvml, runtime, containersIn *prometheus.Desc
+	accelerators                               *accelerators
 }
 
 // New is a collector of the sources, to be registered once.
@@ -72,15 +76,16 @@ func New(from Sources) *Collector {
 		nvml:          desc("node_nvml_up", "1 if the driver's library answers."),
 		runtime:       desc("node_runtime_connected", "1 if the agent guards the container runtime."),
 		containersIn:  desc("node_containers", "Containers that hold slices."),
+		accelerators:  newAccelerators(from.Node),
 	}
 }
 
 // Describe sends every description.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
+	for _, d := range append(c.accelerators.descriptions(),
 		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
 		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.nvml, c.runtime, c.containersIn,
-	} {
+	) {
 		out <- d
 	}
 }
@@ -92,7 +97,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(c.nvml, one(c.from.NVML() == nil))
 	gauge(c.runtime, one(c.from.Runtime() == nil))
-	if now, scanned := c.from.Devices(); scanned {
+	now, scanned := c.from.Devices()
+	if scanned {
 		for _, d := range now.Devices {
 			gauge(c.deviceHealthy, one(d.Healthy), d.UUID, d.Model)
 		}
@@ -100,8 +106,12 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	unenforced := map[[4]string]int{}
 	entries := c.from.Book.All()
 	gauge(c.containersIn, float64(len(entries)))
+	c.accelerators.forget(func(id string) bool {
+		return slices.ContainsFunc(entries, func(e attach.Entry) bool { return e.ID == id })
+	})
 	for _, e := range newest(entries) {
 		namespace, pod, _ := strings.Cut(e.Owner, "/")
+		var accelerators []accelerator
 		for _, g := range e.Grants {
 			at := []string{namespace, pod, e.Name, g.UUID}
 			unenforced[[4]string(at)] = 0
@@ -109,8 +119,20 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			if g.Core > 0 {
 				gauge(c.computeLimit, float64(g.Core)/float64(v1alpha1.WholeGPU), at...)
 			}
+			of := accelerator{id: e.ID, namespace: namespace, pod: pod, container: e.Name, uuid: g.UUID}
+			if d, found := now.Device(g.UUID); found {
+				of.model = d.Model
+			}
+			c.accelerators.send(out, c.accelerators.total, of, float64(g.Mem.Bytes()))
+			accelerators = append(accelerators, of)
+			if g.Mode != v1alpha1.ModeExclusive {
+				continue
+			}
+			if use, err := c.from.Use(g.UUID); err == nil {
+				c.accelerators.whole(out, of, use)
+			}
 		}
-		c.usage(out, e, namespace, pod)
+		c.usage(out, e, accelerators)
 	}
 	for _, f := range c.from.Findings() {
 		unenforced[[4]string{f.Holder.Pod.Namespace, f.Holder.Pod.Name, f.Holder.Name, f.UUID}] += f.Processes
@@ -120,8 +142,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// usage sends what the container's counters say, where it has any.
-func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespace, pod string) {
+// usage sends what the container's counters say, where it has any; of are its
+// grants.
+func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, of []accelerator) {
 	if len(e.Grants) == 0 {
 		return
 	}
@@ -130,6 +153,7 @@ func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespac
 	if usage == nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		return
 	}
+	namespace, pod := of[0].namespace, of[0].pod
 	out <- prometheus.MustNewConstMetric(c.readable, prometheus.GaugeValue, one(err == nil), namespace, pod, e.Name)
 	if err != nil {
 		return
@@ -137,6 +161,7 @@ func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, namespac
 	out <- prometheus.MustNewConstMetric(c.processes, prometheus.GaugeValue, float64(len(usage.Processes)), namespace, pod, e.Name)
 	for i, d := range usage.Devices {
 		c.deviceUsage(out, d, namespace, pod, e.Name, e.Grants[i].UUID)
+		c.accelerators.slice(out, of[i], d.UsedBytes, d.Busy, e.Grants[i].Core)
 	}
 }
 

@@ -80,7 +80,7 @@ func text(t *testing.T, from Sources) string {
 
 var (
 	nodeLabel = regexp.MustCompile(`node="n1",?`)
-	label     = regexp.MustCompile(`[a-z]+="([^"]*)"`)
+	label     = regexp.MustCompile(`[a-z_]+="([^"]*)"`)
 )
 
 func sources(book *attach.Book, limiter mode.Mode) Sources {
@@ -89,6 +89,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
 		Findings: func() []audit.Finding { return nil },
+		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
 	}
 }
@@ -116,7 +117,14 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	from.Runtime = func() error { return errors.New("away") }
-	want := `vernier_container_compute_limit_ratio{main,team,a,GPU-0} 0.3
+	want := `container_accelerator_duty_cycle{GPU-2,whole,nvidia,,team,b} 42
+container_accelerator_memory_total_bytes{GPU-0,main,nvidia,A100,team,a} 1.048576e+06
+container_accelerator_memory_total_bytes{GPU-1,main,nvidia,T4,team,a} 2.097152e+06
+container_accelerator_memory_total_bytes{GPU-2,whole,nvidia,,team,b} 4.194304e+06
+container_accelerator_memory_used_bytes{GPU-0,main,nvidia,A100,team,a} 4096
+container_accelerator_memory_used_bytes{GPU-1,main,nvidia,T4,team,a} 0
+container_accelerator_memory_used_bytes{GPU-2,whole,nvidia,,team,b} 2048
+vernier_container_compute_limit_ratio{main,team,a,GPU-0} 0.3
 vernier_container_compute_limit_ratio{whole,team,b,GPU-2} 1
 vernier_container_counters_readable{main,team,a} 1
 vernier_container_device_seconds_total{main,team,a,GPU-0} 1.5
