@@ -25,7 +25,7 @@ func TestProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			idle := use.MemoryBytes
-			demo := exec.Command(s.Program("cudademo"), "--hold")
+			demo := exec.Command(s.Program("cudademo"), "--alloc", "16", "--hold")
 			demo.Env = s.Env("CUDA_VISIBLE_DEVICES=1")
 			out, err := demo.StdoutPipe()
 			if err != nil {
