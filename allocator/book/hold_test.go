@@ -49,7 +49,7 @@ func TestHolds(t *testing.T) {
 	}
 	// A hold whose slices somebody edited away goes as well.
 	l.Spec.Devices = nil
-	if !Release(l, is("b")) || l.Spec.Holds != nil && len(l.Spec.Holds) > 0 {
+	if !Release(l, is("b")) || len(l.Spec.Holds) > 0 {
 		t.Errorf("the last hold stays: %+v", l.Spec.Holds)
 	}
 }

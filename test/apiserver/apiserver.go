@@ -25,6 +25,8 @@ type Options struct {
 	// Manifests are files or folders, relative to deploy/manifests, that are applied in
 	// the given order, such as "admission/policy.yaml".
 	Manifests []string
+	// Flags of the API server, such as "feature-gates".
+	Flags map[string]string
 }
 
 // Start runs an API server until the test ends, and returns the configuration
@@ -46,6 +48,9 @@ func Start(t testing.TB, o Options) *rest.Config {
 		BinaryAssetsDirectory: assets,
 		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "manifests", "crds")},
 		ErrorIfCRDPathMissing: true,
+	}
+	for name, value := range o.Flags {
+		env.ControlPlane.GetAPIServer().Configure().Append(name, value)
 	}
 	cfg, err := env.Start()
 	t.Cleanup(func() {

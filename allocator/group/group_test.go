@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package group
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+)
+
+func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{}, Annotations: map[string]string{}}}
+	for _, e := range edits {
+		e(p)
+	}
+	return p
+}
+
+func label(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[key] = value }
+}
+
+func annotation(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+func native(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)} }
+}
+
+func TestOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want Name
+	}{
+		"alone":              {pod(), Name{}},
+		"native":             {pod(native("g")), Name{Native, "ns", "g"}},
+		"coscheduling":       {pod(label(LabelCoscheduling, "g")), Name{Coscheduling, "ns", "g"}},
+		"Kueue":              {pod(label(LabelKueue, "g")), Name{Kueue, "ns", "g"}},
+		"Kueue, one by one":  {pod(label(LabelKueue, "g"), annotation(AnnotationKueueFast, "true")), Name{}},
+		"all of them":        {pod(native("n"), label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Name{Native, "ns", "n"}},
+		"two of them":        {pod(label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Name{Coscheduling, "ns", "c"}},
+		"native, of no name": {pod(func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Name{}},
+	} {
+		if got, is := Of(tt.pod); got != tt.want || is != (tt.want != Name{}) {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, is, tt.want)
+		}
+	}
+}
+
+func object(spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "g"}, "spec": spec}}
+}
+
+func TestMin(t *testing.T) {
+	gang := func(n any) map[string]any {
+		return map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}}
+	}
+	for name, tt := range map[string]struct {
+		api  API
+		spec map[string]any
+		want int
+		err  string
+	}{
+		"minMember":              {Coscheduling, map[string]any{"minMember": int64(3)}, 3, ""},
+		"minMember 0":            {Coscheduling, map[string]any{"minMember": int64(0)}, 0, "PodGroup ns/g: spec.minMember is 0: set it to the number of pods that must start together"},
+		"no minMember":           {Coscheduling, nil, 0, "spec.minMember is 0"},
+		"a negative minMember":   {Coscheduling, map[string]any{"minMember": int64(-1)}, 0, "spec.minMember is -1"},
+		"a minMember of letters": {Coscheduling, map[string]any{"minMember": "three"}, 0, "spec.minMember is 0"},
+		"minCount":               {Native, gang(int64(4)), 4, ""},
+		"minCount 0":             {Native, gang(int64(0)), 0, "spec.schedulingPolicy.gang.minCount is 0"},
+		"the basic policy":       {Native, map[string]any{"schedulingPolicy": map[string]any{"basic": map[string]any{}}}, 1, ""},
+	} {
+		s := &Sizes{}
+		got, err := s.Min(s.put(tt.api, object(tt.spec)), nil)
+		if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: %d, %v, want %d, %q", name, got, err, tt.want, tt.err)
+		}
+	}
+}
+
+// What is not there is told with what to do; what is not known yet is neither.
+func TestMinOfWhatIsNotThere(t *testing.T) {
+	s, n := &Sizes{}, Name{Coscheduling, "ns", "g"}
+	if _, err := s.Min(n, nil); !errors.Is(err, ErrUnknown) {
+		t.Errorf("before anything was read: %v", err)
+	}
+	if !s.set(Coscheduling, absent) || s.set(Coscheduling, absent) {
+		t.Error("a change is one once")
+	}
+	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(),
+		"label scheduling.x-k8s.io/pod-group names PodGroup ns/g, and this cluster has no PodGroups of scheduling.x-k8s.io: install them") {
+		t.Errorf("without the CRD: %v", err)
+	}
+	s.set(Coscheduling, served)
+	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "which does not exist: create it") {
+		t.Errorf("without the group: %v", err)
+	}
+	s.put(Coscheduling, object(map[string]any{"minMember": int64(2)}))
+	if got, err := s.Min(n, nil); got != 2 || err != nil {
+		t.Errorf("with it: %d, %v", got, err)
+	}
+	s.drop(n)
+	if _, err := s.Min(n, nil); err == nil {
+		t.Error("a group that was deleted is still read")
+	}
+	s.put(Coscheduling, object(map[string]any{"minMember": int64(2)}))
+	s.set(Coscheduling, absent)
+	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "install them") {
+		t.Errorf("after the CRD was deleted: %v", err)
+	}
+	if _, err := s.Min(Name{Native, "ns", "g"}, nil); !errors.Is(err, ErrUnknown) {
+		t.Errorf("one API says nothing about the other: %v", err)
+	}
+}
+
+func TestKueueTotal(t *testing.T) {
+	n := Name{Kueue, "ns", "g"}
+	three, four := pod(annotation(AnnotationKueueTotal, "3")), pod(annotation(AnnotationKueueTotal, "4"))
+	for name, tt := range map[string]struct {
+		members []*corev1.Pod
+		want    int
+		err     string
+	}{
+		"all say the same": {[]*corev1.Pod{three, three}, 3, ""},
+		"they differ":      {[]*corev1.Pod{three, four}, 0, `say "3" and "4"`},
+		"nobody says":      {[]*corev1.Pod{pod()}, 0, "annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/g is \"\""},
+		"zero":             {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "0"))}, 0, "1 or more"},
+		"not a number":     {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "all"))}, 0, "1 or more"},
+	} {
+		got, err := new(Sizes).Min(n, tt.members)
+		if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: %d, %v, want %d, %q", name, got, err, tt.want, tt.err)
+		}
+	}
+}

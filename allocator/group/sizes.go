@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package group
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// ErrUnknown says that the groups of an API have not been read yet. It passes.
+var ErrUnknown = errors.New("its PodGroups have not been read yet")
+
+// Sizes knows the PodGroups there are. It is safe for concurrent use. The zero
+// value has read nothing.
+type Sizes struct {
+	mu sync.RWMutex
+	// sizes are what the PodGroups say, by group.
+	sizes map[Name]size
+	state map[API]state
+}
+
+// size is what a PodGroup says: how many pods must start together, or what is wrong
+// with it.
+type size struct {
+	min int
+	err error
+}
+
+type state int
+
+const (
+	unread state = iota
+	absent
+	served
+)
+
+// Min is how many pods of a group must start together, given those that there are:
+// 1 means that each may start by itself. Errors other than ErrUnknown are for the
+// owners of the pods: they name the field and the remedy.
+func (s *Sizes) Min(n Name, members []*corev1.Pod) (int, error) {
+	if n.API == Kueue {
+		return kueueTotal(n, members)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	known, exists := s.sizes[n]
+	switch {
+	case exists:
+		return known.min, known.err
+	case s.state[n.API] == unread:
+		return 0, ErrUnknown
+	case s.state[n.API] == absent:
+		return 0, fmt.Errorf("%s names %s, and this cluster has no PodGroups of %s: install them, or take it off the pod", n.API.reference(), n, n.API)
+	default:
+		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.reference(), n, n.API)
+	}
+}
+
+// kueueTotal reads the one number that all pods of one of Kueue's groups carry.
+func kueueTotal(n Name, members []*corev1.Pod) (int, error) {
+	text := ""
+	for _, pod := range members {
+		switch t := pod.Annotations[AnnotationKueueTotal]; {
+		case text == "":
+			text = t
+		case t != text:
+			return 0, fmt.Errorf("annotation %s: pods of %s say %q and %q: all must say the same", AnnotationKueueTotal, n, text, t)
+		}
+	}
+	total, err := strconv.Atoi(text)
+	if err != nil || total < 1 {
+		return 0, fmt.Errorf("annotation %s of the pods of %s is %q: it must be the number of its pods, 1 or more", AnnotationKueueTotal, n, text)
+	}
+	return total, nil
+}
+
+// put takes in a PodGroup.
+func (s *Sizes) put(api API, obj *unstructured.Unstructured) Name {
+	n := Name{api, obj.GetNamespace(), obj.GetName()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes == nil {
+		s.sizes = map[Name]size{}
+	}
+	s.sizes[n] = read(n, obj)
+	return n
+}
+
+func (s *Sizes) drop(n Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sizes, n)
+}
+
+// set notes whether the API's groups have been read; groups of an API that is not
+// served are forgotten.
+func (s *Sizes) set(api API, now state) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now != served {
+		for n := range s.sizes {
+			if n.API == api {
+				delete(s.sizes, n)
+			}
+		}
+	}
+	if s.state == nil {
+		s.state = map[API]state{}
+	}
+	changed = s.state[api] != now
+	s.state[api] = now
+	return changed
+}
+
+// read is what a PodGroup says.
+func read(n Name, obj *unstructured.Unstructured) size {
+	path := []string{"spec", "minMember"}
+	if n.API == Native {
+		if _, gang, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "schedulingPolicy", "gang"); !gang {
+			return size{min: 1} // the basic policy: no gang
+		}
+		path = []string{"spec", "schedulingPolicy", "gang", "minCount"}
+	}
+	least, _, err := unstructured.NestedInt64(obj.Object, path...)
+	if err != nil || least < 1 {
+		return size{err: fmt.Errorf("%s: %s is %d: set it to the number of pods that must start together, 1 or more", n, n.API.Field(), least)}
+	}
+	return size{min: int(least)}
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podgroups makes, for tests, the PodGroups that others define: the native
+// one and the coscheduling plugin's, with the CRD that it installs.
+//
+// It holds only what Vernier reads of them, and nothing that ships imports it.
+package podgroups
+
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"vernier.dev/vernier/allocator/group"
+)
+
+// ServeNative are the API server's flags with which Kubernetes 1.36 serves native
+// PodGroups and keeps the field of the pod that names one.
+var ServeNative = map[string]string{"feature-gates": "GenericWorkload=true", "runtime-config": "scheduling.k8s.io/v1alpha2=true"}
+
+// CRD is the coscheduling plugin's, as far as Vernier reads it.
+func CRD() *unstructured.Unstructured {
+	schema := map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": map[string]any{
+		"minMember": map[string]any{"type": "integer", "format": "int32"}}}}}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1",
+		"kind":       "CustomResourceDefinition",
+		"metadata": map[string]any{
+			"name": "podgroups." + string(group.Coscheduling),
+			// Groups below x-k8s.io need it.
+			"annotations": map[string]any{"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+		},
+		"spec": map[string]any{
+			"group": string(group.Coscheduling),
+			"names": map[string]any{"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"},
+			"scope": "Namespaced",
+			"versions": []any{map[string]any{"name": "v1alpha1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": schema}}},
+		},
+	}}
+}
+
+// Coscheduling is a PodGroup of the coscheduling plugin.
+func Coscheduling(namespace, name string, minMember int64) *unstructured.Unstructured {
+	return object(group.Coscheduling, "v1alpha1", namespace, name, map[string]any{"minMember": minMember})
+}
+
+// Native is a native PodGroup with the gang policy, or with the basic one when
+// minCount is 0.
+func Native(namespace, name string, minCount int64) *unstructured.Unstructured {
+	policy := map[string]any{"basic": map[string]any{}}
+	if minCount > 0 {
+		policy = map[string]any{"gang": map[string]any{"minCount": minCount}}
+	}
+	return object(group.Native, "v1alpha2", namespace, name, map[string]any{"schedulingPolicy": policy})
+}
+
+func object(api group.API, version, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": string(api) + "/" + version,
+		"kind":       "PodGroup",
+		"metadata":   map[string]any{"namespace": namespace, "name": name},
+		"spec":       spec,
+	}}
+}
