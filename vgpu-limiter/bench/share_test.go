@@ -60,17 +60,24 @@ func BenchmarkShare(b *testing.B) {
 			tenants []tenant
 		}{name, tenants})
 	}
-	for _, quota := range []uint32{5, 10, 30, 50, 70, 90} {
+	for _, quota := range []uint32{5, 30, 90} {
 		for _, load := range []string{"10 1", "100 108", "1000 20000", "10000 108"} {
 			add(fmt.Sprintf("alone/%d/%s", quota, load), tenant{quota, load, 1})
 		}
 	}
-	for _, kind := range []string{"graph", "cooperative", "sync", "mixed", "data"} {
-		add("alone/30/1000 108 1 "+kind, tenant{30, "1000 108 1 " + kind, 1})
+	for _, quota := range []uint32{10, 50, 70} {
+		add(fmt.Sprintf("alone/%d/1000", quota), tenant{quota, "1000 108", 1})
+		add(fmt.Sprintf("alone/%d/100000", quota), tenant{quota, "100000 108", 1})
 	}
-	add("alone/30/sync 50", tenant{30, "50 108 1 sync", 1})
-	add("alone/30/100ms", tenant{30, "100000 108", 1})
-	add("streams/30/1000", tenant{30, "1000 108 3", 1})
+	for _, kind := range []string{"graph", "cooperative", "sync", "mixed", "data"} {
+		add("alone/30/1000 "+kind, tenant{30, "1000 108 1 " + kind, 1})
+	}
+	for _, quota := range []uint32{5, 90} {
+		for _, kind := range []string{"10000 108 1 graph", "2000 108 1 fresh", "50 108 1 rare", "1000 108 4"} {
+			add(fmt.Sprintf("alone/%d/%s", quota, kind), tenant{quota, kind, 1})
+		}
+	}
+	add("alone/30/100000", tenant{30, "100000 108", 1})
 	add("streams/30/30", tenant{30, "30 108 8", 1})
 	add("processes/30/1000", tenant{30, "1000 108", 3})
 	add("processes/60/100", tenant{60, "100 108", 4})
@@ -78,9 +85,13 @@ func BenchmarkShare(b *testing.B) {
 	add("two/10us+1ms", tenant{30, "10 108", 1}, tenant{60, "1000 108", 1})
 	add("two/20ms+100us", tenant{30, "20000 108", 1}, tenant{60, "100 108", 1})
 	add("two/100ms+100ms", tenant{30, "100000 108", 1}, tenant{60, "100000 108", 1})
+	add("two/100ms+100us", tenant{30, "100000 108", 1}, tenant{60, "100 108", 1})
+	add("two/5ms+5ms", tenant{30, "5000 108", 1}, tenant{60, "5000 108", 1})
 	add("two/mixed+sync", tenant{30, "500 108 1 mixed", 1}, tenant{60, "500 108 1 sync", 1})
 	add("two/data+streams", tenant{30, "500 108 1 data", 1}, tenant{60, "500 108 3", 1})
+	add("two/full", tenant{30, "1000 108", 1}, tenant{70, "1000 108", 1})
 	add("three/1ms", tenant{20, "1000 108", 1}, tenant{30, "1000 108", 1}, tenant{40, "1000 108", 1})
+	add("four/100us", tenant{10, "100 108", 1}, tenant{20, "100 108", 1}, tenant{30, "100 108", 1}, tenant{40, "100 108", 1})
 	for _, c := range cases {
 		b.Run(strings.ReplaceAll(c.name, " ", "_"), func(b *testing.B) { share(b, "A100-SXM4-80GB", c.tenants) })
 		if len(c.tenants) > 1 { // also where one launch runs after the other, whoever made them
@@ -96,8 +107,7 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 		ctx, stop := context.WithCancel(b.Context())
 		go loop.Run(ctx)
 		owner := map[int]int{}
-		var outputs []*strings.Builder
-		var wait []func() error
+		var loads []*load
 		for i, t := range tenants {
 			p := first
 			if i > 0 {
@@ -109,55 +119,18 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			}
 			defer c.Detach()
 			for range t.processes {
-				out := &strings.Builder{}
-				cmd := p.command(true, filepath.Join(p.bin, "load"), append([]string{strconv.Itoa(windows + 2)}, strings.Fields(t.load)...)...)
-				cmd.Stdout = out
-				if err := cmd.Start(); err != nil {
-					b.Fatal(err)
-				}
-				owner[cmd.Process.Pid] = i
-				outputs, wait = append(outputs, out), append(wait, cmd.Wait)
+				l := p.load(b, windows+2, t.load)
+				owner[l.cmd.Process.Pid] = i
+				loads = append(loads, l)
 			}
 		}
-		mean, worst := make([]float64, len(tenants)), make([]float64, len(tenants))
-		var began, last float64
-		start, before := make([]float64, len(tenants)), make([]float64, len(tenants))
-		// A fixed grid: a window that what is read at its end makes longer would hide
-		// a stall. The first second is for starting.
-		grid := time.NewTicker(time.Second)
-		defer grid.Stop()
-		for w := range windows + 1 {
-			<-grid.C
-			now, byPID := first.done(b)
-			done := make([]float64, len(tenants))
-			for pid, ns := range byPID {
-				if i, ours := owner[pid]; ours {
-					done[i] += ns
-				}
-			}
-			if w == 0 {
-				began = now
-				copy(start, done)
-			}
-			for i, t := range tenants {
-				if w > 0 {
-					worst[i] = max(worst[i], math.Abs(100*(done[i]-before[i])/(now-last)-float64(t.quota)))
-					mean[i] = 100 * (done[i] - start[i]) / (now - began)
-				}
-			}
-			last = now
-			copy(before, done)
+		for _, l := range loads {
+			l.begin(b)
 		}
+		worst, opening, mean := first.watch(b, tenants, owner)
 		stall := 0.0
-		for i := range wait {
-			if err := wait[i](); err != nil {
-				b.Fatal(err)
-			}
-			var launches, longest float64
-			if _, err := fmt.Sscan(outputs[i].String(), &launches, &longest); err != nil {
-				b.Fatal(err)
-			}
-			stall = max(stall, longest/1e6)
+		for _, l := range loads {
+			stall = max(stall, l.longest(b))
 		}
 		stop()
 		for i := range tenants {
@@ -170,8 +143,50 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			}
 			b.ReportMetric(mean[i], "percent"+suffix)
 			b.ReportMetric(worst[i], "off"+suffix)
+			b.ReportMetric(opening[i], "first"+suffix)
 		}
 		b.ReportMetric(stall, "stall-ms")
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// watch looks at the device once a second while the loads run. It returns what each
+// tenant got in percent, the farthest from its quota that a window was, and what it
+// got in the first window, in which all of them began.
+func (p place) watch(b *testing.B, tenants []tenant, owner map[int]int) (worst, opening, mean []float64) {
+	b.Helper()
+	n := len(tenants)
+	worst, opening, mean = make([]float64, n), make([]float64, n), make([]float64, n)
+	start, before := make([]float64, n), make([]float64, n)
+	// A fixed grid: a window that what is read at its end makes longer would hide
+	// a stall.
+	grid := time.NewTicker(time.Second)
+	defer grid.Stop()
+	began, _ := p.done(b)
+	last, opened := began, began
+	for w := range windows + 1 {
+		<-grid.C
+		now, byPID := p.done(b)
+		done := make([]float64, n)
+		for pid, ns := range byPID {
+			if i, ours := owner[pid]; ours {
+				done[i] += ns
+			}
+		}
+		if w == 0 {
+			opened = now
+			copy(start, done)
+		}
+		for i, t := range tenants {
+			if w == 0 {
+				opening[i] = 100 * done[i] / (now - began)
+				continue
+			}
+			worst[i] = max(worst[i], math.Abs(100*(done[i]-before[i])/(now-last)-float64(t.quota)))
+			mean[i] = 100 * (done[i] - start[i]) / (now - opened)
+		}
+		last = now
+		copy(before, done)
+	}
+	return worst, opening, mean
 }

@@ -84,7 +84,7 @@ struct vgpu_counters_device {
     uint64_t last_launch; // CLOCK_MONOTONIC ns
     uint64_t longest_ns;  // about the longest launch of late
     uint64_t working_until; // when what was launched is through, as far as is known
-    uint64_t pad1;
+    uint64_t waiting_since; // CLOCK_MONOTONIC ns: the launch that has waited longest; 0 for none
 };
 
 struct vgpu_counters_header {

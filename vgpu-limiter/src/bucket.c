@@ -20,7 +20,9 @@
 //      only if what was launched before leaves room for at least half of them in
 //      it: so what one turn launches is through when the next one begins, but for
 //      half a launch. A launch longer than a turn starts in its first half.
-//   6. One atomic operation per word and charge; no process waits for another.
+//   6. While a launch of the container has waited for more than a period, no other
+//      one that came later goes before it.
+//   7. One atomic operation per word and charge; no process waits for another.
 
 #include "bucket.h"
 
@@ -28,6 +30,8 @@
 #include <time.h>
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
+#define BEHIND_NS UINT64_C(200000)
+#define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
 
 uint64_t vgpu_now(void) {
     struct timespec now;
@@ -59,15 +63,45 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
     return (until > now ? until : now) + room <= begin + turn->part ? now : begin + turn->period;
 }
 
-uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t now, uint64_t until) {
-    uint64_t ns = until - now < LONGEST_SLEEP_NS ? until - now : LONGEST_SLEEP_NS;
+uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
     struct timespec sleep = {.tv_nsec = (long)ns};
     int saved = errno;
     clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep, NULL);
     errno = saved;
     uint64_t then = vgpu_now();
-    vgpu_add(&counters(process, device)->throttled_ns, then - now);
+    return then > now ? then : now;
+}
+
+uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,
+                            const struct vgpu_turn *turn, uint64_t now, struct vgpu_queue *queue) {
+    uint64_t *first = &counters(process, device)->waiting_since, since = vgpu_load(first);
+    if (since == 0 || since == queue->since || since + turn->period >= now)
+        return now;
+    if (queue->behind >= LONGEST_BEHIND_NS) { // it has died
+        vgpu_cas(first, &since, 0);
+        return now;
+    }
+    queue->behind += BEHIND_NS;
+    return now + BEHIND_NS;
+}
+
+uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now, uint64_t until,
+                          struct vgpu_queue *queue) {
+    struct vgpu_counters_device *bucket = counters(process, device);
+    if (queue->since == 0)
+        queue->since = now;
+    uint64_t since = vgpu_load(&bucket->waiting_since);
+    if (since == 0 || since > queue->since)
+        vgpu_cas(&bucket->waiting_since, &since, queue->since);
+    uint64_t then = vgpu_pause(now, until - now < LONGEST_SLEEP_NS ? until - now : LONGEST_SLEEP_NS);
+    vgpu_add(&bucket->throttled_ns, then - now);
     return then;
+}
+
+void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_queue *queue) {
+    uint64_t since = queue->since;
+    if (since != 0)
+        vgpu_cas(&counters(process, device)->waiting_since, &since, 0);
 }
 
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,

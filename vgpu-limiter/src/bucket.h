@@ -15,9 +15,27 @@ uint64_t vgpu_now(void);
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
                          const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t ahead);
 
+// A launch's place among those of the container that wait. Zero at first.
+struct vgpu_queue {
+    uint64_t since; // when it began to wait
+    uint64_t behind; // for how long it has let another one go first, ns
+};
+
+// The moment from which a launch that may start doesn't go before one that has
+// waited much longer: not after `now` if that is right now.
+uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,
+                            const struct vgpu_turn *turn, uint64_t now, struct vgpu_queue *queue);
+
 // Sleeps until `until`, though not for long at a time: what was said of it may
 // change. Returns the time then.
-uint64_t vgpu_bucket_sleep(struct vgpu_process *process, int device, uint64_t now, uint64_t until);
+uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now, uint64_t until,
+                          struct vgpu_queue *queue);
+
+// The launch goes: others needn't let it go first any more.
+void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_queue *queue);
+
+// Sleeps for so long, and returns the time then.
+uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 
 // Charges launches with device time as it is expected; then the difference to
 // what was measured, which may be negative.

@@ -8,16 +8,24 @@
 //      difference to the measurement.
 //   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
 //      milliseconds of what is expected, or eight launches that are longer than a
-//      batch; only one launch of a function of which nothing is known.
+//      batch. Of those that may take longer than expected, only as many as a period
+//      pays for if they do, or one. Of a context's launches, only one that is among
+//      the first of its kind.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
 //   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
+//   5. Waiting for measurements ends after LONGEST_LOOK_NS: a launch may wait on the
+//      device for what the program does only later. What it has taken by then is
+//      charged.
+//   6. Who has waited longest goes first, as far as that is longer than a period.
 
 #include "compute.h"
 
-#include "bucket.h"
 #include "sample.h"
 
+#define FIRST_TIMES 4 // measurements of a kind of launch
+#define FIRST_LOOK_NS UINT64_C(20000)
+#define LONGEST_LOOK_NS UINT64_C(300000000)
 #define SMALLEST_STEP (VGPU_BATCH_NS / VGPU_BATCH_LAUNCHES)
 
 static bool is_captured(const struct vgpu_launch *launch) {
@@ -47,32 +55,40 @@ static void leave(struct vgpu_launch *launch) {
 
 // The lane goes on with launches of another kind that is known.
 static bool turn_to(struct vgpu_lane *lane, uint64_t key) {
-    uint64_t ns;
-    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &ns))
+    struct vgpu_price price;
+    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price))
         return false;
     lane->spent += lane->launches * lane->each;
+    lane->spent_over += lane->launches * lane->over;
     lane->count += lane->launches;
     lane->mixed |= lane->count != 0;
     lane->launches = 0;
     lane->key = key;
-    lane->each = ns;
-    lane->step = ns < SMALLEST_STEP ? SMALLEST_STEP : ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
+    lane->each = price.ns;
+    lane->over = price.worst - price.ns;
+    lane->step = price.worst < SMALLEST_STEP ? SMALLEST_STEP
+                 : price.worst < UINT32_MAX  ? (uint32_t)price.worst
+                                             : UINT32_MAX;
     return true;
 }
 
 // What the launch is expected to cost.
-static void expect(struct vgpu_launch *launch, uint64_t like) {
+static void expect(struct vgpu_launch *launch) {
     const struct vgpu_costs *costs = &launch->lane->track->timeline->costs;
-    bool measured = vgpu_cost_get(costs, launch->key, &launch->ns);
-    launch->known = measured || vgpu_cost_get(costs, like, &launch->ns);
-    if (!launch->known)
-        launch->ns = 0;
-    launch->by_itself = !measured || launch->ns >= VGPU_BATCH_NS || launch->lane->track->probe;
+    bool measured = vgpu_cost_get(costs, launch->key, &launch->price);
+    launch->unknown = !measured && !vgpu_cost_get(costs, launch->like, &launch->price);
+    if (launch->unknown)
+        launch->price = (struct vgpu_price){0};
+    launch->unsure = launch->price.times < FIRST_TIMES;
+    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probe;
 }
 
-static bool must_wait(const struct vgpu_launch *launch) {
+// Whether measurements must come first, by invariant 2.
+static bool must_look(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
     const struct vgpu_track *track = launch->lane->track;
-    return track->pending == VGPU_BATCHES || (track->pending != 0 && !launch->known);
+    uint64_t over = track->over + launch->price.worst - launch->price.ns;
+    return !track->open && (track->pending == VGPU_BATCHES || (launch->unsure && track->timeline->unsure != NULL) ||
+                            (track->over != 0 && over > turn->period * turn->core / 100));
 }
 
 static void close_batch(struct vgpu_launch *launch) {
@@ -81,43 +97,77 @@ static void close_batch(struct vgpu_launch *launch) {
         vgpu_sample_end(track, launch->stream, launch->per_thread, launch->now);
 }
 
-// Waits until the launch may be made. Returns under the lock, with an open batch
-// for it if it can be measured.
-static void prepare(struct vgpu_launch *launch, uint64_t like) {
+static void collect(struct vgpu_track *track) {
+    vgpu_sample_collect(track);
+    if (track->timeline->unsure != NULL)
+        vgpu_sample_collect(track->timeline->unsure);
+}
+
+// Waits without the lock until the bucket may allow the launch.
+static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
     struct vgpu_track *track = launch->lane->track;
-    for (;;) {
-        struct vgpu_turn turn = vgpu_turn(track->process, track->device, launch->now);
-        vgpu_sample_collect(track);
-        expect(launch, like);
-        struct vgpu_batch *batch = vgpu_batch_open(track);
-        if (launch->by_itself || batch->expected >= VGPU_BATCH_NS - SMALLEST_STEP ||
-            batch->launches >= VGPU_BATCH_LAUNCHES - 1)
-            close_batch(launch);
-        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->ns,
-                                       launch->by_itself ? 0 : VGPU_BATCH_NS);
-        if (due > launch->now) {
-            close_batch(launch);
-            vgpu_unlock(&track->timeline->lock);
-            launch->now = vgpu_bucket_sleep(track->process, track->device, launch->now, due);
-            vgpu_lock(&track->timeline->lock);
-        } else if (!track->open && must_wait(launch)) {
-            vgpu_sample_wait(track);
-            launch->now = vgpu_now();
-        } else {
-            break;
-        }
-    }
-    if (track->open)
-        return;
+    close_batch(launch);
+    vgpu_unlock(&track->timeline->lock);
+    launch->now = vgpu_bucket_wait(track->process, track->device, launch->now, due, &launch->queue);
+    vgpu_lock(&track->timeline->lock);
+}
+
+// Waits without the lock a little for measurements, the longer the longer that has
+// taken.
+static void wait_for_device(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    uint64_t began = launch->now;
+    vgpu_unlock(&track->timeline->lock);
+    launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
+    vgpu_lock(&track->timeline->lock);
+    launch->looked += launch->now - began;
+}
+
+static void open_batch(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
     if (launch->by_itself)
         launch->now = vgpu_now();
     vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now);
-    vgpu_batch_open(track)->unknown = !launch->known;
-    if (launch->by_itself)
-        vgpu_batch_open(track)->gap = vgpu_now() - launch->now;
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    batch->unknown = launch->unknown;
+    batch->unsure = launch->unsure;
+    if (!launch->by_itself)
+        return;
+    batch->like = launch->like;
+    batch->gap = vgpu_now() - launch->now;
 }
 
-static void begin(struct vgpu_launch *launch, struct vgpu_process *process, uint64_t like) {
+// Waits until the launch may be made. Returns under the lock, with an open batch
+// for it if it can be measured.
+static void prepare(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    for (;;) {
+        struct vgpu_turn turn = vgpu_turn(track->process, track->device, launch->now);
+        collect(track);
+        expect(launch);
+        struct vgpu_batch *batch = vgpu_batch_open(track);
+        if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - SMALLEST_STEP ||
+            batch->launches >= VGPU_BATCH_LAUNCHES - 1)
+            close_batch(launch);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price.ns,
+                                       launch->by_itself ? 0 : VGPU_BATCH_NS);
+        if (due <= launch->now)
+            due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
+        if (due > launch->now)
+            wait_for_bucket(launch, due);
+        else if (must_look(launch, &turn) && launch->looked < LONGEST_LOOK_NS)
+            wait_for_device(launch);
+        else if (launch->unsure && track->timeline->unsure != NULL)
+            vgpu_sample_overdue(track->timeline, launch->now);
+        else
+            break;
+    }
+    vgpu_bucket_go(track->process, track->device, &launch->queue);
+    if (!track->open && track->pending < VGPU_BATCHES)
+        open_batch(launch);
+}
+
+static void begin(struct vgpu_launch *launch, struct vgpu_process *process) {
     cu_stream stream = vgpu_stream(launch->stream, launch->per_thread);
     struct vgpu_lane *lane = vgpu_lane_of(stream);
     cu_ctx current = NULL;
@@ -135,7 +185,7 @@ static void begin(struct vgpu_launch *launch, struct vgpu_process *process, uint
     launch->now = vgpu_now();
     vgpu_lock(&lane->track->timeline->lock);
     vgpu_lane_settle(lane, launch->now);
-    prepare(launch, like);
+    prepare(launch);
     leave(launch);
 }
 
@@ -143,7 +193,7 @@ void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, 
                        bool per_thread) {
     cu_result why;
     struct vgpu_process *process = vgpu_process(&why);
-    *launch = (struct vgpu_launch){.key = key, .stream = stream, .per_thread = per_thread, .capture_mode = -1};
+    *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread, .capture_mode = -1};
     if (process == NULL)
         return;
     if (atomic_load_explicit(&process->captures, memory_order_relaxed) != 0) {
@@ -151,13 +201,14 @@ void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, 
             return;
         launch->capture_mode = CU_CAPTURE_RELAXED;
     }
-    begin(launch, process, like);
+    begin(launch, process);
 }
 
 // The lane may launch on by itself, until the batch is full.
 static void allow(struct vgpu_lane *lane, uint64_t key) {
     const struct vgpu_batch *batch = vgpu_batch_open(lane->track);
-    uint64_t room = batch->expected < VGPU_BATCH_NS ? VGPU_BATCH_NS - batch->expected : 0;
+    uint64_t taken = batch->expected + batch->over;
+    uint64_t room = taken < VGPU_BATCH_NS ? VGPU_BATCH_NS - taken : 0;
     uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
     if (room > launches * SMALLEST_STEP)
         room = launches * SMALLEST_STEP;
@@ -174,9 +225,9 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     enter(launch);
     if (result == CU_OK) {
         uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
-        uint64_t before = vgpu_load(longest), less = before - launch->ns;
-        vgpu_store(longest, launch->ns > before ? launch->ns : before - less / (less < before / 2 ? 8 : 256));
-        vgpu_sample_add(track, launch->key, 1, launch->ns, launch->now);
+        uint64_t ns = launch->price.worst, before = vgpu_load(longest), less = before - ns;
+        vgpu_store(longest, ns > before ? ns : before - less / (less < before / 2 ? 8 : 256));
+        vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
         if (launch->by_itself) {
             launch->now = vgpu_now();
             close_batch(launch);

@@ -6,15 +6,19 @@
 #ifndef VGPU_COMPUTE_H
 #define VGPU_COMPUTE_H
 
+#include "bucket.h"
 #include "track.h"
 
 // One launch that its lane could not pay for. Filled by vgpu_launch_begin.
 struct vgpu_launch {
     struct vgpu_lane *lane; // NULL: not measured
-    uint64_t key, ns, now;
+    uint64_t key, like, now;
+    struct vgpu_price price;
+    struct vgpu_queue queue;
+    uint64_t looked; // for how long it has waited for measurements, ns
     cu_stream stream; // as the program named it
     cu_ctx context; // the stream's, where that isn't the current one
-    bool per_thread, by_itself, known;
+    bool per_thread, by_itself, unknown, unsure;
     int capture_mode;
 };
 
@@ -45,7 +49,7 @@ static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thr
 
 // Waits until the container's bucket allows the launch, and prepares to measure
 // it. `like` is the key of launches that may cost as much, if this kind has never
-// been measured. A launch that a stream capture will record is neither.
+// been measured, or 0. A launch that a stream capture will record is neither.
 void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
                        bool per_thread);
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result);

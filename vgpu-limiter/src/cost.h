@@ -14,7 +14,13 @@
 // taken for another's once.
 struct vgpu_cost {
     _Atomic uint64_t key; // 0 for none; odd otherwise
-    _Atomic uint64_t ns;
+    _Atomic uint64_t ns, worst, times;
+};
+
+// What a launch is expected to take on the device, the most that it may take as
+// far as is known, and how many measurements say so.
+struct vgpu_price {
+    uint64_t ns, worst, times;
 };
 
 struct vgpu_costs {
@@ -33,15 +39,19 @@ static inline uint64_t vgpu_cost_place(uint64_t key) {
     return key * UINT64_C(0x9e3779b97f4a7c15) >> 54;
 }
 
-static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, uint64_t *ns) {
+// False where nothing is known of it, which is always so of key 0.
+static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, struct vgpu_price *price) {
     uint64_t place = vgpu_cost_place(key);
     if (atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != key)
         place ^= 1;
-    *ns = atomic_load_explicit(&costs->cost[place].ns, memory_order_relaxed);
-    return atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) == key;
+    price->ns = atomic_load_explicit(&costs->cost[place].ns, memory_order_relaxed);
+    price->worst = atomic_load_explicit(&costs->cost[place].worst, memory_order_relaxed);
+    price->times = atomic_load_explicit(&costs->cost[place].times, memory_order_relaxed);
+    return key != 0 && atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) == key;
 }
 
-// Learns from one measurement. Under the timeline's lock.
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns);
+// Learns from one measurement. `apart`: nothing else of this process was on the
+// device, so that it says how long such a launch may take. Under the timeline's lock.
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool apart);
 
 #endif

@@ -22,9 +22,14 @@
     } while (0)
 
 #define PAIR(a, b) ((uint64_t)(a) << 32 | (b))
+// Launches of one function with about as many threads may cost as much.
+static uint64_t size_key(cu_function f, uint64_t threads) {
+    return vgpu_cost_key(f, UINT64_MAX, threads != 0 ? 64 - (unsigned)__builtin_clzll(threads) : 0, 0);
+}
+
 #define KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, ...)                      \
     LIMITED(vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz)),                 \
-            vgpu_cost_key(f, 0, 0, 0), stream, per_thread, __VA_ARGS__)
+            size_key(f, (uint64_t)(gx) * (gy) * (gz) * (bx) * (by) * (bz)), stream, per_thread, __VA_ARGS__)
 #define CONFIGURED(config, f, per_thread, ...)                                          \
     do {                                                                                \
         if (config == NULL)                                                             \
@@ -86,10 +91,10 @@ cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream) {
 cu_result cuLaunch(cu_function f) { SIMPLE(f, NULL, false, VGPU_REAL(cuLaunch)(f)); }
 
 cu_result cuLaunchGrid(cu_function f, int width, int height) {
-    KERNEL(f, (unsigned)width, (unsigned)height, 1, 0, 0, 0, NULL, false, VGPU_REAL(cuLaunchGrid)(f, width, height));
+    KERNEL(f, (unsigned)width, (unsigned)height, 1, 1, 1, 1, NULL, false, VGPU_REAL(cuLaunchGrid)(f, width, height));
 }
 
 cu_result cuLaunchGridAsync(cu_function f, int width, int height, cu_stream stream) {
-    KERNEL(f, (unsigned)width, (unsigned)height, 1, 0, 0, 0, stream, false,
+    KERNEL(f, (unsigned)width, (unsigned)height, 1, 1, 1, 1, stream, false,
            VGPU_REAL(cuLaunchGridAsync)(f, width, height, stream));
 }

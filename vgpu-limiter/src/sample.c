@@ -26,6 +26,14 @@
 #define SAMPLE_EVERY 16          // batches
 #define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
 
+// The batch is not among those that aren't measured yet any more.
+static void let_go(struct vgpu_track *track, const struct vgpu_batch *batch) {
+    track->over -= batch->over;
+    track->timeline->under_way--;
+    if (batch->unsure && track->timeline->unsure == track)
+        track->timeline->unsure = NULL;
+}
+
 static bool record(cu_event *event, cu_stream stream, bool per_thread) {
     if (*event == NULL && VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC) != CU_OK) {
         *event = NULL;
@@ -39,30 +47,38 @@ static bool record(cu_event *event, cu_stream stream, bool per_thread) {
 void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
     struct vgpu_batch *batch = vgpu_batch_open(track);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
+    batch->apart = track->timeline->under_way == track->pending;
     track->open = record(&batch->start, stream, per_thread);
+    track->timeline->under_way += track->open;
 }
 
 void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
     struct vgpu_batch *batch = vgpu_batch_open(track);
     track->open = false;
     batch->closed = now;
-    if (batch->launches == 0 || !record(&batch->end, stream, per_thread))
+    if (batch->launches == 0 || !record(&batch->end, stream, per_thread)) {
+        let_go(track, batch);
         return;
+    }
+    if (batch->unsure)
+        track->timeline->unsure = track;
     if (now - batch->opened > batch->expected / 16)
         batch->queued = VGPU_REAL(cuEventQuery)(batch->start) == CU_NOT_READY;
     track->pending++;
 }
 
-void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches, uint64_t ns,
-                     uint64_t now) {
+void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches,
+                     struct vgpu_price price, uint64_t now) {
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
-    vgpu_bucket_charge(track->process, track->device, &turn, now, ns, launches);
+    vgpu_bucket_charge(track->process, track->device, &turn, now, price.ns, launches);
     if (!track->open)
         return;
     struct vgpu_batch *batch = vgpu_batch_open(track);
     batch->key = batch->launches == 0 || batch->key == key ? key : 0;
     batch->launches += launches;
-    batch->expected += ns;
+    batch->expected += price.ns;
+    batch->over += price.worst - price.ns;
+    track->over += price.worst - price.ns;
 }
 
 // When the batch was worked on, on the clock, by invariant 3.
@@ -119,6 +135,8 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     int64_t start, end;
     track->first = (track->first + 1) % (VGPU_BATCHES + 1);
     track->pending--;
+    let_go(track, batch);
+    bool apart = batch->apart && track->timeline->under_way == track->pending + track->open;
     if (!place(track->timeline, batch, seen, &start, &end))
         return;
     // A launch by itself on an idle stream: start was passed before the launch.
@@ -135,7 +153,9 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     int64_t ns = own_time(track, batch, start, end, unsure);
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
     if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches);
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches, apart);
+    if (batch->like != 0 && (sure || batch->unknown))
+        vgpu_cost_learn(&track->timeline->costs, batch->like, (uint64_t)ns, apart);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 
@@ -145,16 +165,23 @@ void vgpu_sample_collect(struct vgpu_track *track) {
         finish(track, vgpu_now());
 }
 
-void vgpu_sample_wait(struct vgpu_track *track) {
-    struct vgpu_batch *oldest = &track->ring[track->first];
-    cu_event end = oldest->end;
-    vgpu_unlock(&track->timeline->lock);
-    VGPU_REAL(cuEventSynchronize)(end);
-    vgpu_lock(&track->timeline->lock);
-    unsigned before = track->pending;
-    vgpu_sample_collect(track);
-    if (before != 0 && track->pending == before && oldest == &track->ring[track->first]) {
-        track->first = (track->first + 1) % (VGPU_BATCHES + 1); // it failed: don't wait for it again
-        track->pending--;
+void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now) {
+    struct vgpu_track *track = timeline->unsure;
+    timeline->unsure = NULL;
+    for (unsigned i = 0; track != NULL && i < track->pending; i++) {
+        struct vgpu_batch *batch = &track->ring[(track->first + i) % (VGPU_BATCHES + 1)];
+        uint64_t taken = now - batch->opened;
+        if (!batch->unsure || taken <= batch->expected || VGPU_REAL(cuEventQuery)(batch->start) != CU_OK)
+            continue;
+        struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+        vgpu_bucket_correct(track->process, track->device, &turn, (int64_t)(taken - batch->expected));
+        batch->expected = taken;
     }
+}
+
+void vgpu_sample_drop(struct vgpu_track *track) {
+    for (unsigned i = 0; i < track->pending + track->open; i++)
+        let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
+    track->pending = 0;
+    track->open = false;
 }

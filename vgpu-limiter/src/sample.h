@@ -17,14 +17,19 @@ static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_track *track) {
 void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 
-// Adds launches to the open batch, if there is one, and charges them.
-void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches, uint64_t ns,
-                     uint64_t now);
+// Adds launches that take so much together to the open batch, if there is one, and
+// charges them.
+void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches,
+                     struct vgpu_price price, uint64_t now);
 
 // Counts the batches that are through.
 void vgpu_sample_collect(struct vgpu_track *track);
 
-// Waits, without the lock, until the oldest batch is through, and counts it.
-void vgpu_sample_wait(struct vgpu_track *track);
+// Charges a batch that is one of the first of its kind for as long as it has taken
+// so far, if it has begun: nobody waits for it any longer.
+void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now);
+
+// Forgets the batches that aren't measured yet: they stay charged as expected.
+void vgpu_sample_drop(struct vgpu_track *track);
 
 #endif

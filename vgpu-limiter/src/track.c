@@ -71,11 +71,12 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
     uint64_t count = lane->count + lane->launches;
     uint64_t spent = lane->spent + lane->launches * lane->each;
+    uint64_t over = lane->spent_over + lane->launches * lane->over;
     vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
     if (count != 0)
-        vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, count, spent, now);
+        vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, count, (struct vgpu_price){spent, spent + over, count}, now);
     lane->launches = 0;
-    lane->spent = lane->count = 0;
+    lane->spent = lane->spent_over = lane->count = 0;
     lane->mixed = false;
     lane->left = 0;
 }
@@ -120,6 +121,9 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     if (!vgpu_table_take(&process->memory, track_key(stream, NULL), &entry))
         return;
     struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;
+    vgpu_lock(&track->timeline->lock);
+    vgpu_sample_drop(track);
+    vgpu_unlock(&track->timeline->lock);
     for (int i = 0; i <= VGPU_BATCHES; i++) {
         if (track->ring[i].start != NULL)
             VGPU_REAL(cuEventDestroy_v2)(track->ring[i].start);

@@ -21,8 +21,12 @@ struct vgpu_batch {
     uint64_t gap;            // how long before its launch start was surely recorded
     uint64_t key;            // of all its launches; 0 if they differ
     uint64_t launches, expected; // what they were charged, ns
+    uint64_t over;           // how much more they may take, as far as is known, ns
+    uint64_t like;           // of a launch by itself: what else may cost as much
     bool queued;             // start wasn't reached when end was recorded
     bool unknown;            // its launch was charged nothing, for want of knowledge
+    bool unsure;             // its launch is one of the first of its kind
+    bool apart;              // no other stream had any under way when it began
 };
 
 // The streams of one context, whose events can be compared.
@@ -30,6 +34,8 @@ struct vgpu_timeline {
     struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
+    unsigned under_way;    // batches of all streams that aren't measured yet
+    struct vgpu_track *unsure; // has one among them that is one of the first of its kind
     struct vgpu_costs costs;
 };
 
@@ -39,6 +45,7 @@ struct vgpu_track {
     int device;
     bool open;               // a batch has a start and no end yet
     bool probe;              // the next launch is to be measured by itself
+    uint64_t over;           // of the batches that aren't measured yet
     unsigned batches;        // since the last one that was
     unsigned first, pending; // ring of batches that have ended; the open one comes after them
     struct vgpu_batch ring[VGPU_BATCHES + 1];
@@ -53,8 +60,8 @@ struct vgpu_lane {
     uint32_t step;    // what a launch of `key` takes off it
     uint32_t launches; // of `key` not yet told to the track
     uint64_t key;
-    uint64_t each;    // what one of them costs
-    uint64_t spent, count; // launches before them, with other keys
+    uint64_t each, over; // what one of them costs, and how much more it may
+    uint64_t spent, spent_over, count; // launches before them, with other keys
     bool mixed;       // there are such
     uint32_t size;    // of the next allowance
     struct vgpu_track *track; // NULL: the device has no quota

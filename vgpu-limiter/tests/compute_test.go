@@ -88,6 +88,41 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestFirstLaunches: of launches of which nothing is known yet, or of which it is
+// known that they may take much longer than most, no more than one is under way at
+// a time (and what a refill pays for): what they take is paid off before the next.
+func TestFirstLaunches(t *testing.T) {
+	const long = 20 * time.Millisecond
+	for name, how := range map[string]int{"graphs": 0, "sometimes long": 1, "other grids": 2} {
+		t.Run(name, func(t *testing.T) {
+			p := newContainer(t, share{20, 100}).start()
+			p.want("stream 1", ok)
+			count := 8
+			if how == 1 {
+				count = 40
+			}
+			ahead := time.Duration(p.call(fmt.Sprintf("ahead %d %d %d", how, long.Microseconds(), count))[0]) * time.Microsecond
+			t.Logf("%v of work at once", ahead)
+			if most := 2*long + 5*time.Millisecond; ahead > most {
+				t.Errorf("%v of work at once, want at most %v", ahead, most)
+			}
+		})
+	}
+}
+
+// TestLaunchesThatAreNotThrough: a launch that the device doesn't get through keeps
+// no other from being made, since the program may be what it waits for.
+func TestLaunchesThatAreNotThrough(t *testing.T) {
+	c := newContainer(t, share{90, 100})
+	p := c.start()
+	p.want("stream 1", ok)
+	p.want("launch 1 3600000000 1", ok) // an hour
+	p.want("launch 1 10 3", ok)
+	if u := c.usage().Devices[0]; u.Busy < 100*time.Millisecond {
+		t.Errorf("charged %v for what hasn't ended", u.Busy)
+	}
+}
+
 // TestStreamOfAnotherDevice: the quota is the one of the stream's device, whatever
 // context is the thread's.
 func TestStreamOfAnotherDevice(t *testing.T) {

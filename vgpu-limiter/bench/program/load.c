@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// load SECONDS MICROSECONDS [GRID [STREAMS [KIND]]]: keeps the device as busy as it
-// may, one thread per stream, and prints how many launches it made and the
-// longest that one took, in nanoseconds. KIND: kernel, cooperative, graph (of five
-// kernels), sync (waits for each), mixed (kernels of three lengths), data (one
-// kernel whose length depends on its argument).
+// load SECONDS MICROSECONDS [GRID [STREAMS [KIND]]]: says that it is ready, waits
+// for a byte on its input, keeps the device as busy as it may, one thread per
+// stream, and prints how many launches it made and the longest that one took, in
+// nanoseconds. KIND: kernel, cooperative, graph (of five kernels), fresh (graphs
+// that were never launched before), sync (waits for each), mixed (kernels of three
+// lengths), data (one kernel whose length depends on its argument: up to twice as
+// long), rare (one kernel that is 100 times as long every other time, at random).
 
 #include "cuda.h"
 
@@ -67,12 +69,16 @@ static void *run(void *argument) {
     for (unsigned long long before = now(), after; before < until; before = after) {
         random = random * 1664525 + 1013904223;
         unsigned which = random >> 24; // the length is ns on average
+        if (strcmp(kind, "fresh") == 0)
+            exec = capture(stream);
         if (exec != NULL)
             must(cuGraphLaunch(exec, stream));
         else if (strcmp(kind, "mixed") == 0)
             launch_one(which < 128 ? kernel : other[which & 1], which < 128 ? ns : which & 1 ? ns * 3 / 2 : ns / 2, stream);
         else if (strcmp(kind, "data") == 0)
             launch_one(kernel, ns * (which + 1) / 128, stream);
+        else if (strcmp(kind, "rare") == 0)
+            launch_one(kernel, which < 128 ? ns : ns * 100, stream);
         else
             launch_one(kernel, ns, stream);
         after = now();
@@ -105,6 +111,9 @@ int main(int argc, char **argv) {
     must(cuModuleGetFunction(&kernel, module, "k"));
     must(cuModuleGetFunction(&other[0], module, "l"));
     must(cuModuleGetFunction(&other[1], module, "m"));
+    puts("ready");
+    if (fflush(stdout) != 0 || getchar() == EOF)
+        return 1;
     for (int i = 0; i < threads; i++)
         if (pthread_create(&thread[i], NULL, run, NULL) != 0)
             return 1;

@@ -160,6 +160,7 @@ static int capture(int place, long microseconds, int count) {
 }
 
 #include "graphs.h"
+#include "ahead.h"
 #include "modules.h"
 #include "sharing.h"
 
@@ -275,6 +276,7 @@ int main(void) {
         ON("bind", cuMulticastBindMem(handle[a], 0, handle[b], 0, MIB * (size_t)c, 0))
         ON("bind_mapped", cuMulticastBindAddr(handle[a], MIB * (size_t)c, ptr[b], MIB * (size_t)c, 0))
         ON("unbind", cuMulticastUnbind(handle[a], 0, MIB * (size_t)b, MIB * (size_t)c))
+        ON("ahead", ahead((int)a, b, (int)c))
         ON("burn", burn((int)a, b, c))
         ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))

@@ -102,23 +102,55 @@ static void turns(void) {
     }
 }
 
-// A cost follows the mean; of kinds that share a place the last ones are known.
+// A launch goes before one that has waited for more than a period only if that one
+// doesn't look any more.
+static void queues(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    struct vgpu_queue first = {0}, second = {0}, third = {0};
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 30;
+    struct vgpu_turn turn = vgpu_turn(process, 0, AT);
+    vgpu_bucket_wait(process, 0, AT, AT + 1, &first);
+    vgpu_bucket_wait(process, 0, AT + MS, AT + MS + 1, &second);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 5 * MS, &third) == AT + 5 * MS);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &first) == AT + 11 * MS);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &second) > AT + 11 * MS);
+    vgpu_bucket_go(process, 0, &first);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &third) == AT + 12 * MS);
+    vgpu_bucket_wait(process, 0, AT + 2 * MS, AT + 2 * MS + 1, &second); // and then it dies
+    uint64_t now = AT + 20 * MS, due, waited = 0;
+    while ((due = vgpu_bucket_behind(process, 0, &turn, now, &third)) > now) {
+        waited += due - now;
+        now = due;
+    }
+    CHECK(waited > MS && waited <= 20 * MS);
+}
+
+// A cost follows the mean, and its worst what was measured apart from others; of kinds that share a place the last ones are known.
 static void costs(void) {
     static struct vgpu_costs table;
-    uint64_t key = vgpu_cost_key(&table, 1, 2, 3), ns;
-    CHECK(!vgpu_cost_get(&table, key, &ns));
+    uint64_t key = vgpu_cost_key(&table, 1, 2, 3);
+    struct vgpu_price price;
+    CHECK(!vgpu_cost_get(&table, key, &price) && !vgpu_cost_get(&table, 0, &price));
     for (int i = 0; i < 100; i++)
-        vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000);
-    CHECK(vgpu_cost_get(&table, key, &ns) && ns > 1300 && ns < 1700);
+        vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, true);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 1300 && price.ns < 1700 && price.worst > 1900 && price.times == 100);
+    vgpu_cost_learn(&table, key, 5000, false);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.worst < 2300 && price.worst >= price.ns);
+    vgpu_cost_learn(&table, key, 5000, true);
+    vgpu_cost_learn(&table, key, 1000, true);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.worst > 4900);
     for (uint64_t i = 0; i < 100000; i++)
-        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i);
-    CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &ns) && ns == 99999);
+        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, true);
+    CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &price) && price.ns == 99999);
 }
 
 int main(void) {
     calendars();
     buckets();
     turns();
+    queues();
     costs();
     return 0;
 }
