@@ -25,6 +25,8 @@ type Config struct {
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 	Log     logr.Logger
+	// Requests is how many may be under way at a time, 1 or more.
+	Requests int
 }
 
 // Allocator is one replica. The Set and Delete methods feed it and may be called
@@ -38,11 +40,16 @@ type Allocator struct {
 	pods map[types.NamespacedName]*corev1.Pod
 	// waiting are gated pods that fit nowhere, and why.
 	waiting map[types.NamespacedName]waiter
+	// woken are waiting pods that are to be looked at again, in this order.
+	woken []types.NamespacedName
+	// short are the demands for which there are no devices just now.
+	scarce scarcity
 	// neverRan are pods that were deleted unbound while they held slices or were
 	// being placed: their slices need no word from a node.
 	neverRan map[types.UID]bool
-	// placing is the pod that the worker is at; empty between decisions.
-	placing types.UID
+	// placing are the pods of the round that is under way, each with the node that
+	// was decided on, empty before that.
+	placing map[types.UID]string
 	// unbooked are placed pods that the ledger of their node does not have, by node.
 	unbooked map[string]map[types.UID]types.NamespacedName
 	// refusals are placed pods that the scheduler refuses.
@@ -63,6 +70,7 @@ func New(c Config) *Allocator {
 		index:    index.New(),
 		pods:     map[types.NamespacedName]*corev1.Pod{},
 		waiting:  map[types.NamespacedName]waiter{},
+		placing:  map[types.UID]string{},
 		neverRan: map[types.UID]bool{},
 		unbooked: map[string]map[types.UID]types.NamespacedName{},
 		refusals: map[types.UID]*refusal{},

@@ -343,9 +343,11 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	for len(s.watch) > 0 {
 		s.read()
 	}
-	if err := s.allocator.grant(t.Context(), choices); !errors.Is(err, errAgain) {
+	r := &round{a: s.allocator}
+	if _, err := r.grant(choices[0]); !errors.Is(err, errAgain) {
 		t.Errorf("%v, want another look", err)
 	}
+	r.finish(t.Context(), nil)
 	if got := book.Pods(s.ledger("n0")); got["p"] != "" {
 		t.Errorf("Invariant 1: granted on a ledger that was not looked at: %v", got)
 	}

@@ -32,7 +32,7 @@ type choice struct {
 // beside the pods of the set before it, the larger ones first. Without one for
 // each, all of them wait and there are no choices.
 //
-// Nothing is written: the caller grants the choices of a node together.
+// Nothing is written: the round grants the choices of a node together.
 func (a *Allocator) decide(ctx context.Context, set []ask) ([]choice, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()

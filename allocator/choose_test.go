@@ -49,7 +49,12 @@ func TestSetIsDecidedTogether(t *testing.T) {
 	a, b := s.add("a", 60, 600), s.add("b", 60, 600)
 	choices, err := s.allocator.decide(t.Context(), s.set(a, b))
 	s.must(err)
-	s.must(s.allocator.grant(t.Context(), choices))
+	r := &round{a: s.allocator}
+	for _, c := range choices {
+		_, err := r.grant(c)
+		s.must(err)
+	}
+	r.finish(t.Context(), nil)
 	for d := range 2 {
 		if devices := s.ledger("n0").Spec.Devices; len(devices) != 2 || len(devices[d].Slices) != 1 {
 			t.Errorf("Invariant 1: granted %+v", devices)

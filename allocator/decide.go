@@ -12,61 +12,45 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// reconcilePod looks at one pod of ours.
-func (a *Allocator) reconcilePod(ctx context.Context, key types.NamespacedName) error {
+// reconcilePod looks at one pod of ours. What it returns is on its way in the round.
+func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.NamespacedName) (*placing, error) {
 	pod := a.pod(key)
 	switch {
 	case pod == nil:
-		return nil
+		return nil, nil
 	case ready(pod):
-		defer a.at(pod.UID)()
-		return a.place(ctx, pod)
+		r.begin(pod)
+		return a.place(ctx, r, pod)
 	case gated(pod) && !neverRuns(pod):
-		return nil
+		return nil, nil
 	default:
-		return a.follow(ctx, pod)
+		return nil, a.follow(ctx, pod)
 	}
 }
 
-// at notes which pod the worker is placing, so that its deletion meanwhile is not
-// lost, and returns what ends that.
-func (a *Allocator) at(pod types.UID) (done func()) {
-	note := func(uid types.UID) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.placing = uid
-		a.forgetNeverRan(pod)
-	}
-	note(pod)
-	return func() { note("") }
-}
-
-// place gives a gated pod its slices and lets it go.
-func (a *Allocator) place(ctx context.Context, pod *corev1.Pod) error {
+// place decides which slices a gated pod gets, or finds those that it has.
+func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*placing, error) {
 	demand, shares, err := demandOf(pod)
 	if err != nil {
 		a.refuse(pod, err)
-		return nil
+		return nil, nil
 	}
-	adopted, err := a.adopt(ctx, pod, shares)
-	if adopted || err != nil {
-		return err
+	p, done, err := a.adopt(ctx, pod, shares)
+	if done || err != nil {
+		return p, err
 	}
 	choices, err := a.decide(ctx, []ask{{pod, demand}})
 	if len(choices) == 0 || err != nil {
-		return err
+		return nil, err
 	}
-	if err := a.grant(ctx, choices); err != nil {
-		return err
-	}
-	return a.ungate(ctx, pod, choices[0].plan.Node)
+	return r.grant(choices[0])
 }
 
 // adopt finishes what an allocator began before it died between its two writes:
 // a gated pod that holds slices gets the placement that the ledger says. Where
 // that is not what the pod asks for, or the scheduler would refuse the node, the
 // ledger was edited or the pod changed; those slices go back.
-func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (bool, error) {
+func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *placing, done bool, err error) {
 	for _, node := range a.index.Holders(pod.UID) {
 		ledger := a.index.Ledger(node)
 		if ledger == nil {
@@ -76,32 +60,34 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 		if good {
 			cycle, err := a.Filters.Start(ctx, pod)
 			if err != nil {
-				return false, err
+				return nil, false, err
 			}
 			against, err := cycle.Refusals(ctx, node)
 			if err != nil {
-				return false, err
+				return nil, false, err
 			}
 			good = len(against) == 0
 		}
 		if good {
-			return true, a.ungate(ctx, pod, node)
+			p := &placing{pod: pod, node: node}
+			a.assume(p)
+			return p, true, nil
 		}
 		// Our watch may be behind, and another leader have let the pod go meanwhile.
 		live, err := a.live(ctx, pod)
 		switch {
 		case err != nil:
-			return false, err
+			return nil, false, err
 		case live == nil:
-			return true, nil // the watch will show it
+			return nil, true, nil // the watch will show it
 		case live.ResourceVersion != pod.ResourceVersion:
-			return false, errAgain
+			return nil, false, errAgain
 		}
 		if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
-			return false, err
+			return nil, false, err
 		}
 	}
-	return false, nil
+	return nil, false, nil
 }
 
 // refuse tells why a pod can never be placed as it is. It stays gated: what it

@@ -75,7 +75,7 @@ func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 	defer a.mu.Unlock()
 	if exact && last.Spec.NodeName == "" {
 		holders := a.index.Holders(last.UID)
-		if len(holders) > 0 || a.placing == last.UID {
+		if _, placing := a.placing[last.UID]; placing || len(holders) > 0 {
 			a.neverRan[last.UID] = true
 		}
 		for _, node := range holders {
@@ -103,9 +103,13 @@ func (a *Allocator) count(pod *corev1.Pod) {
 // seat is the node that the pod takes room on, as far as the scheduler's filters
 // look. A pod that is over takes none, and neither does one that the scheduler
 // refuses and that has no slices: it was given up, or lost them. It takes room
-// again from the moment on that it is bound or has slices.
+// again from the moment on that it is bound or has slices. One that is being placed
+// takes it already.
 func (a *Allocator) seat(pod *corev1.Pod) string {
 	node := home(pod)
+	if ready(pod) {
+		node = a.placing[pod.UID]
+	}
 	if terminal(pod) || refused(pod) && !slices.Contains(a.index.Holders(pod.UID), node) {
 		return ""
 	}
@@ -142,7 +146,7 @@ func (a *Allocator) SetLedger(ledger *v1alpha1.SliceLedger) {
 
 // forgetNeverRan drops the note about a deleted pod once no ledger holds it.
 func (a *Allocator) forgetNeverRan(pod types.UID) {
-	if a.placing != pod && len(a.index.Holders(pod)) == 0 {
+	if _, placing := a.placing[pod]; !placing && len(a.index.Holders(pod)) == 0 {
 		delete(a.neverRan, pod)
 	}
 }

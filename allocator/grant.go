@@ -17,18 +17,6 @@ import (
 // fieldOwner is who wrote, in managedFields.
 const fieldOwner = client.FieldOwner("vernier-allocator")
 
-// grant writes choices for one node into its ledger, in the version that the
-// decision was made on, or none of them.
-func (a *Allocator) grant(ctx context.Context, choices []choice) error {
-	ledger := choices[0].ledger.DeepCopy()
-	for _, c := range choices {
-		if err := book.Grant(ledger, c.pod.UID, keyOf(c.pod).String(), c.plan); err != nil {
-			return err
-		}
-	}
-	return a.write(ctx, ledger)
-}
-
 // release takes the slices of the pods that drop names out of the ledger, in one
 // write; none when there are none.
 func (a *Allocator) release(ctx context.Context, known *v1alpha1.SliceLedger, drop func(types.UID) bool) error {

@@ -31,6 +31,8 @@ const (
 	wakeRefused wakeScope = iota + 1
 	// wakeAll are those and the pods for which there are no devices.
 	wakeAll
+	// wakeMore are those that were woken and not looked at yet.
+	wakeMore
 )
 
 type queue = workqueue.TypedRateLimitingInterface[item]
@@ -88,35 +90,33 @@ func oldestFirst[K comparable](pods map[K]*corev1.Pod) []*corev1.Pod {
 	})
 }
 
-// step looks at one item; false when the queue has ended.
+// step looks at what is due, up to a round of it; false when the queue has ended.
 func (a *Allocator) step(ctx context.Context, q queue) bool {
 	it, ended := q.Get()
 	if ended {
 		return false
 	}
-	defer q.Done(it)
-	switch err := a.look(ctx, it); {
-	case err == nil:
-		q.Forget(it)
-	case errors.Is(err, errAgain):
-		q.Add(it)
-	default:
-		a.Log.Error(err, "will be tried again", "pod", it.pod, "node", it.node)
-		q.AddRateLimited(it)
+	items := []item{it}
+	for len(items) < maxRound && q.Len() > 0 {
+		if it, ended = q.Get(); ended {
+			break
+		}
+		items = append(items, it)
+	}
+	for i, err := range a.look(ctx, items) {
+		it := items[i]
+		switch {
+		case err == nil:
+			q.Forget(it)
+		case errors.Is(err, errAgain):
+			q.Add(it)
+		default:
+			a.Log.Error(err, "will be tried again", "pod", it.pod, "node", it.node)
+			q.AddRateLimited(it)
+		}
+		q.Done(it)
 	}
 	return true
-}
-
-func (a *Allocator) look(ctx context.Context, it item) error {
-	switch {
-	case it.wake != 0:
-		a.wakeNow(it.wake)
-		return nil
-	case it.node != "":
-		return a.reconcileLedger(ctx, it.node)
-	default:
-		return a.reconcilePod(ctx, it.pod)
-	}
 }
 
 // enqueue is a no-op on a standby. The caller holds mu.

@@ -42,6 +42,10 @@ type replicaInTest struct {
 	// sawUnbindable is the pod that was read last in this step, if it was gated then,
 	// or refused by the scheduler.
 	sawUnbindable types.UID
+	// updates and patches are how many of these requests it has made.
+	updates, patches int
+	// refuse is the answer to every write, while it is not nil.
+	refuse error
 }
 
 type change struct {
@@ -75,6 +79,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
+				r.updates++
 				return r.write(obj, func() error {
 					before := r.world.ledger(obj.GetName())
 					if r.world.lastWriteWins {
@@ -92,6 +97,7 @@ func (r *replicaInTest) restart() {
 				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+				r.patches++
 				return r.write(obj, func() error {
 					err := c.Patch(ctx, obj, p, o...)
 					if err != nil && !apierrors.IsNotFound(err) {
@@ -102,7 +108,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(),
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Requests: 1,
 	})
 	r.queue = &queueInTest{}
 	r.watch, r.dead, r.busy = nil, false, false
@@ -200,6 +206,9 @@ func (r *replicaInTest) call(do func() error) error {
 func (r *replicaInTest) write(obj client.Object, do func() error) error {
 	w := r.world
 	return r.call(func() error {
+		if r.refuse != nil {
+			return r.refuse
+		}
 		if !w.calm && w.rand.Intn(25) == 0 {
 			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))
 		}

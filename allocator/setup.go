@@ -22,6 +22,10 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
+// requests is how many an allocator has under way at a time. More do not make a
+// busy API server faster; it has its own fairness for the rest.
+const requests = 16
+
 // Setup puts an allocator on the manager: caches that are warm whether it leads
 // or not, and the worker, which runs while it leads. ctx bounds both.
 func Setup(ctx context.Context, mgr manager.Manager) error {
@@ -43,11 +47,12 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 	context.AfterFunc(ctx, events.Shutdown)
 	r := &replica{
 		allocator: New(Config{
-			Client:  direct,
-			Filters: filters,
-			Events:  events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "vernier-allocator"}),
-			Clock:   clock.RealClock{},
-			Log:     mgr.GetLogger().WithName("allocator"),
+			Client:   direct,
+			Filters:  filters,
+			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "vernier-allocator"}),
+			Clock:    clock.RealClock{},
+			Log:      mgr.GetLogger().WithName("allocator"),
+			Requests: requests,
 		}),
 		factory: factory,
 		manager: mgr,

@@ -57,9 +57,17 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 
 // explain finds out why the pod fits on no node. It asks the filters about the
 // nodes that lack CPU or memory too, for their words.
+//
+// Of pods that ask for the same, it does so once.
 func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, error) {
+	alone, kind, since := len(t.set) == 1, kindOf(pod.pod), t.scarce.now()
+	if lacks := t.scarce.find(kind); lacks != nil && alone && j.refused == 0 {
+		return &shortage{devices: *lacks}, nil
+	}
 	var without []*placement.Node
-	rooms := slices.DeleteFunc(t.index.Room(), func(n *placement.Node) bool { return t.unsettled(n.Name) })
+	all := t.index.Room()
+	known := len(all)
+	rooms := slices.DeleteFunc(all, func(n *placement.Node) bool { return t.unsettled(n.Name) })
 	for i, n := range rooms {
 		if on := t.touched[n.Name]; on != nil {
 			rooms[i] = on.left
@@ -77,7 +85,11 @@ func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, erro
 			return nil, nil
 		}
 	}
-	return &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}, nil
+	why := &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}
+	if alone && why.refused == 0 && len(rooms) == known {
+		t.scarce.note(kind, &why.devices, since)
+	}
+	return why, nil
 }
 
 // take makes the plan on a node the pod's, which leaves less of the node.

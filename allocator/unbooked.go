@@ -46,9 +46,11 @@ func (a *Allocator) judge(pod *corev1.Pod) {
 // strike takes the pod off the unbooked ones; others may have waited for that. The
 // caller holds mu.
 func (a *Allocator) strike(pod types.UID) {
-	for _, pods := range a.unbooked {
+	for node, pods := range a.unbooked {
 		if _, was := pods[pod]; was {
-			delete(pods, pod)
+			if delete(pods, pod); len(pods) == 0 {
+				delete(a.unbooked, node)
+			}
 			a.wake(wakeAll)
 		}
 	}

@@ -141,11 +141,14 @@ func (a *Allocator) stopWaiting(key types.NamespacedName) {
 	waitingPods.Set(float64(len(a.waiting)))
 }
 
-// wake has the waiting pods looked at again, and the one that may be found to
-// have to wait this moment. The caller holds mu.
+// wake has the waiting pods looked at again, and those that may be found to have to
+// wait this moment. The caller holds mu.
 func (a *Allocator) wake(scope wakeScope) {
+	if scope == wakeAll {
+		a.scarce.forget()
+	}
 	switch {
-	case len(a.waiting) == 0 && a.placing == "":
+	case len(a.waiting) == 0 && len(a.placing) == 0:
 	case scope == wakeAll:
 		a.enqueue(item{wake: scope})
 	default:
@@ -153,14 +156,36 @@ func (a *Allocator) wake(scope wakeScope) {
 	}
 }
 
+// maxWoken are so few at a time that a pod that has just come is looked at in the
+// next round but one, however many wait.
+const maxWoken = maxRound / 2
+
+// wakeNow puts the waiting pods behind those that are woken already, oldest first,
+// and the first of all on the queue. So everybody has a turn, even where pods are
+// woken again before all had theirs.
 func (a *Allocator) wakeNow(scope wakeScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, pod := range oldestFirst(a.pods) {
-		key := keyOf(pod)
-		if w, waits := a.waiting[key]; waits && (scope == wakeAll || w.refused) {
-			a.enqueue(item{pod: key})
+	if scope != wakeMore {
+		due := map[types.NamespacedName]*corev1.Pod{}
+		for key, w := range a.waiting {
+			if pod := a.pods[key]; pod != nil && (scope == wakeAll || w.refused) {
+				due[key] = pod
+			}
 		}
+		for _, key := range a.woken {
+			delete(due, key)
+		}
+		for _, pod := range oldestFirst(due) {
+			a.woken = append(a.woken, keyOf(pod))
+		}
+	}
+	n := min(len(a.woken), maxWoken)
+	for _, key := range a.woken[:n] {
+		a.enqueue(item{pod: key})
+	}
+	if a.woken = a.woken[n:]; len(a.woken) > 0 {
+		a.enqueue(item{wake: wakeMore})
 	}
 }
 

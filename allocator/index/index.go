@@ -32,7 +32,8 @@ type Index struct {
 
 type view struct {
 	ledger *v1alpha1.SliceLedger
-	room   *placement.Node
+	// room is what the ledger leaves, or a draft that is made of it.
+	room *placement.Node
 }
 
 // New is an empty index.
@@ -88,6 +89,36 @@ func (x *Index) Changed() (names []string) {
 	}
 	clear(x.changed)
 	return names
+}
+
+// Draft shows the room that next leaves in place of that of known, the ledger that
+// it is to be written over; false when a newer one is known. Everything else goes on
+// showing known. A newer version that is put in ends that, and so does Drop.
+func (x *Index) Draft(known, next *v1alpha1.SliceLedger) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	v := x.nodes[known.Name]
+	if v == nil || v.ledger != known {
+		return false
+	}
+	v.room = Room(next)
+	x.changed[known.Name] = true
+	return true
+}
+
+// Drop shows again what known leaves, unless a newer version has come: its draft was
+// not written. Drop tells whether there is room now where there was none.
+func (x *Index) Drop(known *v1alpha1.SliceLedger) (roomy bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	v := x.nodes[known.Name]
+	if v == nil || v.ledger != known {
+		return false
+	}
+	before := v.room
+	v.room = Room(known)
+	x.changed[known.Name] = true
+	return roomier(before, v.room)
 }
 
 func (x *Index) forget(ledger *v1alpha1.SliceLedger) {

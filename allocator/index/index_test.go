@@ -125,6 +125,31 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// The room of a draft counts until it was written or dropped, and nothing else of it.
+func TestDraft(t *testing.T) {
+	x := New()
+	known := ledger("n", 1)
+	x.Put(known)
+	next := grant(t, known, "a", placement.Grant{UUID: "GPU-0", Core: 30, Mem: 400})
+	free := func() v1alpha1.Percent { return x.Room()[0].Devices[0].FreeCore }
+	if !x.Draft(known, next) || free() != 70 || x.Behind(x.Room()[0]) != known || x.Ledger("n") != known || len(x.Holders("a")) != 0 {
+		t.Errorf("free %d of ledger %p, want 70 of %p, held by %v, want nobody", free(), x.Ledger("n"), known, x.Holders("a"))
+	}
+	x.Put(known.DeepCopy())
+	if free() != 70 {
+		t.Error("a repeated event took the draft back")
+	}
+	if !x.Drop(known) || free() != 100 {
+		t.Errorf("free %d after the drop, want 100, and it to be told", free())
+	}
+	x.Draft(known, next)
+	newest := ledger("n", 3)
+	x.Put(newest)
+	if x.Draft(known, next) || x.Drop(known) || free() != 100 {
+		t.Error("a draft of an old version counts")
+	}
+}
+
 func TestPutTellsWhatHelps(t *testing.T) {
 	x := New()
 	step := func(name string, version int, want bool, edit func(*v1alpha1.SliceLedger)) {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Pods that are placed together cost their node one write.
+func TestOneWriteForManyPods(t *testing.T) {
+	s := newStage(t, 1)
+	for i := range 8 {
+		s.add(fmt.Sprint("p", i), 10, 100)
+	}
+	s.readAll()
+	s.work()
+	if got := len(book.Pods(s.ledger("n0"))); got != 8 {
+		t.Errorf("%d pods have slices, want 8", got)
+	}
+	if s.updates != 1 || s.patches != 8 {
+		t.Errorf("%d writes of the ledger and %d patches, want 1 and 8", s.updates, s.patches)
+	}
+}
+
+// Pods of one round don't take the same room: of a device, or of what the scheduler
+// counts on the node.
+func TestRoundCountsItself(t *testing.T) {
+	s := newStage(t, 1)
+	for i := range 3 {
+		s.add(fmt.Sprint("big", i), 60, 100)
+	}
+	s.readAll()
+	s.work()
+	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+		t.Errorf("Invariant 1: %d of 3 pods of 60 core have slices on 2 devices after %d writes, want 2 after 1", got, s.updates)
+	}
+	s = newStage(t, 1)
+	for i := range 3 {
+		s.add(fmt.Sprint("cpu", i), 1, 1, cpu("30"))
+	}
+	s.readAll()
+	s.work()
+	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+		t.Errorf("Invariant 7: %d of 3 pods of 30 CPUs are on a node of 64 after %d writes, want 2 after 1", got, s.updates)
+	}
+}
+
+// What a write that failed would have granted is free again.
+func TestFailedRoundIsDecidedAgain(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("a", 60, 600)
+	s.add("b", 60, 600)
+	s.readAll()
+	s.refuse = errors.New("no")
+	s.step()
+	if free := s.allocator.index.Room()[0].Devices[0].FreeCore; free != 100 {
+		t.Errorf("%d of a device free after a write that failed, want 100", free)
+	}
+	s.refuse = apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("no"))
+	s.queue.flush()
+	s.step()
+	s.refuse = nil
+	s.work()
+	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
+		t.Errorf("%d pods have slices after %d patches, want 2 after 2", got, s.patches)
+	}
+}
+
+// A burst that waits does not keep back a pod that fits: it is in the next round but
+// one.
+func TestWaitingPodsDontStarveOthers(t *testing.T) {
+	const waiting = 5000
+	s := newStage(t, 1)
+	s.allocator.Events = &record.FakeRecorder{}
+	s.comeUnfit(waiting)
+	s.work()
+	for range 3 {
+		s.allocator.mu.Lock()
+		s.allocator.wake(wakeAll)
+		s.allocator.mu.Unlock()
+	}
+	s.step() // the wake itself
+	s.add("small", 1, 1)
+	s.read()
+	for range 2 {
+		s.step()
+	}
+	if gated(s.get("small")) {
+		t.Error("the small pod is not placed in the second round after it came")
+	}
+	s.work()
+	if got := len(s.allocator.waiting); got != waiting {
+		t.Errorf("%d pods wait, want %d", got, waiting)
+	}
+}
+
+// Everybody who waits has a turn, also when all are woken again before that.
+func TestEveryWaitingPodHasATurn(t *testing.T) {
+	s := newStage(t, 1)
+	const waiting = 4 * maxWoken
+	s.allocator.Events = &record.FakeRecorder{}
+	s.comeUnfit(waiting)
+	s.work()
+	seen := map[string]bool{}
+	for range 2 * waiting / maxWoken {
+		s.allocator.mu.Lock()
+		s.allocator.wake(wakeAll)
+		s.allocator.mu.Unlock()
+		for _, it := range s.queue.due {
+			seen[it.pod.Name] = true
+		}
+		s.step()
+	}
+	delete(seen, "")
+	if len(seen) != waiting {
+		t.Errorf("%d of %d had a turn", len(seen), waiting)
+	}
+}
+
+// comeUnfit shows the allocator pods that fit on no device. The API server, which is
+// never asked for them, need not have them.
+func (s *stage) comeUnfit(n int) {
+	for i := range n {
+		p := testPod(fmt.Sprint("big", i), map[string]v1alpha1.Share{"c": share(100, deviceMiB+1)})
+		p.UID = types.UID(p.Name)
+		s.allocator.SetPod(p)
+	}
+}
+
+// readAll has the replica see everything that happened.
+func (s *stage) readAll() {
+	for len(s.watch) > 0 {
+		s.read()
+	}
+}
+
+// What pods of a kind lack is known until there is more room, and not from before.
+func TestScarcity(t *testing.T) {
+	pod := func(core v1alpha1.Percent, policy string) string {
+		p := testPod("p", map[string]v1alpha1.Share{"c": share(core, 10)})
+		p.Annotations[v1alpha1.AnnotationPolicy] = policy
+		return kindOf(p)
+	}
+	same := pod(10, "pack")
+	if same != pod(10, "pack") || same == pod(11, "pack") || same == pod(10, "spread") {
+		t.Error("kinds are told apart by something else than what pods ask for")
+	}
+	var s scarcity
+	lack := &placement.Shortfall{Container: "c"}
+	s.note("a", lack, s.now())
+	if s.find("a") != lack || s.find("b") != nil {
+		t.Error("not found as it was noted")
+	}
+	since := s.now()
+	s.forget()
+	if s.note("a", lack, since); s.find("a") != nil {
+		t.Error("a lack from before there was more room is found")
+	}
+}
