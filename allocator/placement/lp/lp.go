@@ -37,22 +37,24 @@ const Epsilon = 1e-9
 // Minimize finds the cheapest x ≥ 0 with A x = b, b ≥ 0, where A's columns are
 // those that next makes. start has one column per row, with a positive value in
 // that row alone. next returns a column whose reduced cost at the prices is below
-// -Epsilon; false when there is none. It returns the rows' prices, the cost, and
-// whether that is the optimum: false when limit steps did not suffice.
+// -Epsilon; false when there is none. It returns the rows' prices, the cost of b at
+// these, and whether that is the optimum: false when limit steps did not suffice.
+// As no column beats the prices then, no plan costs less, however the steps were
+// rounded.
 func Minimize(b []float64, start []Column, limit int, next func(prices []float64) (Column, bool)) (prices []float64, cost float64, optimal bool) {
 	s := newSimplex(b, start)
 	for range limit {
 		s.price()
 		c, more := next(s.prices)
 		if !more {
-			return s.prices, s.cost(), true
+			return s.prices, s.cost(b), true
 		}
 		if c.reduced(s.prices) > -Epsilon || !s.enter(&c) {
 			break
 		}
 	}
 	s.price()
-	return s.prices, s.cost(), false
+	return s.prices, s.cost(b), false
 }
 
 // simplex is a basis: inverse of its columns, their costs, and how much of each.
@@ -91,9 +93,9 @@ func (s *simplex) price() {
 	}
 }
 
-func (s *simplex) cost() (sum float64) {
-	for i, c := range s.costs {
-		sum += c * s.amount[i]
+func (s *simplex) cost(b []float64) (sum float64) {
+	for row, p := range s.prices {
+		sum += p * b[row]
 	}
 	return sum
 }

@@ -47,13 +47,16 @@ func run() error {
 	if o.ties != "name" && o.ties != "random" || o.seeds < 1 || o.churn < 0 {
 		return fmt.Errorf("-ties is name or random, -seeds 1 or more, -churn 0 or more; see -help")
 	}
+	if o.nodes == "" || o.pods == "" {
+		return fmt.Errorf("-nodes and -pods name the files to replay; see -help")
+	}
 	w, err := trace.Load(o.nodes, o.pods)
 	if err != nil {
 		return err
 	}
 	var rows []*row
 	for _, name := range strings.Split(o.policies, ",") {
-		row := &row{Policy: name}
+		row := &row{Policy: strings.TrimSpace(name)}
 		for seed := o.seed0; seed < o.seed0+int64(o.seeds); seed++ {
 			if err := row.add(w, o, seed); err != nil {
 				return err
@@ -73,13 +76,12 @@ func run() error {
 
 // add plays one seed.
 func (r *row) add(w *trace.Workload, o options, seed int64) error {
-	arrivals := w.Arrivals(seed, replay.Marks[len(replay.Marks)-1])
 	var ties *rand.Rand
 	if o.ties == "random" {
 		ties = rand.New(rand.NewSource(seed))
 	}
 	if r.Policy == "bound" {
-		return r.bound(w, o, arrivals)
+		return r.bound(w, o, seed)
 	}
 	p, err := policy(r.Policy, w, ties)
 	switch {
@@ -88,20 +90,31 @@ func (r *row) add(w *trace.Workload, o options, seed int64) error {
 	case o.churn > 0:
 		r.rejected = append(r.rejected, replay.Churn(w, p, seed, o.churn))
 	default:
-		r.fill(replay.Fill(w, p, arrivals))
+		r.fill(replay.Fill(w, p, w.Arrivals(seed, replay.Most)))
 	}
 	return nil
 }
 
-// bound adds what no policy could exceed.
-func (r *row) bound(w *trace.Workload, o options, arrivals []int) error {
+// bound adds what no policy could exceed: at each of the marks, or, where pods come
+// and go, on average over moments.
+func (r *row) bound(w *trace.Workload, o options, seed int64) error {
 	if o.churn > 0 {
-		return fmt.Errorf("-policy: bound is of a cluster that fills; leave it out with -churn")
+		wanted, possible := 0.0, 0.0
+		for _, pods := range replay.Wanted(w, seed, o.churn) {
+			part, err := bound.Allocated(w, pods)
+			if err != nil {
+				return err
+			}
+			wanted += w.Part(pods)
+			possible += part
+		}
+		r.rejected = append(r.rejected, 1-possible/wanted)
+		return nil
 	}
 	var one replay.Result
+	arrivals := w.Arrivals(seed, replay.Most)
 	for _, mark := range replay.Marks {
-		some := w.Until(arrivals, mark)
-		part, err := bound.Allocated(w, some)
+		part, err := bound.Allocated(w, w.Until(arrivals, mark))
 		if err != nil {
 			return err
 		}

@@ -142,6 +142,9 @@ func TestBound(t *testing.T) {
 		{"memory", []trace.Class{{GPUs: 1, Milli: 1000, Mem: 1000}, {GPUs: 1, Milli: 500, Mem: 250}}, 0.75},
 		{"a model that is not there", []trace.Class{{GPUs: 1, Milli: 1000, Spec: "T4"}}, 0},
 		{"two devices", []trace.Class{{GPUs: 2, Milli: 1000}, {GPUs: 1, Milli: 500}}, 1},
+		{"halves of two devices", []trace.Class{{GPUs: 2, Milli: 500}, {GPUs: 2, Milli: 500}}, 1},
+		{"parts of two devices", []trace.Class{{GPUs: 2, Milli: 330}, {GPUs: 1, Milli: 670}}, 1},
+		{"very small shares", []trace.Class{{GPUs: 1, Milli: 5}, {GPUs: 1, Milli: 995}}, 1},
 		{"more devices than a machine has", []trace.Class{{GPUs: 4, Milli: 1000}}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -157,6 +160,38 @@ func TestBound(t *testing.T) {
 				t.Errorf("%v, %v; want %v", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// Of pods that leave a fifth of every device, the bound knows that all but four
+// fifths must be refused, and that none need be where there is room for all.
+func TestBoundOfChurn(t *testing.T) {
+	w := &trace.Workload{Classes: []trace.Class{{GPUs: 1, Milli: 810}}, Pods: []int{0}}
+	for range 100 {
+		w.Nodes = append(w.Nodes, trace.Node{GPUs: 8})
+	}
+	least := func(load float64) float64 {
+		r := &row{Policy: "bound"}
+		if err := r.add(w, options{ties: "name", churn: load}, 1); err != nil {
+			t.Fatal(err)
+		}
+		return r.rejected[0]
+	}
+	if got := least(0.5); got > 1e-9 {
+		t.Errorf("%.4f must be refused at half load", got)
+	}
+	got := least(0.95)
+	if want := 1 - 0.81/0.95; got < want-0.03 || got > want+0.03 {
+		t.Errorf("%.4f must be refused at 95 %%, want about %.4f", got, want)
+	}
+	for _, name := range []string{"first-fit", "ours"} {
+		p, err := policy(name, w, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rejected := replay.Churn(w, p, 1, 0.95); rejected < got-0.01 {
+			t.Errorf("%s refuses %.4f, at least %.4f must be", name, rejected, got)
+		}
 	}
 }
 

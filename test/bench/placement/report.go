@@ -21,6 +21,13 @@ type figure struct {
 	SD   float64 `json:"sd"`
 }
 
+// failure is the GPU demand of a class that found no room, in percent.
+type failure struct {
+	// OfClass is the part of the class's demand, OfFailed that of all that failed.
+	OfClass  float64 `json:"ofClass"`
+	OfFailed float64 `json:"ofFailed"`
+}
+
 // row is what is known of a policy. All parts are in percent.
 type row struct {
 	Policy string `json:"policy"`
@@ -28,8 +35,8 @@ type row struct {
 	Allocated map[string]figure `json:"allocated,omitempty"`
 	// Micros per decision.
 	Micros *figure `json:"microsPerDecision,omitempty"`
-	// Failed part of the GPU demand of each kind of pod.
-	Failed map[string]float64 `json:"failedDemand,omitempty"`
+	// Failed GPU demand by class of pods.
+	Failed map[string]failure `json:"failedDemand,omitempty"`
 	// Rejected part of the GPU demand under churn.
 	Rejected *figure `json:"rejectedDemand,omitempty"`
 
@@ -58,7 +65,7 @@ func (r *row) sum() {
 		r.Rejected = over(r.rejected, 100)
 		return
 	}
-	r.Allocated, r.Failed = map[string]figure{}, map[string]float64{}
+	r.Allocated, r.Failed = map[string]figure{}, map[string]failure{}
 	for i, mark := range replay.Marks {
 		var at []float64
 		for _, run := range r.allocated {
@@ -66,12 +73,17 @@ func (r *row) sum() {
 		}
 		r.Allocated[name(mark)] = *over(at, 100)
 	}
-	if len(r.micros) > 0 {
-		r.Micros = over(r.micros, 1)
+	if len(r.micros) == 0 {
+		return
+	}
+	r.Micros = over(r.micros, 1)
+	failed := 0.0
+	for _, n := range r.failedOfIt {
+		failed += n
 	}
 	for kind, n := range r.arrivedOf {
-		if n > 0 && len(r.micros) > 0 {
-			r.Failed[kind] = 100 * r.failedOfIt[kind] / n
+		if n > 0 {
+			r.Failed[kind] = failure{OfClass: 100 * r.failedOfIt[kind] / n, OfFailed: 100 * r.failedOfIt[kind] / max(failed, 1e-9)}
 		}
 	}
 }
@@ -107,7 +119,7 @@ func show(out io.Writer, rows []*row, churn bool) {
 	for _, m := range replay.Marks {
 		fmt.Fprintf(t, "\t@%s %%", name(m))
 	}
-	fmt.Fprintln(t, "\tµs\tGPU demand failed, % of each kind")
+	fmt.Fprintln(t, "\tµs\tGPU demand failed: % of the class (% of all that failed)")
 	for _, r := range rows {
 		fmt.Fprint(t, r.Policy)
 		for _, m := range replay.Marks {
@@ -122,10 +134,10 @@ func show(out io.Writer, rows []*row, churn bool) {
 	}
 }
 
-func kinds(failed map[string]float64) string {
+func kinds(failed map[string]failure) string {
 	var parts []string
 	for _, kind := range slices.Sorted(maps.Keys(failed)) {
-		parts = append(parts, fmt.Sprintf("%s %.1f", kind, failed[kind]))
+		parts = append(parts, fmt.Sprintf("%s %.1f (%.0f)", kind, failed[kind].OfClass, failed[kind].OfFailed))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -4,9 +4,9 @@
 // of all devices into the pods that have arrived.
 //
 // It lets machines of one kind share their CPU and memory, takes any number of
-// cuts per device, moves pods freely and refuses whichever it likes. Only a whole
-// device's worth of shares must fit on a device, and a pod for several devices on
-// a machine that has them.
+// cuts per device, moves pods freely, takes any part of a pod and refuses
+// whichever it likes. Only a whole device's worth of shares must fit on a device,
+// and a pod for several devices goes only to machines that have as many.
 package bound
 
 import (
@@ -17,16 +17,15 @@ import (
 	"vernier.dev/vernier/test/bench/placement/trace"
 )
 
-// parts is how many parts a device is cut into. Shares round down, which only
-// raises the bound.
-const parts = 100
-
 // problem is the linear program: rows are the classes that have arrived, and then
 // devices, CPU and memory of every kind of machine.
 type problem struct {
 	classes []trace.Class
 	kinds   []kind
 	limits  []float64
+	// part is the size, in thousandths of a device, that all shares are multiples
+	// of.
+	part int
 	// turn is the kind to look for a column next.
 	turn int
 }
@@ -34,13 +33,15 @@ type problem struct {
 type kind struct {
 	trace.Node
 	count int
+	// cpu and mem are what there is of them per device.
+	cpu, mem float64
 	// best and last are scratch space: the best value of each gap, and the class
 	// that it ends with.
-	best [parts + 1]float64
-	last [parts + 1]int
+	best []float64
+	last []int
 }
 
-// The rows of a kind after those of the classes.
+// The rows of a kind after those of the classes, all in devices.
 const (
 	devices = iota
 	cpu
@@ -50,7 +51,7 @@ const (
 
 // Allocated is the greatest part of all GPUs that the arrivals can fill.
 func Allocated(w *trace.Workload, arrivals []int) (float64, error) {
-	p := &problem{}
+	p := &problem{part: trace.Whole}
 	count := map[int]float64{}
 	for _, class := range arrivals {
 		count[class]++
@@ -59,6 +60,7 @@ func Allocated(w *trace.Workload, arrivals []int) (float64, error) {
 		if c := w.Classes[class]; c.GPUs > 0 && count[class] > 0 {
 			p.classes = append(p.classes, c)
 			p.limits = append(p.limits, count[class])
+			p.part = divisor(p.part, c.Milli)
 		}
 	}
 	p.addKinds(w.Nodes)
@@ -70,7 +72,15 @@ func Allocated(w *trace.Workload, arrivals []int) (float64, error) {
 	if !optimal {
 		return 0, fmt.Errorf("the upper bound's linear program did not end")
 	}
-	return -cost / float64(w.Capacity()), nil
+	return -cost * trace.Whole / float64(w.Capacity()), nil
+}
+
+// divisor is the greatest that a and b have in common.
+func divisor(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 func slack(row int) lp.Column { return lp.Column{Entries: []lp.Entry{{Row: row, Value: 1}}} }
@@ -79,16 +89,23 @@ func (p *problem) addKinds(nodes []trace.Node) {
 	for _, n := range nodes {
 		n.Name = ""
 		at := slices.IndexFunc(p.kinds, func(k kind) bool { return k.Node == n })
+		if n.GPUs == 0 {
+			continue
+		}
 		if at < 0 {
 			at = len(p.kinds)
-			p.kinds = append(p.kinds, kind{Node: n})
+			gpus := float64(n.GPUs)
+			p.kinds = append(p.kinds, kind{
+				Node: n, cpu: max(1, float64(n.CPU)/gpus), mem: max(1, float64(n.Mem)/gpus),
+				best: make([]float64, trace.Whole/p.part+1), last: make([]int, trace.Whole/p.part+1),
+			})
 		}
 		p.kinds[at].count++
 	}
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		n := float64(k.count)
-		p.limits = append(p.limits, n*float64(k.GPUs), n*float64(k.CPU), n*float64(k.Mem))
+		p.limits = append(p.limits, n*float64(k.GPUs), n*float64(k.CPU)/k.cpu, n*float64(k.Mem)/k.mem)
 	}
 }
 
@@ -109,73 +126,78 @@ func (p *problem) next(prices []float64) (lp.Column, bool) {
 	return lp.Column{}, false
 }
 
+// cut is the best way to cut a device of a kind. A pod for several devices is as
+// many shares, each of which takes its part of the pod's CPU and memory.
 func (p *problem) cut(at int, prices []float64) (lp.Column, bool) {
 	k, first := &p.kinds[at], len(p.classes)+at*perKind
-	k.best, k.last = [parts + 1]float64{}, [parts + 1]int{}
-	most, pod := tolerance, -1
+	clear(k.best)
+	clear(k.last)
 	for i := range p.classes {
 		c := &p.classes[i]
 		if c.GPUs > k.GPUs || c.CPU > k.CPU || c.Mem > k.Mem || !trace.Allows(c.Spec, k.Model) {
 			continue
 		}
-		gain := float64(c.Demand()) + prices[i] + prices[first+cpu]*float64(c.CPU) + prices[first+mem]*float64(c.Mem)
-		if size := c.Milli * parts / trace.Whole; c.GPUs == 1 && size > 0 {
-			if gain > k.best[size] {
-				k.best[size], k.last[size] = gain, i+1
-			}
-		} else if gain += prices[first+devices] * float64(c.GPUs); gain > most {
-			most, pod = gain, i
+		gain := float64(c.Demand())/trace.Whole + prices[i] + prices[first+cpu]*float64(c.CPU)/k.cpu + prices[first+mem]*float64(c.Mem)/k.mem
+		gain /= float64(c.GPUs)
+		if size := c.Milli / p.part; gain > k.best[size] {
+			k.best[size], k.last[size] = gain, i+1
 		}
 	}
-	if pod >= 0 {
-		return p.column(first, map[int]float64{pod: 1}, float64(p.classes[pod].GPUs)), true
-	}
 	k.fill()
-	if k.best[parts]+prices[first+devices] <= tolerance {
+	if k.best[len(k.best)-1]+prices[first+devices] <= tolerance {
 		return lp.Column{}, false
 	}
-	return p.column(first, k.read(p.classes), 1), true
+	return p.column(k, first), true
 }
 
-// tolerance is what a cut must gain, in thousandths of a device.
-const tolerance = 1e-6
+// tolerance is what a cut must gain, in devices.
+const tolerance = 1e-8
 
 // fill turns the best single share of each size into the best cut of each gap.
 func (k *kind) fill() {
-	single, ends := k.best, k.last
-	for g := 1; g <= parts; g++ {
+	single, ends := slices.Clone(k.best), slices.Clone(k.last)
+	var sizes []int
+	for size, gain := range single {
+		if gain > 0 {
+			sizes = append(sizes, size)
+		}
+	}
+	for g := 1; g < len(k.best); g++ {
 		k.best[g], k.last[g] = k.best[g-1], 0
-		for size := 1; size <= g; size++ {
-			if v := k.best[g-size] + single[size]; single[size] > 0 && v > k.best[g] {
+		for _, size := range sizes {
+			if size > g {
+				break
+			}
+			if v := k.best[g-size] + single[size]; v > k.best[g] {
 				k.best[g], k.last[g] = v, ends[size]
 			}
 		}
 	}
 }
 
-// read lists the classes of the best cut of a whole device.
-func (k *kind) read(classes []trace.Class) map[int]float64 {
-	counts := map[int]float64{}
-	for g := parts; g > 0; {
+// column is the best cut of a whole device.
+func (p *problem) column(k *kind, first int) lp.Column {
+	shares := make([]float64, len(p.classes))
+	for g := len(k.best) - 1; g > 0; {
 		if k.last[g] == 0 {
 			g--
 			continue
 		}
 		i := k.last[g] - 1
-		counts[i]++
-		g -= classes[i].Milli * parts / trace.Whole
+		shares[i]++
+		g -= p.classes[i].Milli / p.part
 	}
-	return counts
-}
-
-func (p *problem) column(first int, counts map[int]float64, of float64) lp.Column {
-	col := lp.Column{Entries: []lp.Entry{{Row: first + devices, Value: of}}}
+	col := lp.Column{Entries: []lp.Entry{{Row: first + devices, Value: 1}}}
 	var cores, memory float64
-	for i, n := range counts {
+	for i, n := range shares {
+		if n == 0 {
+			continue
+		}
 		c := &p.classes[i]
-		col.Cost -= n * float64(c.Demand())
-		cores += n * float64(c.CPU)
-		memory += n * float64(c.Mem)
+		n /= float64(c.GPUs)
+		col.Cost -= n * float64(c.Demand()) / trace.Whole
+		cores += n * float64(c.CPU) / k.cpu
+		memory += n * float64(c.Mem) / k.mem
 		col.Entries = append(col.Entries, lp.Entry{Row: i, Value: n})
 	}
 	if cores > 0 {

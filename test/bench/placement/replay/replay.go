@@ -21,7 +21,10 @@ type Placer interface {
 
 // Marks are the points, as parts of the cluster's capacity that has arrived, at
 // which the allocated part is noted.
-var Marks = []float64{0.90, 0.95, 1.00, 1.30}
+var Marks = []float64{0.90, 0.95, 1.00, Most}
+
+// Most is the part of the capacity that arrives in all.
+const Most = 1.30
 
 // Result is one run.
 type Result struct {

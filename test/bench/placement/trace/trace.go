@@ -9,11 +9,7 @@
 package trace
 
 import (
-	"encoding/csv"
-	"fmt"
-	"io"
 	"math/rand"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -81,115 +77,13 @@ func (w *Workload) Capacity() int64 {
 	return sum
 }
 
-// Load reads a workload from two files.
-func Load(nodes, pods string) (*Workload, error) {
-	w := &Workload{}
-	if err := read(nodes, w.addNode); err != nil {
-		return nil, err
+// Part is what the pods of these classes ask for, as a part of all devices.
+func (w *Workload) Part(classes []int) float64 {
+	var sum int64
+	for _, c := range classes {
+		sum += w.Classes[c].Demand()
 	}
-	known := map[Class]int{}
-	if err := read(pods, func(r row) error { return w.addPod(r, known) }); err != nil {
-		return nil, err
-	}
-	if w.Capacity() == 0 {
-		return nil, fmt.Errorf("%s: no node has a GPU", nodes)
-	}
-	demand := int64(0)
-	for _, c := range w.Pods {
-		demand += w.Classes[c].Demand()
-	}
-	if demand == 0 {
-		return nil, fmt.Errorf("%s: no pod asks for a GPU", pods)
-	}
-	return w, nil
-}
-
-type row struct {
-	columns map[string]int
-	fields  []string
-}
-
-func (r row) text(column string) string {
-	if i, ok := r.columns[column]; ok {
-		return r.fields[i]
-	}
-	return ""
-}
-
-func (r row) number(column string) (int64, error) {
-	n, err := strconv.ParseInt(r.text(column), 10, 64)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("column %s: %q is not a count", column, r.text(column))
-	}
-	return n, nil
-}
-
-func (r row) numbers(columns ...string) ([]int64, error) {
-	out := make([]int64, len(columns))
-	for i, c := range columns {
-		n, err := r.number(c)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = n
-	}
-	return out, nil
-}
-
-func (w *Workload) addNode(r row) error {
-	n, err := r.numbers("cpu_milli", "memory_mib", "gpu")
-	if err == nil {
-		w.Nodes = append(w.Nodes, Node{Name: r.text("sn"), CPU: n[0], Mem: n[1], GPUs: int(n[2]), Model: r.text("model")})
-	}
-	return err
-}
-
-func (w *Workload) addPod(r row, known map[Class]int) error {
-	n, err := r.numbers("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
-	if err != nil {
-		return err
-	}
-	c := Class{CPU: n[0], Mem: n[1], GPUs: int(n[2]), Milli: int(n[3]), Spec: r.text("gpu_spec")}
-	if c.Milli > Whole || (c.GPUs == 0) != (c.Milli == 0) {
-		return fmt.Errorf("num_gpu %d with gpu_milli %d is no request", c.GPUs, c.Milli)
-	}
-	id, ok := known[c]
-	if !ok {
-		id = len(w.Classes)
-		known[c] = id
-		w.Classes = append(w.Classes, c)
-	}
-	w.Pods = append(w.Pods, id)
-	return nil
-}
-
-func read(path string, take func(row) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	r := csv.NewReader(f)
-	head, err := r.Read()
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	columns := map[string]int{}
-	for i, name := range head {
-		columns[name] = i
-	}
-	for line := 2; ; line++ {
-		fields, err := r.Read()
-		if err == io.EOF {
-			return nil
-		}
-		if err == nil {
-			err = take(row{columns, fields})
-		}
-		if err != nil {
-			return fmt.Errorf("%s: line %d: %w", path, line, err)
-		}
-	}
+	return float64(sum) / float64(w.Capacity())
 }
 
 // Arrivals are the pods in random order, followed by draws from them with

@@ -55,17 +55,42 @@ func TestLoadWithoutModels(t *testing.T) {
 
 func TestLoadNamesTheFault(t *testing.T) {
 	head := "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
-	for _, tt := range []struct{ pods, want string }{
-		{head + "a,x,1024,1,460\n", `line 2: column cpu_milli: "x" is not a count`},
-		{head + "a,1,1,1,1001\n", "line 2: num_gpu 1 with gpu_milli 1001 is no request"},
-		{head + "a,1,1,0,500\n", "num_gpu 0 with gpu_milli 500"},
-		{head + "a,1,1,0,0\n", "no pod asks for a GPU"},
-		{"", "EOF"},
+	good := head + "a,1000,1024,1,460\n"
+	for _, tt := range []struct{ nodes, pods, want string }{
+		{nodesCSV, good + "b,x,1024,1,460\n", `line 3: column cpu_milli: "x" is not a count`},
+		{nodesCSV, good + "\nb,1,-5,1,460\n", `line 4: column memory_mib: "-5" is not a count`},
+		{nodesCSV, good + "b,1,1,1,\n", `line 3: column gpu_milli: "" is not a count`},
+		{nodesCSV, good + "b,1,1,0.5,500\n", `line 3: column num_gpu: "0.5" is not a count`},
+		{nodesCSV, good + "b,NaN,1,1,500\n", `line 3: column cpu_milli: "NaN" is not a count`},
+		{nodesCSV, good + "b,1e30,1,1,500\n", "line 3: column cpu_milli: 1e30 is more than"},
+		{nodesCSV, good + "b,1,1,1,1001\n", "line 3: column gpu_milli: 1001 is more than"},
+		{nodesCSV, good + "b,1,1,0,500\n", "line 3: column gpu_milli: 500 of each of 0 devices"},
+		{nodesCSV, good + "b,1,1,1,0\n", "line 3: column gpu_milli: 0 of each of 1 devices"},
+		{nodesCSV, good + "b,1,1\n", "line 3: column num_gpu: the line ends"},
+		{nodesCSV, good + "b,1,1,1,1,1\n", "line 3: column 6: the first line names only 5"},
+		{nodesCSV, good + "b,\"1,1,1,1\n", "line 3"},
+		{nodesCSV, head + "a,1,1,0,0\n", "no pod asks for a GPU"},
+		{nodesCSV, "name,cpu_milli\n", "line 1: no column memory_mib"},
+		{nodesCSV, "", "line 1: no column cpu_milli"},
+		{"sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,65,T4\n", good, "line 2: column gpu: 65 is more than 64"},
+		{"sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,0,\n", good, "no node has a GPU"},
 	} {
-		_, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", tt.pods))
+		_, err := Load(write(t, "nodes", tt.nodes), write(t, "pods", tt.pods))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("got %v, want %s", err, tt.want)
 		}
+	}
+}
+
+// As other programs write them: a byte order mark, blanks, counts with a point.
+func TestLoadIsLenient(t *testing.T) {
+	pods := "\ufeffname, cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\r\na, 1000.0,1024,1.0,460, T4\r\n"
+	w, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Classes[0], (Class{CPU: 1000, Mem: 1024, GPUs: 1, Milli: 460, Spec: "T4"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
