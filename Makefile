@@ -106,7 +106,7 @@ lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	$(CGO) go vet -tags envtest,e2e,gpu ./...
 	$(CGO) go tool staticcheck -tags envtest,e2e,gpu ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

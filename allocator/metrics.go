@@ -36,5 +36,9 @@ var (
 )
 
 func init() {
+	// A rate needs a series from the beginning.
+	for _, object := range []string{"ledger", "pod"} {
+		conflicts.WithLabelValues(object)
+	}
 	metrics.Registry.MustRegister(placements, waitingPods, decisionSeconds, conflicts, releases, pinRefusals)
 }

@@ -134,7 +134,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
 			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
-			"--health-addr=127.0.0.1:9401", "--metrics-addr=127.0.0.1:9400",
+			"--health-addr=127.0.0.1:9401", "--metrics-addr=:9400",
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 		},
 		Env: n.GPU.agentEnv(),
