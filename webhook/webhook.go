@@ -26,6 +26,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
+	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
 )
@@ -40,6 +41,8 @@ type Options struct {
 	CertDir string
 	// MetricsAddress and HealthAddress are host:port, or "0" for none.
 	MetricsAddress, HealthAddress string
+	// Dialects of other systems that pods may be written in.
+	Dialects dialect.Settings
 	// Clock for certificates; nil is the real one.
 	Clock clock.Clock
 }
@@ -48,6 +51,10 @@ type Options struct {
 func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(kubernetes.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	dialects, err := o.Dialects.Set()
+	if err != nil {
 		return nil, err
 	}
 	serving := ctrlwebhook.Options{Host: o.Host, Port: o.Port, CertDir: o.CertDir}
@@ -75,14 +82,14 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mgr, assemble(mgr, keeper)
+	return mgr, assemble(mgr, dialects, keeper)
 }
 
 // assemble adds everything to the manager; keeper is nil where the certificates
 // are somebody else's.
-func assemble(mgr manager.Manager, keeper *certs.Keeper) error {
+func assemble(mgr manager.Manager, dialects dialect.Set, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
-	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: &handler.Handler{Fleet: known}})
+	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(known, dialects)})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.AddHealthzCheck("ping", healthz.Ping),

@@ -56,6 +56,10 @@ const (
 	AnnotationShares = Prefix + "shares"
 	// AnnotationPlacement holds a Placement document. The allocator writes it.
 	AnnotationPlacement = Prefix + "placement"
+	// AnnotationDialect names the system that a pod was written for. The webhook
+	// writes it where it has translated the pod; the node agent sets the variables
+	// that the containers of such a pod look for.
+	AnnotationDialect = Prefix + "dialect"
 )
 
 // Annotations of others that guard a slice.
@@ -97,6 +101,15 @@ const (
 
 // RequiredPluginsValue is what the webhook writes as AnnotationRequiredPlugins.
 const RequiredPluginsValue = `["` + NRIPluginName + `"]`
+
+// Values of AnnotationDialect that the node agent knows. Others mean nothing to it.
+const (
+	DialectGPUShareGiB = "gpushare/GiB"
+	DialectGPUShareMiB = "gpushare/MiB"
+	DialectHAMi        = "hami"
+	DialectVolcano     = "volcano"
+	DialectKAI         = "kai"
+)
 
 // CDI vendor and class of the devices that the node agent injects: a device is
 // named vernier.dev/gpu=<UUID>.

@@ -29,6 +29,7 @@ func run() error {
 		"without it the webhook makes its own certificates and writes the caBundle")
 	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "host:port for Prometheus metrics, 0 for none")
 	flag.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
+	o.Dialects.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")

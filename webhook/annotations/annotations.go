@@ -42,9 +42,9 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 	for _, key := range sorted(annotations) {
 		value, at := annotations[key], path.Key(key)
 		switch {
-		case key == api.AnnotationPlacement, key == api.AnnotationShares && !gated:
+		case key == api.AnnotationPlacement, (key == api.AnnotationShares || key == api.AnnotationDialect) && !gated:
 			errs = append(errs, field.Forbidden(at, "only Vernier writes it: remove it (a manifest made from a running pod carries it)"))
-		case key == api.AnnotationShares:
+		case key == api.AnnotationShares, key == api.AnnotationDialect:
 		case strings.HasPrefix(key, api.Prefix):
 			if err := wishes.read(key, value, at); err != nil {
 				errs = append(errs, err)

@@ -3,6 +3,7 @@
 package handler_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -105,13 +106,30 @@ func BenchmarkHandler(b *testing.B) {
 	})
 }
 
-// BenchmarkNotOurs measures a pod that asks for nothing, should it arrive.
+// BenchmarkNotOurs measures a pod that asks for nothing, should it arrive, without
+// dialects and with all of them.
 func BenchmarkNotOurs(b *testing.B) {
 	req := request(realistic(b, false))
-	hook := ours().Handler
+	for name, hook := range map[string]*admission.Webhook{"plain": ours(), "all dialects": everybodys(b)} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if response := hook.Handler.Handle(context.Background(), req); !response.Allowed {
+					b.Fatal(response.Result)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkTranslated measures a pod of HAMi's.
+func BenchmarkTranslated(b *testing.B) {
+	raw := bytes.ReplaceAll(bytes.ReplaceAll(realistic(b, true), []byte(`vernier.dev/gpu-core`), []byte(`nvidia.com/gpucores`)),
+		[]byte(`vernier.dev/gpu-mem-mib`), []byte(`nvidia.com/gpumem`))
+	req, hook := request(raw), everybodys(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if response := hook.Handle(context.Background(), req); !response.Allowed {
+		if response := hook.Handle(context.Background(), req); !response.Allowed || len(response.Patch) == 0 {
 			b.Fatal(response.Result)
 		}
 	}

@@ -3,6 +3,7 @@
 package handler
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,25 +12,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// pointer escapes a key for a JSON pointer.
-var pointer = strings.NewReplacer("~", "~0", "/", "~1")
-
 // patch turns the findings into the operations that are missing: none when the
 // pod is already as it should be, so that a second round of admission changes
-// nothing.
-func (f *findings) patch(pod *slim.Pod) ([]jsonpatch.Operation, error) {
+// nothing. had are the annotations that the pod came with.
+func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialect.Translation) ([]jsonpatch.Operation, error) {
 	shares, err := f.shares.Encode()
 	if err != nil {
 		return nil, err
 	}
 	set := f.plugins
-	if pod.Metadata.Annotations[api.AnnotationShares] != shares {
-		set[api.AnnotationShares] = shares
-	}
-	ops := annotate(pod.Metadata.Annotations, set)
+	set[api.AnnotationShares] = shares
+	maps.Copy(set, translated.Annotations)
+	maps.DeleteFunc(set, func(key, value string) bool { return had[key] == value })
+	ops := append(annotate(had, set), translated.Patch...)
 	switch {
 	case len(pod.Spec.SchedulingGates) == 0:
 		ops = append(ops, jsonpatch.NewOperation("add", "/spec/schedulingGates", []corev1.PodSchedulingGate{{Name: api.Gate}}))
@@ -54,7 +53,7 @@ func annotate(have, set map[string]string) []jsonpatch.Operation {
 	}
 	ops := make([]jsonpatch.Operation, 0, len(set)+4)
 	for key, value := range set {
-		ops = append(ops, jsonpatch.NewOperation("add", "/metadata/annotations/"+pointer.Replace(key), value))
+		ops = append(ops, jsonpatch.NewOperation("add", "/metadata/annotations/"+slim.Pointer(key), value))
 	}
 	slices.SortFunc(ops, func(a, b jsonpatch.Operation) int { return strings.Compare(a.Path, b.Path) })
 	return ops

@@ -15,13 +15,24 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
 )
 
 // ours is the handler behind controller-runtime's wrapper, as it is served.
 func ours() *admission.Webhook {
-	return &admission.Webhook{Handler: &handler.Handler{Fleet: &fleet.Fleet{}}}
+	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, nil)}
+}
+
+// everybodys is the handler with every dialect switched on.
+func everybodys(t testing.TB) *admission.Webhook {
+	t.Helper()
+	dialects, err := dialect.Settings{Dialects: "all"}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, dialects)}
 }
 
 // request is the admission request for an object as the API server encodes it.

@@ -8,6 +8,9 @@
 package slim
 
 import (
+	"encoding/json"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 )
@@ -24,12 +27,14 @@ type Pod struct {
 type Metadata struct {
 	Name         string            `json:"name"`
 	GenerateName string            `json:"generateName"`
+	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
 }
 
 // Spec is the part of a corev1.PodSpec that is read.
 type Spec struct {
 	NodeName        string                     `json:"nodeName"`
+	SchedulerName   string                     `json:"schedulerName"`
 	HostPID         bool                       `json:"hostPID"`
 	HostIPC         bool                       `json:"hostIPC"`
 	Resources       Resources                  `json:"resources"`
@@ -51,6 +56,8 @@ type Container struct {
 type Resources struct {
 	Limits   corev1.ResourceList `json:"limits"`
 	Requests corev1.ResourceList `json:"requests"`
+	// Claims are never read, only kept.
+	Claims json.RawMessage `json:"claims"`
 }
 
 // Env is the name of a variable; its value is never read.
@@ -83,3 +90,8 @@ func Decode(raw []byte) (*Pod, error) {
 	}
 	return pod, nil
 }
+
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Pointer escapes a key for the JSON pointers of a patch.
+func Pointer(key string) string { return pointer.Replace(key) }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dialect owns what pods written for other systems of sharing GPUs mean:
+// it rewrites the resources, annotations and scheduler of such a pod as ours, so
+// that the rest of the webhook sees a pod like any other.
+//
+// It never decides whether a pod may have what it asks for, and drops nothing in
+// silence: what cannot be kept is a warning, what cannot be read an error.
+package dialect
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// Dialect is how the pods of one system ask for GPUs.
+type Dialect interface {
+	// Words are what the API server and the webhook look for.
+	Words() Words
+	// Asks tells whether a container asks for something in this dialect.
+	Asks(pod *slim.Pod, c *slim.Container) bool
+	// Share is what such a container asks for on each of its GPUs. Where it says
+	// why it cannot be read, the share means nothing.
+	Share(r *Reading, c *Asking) api.Share
+	// Pod reads what holds for all of the pod: annotations and labels.
+	Pod(r *Reading)
+}
+
+// Words of a dialect. All are exact but those that are called prefixes.
+type Words struct {
+	// Name as the webhook's flag has it.
+	Name string
+	// Mark is written on the pod, for the node agent: it says in which environment
+	// the containers expect to find themselves. Empty is the name.
+	Mark string
+	// Trace stands somewhere in every pod that asks in the dialect, so that one that
+	// does not is known before it is decoded.
+	Trace string
+	// Resources that it reads. They are taken out of the containers that it
+	// translates: no node has them once the other system is gone.
+	Resources []corev1.ResourceName
+	// AnnotationPrefixes begin the annotations by which a pod asks.
+	AnnotationPrefixes []string
+	// Schedulers of the other system. Nobody would bind their pods.
+	Schedulers []string
+}
+
+// Set is the dialects that are switched on, in the order in which they are asked.
+type Set []Dialect
+
+// of is the dialect that a pod is written in; nil where it is in none. The same
+// resource may mean one thing to one system and another to the next: whose
+// scheduler the pod names decides, then the order of the set. A pod that names the
+// scheduler of a system whose dialect is not switched on is left to that system.
+func (s Set) of(pod *slim.Pod) Dialect {
+	owned := slices.Contains(schedulers, pod.Spec.SchedulerName)
+	for _, d := range s {
+		if (!owned || slices.Contains(d.Words().Schedulers, pod.Spec.SchedulerName)) && asks(d, pod) {
+			return d
+		}
+	}
+	return nil
+}
+
+// schedulers of all systems that there is a dialect for.
+var schedulers = func() []string {
+	var names []string
+	for _, d := range (Settings{}).build() {
+		names = append(names, d.Words().Schedulers...)
+	}
+	return names
+}()
+
+func asks(d Dialect, pod *slim.Pod) bool {
+	for _, l := range lists(pod) {
+		for i := range l.containers {
+			if d.Asks(pod, &l.containers[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// list is the containers of one field of the pod's spec.
+type list struct {
+	field      string
+	containers []slim.Container
+}
+
+func lists(pod *slim.Pod) []list {
+	return []list{{"initContainers", pod.Spec.InitContainers}, {"containers", pod.Spec.Containers}}
+}
+
+// Traces are the texts of which one stands in every pod that asks in one of the
+// dialects.
+func (s Set) Traces() []string {
+	var traces []string
+	for _, d := range s {
+		if trace := d.Words().Trace; !slices.Contains(traces, trace) {
+			traces = append(traces, trace)
+		}
+	}
+	return traces
+}
+
+// asksAny tells whether a container asks for more than none of any of them. The
+// zeros that templates leave behind ask for nothing.
+func asksAny(r slim.Resources, names []corev1.ResourceName) bool {
+	for _, name := range names {
+		if q := quantity(r, name); !q.IsZero() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// reading is one pod of a dialect's table and what is to become of it.
+type reading struct {
+	// pod is YAML: metadata and spec.
+	pod string
+	// settings, with the dialect of the table switched on unless they say others.
+	settings dialect.Settings
+	// shares by container, as JSON; empty where the pod is not translated.
+	shares string
+	// set are the annotations of ours, but for the dialect itself.
+	set map[string]string
+	// warns and refuses are parts of the texts, one for each.
+	warns, refuses []string
+}
+
+// check runs the table of one dialect.
+func check(t *testing.T, name string, cases map[string]reading) {
+	for title, c := range cases {
+		t.Run(title, func(t *testing.T) {
+			if c.settings.Dialects == "" {
+				c.settings.Dialects = name
+			}
+			set, err := c.settings.Set()
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := yaml.YAMLToJSON([]byte(c.pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := decode(t, raw)
+			got := set.Translate(pod)
+			match(t, "warnings", got.Warnings, c.warns)
+			match(t, "errors", texts(got.Errors), c.refuses)
+			if len(c.refuses) > 0 {
+				return
+			}
+			if shares := sharesOf(t, pod); shares != c.shares {
+				t.Errorf("shares %s, want %s", shares, c.shares)
+			}
+			if c.shares == "" {
+				if got.Dialect != "" || len(got.Patch) > 0 || len(got.Annotations) > 0 {
+					t.Errorf("translated: %+v", got)
+				}
+				return
+			}
+			if got.Dialect != name {
+				t.Errorf("read as %s, want %s", got.Dialect, name)
+			}
+			want := map[string]string{api.AnnotationDialect: got.Annotations[api.AnnotationDialect]}
+			for key, value := range c.set {
+				want[key] = value
+			}
+			if have, expected := marshal(t, got.Annotations), marshal(t, want); have != expected {
+				t.Errorf("annotations %s, want %s", have, expected)
+			}
+			patched(t, set, raw, got, c.shares)
+		})
+	}
+}
+
+// patched applies what is to change to the pod as it was sent: it asks in no
+// dialect any more, and for the same shares.
+func patched(t *testing.T, set dialect.Set, raw []byte, got dialect.Translation, shares string) {
+	t.Helper()
+	patch, err := jsonpatch.DecodePatch([]byte(marshal(t, got.Patch)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := patch.Apply(raw)
+	if err != nil {
+		t.Fatalf("%s does not apply to %s: %v", marshal(t, got.Patch), raw, err)
+	}
+	pod := decode(t, after)
+	if pod.Metadata.Annotations == nil {
+		pod.Metadata.Annotations = map[string]string{}
+	}
+	for key, value := range got.Annotations {
+		pod.Metadata.Annotations[key] = value
+	}
+	if again := sharesOf(t, pod); again != shares {
+		t.Errorf("the patched pod asks for %s, want %s: %s", again, shares, after)
+	}
+	for _, c := range append(slices.Clone(pod.Spec.Containers), pod.Spec.InitContainers...) {
+		for name, limit := range c.Resources.Limits {
+			if request, set := c.Resources.Requests[name]; strings.HasPrefix(string(name), api.Prefix) && (!set || limit.Cmp(request) != 0) {
+				t.Errorf("%s: limit of %s without its request", c.Name, name)
+			}
+		}
+	}
+	if second := set.Translate(pod); second.Dialect != "" {
+		t.Errorf("a second round translates again: %+v", second)
+	}
+}
+
+func decode(t *testing.T, raw []byte) *slim.Pod {
+	t.Helper()
+	pod, err := slim.Decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod.Metadata == nil {
+		pod.Metadata = &slim.Metadata{}
+	}
+	return pod
+}
+
+func sharesOf(t *testing.T, pod *slim.Pod) string {
+	t.Helper()
+	shares := map[string]api.Share{}
+	for _, c := range append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...) {
+		if !demand.Asks(c.Resources) {
+			continue
+		}
+		share, errs := demand.Of(c.Resources, field.NewPath(c.Name))
+		if len(errs) > 0 {
+			t.Errorf("the translation is refused: %v", errs)
+		}
+		shares[c.Name] = share
+	}
+	if len(shares) == 0 {
+		return ""
+	}
+	return marshal(t, shares)
+}
+
+func match(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s %q, want %d: %q", what, got, len(want), want)
+		return
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			t.Errorf("%s %q, want %q", what, got[i], want[i])
+		}
+	}
+}
+
+func texts(errs field.ErrorList) []string {
+	var all []string
+	for _, err := range errs {
+		all = append(all, err.Error())
+	}
+	return all
+}
+
+func marshal(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// hami is Project HAMi: nvidia.com/gpu is a number of vGPUs, and what they have is
+// said for each.
+type hami struct {
+	mem   api.MiB
+	cores api.Percent
+}
+
+const (
+	nvidiaGPU    corev1.ResourceName = "nvidia.com/gpu"
+	hamiMem      corev1.ResourceName = "nvidia.com/gpumem"
+	hamiPercent  corev1.ResourceName = "nvidia.com/gpumem-percentage"
+	hamiCores    corev1.ResourceName = "nvidia.com/gpucores"
+	hamiPriority corev1.ResourceName = "nvidia.com/priority"
+)
+
+// Annotations of HAMi; Volcano understands the first two as well.
+const (
+	useType   = "nvidia.com/use-gputype"
+	noUseType = "nvidia.com/nouse-gputype"
+	hamiUUID  = "nvidia.com/use-gpuuuid"
+	hamiNot   = "nvidia.com/nouse-gpuuuid"
+)
+
+func (hami) Words() Words {
+	return Words{
+		Name: "hami", Trace: "gpu", Mark: api.DialectHAMi,
+		Resources:  []corev1.ResourceName{nvidiaGPU, hamiMem, hamiPercent, hamiCores, hamiPriority},
+		Schedulers: []string{"hami-scheduler"},
+	}
+}
+
+// Asks: a priority alone asks for no GPU.
+func (hami) Asks(_ *slim.Pod, c *slim.Container) bool {
+	return asksAny(c.Resources, []corev1.ResourceName{nvidiaGPU, hamiMem, hamiPercent, hamiCores})
+}
+
+func (d hami) Share(_ *Reading, a *Asking) api.Share {
+	a.ignore(hamiPriority, "tasks on one GPU have the same priority, and each its own quota")
+	return vgpu{count: nvidiaGPU, mem: hamiMem, percent: hamiPercent, cores: hamiCores,
+		defaultMem: d.mem, defaultCores: d.cores}.share(a)
+}
+
+func (hami) Pod(r *Reading) {
+	have := r.Pod.Metadata.Annotations
+	for _, key := range r.keys("nvidia.com/", "hami.io/") {
+		value := have[key]
+		switch key {
+		case useType, noUseType:
+			r.annotate(api.AnnotationGPUModel, models(have[useType], have[noUseType]), key)
+		case hamiUUID:
+			r.annotate(api.AnnotationGPUUUID, uuids(value, ""), key)
+		case hamiNot:
+			// A list of what to use makes HAMi forget what not to use.
+			if have[hamiUUID] == "" {
+				r.annotate(api.AnnotationGPUUUID, uuids("", value), key)
+			}
+		case "nvidia.com/numa-bind":
+			if bind, err := strconv.ParseBool(value); err == nil && bind {
+				r.annotate(api.AnnotationTopology, "numa", key)
+			}
+		case "nvidia.com/vgpu-mode":
+			vgpuMode(r, key, value)
+		case "hami.io/gpu-scheduler-policy":
+			gpuPolicy(r, key, value)
+		case "hami.io/node-scheduler-policy":
+			if value != "binpack" {
+				r.ignore(key, "nodes are filled one after the other; "+api.AnnotationPolicy+" spread chooses the emptiest GPU of all")
+			}
+		default:
+			r.ignore(key, "Vernier has nothing like it")
+		}
+	}
+}
+
+// vgpuMode reads how a vGPU is to be held. The limiter is what hami-core is.
+func vgpuMode(r *Reading, key, value string) {
+	for mode := range strings.SplitSeq(value, ",") {
+		if strings.TrimSpace(mode) == "hami-core" {
+			return
+		}
+	}
+	r.ignore(key, "the share is held as "+api.AnnotationMode+" says, and "+value+" is not among what it may say yet")
+}
+
+func gpuPolicy(r *Reading, key, value string) {
+	switch value {
+	case "binpack":
+		r.annotate(api.AnnotationPolicy, string(api.PolicyPack), key)
+	case "spread":
+		r.annotate(api.AnnotationPolicy, string(api.PolicySpread), key)
+	case "topology-aware":
+		r.annotate(api.AnnotationTopology, "nvlink", key)
+	case "numa":
+		r.annotate(api.AnnotationTopology, "numa", key)
+	default:
+		r.ignore(key, "it is none of binpack, spread, topology-aware and numa")
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect_test
+
+import (
+	"testing"
+
+	"vernier.dev/vernier/webhook/dialect"
+)
+
+func TestHAMi(t *testing.T) {
+	check(t, "hami", map[string]reading{
+		"a number alone is all of the memory of each, and no quota": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 2}}}]}}`,
+			shares: `{"a":{"gpus":2,"memPercent":100}}`},
+		"memory is that of each vGPU": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}}}]}}`,
+			shares: `{"a":{"gpus":2,"core":30,"memMiB":3000}}`},
+		"requests equal to the limits, as manifests often have": {
+			pod: `{spec: {containers: [{name: a, resources: {limits: {cpu: 8, nvidia.com/gpu: 2, nvidia.com/gpumem-percentage: 30, nvidia.com/gpucores: 30},
+				requests: {cpu: 2, nvidia.com/gpu: 2, nvidia.com/gpumem-percentage: 30, nvidia.com/gpucores: 30}}}]}}`,
+			shares: `{"a":{"gpus":2,"core":30,"memPercent":30}}`},
+		"requests without limits": {
+			pod:    `{spec: {containers: [{name: a, resources: {requests: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1024}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":1024}}`},
+		"memory alone is one vGPU": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpumem: "2k"}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":2000}}`},
+		"all of a GPU": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpucores: 100}}}]}}`,
+			shares: `{"a":{"gpus":1,"core":100,"memPercent":100}}`},
+		"the operator's defaults": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 3}}}]}}`,
+			settings: dialect.Settings{HAMiDefaultMem: 5000, HAMiDefaultCores: 10},
+			shares:   `{"a":{"gpus":3,"core":10,"memMiB":5000}}`},
+		"its scheduler, and an init container": {
+			pod: `{spec: {schedulerName: hami-scheduler, initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 1}}}],
+				containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpucores: 50}}}, {name: b}]}}`,
+			shares: `{"a":{"gpus":1,"core":50,"memPercent":100},"i":{"gpus":1,"memPercent":100}}`,
+			warns:  []string{"spec.schedulerName: hami-scheduler is replaced by default-scheduler"}},
+		"percent and MiB": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 100, nvidia.com/gpumem-percentage: 50}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":100}}`,
+			warns:  []string{"limits[nvidia.com/gpumem-percentage]: removed and not honoured"}},
+		"priority, and more cores than there are": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/priority: 1, nvidia.com/gpucores: 120}}}]}}`,
+			shares: `{"a":{"gpus":1,"core":100,"memPercent":100}}`,
+			warns:  []string{"limits[nvidia.com/priority]: removed", "limits[nvidia.com/gpucores]: 120 is more"}},
+		"all cores and a part of the memory": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpucores: 100, nvidia.com/gpumem: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"core":100,"memMiB":1}}`,
+			warns:  []string{"does not keep others away"}},
+		"models": {
+			pod: `{metadata: {annotations: {nvidia.com/use-gputype: "A100,NVIDIA-NVIDIA A40", nvidia.com/nouse-gputype: "A100-PCIE"}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 2}}}]}}`,
+			shares: `{"a":{"gpus":2,"memPercent":100}}`,
+			set:    map[string]string{"vernier.dev/gpu-model": "A100,NVIDIA A40,!A100-PCIE"}},
+		"UUIDs: what to use counts": {
+			pod: `{metadata: {annotations: {nvidia.com/use-gpuuuid: "GPU-1, GPU-2", nvidia.com/nouse-gpuuuid: GPU-3}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			set:    map[string]string{"vernier.dev/gpu-uuid": "GPU-1,GPU-2"}},
+		"UUIDs not to use": {
+			pod:    `{metadata: {annotations: {nvidia.com/nouse-gpuuuid: "GPU-1,GPU-2"}}, spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			set:    map[string]string{"vernier.dev/gpu-uuid": "!GPU-1,!GPU-2"}},
+		"policies that can be kept": {
+			pod: `{metadata: {annotations: {hami.io/gpu-scheduler-policy: spread, hami.io/node-scheduler-policy: binpack, nvidia.com/vgpu-mode: hami-core, nvidia.com/numa-bind: "true"}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			set:    map[string]string{"vernier.dev/policy": "spread", "vernier.dev/topology": "numa"}},
+		"what cannot be kept": {
+			pod: `{metadata: {annotations: {hami.io/node-scheduler-policy: spread, hami.io/vulkan: "true", nvidia.com/mig-profile-preference: 4g, nvidia.com/use-gpuindexes: "0,1", nvidia.com/vgpu-mode: mig}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			warns:  []string{"hami.io/node-scheduler-policy]", "hami.io/vulkan]", "nvidia.com/mig-profile-preference]", "nvidia.com/use-gpuindexes]", "nvidia.com/vgpu-mode]: not honoured"}},
+		"the user's own annotation counts": {
+			pod: `{metadata: {annotations: {vernier.dev/policy: pack, hami.io/gpu-scheduler-policy: spread}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			warns:  []string{"hami.io/gpu-scheduler-policy]: not honoured: vernier.dev/policy is set too"}},
+		"none asked for": {
+			pod: `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 0, nvidia.com/priority: 1}}}]}}`},
+		"another system's pod": {
+			pod: `{spec: {schedulerName: koord-scheduler, containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`},
+		"ours as well": {
+			pod:     `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, vernier.dev/gpu-core: 10}}}]}}`,
+			refuses: []string{"asks for vernier.dev resources and in the dialect hami"}},
+		"amounts that cannot be": {
+			pod: `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 17, nvidia.com/gpumem: 8Gi, nvidia.com/gpumem-percentage: 101, nvidia.com/gpucores: 500m}}}]}}`,
+			refuses: []string{`limits[nvidia.com/gpu]: Invalid value: "17"`, "gpucores]: Invalid value: \"500m\": must be a whole number",
+				"gpumem]: Invalid value: \"8Gi\": must be a whole number of MiB, written without a suffix", "gpumem-percentage]: Invalid value: \"101\""}},
+	})
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// kai is KAI Scheduler and Run:ai: annotations of the pod ask for a part of a GPU
+// for one of its containers, or, newer, for each container by its name. Whole GPUs
+// are nvidia.com/gpu.
+type kai struct{}
+
+const (
+	kaiFraction  = "gpu-fraction"
+	kaiMemory    = "gpu-memory"
+	kaiDevices   = "gpu-fraction-num-devices"
+	kaiContainer = "gpu-fraction-container-name"
+	kaiCompute   = "gpu-sm-percentage"
+	// Annotations for one container: the prefix, its name, and what.
+	kaiOwn        = "nvidia.com/container."
+	kaiOwnRequest = ".gpu-memory.request"
+	kaiOwnLimit   = ".gpu-memory.limit"
+	kaiOwnMode    = ".gpu-compute.mode"
+)
+
+func (kai) Words() Words {
+	return Words{
+		Name: "kai", Trace: "gpu", Mark: api.DialectKAI,
+		Resources: []corev1.ResourceName{nvidiaGPU}, AnnotationPrefixes: []string{kaiFraction, kaiMemory, kaiOwn},
+		Schedulers: []string{"kai-scheduler", "runai-scheduler"},
+	}
+}
+
+// Asks: nvidia.com/gpu is KAI's only in a pod that names its scheduler. A
+// container that a translation has been over has limits of ours, and still the
+// pod's annotations: it asks no more.
+func (d kai) Asks(pod *slim.Pod, c *slim.Container) bool {
+	if slices.Contains(d.Words().Schedulers, pod.Spec.SchedulerName) && asksAny(c.Resources, d.Words().Resources) {
+		return true
+	}
+	if pod.Metadata.Annotations[api.AnnotationDialect] != "" && demand.Asks(c.Resources) {
+		return false
+	}
+	return d.forPod(pod, c) || d.own(pod, c)
+}
+
+// forPod tells whether the annotations for the pod as a whole are for this one:
+// the container that they name, else the first.
+func (kai) forPod(pod *slim.Pod, c *slim.Container) bool {
+	have := pod.Metadata.Annotations
+	if have[kaiFraction] == "" && have[kaiMemory] == "" {
+		return false
+	}
+	if name := have[kaiContainer]; name != "" && hasContainer(pod, name) {
+		return c.Name == name
+	}
+	return len(pod.Spec.Containers) > 0 && c.Name == pod.Spec.Containers[0].Name
+}
+
+func hasContainer(pod *slim.Pod, name string) bool {
+	return slices.ContainsFunc(lists(pod), func(l list) bool {
+		return slices.ContainsFunc(l.containers, func(c slim.Container) bool { return c.Name == name })
+	})
+}
+
+// own tells whether the container has annotations of its own.
+func (kai) own(pod *slim.Pod, c *slim.Container) bool {
+	have := pod.Metadata.Annotations
+	return have[kaiOwn+c.Name+kaiOwnRequest] != "" || have[kaiOwn+c.Name+kaiOwnLimit] != ""
+}
+
+func (d kai) Share(r *Reading, a *Asking) api.Share {
+	whole := a.gpus(nvidiaGPU)
+	forPod, own := d.forPod(r.Pod, a.Container), d.own(r.Pod, a.Container)
+	switch {
+	case whole > 0 && (forPod || own):
+		a.refuse(nvidiaGPU, "the pod's annotations ask for a part of a GPU for this container: keep the one or the other")
+		return api.Share{}
+	case whole > 0:
+		return api.Share{GPUs: whole, Core: api.WholeGPU, MemPercent: api.WholeGPU}
+	}
+	share := api.Share{GPUs: kaiCount(r), Core: kaiPercent(r)}
+	if own {
+		share.MemMiB = d.ownMemory(r, a)
+		return share
+	}
+	have := r.Pod.Metadata.Annotations
+	if fraction := have[kaiFraction]; fraction != "" {
+		share.MemPercent = kaiPortion(r, fraction)
+	} else {
+		share.MemMiB = kaiMiB(r, have[kaiMemory])
+	}
+	return share
+}
+
+// ownMemory is what is guaranteed: the request, or the limit where there is none.
+func (kai) ownMemory(r *Reading, a *Asking) api.MiB {
+	var mib [2]api.MiB
+	for i, what := range []string{kaiOwnRequest, kaiOwnLimit} {
+		key := kaiOwn + a.Name + what
+		text := r.Pod.Metadata.Annotations[key]
+		if text == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Value() < 1 || q.Value() > mostMiB<<20 {
+			r.refuse(field.Invalid(annotationsPath.Key(key), text, "must be an amount of memory, such as 8Gi"))
+			return 0
+		}
+		mib[i] = api.MiB((q.Value() + 1<<20 - 1) >> 20)
+	}
+	if mib[0] > 0 && mib[1] > mib[0] {
+		r.ignore(kaiOwn+a.Name+kaiOwnLimit, "the request is what is guaranteed, and the limit as well")
+	}
+	if mib[0] == 0 {
+		return mib[1]
+	}
+	return mib[0]
+}
+
+// kaiPortion is a fraction of a GPU's memory in percent, the nearest.
+func kaiPortion(r *Reading, text string) api.Percent {
+	at := annotationsPath.Key(kaiFraction)
+	fraction, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(fraction > 0 && fraction <= 1) {
+		r.refuse(field.Invalid(at, text, "must be a number above 0, 1 at most"))
+		return 0
+	}
+	percent := max(1, math.Round(fraction*100))
+	if math.Abs(percent-fraction*100) > 1e-6 {
+		r.warn(at, "%s is given as %.0f %%: the smallest step is 1 %%; gpu-memory says it in MiB", text, percent)
+	}
+	return api.Percent(percent)
+}
+
+func kaiMiB(r *Reading, text string) api.MiB {
+	mib, err := api.ParseMiB(text)
+	if err == nil && mib > mostMiB {
+		err = fmt.Errorf("%d MiB is more than any GPU has", mib)
+	}
+	if err != nil {
+		r.refuse(field.Invalid(annotationsPath.Key(kaiMemory), text, err.Error()))
+	}
+	return mib
+}
+
+func kaiCount(r *Reading) api.DeviceCount {
+	text := r.Pod.Metadata.Annotations[kaiDevices]
+	if text == "" {
+		return 1
+	}
+	n, err := api.ParseDeviceCount(text)
+	if err != nil {
+		r.refuse(field.Invalid(annotationsPath.Key(kaiDevices), text, err.Error()))
+	}
+	return n
+}
+
+// kaiPercent is a cap on compute; it is kept as a quota.
+func kaiPercent(r *Reading) api.Percent {
+	text := r.Pod.Metadata.Annotations[kaiCompute]
+	if text == "" {
+		return 0
+	}
+	percent, err := api.ParsePercent(text)
+	if err == nil && percent > api.WholeGPU {
+		err = fmt.Errorf("%d is more than 100 percent of a GPU", percent)
+	}
+	if err != nil {
+		r.refuse(field.Invalid(annotationsPath.Key(kaiCompute), text, err.Error()))
+	}
+	return percent
+}
+
+func (d kai) Pod(r *Reading) {
+	have := r.Pod.Metadata.Annotations
+	if name := have[kaiContainer]; name != "" && !hasContainer(r.Pod, name) {
+		r.refuse(field.NotFound(annotationsPath.Key(kaiContainer), name))
+	}
+	if have[kaiFraction] != "" && have[kaiMemory] != "" {
+		r.ignore(kaiMemory, kaiFraction+" is set too, and counts")
+	}
+	for _, key := range r.keys(kaiFraction+".", kaiMemory+".", "gpu-sm-cores", "mps", kaiOwn) {
+		switch {
+		case key == "mps" && have[key] != "true", strings.HasSuffix(key, kaiOwnRequest), strings.HasSuffix(key, kaiOwnLimit):
+		case key == "mps", strings.HasSuffix(key, kaiOwnMode) && have[key] == "sm-sharing":
+			r.ignore(key, "containers take turns on a GPU; MPS is not available in this release")
+		case strings.HasSuffix(key, kaiOwnMode) && have[key] == "time-slicing":
+		case key == "gpu-sm-cores":
+			r.ignore(key, "how many SMs a GPU has is not known yet: ask for "+kaiCompute)
+		case strings.HasSuffix(key, ".limit"):
+			r.ignore(key, "memory beyond what is guaranteed is not lent")
+		default:
+			r.ignore(key, "Vernier has nothing like it")
+		}
+	}
+	r.ignoreLabels("KAI's queue does not count it: use a ResourceQuota or Kueue", "kai.scheduler/queue", "runai/queue")
+}

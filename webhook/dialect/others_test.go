@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect_test
+
+import (
+	"flag"
+	"slices"
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/webhook/dialect"
+)
+
+func all(names string) dialect.Settings { return dialect.Settings{Dialects: names} }
+
+func TestGPUManager(t *testing.T) {
+	check(t, "gpu-manager", map[string]reading{
+		"a part of a card": {
+			pod: `{metadata: {annotations: {tencent.com/vcuda-core-limit: "50"}}, spec: {hostNetwork: true, containers: [{name: a, resources: {
+				requests: {tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 30}, limits: {tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 30}}}]}}`,
+			shares: `{"a":{"gpus":1,"core":30,"memMiB":7680}}`, warns: []string{"tencent.com/vcuda-core-limit]: not honoured"}},
+		"whole cards, whatever the memory": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-core: 200, tencent.com/vcuda-memory: 60}}}]}}`,
+			shares: `{"a":{"gpus":2,"core":100,"memPercent":100}}`},
+		"between": {
+			pod:     `{spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-core: 150, tencent.com/vcuda-memory: 60}}}]}}`,
+			refuses: []string{"use a multiple of 100"}},
+		"no memory": {
+			pod:     `{spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-core: 50}}}]}}`,
+			refuses: []string{"limits[tencent.com/vcuda-memory]"}},
+		"no compute": {
+			pod:     `{spec: {containers: [{name: a, resources: {limits: {tencent.com/vcuda-memory: 50}}}]}}`,
+			refuses: []string{"limits[tencent.com/vcuda-core]"}},
+	})
+}
+
+func TestNVIDIA(t *testing.T) {
+	check(t, "nvidia", map[string]reading{
+		"a replica is its part of the memory": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu.shared: 1}}}]}}`,
+			settings: dialect.Settings{NVIDIAReplicas: 3}, shares: `{"a":{"gpus":1,"memPercent":33}}`},
+		"several": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu.shared: 2}}}]}}`,
+			settings: dialect.Settings{NVIDIAReplicas: 4}, shares: `{"a":{"gpus":2,"memPercent":25}}`,
+			warns: []string{"2 replicas are on 2 GPUs"}},
+		"nobody has said how many": {
+			pod:     `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu.shared: 1}}}]}}`,
+			refuses: []string{"--nvidia-replicas"}},
+		"whole GPUs are the device plugin's": {
+			pod: `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`},
+	})
+}
+
+func TestSettings(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                               "",
+		"--dialects=all":                 strings.Join(dialect.Names(), " "),
+		"--dialects=kai,hami":            "kai hami",
+		"--dialects=none":                `error: --dialects "none": "none" is unknown`,
+		"--dialects=hami,hami":           "error: --dialects \"hami,hami\" names hami twice",
+		"--gpushare-unit=GB":             "error: --gpushare-unit",
+		"--hami-default-cores=101":       "error: --hami-default-cores",
+		"--hami-default-mem=8589934592":  "error: --hami-default-mem",
+		"--nvidia-replicas=101":          "error: --nvidia-replicas",
+		"--dialects=nvidia,hami,volcano": "nvidia hami volcano",
+	} {
+		var s dialect.Settings
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		s.AddFlags(flags)
+		if err := flags.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		set, err := s.Set()
+		var names []string
+		for _, d := range set {
+			names = append(names, d.Words().Name)
+		}
+		got := strings.Join(names, " ")
+		if err != nil {
+			got = "error: " + err.Error()
+		}
+		if got != want && !(err != nil && strings.HasPrefix(got, want)) {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}
+
+// A pod that asks in a dialect has its trace somewhere.
+func TestTraces(t *testing.T) {
+	set, err := all("all").Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range set {
+		words := d.Words()
+		for _, name := range words.Resources {
+			if asks := name != "nvidia.com/priority"; asks && !strings.Contains(string(name), words.Trace) {
+				t.Errorf("%s: %s is without %q", words.Name, name, words.Trace)
+			}
+		}
+		if !slices.Contains(set.Traces(), words.Trace) {
+			t.Errorf("%q is missing in %q", words.Trace, set.Traces())
+		}
+	}
+}

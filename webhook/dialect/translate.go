@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// Translation is what became of a pod. The zero value is that of a pod in no
+// dialect: nothing.
+type Translation struct {
+	// Dialect that the pod was written in.
+	Dialect string
+	// Annotations to set on it.
+	Annotations map[string]string
+	// Patch is everything else that changes.
+	Patch    []jsonpatch.Operation
+	Warnings []string
+	Errors   field.ErrorList
+}
+
+// Translate rewrites the pod, annotations included, if it asks in one of the
+// dialects. The pod that it leaves behind asks in none, so a second round of
+// admission finds nothing to translate.
+func (s Set) Translate(pod *slim.Pod) Translation {
+	d := s.of(pod)
+	if d == nil {
+		return Translation{}
+	}
+	words := d.Words()
+	t := translator{dialect: d, reading: Reading{Pod: pod, set: map[string]string{}}}
+	d.Pod(&t.reading)
+	for _, l := range lists(pod) {
+		t.containers(l)
+	}
+	s.strangers(&t.reading, words.Name)
+	t.scheduler(words)
+	annotations := maps.Clone(pod.Metadata.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	maps.Copy(annotations, t.reading.set)
+	pod.Metadata.Annotations = annotations
+	// Not on the pod as it is reviewed: there it would be the user's.
+	t.reading.set[api.AnnotationDialect] = cmp.Or(words.Mark, words.Name)
+	return Translation{Dialect: words.Name, Annotations: t.reading.set, Patch: t.patch,
+		Warnings: t.reading.warnings, Errors: t.reading.errs}
+}
+
+type translator struct {
+	dialect Dialect
+	reading Reading
+	patch   []jsonpatch.Operation
+}
+
+func (t *translator) containers(l list) {
+	for i := range l.containers {
+		c := &l.containers[i]
+		if !t.dialect.Asks(t.reading.Pod, c) {
+			continue
+		}
+		path := specPath.Child(l.field).Index(i)
+		if demand.Asks(c.Resources) {
+			t.reading.refuse(field.Forbidden(path.Child("resources"), fmt.Sprintf(
+				"asks for %s resources and in the dialect %s as well: keep the one or the other", api.Group, t.dialect.Words().Name)))
+			continue
+		}
+		before := len(t.reading.errs)
+		share := t.dialect.Share(&t.reading, &Asking{Container: c, reading: &t.reading, path: path})
+		if len(t.reading.errs) > before {
+			// What has been refused once is not to be refused again.
+			share = api.Share{}
+		}
+		t.rewrite(c, limits(share), fmt.Sprintf("/spec/%s/%d/resources", l.field, i))
+	}
+}
+
+// limits are the totals by which a container asks for a share.
+func limits(share api.Share) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	set := func(name corev1.ResourceName, each int64) {
+		if each > 0 {
+			list[name] = *resource.NewQuantity(each*int64(share.GPUs), resource.DecimalSI)
+		}
+	}
+	set(api.ResourceCore, int64(share.Core))
+	set(api.ResourceMemPercent, int64(share.MemPercent))
+	set(api.ResourceMemMiB, int64(share.MemMiB))
+	if share.GPUs > 1 {
+		set(api.ResourceGPUs, 1)
+	}
+	return list
+}
+
+// rewrite puts the totals into a container's limits and requests, as Kubernetes
+// itself does with limits, and takes out what they say in the dialect. path is
+// the JSON pointer of its resources.
+func (t *translator) rewrite(c *slim.Container, add corev1.ResourceList, path string) {
+	r := &c.Resources
+	if r.Limits == nil && r.Requests == nil {
+		// There may be no resources at all to patch.
+		whole := map[string]any{"limits": add, "requests": add}
+		if len(r.Claims) > 0 {
+			whole["claims"] = r.Claims
+		}
+		t.patch = append(t.patch, jsonpatch.NewOperation("add", path, whole))
+		r.Limits, r.Requests = maps.Clone(add), maps.Clone(add)
+		return
+	}
+	r.Limits = t.list(path+"/limits", r.Limits, add)
+	r.Requests = t.list(path+"/requests", r.Requests, add)
+}
+
+func (t *translator) list(path string, have, add corev1.ResourceList) corev1.ResourceList {
+	if have == nil {
+		t.patch = append(t.patch, jsonpatch.NewOperation("add", path, add))
+		return maps.Clone(add)
+	}
+	for _, name := range t.dialect.Words().Resources {
+		if _, set := have[name]; set {
+			t.patch = append(t.patch, jsonpatch.NewOperation("remove", path+"/"+slim.Pointer(string(name)), nil))
+			delete(have, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(add)) {
+		t.patch = append(t.patch, jsonpatch.NewOperation("add", path+"/"+slim.Pointer(string(name)), add[name]))
+		have[name] = add[name]
+	}
+	return have
+}
+
+// scheduler replaces the other system's, which would leave the pod alone or bind
+// it without regard to its place.
+func (t *translator) scheduler(words Words) {
+	name := t.reading.Pod.Spec.SchedulerName
+	if !slices.Contains(words.Schedulers, name) {
+		return
+	}
+	t.reading.warn(specPath.Child("schedulerName"),
+		"%s is replaced by %s: Vernier chooses the GPUs, and the cluster's own scheduler binds the pod", name, corev1.DefaultSchedulerName)
+	t.patch = append(t.patch, jsonpatch.NewOperation("replace", "/spec/schedulerName", corev1.DefaultSchedulerName))
+	t.reading.Pod.Spec.SchedulerName = corev1.DefaultSchedulerName
+}
+
+// strangers refuses what a pod that was read in one dialect asks for in another.
+func (s Set) strangers(r *Reading, name string) {
+	for _, d := range s {
+		words := d.Words()
+		if words.Name == name || len(r.errs) > 0 {
+			continue
+		}
+		for _, l := range lists(r.Pod) {
+			for i := range l.containers {
+				if asksAny(l.containers[i].Resources, words.Resources) {
+					r.refuse(field.Forbidden(specPath.Child(l.field).Index(i).Child("resources"), fmt.Sprintf(
+						"asks in the dialect %s, and the pod is written in %s: ask in one of them", words.Name, name)))
+				}
+			}
+		}
+	}
+}
