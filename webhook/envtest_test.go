@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,8 +65,13 @@ func asking(namespace string) *corev1.Pod {
 // this machine in place of the Service.
 func install(t *testing.T, cfg *rest.Config, address string) {
 	t.Helper()
+	configure(t, cfg, address, apiserver.Manifests(t, "admission/webhook.yaml"))
+}
+
+func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstructured.Unstructured) {
+	t.Helper()
 	c := apiserver.Client(t, cfg)
-	for _, obj := range apiserver.Manifests(t, "admission/webhook.yaml") {
+	for _, obj := range objects {
 		hook := obj.Object["webhooks"].([]any)[0].(map[string]any)
 		hook["clientConfig"] = map[string]any{"url": "https://" + address + handler.Path}
 		if err := c.Create(t.Context(), obj); err != nil {

@@ -33,6 +33,7 @@ var ours = map[string]string{
 	"AnnotationGPUUUID":   AnnotationGPUUUID,
 	"AnnotationShares":    AnnotationShares,
 	"AnnotationPlacement": AnnotationPlacement,
+	"AnnotationDialect":   AnnotationDialect,
 	"Gate":                Gate,
 	"LabelInject":         LabelInject,
 	"LabelGPUNode":        LabelGPUNode,

@@ -12,6 +12,8 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/environ"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
 )
@@ -70,6 +72,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
+	for _, v := range p.environment(pod, grants, &now) {
+		adjust.AddEnv(v.Name, v.Value)
+	}
 	if err := hide(c, adjust); err != nil {
 		return nil, err
 	}
@@ -83,6 +88,25 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, err
 	}
 	return adjust, nil
+}
+
+// environment is what a container looks for whose pod was written for another
+// system. The annotation may be anybody's: so may the variables.
+func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *device.Snapshot) []environ.Variable {
+	dialect := pod.GetAnnotations()[v1alpha1.AnnotationDialect]
+	if dialect == "" {
+		return nil
+	}
+	shares, err := p.parse(pod.GetAnnotations()[v1alpha1.AnnotationShares])
+	if err != nil {
+		return nil
+	}
+	slices := make([]environ.Slice, len(grants))
+	for i, g := range grants {
+		d, _ := now.Device(g.UUID)
+		slices[i] = environ.Slice{Index: d.Index, DeviceMem: g.DeviceMem, Mem: g.Mem, Core: g.Core}
+	}
+	return environ.Of(dialect, shares, slices)
 }
 
 // grants are the slices that the ledger gives the container. The pod's shares

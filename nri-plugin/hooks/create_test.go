@@ -19,6 +19,24 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
+// A container whose pod was written for gpushare finds the variables that gpushare
+// would have set, over those of its image.
+func TestCreateInADialect(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	pod.Annotations[v1alpha1.AnnotationDialect] = v1alpha1.DialectGPUShareGiB
+	n.ledger.grant(gpu1, slice30(pod))
+	got, err := r.Create(pod, containerOf(pod, "main", "ALIYUN_COM_GPU_MEM_IDX=7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := env(got)
+	if have["ALIYUN_COM_GPU_MEM_IDX"] != "1" || have["ALIYUN_COM_GPU_MEM_DEV"] != "80" || have["ALIYUN_COM_GPU_MEM_CONTAINER"] != "20" {
+		t.Errorf("environment %v", have)
+	}
+}
+
 // A container with a slice gets its device, its mark and its limits, and NVIDIA's
 // own runtime is told to add nothing.
 func TestCreateWithSlice(t *testing.T) {

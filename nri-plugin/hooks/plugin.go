@@ -38,9 +38,11 @@ type Ledger interface {
 	Fetch(context.Context) (*ledger.Index, error)
 }
 
-// Checker confirms that a device can carry a slice now.
+// Checker knows the node's devices.
 type Checker interface {
+	// Check confirms that a device can carry a slice now.
 	Check(uuid string, mem v1alpha1.MiB) error
+	// Snapshot is the latest picture of them.
 	Snapshot() (device.Snapshot, bool)
 }
 

@@ -32,7 +32,7 @@ func (d nvidia) Share(_ *Reading, a *Asking) api.Share {
 	gpus := a.gpus(nvidiaShared)
 	if d.replicas == 0 {
 		a.refuse(nvidiaShared, "how large a replica is only NVIDIA's device plugin was told: "+
-			"the operator says it to Vernier with --nvidia-replicas (webhook.dialect.nvidiaReplicas in the chart)")
+			"the operator says it to Vernier with --nvidia-replicas (dialects.nvidiaReplicas in the chart)")
 		return api.Share{}
 	}
 	if gpus > 1 {

@@ -76,3 +76,59 @@ capabilities:
 vernier-webhook-certificate
 {{- end -}}
 {{- end }}
+
+{{/* Arguments of the webhook, one per line. */}}
+{{- define "vernier.webhook.args" -}}
+{{- if ne .Values.webhook.certificate.source "self" }}
+- --cert-dir=/certificate
+{{- end }}
+{{- with .Values.dialects }}
+{{- if .enabled }}
+- --dialects={{ join "," .enabled }}
+- --gpushare-unit={{ .gpushareUnit }}
+- --hami-default-mem={{ int .hamiDefaultMem }}
+- --hami-default-cores={{ int .hamiDefaultCores }}
+- --nvidia-replicas={{ int .nvidiaReplicas }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The words of the dialects, as webhook/dialect has them: the API server itself
+decides by these which pods the webhook sees.
+*/}}
+{{- define "vernier.dialects.words" -}}
+gpushare:
+  resources: [aliyun.com/gpu-mem, aliyun.com/gpu-count, aliyun.com/gpu-core.percentage]
+hami:
+  resources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpumem-percentage, nvidia.com/gpucores, nvidia.com/priority]
+volcano:
+  resources: [volcano.sh/vgpu-number, volcano.sh/vgpu-memory, volcano.sh/vgpu-memory-percentage, volcano.sh/vgpu-cores, volcano.sh/gpu-memory, volcano.sh/gpu-number]
+koordinator:
+  resources: [nvidia.com/gpu, koordinator.sh/gpu, koordinator.sh/gpu.shared, koordinator.sh/gpu-core, koordinator.sh/gpu-memory, koordinator.sh/gpu-memory-ratio]
+kai:
+  resources: [nvidia.com/gpu]
+  annotationPrefixes: [gpu-fraction, gpu-memory, nvidia.com/container.]
+gpu-manager:
+  resources: [tencent.com/vcuda-core, tencent.com/vcuda-memory]
+nvidia:
+  resources: [nvidia.com/gpu.shared]
+{{- end }}
+
+{{/* CEL: the resource n asks for a share. */}}
+{{- define "vernier.dialects.resources" -}}
+{{- $words := include "vernier.dialects.words" . | fromYaml -}}
+{{- $names := list -}}
+{{- range .Values.dialects.enabled }}{{ $names = concat $names (index $words .).resources }}{{ end -}}
+n.startsWith('vernier.dev/')
+{{- if $names }} || n in ['{{ uniq $names | join "', '" }}']{{ end }}
+{{- end }}
+
+{{/* CEL: or an annotation does. */}}
+{{- define "vernier.dialects.annotations" -}}
+{{- $words := include "vernier.dialects.words" . | fromYaml -}}
+{{- $prefixes := list -}}
+{{- range .Values.dialects.enabled }}{{ $prefixes = concat $prefixes ((index $words .).annotationPrefixes | default list) }}{{ end -}}
+{{- if $prefixes -}}
+|| object.metadata.annotations.exists(k, ['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p))){{ end }}
+{{- end }}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"vernier.dev/vernier/webhook/dialect"
+)
+
+// What the API server sends to the webhook is what the webhook understands, one
+// dialect at a time, and nothing of theirs where none is switched on.
+func TestDialectWords(t *testing.T) {
+	plain, err := render(t)
+	if err != nil {
+		t.Fatal(plain.text)
+	}
+	without := condition(t, plain)
+	if _, c := plain.pod(t, "vernier-webhook"); len(c.Args) > 0 || strings.Contains(without, " in [") {
+		t.Errorf("arguments %q without a dialect, and the condition %s", c.Args, without)
+	}
+	all, err := dialect.Settings{Dialects: "all"}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		words := d.Words()
+		r, err := render(t, "--set=dialects.enabled={"+words.Name+"},dialects.nvidiaReplicas=4,dialects.gpushareUnit=MiB")
+		if err != nil {
+			t.Errorf("%s: the chart does not know it: %s", words.Name, r.text)
+			continue
+		}
+		if _, c := r.pod(t, "vernier-webhook"); !slices.Contains(c.Args, "--dialects="+words.Name) ||
+			!slices.Contains(c.Args, "--nvidia-replicas=4") || !slices.Contains(c.Args, "--gpushare-unit=MiB") {
+			t.Errorf("%s: arguments %q", words.Name, c.Args)
+		}
+		var names []string
+		for _, name := range words.Resources {
+			names = append(names, string(name))
+		}
+		asks := condition(t, r)
+		if list := "n in " + celList(names); strings.Count(asks, list) != 4 {
+			t.Errorf("%s: %s does not stand in %s", words.Name, list, asks)
+		}
+		if list := celList(words.AnnotationPrefixes) + ".exists(p, k.startsWith(p))"; strings.Contains(asks, list) != (len(words.AnnotationPrefixes) > 0) {
+			t.Errorf("%s: %s and %s", words.Name, list, asks)
+		}
+	}
+}
+
+// condition is the expression that the API server evaluates for every pod.
+func condition(t *testing.T, r *rendered) string {
+	t.Helper()
+	hooks, _, err := unstructured.NestedSlice(r.object("MutatingWebhookConfiguration", "vernier-webhook").Object, "webhooks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hooks[0].(map[string]any)["matchConditions"].([]any)[0].(map[string]any)["expression"].(string)
+}
+
+func celList(names []string) string { return "['" + strings.Join(names, "', '") + "']" }
+
+func TestDialectValues(t *testing.T) {
+	for args, want := range map[string]string{
+		"--set=dialects.enabled={hami,gpushare}": "",
+		"--set=dialects.enabled={hammi}":         "dialects",
+		"--set=dialects.enabled={hami,hami}":     "dialects",
+		"--set=dialects.enabled={nvidia}":        "nvidiaReplicas",
+		"--set=dialects.gpushareUnit=GB":         "gpushareUnit",
+		"--set=dialects.hamiDefaultCores=101":    "hamiDefaultCores",
+	} {
+		r, err := render(t, args)
+		if (err != nil) != (want != "") || !strings.Contains(r.text, want) {
+			t.Errorf("%s: %v: %s", args, err, r.text)
+		}
+	}
+}
