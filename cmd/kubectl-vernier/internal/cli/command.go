@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,13 +28,14 @@ type command struct {
 	// connect is replaced by tests, and so is now.
 	connect     func() (client.Reader, error)
 	now         func() time.Time
+	in          io.Reader
 	out, errOut io.Writer
 }
 
 // New is the command line of `kubectl vernier`. Errors are returned, not
 // printed.
 func New(out, errOut io.Writer) *cobra.Command {
-	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: out, errOut: errOut}
+	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, in: os.Stdin, out: out, errOut: errOut}
 	c.connect = func() (client.Reader, error) {
 		cfg, err := c.flags.ToRESTConfig()
 		if err != nil {
@@ -56,7 +58,8 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
   kubectl vernier slices -A         # who has what, and under which guarantee
   kubectl vernier waiting -A        # who waits, and why
   kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
-  kubectl vernier nodes -o json     # stable, for scripts`
+  kubectl vernier nodes -o json     # stable, for scripts
+  kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster`
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl vernier"}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
@@ -74,6 +77,7 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 		c.sub("devices", "GPUs and what is granted of each", c.devices),
 		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
 		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
+		c.explainCommand(),
 	)
 	return root
 }

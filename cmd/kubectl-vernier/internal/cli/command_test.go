@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,6 +126,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// input is what the next command reads from standard input.
+var input io.Reader
+
 func run(t *testing.T, r client.Reader, args string) (out, errOut string, err error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -133,7 +137,7 @@ func run(t *testing.T, r client.Reader, args string) (out, errOut string, err er
 		flags:   genericclioptions.NewConfigFlags(true),
 		connect: func() (client.Reader, error) { return r, nil },
 		now:     func() time.Time { return now },
-		out:     &stdout, errOut: &stderr,
+		in:      input, out: &stdout, errOut: &stderr,
 	}
 	root := c.root()
 	root.SetArgs(strings.Fields(args))

@@ -28,6 +28,9 @@ func (o output) validate() error {
 
 func (o output) wide() bool { return o.format == "wide" }
 
+// forPeople tells that tables are printed, not a document.
+func (o output) forPeople() bool { return o.format == "" || o.wide() }
+
 // section is one table and what to say when it is empty.
 type section struct {
 	title string

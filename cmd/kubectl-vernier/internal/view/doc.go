@@ -21,6 +21,8 @@ const (
 	KindSlices   = "SliceList"
 	KindWaiting  = "WaitingPodList"
 	KindOverview = "Overview"
+	// KindExplained is of pods in manifests.
+	KindExplained = "ExplainedPodList"
 )
 
 // List is the printed form of one table.

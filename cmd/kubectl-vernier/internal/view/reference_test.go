@@ -20,6 +20,7 @@ func TestReference(t *testing.T) {
 	}
 	for kind, item := range map[string]any{
 		KindNodes: Node{}, KindDevices: Device{}, KindSlices: Slice{}, KindWaiting: WaitingPod{},
+		KindExplained: ExplainedPod{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")

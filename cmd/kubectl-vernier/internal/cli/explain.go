@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/handler"
+)
+
+// explainer is the command that tells what the webhook would make of manifests. It
+// needs no cluster: it is the webhook's own code that it asks.
+type explainer struct {
+	*command
+	files    []string
+	settings dialect.Settings
+}
+
+func (c *command) explainCommand() *cobra.Command {
+	e := &explainer{command: c}
+	cmd := &cobra.Command{
+		Use: "explain -f FILE", Short: "What admission would make of the pods in manifests, without a cluster",
+		Long: `What the webhook would make of the pods in manifests, in a namespace labelled
+vernier.dev/inject=enabled: what each container asks for on each of its GPUs, and
+every warning and refusal. No cluster is asked. Templates are found in any kind.
+
+The exit status is 1 where a pod would be refused.`,
+		Example: `  kubectl vernier explain -f pod.yaml
+  kubectl vernier explain -f manifests/ --dialects all -o json
+  helm template my-chart | kubectl vernier explain -f - --dialects hami`,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(*cobra.Command, []string) error { return e.run() },
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVarP(&e.files, "filename", "f", nil, "file, folder of *.yaml, *.yml and *.json, or - for standard input; may be repeated")
+	own := flag.NewFlagSet("", flag.ContinueOnError)
+	e.settings.AddFlags(own)
+	flags.AddGoFlagSet(own)
+	return cmd
+}
+
+func (e *explainer) run() error {
+	if err := e.output.validate(); err != nil {
+		return err
+	}
+	if len(e.files) == 0 {
+		return errors.New("say what to explain: -f FILE, -f FOLDER, or -f - for standard input")
+	}
+	dialects, err := e.settings.Set()
+	if err != nil {
+		return err
+	}
+	pods, err := e.read()
+	if err != nil {
+		return err
+	}
+	all, err := e.all()
+	if err != nil {
+		return err
+	}
+	hook, everybody := handler.New(&fleet.Fleet{}, dialects), handler.New(&fleet.Fleet{}, all)
+	refused := 0
+	var explained []view.ExplainedPod
+	for _, pod := range pods {
+		verdict, err := hook.Review(pod.JSON)
+		one := view.Explain(pod, verdict, err)
+		if one.Dialect == "" {
+			if other, err := everybody.Review(pod.JSON); err == nil && other.Dialect != "" {
+				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
+			}
+		}
+		if one.Verdict == view.VerdictRefused {
+			refused++
+		}
+		explained = append(explained, one)
+	}
+	err = e.output.print(e.out, e.errOut, view.NewList(view.KindExplained, explained),
+		section{table: view.ExplainedTable(explained), none: "No pods, and nothing that makes pods, in what was given."})
+	if err != nil {
+		return err
+	}
+	if e.output.forPeople() {
+		e.remarks(explained)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%d of %d pods would be refused", refused, len(pods))
+	}
+	return nil
+}
+
+// all is every dialect, with the settings that the user gave.
+func (e *explainer) all() (dialect.Set, error) {
+	settings := e.settings
+	settings.Dialects = "all"
+	return settings.Set()
+}
+
+// remarks prints what does not fit into a table.
+func (e *explainer) remarks(pods []view.ExplainedPod) {
+	line := func(p view.ExplainedPod, what, text string) { fmt.Fprintf(e.out, "%s: %s: %s\n", p.Name(), what, text) }
+	for _, p := range pods {
+		for _, r := range p.Refusals {
+			text := r.Message
+			if r.Field != "" {
+				text = r.Field + ": " + text
+			}
+			line(p, "refused", text)
+		}
+		for _, w := range p.Warnings {
+			line(p, "warning", w)
+		}
+		if p.Hint != "" {
+			line(p, "hint", p.Hint)
+		}
+	}
+}
+
+func (e *explainer) read() ([]manifest.Pod, error) {
+	var pods []manifest.Pod
+	for _, name := range e.files {
+		if name == "-" {
+			found, err := manifest.Read(e.in)
+			if err != nil {
+				return nil, fmt.Errorf("standard input: %w", err)
+			}
+			pods = append(pods, found...)
+			continue
+		}
+		files, err := expand(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			found, err := readFile(file)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			pods = append(pods, found...)
+		}
+	}
+	return pods, nil
+}
+
+func readFile(name string) ([]manifest.Pod, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return manifest.Read(io.Reader(f))
+}
+
+// expand lists the manifests of a folder, as kubectl does; a file is itself.
+func expand(name string) ([]string, error) {
+	info, err := os.Stat(name)
+	if err != nil || !info.IsDir() {
+		return []string{name}, err
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, entry := range entries {
+		if !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
+			files = append(files, filepath.Join(name, entry.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: no *.yaml, *.yml or *.json in the folder", name)
+	}
+	return files, nil
+}

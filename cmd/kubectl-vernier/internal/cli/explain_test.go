@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestExplain(t *testing.T) {
+	const everything = "-f testdata/manifests/workloads.yaml --dialects all --nvidia-replicas 4"
+	for name, c := range map[string]struct{ args, err string }{
+		"explain":         {everything, ""},
+		"explain.json":    {everything + " -o json", ""},
+		"explain-none":    {"-f testdata/manifests/workloads.yaml", ""},
+		"explain-refused": {"-f testdata/manifests --dialects gpu-manager,hami", "2 of 11 pods would be refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, err := run(t, nil, "explain "+c.args)
+			if text := errorText(err); text != c.err {
+				t.Errorf("error %q, want %q", text, c.err)
+			}
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), out); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Standard input, and what cannot be explained.
+func TestExplainInput(t *testing.T) {
+	for args, c := range map[string]struct{ stdin, out, err string }{
+		"-f -":                         {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {vernier.dev/gpu-core: 7}}}]}", "Pod/p    admitted   -         a           1      7             7 %", ""},
+		"-f - -o yaml":                 {"", "items: []", ""},
+		"":                             {"", "", "-f FILE"},
+		"-f missing.yaml":              {"", "", "missing.yaml"},
+		"-f testdata/manifests/none/":  {"", "", "no such file"},
+		"-f - --dialects klingon":      {"", "", `"klingon" is unknown`},
+		"-f - --gpushare-unit TB":      {"", "", "--gpushare-unit"},
+		"-f - -o table":                {"", "", "--output"},
+		"-f testdata/waiting.yaml -A ": {"", "", ""},
+		"-f - --no-headers":            {"a: [", "", "standard input: document 1"},
+	} {
+		input = strings.NewReader(c.stdin)
+		out, _, err := run(t, nil, "explain "+args)
+		if !strings.Contains(out, c.out) || (err != nil) != (c.err != "") || !strings.Contains(errorText(err), c.err) {
+			t.Errorf("explain %s: %q, error %v", args, out, err)
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest_test
+
+import (
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+)
+
+func TestRead(t *testing.T) {
+	pods, err := manifest.Read(strings.NewReader(`
+apiVersion: v1
+kind: Pod
+metadata: {name: alone, namespace: team}
+spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpumem: 9007199254740993}}}]}
+---
+# nothing but a comment
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {template: {spec: {containers: [{name: a}]}}}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Service, metadata: {name: s}, spec: {ports: [{port: 80}]}}
+- {apiVersion: batch/v1, kind: CronJob, metadata: {name: nightly}, spec: {jobTemplate: {spec: {template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a}]}}}}}}
+- {apiVersion: batch/v1, kind: Job, metadata: {generateName: run-}, spec: {template: {spec: {containers: [{name: a}]}}}}
+---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: train}
+spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: worker, template: {spec: {containers: [{name: a}]}}}]}
+---
+{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": []}}}}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range pods {
+		got = append(got, p.Namespace+" "+p.Object+" "+p.Path)
+	}
+	want := []string{"team Pod/alone ", " Deployment/web spec.template", " CronJob/nightly spec.jobTemplate.spec.template", " Job/run-* spec.template",
+		" Job/train spec.tasks[0].template", " Job/train spec.tasks[1].template", " PyTorchJob/t spec.pytorchReplicaSpecs.Worker.template"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if text := string(pods[0].JSON); !strings.Contains(text, `"nvidia.com/gpumem":9007199254740993`) || !strings.Contains(text, `"name":"alone"`) {
+		t.Errorf("the pod became %s", text)
+	}
+	if text := string(pods[1].JSON); !strings.Contains(text, `"metadata":{}`) {
+		t.Errorf("a template without metadata became %s", text)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	for text, want := range map[string]string{"a: [": "document 1", "a: b\n---\n{": "document 2"} {
+		if _, err := manifest.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
