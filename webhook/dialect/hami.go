@@ -86,14 +86,15 @@ func (hami) Pod(r *Reading) {
 	}
 }
 
-// vgpuMode reads how a vGPU is to be held. The limiter is what hami-core is.
+// vgpuMode reads how a vGPU may be held. The limiter is what hami-core is, and what
+// a share has at least.
 func vgpuMode(r *Reading, key, value string) {
 	for mode := range strings.SplitSeq(value, ",") {
 		if strings.TrimSpace(mode) == "hami-core" {
 			return
 		}
 	}
-	r.ignore(key, "the share is held as "+api.AnnotationMode+" says, and "+value+" is not among what it may say yet")
+	r.mode(key, value)
 }
 
 func gpuPolicy(r *Reading, key, value string) {

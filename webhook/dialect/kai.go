@@ -197,7 +197,7 @@ func (d kai) Pod(r *Reading) {
 		switch {
 		case key == "mps" && have[key] != "true", strings.HasSuffix(key, kaiOwnRequest), strings.HasSuffix(key, kaiOwnLimit):
 		case key == "mps", strings.HasSuffix(key, kaiOwnMode) && have[key] == "sm-sharing":
-			r.ignore(key, "containers take turns on a GPU; MPS is not available in this release")
+			r.mode(key, string(api.ModeMPS))
 		case strings.HasSuffix(key, kaiOwnMode) && have[key] == "time-slicing":
 		case key == "gpu-sm-cores":
 			r.ignore(key, "how many SMs a GPU has is not known yet: ask for "+kaiCompute)

@@ -51,6 +51,16 @@ func (r *Reading) annotate(key, value, from string) {
 // ignore warns about a key that is set and means nothing here.
 func (r *Reading) ignore(key, why string) { r.warn(annotationsPath.Key(key), "not honoured: %s", why) }
 
+// mode asks for a way to hold the shares, where this release has it.
+func (r *Reading) mode(key, value string) {
+	mode, err := api.ParseMode(value)
+	if err != nil {
+		r.ignore(key, "the share is held as "+api.AnnotationMode+" says: "+err.Error())
+		return
+	}
+	r.annotate(api.AnnotationMode, string(mode), key)
+}
+
 // ignoreLabels warns about those labels that are set.
 func (r *Reading) ignoreLabels(why string, keys ...string) {
 	for _, key := range keys {
