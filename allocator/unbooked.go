@@ -60,32 +60,22 @@ func (a *Allocator) strike(pod types.UID) {
 // that were unbooked, and those that only one of the two versions has. The caller
 // holds mu.
 func (a *Allocator) judgeLedger(before *v1alpha1.SliceLedger, node string) {
-	concerned := map[types.UID]types.NamespacedName{}
-	maps.Copy(concerned, a.unbooked[node])
-	had, has := owners(before), owners(a.index.Ledger(node))
-	for uid, owner := range had {
-		if _, both := has[uid]; !both {
-			concerned[uid] = ownerKey(owner)
-		}
+	now := a.index.Ledger(node)
+	concerned := maps.Clone(a.unbooked[node])
+	if concerned == nil {
+		concerned = map[types.UID]types.NamespacedName{}
 	}
-	for uid, owner := range has {
-		if _, both := had[uid]; !both {
-			concerned[uid] = ownerKey(owner)
-		}
+	for uid, owner := range book.Gone(before, now) {
+		concerned[uid] = ownerKey(owner)
+	}
+	for uid, owner := range book.Gone(now, before) {
+		concerned[uid] = ownerKey(owner)
 	}
 	for uid, key := range concerned {
 		if pod := a.pods[key]; pod != nil && pod.UID == uid {
 			a.judge(pod)
 		}
 	}
-}
-
-// owners are the pods with slices, none without a ledger.
-func owners(ledger *v1alpha1.SliceLedger) map[types.UID]string {
-	if ledger == nil {
-		return nil
-	}
-	return book.Pods(ledger)
 }
 
 // unsettled tells whether the node has unbooked pods whose slices can be put back.

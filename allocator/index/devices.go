@@ -4,6 +4,7 @@ package index
 
 import (
 	"iter"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,13 +19,13 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	if ledger.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
 		return nil
 	}
-	taken := map[string]bool{}
+	var taken []string
 	for _, uuid := range Adrift(ledger) {
-		taken[uuid] = true
+		taken = append(taken, uuid)
 	}
 	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
 		// With MIG on, a device runs nothing outside of an instance.
-		return seen.Healthy && seen.MIG != v1alpha1.MIGEnabled && !taken[seen.UUID]
+		return seen.Healthy && seen.MIG != v1alpha1.MIGEnabled && !slices.Contains(taken, seen.UUID)
 	})
 }
 
@@ -37,34 +38,43 @@ func Unfiltered(ledger *v1alpha1.SliceLedger) *placement.Node {
 // Adrift yields the pods, each with a device, that have a container which uses the
 // device although the ledger grants that container nothing on it: its slices were
 // lost. How much it uses nobody knows any more. What another container of the pod
-// has on the device is of no help to it.
+// has on the device is of no help to it. Some may come more than once.
 func Adrift(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
-	type use struct {
-		pod       types.UID
-		ctr, uuid string
-	}
 	return func(yield func(types.UID, string) bool) {
-		if len(ledger.Status.Slices) == 0 {
-			return
-		}
-		known := map[use]bool{}
-		for _, d := range ledger.Spec.Devices {
-			for _, s := range d.Slices {
-				known[use{s.Pod, s.Ctr, d.UUID}] = true
+		var device *v1alpha1.DeviceLedger
+		for i := range ledger.Status.Slices {
+			s := &ledger.Status.Slices[i]
+			// As a rule the next is of the same device.
+			if device == nil || device.UUID != s.UUID {
+				device = find(ledger, s.UUID)
 			}
-		}
-		for _, s := range ledger.Status.Slices {
-			u := use{s.Pod, s.Ctr, s.UUID}
-			if !known[u] && !yield(s.Pod, s.UUID) {
+			if (device == nil || !grants(device, s)) && !yield(s.Pod, s.UUID) {
 				return
 			}
-			known[u] = true
 		}
 	}
 }
 
+func find(ledger *v1alpha1.SliceLedger, uuid string) *v1alpha1.DeviceLedger {
+	for i := range ledger.Spec.Devices {
+		if d := &ledger.Spec.Devices[i]; d.UUID == uuid {
+			return d
+		}
+	}
+	return nil
+}
+
+func grants(d *v1alpha1.DeviceLedger, used *v1alpha1.SliceStatus) bool {
+	for i := range d.Slices {
+		if s := &d.Slices[i]; s.Pod == used.Pod && s.Ctr == used.Ctr {
+			return true
+		}
+	}
+	return false
+}
+
 func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) bool) *placement.Node {
-	node := &placement.Node{Name: ledger.Name}
+	node := &placement.Node{Name: ledger.Name, Devices: make([]placement.Device, 0, len(ledger.Status.Devices))}
 	for i := range ledger.Status.Devices {
 		seen := &ledger.Status.Devices[i]
 		if seen.Mem < 1 || !usable(seen) {
@@ -74,10 +84,8 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 			UUID: seen.UUID, Model: seen.Model, Index: seen.Index, Mem: seen.Mem,
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
 		}
-		for j := range ledger.Spec.Devices {
-			if ledger.Spec.Devices[j].UUID == seen.UUID {
-				subtract(&d, &ledger.Spec.Devices[j])
-			}
+		if granted := find(ledger, seen.UUID); granted != nil {
+			subtract(&d, granted)
 		}
 		node.Devices = append(node.Devices, d)
 	}
@@ -91,7 +99,8 @@ func subtract(d *placement.Device, granted *v1alpha1.DeviceLedger) {
 	if len(granted.Slices) > 0 {
 		d.FreeCore, d.FreeMem = min(d.FreeCore, granted.Core), min(d.FreeMem, granted.Mem)
 	}
-	for _, s := range granted.Slices {
+	for i := range granted.Slices {
+		s := &granted.Slices[i]
 		d.FreeCore -= s.Core - s.ReuseCore
 		d.FreeMem -= s.Mem - s.ReuseMem
 	}
@@ -104,16 +113,10 @@ func roomier(before, now *placement.Node) bool {
 	if now == nil {
 		return false
 	}
-	for _, d := range now.Devices {
-		helps := true
-		if before != nil {
-			for _, b := range before.Devices {
-				if b.UUID == d.UUID {
-					helps = d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.Model != b.Model
-				}
-			}
-		}
-		if helps {
+	for i := range now.Devices {
+		d := &now.Devices[i]
+		b := before.Device(d.UUID)
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.Model != b.Model {
 			return true
 		}
 	}

@@ -25,7 +25,7 @@ import (
 type Index struct {
 	mu      sync.RWMutex
 	nodes   map[string]*view
-	holders map[types.UID]map[string]bool
+	holders map[types.UID][]string
 	// changed are the nodes that Changed has not told of yet.
 	changed map[string]bool
 }
@@ -38,7 +38,7 @@ type view struct {
 
 // New is an empty index.
 func New() *Index {
-	return &Index{nodes: map[string]*view{}, holders: map[types.UID]map[string]bool{}, changed: map[string]bool{}}
+	return &Index{nodes: map[string]*view{}, holders: map[types.UID][]string{}, changed: map[string]bool{}}
 }
 
 // Put takes in a ledger that a watch showed or a write returned, unless a newer
@@ -54,17 +54,19 @@ func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 	}
 	now := &view{ledger: ledger, room: Room(ledger)}
 	var before *placement.Node
+	var was *v1alpha1.SliceLedger
 	if old != nil {
-		before = old.room
-		x.forget(old.ledger)
+		before, was = old.room, old.ledger
 	}
 	x.nodes[ledger.Name] = now
 	x.changed[ledger.Name] = true
-	for pod := range book.Pods(ledger) {
-		if x.holders[pod] == nil {
-			x.holders[pod] = map[string]bool{}
+	for pod := range book.Gone(was, ledger) {
+		x.release(pod, ledger.Name)
+	}
+	for pod := range book.Gone(ledger, was) {
+		if !slices.Contains(x.holders[pod], ledger.Name) {
+			x.holders[pod] = append(x.holders[pod], ledger.Name)
 		}
-		x.holders[pod][ledger.Name] = true
 	}
 	return roomier(before, now.room)
 }
@@ -74,7 +76,9 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if old := x.nodes[ledger.Name]; old != nil && (old.ledger.UID == ledger.UID || newer(ledger, old.ledger)) {
-		x.forget(old.ledger)
+		for pod := range book.Gone(old.ledger, nil) {
+			x.release(pod, ledger.Name)
+		}
 		delete(x.nodes, ledger.Name)
 		x.changed[ledger.Name] = true
 	}
@@ -121,13 +125,14 @@ func (x *Index) Drop(known *v1alpha1.SliceLedger) (roomy bool) {
 	return roomier(before, v.room)
 }
 
-func (x *Index) forget(ledger *v1alpha1.SliceLedger) {
-	for pod := range book.Pods(ledger) {
-		delete(x.holders[pod], ledger.Name)
-		if len(x.holders[pod]) == 0 {
-			delete(x.holders, pod)
-		}
+// release notes that a ledger holds nothing of the pod any more.
+func (x *Index) release(pod types.UID, ledger string) {
+	left := slices.DeleteFunc(x.holders[pod], func(name string) bool { return name == ledger })
+	if len(left) == 0 {
+		delete(x.holders, pod)
+		return
 	}
+	x.holders[pod] = left
 }
 
 // newer orders versions of one ledger. The API server's resource versions are
@@ -202,10 +207,5 @@ func (x *Index) Room() []*placement.Node {
 func (x *Index) Holders(pod types.UID) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	names := make([]string, 0, len(x.holders[pod]))
-	for name := range x.holders[pod] {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(slices.Values(x.holders[pod]))
 }

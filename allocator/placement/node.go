@@ -11,6 +11,19 @@ type Node struct {
 	Devices []Device
 }
 
+// Device is the one with that UUID; nil without one, and on no node.
+func (n *Node) Device(uuid string) *Device {
+	if n == nil {
+		return nil
+	}
+	for i := range n.Devices {
+		if n.Devices[i].UUID == uuid {
+			return &n.Devices[i]
+		}
+	}
+	return nil
+}
+
 // Device is one GPU and the room on it.
 type Device struct {
 	UUID, Model string

@@ -36,13 +36,10 @@ type Plan struct {
 func (n *Node) Without(plan *Plan) *Node {
 	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
 	for _, g := range plan.Grants {
-		for d := range left.Devices {
-			if dev := &left.Devices[d]; dev.UUID == g.UUID {
-				dev.FreeCore -= g.Core - g.ReuseCore
-				dev.FreeMem -= g.Mem - g.ReuseMem
-				dev.Slots--
-			}
-		}
+		dev := left.Device(g.UUID)
+		dev.FreeCore -= g.Core - g.ReuseCore
+		dev.FreeMem -= g.Mem - g.ReuseMem
+		dev.Slots--
 	}
 	return left
 }

@@ -47,11 +47,32 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 // FitOn plans the demand on the node with its largest container on these devices;
 // false when that does not fit.
 func FitOn(demand *Demand, node *Node, devices []int) (Plan, bool) {
+	if len(demand.Containers) == 1 {
+		return fitAlone(demand, node, devices)
+	}
 	s := newSearch(demand, node)
 	if !s.fix(s.order[0], devices) || !s.place(1) {
 		return Plan{}, false
 	}
 	return Plan{Node: node.Name, Grants: s.book()}, true
+}
+
+// fitAlone is FitOn for one container, which leaves nothing to search for.
+func fitAlone(demand *Demand, node *Node, devices []int) (Plan, bool) {
+	c := &demand.Containers[0]
+	if len(devices) != int(c.Share.GPUs) {
+		return Plan{}, false
+	}
+	plan := Plan{Node: node.Name, Grants: make([]Grant, 0, len(devices))}
+	for i, d := range devices {
+		dev := &node.Devices[d]
+		own, ok := c.load(dev)
+		if !ok || !demand.allows(dev) || dev.Slots <= 0 || !own.within(dev) || slices.Contains(devices[:i], d) {
+			return Plan{}, false
+		}
+		plan.Grants = append(plan.Grants, Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: c.Mode})
+	}
+	return plan, true
 }
 
 func newSearch(demand *Demand, node *Node) *search {

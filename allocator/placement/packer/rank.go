@@ -23,11 +23,15 @@ func (p part) before(q part) bool {
 
 // Ranked are the nodes with room for the request, best first, and the devices
 // there: for a caller that knows more against a node than the engine does. The
-// first costs as much as Best, each further one a little. Nothing may be booked
+// first costs what Best does, each further one a little. Nothing may be booked
 // before the loop has ended.
 func (e *Engine) Ranked(r Request) iter.Seq2[NodeID, uint64] {
 	return func(yield func(NodeID, uint64) bool) {
 		c := e.class(r)
+		first, devices, ok := e.choose(c)
+		if !ok || !yield(first, devices) {
+			return
+		}
 		e.queue = e.queue[:0]
 		for i, f := range e.fleets {
 			if top := len(f.tree.levels) - 1; top >= 0 {
@@ -36,7 +40,10 @@ func (e *Engine) Ranked(r Request) iter.Seq2[NodeID, uint64] {
 		}
 		for len(e.queue) > 0 {
 			p := e.next()
-			if p.level < 0 {
+			switch {
+			case p.best == first && p.level < 0:
+				continue
+			case p.level < 0:
 				_, devices := e.score(e.look(p.best), c)
 				if !yield(p.best, devices) {
 					return
