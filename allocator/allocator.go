@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ranking"
 )
@@ -25,6 +26,8 @@ type Config struct {
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 	Log     logr.Logger
+	// Groups says how many pods of a gang must start together.
+	Groups *group.Sizes
 	// Requests is how many may be under way at a time, 1 or more.
 	Requests int
 }
@@ -54,6 +57,7 @@ type Allocator struct {
 	unbooked map[string]map[types.UID]types.NamespacedName
 	// refusals are placed pods that the scheduler refuses.
 	refusals map[types.UID]*refusal
+	gangs    gangs
 	// arrivals are pods whose turn has come and that the ranking has not learnt of.
 	arrivals []*corev1.Pod
 	// queue is nil while this replica does not lead.
@@ -74,6 +78,7 @@ func New(c Config) *Allocator {
 		neverRan: map[types.UID]bool{},
 		unbooked: map[string]map[types.UID]types.NamespacedName{},
 		refusals: map[types.UID]*refusal{},
+		gangs:    gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},
 	}
 }
 

@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,11 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 	pod := a.pod(key)
 	switch {
 	case pod == nil:
+		return nil, nil
+	case ready(pod) && !a.alone(pod):
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.enqueue(itemOf(pod))
 		return nil, nil
 	case ready(pod):
 		r.begin(pod)
@@ -46,48 +52,80 @@ func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*plac
 	return r.grant(choices[0])
 }
 
-// adopt finishes what an allocator began before it died between its two writes:
-// a gated pod that holds slices gets the placement that the ledger says. Where
-// that is not what the pod asks for, or the scheduler would refuse the node, the
-// ledger was edited or the pod changed; those slices go back.
+// adopt finishes what an allocator began before it died between its writes: a gated
+// pod that has slices gets the placement that the ledger says.
 func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *placing, done bool, err error) {
+	node, err := a.seatOf(ctx, pod, shares)
+	switch {
+	case errors.Is(err, errGone):
+		return nil, true, nil
+	case err != nil || node == "":
+		return nil, false, err
+	}
+	p = &placing{pod: pod, node: node}
+	a.assume(p)
+	// Its gang held them for it, and it needs the others no longer.
+	if err := a.commit(ctx, []*placing{p}); err != nil {
+		return nil, false, err
+	}
+	return p, true, nil
+}
+
+// seatOf is the node where a gated pod has the slices that it asks for and where the
+// scheduler accepts it, empty when there is none. Others were written for what the
+// pod was before, or by somebody who edits ledgers: they go back.
+func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (seat string, err error) {
 	for _, node := range a.index.Holders(pod.UID) {
-		ledger := a.index.Ledger(node)
-		if ledger == nil {
-			continue
-		}
-		good := book.Serves(ledger, pod.UID, shares)
-		if good {
-			cycle, err := a.Filters.Start(ctx, pod)
-			if err != nil {
-				return nil, false, err
+		good := false
+		if ledger := a.index.Ledger(node); ledger != nil && seat == "" && book.Serves(ledger, pod.UID, shares) {
+			if good, err = a.accepted(ctx, pod, node); err != nil {
+				return "", err
 			}
-			against, err := cycle.Refusals(ctx, node)
-			if err != nil {
-				return nil, false, err
-			}
-			good = len(against) == 0
 		}
 		if good {
-			p := &placing{pod: pod, node: node}
-			a.assume(p)
-			return p, true, nil
+			seat = node
+		} else if err := a.takeBack(ctx, pod, node); err != nil {
+			return "", err
 		}
-		// Our watch may be behind, and another leader have let the pod go meanwhile.
+	}
+	return seat, nil
+}
+
+// accepted tells whether the scheduler would take the pod on the node.
+func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) (bool, error) {
+	cycle, err := a.Filters.Start(ctx, pod)
+	if err != nil {
+		return false, err
+	}
+	against, err := cycle.Refusals(ctx, node)
+	return err == nil && len(against) == 0, err
+}
+
+// errGone says that the pod was deleted. The watch will show it, and whether it
+// ever ran, and so who takes back its slices.
+var errGone = errors.New("the pod is gone")
+
+// takeBack takes the slices of a gated pod out of a node's ledger.
+func (a *Allocator) takeBack(ctx context.Context, pod *corev1.Pod, node string) error {
+	ledger := a.index.Ledger(node)
+	if ledger == nil {
+		return nil
+	}
+	// Who lets a pod go ends the hold on its slices before, so that with those of a
+	// held one the compare-and-swap is fence enough. Else our watch may be behind,
+	// and another leader have let the pod go meanwhile.
+	if book.Held(ledger)[pod.UID] == nil {
 		live, err := a.live(ctx, pod)
 		switch {
 		case err != nil:
-			return nil, false, err
+			return err
 		case live == nil:
-			return nil, true, nil // the watch will show it
+			return errGone
 		case live.ResourceVersion != pod.ResourceVersion:
-			return nil, false, errAgain
-		}
-		if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
-			return nil, false, err
+			return errAgain
 		}
 	}
-	return nil, false, nil
+	return a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID })
 }
 
 // refuse tells why a pod can never be placed as it is. It stays gated: what it

@@ -38,8 +38,14 @@ type server struct {
 
 func start(t *testing.T) *server {
 	t.Helper()
+	return startWith(t, nil)
+}
+
+// startWith starts an API server with flags of its own.
+func startWith(t *testing.T, flags map[string]string) *server {
+	t.Helper()
 	log.SetLogger(logr.Discard())
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
 	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg)}
 	s.must(s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}))

@@ -44,6 +44,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	if old := a.pods[key]; old != nil && older(pod, old) {
 		return
 	}
+	a.join(pod)
 	if !ours(pod) {
 		delete(a.pods, key)
 		a.count(pod)
@@ -60,7 +61,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	if !ready(pod) {
 		a.stopWaiting(key)
 	}
-	a.enqueue(item{pod: key})
+	a.enqueue(itemOf(pod))
 }
 
 func older(a, b *corev1.Pod) bool {
@@ -89,6 +90,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	a.countOn(pod, "")
 	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
+	a.leave(pod)
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
 		a.stopWaiting(keyOf(pod))

@@ -87,17 +87,7 @@ func TestAllLead(t *testing.T) {
 	for _, n := range nodes {
 		s.addNode(n)
 	}
-	for range 3 {
-		ctx, stop := context.WithCancel(context.Background())
-		cfg := apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount)
-		cfg.QPS = -1
-		mgr, err := manager.New(cfg, manager.Options{Scheme: testScheme(t), LeaderElection: false})
-		s.must(err)
-		s.must(Setup(ctx, mgr))
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(ctx) }()
-		t.Cleanup(func() { stop(); <-ended })
-	}
+	s.runLeaders(3)
 	// 4 devices, 40 core each: 8 of 12 fit.
 	var made []*corev1.Pod
 	for i := range 12 {
@@ -135,5 +125,21 @@ func TestAllLead(t *testing.T) {
 				t.Errorf("Invariant 6: pod %s has %d slices", p.Name, n)
 			}
 		}
+	}
+}
+
+// runLeaders starts replicas that all lead.
+func (s *server) runLeaders(n int) {
+	s.t.Helper()
+	for range n {
+		ctx, stop := context.WithCancel(context.Background())
+		cfg := apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount)
+		cfg.QPS = -1
+		mgr, err := manager.New(cfg, manager.Options{Scheme: testScheme(s.t), LeaderElection: false})
+		s.must(err)
+		s.must(Setup(ctx, mgr))
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(ctx) }()
+		s.t.Cleanup(func() { stop(); <-ended })
 	}
 }

@@ -17,6 +17,7 @@ import (
 // one half of Invariant 6 that holds at every moment: what runs is granted, unless
 // a fault took it away.
 func (w *world) check() {
+	w.checkHolds()
 	for _, n := range w.nodes {
 		ledger := w.ledger(n.name)
 		for _, d := range ledger.Spec.Devices {
@@ -88,7 +89,7 @@ func (r *replicaInTest) checkReleases(before, after *v1alpha1.SliceLedger) {
 	for uid := range book.Pods(before) {
 		p := w.find(uid)
 		switch {
-		case holds[uid] != "" || slices.Contains(before.Status.Released, uid):
+		case holds[uid] != "" || slices.Contains(before.Status.Released, uid) || book.Held(before)[uid] != nil:
 		case p == nil && w.wasBound[uid] != before.Name:
 		case p != nil && (neverRuns(p) || home(p) != "" && home(p) != before.Name):
 		case uid == r.sawUnbindable:
@@ -121,6 +122,9 @@ func (w *world) checkRest() {
 			if len(held) > 0 {
 				w.fail("Invariant 6: gated pod %s holds slices on %v", p.Name, held)
 			}
+			if w.together(p) || len(others(p)) > 0 {
+				continue
+			}
 			for _, plan := range placement.Rank(demand, truth.Room()) {
 				if w.accepts(plan.Node, p) {
 					w.fail("Invariant 6: pod %s waits but fits on %s", p.Name, plan.Node)
@@ -142,6 +146,7 @@ func (w *world) checkRest() {
 			}
 		}
 	}
+	w.checkGangs()
 	for _, n := range w.nodes {
 		for uid := range book.Pods(w.ledger(n.name)) {
 			if !live[uid] {

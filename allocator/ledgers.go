@@ -10,7 +10,7 @@ import (
 )
 
 // reconcileLedger takes back, in one write, the slices on the node that nobody
-// will use again, moves those whose device failed before they were used, puts
+// will use again or that were held for too long, moves those whose device failed before they were used, puts
 // back what was lost, and has gated pods that hold slices finished.
 //
 // A slice of a pod that is not known is left alone: it may be the watch that is
@@ -21,8 +21,14 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 		return nil
 	}
 	known := a.granted(ledger)
+	expired, next := a.expired(ledger)
+	if next > 0 {
+		a.mu.Lock()
+		a.enqueueAfter(item{node: node}, next)
+		a.mu.Unlock()
+	}
 	drop := func(uid types.UID) bool {
-		if slices.Contains(ledger.Status.Released, uid) || a.ranNever(uid) {
+		if slices.Contains(ledger.Status.Released, uid) || a.ranNever(uid) || expired[uid] {
 			return true
 		}
 		pod := known[uid]
@@ -41,7 +47,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	defer a.mu.Unlock()
 	for _, pod := range oldestFirst(known) {
 		if ready(pod) {
-			a.enqueue(item{pod: keyOf(pod)})
+			a.enqueue(itemOf(pod))
 		}
 	}
 	return nil

@@ -30,6 +30,16 @@ func gated(pod *corev1.Pod) bool {
 	return false
 }
 
+// others are the pod's gates but ours.
+func others(pod *corev1.Pod) (gates []string) {
+	for _, g := range pod.Spec.SchedulingGates {
+		if g.Name != v1alpha1.Gate {
+			gates = append(gates, g.Name)
+		}
+	}
+	return gates
+}
+
 // ready tells whether it is our turn: our gate is the last one.
 func ready(pod *corev1.Pod) bool {
 	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil

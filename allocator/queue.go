@@ -13,11 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+
+	"vernier.dev/vernier/allocator/group"
 )
 
-// item is something to look at: a pod, a node's ledger, or the waiting pods.
+// item is something to look at: a pod, a gang, a node's ledger, or the waiting pods.
 type item struct {
 	pod  types.NamespacedName
+	gang group.Name
 	node string
 	wake wakeScope
 }
@@ -73,7 +76,7 @@ func (a *Allocator) begin(q queue) {
 		a.enqueue(item{node: node})
 	}
 	for _, pod := range oldestFirst(a.pods) {
-		a.enqueue(item{pod: keyOf(pod)})
+		a.enqueue(itemOf(pod))
 	}
 }
 
@@ -111,7 +114,7 @@ func (a *Allocator) step(ctx context.Context, q queue) bool {
 		case errors.Is(err, errAgain):
 			q.Add(it)
 		default:
-			a.Log.Error(err, "will be tried again", "pod", it.pod, "node", it.node)
+			a.Log.Error(err, "will be tried again", "pod", it.pod, "gang", it.gang, "node", it.node)
 			q.AddRateLimited(it)
 		}
 		q.Done(it)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -108,7 +109,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Requests: 1,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,
 	})
 	r.queue = &queueInTest{}
 	r.watch, r.dead, r.busy = nil, false, false

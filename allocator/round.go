@@ -75,6 +75,11 @@ func (a *Allocator) look(ctx context.Context, items []item) []error {
 			errs[i] = p.err
 		}
 	}
+	for i, it := range items {
+		if it.gang.Name != "" {
+			errs[i] = a.reconcileGang(ctx, r, it.gang)
+		}
+	}
 	return errs
 }
 

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -19,12 +22,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // requests is how many an allocator has under way at a time. More do not make a
 // busy API server faster; it has its own fairness for the rest.
 const requests = 16
+
+// groupsPatience is how long a replica waits for PodGroups before it is ready all the
+// same: only the pods that name one need them.
+const groupsPatience = 5 * time.Second
 
 // Setup puts an allocator on the manager: caches that are warm whether it leads
 // or not, and the worker, which runs while it leads. ctx bounds both.
@@ -42,6 +50,10 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 	if err != nil {
 		return err
 	}
+	groups, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return err
+	}
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
@@ -52,11 +64,16 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "vernier-allocator"}),
 			Clock:    clock.RealClock{},
 			Log:      mgr.GetLogger().WithName("allocator"),
+			Groups:   &group.Sizes{},
 			Requests: requests,
 		}),
 		factory: factory,
 		manager: mgr,
 		warm:    make(chan struct{}),
+	}
+	r.groups = &group.Watcher{
+		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock.RealClock{}, Log: mgr.GetLogger().WithName("groups"),
+		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
 	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.AddReadyzCheck("caches", r.ready))
 }
@@ -64,6 +81,7 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 type replica struct {
 	allocator *Allocator
 	factory   informers.SharedInformerFactory
+	groups    *group.Watcher
 	manager   manager.Manager
 	// warm is closed when everything that exists has been taken in.
 	warm chan struct{}
@@ -90,6 +108,9 @@ func (s standby) Start(ctx context.Context) error {
 	}
 	s.factory.Start(ctx.Done())
 	defer s.factory.Shutdown()
+	var watching sync.WaitGroup
+	watching.Go(func() { s.groups.Run(ctx) })
+	defer watching.Wait()
 	for kind, synced := range s.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced {
 			return fmt.Errorf("the cache of %v did not fill", kind)
@@ -98,6 +119,7 @@ func (s standby) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced) {
 		return ctx.Err()
 	}
+	s.allocator.Groups.Await(ctx, groupsPatience)
 	close(s.warm)
 	<-ctx.Done()
 	return nil

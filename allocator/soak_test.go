@@ -21,6 +21,8 @@ func (w *world) act() {
 		}
 	case k < 16:
 		w.deletePod()
+	case k < 18:
+		w.admit()
 	case k < 32:
 		w.bind()
 	case k < 52:
@@ -68,6 +70,8 @@ func (w *world) settle() {
 	w.calm = true
 	for range 200 {
 		before := w.versions()
+		for w.admit() {
+		}
 		for _, p := range slices.Clone(w.live) {
 			if unbound(p) {
 				w.schedule(p.DeepCopy())

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -40,7 +41,9 @@ func trim(obj any) (any, error) {
 // trimPod leaves all that places a pod. Of its status that is what a container that
 // was resized in place was allotted, and the claims that were made for it.
 func trimPod(p *corev1.Pod) {
-	maps.DeleteFunc(p.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.Prefix) })
+	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
+		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != group.AnnotationKueueTotal && key != group.AnnotationKueueFast
+	})
 	p.Spec.EphemeralContainers, p.Status.EphemeralContainerStatuses = nil, nil
 	// The volume with the service account's token, which nearly every pod has.
 	p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })

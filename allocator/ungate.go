@@ -55,7 +55,7 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 		return errAgain
 	}
 	placed := book.Placement(ledger, pod.UID)
-	if placed == nil {
+	if placed == nil || book.Held(ledger)[pod.UID] != nil {
 		return errAgain
 	}
 	patch, err := ungatePatch(pod, placed)

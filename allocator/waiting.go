@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 )
 
@@ -21,6 +22,9 @@ type waiter struct {
 	// refused is true when there are devices on nodes that the scheduler would
 	// refuse: then changes of nodes and pods can help too.
 	refused bool
+	// elsewhere is true when the pod waits for something else than room: the other
+	// pods of its gang, or their gates.
+	elsewhere bool
 	// cause, told and at are of the last event: cause is the reason without its
 	// figures.
 	cause, told string
@@ -112,7 +116,7 @@ func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 	defer a.mu.Unlock()
 	for _, p := range set {
 		w, waits := a.waiting[keyOf(p.pod)]
-		if !waits || w.refused != refused || a.Clock.Since(w.at) >= toldAgain {
+		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.at) >= toldAgain {
 			return false
 		}
 	}
@@ -127,10 +131,41 @@ func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 		return
 	}
 	w, now := a.waiting[key], a.Clock.Now()
-	w.refused = refused
+	w.refused, w.elsewhere = refused, false
 	if w.cause != cause || w.told != told && now.Sub(w.at) >= toldAgain {
 		w.cause, w.told, w.at = cause, told, now
 		a.tell(pod, corev1.EventTypeWarning, reasonWaiting, told)
+	}
+	a.waiting[key] = w
+}
+
+// gangPatience is how long a gang may lack something before its pods are told: as a
+// rule pods, their gates and their PodGroup come within moments of each other.
+const gangPatience = 5 * time.Second
+
+// waitElsewhere notes that a pod of a gang waits for something else than room, and
+// has its owner told once that has lasted. As with room, cause is what stays the
+// same when figures change. The caller holds mu.
+func (a *Allocator) waitElsewhere(pod *corev1.Pod, gang group.Name, reason, cause, told string) {
+	key := keyOf(pod)
+	if known := a.pods[key]; known == nil || known.UID != pod.UID {
+		return
+	}
+	w, now := a.waiting[key], a.Clock.Now()
+	if !w.elsewhere || w.cause != cause {
+		w = waiter{elsewhere: true, cause: cause, at: now}
+	}
+	due := w.at.Add(toldAgain)
+	if w.told == "" {
+		due = w.at.Add(gangPatience)
+	}
+	switch {
+	case w.told == told:
+	case now.Before(due):
+		a.enqueueAfter(item{gang: gang}, due.Sub(now))
+	default:
+		w.told, w.at = told, now
+		a.tell(pod, corev1.EventTypeWarning, reason, told)
 	}
 	a.waiting[key] = w
 }
@@ -169,7 +204,7 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 	if scope != wakeMore {
 		due := map[types.NamespacedName]*corev1.Pod{}
 		for key, w := range a.waiting {
-			if pod := a.pods[key]; pod != nil && (scope == wakeAll || w.refused) {
+			if pod := a.pods[key]; pod != nil && !w.elsewhere && (scope == wakeAll || w.refused) {
 				due[key] = pod
 			}
 		}
@@ -182,7 +217,9 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 	}
 	n := min(len(a.woken), maxWoken)
 	for _, key := range a.woken[:n] {
-		a.enqueue(item{pod: key})
+		if pod := a.pods[key]; pod != nil {
+			a.enqueue(itemOf(pod))
+		}
 	}
 	if a.woken = a.woken[n:]; len(a.woken) > 0 {
 		a.enqueue(item{wake: wakeMore})

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -49,6 +50,7 @@ type world struct {
 	wasBound map[types.UID]string
 	// destroyed are the last versions of the ledgers that were deleted.
 	destroyed map[string]string
+	gangs     map[group.Name]*gangInTest
 	// calm is true once no more faults are wanted.
 	calm bool
 	// lastWriteWins is an API server that does not compare before it swaps.
@@ -74,7 +76,8 @@ func testScheme(t testing.TB) *runtime.Scheme {
 func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	t.Helper()
 	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
-		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, fail: t.Fatalf}
+		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{},
+		gangs: map[group.Name]*gangInTest{}, fail: t.Fatalf}
 	scheme := testScheme(t)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
@@ -124,6 +127,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 		if obj.Spec.NodeName != "" {
 			w.wasBound[obj.UID] = obj.Spec.NodeName
 		}
+		w.follow(obj)
 	case *v1alpha1.SliceLedger:
 		w.ledgers[obj.Name] = obj
 		if deleted {
@@ -172,6 +176,7 @@ func (w *world) createPod() {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
 	}
 	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
+	w.enlist(p)
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
 }

@@ -3,13 +3,16 @@
 package group
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // ErrUnknown says that the groups of an API have not been read yet. It passes.
@@ -59,6 +62,16 @@ func (s *Sizes) Min(n Name, members []*corev1.Pod) (int, error) {
 	default:
 		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.reference(), n, n.API)
 	}
+}
+
+// Await waits until the groups of every API have been read or found not to be
+// served, for so long at most.
+func (s *Sizes) Await(ctx context.Context, atMost time.Duration) {
+	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, atMost, true, func(context.Context) (bool, error) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		return s.state[Native] != unread && s.state[Coscheduling] != unread, nil
+	})
 }
 
 // kueueTotal reads the one number that all pods of one of Kueue's groups carry.

@@ -203,6 +203,23 @@ func (x *Index) Room() []*placement.Node {
 	return nodes
 }
 
+// Empty is what nodes that may take slices would have if nothing were granted on
+// them, sorted by name.
+func (x *Index) Empty() []*placement.Node {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var nodes []*placement.Node
+	for _, v := range x.nodes {
+		bare := &v1alpha1.SliceLedger{ObjectMeta: v.ledger.ObjectMeta, Status: v.ledger.Status}
+		bare.Status.Slices = nil
+		if room := Room(bare); room != nil {
+			nodes = append(nodes, room)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b *placement.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes
+}
+
 // Holders are the nodes whose ledgers hold slices of the pod, sorted.
 func (x *Index) Holders(pod types.UID) []string {
 	x.mu.RLock()

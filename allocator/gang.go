@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/group"
+)
+
+// A gang is a set of pods of which a number must start together. Its look ends in
+// one of two ways: at least that many have their slices and are let go, or none of
+// those that wait holds anything. Two gangs therefore never keep each other waiting
+// with half of what they need: whoever is looked at next finds all of the room.
+//
+// Where the slices are in the ledgers of several nodes, they are held first: all of
+// them, each with an expiry; then all are committed; then all pods are let go. A
+// look that fails in between is repeated; after a crash whoever leads next goes on,
+// or gives back what there is no use for. Members that run count, so one that died
+// and was made again joins them, and so does one that comes late.
+
+// reconcileGang looks at a gang.
+func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name) error {
+	g := a.gang(name)
+	if len(g.due) == 0 {
+		return nil
+	}
+	least, err := a.Groups.Min(name, g.members)
+	need := least - g.in
+	switch {
+	case errors.Is(err, group.ErrUnknown):
+		return a.holdNothing(ctx, g, reasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, err))
+	case err != nil:
+		return a.holdNothing(ctx, g, reasonInvalid, err.Error(), err.Error())
+	case need <= 0:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, pod := range g.due {
+			a.enqueue(item{pod: keyOf(pod)})
+		}
+		return nil
+	case need > len(g.due):
+		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
+	}
+	for _, pod := range g.due {
+		r.begin(pod)
+	}
+	asks, unfit := a.asks(g.due)
+	if need > len(asks) {
+		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, keyOf(unfit)))
+	}
+	err = a.placeGang(ctx, g, asks, need, least)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// alone tells whether the pod is placed by itself: it belongs to no gang, or there
+// are enough of its gang without it.
+func (a *Allocator) alone(pod *corev1.Pod) bool {
+	name, is := group.Of(pod)
+	if !is {
+		return true
+	}
+	g := a.gang(name)
+	least, err := a.Groups.Min(name, g.members)
+	return err == nil && g.in >= least
+}
+
+// asks are what the pods ask for. unfit is one that asks for what cannot be.
+func (a *Allocator) asks(pods []*corev1.Pod) (asks []ask, unfit *corev1.Pod) {
+	for _, pod := range pods {
+		demand, _, err := demandOf(pod)
+		if err != nil {
+			a.refuse(pod, err)
+			unfit = pod
+			continue
+		}
+		asks = append(asks, ask{pod, demand})
+	}
+	return asks, unfit
+}
+
+// holdNothing has the members of a gang wait for something else than room.
+func (a *Allocator) holdNothing(ctx context.Context, g *gang, reason, cause, told string) error {
+	a.mu.Lock()
+	for _, pod := range g.due {
+		a.waitElsewhere(pod, g.name, reason, cause, told)
+	}
+	waitingPods.Set(float64(len(a.waiting)))
+	a.mu.Unlock()
+	err := a.giveBack(ctx, g.due)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// missing says how many of how many are there.
+func (g *gang) missing(least int) string {
+	text := fmt.Sprintf("%s: %d of %d pods are there", g.name, len(g.members), least)
+	if n := g.away(); n > 0 {
+		text += fmt.Sprintf(", %d of them wait(s) for scheduling gates of others: %v", n, g.gates)
+	}
+	return text + fmt.Sprintf("; they start together (%s)", g.name.API.Field())
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/group"
+)
+
+const otherGate = "example.com/admission"
+
+// gangInTest is what has become of a gang of the world.
+type gangInTest struct {
+	total int
+	// formed is true once all of it ran together; lost once a member ended. Both
+	// count from the moment on that its first member was let go.
+	formed, lost bool
+}
+
+// enlist makes a new pod a member of a gang, at times, and has it wait for another
+// system's gate too, at times.
+func (w *world) enlist(p *corev1.Pod) {
+	if w.rand.Intn(2) == 0 {
+		return
+	}
+	i := w.rand.Intn(3)
+	p.Labels = map[string]string{group.LabelKueue: fmt.Sprintf("g%d", i)}
+	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(2 + i%2)
+	if w.rand.Intn(3) == 0 {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: otherGate})
+	}
+}
+
+// admit is the other system, which takes its gate off some pod.
+func (w *world) admit() bool {
+	p := w.somePod(func(p *corev1.Pod) bool { return len(others(p)) > 0 && p.DeletionTimestamp == nil })
+	if p == nil {
+		return false
+	}
+	p.Spec.SchedulingGates = p.Spec.SchedulingGates[:1]
+	w.must(w.api.Update(context.Background(), p))
+	w.notify(p, false)
+	return true
+}
+
+// standings counts the members of a gang.
+func (w *world) standings(name group.Name) (count map[standing]int, ready []*corev1.Pod) {
+	count = map[standing]int{}
+	for _, p := range w.live {
+		if of, is := group.Of(p); is && of == name {
+			s := standingOf(p)
+			if count[s]++; s == due {
+				ready = append(ready, p)
+			}
+		}
+	}
+	return count, ready
+}
+
+// follow keeps book of the gang of a pod that changed.
+func (w *world) follow(p *corev1.Pod) {
+	name, is := group.Of(p)
+	if !is {
+		return
+	}
+	g := w.gangs[name]
+	if g == nil {
+		g = &gangInTest{}
+		w.gangs[name] = g
+		_, err := fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
+		w.must(err)
+	}
+	count, _ := w.standings(name)
+	switch {
+	case count[in] == 0:
+		g.formed, g.lost = false, false
+	case count[in] >= g.total:
+		g.formed = true
+	}
+	if standingOf(p) == out || terminal(p) || w.find(p.UID) == nil {
+		g.lost = count[in] > 0
+	}
+}
+
+// checkHolds asserts that no pod was let go while what it has on its node is held:
+// it could be taken back.
+func (w *world) checkHolds() {
+	for _, p := range w.live {
+		if node := home(p); node != "" && !w.disturbed[p.UID] && book.Held(w.ledger(node))[p.UID] != nil {
+			w.fail("pod %s was let go to %s while its slices are held", p.Name, node)
+		}
+	}
+}
+
+// checkGangs asserts that at rest nothing is held, no part of a gang was let go
+// without the rest, and no gang waits that would fit.
+func (w *world) checkGangs() {
+	for _, n := range w.nodes {
+		if holds := w.ledger(n.name).Spec.Holds; len(holds) > 0 {
+			w.fail("Invariant 6: %s still holds %+v", n.name, holds)
+		}
+	}
+	for name, g := range w.gangs {
+		count, ready := w.standings(name)
+		if count[in] > 0 && !g.formed && !g.lost {
+			w.fail("%d pods of %s were let go, %d must start together", count[in], name, g.total)
+		}
+		if need := g.total - count[in]; need > 0 && len(ready) >= need {
+			a := w.replicas[0].allocator
+			asks, _ := a.asks(ready)
+			if choices, miss, err := a.fit(context.Background(), asks, need); err != nil || miss == nil {
+				w.fail("Invariant 6: %s waits but fits: %v, %v", name, choices, err)
+			}
+		}
+	}
+}
+
+// together tells whether the pod has to wait for others, so that room for it alone
+// is no reason to let it go.
+func (w *world) together(p *corev1.Pod) bool {
+	name, is := group.Of(p)
+	if !is {
+		return false
+	}
+	count, _ := w.standings(name)
+	return count[in] < w.gangs[name].total
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/placement"
+)
+
+// maxOrders bounds how often a gang is tried again with the member first that found
+// no place. Each try costs a decision for every member.
+const maxOrders = 8
+
+// misfit is why a gang cannot be placed.
+type misfit struct {
+	// pod is the first member without a place, fits how many had one.
+	pod  *corev1.Pod
+	why  *shortage
+	fits int
+}
+
+// fit chooses for at least need of a gang's members, and for as many more as fit
+// too. The larger ones go first; where one is left over because others took the only
+// place that it can have, it goes before them.
+func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *misfit, error) {
+	start := a.Clock.Now()
+	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
+	order := slices.Clone(asks)
+	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(q.demand.Devices(), p.demand.Devices()) })
+	var first *misfit
+	promoted := map[types.UID]bool{}
+	for {
+		choices, miss, err := a.tryOrder(ctx, order, need)
+		if miss == nil || err != nil {
+			return choices, nil, err
+		}
+		if first == nil {
+			first = miss
+		}
+		at := slices.IndexFunc(order, func(p ask) bool { return p.pod == miss.pod })
+		if at == 0 || promoted[miss.pod.UID] || len(promoted) == maxOrders || miss.why.known {
+			return nil, first, nil
+		}
+		promoted[miss.pod.UID] = true
+		pod := order[at]
+		order = slices.Insert(slices.Delete(order, at, at+1), 0, pod)
+	}
+}
+
+// tryOrder is one try of fit.
+func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int) ([]choice, *misfit, error) {
+	t := trial{Allocator: a, set: order}
+	defer t.end()
+	var miss *misfit
+	for i, pod := range order {
+		why, err := t.next(ctx, pod)
+		if err != nil {
+			return nil, nil, err
+		}
+		if why == nil {
+			continue
+		}
+		if miss == nil {
+			miss = &misfit{pod: pod.pod, why: why}
+		}
+		if len(t.choices)+len(order)-i-1 < need {
+			miss.fits = len(t.choices)
+			return nil, miss, nil
+		}
+	}
+	choices, err := t.decided()
+	return choices, nil, err
+}
+
+// tellMisfit has the members wait for room, with what is missing.
+func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need, least int) {
+	if miss.why.known {
+		return
+	}
+	told := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.name, miss.fits+kept, need, keyOf(miss.pod), miss.why)
+	if !a.everFits(asks, need) {
+		told += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", least, g.name.API.Field())
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range asks {
+		a.wait(p.pod, miss.why.refused > 0, "gang "+miss.why.cause(), told)
+	}
+	waitingPods.Set(float64(len(a.waiting)))
+}
+
+// everFits tells whether the pods would have their devices if nothing were granted,
+// whatever the scheduler says: the smallest of them, as many as must start.
+func (a *Allocator) everFits(asks []ask, need int) bool {
+	order := slices.Clone(asks)
+	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(p.demand.Devices(), q.demand.Devices()) })
+	order = order[:min(need, len(order))]
+	slices.Reverse(order)
+	nodes := a.index.Empty()
+	for _, p := range order {
+		at := slices.IndexFunc(nodes, func(n *placement.Node) bool {
+			_, fits := placement.Fit(p.demand, n)
+			return fits
+		})
+		if at < 0 {
+			return false
+		}
+		plan, _ := placement.Fit(p.demand, nodes[at])
+		nodes[at] = nodes[at].Without(&plan)
+	}
+	return true
+}

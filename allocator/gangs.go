@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/group"
+)
+
+// gangs are the pods that belong to a group, ours or not, by group and by name.
+type gangs struct {
+	members map[group.Name]map[types.NamespacedName]*corev1.Pod
+	of      map[types.NamespacedName]group.Name
+}
+
+// standing is how far a member of a gang has come.
+type standing int
+
+const (
+	// out is a member that failed or is being deleted: it does not count.
+	out standing = iota
+	// away waits for another system's gate.
+	away
+	// due waits for us alone.
+	due
+	// in is past our gate, or never had it: it runs, will, or has done its work.
+	in
+)
+
+func standingOf(pod *corev1.Pod) standing {
+	switch {
+	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
+		return out
+	case !gated(pod):
+		return in
+	case ready(pod):
+		return due
+	default:
+		return away
+	}
+}
+
+// gang is a group at one moment, as far as it counts.
+type gang struct {
+	name group.Name
+	// members are all that count, due those among them that wait for us alone,
+	// oldest first.
+	members, due []*corev1.Pod
+	in           int
+	// gates are those of others that members wait for.
+	gates []string
+}
+
+// gang is what is known of a group now.
+func (a *Allocator) gang(name group.Name) *gang {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	g := &gang{name: name}
+	for _, pod := range oldestFirst(a.gangs.members[name]) {
+		switch standingOf(pod) {
+		case out:
+			continue
+		case in:
+			g.in++
+		case due:
+			g.due = append(g.due, pod)
+		case away:
+			for _, gate := range others(pod) {
+				if !slices.Contains(g.gates, gate) {
+					g.gates = append(g.gates, gate)
+				}
+			}
+		}
+		g.members = append(g.members, pod)
+	}
+	slices.Sort(g.gates)
+	return g
+}
+
+// away is how many members wait for the gates of others.
+func (g *gang) away() int { return len(g.members) - g.in - len(g.due) }
+
+// join takes in a member. The gang is looked at again if that may change anything.
+// The caller holds mu.
+func (a *Allocator) join(pod *corev1.Pod) {
+	key := keyOf(pod)
+	name, is := group.Of(pod)
+	if was, member := a.gangs.of[key]; member && was != name {
+		a.leave(a.gangs.members[was][key])
+	}
+	if !is {
+		return
+	}
+	if a.gangs.members[name] == nil {
+		a.gangs.members[name] = map[types.NamespacedName]*corev1.Pod{}
+	}
+	old := a.gangs.members[name][key]
+	a.gangs.members[name][key], a.gangs.of[key] = pod, name
+	// The many changes of pods that run are of no interest to the others.
+	if old == nil || standingOf(pod) == due || standingOf(old) != standingOf(pod) {
+		a.enqueue(item{gang: name})
+	}
+}
+
+// leave takes out a member. The caller holds mu.
+func (a *Allocator) leave(pod *corev1.Pod) {
+	key := keyOf(pod)
+	name := a.gangs.of[key]
+	if known := a.gangs.members[name][key]; known == nil || known.UID != pod.UID {
+		return
+	}
+	delete(a.gangs.of, key)
+	if delete(a.gangs.members[name], key); len(a.gangs.members[name]) == 0 {
+		delete(a.gangs.members, name)
+	}
+	a.enqueue(item{gang: name})
+}
+
+// GroupChanged says that a PodGroup says something else than before.
+func (a *Allocator) GroupChanged(name group.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.gangs.members[name]) > 0 {
+		a.enqueue(item{gang: name})
+	}
+}
+
+// GroupsChanged says that all PodGroups of an API may.
+func (a *Allocator) GroupsChanged(api group.API) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.gangs.members {
+		if name.API == api {
+			a.enqueue(item{gang: name})
+		}
+	}
+}
+
+// itemOf is what is to be looked at for a pod: its gang, while it waits for us.
+func itemOf(pod *corev1.Pod) item {
+	if name, is := group.Of(pod); is && ready(pod) {
+		return item{gang: name}
+	}
+	return item{pod: keyOf(pod)}
+}
