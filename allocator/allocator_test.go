@@ -274,6 +274,7 @@ func (s *stage) unschedulable(name string) {
 // controller it is deleted, and its slices are free again.
 func TestRefusedAfterThePin(t *testing.T) {
 	s := newStage(t, 1)
+	counted := measured(t, "vernier_allocator_pin_refusals_total")
 	s.add("alone", 10, 100)
 	s.add("controlled", 10, 100, func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
@@ -293,6 +294,9 @@ func TestRefusedAfterThePin(t *testing.T) {
 	s.work()
 	if got := s.told(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
 		t.Errorf("%q", got)
+	}
+	if n := measured(t, "vernier_allocator_pin_refusals_total") - counted; n != 2 {
+		t.Errorf("%v pins that turned bad were counted, want 2", n)
 	}
 	if s.get("controlled") != nil || s.get("alone") == nil {
 		t.Errorf("left: %v", s.live)

@@ -21,6 +21,11 @@ var (
 		Help:    "Time to choose a node and devices for one pod, without the writes.",
 		Buckets: prometheus.ExponentialBuckets(10e-6, 4, 10),
 	})
+	nodesJudged = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "vernier_allocator_nodes_judged",
+		Help:    "Nodes about which the scheduler's filters were asked for one pod, until one was accepted.",
+		Buckets: prometheus.ExponentialBuckets(1, 4, 8),
+	})
 	conflicts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "vernier_allocator_conflicts_total",
 		Help: "Writes that lost against another writer and were decided again, by object: ledger or pod.",
@@ -40,5 +45,5 @@ func init() {
 	for _, object := range []string{"ledger", "pod"} {
 		conflicts.WithLabelValues(object)
 	}
-	metrics.Registry.MustRegister(placements, waitingPods, decisionSeconds, conflicts, releases, pinRefusals)
+	metrics.Registry.MustRegister(placements, waitingPods, decisionSeconds, nodesJudged, conflicts, releases, pinRefusals)
 }

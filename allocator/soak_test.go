@@ -63,6 +63,9 @@ func (w *world) act() {
 		}
 	}
 	w.check()
+	if !r.busy {
+		r.checkPicture()
+	}
 }
 
 // settle lets everything happen that is under way, without faults.

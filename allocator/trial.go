@@ -41,6 +41,7 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 		t.showRoom(name, on.left)
 	}
 	j, wants := judge{Allocator: t.Allocator, pod: pod}, pod.wants()
+	defer func() { nodesJudged.Observe(float64(len(j.looked))) }()
 	for plan, room := range t.ranking.Plans(wants) {
 		if ok, err := j.accepts(ctx, plan.Node); err != nil {
 			return nil, err

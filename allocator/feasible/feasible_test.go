@@ -3,6 +3,7 @@
 package feasible
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,9 +91,16 @@ func claim(p *corev1.Pod) {
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 }
 
-// volume is a claim bound to a volume that only node b reaches.
-func volume() []runtime.Object {
-	return []runtime.Object{
+// inZone makes it a volume that any node of the zone reaches.
+func inZone(zone string) func(*corev1.PersistentVolume) {
+	return func(v *corev1.PersistentVolume) {
+		v.Labels, v.Spec.NodeAffinity = map[string]string{corev1.LabelTopologyZone: zone}, nil
+	}
+}
+
+// volume is a claim bound to a volume that only node b reaches; edits change it.
+func volume(edits ...func(*corev1.PersistentVolume)) []runtime.Object {
+	objects := []runtime.Object{
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
 			Spec:   corev1.PersistentVolumeClaimSpec{VolumeName: "pv", StorageClassName: ptr.To("local")},
 			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
@@ -102,6 +110,25 @@ func volume() []runtime.Object {
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "none"},
 	}
+	for _, edit := range edits {
+		edit(objects[1].(*corev1.PersistentVolume))
+	}
+	return objects
+}
+
+func nodeAffinity(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}}}}}}
+	}
+}
+
+// affinity goes where a pod of the database is.
+func affinity(p *corev1.Pod) {
+	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}}}
 }
 
 // Invariant 7: node a is refused for each of the reasons for which the default
@@ -126,6 +153,30 @@ func TestRefusals(t *testing.T) {
 		{name: "cordoned", node: func(n *corev1.Node) { n.Spec.Unschedulable = true }, want: "node(s) were unschedulable"},
 		{name: "node selector", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} },
 			want: "node(s) didn't match Pod's node affinity/selector"},
+		{name: "not ready", node: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+		}, want: "node(s) had untolerated taint(s)"},
+		{name: "taint that is only a preference", node: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectPreferNoSchedule}}
+		}},
+		{name: "node affinity", pod: nodeAffinity("zone", "b"), want: "node(s) didn't match Pod's node affinity/selector"},
+		{name: "node affinity, met", pod: nodeAffinity("zone", "a")},
+		{name: "memory", pod: request(corev1.ResourceMemory, "9Gi"), want: "Insufficient memory"},
+		{name: "ephemeral storage", pod: request(corev1.ResourceEphemeralStorage, "2Gi"), want: "Insufficient ephemeral-storage"},
+		{name: "extended resource", pod: request("example.com/nic", "1"), want: "Insufficient example.com/nic"},
+		{name: "extended resource taken by others", node: func(n *corev1.Node) {
+			n.Status.Allocatable["example.com/nic"] = resource.MustParse("1")
+		}, others: []*corev1.Pod{gpuPod("o", request("example.com/nic", "1"))}, pod: request("example.com/nic", "1"), want: "Insufficient example.com/nic"},
+		{name: "number of pods", node: func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") },
+			others: []*corev1.Pod{gpuPod("o")}, want: "Too many pods"},
+		{name: "cpu of an init container", pod: func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5")}}}}
+		}, want: "Insufficient cpu"},
+		{name: "overhead", pod: func(p *corev1.Pod) {
+			p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+		},
+			want: "Insufficient cpu"},
 		{name: "cpu", pod: request(corev1.ResourceCPU, "5"), want: "Insufficient cpu"},
 		{name: "cpu taken by others", others: []*corev1.Pod{gpuPod("o", request(corev1.ResourceCPU, "3500m"))}, want: "Insufficient cpu"},
 		{name: "sum of core", others: []*corev1.Pod{gpuPod("o", request(v1alpha1.ResourceCore, "80"))}, want: "Insufficient vernier.dev/gpu-core"},
@@ -134,9 +185,15 @@ func TestRefusals(t *testing.T) {
 		{name: "host port", others: []*corev1.Pod{gpuPod("o", hostPort)}, pod: hostPort, want: "node(s) didn't have free ports"},
 		{name: "anti-affinity", others: []*corev1.Pod{gpuPod("o")}, pod: antiAffinity, want: "node(s) didn't match pod anti-affinity rules"},
 		{name: "anti-affinity of the other", others: []*corev1.Pod{gpuPod("o", antiAffinity)}, want: "node(s) didn't satisfy existing pods anti-affinity rules"},
+		{name: "affinity", pod: affinity, want: "node(s) didn't match pod affinity rules"},
+		{name: "affinity, met", others: []*corev1.Pod{gpuPod("o", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })}, pod: affinity},
 		{name: "spread", others: []*corev1.Pod{gpuPod("o")}, pod: spread(nil), want: "node(s) didn't match pod topology spread constraints"},
 		{name: "spread, even", pod: spread(nil)},
 		{name: "volume elsewhere", objects: volume(), pod: claim, want: "node(s) didn't match PersistentVolume's node affinity"},
+		{name: "volume of another zone", node: func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "east" },
+			objects: volume(inZone("west")), pod: claim, want: "node(s) had no available volume zone"},
+		{name: "volume of the zone", node: func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "west" },
+			objects: volume(inZone("west")), pod: claim},
 		{name: "no volume", pod: claim, want: `persistentvolumeclaim "data" not found`},
 	}
 	for _, tt := range tests {
@@ -228,5 +285,68 @@ func TestCountFollowsThePod(t *testing.T) {
 		if got := refusals(t, f, gpuPod("p"), "a"); got != s.want {
 			t.Errorf("%s: got %q, want %q", s.name, got, s.want)
 		}
+	}
+}
+
+// Host shows what the filters count by, and which nodes Kubernetes keeps pods off.
+func TestHost(t *testing.T) {
+	f := newFilters(t)
+	host := func(node string, want Host) {
+		t.Helper()
+		if _, err := f.Changed(); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Host(node); got != want {
+			t.Errorf("%s: got %+v, want %+v", node, got, want)
+		}
+	}
+	shut := Host{CPU: 4000, Cores: 4000, Memory: 8 << 30, Shut: true}
+	open := shut
+	open.Shut = false
+	host("none", Host{Shut: true})
+	f.SetNode(gpuNode("a"))
+	host("a", open)
+	for name, edit := range map[string]func(*corev1.Node){
+		"cordoned": func(n *corev1.Node) { n.Spec.Unschedulable = true },
+		"not ready": func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}}
+		},
+	} {
+		f.SetNode(gpuNode(name, edit))
+		host(name, shut)
+	}
+	f.SetNode(gpuNode("taint of its owner", func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
+	}))
+	host("taint of its owner", open)
+
+	p := gpuPod("p")
+	if _, err := f.Count(p, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if cpu, memory := Asks(p); cpu != 1000 || memory != 0 {
+		t.Errorf("the pod asks for %d and %d", cpu, memory)
+	}
+	host("a", Host{CPU: 3000, Cores: 4000, Memory: 8 << 30})
+	f.SetNode(gpuNode("a", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }))
+	host("a", Host{CPU: 3000, Cores: 4000, Memory: 8 << 30, Shut: true})
+	if _, err := f.Count(p, ""); err != nil {
+		t.Fatal(err)
+	}
+	host("a", open)
+	if err := f.DeleteNode("a"); err != nil {
+		t.Fatal(err)
+	}
+	host("a", Host{Shut: true})
+
+	names, err := f.Changed()
+	if err != nil || len(names) != 0 {
+		t.Errorf("changed again: %v, %v", names, err)
+	}
+	if _, err := f.Count(p, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err = f.Changed(); err != nil || !slices.Equal(names, []string{"b"}) {
+		t.Errorf("changed: %v, %v", names, err)
 	}
 }

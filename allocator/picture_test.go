@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// checkPicture asserts that the ranking has plans for exactly the nodes that the
+// index shows to have the devices, and the scheduler's cache the CPU, however what
+// happened came in.
+func (r *replicaInTest) checkPicture() {
+	a := r.allocator
+	r.world.must(a.survey())
+	for _, share := range []v1alpha1.Share{share(1, 1), share(40, 400), share(100, 1000), {GPUs: 2, Core: 20, MemPercent: 30}} {
+		wants := &ranking.Ask{CPU: 20_000, Demand: &placement.Demand{Containers: []placement.Container{{Name: "c", Share: share}}}}
+		want, got := map[string]bool{}, map[string]bool{}
+		for _, room := range a.index.Room() {
+			if _, fits := placement.Fit(wants.Demand, room); fits && a.Filters.Host(room.Name).CPU >= 20_000 {
+				want[room.Name] = true
+			}
+		}
+		for plan, room := range a.ranking.Plans(wants) {
+			if shown, _ := a.index.On(plan.Node); shown == room {
+				got[plan.Node] = true
+			}
+		}
+		if !maps.Equal(got, want) {
+			r.world.fail("%s: plans for %+v on %v, the index has room on %v", r.name, share, got, want)
+		}
+	}
+}
+
+// measured is the value of a metric; of a histogram, the sum.
+func measured(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// device is the number of the device that the pod of one container was placed on.
+func (s *stage) device(pod string) string {
+	s.t.Helper()
+	doc, err := v1alpha1.ParsePlacement(s.get(pod).Annotations[v1alpha1.AnnotationPlacement])
+	s.must(err)
+	uuid := doc.Containers["c"].Devices[0].UUID
+	return uuid[strings.LastIndex(uuid, "-")+1:]
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+// What has arrived decides what a gap is worth, also to the next leader, which knows
+// of it from the pods that there are.
+func TestLeadersLearnFromPods(t *testing.T) {
+	for _, learns := range []string{"nothing", "from arrivals", "from pods that are there"} {
+		t.Run(learns, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.add("a", 53, 530) // leaves 47 on device 0
+			s.work()
+			s.add("b", 60, 600) // leaves 40 on device 1
+			s.work()
+			if learns != "nothing" {
+				for i := range 40 {
+					// They wait: no device is allowed. Two go on a device.
+					s.add(fmt.Sprint("half", i), 47, 470, annotated(v1alpha1.AnnotationGPUModel, "H100"))
+				}
+				s.work()
+			}
+			if learns == "from pods that are there" {
+				s.restart()
+				s.work()
+			}
+			s.add("small", 7, 70)
+			s.work()
+			want := "1"
+			if learns == "nothing" {
+				want = "0"
+			}
+			if got := s.device("small"); got != want {
+				t.Errorf("7 went to device %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// Pods are learnt of once, however often they are seen and decided on, and not
+// before it is their turn.
+func TestPodsAreLearntOnce(t *testing.T) {
+	s := newStage(t, 1)
+	p := s.add("p", 10, 10, func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/other"})
+	})
+	arrived := func() int {
+		for len(s.watch) > 0 {
+			s.read()
+		}
+		return len(s.allocator.arrivals)
+	}
+	if n := arrived(); n != 0 {
+		t.Fatalf("%d pods arrived, one has another gate", n)
+	}
+	for i := range 3 {
+		p.Spec.SchedulingGates = p.Spec.SchedulingGates[:1]
+		p.Labels = map[string]string{"seen": fmt.Sprint(i)}
+		s.must(s.api.Update(t.Context(), p))
+		s.notify(p, false)
+	}
+	if n := arrived(); n != 1 {
+		t.Errorf("%d pods arrived, want 1", n)
+	}
+	s.work()
+	s.bind()
+	if n := arrived(); n != 0 {
+		t.Errorf("%d pods arrived again", n)
+	}
+}
+
+// The filters are asked about the nodes that are best for the pod until one is
+// accepted, and about no others. Nodes that Kubernetes keeps pods off come last.
+func TestFiltersAreAskedAboutFewNodes(t *testing.T) {
+	s := newStage(t, 12)
+	cordoned := testNode("n0")
+	cordoned.Spec.Unschedulable = true
+	s.allocator.SetNode(testNode("n0"), cordoned)
+	s.add("tolerates", 50, 500, annotated(v1alpha1.AnnotationPolicy, "spread"), func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	})
+	s.work()
+	for i := range 24 {
+		before := measured(t, "vernier_allocator_nodes_judged")
+		name := fmt.Sprintf("p%d", i)
+		s.add(name, 70, 700, cpu("20"))
+		s.work()
+		asked := measured(t, "vernier_allocator_nodes_judged") - before
+		if home(s.get(name)) != "" && asked != 1 {
+			t.Errorf("pod %d: asked about %v nodes, want 1", i, asked)
+		}
+		if placed := home(s.get(name)) != ""; placed != (i < 21) {
+			t.Errorf("pod %d is placed: %v", i, placed)
+		}
+	}
+	for i := range 24 {
+		if p := s.get(fmt.Sprintf("p%d", i)); home(p) == "n0" {
+			t.Errorf("Invariant 7: %s is on a cordoned node", p.Name)
+		}
+	}
+	if got := home(s.get("tolerates")); got == "" {
+		t.Error("a pod that tolerates everything waits")
+	}
+}
