@@ -19,8 +19,8 @@ func (c *candidate) set(v *view) {
 }
 
 // take adds device d to the candidate.
-func (c *candidate) take(e *Engine, v *view, d int, s *shape, need MiB) {
-	p := e.prices
+func (c *candidate) take(v *view, d int, s *shape, need MiB) {
+	p := v.p
 	own := v.gaps[d]
 	after := gap(Free{v.free[d].Core - s.Core, v.free[d].Mem - need}, v.kind.DeviceMem)
 	c.devices |= 1 << d
@@ -46,7 +46,7 @@ func (c *candidate) take(e *Engine, v *view, d int, s *shape, need MiB) {
 // usable is the room that random requests can use of the candidate's node with
 // that much CPU free.
 func (e *Engine) usable(v *view, c *candidate, cpu Milli) float64 {
-	p := e.prices
+	p := v.p
 	l := min(int(cpu/p.step), levels-1)
 	room := &p.room[v.kind.fleet][l]
 	if !v.known[l] {
@@ -97,7 +97,7 @@ func (e *Engine) candidates(v *view, s *shape, yield func()) {
 		}
 		seen = d
 		c.set(v)
-		c.take(e, v, d, s, need)
+		c.take(v, d, s, need)
 		yield()
 	}
 }
@@ -117,7 +117,7 @@ func (e *Engine) tightest(v *view, s *shape, need MiB) bool {
 		if pick < 0 {
 			return false
 		}
-		c.take(e, v, pick, s, need)
+		c.take(v, pick, s, need)
 	}
 	return true
 }

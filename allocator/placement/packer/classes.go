@@ -2,8 +2,6 @@
 
 package packer
 
-import "vernier.dev/vernier/api/v1alpha1"
-
 // class is a set of equal requests.
 type class struct {
 	Request
@@ -102,11 +100,4 @@ func (e *Engine) admits(r *Request, model string) bool {
 }
 
 // meanMem is the memory of the mean device.
-func (e *Engine) meanMem() v1alpha1.MiB {
-	var mem v1alpha1.MiB
-	for i := range e.nodes {
-		k := &e.kinds[e.nodes[i].kind]
-		mem += k.DeviceMem * v1alpha1.MiB(k.Devices)
-	}
-	return max(1, mem/v1alpha1.MiB(max(e.total, 1)))
-}
+func (e *Engine) meanMem() MiB { return max(1, e.memory/MiB(max(e.total, 1))) }

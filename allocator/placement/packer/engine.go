@@ -4,6 +4,7 @@ package packer
 
 import (
 	"math/bits"
+	"slices"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -13,18 +14,23 @@ type Engine struct {
 	allows func(models, model string) bool
 
 	kinds  []kind
+	byKind map[Machine]int
 	nodes  []node
 	free   []Free
 	gaps   []uint8
 	fleets []*fleet
-	// total is the number of all devices.
-	total int
+	// total is the number of all devices, memory what they have together.
+	total  int
+	memory MiB
+	// mostCPU is that of the largest host.
+	mostCPU Milli
 
 	classes   []class
 	shapes    []shape
 	byRequest map[Request]int
 	mix       mix
 	prices    *prices
+	walk      walk
 	// due is the number of arrivals at which to look at what is scarce again.
 	due int
 	// again is that at which to look at values too.
@@ -58,7 +64,7 @@ type node struct {
 // New is an engine without nodes. allows tells whether a request's Models, which
 // are not empty, admit a machine's Model.
 func New(allows func(models, model string) bool) *Engine {
-	e := &Engine{allows: allows, byRequest: map[Request]int{}, mix: mix{now: 1}}
+	e := &Engine{allows: allows, byKind: map[Machine]int{}, byRequest: map[Request]int{}, mix: mix{now: 1}}
 	e.prices = e.learn()
 	return e
 }
@@ -75,6 +81,7 @@ func (e *Engine) AddNode(m Machine) NodeID {
 		e.gaps = append(e.gaps, steps)
 	}
 	e.total += m.Devices
+	e.memory += m.DeviceMem * MiB(m.Devices)
 	f.have += m.Devices
 	f.free += m.Devices * steps
 	if f.tree.grow(len(f.nodes), len(e.classes)) {
@@ -86,29 +93,30 @@ func (e *Engine) AddNode(m Machine) NodeID {
 }
 
 func (e *Engine) kindOf(m Machine) int {
-	for i := range e.kinds {
-		if e.kinds[i].Machine == m {
-			return i
-		}
+	if k, ok := e.byKind[m]; ok {
+		return k
 	}
-	k := kind{Machine: m, fleet: -1}
-	for i, f := range e.fleets {
-		if f.model == m.Model {
-			k.fleet = i
-		}
+	e.byKind[m] = len(e.kinds)
+	e.mostCPU = max(e.mostCPU, m.CPU)
+	fleet := slices.IndexFunc(e.fleets, func(f *fleet) bool { return f.model == m.Model })
+	if fleet < 0 {
+		fleet = e.addFleet(m)
 	}
-	if k.fleet < 0 {
-		k.fleet = len(e.fleets)
-		e.fleets = append(e.fleets, &fleet{model: m.Model})
-		for i := range e.shapes {
-			s := &e.shapes[i]
-			s.allowed = append(s.allowed, e.admits(&s.Request, m.Model))
-		}
-	}
-	e.kinds = append(e.kinds, k)
-	e.prices = e.learn()
-	e.scoreAll()
+	e.kinds = append(e.kinds, kind{Machine: m, fleet: fleet})
 	return len(e.kinds) - 1
+}
+
+// addFleet makes room for another model. Prices have tables by model, so they are
+// made anew, at once.
+func (e *Engine) addFleet(m Machine) int {
+	e.fleets = append(e.fleets, &fleet{model: m.Model})
+	for i := range e.shapes {
+		s := &e.shapes[i]
+		s.allowed = append(s.allowed, e.admits(&s.Request, m.Model))
+	}
+	e.walk = walk{next: e.learn(), anew: true}
+	e.step(len(e.nodes) + 1)
+	return len(e.fleets) - 1
 }
 
 // Place decides on a pod that arrives: it learns the request, and books the best
@@ -214,37 +222,4 @@ func (e *Engine) scoreAll() {
 	for _, f := range e.fleets {
 		e.scoreFleet(f)
 	}
-}
-
-// Reprice looks at what has arrived, when enough has since the last time, and
-// where that changes what things are worth it scores all nodes anew, which takes
-// as long as half a decision per node. So it is for moments between decisions. The
-// scarce is looked at as many arrivals apart as a 64th of the devices, values as
-// an eighth; more often at first.
-func (e *Engine) Reprice() {
-	now := e.mix.arrivals
-	if now < e.due {
-		return
-	}
-	e.due = now + max(1, min(now/4, max(32, e.total/64)))
-	if now >= e.again {
-		e.again = now + max(1, min(now/4, max(32, e.total/8)))
-		mem := e.meanMem()
-		for i := range e.shapes {
-			e.shapes[i].size = e.shapes[i].Request.size(mem)
-		}
-		if p := e.learn(); p.differ(e.prices) {
-			e.prices = p
-			e.scoreAll()
-		}
-	}
-	before := e.prices.slot
-	e.prices.setScarce(e)
-	if scarcer(&before, &e.prices.slot) {
-		e.scoreAll()
-	} else {
-		// Nodes must be scored by what others were.
-		e.prices.slot = before
-	}
-	e.setTolls()
 }

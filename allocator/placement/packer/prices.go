@@ -65,12 +65,9 @@ type prices struct {
 	unsure float64
 }
 
-// learn works out prices from what has arrived.
+// learn works out prices from what has arrived, without what is scarce.
 func (e *Engine) learn() *prices {
-	p := &prices{step: 1}
-	for i := range e.kinds {
-		p.step = max(p.step, (e.kinds[i].CPU+levels-2)/(levels-1))
-	}
+	p := &prices{step: max(1, (e.mostCPU+levels-2)/(levels-1))}
 	parts := e.mix.parts()
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
@@ -78,7 +75,6 @@ func (e *Engine) learn() *prices {
 	p.setValues(e, parts)
 	p.setGroups(e, parts)
 	p.setRoom(e, parts)
-	p.setScarce(e)
 	return p
 }
 

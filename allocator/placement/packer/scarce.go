@@ -7,15 +7,16 @@ import (
 	"slices"
 )
 
-// setScarce weighs what only some nodes can serve.
-func (p *prices) setScarce(e *Engine) {
+// setScarce weighs what only some nodes can serve, where there are have places for
+// the groups.
+func (p *prices) setScarce(e *Engine, have *[maxGroups]float64) {
 	parts := e.mix.parts()
 	p.unsure = e.mix.unseen(priorAsk)
 	p.demand = 0
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
 	}
-	p.setSlots(e, parts)
+	p.setSlots(e, parts, have)
 	p.setInsist(e, parts)
 }
 
@@ -24,20 +25,11 @@ const negligible = 1e-3
 
 // setSlots weighs the requests for several devices, until as much has arrived as
 // is free now, against the places that are left for them.
-func (p *prices) setSlots(e *Engine, parts []float64) {
-	if len(p.groups) == 0 {
-		return
-	}
-	var have, asked [maxGroups]float64
+func (p *prices) setSlots(e *Engine, parts []float64, have *[maxGroups]float64) {
+	var asked [maxGroups]float64
 	free := 0
 	for _, f := range e.fleets {
 		free += f.free
-	}
-	for i := range e.nodes {
-		gaps := e.gapsOf(NodeID(i))
-		for j, g := range p.groups {
-			have[j] += float64(g.places(g.count(gaps), e.nodes[i].cpu))
-		}
 	}
 	for i := range e.classes {
 		s := e.shape(i)
@@ -92,7 +84,7 @@ func (p *prices) places(count *[maxGroups]int, cpu Milli) (sum float64) {
 
 // setInsist collects the demands that only some models can serve.
 func (p *prices) setInsist(e *Engine, parts []float64) {
-	p.insist = p.insist[:0]
+	p.insist = nil
 	for i := range e.classes {
 		s := e.shape(i)
 		in := insist{mean: parts[i] * s.part(), square: parts[i] * s.part() * s.part()}

@@ -82,7 +82,7 @@ func (e *Engine) rate(v *view, class int) int32 {
 	if v.cpu < c.CPU || v.mem < c.HostMem {
 		return noFit
 	}
-	p, cpu := e.prices, v.cpu-c.CPU
+	p, cpu := v.p, v.cpu-c.CPU
 	kept := p.worth(cpu, v.mem-c.HostMem, &e.cand.value) + p.places(&e.cand.count, cpu) + roomWeight*e.usable(v, &e.cand, cpu)
 	return int32(math.Round((kept - v.worth) * perMilli))
 }

@@ -6,6 +6,8 @@ package packer
 type view struct {
 	*node
 	kind *kind
+	// p are the prices that the node is scored by.
+	p    *prices
 	free []Free
 	gaps []uint8
 	// value of all gaps at each price.
@@ -26,8 +28,8 @@ func (e *Engine) gapsOf(id NodeID) []uint8 {
 }
 
 func (e *Engine) look(id NodeID) *view {
-	v, p := &e.view, e.prices
-	v.node = &e.nodes[id]
+	v, p := &e.view, e.pricesOf(id)
+	v.node, v.p = &e.nodes[id], p
 	v.kind = &e.kinds[v.node.kind]
 	v.gaps = e.gapsOf(id)
 	v.free = e.free[v.first : int(v.first)+v.kind.Devices]
