@@ -209,7 +209,7 @@ func (s *server) run() *process {
 	p.stop = stop
 	mgr, err := NewManager(cfg, "0", "0")
 	s.must(err)
-	s.must(Setup(ctx, mgr))
+	s.must(Setup(ctx, mgr, "0"))
 	go func() { p.ended <- mgr.Start(ctx) }()
 	s.t.Cleanup(p.end)
 	return p

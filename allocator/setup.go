@@ -35,8 +35,9 @@ const requests = 16
 const groupsPatience = 5 * time.Second
 
 // Setup puts an allocator on the manager: caches that are warm whether it leads
-// or not, and the worker, which runs while it leads. ctx bounds both.
-func Setup(ctx context.Context, mgr manager.Manager) error {
+// or not, the worker, which runs while it leads, and the page, at an address; "0"
+// serves none. ctx bounds them.
+func Setup(ctx context.Context, mgr manager.Manager, page string) error {
 	kube, err := kubernetes.NewForConfig(mgr.GetConfig())
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 		allocator: New(Config{
 			Client:   direct,
 			Filters:  filters,
-			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "vernier-allocator"}),
+			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: eventComponent}),
 			Clock:    clock.RealClock{},
 			Log:      mgr.GetLogger().WithName("allocator"),
 			Groups:   &group.Sizes{},
@@ -75,8 +76,16 @@ func Setup(ctx context.Context, mgr manager.Manager) error {
 		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock.RealClock{}, Log: mgr.GetLogger().WithName("groups"),
 		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
+	if page != "0" {
+		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), page); err != nil {
+			return err
+		}
+	}
 	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.AddReadyzCheck("caches", r.ready))
 }
+
+// eventComponent is the source of our events.
+const eventComponent = "vernier-allocator"
 
 type replica struct {
 	allocator *Allocator

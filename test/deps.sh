@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that the tests and the demo need and this machine
-# lacks. Without root, or without apt-get, it names them and stops.
+# lacks, and those that are named. Without root, or without apt-get, it names them
+# and stops.
 set -euo pipefail
 
-packages=(busybox-static iproute2 libc6-dev libseccomp-dev pkg-config procps shellcheck util-linux)
+packages=(busybox-static iproute2 libc6-dev libseccomp-dev pkg-config procps shellcheck util-linux "$@")
 
 missing=()
 for p in "${packages[@]}"; do

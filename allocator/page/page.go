@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page owns the page that an allocator serves to people: the fleet as bars
+// per GPU with slices by owner, what is left between them, and the pods that wait.
+//
+// It reads and changes nothing. Whoever may list ledgers may see it, by the API
+// server's own word; it keeps nobody's token.
+package page
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"html/template"
+	"net/http"
+	"strings"
+
+	"github.com/go-logr/logr"
+)
+
+//go:embed page.html style.css script.js
+var files embed.FS
+
+// Page answers requests for itself, and only for itself.
+type Page struct {
+	sources Sources
+	access  Access
+	log     logr.Logger
+
+	whole, login *template.Template
+	policy       string
+	style        template.CSS
+	script       template.JS
+}
+
+// Access tells whether the token's bearer may see ledgers. The error says what to
+// do about it; ErrAway that nobody can tell now.
+type Access interface {
+	Check(ctx context.Context, token string) error
+}
+
+// ErrAway is wrapped when the API server does not say whether somebody may look.
+var ErrAway = errors.New("the API server does not answer; try again")
+
+// cookie holds the token in the browser, for this page only.
+const cookie = "vernier-token"
+
+// New is a page over the sources.
+func New(sources Sources, access Access, log logr.Logger) (*Page, error) {
+	style, err1 := files.ReadFile("style.css")
+	script, err2 := files.ReadFile("script.js")
+	text, err3 := files.ReadFile("page.html")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	all, err := template.New("page").Parse(string(text))
+	if err != nil {
+		return nil, err
+	}
+	return &Page{
+		sources: sources, access: access, log: log,
+		whole: all.Lookup("whole"), login: all.Lookup("login"),
+		// Nothing from outside, and no script but the one that was built in.
+		policy: "default-src 'none'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
+			"style-src 'unsafe-inline'; script-src '" + digest(script) + "'",
+		style: template.CSS(style), script: template.JS(script),
+	}, nil
+}
+
+// digest names an inline script as a Content-Security-Policy does.
+func digest(script []byte) string {
+	sum := sha256.Sum256(script)
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// ServeHTTP answers / with the page, and /login with the form that takes a token.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for key, value := range map[string]string{
+		"Content-Security-Policy": p.policy, "X-Content-Type-Options": "nosniff",
+		"Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		"Content-Type": "text/html; charset=utf-8",
+	} {
+		w.Header().Set(key, value)
+	}
+	switch {
+	case r.URL.Path == "/" && r.Method == http.MethodGet:
+		p.show(w, r)
+	case r.URL.Path == "/login" && r.Method == http.MethodPost:
+		p.logIn(w, r)
+	case r.URL.Path == "/logout" && r.Method == http.MethodPost:
+		http.SetCookie(w, p.cookie(r, "", -1))
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+	default:
+		http.Error(w, "there is only /", http.StatusNotFound)
+	}
+}
+
+func (p *Page) cookie(r *http.Request, token string, maxAge int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookie, Value: token, Path: "/", MaxAge: maxAge,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	}
+}
+
+// tokenOf is the bearer's token: a program's header or a browser's cookie.
+func tokenOf(r *http.Request) string {
+	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
+		return token
+	}
+	if c, err := r.Cookie(cookie); err == nil {
+		return c.Value
+	}
+	return ""
+}
+
+// maxToken bounds what is read of a form.
+const maxToken = 16 << 10
+
+// logIn puts a good token into the browser for as long as it is open.
+func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
+	token := strings.TrimSpace(r.PostFormValue("token"))
+	if err := p.access.Check(r.Context(), token); err != nil {
+		p.ask(w, err)
+		return
+	}
+	http.SetCookie(w, p.cookie(r, token, 0))
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// ask answers with the form that takes a token, and with what was wrong with the
+// last one.
+func (p *Page) ask(w http.ResponseWriter, wrong error) {
+	status := http.StatusUnauthorized
+	if errors.Is(wrong, ErrAway) {
+		status = http.StatusServiceUnavailable
+	}
+	said := ""
+	if wrong != nil {
+		said = wrong.Error()
+	}
+	p.send(w, status, p.login, map[string]any{"Style": p.style, "Wrong": said})
+}
+
+func (p *Page) show(w http.ResponseWriter, r *http.Request) {
+	token := tokenOf(r)
+	if token == "" {
+		p.ask(w, nil)
+		return
+	}
+	if err := p.access.Check(r.Context(), token); err != nil {
+		p.ask(w, err)
+		return
+	}
+	fleet, err := p.sources.read(r.Context(), choiceOf(r.URL.Query()))
+	if err != nil {
+		p.log.Error(err, "the page cannot be shown")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	p.send(w, http.StatusOK, p.whole, map[string]any{"Style": p.style, "Script": p.script, "Fleet": fleet})
+}
+
+// send answers whole or not at all. The tag changes with the content, so that a
+// reader who has it already is told just that.
+func (p *Page) send(w http.ResponseWriter, status int, t *template.Template, data any) {
+	var text bytes.Buffer
+	if err := t.Execute(&text, data); err != nil {
+		p.log.Error(err, "the page cannot be written")
+		http.Error(w, "the page cannot be written", http.StatusInternalServerError)
+		return
+	}
+	sum := sha256.Sum256(text.Bytes())
+	w.Header().Set("X-Content", hex.EncodeToString(sum[:8]))
+	w.WriteHeader(status)
+	if _, err := w.Write(text.Bytes()); err != nil {
+		p.log.V(1).Info("the reader is gone", "error", err.Error())
+	}
+}

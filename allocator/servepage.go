@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"vernier.dev/vernier/allocator/page"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// servePage puts the page on the manager, at an address. Every replica serves it,
+// from its own caches.
+func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.PodLister, address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("the page: %w; set --page-bind-address", err)
+	}
+	said := &verdicts{kube: kube}
+	p, err := page.New(page.Sources{
+		Ledgers: func(ctx context.Context) ([]*v1alpha1.SliceLedger, error) {
+			list := &v1alpha1.SliceLedgerList{}
+			// The page changes nothing of what it is given.
+			err := mgr.GetCache().List(ctx, list, client.UnsafeDisableDeepCopy)
+			var all []*v1alpha1.SliceLedger
+			for i := range list.Items {
+				all = append(all, &list.Items[i])
+			}
+			return all, err
+		},
+		Gated:  func() ([]*corev1.Pod, error) { return pods.List(labels.Everything()) },
+		Events: said.read,
+	}, page.NewTokenReview(kube), mgr.GetLogger().WithName("page"))
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	return mgr.Add(&manager.Server{Name: "page", Listener: listener, Server: &http.Server{
+		Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 1 << 16,
+	}})
+}
+
+// verdictsAge is how old the events that the page shows may be: every reader asks
+// every few seconds, the API server need not be.
+const verdictsAge = 5 * time.Second
+
+// verdicts are the allocators' events on pods.
+type verdicts struct {
+	kube kubernetes.Interface
+
+	mu     sync.Mutex
+	at     time.Time
+	events []corev1.Event
+}
+
+func (v *verdicts) read(ctx context.Context) ([]corev1.Event, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if time.Since(v.at) < verdictsAge {
+		return v.events, nil
+	}
+	list, err := v.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("source", eventComponent).String(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.at, v.events = time.Now(), list.Items
+	return v.events, nil
+}
