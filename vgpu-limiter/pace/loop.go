@@ -20,7 +20,7 @@ const (
 	Validity = 250 * time.Millisecond
 	// tick is how often the loop looks while somebody works beside somebody
 	// else, or may burst; idleTick otherwise.
-	tick, idleTick = 5 * time.Millisecond, 50 * time.Millisecond
+	tick, idleTick = 5 * time.Millisecond, 20 * time.Millisecond
 	// census is how often it counts the processes of containers without a quota.
 	census = time.Second
 )
@@ -30,8 +30,8 @@ type Loop struct {
 	now func() time.Duration // CLOCK_MONOTONIC, the clock of the files
 
 	mu         sync.Mutex
-	containers []*Container             // in the order of their coming, so that turns stay where they are
-	length     map[string]time.Duration // of the last turns, by GPU
+	containers []*Container      // in the order of their coming, so that turns stay where they are
+	rhythms    map[string]rhythm // by GPU
 }
 
 // Container is a container that a loop looks after.
@@ -48,7 +48,7 @@ type Container struct {
 }
 
 // New returns a loop without containers.
-func New() *Loop { return &Loop{now: monotonic, length: map[string]time.Duration{}} }
+func New() *Loop { return &Loop{now: monotonic, rhythms: map[string]rhythm{}} }
 
 func monotonic() time.Duration {
 	var t unix.Timespec
@@ -135,12 +135,11 @@ func (l *Loop) step() bool {
 				quota: quota(d), mayBurst: d.MayBurst, lives: p.container.lives,
 				Activity: p.container.activity[p.device],
 			}
-			busy = busy || members[i].working(now, l.length[uuid]) && (len(there) > 1 || d.MayBurst)
+			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
 		}
-		turns := plan(now, l.length[uuid], members)
-		l.length[uuid] = 0
+		turns, r := plan(now, l.rhythms[uuid], members)
+		l.rhythms[uuid] = r
 		for i, turn := range turns {
-			l.length[uuid] = max(l.length[uuid], turn.Period)
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}

@@ -12,13 +12,16 @@ import (
 const (
 	// period is the refill period of containers whose launches are short.
 	period = 10 * time.Millisecond
-	// turnPeriod is that of containers that work side by side.
-	turnPeriod = 20 * time.Millisecond
 	// longestPeriod bounds how long a container may have to wait for its turn
 	// because a neighbour's launches are long.
 	longestPeriod = 500 * time.Millisecond
-	// recent is for how long after a launch a container counts as working.
+	// late is how late a container may begin with its turn.
+	late = 300 * time.Microsecond
+	// recent is for how long after a launch a container counts as working: nobody
+	// else has its time. It keeps its turn for longer, since that costs nobody
+	// anything, and other turns would move all of them.
 	recent = 50 * time.Millisecond
+	stays  = time.Second
 )
 
 // member is one container on one GPU as the plan sees it.
@@ -29,44 +32,65 @@ type member struct {
 	layout.Activity
 }
 
+// rhythm is the length of the turns on a GPU, 0 for none, and since when.
+type rhythm struct {
+	length, since time.Duration
+}
+
 // working: it launches, or what it has launched isn't paid for yet. One that waits
-// for its turn launches once in as long as turns have taken.
-func (m member) working(now, before time.Duration) bool {
+// for its turn launches once in as long as turns take.
+func (m member) working(now time.Duration, r rhythm) bool {
+	return m.launched(now, max(recent, 2*r.length))
+}
+
+// present: it keeps its turn.
+func (m member) present(now time.Duration, r rhythm) bool {
+	return m.launched(now, max(stays, 4*r.length))
+}
+
+func (m member) launched(now, lately time.Duration) bool {
 	if m.quota == 0 {
 		return m.lives
 	}
-	return m.LastLaunch > now-max(recent, 2*before) || m.PaidUntil > now
+	return m.LastLaunch > now-lately || m.PaidUntil > now
 }
 
 // plan says what holds for each of the containers of one GPU. It is a pure
-// function of what they have done, and of how long turns have been before.
-func plan(now, before time.Duration, members []member) []layout.Turn {
+// function of what they have done, and of what turns have been before.
+func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rhythm) {
 	turns := make([]layout.Turn, len(members))
-	var working, paced []int // paced: working within a quota
-	quotas := 0
+	var paced, present []int // paced: working within a quota
+	working, quotas := 0, 0
 	for i, m := range members {
 		turns[i] = layout.Turn{Core: uint32(m.quota), Period: period, Part: layout.WholePeriod}
 		if m.working(now, before) {
-			working = append(working, i)
+			working++
 			if m.quota != 0 {
 				paced = append(paced, i)
 				quotas += m.quota
 			}
 		}
+		if m.quota != 0 && m.present(now, before) {
+			present = append(present, i)
+		}
+	}
+	given := working == len(paced) && giveIdle(members, turns, paced, 100-quotas) // whoever has no quota takes what is idle
+	others := present
+	if given { // those that don't work have left their turns to others
+		others = paced
 	}
 	for i := range members {
-		turns[i].Neighbours = len(working) > 1 || len(working) == 1 && working[0] != i
+		turns[i].Neighbours = working > 1 || len(others) > 1 || working == 1 && !members[i].working(now, before)
 	}
-	if len(paced) == len(working) { // whoever has no quota takes what is idle
-		giveIdle(members, turns, paced, 100-quotas)
+	if len(others) < 2 {
+		return turns, rhythm{}
 	}
-	takeTurns(before, members, turns, paced)
-	return turns
+	return turns, takeTurns(now, before, members, turns, others)
 }
 
 // giveIdle shares out what the quotas of working containers leave, in
-// proportion to the quotas of those that may have it.
-func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) {
+// proportion to the quotas of those that may have it. It returns whether any may.
+func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) bool {
 	weights := 0
 	for _, i := range paced {
 		if members[i].mayBurst {
@@ -74,46 +98,34 @@ func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) {
 		}
 	}
 	if idle <= 0 || weights == 0 {
-		return
+		return false
 	}
 	for _, i := range paced {
 		if members[i].mayBurst {
 			turns[i].Core += uint32(idle * members[i].quota / weights)
 		}
 	}
+	return true
 }
 
-// takeTurns gives those that work side by side periods of one length, long enough
-// for whole launches of the longest of each, that begin as far apart as their parts are long.
-// What nobody's part takes is left free between them. Another length moves all turns,
-// so one that is only a little too short stays.
-func takeTurns(before time.Duration, members []member, turns []layout.Turn, paced []int) {
-	if len(paced) < 2 {
-		return
+// takeTurns gives those that share the device periods of one length that begin as
+// far apart as their parts are long. What nobody's part takes is left free between
+// them.
+func takeTurns(now time.Duration, before rhythm, members []member, turns []layout.Turn, there []int) rhythm {
+	var sharers []sharer
+	for _, i := range there {
+		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest})
 	}
-	length, sum := turnPeriod, 0
-	for _, i := range paced {
-		sum += int(turns[i].Core)
-		price := members[i].Longest * 100 / time.Duration(turns[i].Core)
-		if price > turnPeriod/8 { // whole launches
-			length = max(length, (turnPeriod+price-1)/price*price)
-		}
-	}
-	length = min(length, longestPeriod)
-	if before <= length && before >= length-length/16 {
-		length = before
-	} else if length > turnPeriod {
-		length = (length - length/32).Truncate(period / 10)
-	}
-	order := slices.Clone(paced)
+	r, gap := next(now, before, sharers), free(sharers)
+	order := slices.Clone(there)
 	slices.SortStableFunc(order, func(a, b int) int { return int(turns[b].Core) - int(turns[a].Core) })
-	gap := max(0, 100-sum) * int(length) / 100 / len(order)
 	var begins time.Duration
 	for _, i := range order {
-		turns[i].Period = length
-		turns[i].Phase = (begins % length).Truncate(time.Microsecond)
-		turn := time.Duration(turns[i].Core)*length/100 + time.Duration(gap)
-		turns[i].Part = uint32(min(layout.WholePeriod-1, turn*layout.WholePeriod/length))
+		turns[i].Period = r.length
+		turns[i].Phase = (begins % r.length).Truncate(time.Microsecond)
+		turn := time.Duration((float64(turns[i].Core)/100 + gap) * float64(r.length))
+		turns[i].Part = uint32(min(layout.WholePeriod-1, turn*layout.WholePeriod/r.length))
 		begins += turn
 	}
+	return r
 }

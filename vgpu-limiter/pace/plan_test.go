@@ -4,6 +4,7 @@ package pace
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func launches(quota int, longest time.Duration) member {
 }
 
 func idle(quota int) member {
-	return member{quota: quota, Activity: layout.Activity{LastLaunch: now - time.Second, PaidUntil: now - time.Second}}
+	return member{quota: quota, Activity: layout.Activity{LastLaunch: now - time.Minute, PaidUntil: now - time.Minute}}
 }
 
 func bursting(m member) member {
@@ -26,12 +27,17 @@ func bursting(m member) member {
 	return m
 }
 
+func turnsOf(members []member) []layout.Turn {
+	turns, _ := plan(now, rhythm{}, members)
+	return turns
+}
+
 // TestAlone: a container alone has its quota, short periods and exact measurements.
 func TestAlone(t *testing.T) {
 	for _, members := range [][]member{
 		{launches(30, 100*time.Millisecond)}, {launches(30, time.Microsecond), idle(60)}, {idle(30)},
 	} {
-		got := plan(now, 0, members)[0]
+		got := turnsOf(members)[0]
 		if want := (layout.Turn{Core: 30, Period: period, Part: layout.WholePeriod}); got != want {
 			t.Errorf("%+v: got %+v, want %+v", members, got, want)
 		}
@@ -55,14 +61,14 @@ func TestTurnsDoNotOverlap(t *testing.T) {
 			m.mayBurst = random.IntN(4) == 0
 			members = append(members, m)
 		}
-		turns := plan(now, 0, members)
+		turns := turnsOf(members)
 		for i, a := range turns {
 			if a.Core < uint32(members[i].quota) || a.Core > uint32(members[i].quota) && !members[i].mayBurst || a.Phase >= a.Period ||
 				a.Period < layout.MinPeriod || a.Period > layout.MaxPeriod {
 				t.Fatalf("%+v: turn %d is %+v", members, i, a)
 			}
 			for j, b := range turns {
-				if i == j || !members[i].working(now, 0) || !members[j].working(now, 0) {
+				if i == j || !members[i].working(now, rhythm{}) || !members[j].working(now, rhythm{}) {
 					continue
 				}
 				part := time.Duration(a.Part) * a.Period / layout.WholePeriod
@@ -78,30 +84,78 @@ func TestTurnsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// TestLongLaunches: periods become long enough for neighbours' launches, within bounds.
-func TestLongLaunches(t *testing.T) {
-	for _, test := range []struct{ longest, want time.Duration }{
-		{time.Microsecond, turnPeriod}, {time.Millisecond, 22 * time.Millisecond}, {9 * time.Millisecond, 29 * time.Millisecond}, {time.Second, 484 * time.Millisecond},
+// TestLengths: turns are as short as loses little, and long enough for whole
+// launches of everybody; so many of them lie in a second that each second is alike.
+func TestLengths(t *testing.T) {
+	const ms = time.Millisecond
+	for name, test := range map[string]struct {
+		sharers []sharer
+		want    time.Duration
+		loses   float64 // percent, at most
+	}{
+		"short":              {[]sharer{{30, 10 * time.Microsecond}, {60, 100 * time.Microsecond}}, 20 * ms, 0.5},
+		"nothing known":      {[]sharer{{30, 0}, {60, 0}}, 20 * ms, 0},
+		"1 ms":               {[]sharer{{30, ms}, {60, ms}}, 20 * ms, 0.5},
+		"three":              {[]sharer{{20, ms}, {30, ms}, {40, ms}}, 0, 1},
+		"20 ms and short":    {[]sharer{{30, 20 * ms}, {60, 100 * time.Microsecond}}, 66666 * time.Microsecond, 0.5},
+		"100 ms and 100 ms":  {[]sharer{{30, 100 * ms}, {60, 100 * ms}}, 333333 * time.Microsecond, 0.5},
+		"5 ms and 5 ms":      {[]sharer{{30, 5 * ms}, {60, 5 * ms}}, 0, 0.5},
+		"nothing left":       {[]sharer{{30, ms}, {70, ms}}, 0, 1.5},
+		"no length is right": {[]sharer{{5, 100 * ms}, {90, 100 * ms}}, 0, 30},
+		"many":               {slices.Repeat([]sharer{{2, ms}}, 40), 0, 2},
 	} {
-		for i, turn := range plan(now, 0, []member{launches(30, test.longest), launches(60, 0)}) {
-			if turn.Period != test.want || !turn.Neighbours {
-				t.Errorf("longest %v: turn %d is %+v, want a period of %v", test.longest, i, turn, test.want)
-			}
+		length := turnLength(test.sharers)
+		if test.want != 0 && length != test.want || length < shortest(test.sharers) || length > longestPeriod {
+			t.Errorf("%s: turns of %v, want %v", name, length, test.want)
+		}
+		if l := lost(test.sharers, length); l > test.loses {
+			t.Errorf("%s: turns of %v lose %.2f percent", name, length, l)
 		}
 	}
 }
 
-// TestTurnsStay: a length that is a little too short stays, since another one would
-// move everybody's turn; a container that waits for a long turn still has one.
+// TestTurnsStay: another length would move everybody's turn, so one that is nearly
+// as good stays, a worse one for a moment, a needlessly long one for a while.
 func TestTurnsStay(t *testing.T) {
-	const before = 95 * time.Millisecond
-	waiting := launches(60, 0)
-	waiting.LastLaunch = now - before
-	for longest, want := range map[time.Duration]time.Duration{
-		30 * time.Millisecond: before, 32 * time.Millisecond: 103 * time.Millisecond, 27 * time.Millisecond: 87 * time.Millisecond,
+	const ms = time.Millisecond
+	long, short := []sharer{{30, 20 * ms}, {60, 0}}, []sharer{{30, ms}, {60, ms}}
+	length := turnLength(long)
+	for _, test := range []struct {
+		before  rhythm
+		sharers []sharer
+		want    time.Duration
+	}{
+		{rhythm{}, long, length},
+		{rhythm{length, 0}, []sharer{{30, 20*ms + ms/4}, {60, 0}}, length},
+		{rhythm{20 * ms, now - settles/2}, long, 20 * ms},
+		{rhythm{20 * ms, now - settles}, long, length},
+		{rhythm{length, now - dwells/2}, short, length},
+		{rhythm{length, now - dwells}, short, 20 * ms},
 	} {
-		if turns := plan(now, before, []member{launches(30, longest), waiting}); turns[0].Period != want || turns[1].Period != want {
-			t.Errorf("longest %v: %+v, want a period of %v", longest, turns, want)
+		r := next(now, test.before, test.sharers)
+		if r.length != test.want || (r == test.before) != (r.length == test.before.length) {
+			t.Errorf("%+v, %+v: %+v, want %v", test.before, test.sharers, r, test.want)
+		}
+	}
+}
+
+// TestPausesKeepTurns: whoever has paused for less than a second still has its turn,
+// unless others have been given its time.
+func TestPausesKeepTurns(t *testing.T) {
+	paused := launches(60, 0)
+	paused.LastLaunch = now - stays/2
+	for _, test := range []struct {
+		members []member
+		want    bool
+	}{
+		{[]member{launches(30, 0), paused}, true},
+		{[]member{bursting(launches(30, 0)), paused}, false},
+		{[]member{launches(30, 0), idle(60)}, false},
+	} {
+		for i, turn := range turnsOf(test.members) {
+			if (turn.Part != layout.WholePeriod) != test.want {
+				t.Errorf("%+v: container %d has turns: %v", test.members, i, !test.want)
+			}
 		}
 	}
 }
@@ -122,7 +176,7 @@ func TestIdleTime(t *testing.T) {
 		"somebody without a quota":      {[]member{bursting(launches(30, 0)), {lives: true}}, []uint32{30, 0}},
 		"nothing left":                  {[]member{bursting(launches(50, 0)), launches(60, 0)}, []uint32{50, 60}},
 	} {
-		for i, turn := range plan(now, 0, test.members) {
+		for i, turn := range turnsOf(test.members) {
 			if turn.Core != test.want[i] {
 				t.Errorf("%s: container %d has %d percent, want %d", name, i, turn.Core, test.want[i])
 			}
@@ -142,7 +196,7 @@ func TestNeighbours(t *testing.T) {
 		{[]member{launches(30, 0), {lives: true}}, []bool{true, true}},
 		{[]member{launches(30, 0), {lives: false}}, []bool{false, true}},
 	} {
-		for i, turn := range plan(now, 0, test.members) {
+		for i, turn := range turnsOf(test.members) {
 			if turn.Neighbours != test.want[i] {
 				t.Errorf("%+v: container %d has neighbours: %v, want %v", test.members, i, turn.Neighbours, test.want[i])
 			}

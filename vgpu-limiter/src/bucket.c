@@ -11,15 +11,17 @@
 //      bursts that keep the device busy from end to end and can be measured
 //      exactly; containers side by side have periods that begin at different
 //      moments (pace).
-//   3. An idle container saves no more than 10 ms or half a period: a charge
-//      counts from the beginning of the current period less that, if paid_until
-//      lies further back.
+//   3. An idle container saves no more than 10 ms, or where it has turns, which bound
+//      what it can do with it, 15 ms of device time and one turn: a charge counts
+//      from the beginning of the current period less that, if paid_until lies
+//      further back.
 //   4. A launch longer than what a period pays for starts once half of that is
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
 //      only if what was launched before leaves room for at least half of them in
-//      it: so what one turn launches is through when the next one begins, but for
-//      half a launch. A launch longer than a turn starts in its first half.
+//      it, or for all of one that may take longer than expected: so what one turn
+//      launches is through when the next one begins, but for half a launch. A
+//      launch longer than a turn starts in its first half.
 //   6. While a launch of the container has waited for more than a period, no other
 //      one that came later goes before it.
 //   7. One atomic operation per word and charge; no process waits for another.
@@ -30,6 +32,7 @@
 #include <time.h>
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
+#define SAVED_NS UINT64_C(15000000) // of device time
 #define BEHIND_NS UINT64_C(200000)
 #define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
 
@@ -48,8 +51,23 @@ static uint64_t begin_of(const struct vgpu_turn *turn, uint64_t at) {
     return at - (at + turn->period - turn->phase) % turn->period;
 }
 
+// Invariant 5: how much of the turn must be left for a launch.
+static uint64_t needs(const struct vgpu_turn *turn, uint64_t ns, uint64_t worst) {
+    if (worst > turn->part / 2 || worst - ns <= ns / 4)
+        return (ns < turn->part ? ns : turn->part) / 2;
+    return worst;
+}
+
+// What is left of the turn that began at `begin`.
+static uint64_t left(const struct vgpu_process *process, int device, const struct vgpu_turn *turn,
+                     uint64_t begin, uint64_t now) {
+    uint64_t until = vgpu_load(&counters(process, device)->working_until);
+    until = until > now ? until : now;
+    return until < begin + turn->part ? begin + turn->part - until : 0;
+}
+
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t ahead) {
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t worst) {
     uint64_t begin = begin_of(turn, now);
     uint64_t price = ns * 100 / turn->core;
     uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
@@ -58,9 +76,14 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
         return begin_of(turn, paid);
     if (turn->part == turn->period)
         return now;
-    uint64_t until = vgpu_load(&counters(process, device)->working_until);
-    uint64_t room = (ns < turn->part ? ns : turn->part) / 2 + ahead;
-    return (until > now ? until : now) + room <= begin + turn->part ? now : begin + turn->period;
+    uint64_t room = left(process, device, turn, begin, now);
+    return room > 0 && needs(turn, ns, worst) <= room ? now : begin + turn->period;
+}
+
+uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
+                          const struct vgpu_turn *turn, uint64_t now) {
+    return turn->part == turn->period ? UINT64_MAX
+                                      : left(process, device, turn, begin_of(turn, now), now);
 }
 
 uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
@@ -104,10 +127,18 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
         vgpu_cas(&counters(process, device)->waiting_since, &since, 0);
 }
 
+// Invariant 3.
+static uint64_t saved(const struct vgpu_turn *turn) {
+    uint64_t most = SAVED_NS * 100 / turn->core;
+    if (turn->part == turn->period)
+        return VGPU_PERIOD_NS;
+    return turn->period < most ? turn->period : most;
+}
+
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t earliest = begin_of(turn, now) - (turn->period > 2 * VGPU_PERIOD_NS ? turn->period / 2 : VGPU_PERIOD_NS);
+    uint64_t earliest = begin_of(turn, now) - saved(turn);
     uint64_t until = vgpu_load(&bucket->paid_until);
     while (!vgpu_cas(&bucket->paid_until, &until,
                      (until > earliest ? until : earliest) + ns * 100 / turn->core))

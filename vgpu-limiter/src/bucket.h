@@ -9,11 +9,15 @@
 
 uint64_t vgpu_now(void);
 
-// The moment from which a launch that takes about `ns` of device time may start:
-// not after `now` if that is right now. `ahead`: what may be launched after it
-// without asking again.
+// The moment from which a launch that is expected to take `ns` of device time, and
+// takes at most `worst`, may start: not after `now` if that is right now.
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t ahead);
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t worst);
+
+// How much may be launched after it without asking again: what is left of the
+// container's turn.
+uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
+                          const struct vgpu_turn *turn, uint64_t now);
 
 // A launch's place among those of the container that wait. Zero at first.
 struct vgpu_queue {

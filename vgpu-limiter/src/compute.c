@@ -150,7 +150,7 @@ static void prepare(struct vgpu_launch *launch) {
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
         uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price.ns,
-                                       launch->by_itself ? 0 : VGPU_BATCH_NS);
+                                       launch->price.worst);
         if (due <= launch->now)
             due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
         if (due > launch->now)
@@ -204,12 +204,16 @@ void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, 
     begin(launch, process);
 }
 
-// The lane may launch on by itself, until the batch is full.
-static void allow(struct vgpu_lane *lane, uint64_t key) {
+// The lane may launch on by itself, until the batch is full or the turn over.
+static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
     const struct vgpu_batch *batch = vgpu_batch_open(lane->track);
     uint64_t taken = batch->expected + batch->over;
     uint64_t room = taken < VGPU_BATCH_NS ? VGPU_BATCH_NS - taken : 0;
     uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
+    struct vgpu_turn turn = vgpu_turn(lane->track->process, lane->track->device, now);
+    uint64_t left = vgpu_bucket_room(lane->track->process, lane->track->device, &turn, now);
+    if (room > left)
+        room = left;
     if (room > launches * SMALLEST_STEP)
         room = launches * SMALLEST_STEP;
     if (turn_to(lane, key))
@@ -224,16 +228,13 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     struct vgpu_track *track = launch->lane->track;
     enter(launch);
     if (result == CU_OK) {
-        uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
-        uint64_t ns = launch->price.worst, before = vgpu_load(longest), less = before - ns;
-        vgpu_store(longest, ns > before ? ns : before - less / (less < before / 2 ? 8 : 256));
         vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
         if (launch->by_itself) {
             launch->now = vgpu_now();
             close_batch(launch);
             track->probe = false;
         } else if (track->open) {
-            allow(launch->lane, launch->key);
+            allow(launch->lane, launch->key, launch->now);
         }
     }
     vgpu_unlock(&track->timeline->lock);

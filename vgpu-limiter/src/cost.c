@@ -27,7 +27,7 @@ static void put(struct vgpu_cost *cost, uint64_t key, struct vgpu_price price) {
     atomic_store_explicit(&cost->key, key, memory_order_relaxed);
 }
 
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool apart) {
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool clean) {
     struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
     struct vgpu_cost *other = &costs->cost[vgpu_cost_place(key) ^ 1];
     struct vgpu_price price = {ns, ns, 1}, known;
@@ -38,11 +38,18 @@ void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool a
         known.worst -= (known.worst - known.ns) / FORGET;
         price.times = known.times + 1;
         price.worst = known.worst > price.ns ? known.worst : price.ns;
-        if (apart && price.worst < ns)
+        if (clean && price.worst < ns)
             price.worst = ns;
     } else if (key_of(cost) != 0) { // the older of the place's kinds goes
         vgpu_cost_get(costs, key_of(cost), &known);
         put(other, key_of(cost), known);
     }
     put(cost, key, price);
+}
+
+void vgpu_cost_doubt(struct vgpu_costs *costs) {
+    for (size_t i = 0; i < VGPU_COSTS; i++)
+        atomic_store_explicit(&costs->cost[i].worst,
+                              atomic_load_explicit(&costs->cost[i].ns, memory_order_relaxed),
+                              memory_order_relaxed);
 }

@@ -50,8 +50,12 @@ static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, s
     return key != 0 && atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) == key;
 }
 
-// Learns from one measurement. `apart`: nothing else of this process was on the
-// device, so that it says how long such a launch may take. Under the timeline's lock.
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool apart);
+// Learns from one measurement. `clean`: nothing else was on the device, so that
+// it says how long such a launch may take. Under the timeline's lock.
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool clean);
+
+// The worst that is known is no worse than the mean any more: what was measured
+// lately may hold others' work. Under the timeline's lock.
+void vgpu_cost_doubt(struct vgpu_costs *costs);
 
 #endif

@@ -128,6 +128,25 @@ static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch
     return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
 }
 
+// Whether nobody else was to work on the device from start to end.
+static bool is_in_turn(const struct vgpu_turn *turn, uint64_t start, uint64_t end) {
+    uint64_t begin = end - (end + turn->period - turn->phase) % turn->period;
+    return !turn->neighbours || (turn->part < turn->period && start >= begin && end <= begin + turn->part);
+}
+
+// What a launch took, for the node side. What is measured too long holds others'
+// work, so one as short as half of what is known says more than a longer one.
+static void note_longest(struct vgpu_track *track, uint64_t ns) {
+    uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
+    uint64_t before = vgpu_load(longest), less = before - ns;
+    if (before == 0)
+        vgpu_store(longest, ns);
+    else if (ns > before)
+        vgpu_store(longest, before + (ns - before) / 8);
+    else
+        vgpu_store(longest, before - less / (less <= before / 2 ? 2 : less < before / 4 * 3 ? 8 : 256));
+}
+
 // Counts the oldest batch, which is through as was seen at `seen`.
 static void finish(struct vgpu_track *track, uint64_t seen) {
     struct vgpu_batch *batch = &track->ring[track->first];
@@ -147,15 +166,23 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
         unsure -= clamp((int64_t)batch->gap, 0, unsure);
         worked = end - start;
     }
+    if (track->timeline->beside != turn.neighbours)
+        vgpu_cost_doubt(&track->timeline->costs);
+    track->timeline->beside = turn.neighbours;
     bool sure = unsure <= worked / 8 + UNSURE_NS;
     if (batch->unknown)
         unsure = 0;
     int64_t ns = own_time(track, batch, start, end, unsure);
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
+    // What ran over into others' turns holds their work, and says no more than
+    // that it was longer than the turn.
+    bool clean = apart && is_in_turn(&turn, (uint64_t)start, (uint64_t)end);
+    if (alone && apart && (clean || ns > (int64_t)turn.part))
+        note_longest(track, (uint64_t)ns);
     if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches, apart);
+        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches, clean);
     if (batch->like != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->like, (uint64_t)ns, apart);
+        vgpu_cost_learn(&track->timeline->costs, batch->like, (uint64_t)ns, clean);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 

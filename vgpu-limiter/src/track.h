@@ -34,6 +34,7 @@ struct vgpu_timeline {
     struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
+    bool beside;           // others worked on the device when it was measured last
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind
     struct vgpu_costs costs;
