@@ -14,10 +14,16 @@
 // gate. What a crash leaves between the two writes is a gated pod that holds
 // slices: whoever leads next finishes it.
 //
+// Pods of a gang (package group says which they are) are placed together or not at
+// all. Over several ledgers that is three steps: hold, commit, let go; gang.go says
+// what each leaves behind when it fails.
+//
 // A pod's slices are taken back when
 //   - the node says that the pod's containers are gone for good (status.released),
 //   - the pod was deleted before it was bound: it never reached a node,
 //   - the pod was placed on another node than this ledger's,
+//   - they were held for longer than their hold lasts,
+//   - the gang that the pod belongs to does not fit, or is not whole any more,
 //   - the scheduler has refused the pod there for ten minutes; a pod with a
 //     controller is deleted after half a minute, as the first case.
 package allocator

@@ -79,8 +79,9 @@ func (w *world) follow(p *corev1.Pod) {
 	switch {
 	case count[in] == 0:
 		g.formed, g.lost = false, false
-	case count[in] >= g.total:
+	case count[in] >= g.total && !g.formed:
 		g.formed = true
+		w.formed++
 	}
 	if standingOf(p) == out || terminal(p) || w.find(p.UID) == nil {
 		g.lost = count[in] > 0

@@ -51,6 +51,9 @@ type world struct {
 	// destroyed are the last versions of the ledgers that were deleted.
 	destroyed map[string]string
 	gangs     map[group.Name]*gangInTest
+	// formed and held count how often all of a gang was let go, and a ledger was
+	// written that holds something.
+	formed, held int
 	// calm is true once no more faults are wanted.
 	calm bool
 	// lastWriteWins is an API server that does not compare before it swaps.
@@ -130,6 +133,9 @@ func (w *world) notify(obj client.Object, deleted bool) {
 		w.follow(obj)
 	case *v1alpha1.SliceLedger:
 		w.ledgers[obj.Name] = obj
+		if len(obj.Spec.Holds) > 0 {
+			w.held++
+		}
 		if deleted {
 			delete(w.ledgers, obj.Name)
 		}

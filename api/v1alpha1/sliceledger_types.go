@@ -65,7 +65,8 @@ type SliceLedgerSpec struct {
 // granted: after Until the slices are taken back, and with the entry gone they are
 // the pods'.
 type Hold struct {
-	// Owner is the gang, as kind/namespace/name.
+	// Owner is the gang, as podgroups.GROUP/namespace/name with the group of the API
+	// that it is of.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=400
 	Owner string `json:"owner"`
