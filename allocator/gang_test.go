@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// inGang makes the pod one of a gang of so many.
+func inGang(name string, total int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Labels = map[string]string{group.LabelKueue: name}
+		p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
+	}
+}
+
+func onDevice(uuid string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = uuid }
+}
+
+// seats is where the pods are placed, as pod:node, with those that wait left out.
+func (s *stage) seats(names ...string) string {
+	s.t.Helper()
+	var placed []string
+	for _, name := range names {
+		if p := s.get(name); home(p) != "" {
+			placed = append(placed, name+":"+home(p))
+		}
+	}
+	return strings.Join(placed, " ")
+}
+
+// A member that can go to one place only has it, although a larger one that could
+// go anywhere is decided on first.
+func TestGangMakesWay(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("anywhere", 70, 700, inGang("g", 2))
+	s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"))
+	s.work()
+	if got := s.seats("anywhere", "picky"); got != "anywhere:n0 picky:n0" {
+		t.Errorf("placed %q; told %q", got, s.told())
+	}
+}
+
+// Members that run count: so many as are missing start together, fewer wait.
+func TestGangIsMadeWholeAgain(t *testing.T) {
+	s := newStage(t, 2)
+	for i := range 4 {
+		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 4))
+	}
+	s.work()
+	if got := s.seats("m0", "m1", "m2", "m3"); strings.Count(got, ":") != 4 {
+		t.Fatalf("placed %q", got)
+	}
+	s.vanish(s.get("m0"))
+	s.vanish(s.get("m1"))
+	s.work()
+	// Two are missing, one is made again, and somebody else takes a device.
+	s.add("other", 60, 600)
+	s.work()
+	s.add("m0", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
+	s.work()
+	s.pass(gangPatience)
+	if got := s.seats("m0", "other"); !strings.HasPrefix(got, "other:") {
+		t.Errorf("placed %q: m0 has nobody to start with", got)
+	}
+	if told := fmt.Sprint(s.told()); !strings.Contains(told, "3 of 4 pods are there") {
+		t.Errorf("told %s", told)
+	}
+	s.add("m1", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m1-again" })
+	s.work()
+	if got := s.seats("m0", "m1"); got != "" {
+		t.Errorf("placed %q, there is room for one only", got)
+	}
+	s.vanish(s.get("other"))
+	s.work()
+	if got := s.seats("m0", "m1"); strings.Count(got, ":") != 2 {
+		t.Errorf("placed %q, want both", got)
+	}
+	// One that is missing starts alone, and so does one more than there must be.
+	s.vanish(s.get("m2"))
+	s.work()
+	s.add("m2", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m2-again" })
+	s.add("m4", 20, 200, inGang("g", 4))
+	s.work()
+	if got := s.seats("m2", "m4"); strings.Count(got, ":") != 2 {
+		t.Errorf("placed %q, want both", got)
+	}
+}
+
+// What was held for a gang that nobody comes back to is free when the hold ends, and
+// not before.
+func TestHoldEnds(t *testing.T) {
+	s := newStage(t, 1)
+	l := s.ledger("n0")
+	for i := range 2 {
+		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-n0-%d", i), Core: 100, Mem: deviceMiB,
+			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "c", Core: 100, Mem: deviceMiB}}})
+	}
+	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
+	s.must(s.api.Update(t.Context(), l))
+	s.notify(l, false)
+	s.add("next", 10, 100)
+	s.pass(holdFor - time.Second)
+	if got := s.seats("next"); got != "" {
+		t.Errorf("Invariant 1: placed %q into what is held", got)
+	}
+	s.pass(time.Second)
+	if got := s.seats("next"); got != "next:n0" {
+		t.Errorf("placed %q; told %q", got, s.told())
+	}
+}
+
+// A gang that waits says so once, and again when the figures have changed for long.
+func TestGangIsToldOnce(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("m0", 10, 100, inGang("g", 3))
+	s.work()
+	s.add("m1", 10, 100, inGang("g", 3))
+	s.work()
+	if told := s.told(); len(told) != 0 {
+		t.Errorf("told at once: %q", told)
+	}
+	s.pass(gangPatience)
+	want := "Warning VernierWaiting Kueue's pod group ns/g: 2 of 3 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"
+	if told := s.told(); len(told) != 2 || told[0] != want || told[1] != want {
+		t.Errorf("told %q, want %q twice", told, want)
+	}
+	s.vanish(s.get("m1"))
+	s.work()
+	s.pass(gangPatience)
+	if told := s.told(); len(told) != 0 {
+		t.Errorf("told again so soon: %q", told)
+	}
+	s.pass(toldAgain)
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], "1 of 3 pods are there") {
+		t.Errorf("told %q", told)
+	}
+}
