@@ -61,7 +61,6 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
   kubectl vernier nodes -o json     # stable, for scripts
   kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster`
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl vernier"}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetOut(c.out)
 	root.SetErr(c.errOut)
@@ -72,14 +71,26 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 	flags.BoolVar(&c.output.noHeaders, "no-headers", false, "print no header line")
 	flags.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "slices and waiting pods of all namespaces")
 
+	completeWith(root, "output", "json", "yaml", "wide")
+
 	root.AddCommand(
 		c.sub("nodes", "GPU nodes and what is granted on each", c.nodes),
 		c.sub("devices", "GPUs and what is granted of each", c.devices),
 		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
 		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
+		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
+		c.inspectCommand(),
 		c.explainCommand(),
 	)
 	return root
+}
+
+// completeWith has the shell propose the words for a flag.
+func completeWith(cmd *cobra.Command, flag string, words ...string) {
+	// It fails for a flag that is not there, and every test would see that.
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
 }
 
 // sub is a command that takes no arguments and reads.
@@ -150,6 +161,16 @@ func (c *command) waiting(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindWaiting, pods), c.waitingSection(pods, ns))
+}
+
+func (c *command) defrag(ctx context.Context, r client.Reader) error {
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	fragments := view.Defrag(all)
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindFragments, fragments),
+		section{table: view.DefragTable(fragments), none: "No GPU is shared: nothing stands in the way of whole ones."})
 }
 
 func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) ([]view.WaitingPod, error) {

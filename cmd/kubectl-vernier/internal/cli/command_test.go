@@ -49,6 +49,10 @@ func TestGolden(t *testing.T) {
 		"slices.json":        "slices -A -o json",
 		"waiting":            "waiting -A",
 		"waiting-namespace":  "waiting -n team-b",
+		"defrag":             "defrag",
+		"defrag.json":        "defrag -o json",
+		"inspect":            "inspect",
+		"inspect-mib":        "inspect --unit MiB",
 		"waiting-wide":       "waiting -A -o wide",
 		"waiting.yaml":       "waiting -A -o yaml",
 	} {

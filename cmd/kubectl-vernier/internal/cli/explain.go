@@ -48,6 +48,7 @@ The exit status is 1 where a pod would be refused.`,
 	own := flag.NewFlagSet("", flag.ContinueOnError)
 	e.settings.AddFlags(own)
 	flags.AddGoFlagSet(own)
+	completeWith(cmd, "dialects", append(dialect.Names(), "all")...)
 	return cmd
 }
 

@@ -3,12 +3,14 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
 func TestExplain(t *testing.T) {
@@ -59,6 +61,23 @@ func TestExplainInput(t *testing.T) {
 		out, _, err := run(t, nil, "explain "+args)
 		if !strings.Contains(out, c.out) || (err != nil) != (c.err != "") || !strings.Contains(errorText(err), c.err) {
 			t.Errorf("explain %s: %q, error %v", args, out, err)
+		}
+	}
+}
+
+// The shell proposes commands and the words of flags.
+func TestCompletion(t *testing.T) {
+	for args, want := range map[string]string{"__complete insp": "inspect", "__complete nodes -o ": "wide", "__complete explain --dialects ": "gpushare",
+		"__complete inspect --unit ": "MiB", "completion bash": "__start_kubectl-vernier"} {
+		fields := strings.Fields(args)
+		if strings.HasSuffix(args, " ") {
+			fields = append(fields, "")
+		}
+		var out strings.Builder
+		root := (&command{flags: genericclioptions.NewConfigFlags(true), out: &out, errOut: io.Discard}).root()
+		root.SetArgs(fields)
+		if err := root.Execute(); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%q proposes %q, want %s: %v", args, out.String(), want, err)
 		}
 	}
 }

@@ -23,6 +23,7 @@ const (
 	KindOverview = "Overview"
 	// KindExplained is of pods in manifests.
 	KindExplained = "ExplainedPodList"
+	KindFragments = "FragmentList"
 )
 
 // List is the printed form of one table.

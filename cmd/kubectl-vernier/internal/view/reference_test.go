@@ -20,7 +20,7 @@ func TestReference(t *testing.T) {
 	}
 	for kind, item := range map[string]any{
 		KindNodes: Node{}, KindDevices: Device{}, KindSlices: Slice{}, KindWaiting: WaitingPod{},
-		KindExplained: ExplainedPod{},
+		KindExplained: ExplainedPod{}, KindFragments: Fragment{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")
@@ -49,6 +49,10 @@ func fields(t reflect.Type, path string, absent bool) []string {
 	}
 	var all []string
 	for i := range t.NumField() {
+		if t.Field(i).Anonymous {
+			all = append(all, fields(t.Field(i).Type, path, absent)...)
+			continue
+		}
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		if path != "" {
 			name = path + "." + name

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// The form that users of gpushare know.
+func TestInspect(t *testing.T) {
+	at := func(i int32) *int32 { return &i }
+	gib := func(granted, total v1alpha1.MiB) Memory { return Memory{granted * 1024, total * 1024} }
+	devices := []Device{
+		{Node: "node1", Index: at(0), Mem: gib(6, 15)}, {Node: "node1", Index: at(1), Mem: gib(3, 15)},
+		{Node: "node2", Index: at(0), Mem: Memory{512, 15360}}, {Node: "node2", Mem: Memory{1024, 0}},
+	}
+	const want = `NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
+node1  10.0.0.1   6/15                   3/15                   9/30
+node2  unknown    0.5/15                 0/0                    1.5/15
+-------------------------------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+10.5/45 (23%)
+`
+	var b strings.Builder
+	if err := Inspect(&b, devices, map[string]string{"node1": "10.0.0.1"}, UnitGiB); err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
