@@ -146,3 +146,35 @@ func TestGangIsToldOnce(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 }
+
+// That a gang can never fit is told when it is so for sure.
+func TestGangThatNeverFits(t *testing.T) {
+	s := newStage(t, 1) // with two devices
+	never := func(asks ...ask) bool { return s.allocator.neverFits(asks, len(asks)) }
+	n := 0
+	pod := func(core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) ask {
+		n++
+		return s.set(s.add(fmt.Sprintf("p%d", n), core, mem, edits...))[0]
+	}
+	for name, tt := range map[string]struct {
+		asks  []ask
+		never bool
+	}{
+		"two that fill a device each":   {[]ask{pod(100, 1), pod(100, 1)}, false},
+		"more than there is":            {[]ask{pod(90, 1), pod(90, 1), pod(30, 1)}, true},
+		"three alike of which two fit":  {[]ask{pod(60, 1), pod(60, 1), pod(60, 1)}, true},
+		"three alike, by their memory":  {[]ask{pod(1, 600), pod(1, 600), pod(1, 600)}, true},
+		"four alike that fit":           {[]ask{pod(50, 1), pod(50, 1), pod(50, 1), pod(50, 1)}, false},
+		"unlike ones, not known":        {[]ask{pod(60, 1), pod(61, 1), pod(60, 1)}, false},
+		"one place only, taken by none": {[]ask{pod(70, 1), pod(60, 1, onDevice("GPU-n0-0"))}, false},
+	} {
+		if got := never(tt.asks...); got != tt.never {
+			t.Errorf("%s: %v, want %v", name, got, tt.never)
+		}
+	}
+	// What is granted now does not matter, nor what runs.
+	s.work()
+	if never(pod(100, 1), pod(100, 1)) {
+		t.Error("devices that are in use are said not to be there")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // maxOrders bounds how often a gang is tried again with the member first that found
@@ -85,7 +86,7 @@ func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need, le
 		return
 	}
 	told := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.name, miss.fits+kept, need, keyOf(miss.pod), miss.why)
-	if !a.everFits(asks, need) {
+	if a.neverFits(asks, need) {
 		told += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", least, g.name.API.Field())
 	}
 	a.mu.Lock()
@@ -96,24 +97,39 @@ func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need, le
 	waitingPods.Set(float64(len(a.waiting)))
 }
 
-// everFits tells whether the pods would have their devices if nothing were granted,
-// whatever the scheduler says: the smallest of them, as many as must start.
-func (a *Allocator) everFits(asks []ask, need int) bool {
-	order := slices.Clone(asks)
-	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(p.demand.Devices(), q.demand.Devices()) })
-	order = order[:min(need, len(order))]
-	slices.Reverse(order)
-	nodes := a.index.Empty()
-	for _, p := range order {
-		at := slices.IndexFunc(nodes, func(n *placement.Node) bool {
-			_, fits := placement.Fit(p.demand, n)
-			return fits
-		})
-		if at < 0 {
-			return false
-		}
-		plan, _ := placement.Fit(p.demand, nodes[at])
-		nodes[at] = nodes[at].Without(&plan)
+// neverFits tells whether so many of the pods would not have their devices even if
+// nothing else were granted. It may say no where that is hard to tell: pods that are
+// not alike can be arranged in many ways.
+func (a *Allocator) neverFits(asks []ask, need int) bool {
+	nodes, room := a.index.Empty(), int64(0)
+	for _, n := range nodes {
+		room += int64(len(n.Devices)) * int64(v1alpha1.WholeGPU)
 	}
-	return true
+	order, alike := slices.Clone(asks), true
+	slices.SortFunc(order, func(p, q ask) int { return cmp.Compare(p.demand.Least(), q.demand.Least()) })
+	sum := int64(0)
+	for _, p := range order[:min(need, len(order))] {
+		sum += p.demand.Least()
+		alike = alike && p.demand.Single() && kindOf(p.pod) == kindOf(order[0].pod)
+	}
+	if sum > room || !alike {
+		return sum > room
+	}
+	for range need {
+		if !takeAny(nodes, order[0].demand) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeAny takes the demand out of the first node that has it.
+func takeAny(nodes []*placement.Node, demand *placement.Demand) bool {
+	for i, n := range nodes {
+		if plan, fits := placement.Fit(demand, n); fits {
+			nodes[i] = n.Without(&plan)
+			return true
+		}
+	}
+	return false
 }

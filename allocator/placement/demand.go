@@ -46,6 +46,21 @@ func (d *Demand) Devices() (sum float64) {
 	return sum
 }
 
+// Least is how much room the pod takes at the very least, in percent of a device and
+// whatever the devices are: what its containers ask for, without init containers,
+// which can live in the room of the others.
+func (d *Demand) Least() (sum int64) {
+	for i := range d.Containers {
+		if c := &d.Containers[i]; c.Kind != Init {
+			sum += int64(c.Share.GPUs) * int64(max(c.Share.Core, c.Share.MemPercent))
+		}
+	}
+	return sum
+}
+
+// Single tells whether the pod asks for a part of one device and nothing else.
+func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0].Share.GPUs == 1 }
+
 // span is the range of phases, both ends included, in which a container runs.
 type span struct{ from, to int }
 
