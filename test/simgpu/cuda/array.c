@@ -173,9 +173,15 @@ static CUresult into(CUarray array, size_t offset, size_t n) {
                                                                     : CUDA_ERROR_INVALID_VALUE;
 }
 
+static CUresult zeros(void *to, CUarray from, size_t offset, size_t n) {
+    CHECK(into(from, offset, n));
+    memset(to, 0, n);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t n) {
     NEED(va_contains(from));
-    return into(to, offset, n);
+    NOW(n, into(to, offset, n));
 }
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t n) {
@@ -185,34 +191,28 @@ CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t n) 
 
 CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t n) {
     NEED(from);
-    return into(to, offset, n);
+    NOW(n, into(to, offset, n));
 }
 
 CUresult cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t n) {
     NEED(to);
-    CHECK(into(from, offset, n));
-    memset(to, 0, n);
-    return CUDA_SUCCESS;
+    NOW(n, zeros(to, from, offset, n));
 }
 
 CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t n) {
     CHECK(into(from, from_offset, n));
-    return into(to, to_offset, n);
+    NOW(n, into(to, to_offset, n));
 }
 
 CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t n,
                               CUstream stream) {
-    CUstream s;
-    CHECK(context_stream(stream, &s));
-    if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_MEMCPY, 0);
-    return cuMemcpyHtoA_v2(to, offset, from, n);
+    NEED(from);
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, into(to, offset, n));
 }
 
 CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t n, CUstream stream) {
-    CUstream s;
-    CHECK(context_stream(stream, &s));
-    if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_MEMCPY, 0);
-    return cuMemcpyAtoH_v2(to, from, offset, n);
+    NEED(to);
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, zeros(to, from, offset, n));
 }
 
 PTDS(cuMemcpyDtoA_v2);

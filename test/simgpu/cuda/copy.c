@@ -5,7 +5,9 @@
 // Invariants:
 // - An address in the device range that belongs to no block is INVALID_VALUE;
 //   any other address is taken for host memory.
-// - Copies take no device time, and are done when the call returns.
+// - The bytes are there when the call returns, also of an asynchronous one. Its
+//   device time, 10 ns per KiB whichever way, comes in the order of its stream; a
+//   call that isn't asynchronous returns after it.
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -28,7 +30,7 @@ static bool device_range(CUdeviceptr at, size_t n) {
     return ok;
 }
 
-static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t n) {
+CUresult copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t n) {
     CUcontext ctx;
     unsigned char piece[PIECE];
     bool into = va_contains(to), out = va_contains(from);
@@ -54,71 +56,90 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t n) {
     return CUDA_SUCCESS;
 }
 
-#define HOST(p) ((CUdeviceptr)(uintptr_t)(p))
-
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { return copy(to, from, n); }
-
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) {
-    if (n && !va_contains(to)) return CUDA_ERROR_INVALID_VALUE;
-    return copy(to, HOST(from), n);
+CUresult copy_time(CUstream h, size_t n, bool wait) {
+    CUstream s;
+    CHECK(context_stream(h, &s));
+    CHECK(stream_add(s, n / 1024 * 10));
+    return wait && n >= 1024 ? stream_wait(s) : CUDA_SUCCESS;
 }
 
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) {
-    if (n && !va_contains(from)) return CUDA_ERROR_INVALID_VALUE;
-    return copy(HOST(to), from, n);
-}
-
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
-    if (n && (!va_contains(to) || !va_contains(from))) return CUDA_ERROR_INVALID_VALUE;
-    return copy(to, from, n);
-}
-
-CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
-                      size_t n) {
-    if (!to_ctx || !from_ctx) return CUDA_ERROR_INVALID_CONTEXT;
-    return cuMemcpyDtoD_v2(to, from, n);
-}
-
-// later checks the stream of an asynchronous call; in a capture it becomes a
-// node instead of happening.
-static CUresult later(CUstream h, CUgraphNodeType type, bool *now) {
+// copy_now tells of an asynchronous call whether it happens now; in a capture it
+// becomes a node instead.
+CUresult copy_now(CUstream h, CUgraphNodeType type, bool *now) {
     CUstream s;
     CHECK(context_stream(h, &s));
     *now = !s->capture;
     return s->capture ? graph_capture(s->capture, type, 0) : CUDA_SUCCESS;
 }
 
-#define LATER(stream, type, call)              \
-    do {                                       \
-        bool now_;                             \
-        CHECK(later(stream, type, &now_));     \
-        return now_ ? (call) : CUDA_SUCCESS;   \
-    } while (0)
+#define HOST(p) ((CUdeviceptr)(uintptr_t)(p))
+
+static CUresult from_host(CUdeviceptr to, const void *from, size_t n) {
+    if (n && !va_contains(to)) return CUDA_ERROR_INVALID_VALUE;
+    return copy_bytes(to, HOST(from), n);
+}
+
+static CUresult to_host(void *to, CUdeviceptr from, size_t n) {
+    if (n && !va_contains(from)) return CUDA_ERROR_INVALID_VALUE;
+    return copy_bytes(HOST(to), from, n);
+}
+
+static CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    if (n && (!va_contains(to) || !va_contains(from))) return CUDA_ERROR_INVALID_VALUE;
+    return copy_bytes(to, from, n);
+}
+
+static CUresult to_peer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
+                        size_t n) {
+    if (!to_ctx || !from_ctx) return CUDA_ERROR_INVALID_CONTEXT;
+    return on_device(to, from, n);
+}
+
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    NOW(n, copy_bytes(to, from, n));
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) {
+    NOW(n, from_host(to, from, n));
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) {
+    NOW(n, to_host(to, from, n));
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    NOW(n, on_device(to, from, n));
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
+                      size_t n) {
+    NOW(n, to_peer(to, to_ctx, from, from_ctx, n));
+}
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpy(to, from, n));
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, copy_bytes(to, from, n));
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyHtoD_v2(to, from, n));
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, from_host(to, from, n));
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyDtoH_v2(to, from, n));
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, to_host(to, from, n));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyDtoD_v2(to, from, n));
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, on_device(to, from, n));
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
                            size_t n, CUstream stream) {
-    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, cuMemcpyPeer(to, to_ctx, from, from_ctx, n));
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, n, to_peer(to, to_ctx, from, from_ctx, n));
 }
 
 // fill writes height rows of width elements of size bytes each.
-static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned size, size_t width,
-                     size_t height) {
+CUresult fill_bytes(CUdeviceptr to, size_t pitch, unsigned value, unsigned size, size_t width,
+                    size_t height) {
     CUcontext ctx;
     unsigned char piece[PIECE];
     CHECK(need_context(&ctx));
@@ -137,19 +158,21 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned size
 
 #define FILL(bits, type)                                                                        \
     CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t n) {                       \
-        return fill(to, 0, value, sizeof value, n, 1);                                          \
+        NOW(n * sizeof value, fill_bytes(to, 0, value, sizeof value, n, 1));                    \
     }                                                                                           \
     CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,     \
                                     size_t height) {                                            \
-        return fill(to, pitch, value, sizeof value, width, height);                             \
+        NOW(width * height * sizeof value,                                                      \
+            fill_bytes(to, pitch, value, sizeof value, width, height));                         \
     }                                                                                           \
     CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t n, CUstream stream) {    \
-        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET, fill(to, 0, value, sizeof value, n, 1));       \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET, n * sizeof value,                              \
+              fill_bytes(to, 0, value, sizeof value, n, 1));                                    \
     }                                                                                           \
     CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,   \
                                       size_t height, CUstream stream) {                         \
-        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET,                                                \
-              fill(to, pitch, value, sizeof value, width, height));                             \
+        LATER(stream, CU_GRAPH_NODE_TYPE_MEMSET, width * height * sizeof value,                 \
+              fill_bytes(to, pitch, value, sizeof value, width, height));                       \
     }                                                                                           \
     PTDS(cuMemsetD##bits##_v2);                                                                 \
     PTDS(cuMemsetD2D##bits##_v2);                                                               \

@@ -48,9 +48,9 @@ static CUresult rectangle(struct side to, struct side from, size_t width, size_t
         for (size_t y = 0; y < height; y++) {
             CUdeviceptr at = row_of(&to, y, z);
             if (from.type != CU_MEMORYTYPE_ARRAY)
-                CHECK(cuMemcpy(at, row_of(&from, y, z), width));
+                CHECK(copy_bytes(at, row_of(&from, y, z), width));
             else if (va_contains(at))
-                CHECK(cuMemsetD8_v2(at, 0, width));
+                CHECK(fill_bytes(at, 0, 0, 1, width, 1));
             else
                 memset((void *)(uintptr_t)at, 0, width);
         }
@@ -68,36 +68,53 @@ static CUresult rectangle(struct side to, struct side from, size_t width, size_t
                    .pitch = (c)->end##Pitch, .height = (c)->end##Height,                      \
                    .x = (c)->end##XInBytes, .y = (c)->end##Y, .z = (c)->end##Z})
 
+static CUresult flat(const CUDA_MEMCPY2D *c) {
+    return rectangle(SIDE2(c, dst), SIDE2(c, src), c->WidthInBytes, c->Height, 1);
+}
+
+static CUresult solid(const CUDA_MEMCPY3D *c) {
+    return rectangle(SIDE3(c, dst), SIDE3(c, src), c->WidthInBytes, c->Height, c->Depth);
+}
+
+static CUresult solid_peer(const CUDA_MEMCPY3D_PEER *c) {
+    return rectangle(SIDE3(c, dst), SIDE3(c, src), c->WidthInBytes, c->Height, c->Depth);
+}
+
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *c) {
     NEED(c);
-    return rectangle(SIDE2(c, dst), SIDE2(c, src), c->WidthInBytes, c->Height, 1);
+    NOW(c->WidthInBytes * c->Height, flat(c));
 }
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *c) { return cuMemcpy2D_v2(c); }
 
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *c) {
     NEED(c);
-    return rectangle(SIDE3(c, dst), SIDE3(c, src), c->WidthInBytes, c->Height, c->Depth);
+    NOW(c->WidthInBytes * c->Height * c->Depth, solid(c));
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *c) {
     NEED(c);
-    return rectangle(SIDE3(c, dst), SIDE3(c, src), c->WidthInBytes, c->Height, c->Depth);
+    NOW(c->WidthInBytes * c->Height * c->Depth, solid_peer(c));
 }
 
-#define ASYNC(name, sync, type)                                                          \
-    CUresult name(const type *c, CUstream stream) {                                      \
-        CUstream s;                                                                      \
-        CHECK(context_stream(stream, &s));                                               \
-        if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_MEMCPY, 0);  \
-        return sync(c);                                                                  \
-    }                                                                                    \
-    PTSZ(name)
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream) {
+    NEED(c);
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height, flat(c));
+}
 
-ASYNC(cuMemcpy2DAsync_v2, cuMemcpy2D_v2, CUDA_MEMCPY2D);
-ASYNC(cuMemcpy3DAsync_v2, cuMemcpy3D_v2, CUDA_MEMCPY3D);
-ASYNC(cuMemcpy3DPeerAsync, cuMemcpy3DPeer, CUDA_MEMCPY3D_PEER);
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *c, CUstream stream) {
+    NEED(c);
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height * c->Depth, solid(c));
+}
 
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *c, CUstream stream) {
+    NEED(c);
+    LATER(stream, CU_GRAPH_NODE_TYPE_MEMCPY, c->WidthInBytes * c->Height * c->Depth, solid_peer(c));
+}
+
+PTSZ(cuMemcpy2DAsync_v2);
+PTSZ(cuMemcpy3DAsync_v2);
+PTSZ(cuMemcpy3DPeerAsync);
 PTDS(cuMemcpy2D_v2);
 PTDS(cuMemcpy2DUnaligned_v2);
 PTDS(cuMemcpy3D_v2);

@@ -132,6 +132,13 @@ CUresult lost_or(unsigned dev, CUresult otherwise);
 bool pool_take(CUmemoryPool pool, unsigned dev, size_t size);
 void pool_freed(CUmemoryPool pool, unsigned dev, size_t size);
 
+// copy.c: the bytes without the time, and the time of so many bytes.
+CUresult copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t n);
+CUresult fill_bytes(CUdeviceptr to, size_t pitch, unsigned value, unsigned size, size_t width,
+                    size_t height);
+CUresult copy_time(CUstream h, size_t n, bool wait);
+CUresult copy_now(CUstream h, CUgraphNodeType type, bool *now);
+
 // backing.c
 void backing_write(CUdeviceptr to, const void *from, size_t n);
 void backing_read(void *to, CUdeviceptr from, size_t n);
@@ -175,6 +182,21 @@ bool graph_memory_free(struct block *b);
     do {                                       \
         CUresult ret_ = (call);                \
         if (ret_ != CUDA_SUCCESS) return ret_; \
+    } while (0)
+
+#define NOW(n, call)                     \
+    do {                                 \
+        CHECK(call);                     \
+        return copy_time(NULL, n, true); \
+    } while (0)
+
+#define LATER(stream, type, n, call)           \
+    do {                                       \
+        bool now_;                             \
+        CHECK(copy_now(stream, type, &now_));  \
+        if (!now_) return CUDA_SUCCESS;        \
+        CHECK(call);                           \
+        return copy_time(stream, n, false);    \
     } while (0)
 
 #define NEED(arg) \
