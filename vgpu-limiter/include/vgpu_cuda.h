@@ -157,6 +157,25 @@ struct cu_array_map {
     unsigned device_mask, flags, reserved[2];
 };
 
+// CUDA_MEMCPY2D, CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER, as far as is read here.
+struct cu_copy2d {
+    uint64_t ends[14];
+    size_t width, height;
+};
+
+struct cu_copy3d {
+    uint64_t ends[22];
+    size_t width, height, depth;
+};
+
+// CUDA_LAUNCH_PARAMS
+struct cu_launch_params {
+    cu_function f;
+    unsigned grid[3], block[3], shared;
+    cu_stream stream;
+    void **params;
+};
+
 // CUlaunchConfig
 struct cu_launch_config {
     unsigned grid[3], block[3], shared;

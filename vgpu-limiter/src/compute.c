@@ -222,6 +222,16 @@ static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
         lane->size *= 2;
 }
 
+// After a launch: its batch ends, or the lane launches on.
+static void go_on(struct vgpu_launch *launch) {
+    if (launch->by_itself) {
+        close_batch(launch);
+        launch->lane->track->probe = false;
+    } else {
+        allow(launch->lane, launch->key, launch->now);
+    }
+}
+
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     if (launch->lane == NULL)
         return;
@@ -229,14 +239,35 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     enter(launch);
     if (result == CU_OK) {
         vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
-        if (launch->by_itself) {
+        if (launch->by_itself)
             launch->now = vgpu_now();
-            close_batch(launch);
-            track->probe = false;
-        } else if (track->open) {
-            allow(launch->lane, launch->key, launch->now);
-        }
+        if (track->open)
+            go_on(launch);
     }
+    vgpu_unlock(&track->timeline->lock);
+    leave(launch);
+}
+
+void vgpu_launch_part(struct vgpu_launch *launch) {
+    if (launch->lane == NULL)
+        return;
+    struct vgpu_track *track = launch->lane->track;
+    vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
+    launch->batch = track->open ? vgpu_batch_open(track)->opened : 0;
+    vgpu_unlock(&track->timeline->lock);
+}
+
+// Another thread may have ended the batch on the same stream meanwhile: what it
+// measured then stands for this launch, too.
+void vgpu_launch_rejoin(struct vgpu_launch *launch) {
+    if (launch->lane == NULL)
+        return;
+    struct vgpu_track *track = launch->lane->track;
+    enter(launch);
+    vgpu_lock(&track->timeline->lock);
+    launch->now = vgpu_now();
+    if (track->open && vgpu_batch_open(track)->opened == launch->batch)
+        go_on(launch);
     vgpu_unlock(&track->timeline->lock);
     leave(launch);
 }

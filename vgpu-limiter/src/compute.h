@@ -15,6 +15,7 @@ struct vgpu_launch {
     uint64_t key, like, now;
     struct vgpu_price price;
     struct vgpu_queue queue;
+    uint64_t batch;  // when the one began that it is in, while the lock isn't held
     uint64_t looked; // for how long it has waited for measurements, ns
     cu_stream stream; // as the program named it
     cu_ctx context; // the stream's, where that isn't the current one
@@ -53,6 +54,27 @@ static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thr
 void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
                        bool per_thread);
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result);
+
+// Instead of vgpu_launch_end, around a call that may wait for the device, so that
+// other threads' launches don't wait for it, too: before it, and after it.
+void vgpu_launch_part(struct vgpu_launch *launch);
+void vgpu_launch_rejoin(struct vgpu_launch *launch);
+
+// Ends the function that it is in with the launch that follows: its cost is learned
+// under `key`, and at first guessed from `like`.
+#define VGPU_LIMITED(key, like, stream, per_thread, ...)             \
+    do {                                                             \
+        if (!vgpu_launch_limited())                                  \
+            return __VA_ARGS__;                                      \
+        uint64_t key_ = key;                                         \
+        if (vgpu_likely(vgpu_launch_paid(key_, stream, per_thread))) \
+            return __VA_ARGS__;                                      \
+        struct vgpu_launch launch;                                   \
+        vgpu_launch_begin(&launch, key_, like, stream, per_thread);  \
+        cu_result result = __VA_ARGS__;                              \
+        vgpu_launch_end(&launch, result);                            \
+        return result;                                               \
+    } while (0)
 
 // Forgets what was measured on a stream that is about to be destroyed.
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream);

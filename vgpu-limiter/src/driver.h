@@ -178,6 +178,19 @@ cu_result cuLaunch(cu_function f);
 cu_result cuLaunchGrid(cu_function f, int width, int height);
 cu_result cuLaunchGridAsync(cu_function f, int width, int height, cu_stream stream);
 
+cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, unsigned count,
+                                               unsigned flags);
+
+#define NOW(symbol, kind, bytes, parameters, arguments) \
+    cu_result symbol parameters;                        \
+    cu_result symbol##_ptds parameters;
+#define LATER(symbol, kind, bytes, parameters, arguments) \
+    cu_result symbol parameters;                          \
+    cu_result symbol##_ptsz parameters;
+#include "copies.def"
+#undef NOW
+#undef LATER
+
 cu_result cuStreamBeginCapture(cu_stream stream);
 cu_result cuStreamBeginCapture_ptsz(cu_stream stream);
 cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode);

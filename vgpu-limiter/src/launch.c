@@ -6,21 +6,6 @@
 #include "compute.h"
 #include "graph.h"
 
-// A launch whose cost is learned under `key`, and at first guessed from `like`.
-#define LIMITED(key, like, stream, per_thread, ...)                  \
-    do {                                                             \
-        if (!vgpu_launch_limited())                                  \
-            return __VA_ARGS__;                                      \
-        uint64_t key_ = key;                                         \
-        if (vgpu_likely(vgpu_launch_paid(key_, stream, per_thread))) \
-            return __VA_ARGS__;                                      \
-        struct vgpu_launch launch;                                   \
-        vgpu_launch_begin(&launch, key_, like, stream, per_thread);  \
-        cu_result result = __VA_ARGS__;                              \
-        vgpu_launch_end(&launch, result);                            \
-        return result;                                               \
-    } while (0)
-
 #define PAIR(a, b) ((uint64_t)(a) << 32 | (b))
 // Launches of one function with about as many threads may cost as much.
 static uint64_t size_key(cu_function f, uint64_t threads) {
@@ -28,7 +13,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 }
 
 #define KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, ...)                      \
-    LIMITED(vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz)),                 \
+    VGPU_LIMITED(vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz)),                 \
             size_key(f, (uint64_t)(gx) * (gy) * (gz) * (bx) * (by) * (bz)), stream, per_thread, __VA_ARGS__)
 #define CONFIGURED(config, f, per_thread, ...)                                          \
     do {                                                                                \
@@ -38,7 +23,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
                config->block[1], config->block[2], config->stream, per_thread, __VA_ARGS__); \
     } while (0)
 #define SIMPLE(what, stream, per_thread, ...)                                           \
-    LIMITED(vgpu_cost_key(what, 0, 0, 0), 0, stream, per_thread, __VA_ARGS__)
+    VGPU_LIMITED(vgpu_cost_key(what, 0, 0, 0), 0, stream, per_thread, __VA_ARGS__)
 
 cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                          unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params,
@@ -85,6 +70,25 @@ cu_result cuGraphLaunch(cu_exec exec, cu_stream stream) {
 
 cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream) {
     SIMPLE(exec, stream, true, vgpu_graph_run(VGPU_cuGraphLaunch_ptsz, exec, stream));
+}
+
+// Several devices at once, each by its own stream. Nothing is held meanwhile: other
+// threads may launch on the same devices in another order.
+cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, unsigned count,
+                                               unsigned flags) {
+    struct vgpu_launch launch[VGPU_MAX_DEVICES];
+    unsigned limited = vgpu_launch_limited() && list != NULL && count <= VGPU_MAX_DEVICES ? count : 0;
+    for (unsigned i = 0; i < limited; i++) {
+        const struct cu_launch_params *one = &list[i];
+        const unsigned *g = one->grid, *b = one->block;
+        vgpu_launch_begin(&launch[i], vgpu_cost_key(one->f, PAIR(g[0], g[1]), PAIR(g[2], b[0]), PAIR(b[1], b[2])),
+                          0, one->stream, false);
+        vgpu_launch_part(&launch[i]);
+    }
+    cu_result result = VGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < limited; i++)
+        vgpu_launch_rejoin(&launch[i]);
+    return result;
 }
 
 // From before CUDA 4.

@@ -86,6 +86,16 @@ FIELD(struct cu_array_map, operation, CUarrayMapInfo, memOperationType);
 FIELD(struct cu_array_map, handle, CUarrayMapInfo, memHandle.memHandle);
 SIZE(struct cu_launch_config, CUlaunchConfig);
 FIELD(struct cu_launch_config, stream, CUlaunchConfig, hStream);
+SIZE(struct cu_launch_params, CUDA_LAUNCH_PARAMS);
+FIELD(struct cu_launch_params, stream, CUDA_LAUNCH_PARAMS, hStream);
+SIZE(struct cu_copy2d, CUDA_MEMCPY2D);
+FIELD(struct cu_copy2d, width, CUDA_MEMCPY2D, WidthInBytes);
+FIELD(struct cu_copy2d, height, CUDA_MEMCPY2D, Height);
+SIZE(struct cu_copy3d, CUDA_MEMCPY3D);
+FIELD(struct cu_copy3d, width, CUDA_MEMCPY3D, WidthInBytes);
+FIELD(struct cu_copy3d, depth, CUDA_MEMCPY3D, Depth);
+SIZE(struct cu_copy3d, CUDA_MEMCPY3D_PEER);
+FIELD(struct cu_copy3d, width, CUDA_MEMCPY3D_PEER, WidthInBytes);
 
 VALUE(NV_OK, NVML_SUCCESS);
 VALUE(NV_NO_PERMISSION, NVML_ERROR_NO_PERMISSION);

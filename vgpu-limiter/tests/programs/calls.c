@@ -184,6 +184,8 @@ static int burn(int streams, long microseconds, long milliseconds) {
     return (int)(now() - began);
 }
 
+#include "copies.h"
+
 static int open_some(void) {
     int fd = -1;
     for (int i = 0; i < 20; i++)
@@ -277,6 +279,9 @@ int main(void) {
         ON("bind_mapped", cuMulticastBindAddr(handle[a], MIB * (size_t)c, ptr[b], MIB * (size_t)c, 0))
         ON("unbind", cuMulticastUnbind(handle[a], 0, MIB * (size_t)b, MIB * (size_t)c))
         ON("ahead", ahead((int)a, b, (int)c))
+        ON("copy_all", copy_all())
+        ON("burn_otherwise", burn_otherwise((int)a, b))
+        ON("capture_copies", capture_copies())
         ON("burn", burn((int)a, b, c))
         ON("destroy_stream", cuStreamDestroy_v2(stream[a]))
         ON("async", cuMemAllocAsync(&ptr[a], MIB * (size_t)b, stream[c]))
