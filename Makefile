@@ -59,9 +59,9 @@ limiter: limiter-library ## the limiter on its own, for a workstation: bin/vgpu-
 deps: ## install the Debian packages that are missing (needs root)
 	@test/deps.sh
 
-.PHONY: browser
-browser:
-	@test/deps.sh chromium-headless-shell fonts-dejavu-core
+.PHONY: readers
+readers: # what reads the page and the tables in the tests
+	@test/deps.sh chromium-headless-shell fonts-dejavu-core jq
 
 .PHONY: tools
 tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd, runc, CNI
@@ -77,7 +77,7 @@ test-unit: c-build ## tests that need neither root nor a cluster
 	$(TEST) ./...
 
 .PHONY: test-e2e
-test-e2e: deps browser tools build images ## tests on a real cluster, with simulated GPUs (needs root)
+test-e2e: deps readers tools build images ## tests on a real cluster, with simulated GPUs (needs root)
 	$(TEST) -tags e2e -p 1 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
 
 .PHONY: test-gpu

@@ -76,6 +76,7 @@ func TestInstalled(t *testing.T) {
 		return err == nil && strings.Contains(out, "needs"), out
 	})
 
+	documented(t)
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
 	for _, block := range remove {
 		await(t, block[1], func(ctx context.Context) (bool, string) {
