@@ -32,6 +32,11 @@ type nodeInTest struct {
 	fenced map[types.UID]bool
 	// ill are the devices that do not answer.
 	ill map[string]bool
+	// has is the hardware, and ever the sizes of all that it ever had.
+	has  inventory
+	ever map[string]v1alpha1.MiB
+	// lost is a machine that is no more, or not for now.
+	lost bool
 }
 
 type container struct {
@@ -45,7 +50,10 @@ type runningSlice struct {
 }
 
 func newNode(w *world, name string) *nodeInTest {
-	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, ill: map[string]bool{}}
+	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, ill: map[string]bool{}, ever: map[string]v1alpha1.MiB{}}
+	for _, d := range withStatus(testLedger(name)).Status.Devices {
+		n.own(hardware{uuid: d.UUID, mem: d.Mem})
+	}
 	n.watch()
 	return n
 }
@@ -86,6 +94,9 @@ func slicesOf(ledger *v1alpha1.SliceLedger, c container) []runningSlice {
 // start is the kubelet that has containers created which do not run, each that
 // chance says yes to.
 func (n *nodeInTest) start(chance func() bool) {
+	if n.lost {
+		return
+	}
 	pods := slices.Clone(n.ghosts)
 	for _, p := range n.world.live {
 		if p.Spec.NodeName == n.name && !terminal(p) {
@@ -125,7 +136,7 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		return nil, false
 	}
 	for _, h := range held {
-		if n.ill[h.uuid] || !n.room(p, h) {
+		if !n.works(h.uuid) || !n.room(p, h) {
 			return nil, false
 		}
 	}
@@ -144,7 +155,7 @@ func (n *nodeInTest) room(p *corev1.Pod, h runningSlice) bool {
 			}
 		}
 	}
-	fits := core <= v1alpha1.WholeGPU && mem <= deviceMiB
+	fits := core <= v1alpha1.WholeGPU && mem <= n.ever[h.uuid]
 	if !fits && !disturbed {
 		n.world.fail("Invariant 1: %s of %s is granted to pod %s, and what runs on it leaves no room", h.uuid, n.name, p.Name)
 	}
@@ -230,7 +241,7 @@ func (n *nodeInTest) complete() {
 
 // sicken flips the health of a device.
 func (n *nodeInTest) sicken() {
-	uuid := fmt.Sprintf("GPU-%s-%d", n.name, n.world.rand.Intn(2))
+	uuid := n.has[n.world.rand.Intn(len(n.has))].uuid
 	n.ill[uuid] = !n.ill[uuid]
 }
 
@@ -238,6 +249,9 @@ func (n *nodeInTest) sicken() {
 // publishes what it sees: devices, containers, and the pods that are over.
 func (n *nodeInTest) report() {
 	w := n.world
+	if n.lost {
+		return
+	}
 	l := w.ledger(n.name)
 	if l.ResourceVersion == "" {
 		w.recreate(n.name)
@@ -269,9 +283,7 @@ func (n *nodeInTest) report() {
 	if len(l.Status.Devices) == 0 {
 		withStatus(l)
 	}
-	for i := range l.Status.Devices {
-		l.Status.Devices[i].Healthy = !n.ill[l.Status.Devices[i].UUID]
-	}
+	l.Status.Devices = n.list()
 	l.Status.Released, l.Status.Slices = released, used
 	if fmt.Sprint(l.Status) == before {
 		return

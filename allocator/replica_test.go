@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -123,8 +124,11 @@ func (r *replicaInTest) list() {
 	ctx := context.Background()
 	for _, n := range r.world.nodes {
 		node := &corev1.Node{}
-		r.world.must(r.world.api.Get(ctx, client.ObjectKey{Name: n.name}, node))
-		r.allocator.SetNode(nil, node)
+		if err := r.world.api.Get(ctx, client.ObjectKey{Name: n.name}, node); err == nil {
+			r.allocator.SetNode(nil, node)
+		} else {
+			r.allocator.DeleteNode(testNode(n.name))
+		}
 		if l := r.world.ledger(n.name); l.ResourceVersion != "" {
 			r.allocator.SetLedger(l)
 		} else if known := r.allocator.index.Ledger(n.name); known != nil {
@@ -146,8 +150,7 @@ func (r *replicaInTest) read() {
 	if len(r.watch) == 0 {
 		return
 	}
-	c := r.watch[0]
-	r.watch = r.watch[1:]
+	c := r.next()
 	times := 1
 	if !r.world.calm && r.world.rand.Intn(5) == 0 {
 		times = 2
@@ -160,6 +163,12 @@ func (r *replicaInTest) read() {
 			} else {
 				r.allocator.SetLedger(obj)
 			}
+		case *corev1.Node:
+			if c.deleted {
+				r.allocator.DeleteNode(obj)
+			} else {
+				r.allocator.SetNode(nil, obj)
+			}
 		case *corev1.Pod:
 			if c.deleted {
 				r.allocator.DeletePod(obj, true)
@@ -168,6 +177,16 @@ func (r *replicaInTest) read() {
 			}
 		}
 	}
+}
+
+// next takes the oldest change of some kind of object: each kind has a watch of its
+// own, and one may be far behind another.
+func (r *replicaInTest) next() change {
+	kind := reflect.TypeOf(r.watch[r.world.rand.Intn(len(r.watch))].obj)
+	i := slices.IndexFunc(r.watch, func(c change) bool { return reflect.TypeOf(c.obj) == kind })
+	c := r.watch[i]
+	r.watch = slices.Delete(r.watch, i, i+1)
+	return c
 }
 
 // step has the worker look at one item, if there is one.
@@ -199,6 +218,9 @@ func (r *replicaInTest) call(do func() error) error {
 			r.dead = true
 			return errCrash
 		}
+		if w.rand.Intn(60) == 0 {
+			return apierrors.NewServerTimeout(schema.GroupResource{}, "any", 0)
+		}
 	}
 	return do()
 }
@@ -209,6 +231,9 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 	return r.call(func() error {
 		if r.refuse != nil {
 			return r.refuse
+		}
+		if !w.calm && w.rand.Intn(40) == 0 {
+			return apierrors.NewInternalError(errors.New("injected"))
 		}
 		if !w.calm && w.rand.Intn(25) == 0 {
 			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))

@@ -14,6 +14,9 @@ import (
 // act does one random thing that can happen in a cluster.
 func (w *world) act() {
 	r, n := w.replicas[w.rand.Intn(len(w.replicas))], w.anyNode()
+	if w.rand.Intn(40) == 0 {
+		w.upheave(n)
+	}
 	switch k := w.rand.Intn(128); {
 	case k < 12:
 		if len(w.live) < 16 {
@@ -81,7 +84,7 @@ func (w *world) settle() {
 			}
 		}
 		for _, n := range w.nodes {
-			clear(n.ill)
+			n.heal()
 			n.watch()
 			n.report()
 			n.start(always)

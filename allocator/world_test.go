@@ -89,7 +89,7 @@ func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
-		w.must(w.api.Create(t.Context(), testNode(name)))
+		w.createNode(name)
 		l := testLedger(name)
 		w.must(w.api.Create(t.Context(), l))
 		w.must(w.api.Status().Update(t.Context(), withStatus(l)))
@@ -143,6 +143,13 @@ func (w *world) notify(obj client.Object, deleted bool) {
 	for _, r := range w.replicas {
 		r.watch = append(r.watch, change{obj, deleted})
 	}
+}
+
+// createNode adds a Node object.
+func (w *world) createNode(name string) {
+	node := testNode(name)
+	w.must(w.api.Create(context.Background(), node))
+	w.notify(node, false)
 }
 
 // ledger is a copy of a node's ledger as it is now, one without a version when
@@ -287,7 +294,11 @@ func (w *world) accepts(node string, p *corev1.Pod) bool {
 			add(other)
 		}
 	}
-	for name, has := range testNode(node).Status.Allocatable {
+	at := &corev1.Node{}
+	if err := w.api.Get(context.Background(), client.ObjectKey{Name: node}, at); err != nil {
+		return false
+	}
+	for name, has := range at.Status.Allocatable {
 		if asked := sum[name]; asked.Cmp(has) > 0 {
 			return false
 		}
