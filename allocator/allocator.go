@@ -65,6 +65,8 @@ type Allocator struct {
 
 	// ranking is the worker's alone. Nil until its first decision as the leader.
 	ranking *ranking.Ranking
+	// again is how often in a row something was looked at again at once; the worker's.
+	again map[item]int
 }
 
 // New is an allocator that knows nothing yet.

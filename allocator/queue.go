@@ -49,6 +49,10 @@ const (
 	refusedDelay = 100 * time.Millisecond
 )
 
+// maxAgain is how many times in a row something is looked at again at once, before
+// it waits like after an error.
+const maxAgain = 10
+
 // errAgain asks for another look at once: the world moved, nothing is wrong.
 var errAgain = errors.New("changed meanwhile")
 
@@ -71,7 +75,7 @@ func (a *Allocator) Lead(ctx context.Context) error {
 func (a *Allocator) begin(q queue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue, a.ranking = q, nil
+	a.queue, a.ranking, a.again = q, nil, map[item]int{}
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
@@ -110,10 +114,13 @@ func (a *Allocator) step(ctx context.Context, q queue) bool {
 		it := items[i]
 		switch {
 		case err == nil:
+			delete(a.again, it)
 			q.Forget(it)
-		case errors.Is(err, errAgain):
+		case errors.Is(err, errAgain) && a.again[it] < maxAgain:
+			a.again[it]++
 			q.Add(it)
 		default:
+			delete(a.again, it)
 			a.Log.Error(err, "will be tried again", "pod", it.pod, "gang", it.gang, "node", it.node)
 			q.AddRateLimited(it)
 		}

@@ -205,10 +205,19 @@ func (r *replicaInTest) step() bool {
 
 // call is one request of this replica. Anything may happen before it: the other
 // replicas go on, the watch delivers, users and nodes act.
-func (r *replicaInTest) call(do func() error) error {
+func (r *replicaInTest) call(do func() error) (err error) {
 	w := r.world
 	if r.dead {
 		return errCrash
+	}
+	if w.kill != nil {
+		before, after := w.kill()
+		if r.dead = before || after; before {
+			return errCrash
+		}
+		if after {
+			defer func() { err = errCrash }()
+		}
 	}
 	if !w.calm {
 		for range w.rand.Intn(4) {

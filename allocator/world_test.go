@@ -54,6 +54,9 @@ type world struct {
 	// formed and held count how often all of a gang was let go, and a ledger was
 	// written that holds something.
 	formed, held int
+	// kill, if set, is asked at every request whether the replica dies before the API
+	// server has it, or after.
+	kill func() (before, after bool)
 	// calm is true once no more faults are wanted.
 	calm bool
 	// lastWriteWins is an API server that does not compare before it swaps.
@@ -272,6 +275,11 @@ func (w *world) schedule(p *corev1.Pod) {
 	if !w.calm && w.rand.Intn(4) == 0 {
 		p.Status.NominatedNodeName = node
 	}
+	w.unschedulable(p)
+}
+
+// unschedulable is the scheduler that says that it cannot bind a pod.
+func (w *world) unschedulable(p *corev1.Pod) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 	w.setStatus(p)
 }
