@@ -107,9 +107,7 @@ func TestRefusedGivesBack(t *testing.T) {
 			s.vanish(s.get("next"))
 			s.work()
 		}
-		for s.get("alone").Spec.NodeName == "" {
-			s.bind()
-		}
+		s.schedule(s.get("alone"))
 		s.work()
 		if back := len(s.devicesOf("n0", "alone")) > 0; back != roomAgain {
 			t.Errorf("room %v, booked again %v", roomAgain, back)
