@@ -92,7 +92,8 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 			"--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false",
 		}, more...)...)
 	}
-	if _, err := component("kube-scheduler"); err != nil {
+	// At its default rate the scheduler binds 50 pods a second.
+	if _, err := component("kube-scheduler", "--kube-api-qps=5000", "--kube-api-burst=5000"); err != nil {
 		return err
 	}
 	manager, err := component("kube-controller-manager",

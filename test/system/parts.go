@@ -20,6 +20,9 @@ type Process struct {
 	Place *cluster.Place
 }
 
+// Metrics is what an allocator or a webhook tells Prometheus.
+func (p *Process) Metrics(ctx context.Context) (string, error) { return p.get(ctx, ":8080/metrics") }
+
 // Kill ends it as a power cut would, and returns when it is gone.
 func (p *Process) Kill() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

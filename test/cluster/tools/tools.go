@@ -77,6 +77,13 @@ var (
 		LDFlags: "-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=VERSION",
 		Cold:    "10 s",
 	}
+	// Kwok plays nodes without a machine behind them. Only the benchmark of a large
+	// cluster needs it.
+	Kwok = Tool{
+		Name: "kwok", Module: "sigs.k8s.io/kwok",
+		Packages: []string{"sigs.k8s.io/kwok/cmd/kwok"},
+		LDFlags:  "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=VERSION", Cold: "1 min",
+	}
 	// Own are the programs of this repository that run inside the cluster's
 	// namespaces.
 	Own = Tool{
@@ -85,7 +92,7 @@ var (
 	}
 )
 
-// All is every tool of a cluster, the slowest last.
+// All is every tool that the tests need, the slowest last.
 var All = []Tool{Etcd, CNI, Own, Runc, Containerd, Kubernetes}
 
 // kubernetesVersion stamps the version where Kubernetes' own build does; without
