@@ -88,7 +88,8 @@ func (w *world) settle() {
 			n.watch()
 			n.report()
 			n.start(always)
-			for range 8 {
+			// More than there are pods: the kubelet starts again what it has not ended.
+			for range 40 {
 				w.free()
 				n.stop()
 			}
