@@ -135,7 +135,7 @@ func (a *Allocator) refuse(pod *corev1.Pod, err error) {
 	defer a.mu.Unlock()
 	key := keyOf(pod)
 	if w := a.waiting[key]; w.told != err.Error() {
-		a.waiting[key] = waiter{cause: "invalid", told: err.Error(), at: a.Clock.Now()}
+		a.waiting[key] = waiter{cause: causeInvalid, told: err.Error(), at: a.Clock.Now()}
 		waitingPods.Set(float64(len(a.waiting)))
 		a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
 	}

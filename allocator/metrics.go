@@ -16,6 +16,11 @@ var (
 		Name: "vernier_allocator_waiting_pods",
 		Help: "Gated pods that fit nowhere now.",
 	})
+	waitSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "vernier_allocator_wait_seconds",
+		Help:    "Time from a pod's creation, which is known to the second, until it was placed and ungated.",
+		Buckets: prometheus.ExponentialBuckets(1, 3, 10),
+	})
 	decisionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "vernier_allocator_decision_duration_seconds",
 		Help:    "Time to choose a node and devices for one pod, without the writes.",
@@ -45,5 +50,5 @@ func init() {
 	for _, object := range []string{"ledger", "pod"} {
 		conflicts.WithLabelValues(object)
 	}
-	metrics.Registry.MustRegister(placements, waitingPods, decisionSeconds, nodesJudged, conflicts, releases, pinRefusals)
+	metrics.Registry.MustRegister(placements, waitingPods, waitSeconds, decisionSeconds, nodesJudged, conflicts, releases, pinRefusals)
 }

@@ -72,6 +72,9 @@ func Setup(ctx context.Context, mgr manager.Manager, page string) error {
 		manager: mgr,
 		warm:    make(chan struct{}),
 	}
+	if err := tell(ctx, gauges{r.allocator}); err != nil {
+		return err
+	}
 	r.groups = &group.Watcher{
 		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock.RealClock{}, Log: mgr.GetLogger().WithName("groups"),
 		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,

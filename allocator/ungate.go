@@ -68,6 +68,7 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 	case err == nil:
 		a.setWritten(written)
 		placements.Inc()
+		waitSeconds.Observe(max(0, a.Clock.Since(pod.CreationTimestamp.Time).Seconds()))
 		a.tell(pod, corev1.EventTypeNormal, reasonPlaced, describe(placed, deviceNumbers(ledger)))
 		return nil
 	case apierrors.IsNotFound(err):

@@ -31,6 +31,9 @@ type waiter struct {
 	at          time.Time
 }
 
+// causeInvalid is the cause of a pod that asks for what cannot be.
+const causeInvalid = "invalid"
+
 // toldAgain is how long a reason must have stood before new figures for it are
 // worth another event.
 const toldAgain = time.Minute

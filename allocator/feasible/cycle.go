@@ -95,6 +95,7 @@ func (f *Filters) refusals(ctx context.Context, r *run, node string) ([]string, 
 	}
 	status := f.framework.RunFilterPlugins(ctx, r.state, r.pod, info)
 	if status.IsRejected() {
+		refusedNodes.WithLabelValues(status.Plugin()).Inc()
 		return status.Reasons(), nil
 	}
 	return nil, status.AsError()

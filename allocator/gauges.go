@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// tell has the process's metrics include the gauges until ctx ends. Of several
+// allocators in one process, which only tests have, the first one is shown.
+func tell(ctx context.Context, g gauges) error {
+	err := metrics.Registry.Register(g)
+	if errors.As(err, &prometheus.AlreadyRegisteredError{}) {
+		return nil
+	}
+	context.AfterFunc(ctx, func() { metrics.Registry.Unregister(g) })
+	return err
+}
+
+// gauges are what Prometheus is told of an allocator's picture of the cluster. They
+// are worked out when it asks, and a standby tells the same of devices.
+type gauges struct{ *Allocator }
+
+var (
+	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
+		"Gated pods that fit nowhere now, by what is against them: devices, scheduler or invalid.", []string{"reason"}, nil)
+	devicesByUse = prometheus.NewDesc("vernier_allocator_devices",
+		"GPUs that may take slices, by how much of them is granted: free, shared or full.", []string{"use"}, nil)
+	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
+		"Compute that is free on GPUs of which a part is granted, in whole GPUs, by whether memory is left beside it: usable or stranded.", []string{"state"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g gauges) Describe(to chan<- *prometheus.Desc) {
+	to <- waitingByReason
+	to <- devicesByUse
+	to <- fragmentCore
+}
+
+// Collect implements prometheus.Collector.
+func (g gauges) Collect(to chan<- prometheus.Metric) {
+	send := func(desc *prometheus.Desc, values map[string]float64) {
+		for label, v := range values {
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, label)
+		}
+	}
+	send(waitingByReason, g.waitingReasons())
+	use, fragments := fragmentation(g.index.Room())
+	send(devicesByUse, use)
+	send(fragmentCore, fragments)
+}
+
+func (g gauges) waitingReasons() map[string]float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := map[string]float64{"devices": 0, "scheduler": 0, "invalid": 0}
+	for _, w := range g.waiting {
+		switch {
+		case w.cause == causeInvalid:
+			n["invalid"]++
+		case w.refused:
+			n["scheduler"]++
+		default:
+			n["devices"]++
+		}
+	}
+	return n
+}
+
+// fragmentation tells how the devices are used, and how much compute is free on
+// those of which a part is granted.
+func fragmentation(nodes []*placement.Node) (use, fragments map[string]float64) {
+	use = map[string]float64{"free": 0, "shared": 0, "full": 0}
+	fragments = map[string]float64{"usable": 0, "stranded": 0}
+	for _, n := range nodes {
+		for i := range n.Devices {
+			d := &n.Devices[i]
+			free := float64(d.FreeCore) / float64(v1alpha1.WholeGPU)
+			switch {
+			case d.Slots == v1alpha1.MaxSlicesPerDevice:
+				use["free"]++
+			case d.FreeCore <= 0 && d.FreeMem <= 0:
+				use["full"]++
+			default:
+				use["shared"]++
+				if d.FreeMem > 0 && d.Slots > 0 {
+					fragments["usable"] += max(0, free)
+				} else {
+					fragments["stranded"] += max(0, free)
+				}
+			}
+		}
+	}
+	return use, fragments
+}
