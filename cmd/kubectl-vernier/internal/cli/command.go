@@ -25,9 +25,11 @@ type command struct {
 	flags         *genericclioptions.ConfigFlags
 	output        output
 	allNamespaces bool
+	watch         bool
 	// connect is replaced by tests, and so is now.
 	connect     func() (client.Reader, error)
 	now         func() time.Time
+	after       func(time.Duration) <-chan time.Time
 	in          io.Reader
 	out, errOut io.Writer
 }
@@ -35,7 +37,10 @@ type command struct {
 // New is the command line of `kubectl vernier`. Errors are returned, not
 // printed.
 func New(out, errOut io.Writer) *cobra.Command {
-	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, in: os.Stdin, out: out, errOut: errOut}
+	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, after: time.After, in: os.Stdin, out: out, errOut: errOut}
+	if s := screen(out); s != nil {
+		c.out = s
+	}
 	c.connect = func() (client.Reader, error) {
 		cfg, err := c.flags.ToRESTConfig()
 		if err != nil {
@@ -95,7 +100,7 @@ func completeWith(cmd *cobra.Command, flag string, words ...string) {
 
 // sub is a command that takes no arguments and reads.
 func (c *command) sub(name, short string, run func(context.Context, client.Reader) error) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.output.validate(); err != nil {
@@ -105,9 +110,15 @@ func (c *command) sub(name, short string, run func(context.Context, client.Reade
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), r)
+			look := func() error { return run(cmd.Context(), r) }
+			if c.watch {
+				return c.watched(cmd.Context(), look)
+			}
+			return look()
 		},
 	}
+	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "look again every 2 s")
+	return cmd
 }
 
 // namespace is the one to show, or empty for all.

@@ -110,7 +110,9 @@ func (e *explainer) all() (dialect.Set, error) {
 
 // remarks prints what does not fit into a table.
 func (e *explainer) remarks(pods []view.ExplainedPod) {
-	line := func(p view.ExplainedPod, what, text string) { fmt.Fprintf(e.out, "%s: %s: %s\n", p.Name(), what, text) }
+	line := func(p view.ExplainedPod, what, text string) {
+		fmt.Fprintf(whole(e.out), "%s: %s: %s\n", p.Name(), what, text)
+	}
 	for _, p := range pods {
 		for _, r := range p.Refusals {
 			text := r.Message

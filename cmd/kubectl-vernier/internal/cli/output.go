@@ -41,6 +41,9 @@ type section struct {
 // print writes a document for machines, or its sections for people; what is
 // empty is said on errOut, where no pipe takes it for a row.
 func (o output) print(out, errOut io.Writer, doc any, sections ...section) error {
+	if o.format != "" {
+		out, errOut = whole(out), whole(errOut)
+	}
 	switch o.format {
 	case "json":
 		text, err := json.MarshalIndent(doc, "", "    ")

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package installed
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// hamiPod is as HAMi's users write it; it tells what it finds.
+const hamiPod = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: migrated
+  annotations: {nvidia.com/use-gputype: A100, hami.io/vulkan: "true"}
+spec:
+  schedulerName: hami-scheduler
+  dnsPolicy: Default
+  terminationGracePeriodSeconds: 2
+  containers:
+  - name: main
+    image: IMAGE
+    imagePullPolicy: Never
+    command: [/bin/sh, -c, "env | grep CUDA_DEVICE; exec /bin/cudademo --hold"]
+    resources:
+      limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}
+`
+
+// migrate switches HAMi's dialect on as docs/migrate.md says, and runs a pod of
+// HAMi's as it is. The scheduler that it names is not there, nor is any node that
+// has its resources.
+func migrate(t *testing.T, image string) {
+	t.Helper()
+	doc, err := os.ReadFile("../../../docs/migrate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	upgrade := regexp.MustCompile(`(?s)helm upgrade vernier.*?dialects\.enabled=\{hami\}'`).FindString(string(doc))
+	if upgrade == "" {
+		t.Fatal("docs/migrate.md does not switch HAMi's dialect on")
+	}
+	run(t, upgrade+" --timeout="+patience.String())
+	apply := "2>&1 <<'EOF'" + strings.ReplaceAll(hamiPod, "IMAGE", image) + "EOF"
+	// The webhook that leaves answers for some seconds more.
+	await(t, "the dialect to be in force", func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, "kubectl -n "+namespace+" apply --dry-run=server -f - "+apply)
+		return err == nil && strings.Contains(out, "Warning"), out
+	})
+	said := run(t, "kubectl -n "+namespace+" apply -f - "+apply)
+	for _, want := range []string{"Warning: metadata.annotations[hami.io/vulkan]: not honoured", "Warning: spec.schedulerName: hami-scheduler is replaced by default-scheduler"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("kubectl apply says %q, want %q", said, want)
+		}
+	}
+	for _, want := range []string{"CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=30", "total_mib=3000"} {
+		awaitLog(t, "migrated", want)
+	}
+	run(t, "kubectl -n "+namespace+" delete pod migrated")
+}
