@@ -77,6 +77,8 @@ func TestInstalled(t *testing.T) {
 	})
 
 	documented(t)
+	migrate(t, system.DemoImage)
+
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
 	for _, block := range remove {
 		await(t, block[1], func(ctx context.Context) (bool, string) {
