@@ -23,7 +23,9 @@ const (
 // maxNote is what the API server takes as an event's message.
 const maxNote = 1024
 
+// tell tells the pod's owner by an event, and the log, which keeps it for longer.
 func (a *Allocator) tell(pod *corev1.Pod, kind, reason, note string) {
+	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", note)
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote-3], "") + "..."
 	}

@@ -28,6 +28,10 @@ func (a *Allocator) survey() error {
 	}
 	rooms, pods := a.index.Changed(), a.arrived()
 	if a.ranking == nil {
+		start := a.Clock.Now()
+		defer func() {
+			a.Log.Info("took over", "ledgers", len(rooms), "pods", len(pods), "seconds", a.Clock.Since(start).Seconds())
+		}()
 		a.ranking = ranking.New()
 		rooms, hosts, pods = a.index.Names(), nil, a.everArrived()
 		for _, pod := range pods {

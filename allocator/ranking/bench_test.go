@@ -26,7 +26,8 @@ import (
 // (choose-ns), then have index and ranking show what the grant leaves (update-ns).
 // ns/op is both. Nodes have 8 devices, 90 % are taken, pods come and go and are of
 // 151 classes. written-ns is what it takes to take in the API server's answer,
-// release-ns to take in a ledger that a pod left, learn-ns an arrival, and rank-ns the
+// release-ns to take in a ledger that a pod left, learn-ns an arrival with the looking
+// at prices now and then, of which longest-learn-ms is the longest, and rank-ns the
 // choice by going through all nodes, as for pods that the engine has no words for.
 // All are CPU time of one decision, less what it takes to read that clock.
 func BenchmarkDecision(b *testing.B) {
@@ -38,11 +39,13 @@ func BenchmarkDecision(b *testing.B) {
 			l.spent = map[string]time.Duration{}
 			b.ReportAllocs()
 			b.ResetTimer()
-			scans := 0
+			scans, longest := 0, time.Duration(0)
 			for i := range b.N {
 				l.steady()
 				a := l.asks[l.Intn(len(l.asks))]
+				learnt := l.spent["learn"]
 				l.clock("learn", func() { l.ranking.Learn(a); l.ranking.Reprice() })
+				longest = max(longest, l.spent["learn"]-learnt)
 				if i%(b.N/10+1) == 0 {
 					scans++
 					rooms := l.index.Room()
@@ -61,6 +64,7 @@ func BenchmarkDecision(b *testing.B) {
 			for _, what := range []string{"choose", "update", "written", "release", "learn"} {
 				b.ReportMetric(perOp(what), what+"-ns")
 			}
+			b.ReportMetric(float64(longest)/1e6, "longest-learn-ms")
 			b.ReportMetric(float64(l.spent["rank"])/float64(scans), "rank-ns")
 		})
 	}
