@@ -20,6 +20,7 @@ var elsewhere = map[string]string{
 	"make demo     # pods sharing GPUs, what each sees, one that waits and why":                                    "the two commands themselves; .ci/run runs the second",
 	"T=…/cluster-trace-gpu-v2023/csv":                                                                              "test/bench/placement, whose tests have traces of their own",
 	`helm upgrade vernier deploy/chart --namespace vernier-system --reuse-values \ # with the Prometheus Operator`: "TestMonitoring in deploy: here is no Prometheus Operator",
+	`printf '#!/bin/sh\nexec kubectl vernier __complete "$@"\n' > /usr/local/bin/kubectl_complete-vernier`:         "TestCompletion of the plugin: that folder is not the test's",
 	// TestInstalled runs these, at its end.
 	"kubectl delete mutatingwebhookconfigurations,validatingadmissionpolicybindings,validatingadmissionpolicies -l app.kubernetes.io/part-of=vernier": "here",
 	`kubectl get pods -A -o jsonpath='{range .items[?(@.spec.schedulingGates)]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' |`:                  "here",
