@@ -7,11 +7,14 @@
 package bench
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,8 +119,8 @@ func BenchmarkCall(b *testing.B) {
 		live int
 		core uint32
 	}{
-		{"launch", 0, 0}, {"launch", 0, 90}, {"get-info", 0, 0}, {"alloc-free", 0, 0}, {"alloc-free", 10000, 0},
-		{"not-limited", 0, 0}, {"init", 0, 0},
+		{"launch", 0, 0}, {"launch", 0, 90}, {"launch-default", 0, 90}, {"get-info", 0, 0}, {"total-mem", 0, 0},
+		{"alloc-free", 0, 0}, {"alloc-free", 10000, 0}, {"alloc-free-async", 0, 0}, {"not-limited", 0, 0}, {"init", 0, 0},
 	} {
 		b.Run(fmt.Sprintf("%s/live=%d/quota=%d", bench.call, bench.live, bench.core), func(b *testing.B) {
 			p := newPlace(b, bench.core)
@@ -130,6 +133,94 @@ func BenchmarkCall(b *testing.B) {
 				return ns
 			})
 		})
+	}
+}
+
+// crowdCalls is how many calls each thread of a crowd makes, as in program/cost.c.
+const crowdCalls = 100_000
+
+// crowd has processes make one call with so many threads each, at a time, and
+// returns the cost of one call in nanoseconds of the cores that they can use: with
+// more threads than cores, waiting for a core costs nothing, waiting for each other
+// does.
+func (p place) crowd(b *testing.B, limited bool, call string, processes, threads int) float64 {
+	b.Helper()
+	commands := make([]*exec.Cmd, processes)
+	inputs := make([]io.WriteCloser, processes)
+	outputs := make([]*bufio.Scanner, processes)
+	await := func(word string) {
+		for i, out := range outputs {
+			if !out.Scan() || out.Text() != word {
+				b.Fatalf("%s: process %d says %q, want %q", call, i, out.Text(), word)
+			}
+		}
+	}
+	for i := range commands {
+		c := p.command(limited, filepath.Join(p.bin, "cost"), call, "0", strconv.Itoa(threads))
+		in, err := c.StdinPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			b.Fatal(err)
+		}
+		commands[i], inputs[i], outputs[i] = c, in, bufio.NewScanner(out)
+	}
+	await("ready")
+	start := time.Now()
+	for _, in := range inputs {
+		if _, err := io.WriteString(in, "\n"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	await("done")
+	took := time.Since(start)
+	for _, c := range commands {
+		if err := c.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	cores := min(runtime.NumCPU(), processes*threads)
+	return float64(took.Nanoseconds()) * float64(cores) / float64(crowdCalls*processes*threads)
+}
+
+// BenchmarkCrowd is what the library adds to a call when many threads, or many
+// processes of the container, make it at a time, beside what it adds for one thread
+// alone, everything in the same run. growth is the one over the other.
+func BenchmarkCrowd(b *testing.B) {
+	for _, call := range []struct {
+		name string
+		core uint32
+	}{{"launch", 90}, {"get-info", 0}, {"alloc-free", 0}, {"alloc-free-async", 0}} {
+		for _, many := range []struct{ processes, threads int }{{1, 8}, {32, 1}} {
+			b.Run(fmt.Sprintf("%s/processes=%d/threads=%d", call.name, many.processes, many.threads), func(b *testing.B) {
+				p := newPlace(b, call.core)
+				var costs [4][]float64
+				for b.Loop() {
+					for i := range costs {
+						processes, threads := 1, 1
+						if i >= 2 {
+							processes, threads = many.processes, many.threads
+						}
+						costs[i] = append(costs[i], p.crowd(b, i%2 == 1, call.name, processes, threads))
+					}
+				}
+				for _, c := range costs {
+					slices.Sort(c)
+				}
+				middle := len(costs[0]) / 2
+				alone, added := costs[1][middle]-costs[0][middle], costs[3][middle]-costs[2][middle]
+				b.ReportMetric(costs[3][middle], "ns/op")
+				b.ReportMetric(costs[2][middle], "native-ns/op")
+				b.ReportMetric(added, "added-ns/op")
+				b.ReportMetric(alone, "added-alone-ns/op")
+				b.ReportMetric(added/alone, "growth")
+			})
+		}
 	}
 }
 

@@ -6,8 +6,11 @@
 //
 // Invariants:
 //   1. The entries of a dying context are marked before the driver is called,
-//      since the driver may give its handle to the next context at once.
-//   2. Whether a device's primary context is there, and its charge, change
+//      since the driver may give its handle to the next context at once, and their
+//      addresses to other threads: who gets one waits until the driver is through.
+//   2. What threads remember of a handle, such as its device, is forgotten when it
+//      is given out, before anybody can use it.
+//   3. Whether a device's primary context is there, and its charge, change
 //      together: under context_lock, also across the driver's call.
 
 #include "compute.h"
@@ -90,17 +93,20 @@ cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
     return result;
 }
 
-static bool give_to(void *owner, struct vgpu_entry *entry) {
-    entry->owner = owner;
-    return true;
-}
-
-// A context on its way out; its address is an owner that no context has.
+// A context on its way out.
 struct dying {
     struct vgpu_process *process;
     cu_ctx ctx;
     bool begins_anew; // it keeps its handle and what it takes itself
 };
+
+// An owner that no context has.
+static void *mark_of(struct dying *dying) { return (void *)((uintptr_t)dying | VGPU_DYING); }
+
+static bool give_to(void *owner, struct vgpu_entry *entry) {
+    entry->owner = owner;
+    return true;
+}
 
 static bool drop(void *with, struct vgpu_entry *entry) {
     struct dying *dying = with;
@@ -120,17 +126,19 @@ static bool drop(void *with, struct vgpu_entry *entry) {
 
 static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx ctx) {
     *dying = (struct dying){process, ctx, false};
+    vgpu_lock(&process->dying_lock);
     if (ctx != NULL)
-        vgpu_table_visit(&process->memory, ctx, give_to, dying);
+        vgpu_table_visit(&process->memory, ctx, give_to, mark_of(dying));
 }
 
 static void die_end(struct dying *dying, bool dead) {
+    if (dead && dying->ctx != NULL)
+        vgpu_table_visit(&dying->process->memory, mark_of(dying), drop, dying);
+    else if (dying->ctx != NULL)
+        vgpu_table_visit(&dying->process->memory, mark_of(dying), give_to, dying->ctx);
+    vgpu_unlock(&dying->process->dying_lock);
     if (dying->ctx == NULL)
         return;
-    if (dead)
-        vgpu_table_visit(&dying->process->memory, dying, drop, dying);
-    else
-        vgpu_table_visit(&dying->process->memory, dying, give_to, dying->ctx);
     vgpu_forget_contexts();
     vgpu_refresh_pools(dying->process);
 }

@@ -10,8 +10,9 @@
 // Invariants:
 //   1. A launch or upload is charged what its nodes allocate, less what the pool
 //      has reserved and nobody uses.
-//   2. graph_lock is held from that comparison until the driver has answered, so
-//      that nobody else takes what is counted on. The driver never calls back.
+//   2. graph_lock is held from that comparison until the driver has answered, and
+//      while the pool is trimmed, so that nobody else takes what is counted on. The
+//      driver never calls back.
 //   3. A process none of whose graphs allocates pays for one test per launch.
 
 #include "graph.h"
@@ -232,10 +233,13 @@ cu_result cuGraphExecDestroy(cu_exec exec) {
 }
 
 cu_result cuDeviceGraphMemTrim(cu_device device) {
-    cu_result result = VGPU_REAL(cuDeviceGraphMemTrim)(device);
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
-    if (process != NULL && atomic_load(&process->graph_memory))
-        vgpu_refresh_pools(process);
+    if (process == NULL || !atomic_load(&process->graph_memory))
+        return VGPU_REAL(cuDeviceGraphMemTrim)(device);
+    vgpu_lock(&process->graph_lock);
+    cu_result result = VGPU_REAL(cuDeviceGraphMemTrim)(device);
+    vgpu_unlock(&process->graph_lock);
+    vgpu_refresh_pools(process);
     return result;
 }
 

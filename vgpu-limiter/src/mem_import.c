@@ -20,14 +20,17 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
         return;
     if (VGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, ptr) != CU_OK)
         base = ptr;
-    if (!vgpu_table_get(&process->memory, vgpu_key(VGPU_POINTER, base), &entry) ||
-        (entry.value & (VGPU_SHARED | VGPU_BORROWED)) != 0)
-        return;
-    if (vgpu_share(process, vgpu_share_id(handle, bytes), entry.key, (int)(entry.value >> 48 & 0xff),
-                   vgpu_value_bytes(entry.value)) < 0)
-        return;
-    entry.value |= VGPU_SHARED;
-    vgpu_table_put(&process->memory, entry, &old);
+    vgpu_lock(&process->share_lock); // one record, whoever else asks for the handle now
+    bool ours = vgpu_table_get(&process->memory, vgpu_key(VGPU_POINTER, base), &entry) &&
+                (entry.value & (VGPU_SHARED | VGPU_BORROWED)) == 0;
+    int record = ours ? vgpu_share(process, vgpu_share_id(handle, bytes), vgpu_value_device(entry.value),
+                                   vgpu_value_bytes(entry.value))
+                      : -1;
+    if (record >= 0) {
+        entry.value |= vgpu_value_shared(record);
+        vgpu_table_put(&process->memory, entry, &old);
+    }
+    vgpu_unlock(&process->share_lock);
 }
 
 cu_result cuIpcGetMemHandle(struct cu_handle_bytes *handle, cu_ptr ptr) {

@@ -49,16 +49,20 @@ void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_form
         wait(stream);
 }
 
-static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process, int device,
+// Charges a call of this size to a pool's device and counts it as under way.
+static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process, struct vgpu_pool *pool,
                     uint64_t bytes, cu_stream stream) {
-    if (vgpu_try_charge(process, device, bytes))
-        return true;
     vgpu_refresh_pools(process);
-    if (vgpu_try_charge(process, device, bytes))
-        return true;
-    vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
-    vgpu_pools_trim(process, device);
-    return vgpu_charge(process, device, bytes);
+    bool fits = vgpu_try_charge(process, pool->device, bytes);
+    if (!fits) {
+        vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
+        vgpu_pools_trim(process, pool->device);
+        fits = vgpu_charge(process, pool->device, bytes);
+    }
+    vgpu_lock(&process->pool_lock);
+    pool->pending += fits ? bytes : 0;
+    vgpu_unlock(&process->pool_lock);
+    return fits;
 }
 
 static cu_result free_async(const struct vgpu_forms *forms, cu_ptr ptr, cu_stream stream) {
@@ -76,6 +80,22 @@ static cu_result free_async(const struct vgpu_forms *forms, cu_ptr ptr, cu_strea
     return result;
 }
 
+// On a driver that doesn't say which pool it takes memory from, which none of
+// NVIDIA's does, the memory is charged by itself.
+static cu_result alloc_alone(const struct vgpu_forms *forms, cu_ptr *ptr, size_t bytes, cu_stream stream,
+                             cu_device device) {
+    struct vgpu_call call;
+    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
+    if (vgpu_begin_on(&call, device, bytes) != CU_OK)
+        return call.result;
+    call.result = alloc(ptr, bytes, stream);
+    if (!vgpu_keep(&call, call.result == CU_OK ? vgpu_key(VGPU_POINTER, *ptr) : 0, bytes)) {
+        free_async(forms, *ptr, stream);
+        vgpu_stream_wait(call.process, forms, stream);
+    }
+    return call.result;
+}
+
 static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t bytes, cu_pool handle,
                              cu_stream stream) {
     cu_result result;
@@ -90,11 +110,15 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
         atomic_store(&process->graph_memory, true);
         return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     }
-    if (named == NULL &&
-        (result = VGPU_REAL(cuDeviceGetMemPool)(&handle, process->ordinal[here.device])) != CU_OK)
-        return result;
+    cu_device device = process->ordinal[here.device];
+    if (named == NULL && VGPU_REAL(cuDeviceGetMemPool)(&handle, device) != CU_OK)
+        return alloc_alone(forms, ptr, bytes, stream, device);
+    uint64_t charged = vgpu_round(bytes);
     vgpu_lock(&process->pool_lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, here.device);
+    bool fits = pool != NULL && pool->device >= 0 && vgpu_try_charge(process, pool->device, charged);
+    if (vgpu_likely(fits))
+        pool->pending += charged;
     vgpu_unlock(&process->pool_lock);
     if (pool == NULL) {
         VGPU_LOG_ONCE("memory refused: more than %d memory pools in one process", VGPU_POOLS);
@@ -102,15 +126,11 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     }
     if (pool->device < 0) // host memory
         return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
-    uint64_t charged = vgpu_round(bytes);
-    if (!reserve(forms, process, pool->device, charged, stream))
+    if (!fits && !reserve(forms, process, pool, charged, stream))
         return CU_OUT_OF_MEMORY;
-    vgpu_lock(&process->pool_lock);
-    pool->pending += charged;
-    vgpu_unlock(&process->pool_lock);
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     vgpu_lock(&process->pool_lock);
-    bool fits = vgpu_pool_settle(process, pool, charged);
+    fits = vgpu_pool_settle(process, pool, charged);
     // The pool of a driver that doesn't say what it has reserved seems to have less
     // than it has just given: what comes of it is charged by itself.
     bool counted = result != CU_OK || pool->reserved >= charged;
@@ -225,11 +245,9 @@ cu_result cuMemPoolDestroy(cu_pool handle) {
     if (process == NULL)
         return result;
     VGPU_REAL(cuCtxSynchronize)(); // what was freed is free
-    result = VGPU_REAL(cuMemPoolDestroy)(handle);
-    if (result != CU_OK)
-        return result;
     vgpu_lock(&process->pool_lock);
-    for (uint32_t i = 0; i < process->pool_count; i++) {
+    result = VGPU_REAL(cuMemPoolDestroy)(handle);
+    for (uint32_t i = 0; result == CU_OK && i < process->pool_count; i++) {
         struct vgpu_pool *pool = &process->pool[i];
         if (pool->handle != handle)
             continue;

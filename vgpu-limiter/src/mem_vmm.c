@@ -8,8 +8,9 @@
 //   2. A mapping refers to the record, not to the handle, whose number the driver
 //      may give to other memory once it is released.
 //   3. vmm_lock is held across these calls of the driver, so that the counts and
-//      the driver's own never part. They are rare and slow; the driver has a lock
-//      of its own around them.
+//      the driver's own never part, and no thread is given the number of a handle
+//      that another one is about to forget. They are rare and slow; the driver has
+//      a lock of its own around them.
 
 #include "vmm.h"
 
@@ -48,16 +49,20 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
     if (vgpu_begin_on(&call, prop->location.id, bytes) != CU_OK)
         return call.result;
     struct vgpu_record *record = malloc(sizeof *record);
+    vgpu_lock(&call.process->vmm_lock);
     call.result = record != NULL ? VGPU_REAL(cuMemCreate)(handle, bytes, prop, flags)
                                  : CU_OUT_OF_MEMORY;
     if (call.result == CU_OK) {
         *record = (struct vgpu_record){.bytes = call.charged, .device = call.here.device, .handles = 1,
                                   .shared = -1, .borrowed = -1};
-        if (vgpu_record_refer(call.process, VGPU_HANDLE, *handle, record))
-            return CU_OK;
-        VGPU_REAL(cuMemRelease)(*handle);
-        call.result = CU_OUT_OF_MEMORY;
+        if (!vgpu_record_refer(call.process, VGPU_HANDLE, *handle, record)) {
+            VGPU_REAL(cuMemRelease)(*handle);
+            call.result = CU_OUT_OF_MEMORY;
+        }
     }
+    vgpu_unlock(&call.process->vmm_lock);
+    if (call.result == CU_OK)
+        return CU_OK;
     vgpu_uncharge(call.process, call.here.device, call.charged);
     free(record);
     return call.result;

@@ -73,22 +73,32 @@ void vgpu_uncharge_special(struct vgpu_process *process, const struct vgpu_entry
         vgpu_import_end(process, (int)vgpu_value_bytes(entry->value));
         return;
     }
-    int shared = (entry->value & VGPU_SHARED) != 0 ? vgpu_share_find(process, entry->key) : -1;
     bool pooled = (entry->value & VGPU_POOLED) != 0;
-    if (shared >= 0)
-        vgpu_share_end(process, shared, pooled);
+    if ((entry->value & VGPU_SHARED) != 0)
+        vgpu_share_end(process, vgpu_value_record(entry->value), pooled);
     else if (!pooled)
-        vgpu_uncharge(process, (int)(entry->value >> 48 & 0xff), vgpu_value_bytes(entry->value));
+        vgpu_uncharge(process, vgpu_value_device(entry->value), vgpu_value_bytes(entry->value));
+}
+
+// The driver has given out an address or handle again that went with a context,
+// which it may be about to free still, or in a way that the library doesn't see.
+static __attribute__((noinline, cold)) void replaced(struct vgpu_process *process,
+                                                     const struct vgpu_entry *old) {
+    if (((uintptr_t)old->owner & VGPU_DYING) != 0) {
+        vgpu_lock(&process->dying_lock);
+        vgpu_unlock(&process->dying_lock);
+    }
+    vgpu_uncharge_entry(process, old);
+    if (vgpu_class_of(old->key) == VGPU_CONTEXT)
+        atomic_fetch_sub(&process->contexts[vgpu_value_device(old->value)], 1);
 }
 
 bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
     struct vgpu_entry old;
     if (!vgpu_table_put(&process->memory, entry, &old))
         return false;
-    // The driver has given out an address again that it was asked to free in a
-    // way that the library doesn't see.
     if (vgpu_unlikely(old.key != 0))
-        vgpu_uncharge_entry(process, &old);
+        replaced(process, &old);
     return true;
 }
 

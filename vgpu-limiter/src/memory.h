@@ -74,15 +74,22 @@ static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
 
 static inline enum vgpu_class vgpu_class_of(uint64_t key) { return (enum vgpu_class)(key >> 60); }
 
+// With it set, an entry's owner is a context that is being destroyed (context.c).
+#define VGPU_DYING ((uintptr_t)1)
+
 // Bytes and device of an entry, in its value, but for these:
 #define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not by itself
-#define VGPU_SHARED (UINT64_C(1) << 62)   // there is a record of it (share.c)
+#define VGPU_SHARED (UINT64_C(1) << 62)   // there is a record of it (share.c): bits 52..60
 #define VGPU_BORROWED (UINT64_C(1) << 61) // charged to another process: index of the record
 
 static inline uint64_t vgpu_value(uint64_t bytes, int device) {
     return bytes | (uint64_t)device << 48;
 }
 static inline uint64_t vgpu_value_bytes(uint64_t value) { return value & VGPU_BYTES_MASK; }
+static inline int vgpu_value_device(uint64_t value) { return (int)(value >> 48 & 0xf); }
+static inline uint64_t vgpu_value_shared(int record) { return VGPU_SHARED | (uint64_t)record << 52; }
+static inline int vgpu_value_record(uint64_t value) { return (int)(value >> 52 & 0x1ff); }
+_Static_assert(VGPU_MAX_DEVICES <= 16 && VGPU_EXPORTS <= 512, "an entry's value");
 
 // Takes back the charge of an entry that has been taken out.
 void vgpu_uncharge_special(struct vgpu_process *process, const struct vgpu_entry *entry);

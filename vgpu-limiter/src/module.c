@@ -14,12 +14,13 @@
         struct vgpu_call call;                                                                 \
         if (vgpu_begin(&call, 0) != CU_OK)                                                     \
             return call.process == NULL || (owned) ? call.result : __VA_ARGS__;                \
+        struct vgpu_beside before = vgpu_module_begin(&call);                                  \
         call.result = __VA_ARGS__;                                                             \
         bool loaded = call.result == CU_OK;                                                    \
         if (!(owned))                                                                          \
             call.here.ctx = NULL;                                                              \
         if (!vgpu_keep(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*(handle)) : 0,        \
-                       loaded ? vgpu_overhead(&call) : 0) && loaded)                           \
+                       loaded ? vgpu_module_bytes(&call, before) : 0) && loaded)                           \
             VGPU_REAL(unload)(*(handle));                                                      \
         return call.result;                                                                    \
     } while (0)

@@ -8,6 +8,8 @@
 //      was seen to take or, before there was one, what the limits say.
 //   2. The difference is never too large: what other threads are about to
 //      allocate is charged already. What it misses, the next one finds.
+//      In a process with managed or imported memory, of which NVML may count less
+//      or more than is charged, a module is what the difference has grown by.
 //   3. Without NVML's word the charge stays as it was made.
 
 #include "overhead.h"
@@ -19,20 +21,46 @@ static uint64_t expected(const struct vgpu_process *process, int device, bool *u
     return seen != 0 ? seen - 1 : (uint64_t)process->limits.device[device].context_mib << 20;
 }
 
-uint64_t vgpu_overhead(struct vgpu_call *call) {
-    struct vgpu_process *process = call->process;
-    const uint64_t *held = &process->region.slot->device[call->here.device].held;
-    uint64_t used, bytes;
-    if (!vgpu_own_memory(process, call->here.device, &used))
+// What NVML says that the process holds beyond what it is charged, the call's own
+// charge aside; negative where managed memory lies elsewhere. False if NVML doesn't
+// tell.
+static bool beyond(const struct vgpu_call *call, int64_t *bytes) {
+    const uint64_t *held = &call->process->region.slot->device[call->here.device].held;
+    uint64_t used;
+    if (!vgpu_own_memory(call->process, call->here.device, &used))
+        return false;
+    *bytes = (int64_t)(used + call->charged - (vgpu_load(held) & VGPU_BYTES_MASK));
+    return true;
+}
+
+// Whether there may be other things beyond the charge than the driver's own.
+static bool is_mixed(struct vgpu_process *process) {
+    return atomic_load(&process->managed) || atomic_load(&process->imports);
+}
+
+static uint64_t context_bytes(struct vgpu_call *call) {
+    int64_t bytes;
+    if (!beyond(call, &bytes))
         return call->charged;
-    bytes = (vgpu_load(held) & VGPU_BYTES_MASK) - call->charged;
-    bytes = used > bytes ? used - bytes : 0;
-    // Managed memory may lie elsewhere, and the memory of others may be counted.
-    if (atomic_load(&process->managed) && bytes < call->charged)
+    bytes = bytes > 0 ? bytes : 0;
+    if (atomic_load(&call->process->managed) && (uint64_t)bytes < call->charged)
         return call->charged;
-    if (atomic_load(&process->imports) && bytes > call->charged)
+    if (atomic_load(&call->process->imports) && (uint64_t)bytes > call->charged)
         return call->charged;
-    return bytes;
+    return (uint64_t)bytes;
+}
+
+struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call) {
+    struct vgpu_beside before = {.mixed = is_mixed(call->process)};
+    before.unknown = before.mixed && !beyond(call, &before.bytes);
+    return before;
+}
+
+uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside before) {
+    int64_t bytes;
+    if (before.unknown || before.mixed != is_mixed(call->process) || !beyond(call, &bytes))
+        return 0;
+    return bytes > before.bytes ? (uint64_t)(bytes - before.bytes) : 0;
 }
 
 cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device) {
@@ -56,9 +84,10 @@ bool vgpu_context_keep(struct vgpu_call *call, void *context) {
     expected(call->process, call->here.device, &unknown);
     uint64_t bytes = call->charged;
     if (call->result == CU_OK) {
+        vgpu_forget_contexts(); // one that has just gone may have had this handle
         first = atomic_fetch_add(&call->process->contexts[call->here.device], 1) == 0;
         if (unknown || !first)
-            bytes = vgpu_overhead(call);
+            bytes = context_bytes(call);
         if (unknown && first && vgpu_own_memory(call->process, call->here.device, &(uint64_t){0}))
             vgpu_store(&call->process->region.counters->header.device[call->here.device].context,
                        bytes + 1);

@@ -15,10 +15,16 @@ cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device);
 // owner. False as vgpu_keep: then the caller destroys what was created.
 bool vgpu_context_keep(struct vgpu_call *call, void *context);
 
-// What the process holds on the device beyond what is charged to it, and what
-// this call was charged: the size of what the call has created. Where the driver
-// doesn't tell, the charge.
-uint64_t vgpu_overhead(struct vgpu_call *call);
+// What the process held on the device beyond its charge before a module was loaded.
+struct vgpu_beside {
+    bool mixed;   // with managed or imported memory in it
+    bool unknown; // it is mixed, and the driver doesn't tell
+    int64_t bytes;
+};
+
+// The two halves of measuring what a module takes; 0 where the driver doesn't tell.
+struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call);
+uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside before);
 
 // The device memory of this process as NVML knows it. False where NVML is not
 // there, or doesn't know the process by its own PID.

@@ -10,8 +10,10 @@
 //   2. An allocation that doesn't fit beside what the pools have reserved first
 //      makes them give back what they don't use: at the limit, time is traded for
 //      exactness.
-//   3. pool_lock is held while the driver is asked (it only reads there): an older
-//      answer never overwrites a newer one.
+//   3. pool_lock is held while the driver is asked, so that an older answer never
+//      overwrites a newer one, and while it trims or destroys a pool: no thread
+//      names a pool that another one is destroying, nor takes its handle's next
+//      bearer for it.
 
 #include "pool.h"
 
@@ -54,23 +56,31 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
     return NULL;
 }
 
-void vgpu_refresh_pools(struct vgpu_process *process) {
+static void trim(const struct vgpu_process *process, const struct vgpu_pool *pool) {
+    if (pool->of_graphs)
+        VGPU_REAL(cuDeviceGraphMemTrim)(process->ordinal[pool->device]);
+    else
+        VGPU_REAL(cuMemPoolTrimTo)(pool->handle, 0);
+}
+
+// Asks for every pool, after making those of one device give back what they keep.
+static void ask_all(struct vgpu_process *process, int trimmed) {
     vgpu_lock(&process->pool_lock);
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        if (process->pool[i].handle != NULL && process->pool[i].device >= 0)
-            vgpu_pool_settle(process, &process->pool[i], 0);
+    for (uint32_t i = 0; i < process->pool_count; i++) {
+        struct vgpu_pool *pool = &process->pool[i];
+        if (pool->handle == NULL || pool->device < 0)
+            continue;
+        if (pool->device == trimmed)
+            trim(process, pool);
+        vgpu_pool_settle(process, pool, 0);
+    }
     vgpu_unlock(&process->pool_lock);
 }
 
+void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1); }
+
 void vgpu_pools_trim(struct vgpu_process *process, int device) {
-    for (uint32_t i = 0; i < process->pool_count; i++) {
-        const struct vgpu_pool *pool = &process->pool[i];
-        if (pool->handle == NULL || pool->device != device)
-            continue;
-        if (pool->of_graphs)
-            VGPU_REAL(cuDeviceGraphMemTrim)(process->ordinal[device]);
-        else
-            VGPU_REAL(cuMemPoolTrimTo)(pool->handle, 0);
-    }
-    vgpu_refresh_pools(process);
+    vgpu_lock(&process->graph_lock); // a launch under way counts on what its pool keeps
+    ask_all(process, device);
+    vgpu_unlock(&process->graph_lock);
 }

@@ -14,7 +14,8 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
 // rest doesn't fit.
 bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine);
 
-// Makes the pools of one device give back what nobody uses.
+// Makes the pools of one device give back what nobody uses. Not under pool_lock or
+// graph_lock, which is taken before the former.
 void vgpu_pools_trim(struct vgpu_process *process, int device);
 
 // The driver's functions for one kind of default stream.

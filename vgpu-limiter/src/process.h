@@ -42,9 +42,9 @@ struct vgpu_process {
     _Atomic bool managed; // it has allocated managed memory
     _Atomic bool imports; // it has imported memory
     struct vgpu_lock context_lock[VGPU_ORDINALS]; // see context.c
+    struct vgpu_lock dying_lock; // held while the driver destroys a context
     _Atomic unsigned contexts[VGPU_MAX_DEVICES];
     struct vgpu_lock share_lock; // see share.c
-    uint64_t shared[VGPU_EXPORTS]; // which allocation of this process a record is of
     uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
     struct vgpu_lock nvml_lock; // see own_memory.c
     bool nvml_tried, nvml_good;
@@ -54,7 +54,7 @@ struct vgpu_process {
     struct vgpu_lock vmm_lock; // see mem_vmm.c
     struct vgpu_mapping *mappings;
     struct vgpu_lock pool_lock; // see mem_pool.c
-    uint32_t pool_count;
+    _Atomic uint32_t pool_count;
     struct vgpu_pool pool[VGPU_POOLS];
 };
 

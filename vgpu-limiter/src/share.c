@@ -104,28 +104,18 @@ static int take(struct vgpu_process *process) {
     return -1;
 }
 
-int vgpu_share_find(struct vgpu_process *process, uint64_t key) {
-    for (uint32_t i = 0; i < records(process->region.counters); i++)
-        if (process->shared[i] == key)
-            return (int)i;
-    return -1;
-}
-
-int vgpu_share(struct vgpu_process *process, uint64_t id, uint64_t key, int device, uint64_t bytes) {
-    vgpu_lock(&process->share_lock);
-    int index = vgpu_share_find(process, key);
-    if (index < 0 && (index = take(process)) >= 0) {
-        struct vgpu_export *record = &process->region.counters->exported[index];
-        VGPU_TEST_STEP();
-        put(&record->id, id);
-        put(&record->what, bytes | (uint64_t)device << 48);
-        for (int i = 0; i < VGPU_IMPORTERS; i++)
-            put(&record->importer[i], 0);
-        VGPU_TEST_STEP();
-        put(&record->owner, myself(process));
-        process->shared[index] = key;
-    }
-    vgpu_unlock(&process->share_lock);
+int vgpu_share(struct vgpu_process *process, uint64_t id, int device, uint64_t bytes) {
+    int index = take(process);
+    if (index < 0)
+        return -1;
+    struct vgpu_export *record = &process->region.counters->exported[index];
+    VGPU_TEST_STEP();
+    put(&record->id, id);
+    put(&record->what, bytes | (uint64_t)device << 48);
+    for (int i = 0; i < VGPU_IMPORTERS; i++)
+        put(&record->importer[i], 0);
+    VGPU_TEST_STEP();
+    put(&record->owner, myself(process));
     return index;
 }
 
@@ -133,20 +123,17 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled) {
     struct vgpu_counters *counters = process->region.counters;
     struct vgpu_export *record = &counters->exported[index];
     uint64_t what = look(&record->what);
-    vgpu_lock(&process->share_lock);
-    process->shared[index] = 0;
     if (pooled) {
         put(&record->what, what & ~VGPU_BYTES_MASK); // nothing to leave to anybody
         put(&record->owner, look(&record->id) & VGPU_BYTES_MASK);
-    } else {
-        vgpu_hand_over_begin(process, (int)(what >> 48));
-        VGPU_TEST_STEP();
-        put(&record->owner, look(&record->id) & VGPU_BYTES_MASK);
-        VGPU_TEST_STEP();
-        bool used = is_used(counters, record);
-        vgpu_hand_over_end(process, (int)(what >> 48), what & VGPU_BYTES_MASK, used);
+        return;
     }
-    vgpu_unlock(&process->share_lock);
+    vgpu_hand_over_begin(process, (int)(what >> 48));
+    VGPU_TEST_STEP();
+    put(&record->owner, look(&record->id) & VGPU_BYTES_MASK);
+    VGPU_TEST_STEP();
+    bool used = is_used(counters, record);
+    vgpu_hand_over_end(process, (int)(what >> 48), what & VGPU_BYTES_MASK, used);
 }
 
 // A descriptor carries its owner's PID, as the kernel translates it for each
@@ -159,13 +146,13 @@ void vgpu_share_mark(int index, int fd) {
     fcntl(fd, F_SETSIG, 1 + index % MARKS);
 }
 
-int vgpu_share_marked(struct vgpu_process *process, int fd) {
+int vgpu_share_marked(struct vgpu_process *process, int fd, uint64_t *id) {
     struct vgpu_counters *counters = process->region.counters;
     int pid = fcntl(fd, F_GETOWN), mark = fcntl(fd, F_GETSIG) - 1;
     for (int i = mark; pid > 0 && mark >= 0 && i < (int)records(counters); i += MARKS) {
         uint64_t owner = look(&counters->exported[i].owner);
-        if (look(&counters->exported[i].id) != 0 && lives(counters, owner) &&
-            counters->slot[(owner >> 48) - 1].pid == pid)
+        *id = look(&counters->exported[i].id);
+        if (*id != 0 && lives(counters, owner) && counters->slot[(owner >> 48) - 1].pid == pid)
             return i;
     }
     return -1;
@@ -188,11 +175,11 @@ static bool join(struct vgpu_process *process, struct vgpu_export *record, uint6
     return false;
 }
 
-int vgpu_import_at(struct vgpu_process *process, int index) {
+int vgpu_import_at(struct vgpu_process *process, int index, uint64_t id) {
     struct vgpu_export *record = &process->region.counters->exported[index];
     vgpu_lock(&process->share_lock);
-    uint64_t id = look(&record->id);
-    bool good = process->imported[index] != 0 || (id != 0 && join(process, record, id));
+    // A record that this process imports already is nobody else's to take.
+    bool good = look(&record->id) == id && (process->imported[index] != 0 || join(process, record, id));
     process->imported[index] += good;
     vgpu_unlock(&process->share_lock);
     return good ? index : -1;
@@ -202,7 +189,7 @@ int vgpu_import(struct vgpu_process *process, uint64_t id) {
     struct vgpu_counters *counters = process->region.counters;
     atomic_store(&process->imports, true);
     for (uint32_t i = 0; i < records(counters); i++)
-        if (look(&counters->exported[i].id) == id && vgpu_import_at(process, (int)i) >= 0)
+        if (look(&counters->exported[i].id) == id && vgpu_import_at(process, (int)i, id) >= 0)
             return (int)i;
     return -1;
 }

@@ -22,7 +22,7 @@ cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
         uint64_t id = as_bytes ? vgpu_share_id(out, CU_FABRIC_BYTES)
                                : vgpu_share_id(&record, sizeof record);
         if (record->shared < 0)
-            record->shared = vgpu_share(process, id, (uintptr_t)record, record->device, record->bytes);
+            record->shared = vgpu_share(process, id, record->device, record->bytes);
         if (type == CU_SHARE_DESCRIPTOR)
             vgpu_share_mark(record->shared, *(int *)out);
     }
@@ -45,13 +45,14 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
+    uint64_t id = 0;
     int from = -1;
     if (type == CU_SHARE_FABRIC && os != NULL)
         from = vgpu_import(process, vgpu_share_id(os, CU_FABRIC_BYTES));
     else if (type == CU_SHARE_DESCRIPTOR)
-        from = vgpu_share_marked(process, (int)(intptr_t)os);
+        from = vgpu_share_marked(process, (int)(intptr_t)os, &id);
     if (from >= 0 && type == CU_SHARE_DESCRIPTOR)
-        from = vgpu_import_at(process, from);
+        from = vgpu_import_at(process, from, id);
     atomic_store(&process->imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);
     vgpu_lock(&process->vmm_lock);

@@ -38,6 +38,20 @@ func TestPoolsThatSayNothing(t *testing.T) {
 	p.wantUsed(0, 100)
 }
 
+// TestPoolsThatCannotBeAsked: on a driver that doesn't say which pool it takes memory
+// from, that memory is charged by itself.
+func TestPoolsThatCannotBeAsked(t *testing.T) {
+	c := newBareContainer(t, share{0, 100})
+	p := c.start()
+	p.want("async 1 60 0", ok)
+	p.want("async 2 60 0", outOfMemory)
+	p.want("async 2 40 0", ok)
+	p.wantUsed(100, 100)
+	p.want("free_async 1 0", ok)
+	p.want("free 2", ok)
+	p.wantUsed(0, 100)
+}
+
 // TestCapturesThatCannotBeAsked: on a driver that can't be asked about captures,
 // launches after a capture are the quota's again.
 func TestCapturesThatCannotBeAsked(t *testing.T) {

@@ -70,9 +70,8 @@ CUresult release(CUdeviceptr at) {
         sim_hold_drop(cu, hold);
         return CUDA_SUCCESS;
     }
-    sim_hold_freed(cu, me, id);
-    if (pool) pool_freed(pool, dev, size);
-    else sim_uncharge(me, dev, size);
+    if (pool) pool_freed(pool, dev, size);  // its importers have let go before
+    else sim_hold_freed(cu, me, id, dev, size);
     return CUDA_SUCCESS;
 }
 

@@ -55,8 +55,7 @@ static void give_back(struct physical *p) {
     if (p->hold >= 0) {
         sim_hold_drop(cu, p->hold);
     } else {
-        sim_hold_freed(cu, me, p->id);
-        sim_uncharge(me, p->dev, p->size);
+        sim_hold_freed(cu, me, p->id, p->dev, p->size);
     }
     free(p);
 }

@@ -27,7 +27,7 @@ int sim_hold_add(struct sim_state *s, struct sim_client *holder, const struct si
         if (!atomic_load(&h->in_use)) {
             if (found < 0) found = (int)i;
         } else if (same(h, &wanted)) {
-            exists = !atomic_load(&h->freed);
+            exists = exists && !atomic_load(&h->freed);
         }
     }
     if (!exists) found = -1;
@@ -49,9 +49,13 @@ void sim_hold_drop(struct sim_state *s, int hold) {
     sim_unlock(s);
 }
 
-// sim_hold_freed is told by an owner before it uncharges what it has freed.
-void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id) {
-    if (!atomic_load(&s->hold_high)) return;
+// sim_hold_freed uncharges what its owner has freed, at the instant at which it
+// becomes its holders'; by itself where it has none.
+void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id, unsigned dev, uint64_t bytes) {
+    if (!atomic_load(&s->hold_high)) {
+        sim_uncharge(owner, dev, bytes);
+        return;
+    }
     struct sim_hold freed = {.of = {.slot = (uint32_t)(owner - s->clients),
                                     .generation = atomic_load(&owner->generation),
                                     .id = id}};
@@ -59,6 +63,7 @@ void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id) 
     for (unsigned i = 0; i < atomic_load(&s->hold_high); i++)
         if (atomic_load(&s->holds[i].in_use) && same(&s->holds[i], &freed))
             atomic_store(&s->holds[i].freed, 1);
+    sim_uncharge(owner, dev, bytes);
     sim_unlock(s);
 }
 

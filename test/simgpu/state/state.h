@@ -178,7 +178,7 @@ unsigned sim_reap(struct sim_state *s);
 // holds.c
 int sim_hold_add(struct sim_state *s, struct sim_client *holder, const struct sim_memory *of);
 void sim_hold_drop(struct sim_state *s, int hold);
-void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id);
+void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id, unsigned dev, uint64_t bytes);
 void sim_hold_end(struct sim_state *s, uint32_t slot);
 uint64_t sim_hold_used(struct sim_state *s, unsigned dev);
 

@@ -2,9 +2,14 @@
 //
 // cost CALL [LIVE]: the median cost of one call in nanoseconds, over rounds of
 // calls, with LIVE other allocations alive.
+//
+// cost CALL LIVE THREADS: says when it is ready, waits for a line, and has so many
+// threads make CROWD_CALLS calls each, on streams of their own. Whoever runs several
+// such processes at a time takes the time.
 
 #include "cuda.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +17,11 @@
 
 #define ROUNDS 401
 #define CALLS 2000
+#define CROWD_CALLS 100000 // as in bench_test.go
 
 static CUfunction kernel;
-static CUstream stream;
+static CUcontext context;
+static _Thread_local CUstream stream;
 
 static void must(CUresult result) {
     if (result != CUDA_SUCCESS) {
@@ -40,6 +47,24 @@ static void alloc_free(void) {
     must(cuMemFree_v2(p));
 }
 
+static void launch_default(void) {
+    CUstream own = stream;
+    stream = NULL;
+    launch();
+    stream = own;
+}
+
+static void alloc_free_async(void) {
+    CUdeviceptr p;
+    must(cuMemAllocAsync(&p, 1 << 20, stream));
+    must(cuMemFreeAsync(p, stream));
+}
+
+static void total_mem(void) {
+    size_t total;
+    must(cuDeviceTotalMem_v2(&total, 0));
+}
+
 static void not_limited(void) {
     int value;
     must(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0));
@@ -49,7 +74,9 @@ static const struct {
     const char *name;
     void (*call)(void);
 } calls[] = {
-    {"launch", launch}, {"get-info", get_info}, {"alloc-free", alloc_free}, {"not-limited", not_limited}};
+    {"launch", launch},         {"launch-default", launch_default}, {"get-info", get_info},
+    {"total-mem", total_mem},   {"alloc-free", alloc_free},         {"alloc-free-async", alloc_free_async},
+    {"not-limited", not_limited}};
 
 static double now(void) {
     struct timespec t;
@@ -62,11 +89,52 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static void measure(void (*call)(void)) {
+    static double round[ROUNDS];
+    for (int r = 0; r < ROUNDS; r++) {
+        double start = now();
+        for (int i = 0; i < CALLS; i++)
+            call();
+        round[r] = (now() - start) / CALLS;
+    }
+    qsort(round, ROUNDS, sizeof round[0], ascending);
+    printf("%.1f\n", round[ROUNDS / 2]);
+}
+
+static pthread_barrier_t barrier;
+static void (*the_call)(void);
+
+static void *one_of_many(void *unused) {
+    must(cuCtxSetCurrent(context));
+    must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < CALLS; i++)
+        the_call(); // as long as it takes the library to know them
+    pthread_barrier_wait(&barrier); // ready
+    pthread_barrier_wait(&barrier); // go
+    for (int i = 0; i < CROWD_CALLS; i++)
+        the_call();
+    return unused;
+}
+
+static void crowd(unsigned threads) {
+    pthread_t thread[64];
+    pthread_barrier_init(&barrier, NULL, threads + 1);
+    for (unsigned i = 0; i < threads; i++)
+        if (threads > 64 || pthread_create(&thread[i], NULL, one_of_many, NULL) != 0)
+            exit(1);
+    pthread_barrier_wait(&barrier);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    pthread_barrier_wait(&barrier);
+    for (unsigned i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    puts("done");
+}
+
 int main(int argc, char **argv) {
-    CUcontext context;
     CUmodule module;
     CUdeviceptr p;
-    static double round[ROUNDS];
     double began = now();
     must(cuInit(0));
     must(cuDevicePrimaryCtxRetain(&context, 0));
@@ -84,16 +152,13 @@ int main(int argc, char **argv) {
     for (size_t c = 0; argc > 1 && c < sizeof calls / sizeof calls[0]; c++) {
         if (strcmp(argv[1], calls[c].name) != 0)
             continue;
-        for (int r = 0; r < ROUNDS; r++) {
-            double start = now();
-            for (int i = 0; i < CALLS; i++)
-                calls[c].call();
-            round[r] = (now() - start) / CALLS;
-        }
-        qsort(round, ROUNDS, sizeof round[0], ascending);
-        printf("%.1f\n", round[ROUNDS / 2]);
+        the_call = calls[c].call;
+        if (argc > 3)
+            crowd((unsigned)atoi(argv[3]));
+        else
+            measure(the_call);
         return 0;
     }
-    fprintf(stderr, "usage: cost init|launch|get-info|alloc-free|not-limited [LIVE]\n");
+    fprintf(stderr, "usage: cost CALL [LIVE [THREADS]]\n");
     return 2;
 }

@@ -2,10 +2,10 @@
 //
 // A driver without a device behind it: one device of 80 GiB, memory that is only
 // numbers, launches that take no time and are measured at 20 µs. It has little
-// that a program doesn't call itself: it can't be asked about captures or what a
-// pool has reserved, and takes no notice of flags. Nothing in it waits or is
-// shared, so a process that is stopped within it keeps nobody from anything:
-// whoever waits then, waits for the library.
+// that a program doesn't call itself: it can't be asked about captures, which pool
+// it takes memory from or what that has reserved, and takes no notice of flags.
+// Nothing in it waits or is shared, so a process that is stopped within it keeps
+// nobody from anything: whoever waits then, waits for the library.
 
 #include "cuda.h"
 
@@ -95,6 +95,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
     (void)stream;
     return pool != NULL ? cuMemAlloc_v2(ptr, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) {
+    (void)stream;
+    return cuMemAlloc_v2(ptr, bytes);
 }
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream) {
     (void)stream;

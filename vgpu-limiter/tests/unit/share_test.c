@@ -70,7 +70,7 @@ static struct object *make(unsigned bit, int *record) {
             continue;
         atomic_store(&o->bytes, bytes);
         atomic_fetch_add(&o->number, OBJECTS);
-        *record = vgpu_share(&process, id_of(o->number), (uintptr_t)o, 0, bytes);
+        *record = vgpu_share(&process, id_of(o->number), 0, bytes);
         atomic_store(&o->holders, bit);
         return o;
     }
