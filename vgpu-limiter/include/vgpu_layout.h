@@ -46,8 +46,7 @@ struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
     uint32_t core_percent;         // 1..100; 0 = no compute quota
-    uint16_t flags;                // VGPU_MAY_BURST
-    uint16_t context_mib;          // what the first context of a process takes, 0 if not known
+    uint32_t flags;                // VGPU_MAY_BURST
 };
 
 struct vgpu_limits {

@@ -66,7 +66,6 @@ func TestMatchesC(t *testing.T) {
 		{"VGPU_TURN_PERIOD_NS(" + turnWord + ")", int64(turnExample.Period)},
 		{"VGPU_TURN_PART(" + turnWord + ")", int64(turnExample.Part)},
 		{"VGPU_TURN_PART(~UINT64_C(0))", WholePeriod},
-		{"offsetof(struct vgpu_limits_device, context_mib)", limitsContextOff},
 		{"sizeof(struct vgpu_counters)", countersSize},
 		{"offsetof(struct vgpu_counters_header, version)", countersVersionOff},
 		{"offsetof(struct vgpu_counters_header, size)", countersSizeOff},

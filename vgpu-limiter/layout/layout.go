@@ -61,7 +61,6 @@ const (
 	limitsCoreOff      = 24
 	limitsFlagsOff     = 28
 	flagMayBurst       = 1
-	limitsContextOff   = 30
 
 	countersSize       = 626688
 	countersVersionOff = 8

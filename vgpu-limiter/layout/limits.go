@@ -34,10 +34,6 @@ type DeviceLimit struct {
 	// MayBurst lets the container use device time beyond its quota while nobody
 	// else wants it, as long as the node side (package pace) says so.
 	MayBurst bool
-	// ContextMiB is what the driver takes for the first context of a process,
-	// 0 to 65535; 0 leaves it to the processes to find out. Give it where NVML
-	// doesn't tell a container's processes what they use.
-	ContextMiB uint16
 }
 
 // Encode returns the content of a limits file.
@@ -65,9 +61,8 @@ func (l Limits) Encode() ([]byte, error) {
 		le.PutUint64(e[limitsMemoryOff:], d.MemoryBytes)
 		le.PutUint32(e[limitsCoreOff:], d.Core)
 		if d.MayBurst {
-			le.PutUint16(e[limitsFlagsOff:], flagMayBurst)
+			le.PutUint32(e[limitsFlagsOff:], flagMayBurst)
 		}
-		le.PutUint16(e[limitsContextOff:], d.ContextMiB)
 	}
 	le.PutUint64(b[limitsChecksumOff:], checksum(b))
 	if _, err := DecodeLimits(b); err != nil { // one set of rules, the reader's
@@ -107,13 +102,12 @@ func DecodeLimits(b []byte) (Limits, error) {
 			UUID:        formatUUID(e[:uuidBytes]),
 			Core:        le.Uint32(e[limitsCoreOff:]),
 			MemoryBytes: le.Uint64(e[limitsMemoryOff:]),
-			MayBurst:    le.Uint16(e[limitsFlagsOff:])&flagMayBurst != 0,
-			ContextMiB:  le.Uint16(e[limitsContextOff:]),
+			MayBurst:    le.Uint32(e[limitsFlagsOff:])&flagMayBurst != 0,
 		}
 		if d.MemoryBytes == 0 || d.MemoryBytes > bytesMask {
 			return Limits{}, fmt.Errorf("limits: device %d: memory of %d bytes, want 1 to %d", i, d.MemoryBytes, uint64(bytesMask))
 		}
-		if flags := le.Uint16(e[limitsFlagsOff:]); d.Core > 100 || flags&^flagMayBurst != 0 {
+		if flags := le.Uint32(e[limitsFlagsOff:]); d.Core > 100 || flags&^flagMayBurst != 0 {
 			return Limits{}, fmt.Errorf("limits: device %d: core of %d percent, flags %#x, want 0 to 100, 0 or 1", i, d.Core, flags)
 		}
 		for _, other := range l.Devices {

@@ -4,8 +4,8 @@
 // each process holds, so the difference to what the process is charged is it.
 //
 // Invariants:
-//   1. A context is charged before it is created: what the container's first one
-//      was seen to take or, before there was one, what the limits say.
+//   1. A context is charged before it is created what the container's first one was
+//      seen to take. That one is charged afterwards, and undone if it doesn't fit.
 //   2. The difference is never too large: what other threads are about to
 //      allocate is charged already. What it misses, the next one finds.
 //      In a process with managed or imported memory, of which NVML may count less
@@ -18,7 +18,7 @@
 static uint64_t expected(const struct vgpu_process *process, int device, bool *unknown) {
     uint64_t seen = vgpu_load(&process->region.counters->header.device[device].context);
     *unknown = seen == 0;
-    return seen != 0 ? seen - 1 : (uint64_t)process->limits.device[device].context_mib << 20;
+    return seen != 0 ? seen - 1 : 0;
 }
 
 // What NVML says that the process holds beyond what it is charged, the call's own
@@ -74,7 +74,10 @@ cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device) {
     int index = vgpu_device_index(call->process, device);
     if (index < 0)
         return call->result = CU_NOT_PERMITTED;
-    return vgpu_begin_on(call, device, expected(call->process, index, &unknown));
+    uint64_t bytes = expected(call->process, index, &unknown);
+    if (unknown && atomic_load(&call->process->contexts[index]) == 0)
+        vgpu_own_memory_begin(call->process, index);
+    return vgpu_begin_on(call, device, bytes);
 }
 
 bool vgpu_context_keep(struct vgpu_call *call, void *context) {

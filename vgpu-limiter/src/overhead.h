@@ -26,8 +26,11 @@ struct vgpu_beside {
 struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call);
 uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside before);
 
-// The device memory of this process as NVML knows it. False where NVML is not
-// there, or doesn't know the process by its own PID.
+// The device memory of this process as NVML knows it. False where NVML is not there
+// or doesn't say which process this is.
 bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes);
+
+// Notes who uses the device before this process does.
+void vgpu_own_memory_begin(struct vgpu_process *process, int device);
 
 #endif

@@ -5,8 +5,9 @@
 // Invariants:
 //   1. NVML is loaded and started with the first question, never before, and stays:
 //      it counts its users, so the program's own use of it isn't touched.
-//   2. Drivers that number processes as the host does know the process by a PID
-//      that it doesn't have: then there is no answer.
+//   2. Some drivers number processes as the host does: such a one knows the process
+//      by a PID that it doesn't have. It is the only one that is there after the
+//      first context and wasn't before; where several are, there is no answer.
 
 #include "overhead.h"
 
@@ -62,6 +63,40 @@ static struct nv_process_v2 *list(nv_device device, unsigned *count) {
     return NULL;
 }
 
+void vgpu_own_memory_begin(struct vgpu_process *process, int device) {
+    vgpu_lock(&process->nvml_lock);
+    nv_device handle = process->nvml_pid == 0 ? find_device(process, device) : NULL;
+    if (handle != NULL && process->strangers[device] == NULL)
+        process->strangers[device] = list(handle, &process->stranger_count[device]);
+    vgpu_unlock(&process->nvml_lock);
+}
+
+static bool is_among(const struct nv_process_v2 *processes, unsigned count, uint32_t pid) {
+    for (unsigned i = 0; processes != NULL && i < count; i++)
+        if (processes[i].pid == pid)
+            return true;
+    return false;
+}
+
+// Under nvml_lock. Finds out by which PID NVML knows this process, from a list that
+// has it.
+static void know_pid(struct vgpu_process *process, int device, const struct nv_process_v2 *processes,
+                     unsigned count) {
+    const struct nv_process_v2 *strangers = process->strangers[device];
+    unsigned stranger_count = process->stranger_count[device], new = 0;
+    uint32_t found = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (!is_among(strangers, stranger_count, processes[i].pid)) {
+            found = processes[i].pid;
+            new++;
+        }
+    uint32_t own = (uint32_t)getpid();
+    if (is_among(processes, count, own) && !is_among(strangers, stranger_count, own))
+        process->nvml_pid = own;
+    else if (strangers != NULL && new == 1)
+        process->nvml_pid = found;
+}
+
 bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes) {
     unsigned count = 0;
     struct nv_process_v2 *processes = NULL;
@@ -70,11 +105,15 @@ bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes) 
     nv_device handle = find_device(process, device);
     if (handle != NULL)
         processes = list(handle, &count);
-    vgpu_unlock(&process->nvml_lock);
+    if (processes != NULL && process->nvml_pid == 0)
+        know_pid(process, device, processes, count);
+    free(process->strangers[device]);
+    process->strangers[device] = NULL;
     for (unsigned i = 0; processes != NULL && !known && i < count; i++) {
-        known = processes[i].pid == (uint32_t)getpid() && processes[i].used != NV_VALUE_NOT_AVAILABLE;
+        known = processes[i].pid == process->nvml_pid && processes[i].used != NV_VALUE_NOT_AVAILABLE;
         *bytes = processes[i].used;
     }
+    vgpu_unlock(&process->nvml_lock);
     free(processes);
     return known;
 }

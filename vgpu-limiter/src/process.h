@@ -49,6 +49,9 @@ struct vgpu_process {
     struct vgpu_lock nvml_lock; // see own_memory.c
     bool nvml_tried, nvml_good;
     nv_device nvml[VGPU_MAX_DEVICES];
+    struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
+    unsigned stranger_count[VGPU_MAX_DEVICES];
+    uint32_t nvml_pid; // this process's in NVML's lists, 0 if not known
     _Atomic uint64_t last_audit;
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c

@@ -64,8 +64,7 @@ func TestContextThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestContextsWithoutNVML: where NVML isn't there, or names processes by PIDs
-// that aren't theirs, what the limits say of contexts counts.
+// TestContextsWithoutNVML: where NVML isn't there nobody knows what a context takes.
 func TestContextsWithoutNVML(t *testing.T) {
 	c := newContainerOn(t, 40, share{0, 100})
 	c.sim = t.TempDir()
@@ -76,21 +75,50 @@ func TestContextsWithoutNVML(t *testing.T) {
 	if err := os.Symlink(filepath.Join(b.sim, "libcuda.so.1"), filepath.Join(c.sim, "libcuda.so.1")); err != nil {
 		t.Fatal(err)
 	}
+	p := c.start()
+	p.wantUsed(0, 100)
+	p.want("module 1 5", ok)
+	p.want("alloc 1 100", ok)
+	p.wantUsed(100, 100)
+}
+
+// TestContextsByHostPIDs: where NVML knows processes by PIDs that they don't have,
+// the container's first one finds itself as the one that has come, and the others
+// are charged what it has found.
+func TestContextsByHostPIDs(t *testing.T) {
+	c := newContainerOn(t, 40, share{0, 200})
 	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits.Devices[0].ContextMiB = 45
-	if err := layout.WriteFile(filepath.Join(c.dir, "limits"), limits); err != nil {
-		t.Fatal(err)
+	c.ctl("create", "--context-mib", "40", "--pids", "host", "--gpu", "A100-SXM4-80GB,count=1")
+	neighbour := c.neighbour(share{0, 100})
+	other := neighbour.start()
+	other.wantUsed(40, 100)
+	if limits.Devices[0].UUID != c.status(0, "uuid") {
+		t.Fatal("another device")
 	}
 	p := c.start()
-	p.wantUsed(45, 100)
-	p.want("context 1 0", ok)
-	p.wantUsed(90, 100)
-	p.want("context 2 0", outOfMemory)
-	p.want("module 1 5", ok)
-	p.wantUsed(90, 100) // nobody says what it took
+	p.wantUsed(40, 200)
+	p.want("module 1 30", ok) // it knows itself
+	p.wantUsed(70, 200)
+	q := c.start()
+	q.wantUsed(110, 200)
+	q.want("context 1 0", ok)
+	q.wantUsed(150, 200)
+	p.want("unload_module 1", ok)
+	q.want("destroy_context 1", ok)
+	q.want("current 0", ok)
+	q.wantUsed(80, 200)
+	if held := c.held(0); held != 120 { // the neighbour's too
+		t.Errorf("the device holds %d MiB, want 120", held)
+	}
+	q.want("context 2 0", ok)
+	r := c.startRaw("libvgpu-test.so")
+	r.want("init", ok)
+	r.want("primary 0 0", ok)
+	r.want("context 1 0", ok)
+	r.want("context 2 0", outOfMemory)
 }
 
 // TestModules: code and variables count as long as they are loaded; what doesn't

@@ -73,6 +73,7 @@ static int add_gpus(struct sim_state *s, char *spec, const char *seed, uint64_t 
 int cmd_create(int argc, char **argv) {
     const char *driver = "615.43.02", *seed = "simgpu", *path = sim_path();
     uint64_t context_mib = 0;
+    bool host_pids = false;
     char aside[4096], folder[4096];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -83,6 +84,7 @@ int cmd_create(int argc, char **argv) {
     for (int i = 0; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--driver") == 0) driver = argv[i + 1];
         if (strcmp(argv[i], "--seed") == 0) seed = argv[i + 1];
+        if (strcmp(argv[i], "--pids") == 0) host_pids = strcmp(argv[i + 1], "host") == 0;
         if (strcmp(argv[i], "--context-mib") == 0 && !number(argv[i + 1], 4096, &context_mib))
             return fail("--context-mib %s: give MiB, 0 to 4096", argv[i + 1]);
     }
@@ -91,12 +93,13 @@ int cmd_create(int argc, char **argv) {
     if (!set_driver(s, driver))
         return fail("--driver %s: give a version of branch 525 or later, such as 535.161.08",
                     driver);
+    s->host_pids = host_pids;
     for (int i = 0; i < argc; i += 2) {
-        static const char *const known[] = {"--driver", "--seed", "--context-mib", "--gpu"};
+        static const char *const known[] = {"--driver", "--seed", "--context-mib", "--pids", "--gpu"};
         bool ok = i + 1 < argc;
         if (ok) {
             ok = false;
-            for (unsigned k = 0; k < 4; k++) ok |= strcmp(argv[i], known[k]) == 0;
+            for (unsigned k = 0; k < sizeof known / sizeof *known; k++) ok |= strcmp(argv[i], known[k]) == 0;
         }
         if (!ok) return fail("create: %s: unknown, or without its value", argv[i]);
         if (strcmp(argv[i], "--gpu") == 0 && add_gpus(s, argv[i + 1], seed, context_mib)) return 1;

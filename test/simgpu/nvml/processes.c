@@ -4,7 +4,9 @@
 //
 // Invariants:
 // - A process is listed while it has a context on the device. PIDs are those of
-//   the caller's PID namespace; processes outside it are not listed.
+//   the caller's PID namespace; processes outside it are not listed. With
+//   host_pids they are numbers beyond any that the kernel gives, as a container
+//   sees them on a driver that knows nothing of its namespace.
 // - Utilisation is over the last ten complete intervals of the fixed grid.
 // - The simulation has no graphics and no MPS clients: those lists are empty.
 #define _GNU_SOURCE
@@ -33,6 +35,7 @@ static unsigned users(struct target *t, struct user *list) {
         if (t->gi != SIM_WHOLE_GPU && (w->gi != t->gi || w->ci != t->ci)) continue;
         int pid = sim_client_pid(nv, c);
         if (pid <= 0) continue;
+        if (nv->host_pids) pid += 1 << 22;
         uint64_t used = atomic_load(&w->used_bytes);
         uint64_t busy = sim_busy_over(&w->buckets, now, 10);
         list[n++] = (struct user){.pid = (unsigned)pid, .gi = w->gi, .ci = w->ci, .used = used,

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 2u
+#define SIM_VERSION 3u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
@@ -145,6 +145,7 @@ struct sim_state {
     char nvml_version[32];
     int32_t cuda_version;
     uint32_t device_count;
+    uint32_t host_pids;  // NVML lists processes by numbers that they don't have
     char lock_byte[64];
     _Atomic uint32_t event_seq;  // futex: count of events ever written
     struct sim_event events[SIM_MAX_EVENTS];
