@@ -8,6 +8,9 @@
 //      grow by it; once the driver has answered, the pool's growth is.
 //   2. A captured call takes and frees nothing: it makes a node of a graph
 //      (mem_graph.c).
+//   3. What comes of a pool is remembered only to be charged by itself should its
+//      pool be destroyed or not say what it has reserved, or to be shared: of a
+//      device's own pool, which can be neither destroyed nor shared, nothing is.
 
 #include "pool.h"
 
@@ -142,8 +145,9 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
         entry.owner = NULL;
         fits = vgpu_charge(process, pool->device, charged);
     }
+    bool remembered = result != CU_OK || !fits || (pool->is_default && counted) || vgpu_remember(process, entry);
     // A pool grows in steps of its own, by more than was asked for.
-    if (result == CU_OK && (!fits || !vgpu_remember(process, entry))) {
+    if (result == CU_OK && (!fits || !remembered)) {
         if (!counted && fits)
             vgpu_uncharge(process, pool->device, charged);
         free_async(forms, *ptr, stream);

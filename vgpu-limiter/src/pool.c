@@ -49,7 +49,10 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
     for (uint32_t i = 0; i <= process->pool_count && i < VGPU_POOLS; i++) {
         if (process->pool[i].handle != NULL)
             continue;
-        process->pool[i] = (struct vgpu_pool){.handle = handle, .device = device};
+        cu_pool own = NULL;
+        if (device >= 0)
+            VGPU_REAL(cuDeviceGetDefaultMemPool)(&own, process->ordinal[device]);
+        process->pool[i] = (struct vgpu_pool){.handle = handle, .device = device, .is_default = handle == own};
         process->pool_count += i == process->pool_count;
         return &process->pool[i];
     }

@@ -18,6 +18,7 @@ struct vgpu_pool {
     cu_pool handle;
     int device;
     bool of_graphs;    // what graphs of this device have allocated: no pool of the driver
+    bool is_default;   // the device's own, which is never destroyed
     uint64_t reserved; // as the driver said last
     uint64_t pending;  // charged for calls that are under way
 };
