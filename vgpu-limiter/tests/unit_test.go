@@ -43,7 +43,7 @@ func TestUnits(t *testing.T) {
 // it or that a sanitizer itself would fail, and those for which time must not be
 // stretched.
 func TestSanitized(t *testing.T) {
-	const skip = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestLookups|FuzzLookups|TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|TestQuota|TestNoQuota)$"
+	const skip = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestLookups|FuzzLookups|TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|TestLimitsAreJudgedAlike|TestQuota|TestNoQuota)$"
 	if os.Getenv(sanitizedVar) != "" {
 		t.Skip("runs already")
 	}
