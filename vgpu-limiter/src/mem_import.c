@@ -3,8 +3,12 @@
 // Memory of other processes, by handles that are passed as bytes, and of other
 // drivers. (Handles of cuMemCreate's memory: mem_vmm.c.)
 //
-// Invariant: what a living process of the container is charged for is charged to
-// no importer; everything else is, for as long as it is open.
+// Invariants:
+//   1. What a living process of the container is charged for is charged to no
+//      importer; everything else is, for as long as it is open.
+//   2. A driver that is given a handle again answers with the same address and
+//      counts. So does the library; open_lock is held across these calls, so that
+//      the counts never part.
 
 #include "pool.h"
 #include "share.h"
@@ -55,6 +59,21 @@ static int device_of(struct vgpu_process *process, cu_ptr ptr, int otherwise) {
     return ordinal >= 0 && ordinal < VGPU_ORDINALS ? process->index[ordinal] : -1;
 }
 
+// How often the memory at an address is open beyond once.
+static uint64_t opened(struct vgpu_process *process, cu_ptr ptr) {
+    struct vgpu_entry entry = {0};
+    vgpu_table_get(&process->memory, vgpu_key(VGPU_OPENED, ptr), &entry);
+    return entry.value;
+}
+
+static void set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times) {
+    struct vgpu_entry entry = {vgpu_key(VGPU_OPENED, ptr), times, NULL}, old;
+    if (times != 0)
+        vgpu_table_put(&process->memory, entry, &old);
+    else
+        vgpu_table_take(&process->memory, entry.key, &old);
+}
+
 // Ends an import that the driver has answered: remembers it, charged where nobody
 // else is. False: it doesn't fit and the caller lets go of it.
 static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index, cu_ptr ptr) {
@@ -65,6 +84,14 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
         if (index >= 0)
             vgpu_import_end(call->process, index);
         return true;
+    }
+    if (class == VGPU_IMPORT) {
+        bool again = vgpu_table_get(&call->process->memory, entry.key, &(struct vgpu_entry){0});
+        set_opened(call->process, ptr, again ? opened(call->process, ptr) + 1 : 0);
+        if (again && index >= 0)
+            vgpu_import_end(call->process, index);
+        if (again)
+            return true;
     }
     if (index >= 0) {
         if (vgpu_remember(call->process, entry))
@@ -85,10 +112,12 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
         struct vgpu_call call;                                                                \
         if (vgpu_begin(&call, 0) != CU_OK)                                                    \
             return call.result;                                                               \
+        vgpu_lock(&call.process->open_lock);                                                  \
         int index = vgpu_import(call.process, vgpu_share_id(&(handle), sizeof(handle)));      \
         call.result = VGPU_REAL(open)(ptr, handle, flags);                                    \
         if (!keep_import(&call, VGPU_IMPORT, index, call.result == CU_OK ? *(ptr) : 0))       \
             VGPU_REAL(cuIpcCloseMemHandle)(*(ptr));                                           \
+        vgpu_unlock(&call.process->open_lock);                                                \
         return call.result;                                                                   \
     } while (0)
 
@@ -100,10 +129,20 @@ cu_result cuIpcOpenMemHandle_v2(cu_ptr *ptr, struct cu_handle_bytes handle, unsi
 }
 
 cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
-    struct vgpu_release release;
-    vgpu_release_begin(&release, vgpu_key(VGPU_IMPORT, ptr));
-    cu_result result = VGPU_REAL(cuIpcCloseMemHandle)(ptr);
+    cu_result result;
+    struct vgpu_release release = {0};
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    vgpu_lock(&process->open_lock);
+    uint64_t others = opened(process, ptr);
+    if (others == 0)
+        vgpu_release_begin(&release, vgpu_key(VGPU_IMPORT, ptr));
+    result = VGPU_REAL(cuIpcCloseMemHandle)(ptr);
+    if (others != 0 && result == CU_OK)
+        set_opened(process, ptr, others - 1);
     vgpu_release_end(&release, result);
+    vgpu_unlock(&process->open_lock);
     return result;
 }
 

@@ -64,6 +64,7 @@ enum vgpu_class {
     VGPU_CONTEXT, // what contexts and modules take: see overhead.h
     VGPU_MODULE,
     VGPU_IMPORT, // see share.h
+    VGPU_OPENED, // how often more than once: see mem_import.c
     VGPU_EXTERNAL,
     VGPU_BOUND, // see vmm_bind.c
 };

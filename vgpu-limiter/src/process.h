@@ -46,6 +46,7 @@ struct vgpu_process {
     struct vgpu_lock dying_lock; // held while the driver destroys a context
     _Atomic unsigned contexts[VGPU_MAX_DEVICES];
     struct vgpu_lock share_lock; // see share.c
+    struct vgpu_lock open_lock;  // see mem_import.c
     uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
     struct vgpu_lock nvml_lock; // see own_memory.c
     bool nvml_tried, nvml_good;

@@ -92,6 +92,27 @@ func TestSharedInAContainer(t *testing.T) {
 	}
 }
 
+// TestSharedAndOpenedAgain: on a driver that counts how often a process has opened a
+// handle, the process holds the memory until it has closed it as often.
+func TestSharedAndOpenedAgain(t *testing.T) {
+	c := newBareContainer(t, share{0, 100})
+	owner, importer := c.start(), c.start()
+	owner.want("alloc 1 60", ok)
+	owner.want("ipc_get 7 1", ok)
+	for range 3 {
+		importer.want("ipc_open 2 7", ok)
+	}
+	importer.want("ipc_close 2", ok)
+	owner.want("free 1", ok)
+	for range 2 {
+		owner.want("alloc 1 41", outOfMemory)
+		owner.wantUsed(60, 100)
+		importer.want("ipc_close 2", ok)
+	}
+	owner.want("alloc 1 100", ok)
+	importer.want("ipc_close 2", invalidValue)
+}
+
 // TestSharedByManyImporters: whoever of them is left holds it, and only once.
 func TestSharedByManyImporters(t *testing.T) {
 	c := newContainer(t, share{0, 100})

@@ -84,6 +84,23 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUar
 
 CUresult cuMemFree_v2(CUdeviceptr ptr) { return ptr != 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
+// A handle that is opened again gives the same address, and has to be closed as often.
+static atomic_int opened;
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *ipc, CUdeviceptr ptr) {
+    memset(ipc, 0, sizeof *ipc);
+    memcpy(ipc, &ptr, sizeof ptr);
+    return ptr != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle ipc, unsigned flags) {
+    memcpy(ptr, &ipc, sizeof *ptr);
+    opened += flags == 1;
+    return flags == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
+    return ptr != 0 && opened-- > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     *pool = handle();
     return props != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
