@@ -152,8 +152,9 @@ func TestStorm(t *testing.T) {
 }
 
 // statusNow is what simgpuctl says at one instant: with every process stopped. False
-// where one of them has been stopped with the simulated driver's lock.
-func (c *container) statusNow(processes []*stormer) (string, bool) {
+// where it says nothing for so long, as when one of them has been stopped with the
+// simulated driver's lock.
+func (c *container) statusNow(processes []*stormer, patience time.Duration) (string, bool) {
 	c.t.Helper()
 	defer func() {
 		for _, s := range processes {
@@ -169,7 +170,7 @@ func (c *container) statusNow(processes []*stormer) (string, bool) {
 			c.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	status := exec.CommandContext(ctx, filepath.Join(c.sim, "simgpuctl"), "status")
 	status.Env = c.native()
@@ -190,11 +191,15 @@ func TestStormKeepsTheLimit(t *testing.T) {
 	for i := range all {
 		all[i] = start(i)
 	}
+	const shortest = 30 * time.Millisecond
+	patience := shortest
 	for seen := 0; seen < 60; {
-		status, told := c.statusNow(all)
+		status, told := c.statusNow(all, patience)
 		if !told {
+			patience = min(2*patience, time.Second) // or the machine is busy
 			continue
 		}
+		patience = shortest
 		for device, used := range regexp.MustCompile(`(?m)^device .* used_bytes=(\d+)`).FindAllStringSubmatch(status, -1) {
 			if held, err := strconv.Atoi(used[1]); err != nil || held > limits[device]*mib {
 				t.Errorf("device %d holds more than %d bytes:\n%s", device, limits[device]*mib, status)
