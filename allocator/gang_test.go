@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -176,5 +177,49 @@ func TestGangThatNeverFits(t *testing.T) {
 	s.work()
 	if never(pod(100, 1), pod(100, 1)) {
 		t.Error("devices that are in use are said not to be there")
+	}
+}
+
+// A leader died when it had a part of what a gang needs, held or granted already.
+// The next one goes on with it where all of the gang fits, and gives it back at once
+// where not.
+func TestHalfPlacedGang(t *testing.T) {
+	for name, held := range map[string]bool{"held": true, "granted": false} {
+		for _, fits := range []bool{true, false} {
+			s := newStage(t, 2)
+			var pods []*corev1.Pod
+			for i := range 3 {
+				pods = append(pods, s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3)))
+			}
+			plan := func(node string, core v1alpha1.Percent, device int) placement.Plan {
+				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: core, Mem: 600}}}
+			}
+			half := s.ledger("n0")
+			s.must(book.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
+			if held {
+				book.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(holdFor), pods[2].UID)
+			}
+			s.must(s.api.Update(t.Context(), half))
+			s.notify(half, false)
+			if !fits {
+				full := s.ledger("n1")
+				for d := range 2 {
+					s.must(book.Grant(full, "other", "ns/other", plan("n1", 100, d)))
+				}
+				s.must(s.api.Update(t.Context(), full))
+				s.notify(full, false)
+			}
+			s.readAll()
+			s.work()
+			now, placed := s.ledger("n0"), strings.Count(s.seats("m0", "m1", "m2"), ":")
+			switch {
+			case len(now.Spec.Holds) > 0:
+				t.Errorf("Invariant 6: %s, fits %v: still held %+v", name, fits, now.Spec.Holds)
+			case fits && (placed != 3 || len(now.Spec.Devices[0].Slices) == 0 || now.Spec.Devices[0].Slices[0].Pod != pods[2].UID):
+				t.Errorf("%s: placed %d of 3; told %q; n0 has %+v", name, placed, s.told(), now.Spec.Devices)
+			case !fits && (placed != 0 || len(book.Pods(now)) != 0):
+				t.Errorf("Invariant 6: %s: placed %d of a gang that does not fit, left %v", name, placed, book.Pods(now))
+			}
+		}
 	}
 }

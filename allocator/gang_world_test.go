@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,12 +26,16 @@ type gangInTest struct {
 // enlist makes a new pod a member of a gang, at times, and has it wait for another
 // system's gate too, at times.
 func (w *world) enlist(p *corev1.Pod) {
-	if w.rand.Intn(2) == 0 {
+	if !w.gangsOnly && w.rand.Intn(2) == 0 {
 		return
 	}
 	i := w.rand.Intn(3)
+	total := 2 + i%2
+	if w.gangsOnly {
+		total = 3 + i
+	}
 	p.Labels = map[string]string{group.LabelKueue: fmt.Sprintf("g%d", i)}
-	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(2 + i%2)
+	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
 	if w.rand.Intn(3) == 0 {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: otherGate})
 	}
@@ -130,4 +135,25 @@ func (w *world) together(p *corev1.Pod) bool {
 	}
 	count, _ := w.standings(name)
 	return count[in] < w.gangs[name].total
+}
+
+// Gangs under random faults, in a cluster that is too small for all of them: none is
+// let go in part, and what is held is committed or given back.
+func TestGangSoak(t *testing.T) {
+	seeds := 16
+	if testing.Short() {
+		seeds = 8
+	}
+	formed, held := 0, 0
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, int64(seed), 3, 2+seed%2)
+			w.gangsOnly = true
+			w.run(soakSteps)
+			formed, held = formed+w.formed, held+w.held
+		})
+	}
+	if formed < seeds || held < seeds {
+		t.Errorf("%d gangs started and %d ledgers held something in %d seeds: the test no longer places gangs", formed, held, seeds)
+	}
 }

@@ -244,7 +244,11 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 		if !w.calm && w.rand.Intn(40) == 0 {
 			return apierrors.NewInternalError(errors.New("injected"))
 		}
-		if !w.calm && w.rand.Intn(25) == 0 {
+		often := 25
+		if w.gangsOnly {
+			often = 6 // what happens to a half of them is the point
+		}
+		if !w.calm && w.rand.Intn(often) == 0 {
 			return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errors.New("injected"))
 		}
 		err := do()

@@ -57,6 +57,9 @@ type world struct {
 	// kill, if set, is asked at every request whether the replica dies before the API
 	// server has it, or after.
 	kill func() (before, after bool)
+	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
+	// device or more.
+	gangsOnly bool
 	// calm is true once no more faults are wanted.
 	calm bool
 	// lastWriteWins is an API server that does not compare before it swaps.
@@ -184,6 +187,9 @@ func (w *world) createPod() {
 			GPUs: v1alpha1.DeviceCount(1 + w.rand.Intn(2)), Core: v1alpha1.Percent(w.rand.Intn(41)),
 			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(deviceMiB*4/10)),
 		}
+	}
+	if w.gangsOnly {
+		shares = map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
 	}
 	p := testPod(fmt.Sprintf("p%d", w.made), shares)
 	p.UID = types.UID(p.Name)
