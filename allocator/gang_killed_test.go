@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+)
+
+// Invariants 1 and 6 with a replica killed at each request that placing a gang over
+// two nodes takes, before the API server has it and after: between two holds, between
+// hold and commit, between commit and ungating, between two patches. Somebody who
+// takes what is free at that moment either finds the gang whole or gets the room.
+func TestKilledWhileAGangIsPlaced(t *testing.T) {
+	for _, arrives := range []bool{false, true} {
+		for _, raced := range []bool{false, true} {
+			at := 1
+			for ; lifeOfGang(t, at, arrives, raced); at++ {
+			}
+			// Two holds, two commits, three patches.
+			if at-1 < 7 {
+				t.Errorf("only %d requests were made", at-1)
+			}
+		}
+	}
+}
+
+// lifeOfGang has a gang placed, with a kill at the n-th request, upon which somebody
+// else takes the free devices of a node. It tells whether there were that many.
+func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
+	t.Helper()
+	s := newStage(t, 2)
+	when := fmt.Sprintf("killed at request %d, arrived %v, raced %v", n, arrives, raced)
+	s.world.fail = func(format string, args ...any) {
+		t.Helper()
+		t.Fatalf(when+": "+format, args...)
+	}
+	s.kill = func() (before, after bool) {
+		if n--; n != 0 {
+			return false, false
+		}
+		killed = true
+		return !arrives, arrives
+	}
+	var names []string
+	for i := range 3 {
+		names = append(names, s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3)).Name)
+	}
+	s.readAll()
+	for !killed && s.queue.Len() > 0 {
+		s.step()
+	}
+	s.kill = nil
+	if raced && killed {
+		s.grab("n1")
+	}
+	s.work()
+	s.check()
+	placed := strings.Count(s.seats(names...), ":")
+	var granted int
+	for _, node := range s.nodes {
+		l := s.ledger(node.name)
+		if len(l.Spec.Holds) > 0 {
+			t.Errorf("%s: Invariant 6: %s holds %+v", when, node.name, l.Spec.Holds)
+		}
+		for uid := range book.Pods(l) {
+			if uid != "other" {
+				granted++
+			}
+		}
+	}
+	if granted != placed || placed != 3 && (!raced || placed != 0) {
+		t.Errorf("%s: %d of 3 placed, %d have slices", when, placed, granted)
+	}
+	return killed
+}
+
+// grab is somebody who takes the free devices of a node.
+func (s *stage) grab(node string) {
+	s.t.Helper()
+	l := s.ledger(node)
+	for i := range 2 {
+		uuid := fmt.Sprintf("GPU-%s-%d", node, i)
+		taken := false
+		for _, d := range l.Spec.Devices {
+			taken = taken || d.UUID == uuid && len(d.Slices) > 0
+		}
+		if !taken {
+			s.must(book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: deviceMiB}}}))
+		}
+	}
+	s.must(s.api.Update(s.t.Context(), l))
+	s.notify(l, false)
+}
