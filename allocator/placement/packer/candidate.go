@@ -47,7 +47,7 @@ func (c *candidate) take(v *view, d int, s *shape, need MiB) {
 // that much CPU free.
 func (e *Engine) usable(v *view, c *candidate, cpu Milli) float64 {
 	p := v.p
-	l := min(int(cpu/p.step), levels-1)
+	l := p.levelOf(cpu)
 	room := &p.room[v.kind.fleet][l]
 	if !v.known[l] {
 		sum := 0.0

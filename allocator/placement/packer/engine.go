@@ -31,6 +31,8 @@ type Engine struct {
 	mix       mix
 	prices    *prices
 	walk      walk
+	// repriced is the number of arrivals at the last Reprice.
+	repriced int
 	// due is the number of arrivals at which to look at what is scarce again.
 	due int
 	// again is that at which to look at values too.

@@ -235,9 +235,11 @@ func TestSet(t *testing.T) {
 	for d := range all {
 		all[d] = Free{Whole, 80 << 10}
 	}
-	l.Set(0, 0, 0, none)
-	if _, _, ok := l.Best(share(10)); ok {
-		t.Error("a node with nothing free takes a pod")
+	for _, promised := range []Milli{0, -1 << 30} {
+		l.Set(0, promised, MiB(promised), none)
+		if _, _, ok := l.Best(share(10)); ok {
+			t.Errorf("a node with nothing free, and %d CPU, takes a pod", promised)
+		}
 	}
 	l.Set(0, 0, 0, all)
 	if _, _, ok := l.Best(share(Whole)); !ok {

@@ -17,8 +17,10 @@ const (
 	rare = 0.002
 	// smooth is the weight of the prices before.
 	smooth = 0.5
-	// levels of free CPU that usable room is tabled by.
-	levels = 64
+	// levels of free CPU that usable room is tabled by, and how many steps of CPU
+	// are told apart to find the level.
+	levels   = 64
+	cpuSteps = 512
 	// maxGroups is how many shapes of requests for several devices are told apart.
 	maxGroups = 12
 )
@@ -48,8 +50,10 @@ type prices struct {
 	value [steps + 1][hostPrices]float64
 	// spare is what a thousandth of a core is worth on average.
 	spare float64
-	// step is the CPU between two levels.
-	step Milli
+	// level is the level of so many steps of CPU: how many of the amounts that
+	// requests ask for are within it.
+	step  Milli
+	level [cpuSteps]uint8
 	// room[model][level][gap] is the part of a gap that a random request for one
 	// device can use at that level of free CPU.
 	room [][levels]bySize
@@ -67,8 +71,9 @@ type prices struct {
 
 // learn works out prices from what has arrived, without what is scarce.
 func (e *Engine) learn() *prices {
-	p := &prices{step: max(1, (e.mostCPU+levels-2)/(levels-1))}
+	p := &prices{}
 	parts := e.mix.parts()
+	p.setLevels(e, parts)
 	for i := range e.classes {
 		p.demand += parts[i] * e.shape(i).part()
 	}
@@ -142,7 +147,7 @@ const notable = 5
 
 // differ tells whether values or usable room are notably others.
 func (p *prices) differ(old *prices) bool {
-	if p.step != old.step || len(p.room) != len(old.room) || !slices.Equal(p.groups, old.groups) {
+	if p.step != old.step || p.level != old.level || len(p.room) != len(old.room) || !slices.Equal(p.groups, old.groups) {
 		return true
 	}
 	for g := range p.value {

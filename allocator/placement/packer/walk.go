@@ -20,7 +20,7 @@ type walk struct {
 }
 
 const (
-	// atOnce is how many nodes one call of Reprice scores.
+	// atOnce is how many nodes are scored per arrival.
 	atOnce = 32
 	// counting is how many nodes are counted in the time that one is scored.
 	counting = 16
@@ -28,11 +28,13 @@ const (
 
 // Reprice looks at what has arrived, when enough has since the last time, and
 // where that changes what things are worth it scores the nodes anew. A call does a
-// piece of that, the time of some 32 decisions at most; so it is for moments
-// between decisions, and wants to be called once per arrival. What is scarce is
-// looked at as many arrivals apart as a 64th of the devices, values as an eighth;
-// more often at first.
+// piece of that, the time of some 32 decisions at most for each arrival since the
+// last call; so it is for moments between decisions. What is scarce is looked at as
+// many arrivals apart as a 64th of the devices, values as an eighth; more often at
+// first.
 func (e *Engine) Reprice() {
+	piece := atOnce * max(1, min(e.mix.arrivals-e.repriced, len(e.nodes)))
+	e.repriced = e.mix.arrivals
 	if e.walk.next == nil && e.walk.former == nil {
 		now := e.mix.arrivals
 		if now < e.due {
@@ -46,7 +48,7 @@ func (e *Engine) Reprice() {
 			e.learnAgain()
 		}
 	}
-	e.step(atOnce)
+	e.step(piece)
 }
 
 // learnAgain works out the next prices anew, if that makes them notably others.
