@@ -40,6 +40,10 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 	for name, on := range t.touched {
 		t.showRoom(name, on.left)
 	}
+	// Of pods that ask for the same, one is enough to see that nobody has the devices.
+	if lacks := t.scarce.find(kindOf(pod.pod)); lacks != nil && len(t.set) == 1 {
+		return &shortage{devices: *lacks}, nil
+	}
 	j, wants := judge{Allocator: t.Allocator, pod: pod}, pod.wants()
 	defer func() { nodesJudged.Observe(float64(len(j.looked))) }()
 	for plan, room := range t.ranking.Plans(wants) {
@@ -58,13 +62,8 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 
 // explain finds out why the pod fits on no node. It asks the filters about the
 // nodes that lack CPU or memory too, for their words.
-//
-// Of pods that ask for the same, it does so once.
 func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, error) {
-	alone, kind, since := len(t.set) == 1, kindOf(pod.pod), t.scarce.now()
-	if lacks := t.scarce.find(kind); lacks != nil && alone && j.refused == 0 {
-		return &shortage{devices: *lacks}, nil
-	}
+	since := t.scarce.now()
 	var without []*placement.Node
 	all := t.index.Room()
 	known := len(all)
@@ -87,8 +86,8 @@ func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, erro
 		}
 	}
 	why := &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}
-	if alone && why.refused == 0 && len(rooms) == known {
-		t.scarce.note(kind, &why.devices, since)
+	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
+		t.scarce.note(kindOf(pod.pod), &why.devices, since)
 	}
 	return why, nil
 }

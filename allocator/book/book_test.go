@@ -3,6 +3,8 @@
 package book
 
 import (
+	"fmt"
+	"math/rand"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -131,6 +133,47 @@ func TestServes(t *testing.T) {
 	} {
 		if got := Serves(l, tt.pod, &v1alpha1.Shares{Containers: tt.containers}); got != tt.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Gone is what the two sets of pods say, in any order of devices and slices.
+func TestGone(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	random := func() *v1alpha1.SliceLedger {
+		if r.Intn(10) == 0 {
+			return nil
+		}
+		l := &v1alpha1.SliceLedger{}
+		for range r.Intn(4) {
+			var d v1alpha1.DeviceLedger
+			for range r.Intn(4) {
+				d.Slices = append(d.Slices, v1alpha1.Slice{Pod: types.UID(fmt.Sprint("p", r.Intn(6))), Owner: "ns/p"})
+			}
+			l.Spec.Devices = append(l.Spec.Devices, d)
+		}
+		return l
+	}
+	pods := func(l *v1alpha1.SliceLedger) map[types.UID]string {
+		if l == nil {
+			return nil
+		}
+		return Pods(l)
+	}
+	for range 3000 {
+		before, after := random(), random()
+		want := map[types.UID]string{}
+		for pod, owner := range pods(before) {
+			if _, still := pods(after)[pod]; !still {
+				want[pod] = owner
+			}
+		}
+		got := map[types.UID]string{}
+		for pod, owner := range Gone(before, after) {
+			got[pod] = owner
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("before %+v, after %+v: %s", before, after, diff)
 		}
 	}
 }

@@ -294,3 +294,13 @@ func TestRankingFollowsTheIndex(t *testing.T) {
 		t.Errorf("%d pods had no plan, %d had: the test no longer looks at both", none, some)
 	}
 }
+
+// What the engine takes a pod to ask for of the host is never more than it does, so
+// that no node is left out, and little less.
+func TestCoarse(t *testing.T) {
+	for n := range int64(100_000) {
+		if got := coarse(n); got > n || (n-got)*16 > n {
+			t.Fatalf("%d is %d", n, got)
+		}
+	}
+}

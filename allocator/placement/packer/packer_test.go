@@ -166,6 +166,26 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
+// Nor does what the allocator does: the best node of the ranking, and the node as its
+// ledger shows it afterwards.
+func TestRankedAndSetAllocateNothing(t *testing.T) {
+	classes, weights := requests(rand.New(rand.NewSource(1)), 151)
+	l := newLoad(1, machines(rand.New(rand.NewSource(2)), 200), classes, weights)
+	l.fill(0.9)
+	free := make([]Free, MaxDevices)
+	if n := testing.AllocsPerRun(2000, func() {
+		for id := range l.Ranked(l.arrival()) {
+			cpu, mem, now := l.Free(id)
+			n := copy(free, now)
+			free[0].Core = Whole - free[0].Core
+			l.Set(id, cpu, mem, free[:n])
+			return
+		}
+	}); n != 0 {
+		t.Errorf("the first of the ranking and a change allocate %v times", n)
+	}
+}
+
 // The same calls give the same answers.
 func TestPlaceIsDeterministic(t *testing.T) {
 	play := func() []pod {
