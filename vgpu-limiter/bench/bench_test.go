@@ -60,9 +60,14 @@ func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
 func (p place) allow(b *testing.B, core uint32) {
 	b.Helper()
+	p.allowed(b, core, false)
+}
+
+func (p place) allowed(b *testing.B, core uint32, bursts bool) {
+	b.Helper()
 	status := p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "status")
 	uuid := regexp.MustCompile(`GPU-[0-9a-f-]{36}`).FindString(status)
-	limits := layout.Limits{Container: "bench", Devices: []layout.DeviceLimit{{UUID: uuid, Core: core, MemoryBytes: 30 * gib}}}
+	limits := layout.Limits{Container: "bench", Devices: []layout.DeviceLimit{{UUID: uuid, Core: core, MemoryBytes: 30 * gib, MayBurst: bursts}}}
 	err := layout.WriteFile(p.path("limits"), limits)
 	if err == nil {
 		err = layout.CreateCounters(p.path("counters"), 1)

@@ -35,7 +35,7 @@ const (
 // next is what follows `before`.
 func next(now time.Duration, before rhythm, sharers []sharer) rhythm {
 	best := turnLength(sharers)
-	bad := before.length < shortest(sharers) || lost(sharers, before.length) > lost(sharers, best)+worse
+	bad := before.length < shortest(sharers) || cost(sharers, before.length) > cost(sharers, best)+worse
 	if before.length != 0 && (!bad || now < before.since+settles) && (best >= before.length/2 || now < before.since+dwells) {
 		return before
 	}
@@ -46,16 +46,22 @@ func shortest(sharers []sharer) time.Duration { return period * time.Duration(le
 
 // turnLength is the length of the periods in which these sharers best take turns.
 // Each divides a second, so that as many turns of each lie in any second: the one
-// that loses least; of those that lose about as little, the shortest.
+// that costs least; of those that cost about as little, the shortest.
 func turnLength(sharers []sharer) time.Duration {
-	best, least := longestPeriod, lost(sharers, longestPeriod)
+	best, least := longestPeriod, cost(sharers, longestPeriod)
 	for parts := time.Second/longestPeriod + 1; parts <= time.Second/shortest(sharers); parts++ { // longest first
 		length := (time.Second / parts).Truncate(time.Microsecond)
-		if loses := lost(sharers, length); loses <= least+alike {
+		if loses := cost(sharers, length); loses <= least+alike {
 			best, least = length, min(least, loses)
 		}
 	}
 	return best
+}
+
+// cost is what decides between lengths: what is lost, and how long everybody waits
+// for his turn: a tenth of a second is worth 2 percent of the device.
+func cost(sharers []sharer, length time.Duration) float64 {
+	return lost(sharers, length) + 20*length.Seconds()
 }
 
 // lost is how many percent of the device a sharer loses in some second, at most, with

@@ -103,7 +103,7 @@ func TestLoop(t *testing.T) {
 	a.launch(0, clock)
 	b.launch(1, clock)
 	l.step()
-	want(a, 0, 40, 1, 2*period, clock+Validity)
+	want(a, 0, 35, 1, 2*period, clock+Validity)
 	want(b, 0, 40, 0, period, clock+Validity)
 	want(b, 1, 60, 1, 2*period, clock+Validity)
 	b.Detach()

@@ -15,6 +15,9 @@ const (
 	// longestPeriod bounds how long a container may have to wait for its turn
 	// because a neighbour's launches are long.
 	longestPeriod = 500 * time.Millisecond
+	// slack is the percent of the device that is left free between turns: what runs
+	// over a turn of time that was given is in nobody's way.
+	slack = 5
 	// late is how late a container may begin with its turn.
 	late = 300 * time.Microsecond
 	// recent is for how long after a launch a container counts as working: nobody
@@ -74,7 +77,11 @@ func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rh
 			present = append(present, i)
 		}
 	}
-	given := working == len(paced) && giveIdle(members, turns, paced, 100-quotas) // whoever has no quota takes what is idle
+	idle := 100 - quotas
+	if len(paced) > 1 {
+		idle -= slack
+	}
+	given := working == len(paced) && giveIdle(members, turns, paced, idle) // whoever has no quota takes what is idle
 	others := present
 	if given { // those that don't work have left their turns to others
 		others = paced

@@ -168,9 +168,9 @@ func TestIdleTime(t *testing.T) {
 		want    []uint32
 	}{
 		"alone":                         {[]member{bursting(launches(30, 0)), idle(60)}, []uint32{100, 60}},
-		"guaranteed neighbour launches": {[]member{bursting(launches(30, 0)), launches(60, 0)}, []uint32{40, 60}},
-		"neighbour pays for the past":   {[]member{bursting(launches(30, 0)), {quota: 60, Activity: layout.Activity{PaidUntil: now + 1}}}, []uint32{40, 60}},
-		"two of them, by quota":         {[]member{bursting(launches(10, 0)), bursting(launches(30, 0))}, []uint32{25, 75}},
+		"guaranteed neighbour launches": {[]member{bursting(launches(30, 0)), launches(60, 0)}, []uint32{35, 60}},
+		"neighbour pays for the past":   {[]member{bursting(launches(30, 0)), {quota: 60, Activity: layout.Activity{PaidUntil: now + 1}}}, []uint32{35, 60}},
+		"two of them, by quota":         {[]member{bursting(launches(10, 0)), bursting(launches(30, 0))}, []uint32{23, 71}},
 		"idle ones get nothing":         {[]member{bursting(idle(30)), launches(60, 0)}, []uint32{30, 60}},
 		"may not":                       {[]member{launches(30, 0), idle(60)}, []uint32{30, 60}},
 		"somebody without a quota":      {[]member{bursting(launches(30, 0)), {lives: true}}, []uint32{30, 0}},

@@ -44,6 +44,6 @@ struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint6
     turn.phase = phase;
     turn.part = period * part / 255;
     if (core > turn.core && (process->limits.device[device].flags & VGPU_MAY_BURST) != 0)
-        turn.core = core;
+        turn.core = core, turn.bursts = true;
     return turn;
 }

@@ -12,6 +12,7 @@
 struct vgpu_turn {
     uint32_t core;          // percent of the device at which launches are paid for
     bool neighbours;        // other containers work on the device too
+    bool bursts;            // that is more than the quota
     uint64_t period, phase; // refills come at phase + n × period on CLOCK_MONOTONIC, ns
     uint64_t part;          // of each period is for launching; the whole of it: any time
 };

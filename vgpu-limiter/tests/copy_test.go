@@ -39,7 +39,8 @@ func TestCopiesKeepTheQuota(t *testing.T) {
 			if took < 600*time.Millisecond || busy > took/10+25*time.Millisecond {
 				t.Errorf("the device worked %v in %v", busy, took)
 			}
-			if busy == 0 || u.Busy < busy*9/10 || u.Launches == 0 {
+			// The last few needn't be measured yet.
+			if busy == 0 || u.Busy+25*time.Millisecond < busy*9/10 || u.Launches == 0 {
 				t.Errorf("counters: %+v; the device worked %v", u, busy)
 			}
 		})

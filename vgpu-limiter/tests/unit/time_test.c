@@ -125,6 +125,24 @@ static void ends_of_turns(void) {
     CHECK(vgpu_bucket_room(process, 0, &turn, begin) == 294 * MS);
 }
 
+// Whoever has others' time doesn't launch far ahead of the device.
+static void bursts(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 30;
+    struct vgpu_turn turn = vgpu_turn(process, 0, AT);
+    turn.core = 100;
+    turn.bursts = true;
+    uint64_t now = AT, launched = 0;
+    for (uint64_t due = now; due == now; due = vgpu_bucket_due(process, 0, &turn, now, MS, MS)) {
+        vgpu_bucket_charge(process, 0, &turn, now, MS, 1);
+        launched++;
+    }
+    CHECK(launched >= 4 && launched <= 5);
+    CHECK(vgpu_bucket_due(process, 0, &turn, now + MS, MS, MS) == now + MS);
+}
+
 // A launch goes before one that has waited for more than a period only if that one
 // doesn't look any more.
 static void queues(void) {
@@ -174,6 +192,7 @@ int main(void) {
     buckets();
     turns();
     ends_of_turns();
+    bursts();
     queues();
     costs();
     return 0;
