@@ -95,6 +95,12 @@ bench-e2e: deps tools build ## a container's start with Vernier and without, on 
 	$(CGO) go build -o $(BIN)/ $(addprefix github.com/NVIDIA/nvidia-container-toolkit/cmd/,nvidia-ctk nvidia-cdi-hook)
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 400x -timeout 20m ./test/bench/start
 
+.PHONY: bench-throughput
+bench-throughput: deps tools build ## pods a second on 1,000 nodes, with Vernier and without; fail-over; ledger writes (needs root)
+	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 3x -timeout 30m ./test/bench/throughput
+	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" \
+		$(CGO) go test -tags envtest -run '^$$' -bench LedgerWrites -benchtime 10x ./allocator
+
 .PHONY: demo
 demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs root)
 	@test/demo/run.sh

@@ -70,7 +70,7 @@ func (r *replicaInTest) restart() {
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	r.allocator = New(Config{
-		Client: interceptor.NewClient(r.world.api.(client.WithWatch), interceptor.Funcs{
+		Client: interceptor.NewClient(r.world.api, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
 				return r.call(func() error {
 					err := c.Get(ctx, key, obj, o...)

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -38,7 +40,12 @@ const groupsPatience = 5 * time.Second
 // or not, the worker, which runs while it leads, and the page, at an address; "0"
 // serves none. ctx bounds them.
 func Setup(ctx context.Context, mgr manager.Manager, page string) error {
-	kube, err := kubernetes.NewForConfig(mgr.GetConfig())
+	// Every change of every pod comes by these watches: protobuf is less work than JSON,
+	// here and in the API server.
+	compact := rest.CopyConfig(mgr.GetConfig())
+	compact.ContentType = runtime.ContentTypeProtobuf
+	compact.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	kube, err := kubernetes.NewForConfig(compact)
 	if err != nil {
 		return err
 	}

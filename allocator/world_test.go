@@ -35,7 +35,7 @@ import (
 type world struct {
 	t    *testing.T
 	rand *rand.Rand
-	api  client.Client
+	api  client.WithWatch
 	// live and ledgers are what the API server has.
 	live     []*corev1.Pod
 	ledgers  map[string]*v1alpha1.SliceLedger
@@ -60,6 +60,8 @@ type world struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more.
 	gangsOnly bool
+	// real is an API server that keeps all rules, not one in memory.
+	real bool
 	// calm is true once no more faults are wanted.
 	calm bool
 	// lastWriteWins is an API server that does not compare before it swaps.
@@ -82,17 +84,28 @@ func testScheme(t testing.TB) *runtime.Scheme {
 	return scheme
 }
 
-func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
+// fakeServer is an API server in memory.
+func fakeServer(t *testing.T) client.WithWatch {
 	t.Helper()
-	w := &world{t: t, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
-		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{},
-		gangs: map[group.Name]*gangInTest{}, fail: t.Fatalf}
 	scheme := testScheme(t)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
-	w.api = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
+}
+
+func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
+	t.Helper()
+	return newWorldOn(t, fakeServer(t), seed, nodes, replicas, false)
+}
+
+// newWorldOn has its cluster on some API server, a real one or not.
+func newWorldOn(t *testing.T, api client.WithWatch, seed int64, nodes, replicas int, real bool) *world {
+	t.Helper()
+	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
+		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{},
+		gangs: map[group.Name]*gangInTest{}, fail: t.Fatalf}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)
@@ -154,7 +167,14 @@ func (w *world) notify(obj client.Object, deleted bool) {
 // createNode adds a Node object.
 func (w *world) createNode(name string) {
 	node := testNode(name)
+	status := node.Status
 	w.must(w.api.Create(context.Background(), node))
+	if w.real {
+		node.Spec.Taints = nil // admission adds "not ready"
+		w.must(w.api.Update(context.Background(), node))
+		node.Status, node.Status.Capacity = status, status.Allocatable
+		w.must(w.api.Status().Update(context.Background(), node))
+	}
 	w.notify(node, false)
 }
 
@@ -243,9 +263,7 @@ func (w *world) vanish(p *corev1.Pod) {
 		p.Finalizers = nil
 		w.must(w.api.Update(context.Background(), p))
 	}
-	if p.DeletionTimestamp == nil {
-		w.must(w.api.Delete(context.Background(), p))
-	}
+	w.must(client.IgnoreNotFound(w.api.Delete(context.Background(), p, client.GracePeriodSeconds(0))))
 	w.notify(p, true)
 }
 
@@ -272,8 +290,7 @@ func unbound(p *corev1.Pod) bool {
 func (w *world) schedule(p *corev1.Pod) {
 	node := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
 	if w.accepts(node, p) && (w.calm || w.rand.Intn(12) > 0) {
-		p.Spec.NodeName = node
-		w.must(w.api.Update(context.Background(), p))
+		w.bindTo(p, node)
 		w.notify(p, false)
 		return
 	}
@@ -282,6 +299,18 @@ func (w *world) schedule(p *corev1.Pod) {
 		p.Status.NominatedNodeName = node
 	}
 	w.unschedulable(p)
+}
+
+// bindTo binds a pod, as the API server takes it.
+func (w *world) bindTo(p *corev1.Pod, node string) {
+	ctx := context.Background()
+	if !w.real {
+		p.Spec.NodeName = node
+		w.must(w.api.Update(ctx, p))
+		return
+	}
+	w.must(w.api.SubResource("binding").Create(ctx, p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
+	w.must(w.api.Get(ctx, client.ObjectKeyFromObject(p), p))
 }
 
 // unschedulable is the scheduler that says that it cannot bind a pod.

@@ -96,6 +96,18 @@ func metricsOf(b *testing.B, p *system.Process) string {
 	return text
 }
 
+// ensureAllocators starts those that have ended, as a kubelet would: one that loses
+// its lease, on a machine that is too busy to renew it, begins anew.
+func ensureAllocators(b *testing.B) {
+	b.Helper()
+	for _, a := range sys.Allocators {
+		if err := a.EnsureRunning(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	sys.LeadingAllocator(b)
+}
+
 // ledgerConflicts are the conflicts of all allocators so far.
 func ledgerConflicts(b *testing.B) (n float64) {
 	for _, a := range sys.Allocators {

@@ -28,7 +28,7 @@ const (
 	// workers is how many requests the benchmark itself has under way.
 	workers = 16
 	// patience bounds every wait.
-	patience = time.Minute
+	patience = 4 * time.Minute
 )
 
 // each does n things, workers at a time.

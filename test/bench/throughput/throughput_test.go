@@ -26,6 +26,7 @@ func BenchmarkThroughput(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		for k := range arms {
 			a := arms[(i+k)%len(arms)]
+			ensureAllocators(b)
 			c, before, lost := follow(b, a, burst), writesSoFar(b), ledgerConflicts(b)
 			cpu := cpuTimes()
 			c.create(b, a)

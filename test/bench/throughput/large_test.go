@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package throughput
+
+import (
+	"testing"
+	"time"
+)
+
+const (
+	// many pods are more than half of what fits on the nodes' GPUs.
+	many = 10000
+	// killAt is how many of them are bound when the leader is killed.
+	killAt = 2000
+)
+
+// BenchmarkFailOver has 10,000 pods created at once and kills the allocator that leads
+// while it is placing them. One iteration says it.
+//
+// Metrics: seconds from the kill until the other replica lets its first pod go; pods a
+// second over all; memory of the new leader, with 1,000 nodes and 10,000 pods, as the
+// kernel counts it and as its Go heap.
+func BenchmarkFailOver(b *testing.B) {
+	for b.Loop() {
+		ensureAllocators(b)
+		leader := sys.LeadingAllocator(b)
+		c := follow(b, withVernier, many)
+		var killed time.Time
+		failed := make(chan error, 1)
+		c.mu.Lock()
+		c.onBound = func(n int) {
+			if n == killAt {
+				killed = time.Now()
+				go func() { failed <- leader.Kill() }()
+			}
+		}
+		c.mu.Unlock()
+		c.create(b, withVernier)
+		c.await(b, withVernier)
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(c.gapAfter(killed).Seconds(), "fail-over-s")
+		b.ReportMetric(c.rate(), "pods/s")
+		b.ReportMetric(quantile(0.99, c.waits()).Seconds(), "p99-s")
+		text := metricsOf(b, sys.LeadingAllocator(b))
+		b.ReportMetric(sum(text, "process_resident_memory_bytes")/(1<<20), "RSS-MiB")
+		b.ReportMetric(sum(text, "go_memstats_heap_alloc_bytes")/(1<<20), "heap-MiB")
+		b.ReportMetric(0, "ns/op")
+		if err := leader.EnsureRunning(); err != nil {
+			b.Fatal(err)
+		}
+		withVernier.clear(b)
+	}
+}
+
+// gapAfter is how long after a moment nobody let a pod go.
+func (c *course) gapAfter(moment time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// What the dead one had let go was still on its way to this watch.
+	const underWay = 500 * time.Millisecond
+	first := time.Duration(1<<63 - 1)
+	for _, at := range c.ungated {
+		if d := at.Sub(moment); d > underWay {
+			first = min(first, d)
+		}
+	}
+	return first
+}
