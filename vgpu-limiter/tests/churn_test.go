@@ -5,6 +5,7 @@ package tests
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -138,5 +139,42 @@ func TestReadersStopNobody(t *testing.T) {
 	}
 	if u := c.usage().Devices[0]; u.Launches == 0 || u.Busy == 0 || u.MemoryRefusals == 0 || u.Throttled < time.Millisecond {
 		t.Errorf("counters: %+v", u)
+	}
+}
+
+// TestNVMLAddsUp: while processes allocate and free, and another container holds
+// more than theirs may, NVML's figures add up and name their own only.
+func TestNVMLAddsUp(t *testing.T) {
+	c := newContainer(t, share{0, 24})
+	c.neighbour(share{0, 1000}).start().want("alloc 1 1000", ok)
+	own := map[uint64]bool{}
+	for range 3 {
+		own[uint64(c.churn(2).cmd.Process.Pid)] = true
+	}
+	for range 20 {
+		out, err := c.command("libvgpu-test.so", "views").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var processes, held uint64
+		for line := range strings.Lines(string(out)) {
+			var code, total, free, used, pid uint64
+			if n, _ := fmt.Sscanf(line, "memory %d %d %d %d", &code, &total, &free, &used); n != 4 {
+				_, _ = fmt.Sscanf(line, "memory_v2 %d %d %d %d", &code, &total, &free, &used)
+			}
+			if code != 0 || free+used != total || total != 0 && total != 24*mib {
+				t.Errorf("NVML shows %s", line)
+			}
+			if n, _ := fmt.Sscanf(line, "process %d %d", &pid, &used); n == 2 {
+				processes++
+				held += used
+				if !own[pid] || used > 24*mib {
+					t.Errorf("NVML shows %s", line)
+				}
+			}
+		}
+		if processes > 3 || held == 0 || !strings.Contains(string(out), "memory_v2 0 ") {
+			t.Errorf("NVML shows\n%s", out)
+		}
 	}
 }
