@@ -62,6 +62,7 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 	root.Example = `  kubectl vernier                   # everything, slices and waiting pods of this namespace
   kubectl vernier slices -A         # who has what, and under which guarantee
   kubectl vernier waiting -A        # who waits, and why
+  kubectl vernier why POD           # everything that is known of why it waits
   kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
   kubectl vernier nodes -o json     # stable, for scripts
   kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster`
@@ -83,6 +84,8 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 		c.sub("devices", "GPUs and what is granted of each", c.devices),
 		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
 		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
+		c.whyCommand(),
+		c.fitCommand(),
 		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
 		c.inspectCommand(),
 		c.explainCommand(),

@@ -50,6 +50,13 @@ func TestGolden(t *testing.T) {
 		"waiting":            "waiting -A",
 		"waiting-namespace":  "waiting -n team-b",
 		"defrag":             "defrag",
+		"why":                "why big -n team-a",
+		"why-gates":          "why queued -n team-a",
+		"why-not-ours":       "why not-ours -n team-a",
+		"why.json":           "why new -n team-b -o json",
+		"fit":                "fit -f testdata/manifests --dialects all",
+		"fit-one":            "fit -f testdata/pod.yaml",
+		"fit.json":           "fit -f testdata/pod.yaml -o json",
 		"defrag.json":        "defrag -o json",
 		"inspect":            "inspect",
 		"inspect-mib":        "inspect --unit MiB",
@@ -115,6 +122,10 @@ func TestErrors(t *testing.T) {
 		"server away":  {errors.New("connection refused"), "devices", []string{"sliceledgers", "connection refused"}},
 		"bad output":   {nil, "nodes -o table", []string{`"table"`, "json, yaml or wide"}},
 		"bad argument": {nil, "nodes gpu-1", []string{"gpu-1"}},
+		"no such pod":  {nil, "why none -n team-a", []string{"no pod none in namespace team-a"}},
+		"no pod named": {nil, "why -n team-a", []string{"name one pod"}},
+		"which pod":    {nil, "why none -A", []string{"-n instead of -A"}},
+		"nothing fits": {nil, "fit", []string{"-f FILE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := run(t, failing{fakeClient(t), test.err}, test.args)

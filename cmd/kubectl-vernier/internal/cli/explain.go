@@ -43,21 +43,22 @@ The exit status is 1 where a pod would be refused.`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error { return e.run() },
 	}
+	e.addFlags(cmd)
+	return cmd
+}
+
+func (e *explainer) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&e.files, "filename", "f", nil, "file, folder of *.yaml, *.yml and *.json, or - for standard input; may be repeated")
 	own := flag.NewFlagSet("", flag.ContinueOnError)
 	e.settings.AddFlags(own)
 	flags.AddGoFlagSet(own)
 	completeWith(cmd, "dialects", append(dialect.Names(), "all")...)
-	return cmd
 }
 
 func (e *explainer) run() error {
 	if err := e.output.validate(); err != nil {
 		return err
-	}
-	if len(e.files) == 0 {
-		return errors.New("say what to explain: -f FILE, -f FOLDER, or -f - for standard input")
 	}
 	dialects, err := e.settings.Set()
 	if err != nil {
@@ -131,6 +132,9 @@ func (e *explainer) remarks(pods []view.ExplainedPod) {
 }
 
 func (e *explainer) read() ([]manifest.Pod, error) {
+	if len(e.files) == 0 {
+		return nil, errors.New("say which manifests: -f FILE, -f FOLDER, or -f - for standard input")
+	}
 	var pods []manifest.Pod
 	for _, name := range e.files {
 		if name == "-" {

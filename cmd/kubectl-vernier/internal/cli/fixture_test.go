@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,6 +91,11 @@ func gated(namespace, name string, age time.Duration, shares string, otherGates 
 		CreationTimestamp: metav1.NewTime(now.Add(-age)),
 		Annotations:       map[string]string{v1alpha1.AnnotationShares: shares},
 	}}
+	if doc, err := v1alpha1.ParseShares(shares); err == nil {
+		for _, ctr := range slices.Sorted(maps.Keys(doc.Containers)) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: ctr})
+		}
+	}
 	for _, g := range append(otherGates, v1alpha1.Gate) {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
 	}

@@ -24,6 +24,9 @@ const (
 	// KindExplained is of pods in manifests.
 	KindExplained = "ExplainedPodList"
 	KindFragments = "FragmentList"
+	// KindFits is of pods in manifests, KindReasons of pods in the cluster.
+	KindFits    = "FitList"
+	KindReasons = "ReasonList"
 )
 
 // List is the printed form of one table.

@@ -67,7 +67,7 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 			w.Needs = needs(doc)
 		}
 		if e, ok := last[p.UID]; ok {
-			w.Reason = &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(&e))}
+			w.Reason = reasonOf(&e)
 		}
 		waiting = append(waiting, w)
 	}
@@ -76,6 +76,10 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
 	})
 	return waiting
+}
+
+func reasonOf(e *corev1.Event) *Reason {
+	return &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(e))}
 }
 
 func gates(p *corev1.Pod) (ours bool, others []string) {

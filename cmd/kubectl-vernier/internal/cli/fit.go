@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/handler"
+)
+
+func (c *command) fitCommand() *cobra.Command {
+	e := &explainer{command: c}
+	cmd := c.sub("fit -f FILE", "Whether the pods in manifests would find room now, and where, without creating them", e.fit)
+	cmd.Long = `Whether each pod in manifests would find room now, and where, without creating it.
+Each is looked at by itself. Room is what the ledgers leave; what the scheduler says of
+nodes (taints, affinities, CPU) is not asked, and the allocator may choose another of
+the nodes with room.`
+	cmd.Example = "  kubectl vernier fit -f pod.yaml --dialects all"
+	e.addFlags(cmd)
+	return cmd
+}
+
+func (e *explainer) fit(ctx context.Context, r client.Reader) error {
+	dialects, err := e.settings.Set()
+	if err != nil {
+		return err
+	}
+	pods, err := e.read()
+	if err != nil {
+		return err
+	}
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	hook := handler.New(&fleet.Fleet{}, dialects)
+	var fits []view.Fitted
+	var sections []section
+	for _, pod := range pods {
+		one, err := fitted(hook, pod, all)
+		if err != nil {
+			return fmt.Errorf("%s: %w", pod.Object, err)
+		}
+		fits = append(fits, one)
+		sections = append(sections, section{title: one.Heading(), table: view.FitTable(one.Classes), none: "No room is looked for."})
+	}
+	if len(sections) == 1 && e.output.forPeople() {
+		fmt.Fprintln(whole(e.out), sections[0].title)
+	}
+	return e.output.print(e.out, e.errOut, view.NewList(view.KindFits, fits), sections...)
+}
+
+// fitted has the webhook's code admit a pod and looks for room for it.
+func fitted(hook *handler.Handler, from manifest.Pod, all []v1alpha1.SliceLedger) (view.Fitted, error) {
+	verdict, unreadable := hook.Review(from.JSON)
+	f := view.Fitted{ExplainedPod: view.Explain(from, verdict, unreadable), Classes: []view.NodeClass{}}
+	if f.Verdict != view.VerdictAdmitted {
+		return f, nil
+	}
+	text, err := json.Marshal(verdict.Patch)
+	if err != nil {
+		return f, err
+	}
+	patch, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		return f, err
+	}
+	admitted, err := patch.Apply(from.JSON)
+	if err != nil {
+		return f, err
+	}
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(admitted, pod); err != nil {
+		return f, err
+	}
+	demand, err := view.Demand(pod)
+	if err == nil {
+		f.Classes = view.Fit(demand, all)
+	}
+	return f, err
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	ledgers "vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// NodeClass is nodes with the same GPUs, and what they have for a pod.
+type NodeClass struct {
+	// GPUs of each node, such as "8 x NVIDIA A100-SXM4-80GB".
+	GPUs  string `json:"gpus"`
+	Nodes int    `json:"nodes"`
+	// NotReady of them grant nothing now.
+	NotReady int `json:"notReady,omitempty"`
+	// Fits are the nodes with room, best first.
+	Fits []Fitting `json:"fits"`
+	// Reason why there is none.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Fitting is a node with room for a pod, and the devices that it would get there.
+type Fitting struct {
+	Node    string          `json:"node"`
+	Devices []FittingDevice `json:"devices"`
+}
+
+// FittingDevice is one container's part of one device.
+type FittingDevice struct {
+	Container string           `json:"container"`
+	GPU       int32            `json:"gpu"`
+	UUID      string           `json:"uuid"`
+	Core      v1alpha1.Percent `json:"core"`
+	Mem       v1alpha1.MiB     `json:"memMiB"`
+}
+
+// Demand reads what an admitted pod asks for, as far as room is concerned.
+func Demand(pod *corev1.Pod) (*placement.Demand, error) {
+	shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
+	if err != nil {
+		return nil, err
+	}
+	policy, badPolicy := v1alpha1.ParsePolicy(pod.Annotations[v1alpha1.AnnotationPolicy])
+	models, badModels := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUModel])
+	uuids, badUUIDs := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUUUID])
+	d := &placement.Demand{Policy: policy, Models: models, UUIDs: uuids}
+	add := func(name string, kind placement.Kind) {
+		if share, asks := shares.Containers[name]; asks {
+			d.Containers = append(d.Containers, placement.Container{Name: name, Kind: kind, Share: share, Mode: v1alpha1.ModeLimiter})
+		}
+	}
+	for _, c := range pod.Spec.InitContainers {
+		kind := placement.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			kind = placement.Sidecar
+		}
+		add(c.Name, kind)
+	}
+	for _, c := range pod.Spec.Containers {
+		add(c.Name, placement.App)
+	}
+	var lost error
+	if len(d.Containers) != len(shares.Containers) {
+		lost = fmt.Errorf("annotation %s names a container that the pod does not have", v1alpha1.AnnotationShares)
+	}
+	return d, errors.Join(badPolicy, badModels, badUUIDs, lost)
+}
+
+// Fit looks for room, class by class. It counts what the ledgers leave, and nothing
+// that only the scheduler knows of nodes.
+func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
+	classes := []NodeClass{}
+	rooms := map[string][]*placement.Node{}
+	for i := range all {
+		gpus := gpusOf(&all[i])
+		at := slices.IndexFunc(classes, func(c NodeClass) bool { return c.GPUs == gpus })
+		if at < 0 {
+			classes, at = append(classes, NodeClass{GPUs: gpus, Fits: []Fitting{}}), len(classes)
+		}
+		classes[at].Nodes++
+		if room := ledgers.Room(&all[i]); room != nil {
+			rooms[gpus] = append(rooms[gpus], room)
+		} else {
+			classes[at].NotReady++
+		}
+	}
+	for i := range classes {
+		c := &classes[i]
+		for _, plan := range placement.Rank(demand, rooms[c.GPUs]) {
+			f := Fitting{Node: plan.Node}
+			for _, g := range plan.Grants {
+				f.Devices = append(f.Devices, FittingDevice{g.Container, g.Index, g.UUID, g.Core, g.Mem})
+			}
+			c.Fits = append(c.Fits, f)
+		}
+		switch {
+		case len(c.Fits) > 0:
+		case c.NotReady == c.Nodes:
+			c.Reason = "the node agents are not ready: `kubectl vernier nodes -o wide` says why"
+		default:
+			c.Reason = placement.Explain(demand, rooms[c.GPUs]).String()
+		}
+	}
+	return classes
+}
+
+// gpusOf names a node's GPUs, by model in their order.
+func gpusOf(l *v1alpha1.SliceLedger) string {
+	var models []string
+	count := map[string]int{}
+	for _, d := range l.Status.Devices {
+		if count[d.Model] == 0 {
+			models = append(models, d.Model)
+		}
+		count[d.Model]++
+	}
+	for i, model := range models {
+		models[i] = fmt.Sprintf("%d x %s", count[model], model)
+	}
+	if len(models) == 0 {
+		return "no GPU"
+	}
+	return strings.Join(models, ", ")
+}
+
+// FitTable has a row for each class of nodes.
+func FitTable(classes []NodeClass) Table {
+	t := Table{header: []string{"NODES", "GPUS", "ROOM-ON", "BEST", "DEVICES", "REASON"}}
+	for _, c := range classes {
+		best, devices := "", ""
+		if len(c.Fits) > 0 {
+			best = c.Fits[0].Node
+			var parts []string
+			for _, d := range c.Fits[0].Devices {
+				parts = append(parts, fmt.Sprintf("%s: GPU %d", d.Container, d.GPU))
+			}
+			devices = strings.Join(parts, ", ")
+		}
+		t.rows = append(t.rows, []string{number(v1alpha1.MiB(c.Nodes)), c.GPUs, number(v1alpha1.MiB(len(c.Fits))), best, devices, c.Reason})
+	}
+	return t
+}
+
+// Fitted is a pod in a manifest, and the room that there is for it.
+type Fitted struct {
+	ExplainedPod
+	Classes []NodeClass `json:"classes"`
+}
+
+// Heading says the outcome in a line.
+func (f Fitted) Heading() string {
+	room := 0
+	for _, c := range f.Classes {
+		room += len(c.Fits)
+	}
+	switch {
+	case f.Verdict == VerdictRefused:
+		return f.Name() + ": would be refused: `kubectl vernier explain` says why"
+	case f.Verdict == VerdictUntouched:
+		return f.Name() + ": asks for nothing that Vernier gives"
+	case room == 0:
+		return f.Name() + ": would wait, no node has the room"
+	case room == 1:
+		return f.Name() + ": fits now, on 1 node"
+	}
+	return fmt.Sprintf("%s: fits now, on %d nodes", f.Name(), room)
+}
