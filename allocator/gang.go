@@ -36,7 +36,8 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 		return a.holdNothing(ctx, g, reasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, err))
 	case err != nil:
 		return a.holdNothing(ctx, g, reasonInvalid, err.Error(), err.Error())
-	case need <= 0:
+	case need <= 1:
+		// There are enough with any one of these: each is a set of one.
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for _, pod := range g.due {
@@ -61,7 +62,7 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 }
 
 // alone tells whether the pod is placed by itself: it belongs to no gang, or there
-// are enough of its gang without it.
+// are enough of its gang with it.
 func (a *Allocator) alone(pod *corev1.Pod) bool {
 	name, is := group.Of(pod)
 	if !is {
@@ -69,7 +70,7 @@ func (a *Allocator) alone(pod *corev1.Pod) bool {
 	}
 	g := a.gang(name)
 	least, err := a.Groups.Min(name, g.members)
-	return err == nil && g.in >= least
+	return err == nil && least-g.in <= 1
 }
 
 // asks are what the pods ask for. unfit is one that asks for what cannot be.

@@ -134,7 +134,7 @@ func (w *world) together(p *corev1.Pod) bool {
 		return false
 	}
 	count, _ := w.standings(name)
-	return count[in] < w.gangs[name].total
+	return w.gangs[name].total-count[in] > 1
 }
 
 // Gangs under random faults, in a cluster that is too small for all of them: none is
