@@ -28,6 +28,7 @@ type command struct {
 	watch         bool
 	// connect is replaced by tests, and so is now.
 	connect     func() (client.Reader, error)
+	scrape      scraper
 	now         func() time.Time
 	after       func(time.Duration) <-chan time.Time
 	in          io.Reader
@@ -41,6 +42,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 	if s := screen(out); s != nil {
 		c.out = s
 	}
+	c.scrape = c.proxied
 	c.connect = func() (client.Reader, error) {
 		cfg, err := c.flags.ToRESTConfig()
 		if err != nil {
@@ -84,6 +86,7 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 		c.sub("devices", "GPUs and what is granted of each", c.devices),
 		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
 		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
+		c.sub("top", "What containers use of their slices now", c.top),
 		c.whyCommand(),
 		c.fitCommand(),
 		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),

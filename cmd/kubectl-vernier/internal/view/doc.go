@@ -27,6 +27,7 @@ const (
 	// KindFits is of pods in manifests, KindReasons of pods in the cluster.
 	KindFits    = "FitList"
 	KindReasons = "ReasonList"
+	KindUses    = "UseList"
 )
 
 // List is the printed form of one table.

@@ -20,7 +20,7 @@ func TestReference(t *testing.T) {
 	}
 	for kind, item := range map[string]any{
 		KindNodes: Node{}, KindDevices: Device{}, KindSlices: Slice{}, KindWaiting: WaitingPod{},
-		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{},
+		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: Use{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")
