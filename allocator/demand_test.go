@@ -26,15 +26,18 @@ func TestDemandOf(t *testing.T) {
 		want   string
 		err    string
 	}{
-		{name: "auto", shares: map[string]v1alpha1.Share{"a": whole, "b": part}, want: "pack a:0:exclusive b:0:limiter"},
+		{name: "auto", shares: map[string]v1alpha1.Share{"a": whole, "b": part}, want: "pack a:0:exclusive b:0:auto"},
 		{name: "limiter for whole devices too", shares: map[string]v1alpha1.Share{"a": whole}, edit: note(v1alpha1.AnnotationMode, "limiter"), want: "pack a:0:limiter"},
 		{name: "exclusive", shares: map[string]v1alpha1.Share{"a": whole}, edit: note(v1alpha1.AnnotationMode, "exclusive"), want: "pack a:0:exclusive"},
-		{name: "spread", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationPolicy, "spread"), want: "spread a:0:limiter"},
+		{name: "spread", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationPolicy, "spread"), want: "spread a:0:auto"},
 		{name: "in the order of starting", shares: map[string]v1alpha1.Share{"a": part, "b": part, "c": part}, edit: func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{p.Spec.Containers[2], p.Spec.Containers[1], {Name: "plain"}}
 			p.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 			p.Spec.Containers = p.Spec.Containers[:1]
-		}, want: "pack c:2:limiter b:1:limiter a:0:limiter"},
+		}, want: "pack c:2:auto b:1:auto a:0:auto"},
+		{name: "mig", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "mig"), want: "pack a:0:mig"},
+		{name: "mig over two GPUs", shares: map[string]v1alpha1.Share{"a": {GPUs: 2, Core: 10, MemMiB: 1}}, edit: note(v1alpha1.AnnotationMode, "mig"),
+			err: "annotation vernier.dev/mode: container a asks for 2 GPUs"},
 		{name: "exclusive part", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "exclusive"),
 			err: "annotation vernier.dev/mode: container a asks for a part of a GPU"},
 		{name: "unknown mode", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "x"), err: "annotation vernier.dev/mode: "},

@@ -92,7 +92,7 @@ func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLed
 // devicesOf are the devices of the pod's containers, by name: those that they run
 // on, as slices can have been moved; else those that the ledger says, else the
 // placement. Nil when nothing of this can be read.
-func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]string {
+func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]placement.Has {
 	placed := book.Placement(ledger, pod.UID)
 	if placed == nil {
 		var err error
@@ -101,17 +101,21 @@ func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]strin
 			return nil
 		}
 	}
-	devices := map[string][]string{}
+	devices := map[string][]placement.Has{}
 	for name, c := range placed.Containers {
 		for _, d := range c.Devices {
-			devices[name] = append(devices[name], d.UUID)
+			devices[name] = append(devices[name], placement.Has{UUID: d.UUID})
 		}
 	}
-	running := map[string][]string{}
+	running := map[string][]placement.Has{}
 	for _, s := range ledger.Status.Slices {
+		has := placement.Has{UUID: s.UUID}
+		if s.MIG != nil {
+			has.MIG = *s.MIG
+		}
 		// A container that is started again can be listed twice for a moment.
-		if s.Pod == pod.UID && !slices.Contains(running[s.Ctr], s.UUID) {
-			running[s.Ctr] = append(running[s.Ctr], s.UUID)
+		if s.Pod == pod.UID && !slices.ContainsFunc(running[s.Ctr], func(h placement.Has) bool { return h.UUID == has.UUID }) {
+			running[s.Ctr] = append(running[s.Ctr], has)
 		}
 	}
 	maps.Copy(devices, running)

@@ -33,6 +33,9 @@ func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan place
 		if g.Mode != v1alpha1.ModeLimiter {
 			s.Mode = g.Mode
 		}
+		if g.Mode == v1alpha1.ModeMIG {
+			s.MIG = &g.MIG
+		}
 		device.Slices = append(device.Slices, s)
 	}
 	return nil

@@ -24,8 +24,7 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 		taken = append(taken, uuid)
 	}
 	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
-		// With MIG on, a device runs nothing outside of an instance.
-		return seen.Healthy && seen.MIG != v1alpha1.MIGEnabled && !slices.Contains(taken, seen.UUID)
+		return seen.Healthy && !slices.Contains(taken, seen.UUID)
 	})
 }
 
@@ -84,12 +83,37 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 			UUID: seen.UUID, Model: seen.Model, Index: seen.Index, Mem: seen.Mem,
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
 		}
+		var given []v1alpha1.Slice
 		if granted := find(ledger, seen.UUID); granted != nil {
 			subtract(&d, granted)
+			given = granted.Slices
 		}
-		node.Devices = append(node.Devices, d)
+		if cut(&d, seen, given) {
+			node.Devices = append(node.Devices, d)
+		}
 	}
 	return node
+}
+
+// cut says what a device in MIG mode is cut into. False when nothing is to be
+// granted there: with MIG on nothing runs outside of an instance, so a device whose
+// mode was switched under its slices is none that takes others, until they are gone.
+func cut(d *placement.Device, seen *v1alpha1.DeviceStatus, given []v1alpha1.Slice) bool {
+	on := seen.MIG == v1alpha1.MIGEnabled
+	var places []v1alpha1.MIGPlace
+	for i := range given {
+		place := given[i].MIG
+		if on != (place != nil) {
+			return false
+		}
+		if on {
+			places = append(places, *place)
+		}
+	}
+	if on {
+		d.Cut = placement.NewCut(seen.Profiles, seen.Instances, places)
+	}
+	return !on || len(seen.Profiles) > 0
 }
 
 // subtract takes what is granted off the device's room. While a device has
@@ -116,7 +140,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.Model != b.Model {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.Model != b.Model || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

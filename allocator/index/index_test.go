@@ -45,6 +45,11 @@ func TestRoom(t *testing.T) {
 		f(l)
 		return l
 	}
+	profiles := []v1alpha1.MIGProfile{{ID: 19, Core: 14, Mem: 100, Size: 1, Starts: []int32{0}, Max: 1}}
+	cut := edit(ledger("n", 1), func(l *v1alpha1.SliceLedger) {
+		l.Status.Devices[0].MIG, l.Status.Devices[0].Profiles = v1alpha1.MIGEnabled, profiles
+	})
+	cut = grant(t, cut, "a", placement.Grant{UUID: "GPU-0", Core: 10, Mem: 50, Mode: v1alpha1.ModeMIG, MIG: v1alpha1.MIGPlace{Profile: 19, Size: 1}})
 	tests := []struct {
 		name   string
 		ledger *v1alpha1.SliceLedger
@@ -55,9 +60,16 @@ func TestRoom(t *testing.T) {
 			{UUID: "GPU-1", Index: 1, Model: "T4", Mem: 1000, FreeCore: 100, FreeMem: 1000, Slots: 256}}},
 		{"not ready", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Conditions[0].Status = metav1.ConditionFalse }), nil},
 		{"no condition", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Conditions = nil }), nil},
-		{"unhealthy and MIG devices", edit(granted, func(l *v1alpha1.SliceLedger) {
+		{"an unhealthy device, and one in MIG mode that nobody can cut", edit(granted, func(l *v1alpha1.SliceLedger) {
 			l.Status.Devices[0].Healthy = false
 			l.Status.Devices[1].MIG = v1alpha1.MIGEnabled
+		}), nil},
+		{"a device whose MIG mode was switched on under its slices", edit(granted, func(l *v1alpha1.SliceLedger) {
+			l.Status.Devices = l.Status.Devices[:1]
+			l.Status.Devices[0].MIG, l.Status.Devices[0].Profiles = v1alpha1.MIGEnabled, profiles
+		}), nil},
+		{"a device whose MIG mode was switched off under its slices", edit(cut, func(l *v1alpha1.SliceLedger) {
+			l.Status.Devices[0].MIG, l.Status.Devices = v1alpha1.MIGDisabled, l.Status.Devices[:1]
 		}), nil},
 		{"a device that shrank while in use", edit(granted, func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[:1]; l.Status.Devices[0].Mem = 900 }),
 			[]placement.Device{{UUID: "GPU-0", Model: "T4", Mem: 900, FreeCore: 40, FreeMem: 100, Slots: 254}}},
@@ -185,5 +197,33 @@ func TestDelete(t *testing.T) {
 	x.Delete(again)
 	if x.Ledger("n") != nil || len(x.Room()) != 0 || len(x.Names()) != 0 || len(x.Holders("a")) != 0 {
 		t.Error("something is left after the delete")
+	}
+}
+
+// A device in MIG mode shows what is left of it to be cut; an instance that goes is
+// room for those that wait.
+func TestRoomOfCutDevice(t *testing.T) {
+	x := New()
+	l := ledger("n", 1)
+	l.Status.Devices[0].MIG = v1alpha1.MIGEnabled
+	l.Status.Devices[0].Profiles = []v1alpha1.MIGProfile{{ID: 19, Core: 14, Mem: 100, Size: 1, Starts: []int32{0, 1}, Max: 2}}
+	l.Status.Devices[0].Instances = []v1alpha1.MIGInstance{{MIGPlace: v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}}}
+	one := &placement.Demand{Containers: []placement.Container{{Name: "c", Mode: v1alpha1.ModeMIG, Share: v1alpha1.Share{GPUs: 1, Core: 10, MemMiB: 50}}}}
+	x.Put(l)
+	plan, fits := placement.Fit(one, x.Room()[0])
+	if !fits || plan.Grants[0].MIG.Start != 1 {
+		t.Fatalf("%+v", plan)
+	}
+	full := grant(t, l, "a", plan.Grants[0])
+	if x.Put(full); len(x.Room()) != 1 {
+		t.Fatal("the node is gone")
+	}
+	if plan, fits := placement.Fit(one, x.Room()[0]); fits {
+		t.Errorf("Invariant 1: %+v beside %+v", plan.Grants, full.Spec)
+	}
+	gone := full.DeepCopy()
+	gone.ResourceVersion, gone.Status.Devices[0].Instances = "3", nil
+	if !x.Put(gone) {
+		t.Error("an instance that is gone helps nobody")
 	}
 }

@@ -2,7 +2,11 @@
 
 package placement
 
-import "vernier.dev/vernier/api/v1alpha1"
+import (
+	"slices"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
 
 // Kind says when a container runs, relative to the others of its pod.
 type Kind int
@@ -23,8 +27,9 @@ type Container struct {
 	Name  string
 	Kind  Kind
 	Share v1alpha1.Share
-	// Mode that its slices are granted in: limiter or exclusive. An exclusive
-	// share is whole, so the sums alone keep everything else off its devices.
+	// Mode that its slices are granted in, or auto: mig on a device in MIG mode,
+	// limiter on any other. An exclusive share is whole, so the sums alone keep
+	// everything else off its devices.
 	Mode v1alpha1.Mode
 }
 
@@ -60,6 +65,15 @@ func (d *Demand) Least() (sum int64) {
 
 // Single tells whether the pod asks for a part of one device and nothing else.
 func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0].Share.GPUs == 1 }
+
+// MayCut tells whether a container of the pod may be on an instance of MIG, MustCut
+// whether one may be on nothing else.
+func (d *Demand) MayCut() bool {
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.mayCut() && c.Share.GPUs == 1 })
+}
+func (d *Demand) MustCut() bool {
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Mode == v1alpha1.ModeMIG })
+}
 
 // span is the range of phases, both ends included, in which a container runs.
 type span struct{ from, to int }

@@ -36,6 +36,8 @@ type Device struct {
 	FreeMem  v1alpha1.MiB
 	// Slots is how many slices the ledger still takes for the device.
 	Slots int
+	// Cut is set for a device in MIG mode.
+	Cut *Cut
 }
 
 // load is an amount on a device.
@@ -60,6 +62,22 @@ func (c *Container) load(d *Device) (load, bool) {
 	}
 	return load{c.Share.Core, mem}, true
 }
+
+// on is the mode in which a slice of the container would be on the device; false
+// when there is none. A program sees one instance of MIG, so a share over several
+// devices is none of theirs.
+func (c *Container) on(d *Device) (v1alpha1.Mode, bool) {
+	switch {
+	case d.Cut != nil:
+		return v1alpha1.ModeMIG, c.mayCut() && c.Share.GPUs == 1
+	case c.Mode == v1alpha1.ModeAuto:
+		return v1alpha1.ModeLimiter, true
+	}
+	return c.Mode, c.Mode != v1alpha1.ModeMIG
+}
+
+// mayCut tells whether the container may be on an instance of MIG.
+func (c *Container) mayCut() bool { return c.Mode == v1alpha1.ModeMIG || c.Mode == v1alpha1.ModeAuto }
 
 // wholeDevice is the scale of leftover: each side of an empty device counts this.
 const wholeDevice = 100_000

@@ -20,6 +20,8 @@ type Grant struct {
 	ReuseCore v1alpha1.Percent
 	ReuseMem  v1alpha1.MiB
 	Mode      v1alpha1.Mode
+	// MIG is the instance, in mode mig.
+	MIG v1alpha1.MIGPlace
 }
 
 // Plan is a pod's devices on one node.
@@ -28,9 +30,14 @@ type Plan struct {
 	// Grants in the order of the demand's containers.
 	Grants []Grant
 
+	// cut is how many of the grants are instances of MIG.
+	cut int
 	// touched is the mean leftover of the devices used, rest that of the node.
 	touched, rest int64
 }
+
+// Cut tells whether some grants are instances of MIG.
+func (p *Plan) Cut() bool { return p.cut > 0 }
 
 // Without is what the plan leaves of the node that it was made on.
 func (n *Node) Without(plan *Plan) *Node {
@@ -40,6 +47,9 @@ func (n *Node) Without(plan *Plan) *Node {
 		dev.FreeCore -= g.Core - g.ReuseCore
 		dev.FreeMem -= g.Mem - g.ReuseMem
 		dev.Slots--
+		if dev.Cut != nil {
+			dev.Cut = dev.Cut.with(g.MIG)
+		}
 	}
 	return left
 }
@@ -50,7 +60,8 @@ func (n *Node) Without(plan *Plan) *Node {
 // exactly the pod's peak there: the greater of all app containers and sidecars
 // together, and each init container with the sidecars started before it. App
 // containers and sidecars are booked in full; an init container is booked with
-// what it needs beyond everything booked before it.
+// what it needs beyond everything booked before it. An instance of MIG is one
+// container's for the pod's life, and nothing of it is reused.
 func (s *search) book() []Grant {
 	app := s.phases - 1
 	booked := make([]load, len(s.node.Devices))
@@ -63,8 +74,12 @@ func (s *search) book() []Grant {
 		for _, d := range s.chosen[i] {
 			dev := &s.node.Devices[d]
 			own, _ := c.load(dev)
-			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: c.Mode}
-			if c.Kind == Init {
+			g := Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem}
+			g.Mode, _ = c.on(dev)
+			switch {
+			case dev.Cut != nil:
+				g.MIG = s.places[i]
+			case c.Kind == Init:
 				need := s.loads[d][s.runs[i].from]
 				g.ReuseCore = own.core - max(0, need.core-booked[d].core)
 				g.ReuseMem = own.mem - max(0, need.mem-booked[d].mem)

@@ -9,7 +9,8 @@ import (
 
 // Rank plans the demand on every node where it fits, best first.
 //
-// pack prefers the plan whose devices are left with least, then the fuller node;
+// What holds the pod best comes first: a plan with instances of MIG before one
+// without. Then pack prefers the plan whose devices are left with least, then the fuller node;
 // spread the opposite of both. Equal nodes are taken by name.
 func Rank(demand *Demand, nodes []*Node) []Plan {
 	var plans []Plan
@@ -19,7 +20,7 @@ func Rank(demand *Demand, nodes []*Node) []Plan {
 		}
 	}
 	slices.SortFunc(plans, func(a, b Plan) int {
-		return cmp.Or(demand.prefer(a.touched, b.touched), demand.prefer(a.rest, b.rest), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(b.cut, a.cut), demand.prefer(a.touched, b.touched), demand.prefer(a.rest, b.rest), cmp.Compare(a.Node, b.Node))
 	})
 	return plans
 }

@@ -28,9 +28,13 @@ type search struct {
 	loads [][]load
 	// slices[d] is the number of this pod's slices on device d.
 	slices []int
-	// chosen[i] are the devices of container i.
+	// chosen[i] are the devices of container i, places[i] where on its device it is
+	// if that is in MIG mode.
 	chosen [][]int
-	steps  int
+	places []v1alpha1.MIGPlace
+	// cuts[d] is device d with the pod's instances, the latest last; empty without.
+	cuts  [][]*Cut
+	steps int
 }
 
 // Fit plans the demand on the node; false when it does not fit.
@@ -39,7 +43,7 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 	if !s.place(0) {
 		return Plan{}, false
 	}
-	plan := Plan{Node: node.Name, Grants: s.book()}
+	plan := s.plan()
 	s.weigh(&plan)
 	return plan, true
 }
@@ -51,10 +55,20 @@ func FitOn(demand *Demand, node *Node, devices []int) (Plan, bool) {
 		return fitAlone(demand, node, devices)
 	}
 	s := newSearch(demand, node)
+	// As the engine sees it, which knows nothing of instances.
+	demand.sort(s.order)
 	if !s.fix(s.order[0], devices) || !s.place(1) {
 		return Plan{}, false
 	}
-	return Plan{Node: node.Name, Grants: s.book()}, true
+	return s.plan(), true
+}
+
+func (s *search) plan() Plan {
+	plan := Plan{Node: s.node.Name, Grants: s.book()}
+	for _, cuts := range s.cuts {
+		plan.cut += len(cuts)
+	}
+	return plan
 }
 
 // fitAlone is FitOn for one container, which leaves nothing to search for.
@@ -70,7 +84,11 @@ func fitAlone(demand *Demand, node *Node, devices []int) (Plan, bool) {
 		if !ok || !demand.allows(dev) || dev.Slots <= 0 || !own.within(dev) || slices.Contains(devices[:i], d) {
 			return Plan{}, false
 		}
-		plan.Grants = append(plan.Grants, Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: c.Mode})
+		mode, may := c.on(dev)
+		if !may || dev.Cut != nil {
+			return Plan{}, false // the engine sees no such devices
+		}
+		plan.Grants = append(plan.Grants, Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: mode})
 	}
 	return plan, true
 }
@@ -83,13 +101,36 @@ func newSearch(demand *Demand, node *Node) *search {
 		loads:  make([][]load, len(node.Devices)),
 		slices: make([]int, len(node.Devices)),
 		chosen: make([][]int, len(demand.Containers)),
+		places: make([]v1alpha1.MIGPlace, len(demand.Containers)),
+		cuts:   make([][]*Cut, len(node.Devices)),
 	}
 	s.runs, s.phases = spans(demand.Containers)
 	for d := range s.loads {
 		s.loads[d] = make([]load, s.phases)
 	}
 	demand.sort(s.order)
+	if len(s.order) > 1 && slices.ContainsFunc(node.Devices, func(d Device) bool { return d.Cut != nil }) {
+		s.largestInstancesFirst()
+	}
 	return s
+}
+
+// largestInstancesFirst moves those to the front that take most of a device in MIG
+// mode: there, unlike in amounts, a small one can be in the way of a large one
+// wherever it is.
+func (s *search) largestInstancesFirst() {
+	sizes := make([]int32, len(s.demand.Containers))
+	for d := range s.node.Devices {
+		dev := &s.node.Devices[d]
+		if dev.Cut == nil {
+			continue
+		}
+		for i := range sizes {
+			own, _ := s.demand.Containers[i].load(dev)
+			sizes[i] = max(sizes[i], dev.Cut.size(own))
+		}
+	}
+	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(sizes[b], sizes[a]) })
 }
 
 // sort fills order with the containers in the order in which they are served.
@@ -174,6 +215,7 @@ func (s *search) pick(n int, candidates []int, left int) bool {
 func (s *search) preferred(i int) []int {
 	type choice struct {
 		device int
+		size   int32
 		more   load
 		left   int64
 	}
@@ -187,11 +229,20 @@ func (s *search) preferred(i int) []int {
 		if !ok || !after.within(dev) {
 			continue
 		}
+		place, ok := s.lie(i, d)
+		if !ok {
+			continue
+		}
 		before := s.peak(d)
-		choices = append(choices, choice{d, load{after.core - before.core, after.mem - before.mem}, dev.leftover(after)})
+		choices = append(choices, choice{d, place.Size, load{after.core - before.core, after.mem - before.mem}, dev.leftover(after)})
 	}
 	reuses := s.demand.Containers[i].Kind == Init
 	slices.SortStableFunc(choices, func(a, b choice) int {
+		// An instance of MIG is the stronger one, where there is a choice, and the
+		// smallest takes the least.
+		if c := cmp.Or(cmp.Compare(b2i(a.size == 0), b2i(b.size == 0)), cmp.Compare(a.size, b.size)); c != 0 {
+			return c
+		}
 		if reuses {
 			if c := cmp.Or(cmp.Compare(a.more.core, b.more.core), cmp.Compare(a.more.mem, b.more.mem)); c != 0 {
 				return c
@@ -230,15 +281,51 @@ func (s *search) peak(d int) load {
 func (s *search) peakWith(i, d int) (load, bool) {
 	own, ok := s.demand.Containers[i].load(&s.node.Devices[d])
 	top := s.peak(d)
-	for p := s.runs[i].from; p <= s.runs[i].to; p++ {
+	runs := s.span(i, d)
+	for p := runs.from; p <= runs.to; p++ {
 		top = top.most(s.loads[d][p].plus(own))
 	}
 	return top, ok
 }
 
+// span is when container i has its part of device d.
+func (s *search) span(i, d int) span {
+	if s.node.Devices[d].Cut != nil {
+		return span{0, s.phases - 1}
+	}
+	return s.runs[i]
+}
+
+// cut is device d with what the pod has there, nil if it isn't in MIG mode.
+func (s *search) cut(d int) *Cut {
+	if n := len(s.cuts[d]); n > 0 {
+		return s.cuts[d][n-1]
+	}
+	return s.node.Devices[d].Cut
+}
+
+// lie is where container i goes on device d; no place at all if that isn't in MIG
+// mode. False when it can't be there in its mode.
+func (s *search) lie(i, d int) (v1alpha1.MIGPlace, bool) {
+	c, dev := &s.demand.Containers[i], &s.node.Devices[d]
+	if _, ok := c.on(dev); !ok || dev.Cut == nil {
+		return v1alpha1.MIGPlace{}, ok
+	}
+	if fixed := s.places[i]; fixed.Size > 0 {
+		return fixed, s.cut(d).free(fixed)
+	}
+	own, _ := c.load(dev)
+	return s.cut(d).find(own)
+}
+
 func (s *search) add(i, d int) {
 	own, _ := s.demand.Containers[i].load(&s.node.Devices[d])
-	for p := s.runs[i].from; p <= s.runs[i].to; p++ {
+	if cut := s.cut(d); cut != nil {
+		s.places[i], _ = s.lie(i, d)
+		s.cuts[d] = append(s.cuts[d], cut.with(s.places[i]))
+	}
+	runs := s.span(i, d)
+	for p := runs.from; p <= runs.to; p++ {
 		s.loads[d][p] = s.loads[d][p].plus(own)
 	}
 	s.slices[d]++
@@ -247,7 +334,11 @@ func (s *search) add(i, d int) {
 
 func (s *search) drop(i, d int) {
 	own, _ := s.demand.Containers[i].load(&s.node.Devices[d])
-	for p := s.runs[i].from; p <= s.runs[i].to; p++ {
+	if n := len(s.cuts[d]); n > 0 {
+		s.cuts[d], s.places[i] = s.cuts[d][:n-1], v1alpha1.MIGPlace{}
+	}
+	runs := s.span(i, d)
+	for p := runs.from; p <= runs.to; p++ {
 		s.loads[d][p] = s.loads[d][p].plus(load{-own.core, -own.mem})
 	}
 	s.slices[d]--
@@ -259,7 +350,7 @@ func (s *search) drop(i, d int) {
 func (s *search) alike(a, b int) bool {
 	x, y := &s.node.Devices[a], &s.node.Devices[b]
 	return x.Mem == y.Mem && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem &&
-		x.Slots-s.slices[a] == y.Slots-s.slices[b] && slices.Equal(s.loads[a], s.loads[b])
+		x.Slots-s.slices[a] == y.Slots-s.slices[b] && slices.Equal(s.loads[a], s.loads[b]) && s.cut(a).Equal(s.cut(b))
 }
 
 func b2i(b bool) int {

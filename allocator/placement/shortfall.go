@@ -15,7 +15,9 @@ type Shortfall struct {
 	// Container that fits nowhere; empty when each container fits by itself and
 	// only all together do not.
 	Container string
-	// GPUs, Core and Mem are what it needs: that many devices with that much each.
+	// GPUs, Core and Mem are what it needs: that many devices with that much each,
+	// in that mode.
+	Mode v1alpha1.Mode
 	GPUs v1alpha1.DeviceCount
 	Core v1alpha1.Percent
 	Mem  v1alpha1.MiB
@@ -64,7 +66,7 @@ func fitsAny(demand *Demand, nodes []*Node) bool {
 // closest fills in the node and device nearest to the only container of alone.
 func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 	c := &alone.Containers[0]
-	s.Container, s.GPUs, s.Core = c.Name, c.Share.GPUs, c.Share.Core
+	s.Container, s.Mode, s.GPUs, s.Core = c.Name, c.Mode, c.Share.GPUs, c.Share.Core
 	// More devices that would do beat a nearer miss.
 	bestEnough, bestMiss := v1alpha1.DeviceCount(-1), int64(-1)
 	for _, n := range nodes {
@@ -100,7 +102,7 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 // in parts of wholeDevice; true when it can serve all of it.
 func (c *Container) nearness(d *Device) (int64, bool) {
 	need, ok := c.load(d)
-	if !ok {
+	if _, may := c.on(d); !ok || !may {
 		return 0, false
 	}
 	core, mem := int64(wholeDevice), int64(wholeDevice)
@@ -110,7 +112,11 @@ func (c *Container) nearness(d *Device) (int64, bool) {
 	if need.mem > d.FreeMem {
 		mem = int64(d.FreeMem) * wholeDevice / int64(need.mem)
 	}
-	return 2*min(core, mem) + max(core, mem), need.within(d) && d.Slots > 0
+	fits := need.within(d) && d.Slots > 0
+	if fits && d.Cut != nil {
+		_, fits = d.Cut.find(need)
+	}
+	return 2*min(core, mem) + max(core, mem), fits
 }
 
 // together fills in what all containers need in their largest phase and the node
@@ -165,6 +171,7 @@ func (s Shortfall) String() string {
 		if s.Best.Slots <= 0 {
 			has += fmt.Sprintf(", and %d slices, the most that a device takes", v1alpha1.MaxSlicesPerDevice)
 		}
+		has += s.mode()
 	}
 	if s.GPUs == 1 {
 		return fmt.Sprintf("container %s needs %d core + %d MiB on one device; best: node %s %s",
@@ -172,4 +179,18 @@ func (s Shortfall) String() string {
 	}
 	return fmt.Sprintf("container %s needs %d core + %d MiB on each of %d devices of one node; best: node %s has %d such, its next: %s",
 		s.Container, s.Core, s.Mem, s.GPUs, s.Node, s.Enough, has)
+}
+
+// mode says what of the best device's mode stands against the container.
+func (s Shortfall) mode() string {
+	switch c := (Container{Mode: s.Mode, Share: v1alpha1.Share{GPUs: s.GPUs}}); {
+	case s.Best.Cut == nil && s.Mode == v1alpha1.ModeMIG:
+		return ", and is not in MIG mode"
+	case s.Best.Cut == nil:
+		return ""
+	case c.mayCut() && s.GPUs == 1:
+		return " in MIG mode, and no place for an instance of that much"
+	default:
+		return " in MIG mode, where a share is one instance"
+	}
 }

@@ -14,10 +14,18 @@ import (
 // Where devices are unlike, a node may come up more than once. Nothing may be set
 // before the loop has ended.
 //
-// Last come the nodes that are set aside, so that they cost nothing while others
+// First come those with instances of MIG: they hold the pod best. Last come the nodes that are set aside, so that they cost nothing while others
 // have room.
 func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 	return func(yield func(placement.Plan, *placement.Node) bool) {
+		for _, aside := range []bool{false, true} {
+			if a.MayCut() && !r.each(a, r.cut, aside, func(p placement.Plan, n *placement.Node) bool { return !p.Cut() || yield(p, n) }) {
+				return
+			}
+		}
+		if a.MustCut() {
+			return
+		}
 		usual := r.nodes
 		if a.inWords() {
 			for id, devices := range r.engine.Ranked(a.leading()) {
@@ -33,14 +41,22 @@ func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 			usual = r.partly
 		}
 		for _, aside := range []bool{false, true} {
-			for _, plan := range placement.Rank(a.Demand, rooms(usual, a, aside)) {
-				if !yield(plan, r.nodes[plan.Node].room) {
-					return
-				}
+			if !r.each(a, usual, aside, yield) {
+				return
 			}
 			usual = r.partly
 		}
 	}
+}
+
+// each yields the plans of nodes that are ranked one by one.
+func (r *Ranking) each(a *Ask, nodes map[string]*node, aside bool, yield func(placement.Plan, *placement.Node) bool) bool {
+	for _, plan := range placement.Rank(a.Demand, rooms(nodes, a, aside)) {
+		if !yield(plan, r.nodes[plan.Node].room) {
+			return false
+		}
+	}
+	return true
 }
 
 // Short tells whether there is no room for the pod on any devices, whatever else

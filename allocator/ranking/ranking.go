@@ -31,7 +31,9 @@ type Ranking struct {
 	// partly are the nodes of which the engine does not see all: those that are set
 	// aside, and those with unlike devices, which are several to it.
 	partly map[string]*node
-	free   []packer.Free
+	// cut are the nodes with devices in MIG mode, which the engine does not see.
+	cut  map[string]*node
+	free []packer.Free
 }
 
 // node is a node with room. room is nil while it takes nothing.
@@ -53,7 +55,7 @@ type part struct {
 // New is a ranking of no nodes that has learnt nothing.
 func New() *Ranking {
 	return &Ranking{
-		engine: packer.New(allows), nodes: map[string]*node{}, partly: map[string]*node{},
+		engine: packer.New(allows), nodes: map[string]*node{}, partly: map[string]*node{}, cut: map[string]*node{},
 		spare: map[packer.Machine][]packer.NodeID{}, free: make([]packer.Free, packer.MaxDevices),
 	}
 }
@@ -105,8 +107,13 @@ func (r *Ranking) Set(name string, room *placement.Node, host Host) {
 		}
 	}
 	delete(r.partly, name)
-	if room != nil && (host.Aside || used > 1) {
+	delete(r.cut, name)
+	cut := room != nil && slices.ContainsFunc(room.Devices, func(d placement.Device) bool { return d.Cut != nil })
+	if room != nil && (host.Aside || used > 1 || cut && used > 0) {
 		r.partly[name] = n
+	}
+	if cut {
+		r.cut[name] = n
 	}
 }
 
@@ -118,6 +125,7 @@ func (r *Ranking) Delete(name string) {
 		}
 		delete(r.nodes, name)
 		delete(r.partly, name)
+		delete(r.cut, name)
 	}
 }
 
@@ -132,6 +140,9 @@ func (n *node) divide() {
 	}
 	for i := range n.room.Devices {
 		d := &n.room.Devices[i]
+		if d.Cut != nil {
+			continue
+		}
 		at := slices.IndexFunc(n.parts, func(p *part) bool {
 			return p.machine.Model == d.Model && p.machine.DeviceMem == d.Mem && len(p.devices) < packer.MaxDevices
 		})

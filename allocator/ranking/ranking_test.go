@@ -59,6 +59,11 @@ func (c *cluster) device(node string, i int) v1alpha1.DeviceStatus {
 		d.Model, d.Mem = "B", 333
 	case 1:
 		d.Mem = 2000
+	case 2:
+		d.MIG, d.Profiles = v1alpha1.MIGEnabled, []v1alpha1.MIGProfile{
+			{ID: 19, Core: 14, Mem: 125, Size: 1, Starts: []int32{0, 1, 2, 3, 4, 5, 6}, Max: 7},
+			{ID: 9, Core: 42, Mem: 500, Size: 4, Starts: []int32{0, 4}, Max: 2},
+		}
 	}
 	return d
 }
@@ -82,6 +87,7 @@ func (c *cluster) join(name string) {
 // ask is a random pod's.
 func (c *cluster) ask() *Ask {
 	d := &placement.Demand{}
+	mode := []v1alpha1.Mode{v1alpha1.ModeAuto, v1alpha1.ModeLimiter, v1alpha1.ModeMIG}[c.Intn(8)%3]
 	for i := range 1 + c.Intn(4)/3*c.Intn(3) {
 		s := v1alpha1.Share{GPUs: v1alpha1.DeviceCount(1 + c.Intn(4)/3*c.Intn(3)), Core: v1alpha1.Percent(c.Intn(5) * 25)}
 		if c.Intn(2) == 0 {
@@ -90,7 +96,7 @@ func (c *cluster) ask() *Ask {
 			s.MemMiB = v1alpha1.MiB(1 + c.Intn(1200))
 		}
 		d.Containers = append(d.Containers, placement.Container{
-			Name: fmt.Sprint("c", i), Kind: placement.Kind(c.Intn(4) % 3), Share: s, Mode: v1alpha1.ModeLimiter})
+			Name: fmt.Sprint("c", i), Kind: placement.Kind(c.Intn(4) % 3), Share: s, Mode: mode})
 	}
 	list := func(s string) v1alpha1.AllowList {
 		l, err := v1alpha1.ParseAllowList(s)
@@ -206,7 +212,7 @@ func (c *cluster) check(after string) {
 		want := map[packer.Free]int{}
 		if room != nil && !c.hosts[name].Aside {
 			for i := range room.Devices {
-				if d := &room.Devices[i]; d.Slots > 0 && d.FreeCore >= 0 && d.FreeMem >= 0 && d.FreeCore+v1alpha1.Percent(d.FreeMem) > 0 {
+				if d := &room.Devices[i]; d.Cut == nil && d.Slots > 0 && d.FreeCore >= 0 && d.FreeMem >= 0 && d.FreeCore+v1alpha1.Percent(d.FreeMem) > 0 {
 					want[packer.Free{Core: 10 * packer.Milli(d.FreeCore), Mem: d.FreeMem}]++
 				}
 			}
@@ -236,7 +242,7 @@ func (c *cluster) check(after string) {
 }
 
 // checkPlans asserts that plans are made for exactly the nodes that have the room,
-// those aside last, each where it fits.
+// those aside last, each where it fits. Those with instances of MIG come before.
 func (c *cluster) checkPlans(a *Ask) (nodes int) {
 	c.t.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
@@ -246,20 +252,23 @@ func (c *cluster) checkPlans(a *Ask) (nodes int) {
 			want[room.Name] = true
 		}
 	}
-	aside := false
+	aside, first := false, a.MayCut()
 	for plan, room := range c.ranking.Plans(a) {
 		if shown, _ := c.index.On(plan.Node); shown != room {
 			c.t.Fatalf("a plan on %s is not of the room that the index shows", plan.Node)
 		}
-		devices := map[string][]string{}
+		devices := map[string][]placement.Has{}
 		for _, g := range plan.Grants {
-			devices[g.Container] = append(devices[g.Container], g.UUID)
+			devices[g.Container] = append(devices[g.Container], placement.Has{UUID: g.UUID, MIG: g.MIG})
 		}
 		if again, ok := placement.Rebook(a.Demand, room, devices); !ok || !slices.Equal(again.Grants, plan.Grants) {
 			c.t.Fatalf("Invariant 1: plan %+v of %+v does not fit into %+v", plan, a.Demand, room)
 		}
 		if aside && !c.hosts[plan.Node].Aside {
-			c.t.Fatalf("%s comes after nodes that are aside", plan.Node)
+			if !first {
+				c.t.Fatalf("%s comes after nodes that are aside", plan.Node)
+			}
+			first = false
 		}
 		aside = c.hosts[plan.Node].Aside
 		got[plan.Node] = true

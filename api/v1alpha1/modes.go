@@ -18,26 +18,26 @@ const (
 	ModeLimiter Mode = "limiter"
 	// ModeMPS is a partition of NVIDIA MPS. Not available in this release.
 	ModeMPS Mode = "mps"
-	// ModeMIG is a hardware partition. Not available in this release.
+	// ModeMIG is a hardware partition, on devices in MIG mode.
 	ModeMIG Mode = "mig"
 	// ModeExclusive gives whole devices.
 	ModeExclusive Mode = "exclusive"
 )
 
 // Placeable tells whether a slice can be in that mode in this release.
-func (m Mode) Placeable() bool { return m == ModeLimiter || m == ModeExclusive }
+func (m Mode) Placeable() bool { return m == ModeLimiter || m == ModeExclusive || m == ModeMIG }
 
 // ParseMode reads the value of AnnotationMode; empty is auto.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case "":
 		return ModeAuto, nil
-	case ModeAuto, ModeLimiter, ModeExclusive:
+	case ModeAuto, ModeLimiter, ModeMIG, ModeExclusive:
 		return m, nil
-	case ModeMPS, ModeMIG:
-		return "", fmt.Errorf("%q is not available in this release: use auto, limiter or exclusive", s)
+	case ModeMPS:
+		return "", fmt.Errorf("%q is not available in this release: use auto, limiter, mig or exclusive", s)
 	default:
-		return "", fmt.Errorf("%q is unknown: use auto, limiter or exclusive", s)
+		return "", fmt.Errorf("%q is unknown: use auto, limiter, mig or exclusive", s)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestReferenceOfLedger(t *testing.T) {
 			}
 		}
 	}
-	for _, g := range []Guarantee{GuaranteeDevice, GuaranteeDriver, GuaranteeCooperative, GuaranteeNone} {
+	for _, g := range []Guarantee{GuaranteeDevice, GuaranteeHardware, GuaranteeDriver, GuaranteeCooperative, GuaranteeNone} {
 		if !strings.Contains(text, "`"+string(g)+"`") {
 			t.Errorf("guarantee %s is not in docs/reference/ledger.md", g)
 		}

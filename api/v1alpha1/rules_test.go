@@ -35,6 +35,11 @@ func TestRules(t *testing.T) {
 		edit(&s)
 		return s
 	}
+	instance := func(start, size int32) v1alpha1.Slice {
+		s := slice(1, 1)
+		s.Mode, s.MIG = v1alpha1.ModeMIG, &v1alpha1.MIGPlace{Profile: 19, Start: start, Size: size}
+		return s
+	}
 	many := make([]v1alpha1.DeviceLedger, v1alpha1.MaxDevices+1)
 	for i := range many {
 		many[i] = device(fmt.Sprintf("GPU-%02d-0000-0000-0000-000000000000", i))
@@ -73,6 +78,13 @@ func TestRules(t *testing.T) {
 		"sum beyond an integer":      {[]v1alpha1.DeviceLedger{device("GPU-1", slice(0, 1<<62), slice(0, 1<<62), slice(0, 1<<62))}, "slices"},
 		"a device of more than one":  {[]v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 101, Mem: 1}}, "core"},
 		"a mode that is no slice's":  {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Mode = v1alpha1.ModeAuto }))}, "mode"},
+		"instances side by side":     {[]v1alpha1.DeviceLedger{device("GPU-1", instance(0, 4), instance(4, 2), instance(6, 1))}, ""},
+		"instances that overlap":     {[]v1alpha1.DeviceLedger{device("GPU-1", instance(0, 4), instance(3, 1))}, "instances of slices in mode mig overlap"},
+		"an instance twice":          {[]v1alpha1.DeviceLedger{device("GPU-1", instance(6, 1), instance(6, 1))}, "overlap"},
+		"an instance past the end":   {[]v1alpha1.DeviceLedger{device("GPU-1", instance(6, 4))}, "beyond the device"},
+		"mig beside another mode":    {[]v1alpha1.DeviceLedger{device("GPU-1", instance(0, 4), slice(1, 1))}, "not both"},
+		"mig without a place":        {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Mode = v1alpha1.ModeMIG }))}, "if and only if"},
+		"a place in another mode":    {[]v1alpha1.DeviceLedger{device("GPU-1", with(instance(0, 1), func(s *v1alpha1.Slice) { s.Mode = "" }))}, "if and only if"},
 		"nobody's":                   {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Owner = "" }))}, "owner"},
 		"too many slices":            {[]v1alpha1.DeviceLedger{toMany}, "256"},
 		"too many devices":           {many, "32"},

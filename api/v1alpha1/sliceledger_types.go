@@ -81,6 +81,8 @@ type Hold struct {
 
 // DeviceLedger is what has been granted on one device.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1)",message="instances of slices in mode mig overlap",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))",message="a device has slices in mode mig or in other modes, not both",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
 type DeviceLedger struct {
@@ -107,6 +109,7 @@ type DeviceLedger struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.reuseCore) || self.reuseCore <= self.core",message="reuseCore is more than core"
 // +kubebuilder:validation:XValidation:rule="!has(self.reuseMem) || self.reuseMem <= self.mem",message="reuseMem is more than mem"
+// +kubebuilder:validation:XValidation:rule="has(self.mig) == (has(self.mode) && self.mode == 'mig')",message="a slice has a place in mig if and only if its mode is mig"
 type Slice struct {
 	// Pod is the UID of the pod.
 	// +kubebuilder:validation:Type=string
@@ -137,9 +140,12 @@ type Slice struct {
 	// +optional
 	ReuseMem MiB `json:"reuseMem,omitempty"`
 	// Mode in which the slice is to be enforced. Empty is limiter.
-	// +kubebuilder:validation:Enum=limiter;exclusive
+	// +kubebuilder:validation:Enum=limiter;exclusive;mig
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
+	// MIG is the instance that the slice has to itself, in mode mig only.
+	// +optional
+	MIG *MIGPlace `json:"mig,omitempty"`
 }
 
 // EffectiveMode is the slice's mode, with the default applied.
@@ -242,6 +248,17 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:Enum=unsupported;disabled;enabled
 	// +optional
 	MIG MIGState `json:"mig,omitempty"`
+	// Profiles are what it can be cut into while MIG is on. Without any, nothing is
+	// granted on such a device.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Profiles []MIGProfile `json:"profiles,omitempty"`
+	// Instances that it is cut into now.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	Instances []MIGInstance `json:"instances,omitempty"`
 	// Healthy is false after a critical error; Reason says which.
 	Healthy bool `json:"healthy"`
 	// Reason of ill health, in words.
@@ -266,6 +283,8 @@ type Guarantee string
 const (
 	// GuaranteeDevice: the container has the whole device.
 	GuaranteeDevice Guarantee = "device"
+	// GuaranteeHardware: the device itself is cut, and the container has its part.
+	GuaranteeHardware Guarantee = "hardware"
 	// GuaranteeDriver: the driver refuses more; nothing in the container can
 	// change that.
 	GuaranteeDriver Guarantee = "driver"
@@ -289,6 +308,9 @@ type SliceStatus struct {
 	Container string `json:"container"`
 	// Mode in force.
 	Mode Mode `json:"mode"`
+	// MIG is the instance, in mode mig.
+	// +optional
+	MIG *MIGPlace `json:"mig,omitempty"`
 	// Memory is what holds the memory side.
 	Memory Guarantee `json:"memory"`
 	// Compute is what holds the compute side.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,9 +32,13 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/nri-plugin/mode/mig"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/nri-plugin/release"
 )
+
+// migFile in the state directory says which MIG instances are ours.
+const migFile = "mig.json"
 
 // syncTimeout bounds the wait for the first state of the caches. Past it the
 // process ends and is started again, with the reason in its log.
@@ -73,6 +78,7 @@ type agent struct {
 	ledger     *ledger.Cache
 	book       *attach.Book
 	limiter    *limiter.Limiter
+	mig        *mig.Mode
 	modes      mode.Set
 	preparer   *preparer
 	releaser   *release.Releaser
@@ -147,7 +153,7 @@ func Run(ctx context.Context, o Options) error {
 func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error) {
 	a := &agent{options: o, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}}
 	a.watcher = &device.Watcher{
-		Open: o.Open, Refine: o.Refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
+		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
 	}
 	var err error
@@ -156,7 +162,18 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		return nil, err
 	}
 	a.limiter.ImagePreload = a.imagePreload
-	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeExclusive: exclusive.Mode{}}
+	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), mig.Node{
+		Devices: a.watcher, Index: a.ledger.Index,
+		Containers: func() ([]mode.Container, bool) {
+			// First: what is entered after that is known to the ledger.
+			synced := a.book.Synced()
+			return a.book.Containers(), synced
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{}}
 	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
@@ -229,6 +246,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 
 func (a *agent) devicesChanged() {
 	a.connection.Plugin.Observe()
+	a.preparer.look()
 	a.writer.Publish()
 	a.keeper.Look()
 }
@@ -245,6 +263,9 @@ func (a *agent) runtimeChanged() {
 	if err := a.limiter.Sweep(a.book.Containers); err != nil {
 		a.options.Log.Error(err, "cannot clear the state directory")
 	}
+	if err := a.mig.Sweep(); err != nil {
+		a.options.Log.Error(err, "cannot clear MIG instances that no slice is on")
+	}
 	pods, err := a.limiter.Pods()
 	if err != nil {
 		a.options.Log.Error(err, "cannot list the state directory")
@@ -252,6 +273,14 @@ func (a *agent) runtimeChanged() {
 	for _, pod := range pods {
 		a.releaser.Look(pod)
 	}
+}
+
+// refine completes a fresh picture of the devices.
+func (a *agent) refine(now *device.Snapshot) {
+	if a.options.Refine != nil {
+		a.options.Refine(now)
+	}
+	a.mig.Mark(now)
 }
 
 func (a *agent) usable() ([]v1alpha1.DeviceStatus, bool) {

@@ -28,6 +28,9 @@ type holding struct {
 // been changed, or been old, when one of them was created. b.mu is held.
 func (b *Book) room(e Entry) error {
 	for _, want := range e.Grants {
+		if err := b.apart(e, want); err != nil {
+			return err
+		}
 		if b.ample(e, want) {
 			continue
 		}
@@ -43,6 +46,23 @@ func (b *Book) room(e Entry) error {
 		delete(holdings, e.Pod)
 		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s; it is tried again as they end; if it stays, delete the pod so that it is placed again",
 			want.UUID, want.Core, want.Mem, v1alpha1.WholeGPU, want.DeviceMem, describe(holdings))
+	}
+	return nil
+}
+
+// apart tells whether nobody else has an instance of MIG that the slice's would lie
+// on. A container that is started again may find its predecessor's.
+func (b *Book) apart(e Entry, want ledger.Grant) error {
+	for id, other := range b.entries {
+		if id == e.ID || other.Key() == e.Key() {
+			continue
+		}
+		for _, g := range other.Grants {
+			if g.UUID == want.UUID && g.MIG.Overlaps(want.MIG) {
+				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+					other.Name, other.Owner, g.MIG.Start, g.UUID)
+			}
+		}
 	}
 	return nil
 }

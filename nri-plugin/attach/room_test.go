@@ -20,6 +20,12 @@ func slice(device string, core v1alpha1.Percent, mem v1alpha1.MiB) ledger.Grant 
 	return booked(slice0(device, core, mem), core, mem)
 }
 
+func instance(uuid string, start, size int32) ledger.Grant {
+	g := slice(uuid, 1, 1)
+	g.Mode, g.MIG = v1alpha1.ModeMIG, v1alpha1.MIGPlace{Start: start, Size: size}
+	return g
+}
+
 func slice0(device string, core v1alpha1.Percent, mem v1alpha1.MiB) ledger.Grant {
 	return ledger.Grant{UUID: device, DeviceMem: 1000, Core: core, Mem: mem, Mode: v1alpha1.ModeLimiter}
 }
@@ -58,7 +64,13 @@ func TestAttachCountsTheDevice(t *testing.T) {
 		"whole beside":    {[]Entry{holder("a", "main", "1", slice("g", 0, 1))}, holder("b", "main", "2", whole("g")), []string{"team/a"}},
 		"own containers":  {[]Entry{holder("a", "one", "1", booked(slice0("g", 60, 1), 120, 2))}, holder("a", "two", "2", booked(slice0("g", 60, 1), 120, 2)), []string{"device g"}},
 
-		"the same once more": {[]Entry{holder("a", "main", "1", slice("g", 100, 1000))}, holder("a", "main", "1", slice("g", 100, 1000)), nil},
+		"instances side by side": {[]Entry{holder("a", "main", "1", instance("g", 4, 4))}, holder("b", "main", "2", instance("g", 0, 4)), nil},
+		"an instance that another has": {[]Entry{holder("a", "main", "1", instance("g", 4, 4))}, holder("b", "main", "2", instance("g", 6, 1)),
+			[]string{"container main of pod team/a has the MIG instance at 4"}},
+		"an instance that another container of the pod has": {[]Entry{holder("a", "main", "1", instance("g", 6, 1))}, holder("a", "side", "2", instance("g", 6, 1)),
+			[]string{"container main"}},
+		"an instance whose predecessor's end is not told": {[]Entry{holder("a", "main", "1", instance("g", 6, 1))}, holder("a", "main", "2", instance("g", 6, 1)), nil},
+		"the same once more":                              {[]Entry{holder("a", "main", "1", slice("g", 100, 1000))}, holder("a", "main", "1", slice("g", 100, 1000)), nil},
 		"restart whose predecessor's end is not told": {
 			[]Entry{holder("a", "main", "1", slice("g", 100, 1000))}, holder("a", "main", "2", slice("g", 100, 1000)), nil},
 		"restarts of others": {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cdi owns the CDI spec of the node's GPUs: one file, in which every
-// healthy device is vernier.dev/gpu=<UUID>. The runtime reads it when we name a
+// healthy device, or instance of MIG, is vernier.dev/gpu=<UUID>. The runtime reads it when we name a
 // device in a container's adjustment; nobody else has a use for the names.
 //
 // It decides nothing: a device in the spec is given to no container by being
@@ -11,6 +11,7 @@ package cdi
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
@@ -86,31 +87,79 @@ func New(lib nvml.Interface, o Options) (*Writer, error) {
 // unhealthy that it could not describe in full: the generator leaves out what it
 // does not find, and a container would start without its GPU.
 func (w *Writer) Refine(s *device.Snapshot) {
-	var uuids []string
+	names := map[string][]string{} // device to what of it is in the spec
+	var all []string
 	for _, d := range s.Usable() {
-		uuids = append(uuids, d.UUID)
+		names[d.UUID] = named(&d)
+		all = append(all, names[d.UUID]...)
 	}
-	if len(uuids) == 0 {
+	if len(all) == 0 {
 		return
 	}
-	spec, err := w.generate(uuids)
+	spec, err := w.generate(all)
 	if err == nil {
 		err = w.save(spec)
 	}
+	if err != nil {
+		w.failed(s, names, err)
+		return
+	}
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		if !slices.Contains(uuids, d.UUID) {
-			continue
-		}
-		if err != nil {
-			ill(d, "no CDI spec: "+err.Error())
-			continue
-		}
-		if node := fmt.Sprintf("/dev/nvidia%d", d.Minor); !hasNode(spec, d.UUID, node) {
-			ill(d, fmt.Sprintf("device node %s is missing; run nvidia-modprobe or nvidia-smi on the node", node))
+		for _, name := range names[d.UUID] {
+			if missing := lacks(spec, name, d); missing != "" {
+				ill(d, missing+"; run nvidia-modprobe or nvidia-smi on the node")
+			}
 		}
 	}
 }
+
+// failed marks the devices of a spec that could not be made. Where instances are in
+// it they are what is suspected first, and the other devices are tried without.
+func (w *Writer) failed(s *device.Snapshot, names map[string][]string, err error) {
+	cut := func(d v1alpha1.DeviceStatus) bool { return names[d.UUID] != nil && d.MIG == v1alpha1.MIGEnabled }
+	some := slices.ContainsFunc(s.Devices, cut)
+	for i := range s.Devices {
+		if d := &s.Devices[i]; names[d.UUID] != nil && (!some || cut(*d)) {
+			ill(d, "no CDI spec: "+err.Error())
+		}
+	}
+	if some {
+		w.Refine(s)
+	}
+}
+
+// named are the UUIDs of what can be given of a device: itself, or with MIG on the
+// instances that it is cut into.
+func named(d *v1alpha1.DeviceStatus) []string {
+	if d.MIG != v1alpha1.MIGEnabled {
+		return []string{d.UUID}
+	}
+	var uuids []string
+	for _, i := range d.Instances {
+		if i.UUID != "" {
+			uuids = append(uuids, i.UUID)
+		}
+	}
+	return uuids
+}
+
+// lacks says which of the driver's nodes the spec does not have for a name.
+func lacks(spec *specs.Spec, name string, d *v1alpha1.DeviceStatus) string {
+	paths := nodes(spec, name)
+	if node := fmt.Sprintf("/dev/nvidia%d", d.Minor); !slices.Contains(paths, node) {
+		return fmt.Sprintf("device node %s is missing", node)
+	}
+	caps := slices.DeleteFunc(paths, func(path string) bool { return !strings.HasPrefix(path, capabilities) })
+	if name != d.UUID && len(caps) < 2 {
+		return fmt.Sprintf("nodes of instance %s in %s are missing", name, capabilities)
+	}
+	return ""
+}
+
+// capabilities is where an instance has its two nodes: that of the GPU instance and
+// that of the compute instance.
+const capabilities = "/dev/nvidia-caps/"
 
 func ill(d *v1alpha1.DeviceStatus, reason string) { d.Healthy, d.Reason = false, reason }
 
@@ -130,18 +179,18 @@ func (w *Writer) generate(uuids []string) (*specs.Spec, error) {
 	return spec, nil
 }
 
-func hasNode(spec *specs.Spec, uuid, path string) bool {
+// nodes are the paths of the driver's nodes that come with a name.
+func nodes(spec *specs.Spec, name string) []string {
+	var paths []string
 	for _, d := range spec.Devices {
-		if d.Name != uuid {
+		if d.Name != name {
 			continue
 		}
 		for _, node := range d.ContainerEdits.DeviceNodes {
-			if node.Path == path {
-				return true
-			}
+			paths = append(paths, node.Path)
 		}
 	}
-	return false
+	return paths
 }
 
 // logger gives nvcdi's lines to ours; it reports every file that it looks for.

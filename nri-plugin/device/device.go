@@ -37,6 +37,13 @@ type Library interface {
 	Processes(uuid string) ([]int, error)
 	// Use is how much of the device is in use, by whomever.
 	Use(uuid string) (Use, error)
+	// Instances are what MIG has cut the device into, asked of the driver now.
+	Instances(uuid string) ([]v1alpha1.MIGInstance, error)
+	// CreateInstance makes an instance that is there whole afterwards, or finishes
+	// one that was begun. It may take a second.
+	CreateInstance(uuid string, at v1alpha1.MIGPlace) error
+	// DestroyInstance destroys one; that it is not there is no error.
+	DestroyInstance(uuid string, at v1alpha1.MIGPlace) error
 	// WaitEvent blocks until a device reports a critical event, at most for the
 	// timeout, and tells whether one came. The next Scan shows its effect.
 	WaitEvent(timeout time.Duration) bool
@@ -66,12 +73,12 @@ func (s *Snapshot) Device(uuid string) (v1alpha1.DeviceStatus, bool) {
 	return v1alpha1.DeviceStatus{}, false
 }
 
-// Usable are the devices of which slices may be given: healthy, and not cut up
-// by MIG, which this release does not place on.
+// Usable are the devices of which slices may be given: healthy, and if MIG is on,
+// known to be cut into what.
 func (s *Snapshot) Usable() []v1alpha1.DeviceStatus {
 	var usable []v1alpha1.DeviceStatus
 	for _, d := range s.Devices {
-		if d.Healthy && d.MIG != v1alpha1.MIGEnabled {
+		if d.Healthy && (d.MIG != v1alpha1.MIGEnabled || len(d.Profiles) > 0) {
 			usable = append(usable, d)
 		}
 	}

@@ -52,8 +52,10 @@ type Watcher struct {
 	Log    logr.Logger
 
 	state atomic.Pointer[state]
-	once  sync.Once
-	first chan struct{}
+	// looking: scans come one after the other, so that the latest is the last.
+	looking sync.Mutex
+	once    sync.Once
+	first   chan struct{}
 }
 
 type state struct {
@@ -138,19 +140,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 		period = DefaultPeriod
 	}
 	for failures := 0; ctx.Err() == nil; {
-		snapshot, err := library.Scan()
-		if err != nil {
-			failures++
-			w.publish(&state{library: library, snapshot: w.load().snapshot, scanned: w.load().scanned, err: err})
-			if failures >= failedScans {
-				return fmt.Errorf("NVML fails again and again: %w", err)
-			}
-		} else {
+		if err := w.look(library); err == nil {
 			failures = 0
-			if w.Refine != nil {
-				w.Refine(&snapshot)
-			}
-			w.publish(&state{library: library, snapshot: snapshot, scanned: true})
+		} else if failures++; failures >= failedScans {
+			return fmt.Errorf("NVML fails again and again: %w", err)
 		}
 		for next := time.Now().Add(period); ctx.Err() == nil && time.Now().Before(next); {
 			if library.WaitEvent(min(eventWait, period)) {
@@ -158,6 +151,31 @@ func (w *Watcher) Run(ctx context.Context) error {
 			}
 		}
 	}
+	return nil
+}
+
+// Refresh looks at once, for whoever has changed something: what it has changed is
+// in the picture afterwards.
+func (w *Watcher) Refresh() error {
+	library, err := w.Library()
+	if err != nil {
+		return err
+	}
+	return w.look(library)
+}
+
+func (w *Watcher) look(library Library) error {
+	w.looking.Lock()
+	defer w.looking.Unlock()
+	snapshot, err := library.Scan()
+	if err != nil {
+		w.publish(&state{library: library, snapshot: w.load().snapshot, scanned: w.load().scanned, err: err})
+		return err
+	}
+	if w.Refine != nil {
+		w.Refine(&snapshot)
+	}
+	w.publish(&state{library: library, snapshot: snapshot, scanned: true})
 	return nil
 }
 

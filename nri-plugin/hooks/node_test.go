@@ -121,8 +121,12 @@ func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
 	return ledger.NewIndex(l.server), l.err
 }
 
+type nvml interface{ device.Library }
+
 // testGPUs are healthy devices whose driver has memory limits.
 type testGPUs struct {
+	// The rest of NVML is not called.
+	nvml
 	mu     sync.Mutex
 	ill    map[string]string
 	mig    map[string]v1alpha1.MIGState
@@ -131,6 +135,8 @@ type testGPUs struct {
 	// falsify changes a limit on its way into the driver.
 	falsify func(v1alpha1.MiB) v1alpha1.MiB
 	setErr  error
+	// instances of gpu0, where that is in MIG mode.
+	instances []v1alpha1.MIGInstance
 	// unscanned: NVML has not answered yet.
 	unscanned bool
 	// onCheck runs inside every creation that has slices.
@@ -182,10 +188,23 @@ func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
 func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return device.Snapshot{Driver: g.driver, Devices: []v1alpha1.DeviceStatus{
+	s := device.Snapshot{Driver: g.driver, Devices: []v1alpha1.DeviceStatus{
 		{UUID: gpu0, Mem: size, MIG: g.mig[gpu0]}, {UUID: gpu1, Index: 1, Mem: size, MIG: g.mig[gpu1]},
-	}}, !g.unscanned
+	}}
+	if g.mig[gpu0] == v1alpha1.MIGEnabled {
+		s.Devices[0].Profiles = []v1alpha1.MIGProfile{{ID: 14, Size: 2}}
+		s.Devices[0].Instances = slices.Clone(g.instances)
+	}
+	return s, !g.unscanned
 }
+
+func (g *testGPUs) Instances(string) ([]v1alpha1.MIGInstance, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.instances), nil
+}
+
+func (g *testGPUs) Refresh() error { return nil }
 
 type testEvents struct {
 	mu   sync.Mutex

@@ -43,6 +43,8 @@ type unit struct {
 	fixed  v1alpha1.DeviceStatus
 	// watched: its events are delivered to the set.
 	watched bool
+	// profiles of MIG, once they were asked for.
+	profiles []v1alpha1.MIGProfile
 }
 
 // Symbols that are younger than the oldest driver that NVIDIA supports.
@@ -56,6 +58,9 @@ const (
 	symbolCompute   = "nvmlDeviceGetComputeRunningProcesses"
 	symbolGraphics  = "nvmlDeviceGetGraphicsRunningProcesses"
 	symbolMPS       = "nvmlDeviceGetMPSComputeRunningProcesses"
+	// With these the other calls about instances are there too.
+	symbolPlacements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
+	symbolPlace      = "nvmlDeviceCreateGpuInstanceWithPlacement"
 )
 
 // Options of Open.
@@ -79,7 +84,7 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	}
 	inv := &Inventory{lib: lib, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
-		symbolCompute, symbolGraphics, symbolMPS} {
+		symbolCompute, symbolGraphics, symbolMPS, symbolPlacements, symbolPlace} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

@@ -87,8 +87,8 @@ func TestScan(t *testing.T) {
 			t.Errorf("device %d: asked again: %d MiB, %v", i, mem, err)
 		}
 	}
-	if usable := got.Usable(); len(usable) != 2 {
-		t.Errorf("%d usable devices, want 2: none in MIG mode", len(usable))
+	if usable := got.Usable(); len(usable) != 3 {
+		t.Errorf("%d usable devices, want 3", len(usable))
 	}
 	if _, err := inv.Memory("GPU-unknown"); err == nil {
 		t.Error("an unknown device has memory")

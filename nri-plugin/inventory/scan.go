@@ -25,6 +25,9 @@ func (inv *Inventory) Scan() (device.Snapshot, error) {
 		d.MIG = inv.mig(u)
 		d.Reason = inv.illness(u)
 		d.Healthy = d.Reason == ""
+		if d.MIG == v1alpha1.MIGEnabled {
+			inv.layout(&d)
+		}
 		s.Devices = append(s.Devices, d)
 	}
 	return s, nil

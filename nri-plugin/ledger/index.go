@@ -34,6 +34,8 @@ type Grant struct {
 	// same time.
 	PodCore v1alpha1.Percent
 	PodMem  v1alpha1.MiB
+	// MIG is the instance of a slice in mode mig.
+	MIG v1alpha1.MIGPlace
 	// Mode in which the slice is to be enforced, never empty.
 	Mode v1alpha1.Mode
 }
@@ -69,10 +71,14 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 		for j := range d.Slices {
 			s := &d.Slices[j]
 			key := Key{Pod: s.Pod, Container: s.Ctr}
-			x.grants[key] = append(x.grants[key], Grant{
+			g := Grant{
 				UUID: d.UUID, DeviceMem: d.Mem, Core: s.Core, Mem: s.Mem, Mode: s.EffectiveMode(),
 				PodCore: booked[s.Pod].PodCore, PodMem: booked[s.Pod].PodMem,
-			})
+			}
+			if s.MIG != nil {
+				g.MIG = *s.MIG
+			}
+			x.grants[key] = append(x.grants[key], g)
 			x.owners[s.Pod] = s.Owner
 		}
 	}

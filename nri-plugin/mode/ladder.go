@@ -12,7 +12,7 @@ import (
 )
 
 // Ladder is every mode, the strongest first.
-var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeLimiter}
+var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG, v1alpha1.ModeLimiter}
 
 // ErrRequest is wrapped by Able where it is the request itself that rules a mode
 // out. Nobody needs to be told so.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -29,6 +30,7 @@ const (
 	unlabelled = "outsider" // not
 	small      = "n1"       // the node with one GPU
 	large      = "n2"       // the node with two
+	cut        = "n3"       // the node whose one is in MIG mode; cordoned
 )
 
 var sys *system.System
@@ -42,12 +44,18 @@ func run(m *testing.M) int {
 	sys, err = system.Up(ctx, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver535},
 		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}},
+		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
 	}, Progress: os.Stderr})
 	if sys != nil {
 		defer sys.Down()
 	}
 	if err == nil {
 		err = sys.Namespaces(ctx, map[string]bool{namespace: true, unlabelled: false})
+	}
+	if err == nil {
+		// An instance would be the best for every pod; only those that are to be on
+		// one go there.
+		_, err = sys.Kube.CoreV1().Nodes().Patch(ctx, cut, types.StrategicMergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)

@@ -15,6 +15,9 @@ const (
 	statePath = "/run/simgpu/state"
 	// driverPath is where a node has its driver, as NVIDIA's driver container does.
 	driverPath = "/run/nvidia/driver"
+	// procPath is where NVIDIA's libraries look for MIG's device numbers, whatever
+	// the driver's root is.
+	procPath = "/proc/driver"
 )
 
 // GPUs are a node's simulated GPUs: the state file, which every container of the
@@ -23,6 +26,8 @@ const (
 type GPUs struct {
 	*simgpu.Sim
 	DriverRoot string
+	// MIG mode is on from the start.
+	MIG bool
 }
 
 // agentEnv lets the node agent use them, outside any container.
@@ -35,12 +40,16 @@ func (g *GPUs) agentEnv() []string {
 func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 	var configs []cluster.NodeConfig
 	for _, n := range nodes {
-		gpus := &GPUs{}
+		gpus := &GPUs{MIG: n.GPUs.MIG}
 		s.gpus = append(s.gpus, gpus)
+		own := map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"}
+		if gpus.MIG {
+			own[procPath] = "driver" + procPath
+		}
 		configs = append(configs, cluster.NodeConfig{
 			Name:   n.Name,
 			Mounts: []cluster.Mount{{Source: "gpu/state", Destination: statePath}},
-			Own:    map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"},
+			Own:    own,
 			Prepare: func(dir string) (err error) {
 				config := simgpu.Config{GPUs: []simgpu.GPU{n.GPUs}, Driver: n.Driver, Seed: n.Name}
 				if err := os.MkdirAll(filepath.Join(dir, "gpu"), 0o755); err != nil {
@@ -51,7 +60,7 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 					return err
 				}
 				gpus.DriverRoot = filepath.Join(dir, "driver")
-				return gpus.Sim.DriverRoot(gpus.DriverRoot, false)
+				return gpus.Sim.DriverRoot(gpus.DriverRoot, gpus.MIG)
 			},
 		})
 	}

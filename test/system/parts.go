@@ -129,7 +129,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 		return err
 	}
 	p, err := s.Cluster.StartProcess(cluster.Command{
-		Name: "agent-" + n.Name, Place: n.Name,
+		Name: "agent-" + n.Name, Place: n.Name, Mounts: n.GPU.MIG,
 		Argv: []string{
 			filepath.Join(s.bin, "vernier-node"),
 			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,

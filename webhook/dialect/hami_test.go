@@ -69,8 +69,13 @@ func TestHAMi(t *testing.T) {
 				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
 			set:    map[string]string{"vernier.dev/policy": "spread", "vernier.dev/topology": "numa"}},
+		"an instance of MIG": {
+			pod: `{metadata: {annotations: {nvidia.com/vgpu-mode: mig}},
+				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			set:    map[string]string{"vernier.dev/mode": "mig"}},
 		"what cannot be kept": {
-			pod: `{metadata: {annotations: {hami.io/node-scheduler-policy: spread, hami.io/vulkan: "true", nvidia.com/mig-profile-preference: 4g, nvidia.com/use-gpuindexes: "0,1", nvidia.com/vgpu-mode: mig}},
+			pod: `{metadata: {annotations: {hami.io/node-scheduler-policy: spread, hami.io/vulkan: "true", nvidia.com/mig-profile-preference: 4g, nvidia.com/use-gpuindexes: "0,1", nvidia.com/vgpu-mode: mps}},
 				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
 			warns:  []string{"hami.io/node-scheduler-policy]", "hami.io/vulkan]", "nvidia.com/mig-profile-preference]", "nvidia.com/use-gpuindexes]", "nvidia.com/vgpu-mode]: not honoured"}},

@@ -123,13 +123,17 @@ func TestRefused(t *testing.T) {
 		}), []string{"spec.resources.limits[vernier.dev/gpu-core]", "move the line to the container"}},
 		"node name":        {asking(func(p *corev1.Pod) { p.Spec.NodeName = "n" }), []string{"spec.nodeName", "nodeSelector"}},
 		"host pid":         {asking(func(p *corev1.Pod) { p.Spec.HostPID = true }), []string{"spec.hostPID", "remove it"}},
-		"mode":             {annotated("vernier.dev/mode", "mig"), []string{"metadata.annotations[vernier.dev/mode]", "use auto"}},
+		"mode":             {annotated("vernier.dev/mode", "mps"), []string{"metadata.annotations[vernier.dev/mode]", "use auto"}},
 		"placement":        {annotated("vernier.dev/placement", "{}"), []string{"metadata.annotations[vernier.dev/placement]", "remove it"}},
 		"shares":           {annotated("vernier.dev/shares", "{}"), []string{"metadata.annotations[vernier.dev/shares]", "remove it"}},
 		"cdi":              {annotated("nvidia.cdi.k8s.io", "nvidia.com/gpu=all"), []string{"metadata.annotations[nvidia.cdi.k8s.io]", "remove it"}},
 		"required plugins": {annotated("required-plugins.noderesource.dev", "{"), []string{"metadata.annotations[required-plugins.noderesource.dev]", "correct or remove it"}},
 		"exclusive, a part": {annotated("vernier.dev/mode", "exclusive"),
 			[]string{"metadata.annotations[vernier.dev/mode]", "container train asks for a part of a GPU: use auto or limiter"}},
+		"mig over several GPUs": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/mode": "mig"}
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")
+		}), []string{"metadata.annotations[vernier.dev/mode]", "container train asks for 2 GPUs", "ask for one GPU"}},
 		"burst, no quota": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")

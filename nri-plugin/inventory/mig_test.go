@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/test/simgpu"
+)
+
+func migDevice(t *testing.T, model string) (*Inventory, v1alpha1.DeviceStatus) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("MIG needs root")
+	}
+	inv := open(t, simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: model, MIG: true}}}), Options{})
+	return inv, scan(t, inv).Devices[0]
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a device can be cut into is what its driver says.
+func TestProfiles(t *testing.T) {
+	_, d := migDevice(t, simgpu.H200)
+	var got []string
+	for _, p := range d.Profiles {
+		if p.Mem < 1 {
+			t.Errorf("%+v", p)
+		}
+		got = append(got, fmt.Sprint(p.ID, p.Core, p.Size, p.Starts, p.Max))
+	}
+	want := []string{
+		"19 14 1 [0 1 2 3 4 5 6] 7", "14 28 2 [0 2 4] 3", "9 42 4 [0 4] 2", "5 57 4 [0] 1", "0 100 8 [0] 1",
+		"20 14 1 [0 1 2 3 4 5 6] 1", "15 14 2 [0 2 4 6] 4",
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("profiles %q, want %q", got, want)
+	}
+}
+
+// Instances are made where they are asked for, seen in the next scan, and
+// destroyed; each call may be repeated.
+func TestInstances(t *testing.T) {
+	inv, d := migDevice(t, simgpu.A100)
+	three, one := v1alpha1.MIGPlace{Profile: 9, Start: 4, Size: 4}, v1alpha1.MIGPlace{Profile: 19, Start: 2, Size: 1}
+	for range 2 {
+		must(t, inv.CreateInstance(d.UUID, three))
+		must(t, inv.CreateInstance(d.UUID, one))
+	}
+	got := scan(t, inv).Devices[0].Instances
+	if len(got) != 2 || got[0].MIGPlace != one || got[1].MIGPlace != three || got[0].UUID == "" || got[1].UUID == "" || got[0].UUID == got[1].UUID {
+		t.Fatalf("instances %+v", got)
+	}
+	if err := inv.CreateInstance(d.UUID, v1alpha1.MIGPlace{Profile: 14, Start: 4, Size: 2}); !errors.Is(err, nvml.ERROR_INSUFFICIENT_RESOURCES) {
+		t.Errorf("a place that is taken: %v", err)
+	}
+	for range 2 {
+		must(t, inv.DestroyInstance(d.UUID, three))
+	}
+	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0].MIGPlace != one {
+		t.Errorf("instances %+v, %v", got, err)
+	}
+}
+
+// An instance that was left half made is finished, and one that somebody has cut
+// up further is nobody's to give.
+func TestInstanceHalfMade(t *testing.T) {
+	inv, d := migDevice(t, simgpu.A100)
+	u, err := inv.unit(d.UUID)
+	must(t, err)
+	_, r := u.handle.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
+	if r != nvml.SUCCESS {
+		t.Fatal(r)
+	}
+	at := v1alpha1.MIGPlace{Profile: 14, Start: 2, Size: 2}
+	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0] != (v1alpha1.MIGInstance{MIGPlace: at}) {
+		t.Errorf("half made: %+v, %v", got, err)
+	}
+	must(t, inv.CreateInstance(d.UUID, at))
+	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0].UUID == "" {
+		t.Errorf("finished: %+v, %v", got, err)
+	}
+	must(t, inv.DestroyInstance(d.UUID, at))
+
+	gi, r := u.handle.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
+	if r != nvml.SUCCESS {
+		t.Fatal(r)
+	}
+	half, r := gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+	if r != nvml.SUCCESS {
+		t.Fatal(r)
+	}
+	for range 2 {
+		if _, r := gi.CreateComputeInstance(&half); r != nvml.SUCCESS {
+			t.Fatal(r)
+		}
+		if got, err := inv.Instances(d.UUID); err != nil || len(got) != 1 || got[0].UUID != "" {
+			t.Errorf("cut up: %+v, %v", got, err)
+		}
+	}
+	must(t, inv.DestroyInstance(d.UUID, at))
+	if got, err := inv.Instances(d.UUID); err != nil || len(got) != 0 {
+		t.Errorf("destroyed: %+v, %v", got, err)
+	}
+}
+
+// A driver without the calls shows nothing to cut, and nothing is placed there.
+func TestNoPlacements(t *testing.T) {
+	inv, d := migDevice(t, simgpu.A100)
+	inv.symbols[symbolPlace] = false
+	if now := scan(t, inv); now.Devices[0].Profiles != nil || len(now.Usable()) != 0 {
+		t.Errorf("%+v", now)
+	}
+	if err := inv.CreateInstance(d.UUID, v1alpha1.MIGPlace{}); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("%v", err)
+	}
+}

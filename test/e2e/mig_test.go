@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/inventory"
+)
+
+// instance asks for a share on the node whose GPU is in MIG mode.
+func instance(name string, core, mem int64) *pod {
+	p := newPod(name).share(core, mem).on(cut)
+	p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists}}
+	return p
+}
+
+// What the simulated A100 says of its kinds of instances.
+var (
+	half   = v1alpha1.MIGPlace{Profile: 9, Start: 4, Size: 4}
+	theirs = v1alpha1.MIGPlace{Profile: 14, Start: 0, Size: 2}
+)
+
+const smallestMiB = "9728"
+
+// driverOf opens the node's NVML, as an administrator on the node would.
+func driverOf(t *testing.T, node string) *inventory.Inventory {
+	t.Helper()
+	gpus := sys.Node(node).GPU
+	t.Setenv("SIMGPU_STATE", gpus.State)
+	t.Setenv("SIMGPU_ALL_DEVICES", "1")
+	inv, lib, err := inventory.Open(inventory.Options{Library: gpus.NVML()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lib.Shutdown() })
+	if _, err := inv.Scan(); err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+func instances(t *testing.T, inv *inventory.Inventory) []v1alpha1.MIGInstance {
+	t.Helper()
+	all, err := inv.Instances(ledger(t, cut).Status.Devices[0].UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func awaitInstances(t *testing.T, inv *inventory.Inventory, want ...v1alpha1.MIGPlace) {
+	t.Helper()
+	await(t, fmt.Sprintf("the device to be cut into %v", want), func() (bool, string) {
+		var got []v1alpha1.MIGPlace
+		for _, i := range instances(t, inv) {
+			got = append(got, i.MIGPlace)
+		}
+		return slices.Equal(got, want), fmt.Sprint(got)
+	})
+}
+
+// awaitShown waits until the ledger shows that many instances. It has its own
+// context: it runs in clean-ups, when the test's is over.
+func awaitShown(t *testing.T, n int) (shown []v1alpha1.MIGInstance) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		l := &v1alpha1.SliceLedger{}
+		if err := sys.Client.Get(ctx, client.ObjectKey{Name: cut}, l); err != nil {
+			return false, nil
+		}
+		shown = l.Status.Devices[0].Instances
+		return len(shown) == n, nil
+	})
+	if err != nil {
+		t.Errorf("the ledger shows %+v, want %d instances", shown, n)
+	}
+	return shown
+}
+
+// Shares on a device in MIG mode are instances: made as pods come, used where
+// somebody else has made one, destroyed as they go, and there all the same after the
+// agent died.
+func TestMIG(t *testing.T) {
+	inv := driverOf(t, cut)
+	device := ledger(t, cut).Status.Devices[0].UUID
+	if err := inv.CreateInstance(device, theirs); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := inv.DestroyInstance(device, theirs); err != nil {
+			t.Error(err)
+		}
+		awaitShown(t, 0)
+	})
+	foreign := instances(t, inv)[0].UUID
+	if shown := awaitShown(t, 1); len(shown) == 1 && shown[0].Own {
+		t.Errorf("%+v is said to be the agent's", shown[0])
+	}
+
+	one := awaitReady(t, create(t, instance("mig-one", 10, 5)))
+	if placed := placement(t, one).Containers["main"]; placed.Mode != v1alpha1.ModeMIG {
+		t.Errorf("placed %+v, want mode mig", placed)
+	}
+	awaitGuarantee(t, one, "main", v1alpha1.GuaranteeHardware)
+	if got := values(t, one, "main"); got["device"] != "1" || got["device.total_mib"] != smallestMiB {
+		t.Errorf("the container sees %v, want one device of %s MiB", got, smallestMiB)
+	}
+	big := awaitReady(t, create(t, instance("mig-half", 40, 40).annotate(v1alpha1.AnnotationMode, "mig")))
+	if s := slicesOf(ledger(t, cut), big.UID); len(s) != 1 || s[0].MIG == nil || s[0].MIG.Size != half.Size {
+		t.Errorf("granted %+v, want half of the device", s)
+	}
+	made := instances(t, inv)
+
+	// Somebody else's instance is as good as one of ours.
+	taken := awaitReady(t, create(t, instance("mig-theirs", 20, 20)))
+	if s := slicesOf(ledger(t, cut), taken.UID); len(s) != 1 || s[0].MIG == nil || *s[0].MIG != theirs {
+		t.Errorf("granted %+v, want the instance that is there: %+v", s, theirs)
+	}
+	if now := instances(t, inv); !slices.Equal(now, made) {
+		t.Errorf("instances %+v, want %+v as before", now, made)
+	}
+
+	// No layout has room for another half beside all this; it waits for one.
+	waiting := create(t, instance("mig-waits", 40, 40))
+	awaitEvent(t, waiting, "no place for an instance of that much")
+
+	// Invariant 4: nothing is made anew and nobody is touched.
+	agent := sys.Node(cut).Agent
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, big)
+	awaitReady(t, waiting)
+	for _, p := range []*corev1.Pod{one, taken} {
+		awaitGuarantee(t, p, "main", v1alpha1.GuaranteeHardware)
+		if c := get(t, p).Status.ContainerStatuses[0]; c.RestartCount != 0 || c.State.Running == nil {
+			t.Errorf("pod %s: %+v", p.Name, c)
+		}
+	}
+
+	for _, p := range []*corev1.Pod{one, taken, waiting} {
+		remove(t, p)
+	}
+	awaitInstances(t, inv, theirs)
+	if left := instances(t, inv); left[0].UUID != foreign {
+		t.Error("somebody else's instance was destroyed")
+	}
+}
