@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define THINGS 48 // of a process
@@ -31,7 +32,9 @@
 
 // The last two by a single thread only: what they take is measured, and found late
 // where other threads allocate meanwhile.
-enum kind { NOTHING, PLAIN, ASYNC, VIRTUAL, ARRAY, MIPMAP, CONTEXT, GRAPH, POOL, BORROWED, MULTICAST, MODULE, LIBRARY };
+enum kind {
+    NOTHING, PLAIN, ASYNC, VIRTUAL, ARRAY, MIPMAP, CONTEXT, GRAPH, POOL, BORROWED, RECEIVED, MULTICAST, MODULE, LIBRARY
+};
 
 struct thing {
     atomic_flag held; // by a thread, while it is changed
@@ -49,7 +52,7 @@ struct thing {
         CUmemGenericAllocationHandle object;
     };
     CUmemGenericAllocationHandle handle;
-    int handles, live;
+    int handles, live, descriptor;
     CUdeviceptr map[MAPS];
 };
 
@@ -184,6 +187,55 @@ static void lend(struct thing *t, bool ends) {
     t->live = 1;
 }
 
+// The same for memory made by cuMemCreate, whose handles are descriptors: the board
+// says whose and which. Whoever has lent a thing keeps a handle until it ends.
+static const off_t second_half = BOARD * sizeof(CUipcMemHandle);
+
+struct passed {
+    int pid, descriptor;
+};
+
+static bool receive(struct thing *t) {
+    struct passed from;
+    int board = lock_board(F_RDLCK);
+    bool there = pread(board, &from, sizeof from, second_half + (off_t)(sizeof from * below(BOARD))) == sizeof from && from.pid != 0;
+    int process = there ? (int)syscall(SYS_pidfd_open, from.pid, 0) : -1;
+    int descriptor = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, from.descriptor, 0) : -1;
+    t->handles = descriptor >= 0 && cuMemImportFromShareableHandle(&t->handle, (void *)(intptr_t)descriptor,
+                                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS;
+    if (descriptor >= 0)
+        close(descriptor);
+    if (process >= 0)
+        close(process);
+    close(board);
+    t->live = -1; // can't be passed on
+    return t->handles != 0;
+}
+
+static void pass_on(struct thing *t, bool ends) {
+    static const struct passed nobody;
+    struct passed own = {getpid(), t->descriptor}, there;
+    if (t->live < 0 || (ends && t->live == 0))
+        return;
+    if (t->live == 0) {
+        if (t->handles == 0 || !TRY(cuMemExportToShareableHandle, &t->descriptor, t->handle,
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+            return;
+        own.descriptor = t->descriptor;
+        t->live = 1;
+    }
+    int board = lock_board(F_WRLCK);
+    for (int i = 0; i < BOARD; i++)
+        if (pread(board, &there, sizeof there, second_half + i * (off_t)sizeof there) == sizeof there &&
+            memcmp(&there, &own, sizeof there) == 0)
+            good("pwrite", pwrite(board, &nobody, sizeof nobody, second_half + i * (off_t)sizeof there) < 0);
+    if (!ends)
+        good("pwrite", pwrite(board, &own, sizeof own, second_half + (off_t)(sizeof own * below(BOARD))) < 0);
+    close(board);
+    if (ends)
+        close(t->descriptor);
+}
+
 static bool make_multicast(struct thing *t) {
     CUmulticastObjectProp prop = {.numDevices = 1, .size = GRANULE};
     if (!make_virtual(t))
@@ -225,6 +277,8 @@ static bool make(struct thing *t) {
         return make_pool(t);
     case BORROWED:
         return borrow(t);
+    case RECEIVED:
+        return receive(t);
     case MULTICAST:
         return make_multicast(t);
     case NOTHING:
@@ -262,7 +316,7 @@ static void change_virtual(struct thing *t) {
             t->handles += TRY(cuMemRetainAllocationHandle, &t->handle, (void *)(uintptr_t)(t->map[i] + KIB));
         break;
     case 3:
-        if (t->handles != 0)
+        if (t->handles > (t->live > 0))
             t->handles -= TRY(cuMemRelease, t->handle);
         break;
     }
@@ -302,6 +356,8 @@ static void end_of(struct thing *t) {
             TRY(cuMemFreeAsync, t->ptr, some_stream(t->device));
         break;
     case VIRTUAL:
+    case RECEIVED:
+        pass_on(t, true);
         for (int i = 0; i < MAPS; i++)
             if (t->map[i] != 0)
                 unmap(t, i);
@@ -352,7 +408,9 @@ static void move(struct thing *t) {
         return;
     }
     TRY(cuCtxSetCurrent, context[t->device]);
-    if (t->kind == VIRTUAL)
+    if (t->kind == VIRTUAL && below(8) == 0)
+        pass_on(t, false);
+    else if ((t->kind == VIRTUAL || t->kind == RECEIVED) && below(16))
         change_virtual(t);
     else if (t->kind == GRAPH && below(4))
         change_graph(t);
