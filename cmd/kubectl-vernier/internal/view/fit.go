@@ -52,11 +52,18 @@ func Demand(pod *corev1.Pod) (*placement.Demand, error) {
 	policy, badPolicy := v1alpha1.ParsePolicy(pod.Annotations[v1alpha1.AnnotationPolicy])
 	models, badModels := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUModel])
 	uuids, badUUIDs := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUUUID])
+	mode, badMode := v1alpha1.ParseMode(pod.Annotations[v1alpha1.AnnotationMode])
 	d := &placement.Demand{Policy: policy, Models: models, UUIDs: uuids}
 	add := func(name string, kind placement.Kind) {
-		if share, asks := shares.Containers[name]; asks {
-			d.Containers = append(d.Containers, placement.Container{Name: name, Kind: kind, Share: share, Mode: v1alpha1.ModeLimiter})
+		share, asks := shares.Containers[name]
+		if !asks {
+			return
 		}
+		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: mode}
+		if mode == v1alpha1.ModeAuto && share.Whole() {
+			c.Mode = v1alpha1.ModeExclusive
+		}
+		d.Containers = append(d.Containers, c)
 	}
 	for _, c := range pod.Spec.InitContainers {
 		kind := placement.Init
@@ -72,7 +79,7 @@ func Demand(pod *corev1.Pod) (*placement.Demand, error) {
 	if len(d.Containers) != len(shares.Containers) {
 		lost = fmt.Errorf("annotation %s names a container that the pod does not have", v1alpha1.AnnotationShares)
 	}
-	return d, errors.Join(badPolicy, badModels, badUUIDs, lost)
+	return d, errors.Join(badMode, badPolicy, badModels, badUUIDs, lost)
 }
 
 // Fit looks for room, class by class. It counts what the ledgers leave, and nothing
