@@ -20,7 +20,7 @@
         if (!(owned))                                                                          \
             call.here.ctx = NULL;                                                              \
         if (!vgpu_keep(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*(handle)) : 0,        \
-                       loaded ? vgpu_module_bytes(&call, before) : 0) && loaded)                           \
+                       loaded ? vgpu_module_bytes(&call, before) : 0) && loaded)               \
             VGPU_REAL(unload)(*(handle));                                                      \
         return call.result;                                                                    \
     } while (0)
