@@ -22,9 +22,9 @@ type load struct {
 
 // load starts one with these arguments after SECONDS, and returns when it is ready
 // to begin.
-func (p place) load(b *testing.B, seconds int, arguments string) *load {
+func (p place) load(b *testing.B, seconds float64, arguments string) *load {
 	b.Helper()
-	l := &load{cmd: p.command(true, filepath.Join(p.bin, "load"), append([]string{strconv.Itoa(seconds)}, strings.Fields(arguments)...)...)}
+	l := &load{cmd: p.command(true, filepath.Join(p.bin, "load"), append([]string{strconv.FormatFloat(seconds, 'f', -1, 64)}, strings.Fields(arguments)...)...)}
 	in, err := l.cmd.StdinPipe()
 	if err != nil {
 		b.Fatal(err)

@@ -24,7 +24,7 @@ type tenant struct {
 }
 
 // windows is for how many seconds after the first one a load is watched.
-const windows = 4
+const windows = 3
 
 // done reads what the device has done for each of its clients, and when. The
 // device's own account, not ours.
@@ -119,7 +119,7 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			}
 			defer c.Detach()
 			for range t.processes {
-				l := p.load(b, windows+2, t.load)
+				l := p.load(b, windows+1.3, t.load)
 				owner[l.cmd.Process.Pid] = i
 				loads = append(loads, l)
 			}

@@ -19,9 +19,8 @@
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
 //      only if what was launched before leaves room for at least half of them in
-//      it, or for all of one that may take longer than expected: so what one turn
-//      launches is through when the next one begins, but for half a launch. A
-//      launch longer than a turn starts in its first half.
+//      it: so what one turn launches is through when the next one begins, but for
+//      half a launch. A launch longer than a turn starts in its first half.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
 //   7. While a launch of the container has waited for more than a period, no other
@@ -54,13 +53,6 @@ static uint64_t begin_of(const struct vgpu_turn *turn, uint64_t at) {
     return at - (at + turn->period - turn->phase) % turn->period;
 }
 
-// Invariant 5: how much of the turn must be left for a launch.
-static uint64_t needs(const struct vgpu_turn *turn, uint64_t ns, uint64_t worst) {
-    if (worst > turn->part / 2 || worst - ns <= ns / 4)
-        return (ns < turn->part ? ns : turn->part) / 2;
-    return worst;
-}
-
 // What is left of the turn that began at `begin`.
 static uint64_t left(const struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                      uint64_t begin, uint64_t now) {
@@ -70,7 +62,7 @@ static uint64_t left(const struct vgpu_process *process, int device, const struc
 }
 
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t worst) {
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
     uint64_t begin = begin_of(turn, now);
     uint64_t price = ns * 100 / turn->core;
     uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
@@ -83,7 +75,7 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
     if (turn->part == turn->period)
         return now;
     uint64_t room = left(process, device, turn, begin, now);
-    return room > 0 && needs(turn, ns, worst) <= room ? now : begin + turn->period;
+    return room > 0 && (ns < turn->part ? ns : turn->part) / 2 <= room ? now : begin + turn->period;
 }
 
 uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,

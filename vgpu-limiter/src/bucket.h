@@ -9,10 +9,10 @@
 
 uint64_t vgpu_now(void);
 
-// The moment from which a launch that is expected to take `ns` of device time, and
-// takes at most `worst`, may start: not after `now` if that is right now.
+// The moment from which a launch that is expected to take `ns` of device time may
+// start: not after `now` if that is right now.
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t worst);
+                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns);
 
 // How much may be launched after it without asking again: what is left of the
 // container's turn.

@@ -149,8 +149,7 @@ static void prepare(struct vgpu_launch *launch) {
         if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - SMALLEST_STEP ||
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
-        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price.ns,
-                                       launch->price.worst);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price.ns);
         if (due <= launch->now)
             due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
         if (due > launch->now)
