@@ -42,7 +42,7 @@ func (r *replicaInTest) checkPicture() {
 }
 
 // measured is the value of a metric; of a histogram, the sum.
-func measured(t *testing.T, name string) float64 {
+func measured(t testing.TB, name string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// BenchmarkDecide is what a pod costs the worker before it writes: what arrived and
+// changed is shown to the engine, the engine ranks, and the scheduler's own filters
+// judge. ns/op is the CPU time of that, and the same however many nodes there are.
+func BenchmarkDecide(b *testing.B) {
+	for _, nodes := range []int{100, 5_000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			ctx, stop := context.WithCancel(b.Context())
+			defer stop()
+			kube := clientset.NewClientset()
+			factory := informers.NewSharedInformerFactory(kube, 0)
+			filters, err := feasible.New(ctx, kube, factory)
+			if err != nil {
+				b.Fatal(err)
+			}
+			factory.Start(ctx.Done())
+			factory.WaitForCacheSync(ctx.Done())
+			a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard()})
+			a.begin(&queueInTest{})
+			for i := range nodes {
+				node := testNode(fmt.Sprint("n", i))
+				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
+				a.SetNode(nil, node)
+				l := withStatus(testLedger(node.Name))
+				l.ResourceVersion = "1"
+				a.SetLedger(l)
+			}
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			now := func() time.Duration {
+				var t unix.Timespec
+				if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+					b.Fatal(err)
+				}
+				return time.Duration(t.Nano())
+			}
+			var placed []*corev1.Pod
+			var deciding time.Duration
+			judged := measured(b, "vernier_allocator_nodes_judged")
+			for i := range b.N {
+				core := v1alpha1.Percent(5 + i*7%40)
+				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(core, 10*v1alpha1.MiB(core))})
+				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
+				a.SetPod(pod)
+				demand, _, err := demandOf(pod)
+				if err != nil {
+					b.Fatal(err)
+				}
+				start := now()
+				choices, err := a.decide(ctx, []ask{{pod, demand}})
+				deciding += now() - start
+				if err != nil || len(choices) != 1 {
+					b.Fatal(choices, err)
+				}
+				c := choices[0]
+				l := c.ledger.DeepCopy()
+				if err := book.Grant(l, pod.UID, "ns/"+pod.Name, c.plan); err != nil {
+					b.Fatal(err)
+				}
+				bump(l)
+				a.SetLedger(l)
+				bound := pod.DeepCopy()
+				bound.Spec.SchedulingGates, bound.Spec.NodeName = nil, c.plan.Node
+				a.SetPod(bound)
+				if placed = append(placed, bound); len(placed) > 3*nodes {
+					gone := placed[0]
+					placed = placed[1:]
+					l := a.index.Ledger(gone.Spec.NodeName).DeepCopy()
+					book.Release(l, func(uid types.UID) bool { return uid == gone.UID })
+					bump(l)
+					a.DeletePod(gone, true)
+					a.SetLedger(l)
+				}
+			}
+			b.ReportMetric(float64(deciding)/float64(b.N), "ns/op")
+			b.ReportMetric((measured(b, "vernier_allocator_nodes_judged")-judged)/float64(b.N), "judged/op")
+		})
+	}
+}
+
+func bump(l *v1alpha1.SliceLedger) {
+	v, _ := strconv.Atoi(l.ResourceVersion)
+	l.ResourceVersion = strconv.Itoa(v + 1)
+}
