@@ -14,8 +14,8 @@ import (
 // Where devices are unlike, a node may come up more than once. Nothing may be set
 // before the loop has ended.
 //
-// First come those with instances of MIG: they hold the pod best. Last come the nodes that are set aside, so that they cost nothing while others
-// have room.
+// First come those with instances of MIG: they hold the pod best. Last come the nodes
+// that are set aside, so that they cost nothing while others have room.
 func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 	return func(yield func(placement.Plan, *placement.Node) bool) {
 		for _, aside := range []bool{false, true} {
