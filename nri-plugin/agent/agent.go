@@ -174,7 +174,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		return nil, err
 	}
 	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{}}
-	a.preparer = newPreparer(a.ledger.Index, a.modes, o.Log.WithName("prepare"))
+	a.preparer = newPreparer(a.ledger.Index, a.modes, a.mig.Settle, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
 		Node: o.Node, Cached: mgr.GetClient(), Live: live, Usable: a.usable, Log: o.Log.WithName("capacity"),
@@ -263,9 +263,7 @@ func (a *agent) runtimeChanged() {
 	if err := a.limiter.Sweep(a.book.Containers); err != nil {
 		a.options.Log.Error(err, "cannot clear the state directory")
 	}
-	if err := a.mig.Sweep(); err != nil {
-		a.options.Log.Error(err, "cannot clear MIG instances that no slice is on")
-	}
+	a.preparer.look()
 	pods, err := a.limiter.Pods()
 	if err != nil {
 		a.options.Log.Error(err, "cannot list the state directory")

@@ -22,16 +22,18 @@ const prepareRetry = 5 * time.Second
 type preparer struct {
 	index func() *ledger.Index
 	modes mode.Set
-	log   logr.Logger
-	kick  chan struct{}
-	done  map[ledger.Key][]ledger.Grant
+	// settle brings what outlives containers in line with the ledger.
+	settle func() error
+	log    logr.Logger
+	kick   chan struct{}
+	done   map[ledger.Key][]ledger.Grant
 
 	mu   sync.Mutex
 	over []mode.Container
 }
 
-func newPreparer(index func() *ledger.Index, modes mode.Set, log logr.Logger) *preparer {
-	return &preparer{index: index, modes: modes, log: log, kick: make(chan struct{}, 1), done: map[ledger.Key][]ledger.Grant{}}
+func newPreparer(index func() *ledger.Index, modes mode.Set, settle func() error, log logr.Logger) *preparer {
+	return &preparer{index: index, modes: modes, settle: settle, log: log, kick: make(chan struct{}, 1), done: map[ledger.Key][]ledger.Grant{}}
 }
 
 // look asks for a comparison with the ledger. It never blocks.
@@ -61,7 +63,12 @@ func (p *preparer) run(ctx context.Context) error {
 		}
 		retry = nil
 		p.succeed()
-		if !p.prepare() {
+		ready := p.prepare()
+		if err := p.settle(); err != nil {
+			p.log.Error(err, "cannot bring the node in line with the ledger")
+			ready = false
+		}
+		if !ready {
 			retry = time.After(prepareRetry)
 		}
 	}

@@ -174,6 +174,30 @@ func TestMakesRoom(t *testing.T) {
 	w.has(three)
 }
 
+// What was prepared and vanishes, as by a reset of the device, is made again; what
+// nobody needs goes, however it was missed before.
+func TestSettle(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", one))
+	w.must(w.grant("b", two))
+	delete(w.driver.is, one)
+	delete(w.slices, "b")
+	w.driver.busy = true
+	w.must(w.Refresh())
+	if w.Settle() == nil {
+		t.Error("what could not be destroyed is no error")
+	}
+	w.has(one, two)
+	w.driver.busy = false
+	w.must(w.Settle())
+	w.has(one)
+	steps := w.driver.steps
+	w.must(w.Settle())
+	if w.driver.steps != steps {
+		t.Error("it does something although nothing is amiss")
+	}
+}
+
 // A slice that has gone before its instance is made gets none.
 func TestPrepareTooLate(t *testing.T) {
 	w := newWorld(t)

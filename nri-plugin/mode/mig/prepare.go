@@ -5,6 +5,7 @@ package mig
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
@@ -106,6 +107,30 @@ func (m *Mode) destroy(library device.Library, place spot) error {
 		return err
 	}
 	return m.made.strike(place.device, place.MIGPlace)
+}
+
+// Settle brings instances and slices together, to be called after every change of
+// either: beside what Sweep does, an instance that was prepared and has vanished, as
+// by a reset of the device, is made again.
+func (m *Mode) Settle() error {
+	failed := []error{m.Sweep()}
+	now, _ := m.node.Devices.Snapshot()
+	m.node.Index().Each(func(key ledger.Key, grants []ledger.Grant) {
+		if slices.ContainsFunc(grants, func(g ledger.Grant) bool { return missing(now, g) }) {
+			failed = append(failed, m.Prepare(mode.Container{Pod: key.Pod, Name: key.Container, Grants: grants}))
+		}
+	})
+	return errors.Join(failed...)
+}
+
+// missing tells whether a slice's instance is not in the picture of its device.
+func missing(now device.Snapshot, g ledger.Grant) bool {
+	d, found := now.Device(g.UUID)
+	if !found || g.Mode != v1alpha1.ModeMIG || d.MIG != v1alpha1.MIGEnabled {
+		return false
+	}
+	i, _ := at(d.Instances, g.MIG)
+	return i.UUID == ""
 }
 
 // Sweep destroys our instances that no slice is on and no container has, also those
