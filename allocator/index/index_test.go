@@ -227,3 +227,27 @@ func TestRoomOfCutDevice(t *testing.T) {
 		t.Error("an instance that is gone helps nobody")
 	}
 }
+
+// What a node would have with nothing granted counts neither slices nor what runs.
+func TestEmpty(t *testing.T) {
+	x := New()
+	used := grant(t, ledger("b", 1), "a", placement.Grant{UUID: "GPU-0", Core: 30, Mem: 400})
+	used.Status.Slices = []v1alpha1.SliceStatus{{Pod: "a", Ctr: "c", UUID: "GPU-0"}, {Pod: "lost", Ctr: "c", UUID: "GPU-1"}}
+	away := ledger("c", 1)
+	away.Status.Conditions = nil
+	for _, l := range []*v1alpha1.SliceLedger{used, ledger("a", 1), away} {
+		x.Put(l)
+	}
+	nodes := x.Empty()
+	if len(nodes) != 2 || nodes[0].Name != "a" || nodes[1].Name != "b" {
+		t.Fatalf("nodes %+v, want a and b", nodes)
+	}
+	for _, d := range nodes[1].Devices {
+		if d.FreeCore != 100 || d.FreeMem != 1000 {
+			t.Errorf("%s has %d + %d free, want all", d.UUID, d.FreeCore, d.FreeMem)
+		}
+	}
+	if len(nodes[1].Devices) != 2 || x.Ledger("b") != used || len(used.Status.Slices) != 2 {
+		t.Error("the ledger itself was changed, or a device is missing")
+	}
+}
