@@ -21,7 +21,7 @@ TEST := $(CGO) go test -count=1
 
 .PHONY: help
 help: ## show the targets
-	@awk -F':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: go-build c-build ## build every binary and library into bin/

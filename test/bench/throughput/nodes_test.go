@@ -28,7 +28,7 @@ const (
 	// workers is how many requests the benchmark itself has under way.
 	workers = 16
 	// patience bounds every wait.
-	patience = 4 * time.Minute
+	patience = 10 * time.Minute
 )
 
 // each does n things, workers at a time.
