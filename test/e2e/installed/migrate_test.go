@@ -61,5 +61,14 @@ func migrate(t *testing.T, image string) {
 	for _, want := range []string{"CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=30", "total_mib=3000"} {
 		awaitLog(t, "migrated", want)
 	}
+	await(t, "kubectl vernier top to show it", func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, "kubectl vernier top -n "+namespace+" 2>&1")
+		return err == nil && regexp.MustCompile(`migrated .*/3000 .* 30\n`).MatchString(out), out
+	})
+	for command, want := range map[string]string{"why migrated": "it does not wait for Vernier", "why waiting": "100 core", "inspect": "Allocated/Total GPU Memory In Cluster", "defrag": "/migrated"} {
+		if out := run(t, "kubectl vernier "+command+" -n "+namespace); !strings.Contains(out, want) {
+			t.Errorf("kubectl vernier %s says %q, want %q", command, out, want)
+		}
+	}
 	run(t, "kubectl -n "+namespace+" delete pod migrated")
 }
