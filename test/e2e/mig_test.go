@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,8 +29,9 @@ func instance(name string, core, mem int64) *pod {
 
 // What the simulated A100 says of its kinds of instances.
 var (
-	half   = v1alpha1.MIGPlace{Profile: 9, Start: 4, Size: 4}
-	theirs = v1alpha1.MIGPlace{Profile: 14, Start: 0, Size: 2}
+	smallest = v1alpha1.MIGPlace{Profile: 19, Start: 6, Size: 1}
+	half     = v1alpha1.MIGPlace{Profile: 9, Start: 4, Size: 4}
+	theirs   = v1alpha1.MIGPlace{Profile: 14, Start: 0, Size: 2}
 )
 
 const smallestMiB = "9728"
@@ -160,5 +162,52 @@ func TestMIG(t *testing.T) {
 	awaitInstances(t, inv, theirs)
 	if left := instances(t, inv); left[0].UUID != foreign {
 		t.Error("somebody else's instance was destroyed")
+	}
+}
+
+// What a tenant without privileges may try on a device in MIG mode gives it no more
+// than its own instance: the environment, the nodes of its neighbour, a second
+// container, the device itself.
+func TestMIGBypass(t *testing.T) {
+	inv := driverOf(t, cut)
+	neighbour := awaitReady(t, create(t, instance("mig-neighbour", 10, 5)))
+	awaitInstances(t, inv, smallest)
+	other := instances(t, inv)[0].UUID
+
+	p := instance("mig-greedy", 10, 5).env("CUDA_VISIBLE_DEVICES", "0,1,"+other).env("NVIDIA_DRIVER_CAPABILITIES", "all").
+		also(container("second", "--hold"))
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	made := create(t, p)
+	if got := values(t, made, "main"); got["device"] != "1" || got["device.total_mib"] != smallestMiB {
+		t.Errorf("asking for more by the environment: %v", got)
+	}
+	if got := values(t, made, "second"); got["device"] != "" || got["error"] != "1" {
+		t.Errorf("Invariant 3: a container without a share beside it sees %v", got)
+	}
+
+	exec := func(p *corev1.Pod, script string) string {
+		out, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", script)
+		if err != nil {
+			t.Fatalf("%s: %v", script, err)
+		}
+		return strings.TrimSpace(out)
+	}
+	const list = "ls /dev/nvidia-caps | sort | tr '\\n' ' '"
+	own, others := exec(made, list), exec(neighbour, list)
+	if len(strings.Fields(own)) != 2 || own == others {
+		t.Errorf("it has nodes %q, the neighbour %q", own, others)
+	}
+	// Root in the container may make nodes, and may not open them.
+	for _, name := range strings.Fields(others) {
+		minor := strings.TrimPrefix(name, "nvidia-cap")
+		if got := exec(made, "mknod /dev/nvidia-caps/"+name+" c 510 "+minor+" 2>/dev/null; head -c 1 /dev/nvidia-caps/"+name+" 2>&1 || true"); !strings.Contains(got, "ermitted") && !strings.Contains(got, "No such file") {
+			t.Errorf("opening the neighbour's %s: %q", name, got)
+		}
+	}
+	if got := exec(made, "unset CUDA_VISIBLE_DEVICES; /bin/cudademo 2>&1 | grep -c total_mib="+smallestMiB); got != "1" {
+		t.Errorf("with the neighbour's nodes made it sees %s devices, want its own", got)
+	}
+	if text := refused(t, instance("mig-many", 10, 6).limit(v1alpha1.ResourceGPUs, 2).annotate(v1alpha1.AnnotationMode, "mig")); !strings.Contains(text, "ask for one GPU") {
+		t.Error(text)
 	}
 }
