@@ -205,11 +205,11 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 	for _, d := range l.Status.Devices {
 		g := GPU{Name: fmt.Sprintf("GPU %d", d.Index), UUID: d.UUID, Model: d.Model}
 		g.Core.Total, g.Mem.Total = int64(v1alpha1.WholeGPU), int64(d.Mem)
-		switch {
-		case !d.Healthy:
+		if !d.Healthy {
 			g.Trouble = d.Reason
-		case d.MIG == v1alpha1.MIGEnabled:
-			g.Trouble = "in MIG mode"
+		}
+		if d.MIG == v1alpha1.MIGEnabled {
+			g.Model += ", MIG"
 		}
 		if book := granted[d.UUID]; book != nil {
 			g.count(book)
