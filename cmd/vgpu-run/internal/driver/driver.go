@@ -7,6 +7,10 @@
 package driver
 
 /*
+// This names the folder, so that Go's build cache keeps one build for each checkout:
+// with -trimpath it has one for all of them, and go vet then looks for the source in
+// a checkout that may be gone.
+#cgo CFLAGS: -I${SRCDIR}
 #cgo LDFLAGS: -ldl
 #include "probe.h"
 */
