@@ -69,7 +69,7 @@ tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd,
 
 .PHONY: test
 test: deps lint tools build ## all tests: lint, unit, API server, real cluster (35 minutes cold, 10 warm)
-	@KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -tags envtest ./...
+	@KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -parallel 4 -tags envtest ./...
 	@$(MAKE) --no-print-directory test-e2e
 
 .PHONY: test-unit

@@ -41,9 +41,11 @@ func start(t *testing.T) *server {
 	return startWith(t, nil)
 }
 
-// startWith starts an API server with flags of its own.
+// startWith starts an API server with flags of its own. The tests that have one run
+// beside each other: they mostly wait, for leases to end and for what is watched.
 func startWith(t *testing.T, flags map[string]string) *server {
 	t.Helper()
+	t.Parallel()
 	log.SetLogger(logr.Discard())
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
 	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg)}

@@ -320,6 +320,15 @@ func start(t *testing.T, p *system.Process) {
 	}
 }
 
+// everybody starts the parts that ended themselves in an earlier test, as an
+// allocator does that lost its lease, and as a kubelet would start it again.
+func everybody(t *testing.T) {
+	t.Helper()
+	for _, p := range sys.Parts() {
+		start(t, p)
+	}
+}
+
 // onceBack starts the part again, at the latest when the test ends.
 func onceBack(t *testing.T, p *system.Process) func() {
 	t.Cleanup(func() { start(t, p) })

@@ -33,6 +33,7 @@ type prometheus struct {
 
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
+	everybody(t)
 	rules, err := filepath.Abs(filepath.Join(chartFiles, "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -86,6 +86,7 @@ func pageOf(t *testing.T, i int, token string) *httptest.Server {
 
 // Whoever may list ledgers sees the fleet, on every replica; nobody else does.
 func TestPageIsForThoseWhoMayLook(t *testing.T) {
+	everybody(t)
 	good, other := account(t, "onlooker", "vernier-viewer"), account(t, "stranger", "")
 	running := awaitReady(t, create(t, newPod("on-page").share(10, 10).on(small)))
 	waits := create(t, newPod("page-waits").share(100, 100).on(small))
@@ -122,6 +123,7 @@ func TestPageIsForThoseWhoMayLook(t *testing.T) {
 // keeps it live.
 func TestPageInABrowser(t *testing.T) {
 	running := awaitReady(t, create(t, newPod("drawn").share(40, 60).on(small)))
+	everybody(t)
 	s := pageOf(t, 0, account(t, "browser", "vernier-viewer"))
 	dir := t.TempDir()
 	browse := func(args ...string) string {
