@@ -16,10 +16,11 @@ import (
 func TestUnits(t *testing.T) {
 	for _, sanitizer := range []string{"", "address", "undefined", "thread"} {
 		t.Run("sanitizer="+sanitizer, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := sanitizedDir(t, "units-"+sanitizer)
 			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizer, "units")
+			files := t.TempDir()
 			for _, unit := range []string{"table_test", "charge_test", "share_test", "limits_test", "region_test", "pace_test", "time_test"} {
-				counters, limits, pace := filepath.Join(dir, "counters"), filepath.Join(dir, "limits"), filepath.Join(dir, "pace")
+				counters, limits, pace := filepath.Join(files, "counters"), filepath.Join(files, "limits"), filepath.Join(files, "pace")
 				if err := layout.CreateCounters(counters, 1); err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +50,7 @@ func TestSanitized(t *testing.T) {
 	}
 	for runtime, sanitizer := range map[string]string{"libasan.so": "address,undefined", "libtsan.so": "thread"} {
 		t.Run(runtime, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := sanitizedDir(t, sanitizer)
 			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizer, filepath.Join(dir, "libvgpu-sanitized.so"))
 			runtime := strings.TrimSpace(run(t, "gcc", "-print-file-name="+runtime))
 			again := exec.Command(os.Args[0], "-test.skip="+skip)
@@ -60,4 +61,15 @@ func TestSanitized(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sanitizedDir is where make leaves what it builds for a sanitizer, for the next run
+// as well.
+func sanitizedDir(t *testing.T, name string) string {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(b.dir, "sanitized", strings.ReplaceAll(name, ",", "-")) // the linker parts its flags by commas
 }
