@@ -122,6 +122,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 		device := v1alpha1.DeviceLedger{
 			UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", d), Core: 100, Mem: size,
 		}
+		n.gpus.more = append(n.gpus.more, v1alpha1.DeviceStatus{UUID: device.UUID, Mem: size})
 		for s := range benchSlices {
 			device.Slices = append(device.Slices, slice3(pods[d*benchSlices+s]))
 		}

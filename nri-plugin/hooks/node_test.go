@@ -137,6 +137,8 @@ type testGPUs struct {
 	setErr  error
 	// instances of gpu0, where that is in MIG mode.
 	instances []v1alpha1.MIGInstance
+	// more devices than gpu0 and gpu1.
+	more []v1alpha1.DeviceStatus
 	// unscanned: NVML has not answered yet.
 	unscanned bool
 	// onCheck runs inside every creation that has slices.
@@ -195,6 +197,7 @@ func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
 		s.Devices[0].Profiles = []v1alpha1.MIGProfile{{ID: 14, Size: 2}}
 		s.Devices[0].Instances = slices.Clone(g.instances)
 	}
+	s.Devices = append(s.Devices, g.more...)
 	return s, !g.unscanned
 }
 
