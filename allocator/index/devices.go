@@ -24,7 +24,7 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 		taken = append(taken, uuid)
 	}
 	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
-		return seen.Healthy && !slices.Contains(taken, seen.UUID)
+		return seen.Healthy && ledger.Spec.Cordon(seen.UUID) == nil && !slices.Contains(taken, seen.UUID)
 	})
 }
 

@@ -211,6 +211,7 @@ func (x *Index) Empty() []*placement.Node {
 	var nodes []*placement.Node
 	for _, v := range x.nodes {
 		bare := &v1alpha1.SliceLedger{ObjectMeta: v.ledger.ObjectMeta, Status: v.ledger.Status}
+		bare.Spec.Cordons = v.ledger.Spec.Cordons
 		bare.Status.Slices = nil
 		if room := Room(bare); room != nil {
 			nodes = append(nodes, room)

@@ -64,6 +64,9 @@ func TestRoom(t *testing.T) {
 			l.Status.Devices[0].Healthy = false
 			l.Status.Devices[1].MIG = v1alpha1.MIGEnabled
 		}), nil},
+		{"a cordoned device, another one of the node and one that is gone", edit(granted, func(l *v1alpha1.SliceLedger) {
+			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-0"}, {UUID: "GPU-gone"}}
+		}), []placement.Device{{UUID: "GPU-1", Index: 1, Model: "T4", Mem: 1000, FreeCore: 100, FreeMem: 1000, Slots: 256}}},
 		{"a device whose MIG mode was switched on under its slices", edit(granted, func(l *v1alpha1.SliceLedger) {
 			l.Status.Devices = l.Status.Devices[:1]
 			l.Status.Devices[0].MIG, l.Status.Devices[0].Profiles = v1alpha1.MIGEnabled, profiles

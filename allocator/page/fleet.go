@@ -205,8 +205,11 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 	for _, d := range l.Status.Devices {
 		g := GPU{Name: fmt.Sprintf("GPU %d", d.Index), UUID: d.UUID, Model: d.Model}
 		g.Core.Total, g.Mem.Total = int64(v1alpha1.WholeGPU), int64(d.Mem)
-		if !d.Healthy {
+		switch c := l.Spec.Cordon(d.UUID); {
+		case !d.Healthy:
 			g.Trouble = d.Reason
+		case c != nil:
+			g.Trouble = strings.TrimSuffix("cordoned: "+c.Reason, ": ")
 		}
 		if d.MIG == v1alpha1.MIGEnabled {
 			g.Model += ", MIG"

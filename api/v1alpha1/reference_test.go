@@ -43,7 +43,7 @@ func TestReferenceOfAnnotations(t *testing.T) {
 
 func TestReferenceOfLedger(t *testing.T) {
 	text := reference(t, "ledger.md")
-	for _, part := range []any{SliceLedgerSpec{}, Hold{}, DeviceLedger{}, Slice{}, SliceLedgerStatus{}, DriverStatus{},
+	for _, part := range []any{SliceLedgerSpec{}, Hold{}, Cordon{}, DeviceLedger{}, Slice{}, SliceLedgerStatus{}, DriverStatus{},
 		SummaryStatus{}, DeviceStatus{}, SliceStatus{}} {
 		for _, field := range jsonFields(reflect.TypeOf(part)) {
 			if !regexp.MustCompile("`[^` ]*\\b" + field + "\\b[^` ]*`").MatchString(text) {

@@ -8,8 +8,9 @@ import (
 )
 
 // SliceLedger is the book of one GPU node: what has been granted on each of its
-// devices (spec, written by the allocator by compare-and-swap) and what the node
-// sees and did (status, written by the node agent). It is named after the node.
+// devices (spec, written by the allocator by compare-and-swap, but for the cordons,
+// which people write) and what the node sees and did (status, written by the node
+// agent). It is named after the node.
 //
 // The rules below check sums: whoever writes the spec, the API server refuses
 // slices whose amounts, less what they declare as reused, add up to more than their
@@ -57,6 +58,44 @@ type SliceLedgerSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
 	Holds []Hold `json:"holds,omitempty"`
+	// Cordons are the devices on which nothing new is to be granted because somebody
+	// said so. People write them (kubectl vernier cordon), and only they take one out:
+	// no state of the device does.
+	// +listType=map
+	// +listMapKey=uuid
+	// +kubebuilder:validation:MaxItems=64
+	// +optional
+	Cordons []Cordon `json:"cordons,omitempty"`
+}
+
+// Cordon keeps new slices off a device. What is granted there already stays, and may
+// start. It is of one piece of hardware: a device that takes the place of a cordoned
+// one has another UUID.
+type Cordon struct {
+	// UUID of the device. It need not be on the node now.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	UUID string `json:"uuid"`
+	// By is who said so, as they called themselves.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	By string `json:"by,omitempty"`
+	// Reason in words.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Since is when.
+	Since metav1.Time `json:"since"`
+}
+
+// Cordon is the device's, nil without one.
+func (s *SliceLedgerSpec) Cordon(uuid string) *Cordon {
+	for i := range s.Cordons {
+		if s.Cordons[i].UUID == uuid {
+			return &s.Cordons[i]
+		}
+	}
+	return nil
 }
 
 // Hold keeps slices of a gang's pods on this node while the gang's other pods get

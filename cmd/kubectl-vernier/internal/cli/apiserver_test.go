@@ -25,7 +25,7 @@ import (
 // TestOnAPIServer: the field selectors, the viewer's role and the errors are
 // those of a real API server.
 func TestOnAPIServer(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"rbac/viewer.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"rbac/viewer.yaml", "rbac/operator.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	create(t, admin, &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"},
 		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: gpuA, Core: 100, Mem: 81920,
@@ -56,6 +56,29 @@ func TestOnAPIServer(t *testing.T) {
 	expectError(t, eve, "slices -A", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
 	nobody := reader(t, apiserver.As(cfg, "nobody", "system:authenticated"))
 	expectError(t, nobody, "waiting -A", `cannot list resource "pods"`, "list pods in all namespaces")
+
+	// With the operator's role a device is cordoned under one's own name, and drained.
+	grant(t, admin, "ops", "vernier-operator")
+	train := pod("train", "")
+	train.Annotations, train.Spec.SchedulingGates = nil, nil
+	create(t, admin, train)
+	ops := reader(t, apiserver.As(cfg, "ops", "system:authenticated"))
+	expect(t, ops, "cordon gpu-1/"+gpuA+" --reason fans", gpuA+") cordoned")
+	l := &v1alpha1.SliceLedger{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: "gpu-1"}, l); err != nil {
+		t.Fatal(err)
+	}
+	if c := l.Spec.Cordon(gpuA); c == nil || c.By != "ops" || c.Reason != "fans" || c.Since.IsZero() || len(l.Spec.Devices[0].Slices) != 1 {
+		t.Errorf("the ledger says %+v", l.Spec)
+	}
+	l.Spec.Devices[0].Slices[0].Pod = train.UID
+	if err := admin.Update(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	expectError(t, ops, "drain gpu-1/"+gpuA, "--force to override): default/train")
+	expect(t, ops, "drain --force --dry-run=server gpu-1/"+gpuA, "evicting pod default/train (server dry run)")
+	expect(t, ops, "uncordon gpu-1/"+gpuA, ") uncordoned")
+	expectError(t, ann, "cordon gpu-1/"+gpuA, `User "ann" cannot patch resource "sliceledgers"`, "--clusterrole=vernier-operator")
 
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sliceledgers." + v1alpha1.Group}}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -94,7 +117,7 @@ func grant(t *testing.T, c client.Client, user string, roles ...string) {
 	}
 }
 
-func reader(t *testing.T, cfg *rest.Config) client.Reader {
+func reader(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
 	r, err := newClient(cfg)
 	if err != nil {
@@ -105,7 +128,7 @@ func reader(t *testing.T, cfg *rest.Config) client.Reader {
 
 // expect waits for the output: RBAC rules take effect from the API server's
 // watch, a moment after they are stored.
-func expect(t *testing.T, r client.Reader, args string, parts ...string) {
+func expect(t *testing.T, r client.Client, args string, parts ...string) {
 	t.Helper()
 	var out string
 	var err error
@@ -120,7 +143,7 @@ func expect(t *testing.T, r client.Reader, args string, parts ...string) {
 	}
 }
 
-func expectError(t *testing.T, r client.Reader, args string, parts ...string) {
+func expectError(t *testing.T, r client.Client, args string, parts ...string) {
 	t.Helper()
 	var last error
 	await(t, func() bool {

@@ -2,7 +2,8 @@
 
 // Package cli owns the command line of `kubectl vernier`: flags, what is read
 // from the API server, and how it is printed. What the tables say is package
-// view's. It only reads, never writes to the cluster.
+// view's. It writes a device's cordon and evicts pods where it is told to (cordon,
+// uncordon, drain), and everything else only reads. It never writes a grant.
 package cli
 
 import (
@@ -27,7 +28,7 @@ type command struct {
 	allNamespaces bool
 	watch         bool
 	// connect is replaced by tests, and so is now.
-	connect     func() (client.Reader, error)
+	connect     func() (client.Client, error)
 	scrape      scraper
 	now         func() time.Time
 	after       func(time.Duration) <-chan time.Time
@@ -43,7 +44,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 		c.out = s
 	}
 	c.scrape = c.proxied
-	c.connect = func() (client.Reader, error) {
+	c.connect = func() (client.Client, error) {
 		cfg, err := c.flags.ToRESTConfig()
 		if err != nil {
 			return nil, err
@@ -54,7 +55,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 }
 
 func (c *command) root() *cobra.Command {
-	root := c.sub("kubectl-vernier", "Show GPU nodes, devices, slices and waiting pods", c.overview)
+	root := c.sub("kubectl-vernier", "Show GPU nodes, devices, slices and waiting pods; take devices out of service", c.overview)
 	root.Long = `Show who has which part of which GPU, and who waits for one.
 
 Without a subcommand, everything at once. CORE is percent of a GPU's compute,
@@ -67,7 +68,8 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
   kubectl vernier why POD           # everything that is known of why it waits
   kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
   kubectl vernier nodes -o json     # stable, for scripts
-  kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster`
+  kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster
+  kubectl vernier drain NODE/GPU    # nothing new on a device, and its pods evicted`
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl vernier"}
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetOut(c.out)
@@ -92,6 +94,9 @@ cooperative (the limiter in the container) or none (no quota was asked for).`
 		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
 		c.inspectCommand(),
 		c.explainCommand(),
+		c.cordonCommand(),
+		c.uncordonCommand(),
+		c.drainCommand(),
 	)
 	return root
 }

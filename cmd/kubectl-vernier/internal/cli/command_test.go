@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -144,13 +146,13 @@ func TestErrors(t *testing.T) {
 // input is what the next command reads from standard input.
 var input io.Reader
 
-func run(t *testing.T, r client.Reader, args string) (out, errOut string, err error) {
+func run(t *testing.T, r client.Client, args string) (out, errOut string, err error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	var stdout, stderr bytes.Buffer
 	c := &command{
 		flags:   genericclioptions.NewConfigFlags(true),
-		connect: func() (client.Reader, error) { return r, nil },
+		connect: func() (client.Client, error) { return r, nil },
 		now:     func() time.Time { return now },
 		in:      input, out: &stdout, errOut: &stderr,
 	}
@@ -164,7 +166,7 @@ func run(t *testing.T, r client.Reader, args string) (out, errOut string, err er
 func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
@@ -179,7 +181,7 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 
 // failing fails every list if it has an error.
 type failing struct {
-	client.Reader
+	client.Client
 	err error
 }
 
@@ -187,5 +189,5 @@ func (f failing) List(ctx context.Context, list client.ObjectList, o ...client.L
 	if f.err != nil {
 		return f.err
 	}
-	return f.Reader.List(ctx, list, o...)
+	return f.Client.List(ctx, list, o...)
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -15,11 +17,12 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// newClient reads straight from the API server. The kinds are mapped by hand:
+// newClient goes straight to the API server. The kinds are mapped by hand:
 // discovery would cost two requests to learn what is known.
-func newClient(cfg *rest.Config) (client.Reader, error) {
+func newClient(cfg *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+	if err != nil {
 		return nil, err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -27,6 +30,7 @@ func newClient(cfg *rest.Config) (client.Reader, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), meta.RESTScopeRoot)
 	return client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
 }
 

@@ -57,7 +57,7 @@ const (
 
 var (
 	headers = regexp.MustCompile(`^[A-Z][A-Z0-9()%/ .-]+$|^(SLICES|WAITING) in .*$`)
-	bad     = regexp.MustCompile(`\b(unhealthy|missing|refused|False|Unknown|hint|warning)\b`)
+	bad     = regexp.MustCompile(`\b(unhealthy|missing|cordoned|refused|False|Unknown|hint|warning)\b`)
 	good    = regexp.MustCompile(`\b(ok|admitted|attached|True)\b`)
 )
 

@@ -47,7 +47,7 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 	} {
 		var out, errOut bytes.Buffer
 		c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &out, errOut: &errOut,
-			connect: func() (client.Reader, error) {
+			connect: func() (client.Client, error) {
 				return fakeClient(t, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2")), nil
 			},
 			scrape: func(_ context.Context, pod string) ([]byte, error) {

@@ -21,11 +21,11 @@ import (
 
 // watching runs a command, and what happens between its looks, until there is
 // nothing more to happen.
-func watching(t *testing.T, out io.Writer, r client.Reader, args string, between ...func()) error {
+func watching(t *testing.T, out io.Writer, r client.Client, args string, between ...func()) error {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	c := &command{flags: genericclioptions.NewConfigFlags(true), connect: func() (client.Reader, error) { return r, nil },
+	c := &command{flags: genericclioptions.NewConfigFlags(true), connect: func() (client.Client, error) { return r, nil },
 		now: func() time.Time { return now }, out: out, errOut: out}
 	c.after = func(d time.Duration) <-chan time.Time {
 		next := make(chan time.Time, 1)
@@ -102,7 +102,7 @@ func TestTerminal(t *testing.T) {
 func TestTerminalLeavesDocuments(t *testing.T) {
 	var out bytes.Buffer
 	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &terminal{Writer: &out, width: 10, colour: true}, errOut: &out,
-		connect: func() (client.Reader, error) { return fakeClient(t, fixture()...), nil }}
+		connect: func() (client.Client, error) { return fakeClient(t, fixture()...), nil }}
 	root := c.root()
 	root.SetArgs([]string{"nodes", "-o", "json"})
 	if err := root.ExecuteContext(t.Context()); err != nil {

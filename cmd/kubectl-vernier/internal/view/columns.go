@@ -50,11 +50,11 @@ func DeviceTable(devices []Device, wide bool) Table {
 		row := []string{
 			d.Node, index(d.Index), shortUUID(d.UUID), d.Model,
 			ratio(d.Core.Granted, d.Core.Total), ratio(d.Mem.Granted, d.Mem.Total),
-			strconv.Itoa(d.Slices), string(d.MIG), d.Health,
+			strconv.Itoa(d.Slices), string(d.MIG), d.state(),
 		}
 		if wide {
 			row[2] = d.UUID
-			row = append(row, d.PCI, index(d.NUMA), d.Reason)
+			row = append(row, d.PCI, index(d.NUMA), d.why())
 		}
 		t.rows = append(t.rows, row)
 	}
@@ -69,7 +69,7 @@ func DeviceBars(devices []Device) Table {
 			d.Node, index(d.Index), d.Model,
 			bar(d.Core.Granted, d.Core.Total) + " " + ratio(d.Core.Granted, d.Core.Total),
 			bar(d.Mem.Granted, d.Mem.Total) + " " + ratio(d.Mem.Granted, d.Mem.Total),
-			strconv.Itoa(d.Slices), d.Health,
+			strconv.Itoa(d.Slices), d.state(),
 		})
 	}
 	return t

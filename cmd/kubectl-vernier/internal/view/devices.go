@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -14,7 +16,7 @@ const (
 	HealthOK = "ok"
 	// HealthBad: the device had a critical error; Reason says which.
 	HealthBad = "unhealthy"
-	// HealthMissing: the ledger has grants on it, the node does not see it.
+	// HealthMissing: the ledger has grants on it or a cordon, the node does not see it.
 	HealthMissing = "missing"
 )
 
@@ -33,10 +35,53 @@ type Device struct {
 	NUMA   *int32            `json:"numa,omitempty"`
 	Health string            `json:"health"`
 	Reason string            `json:"reason,omitempty"`
+	// Cordon is there while nothing new is granted because somebody said so.
+	Cordon *Cordon `json:"cordon,omitempty"`
+}
+
+// Cordon says who keeps new slices off a device, why, and since when.
+type Cordon struct {
+	By     string      `json:"by,omitempty"`
+	Reason string      `json:"reason,omitempty"`
+	Since  metav1.Time `json:"since"`
+}
+
+func cordonOf(l *v1alpha1.SliceLedger, uuid string) *Cordon {
+	c := l.Spec.Cordon(uuid)
+	if c == nil {
+		return nil
+	}
+	return &Cordon{By: c.By, Reason: c.Reason, Since: c.Since}
+}
+
+// state is the health for a table, with the cordon as kubectl shows a node's.
+func (d *Device) state() string {
+	if d.Cordon != nil {
+		return d.Health + ",cordoned"
+	}
+	return d.Health
+}
+
+// why is what the state says nothing of.
+func (d *Device) why() string {
+	if d.Cordon == nil {
+		return d.Reason
+	}
+	text := "cordoned"
+	if d.Cordon.By != "" {
+		text += " by " + d.Cordon.By
+	}
+	if d.Cordon.Reason != "" {
+		text += ": " + d.Cordon.Reason
+	}
+	if d.Reason != "" {
+		text = d.Reason + "; " + text
+	}
+	return text
 }
 
 // Devices lists the GPUs of all ledgers, by node and index; those that a node no
-// longer sees but still has grants on come last of their node.
+// longer sees but still has grants on, or a cordon, come last of their node.
 func Devices(ledgers []v1alpha1.SliceLedger) []Device {
 	var all []Device
 	for i := range ledgers {
@@ -56,7 +101,7 @@ func devicesOf(l *v1alpha1.SliceLedger) []Device {
 		d := Device{
 			Node: l.Name, Index: &s.Index, UUID: s.UUID, Model: s.Model,
 			Core: Core{Total: v1alpha1.WholeGPU}, Mem: Memory{Total: s.Mem},
-			MIG: s.MIG, PCI: s.PCI, NUMA: s.NUMA, Health: HealthOK, Reason: s.Reason,
+			MIG: s.MIG, PCI: s.PCI, NUMA: s.NUMA, Health: HealthOK, Reason: s.Reason, Cordon: cordonOf(l, s.UUID),
 		}
 		if !s.Healthy {
 			d.Health = HealthBad
@@ -72,12 +117,19 @@ func devicesOf(l *v1alpha1.SliceLedger) []Device {
 		if granted[g.UUID] == nil || len(g.Slices) == 0 {
 			continue
 		}
-		d := Device{Node: l.Name, UUID: g.UUID, Health: HealthMissing, Reason: "the node does not see this device"}
+		d := Device{Node: l.Name, UUID: g.UUID, Health: HealthMissing, Reason: missing, Cordon: cordonOf(l, g.UUID)}
 		d.count(&g)
 		devices = append(devices, d)
 	}
+	for _, c := range l.Spec.Cordons {
+		if !slices.ContainsFunc(devices, func(d Device) bool { return d.UUID == c.UUID }) {
+			devices = append(devices, Device{Node: l.Name, UUID: c.UUID, Health: HealthMissing, Reason: missing, Cordon: cordonOf(l, c.UUID)})
+		}
+	}
 	return devices
 }
+
+const missing = "the node does not see this device"
 
 // count adds up the grants as the CRD's rules do: what a slice reuses of its own
 // pod's other slices counts once.
