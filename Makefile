@@ -78,7 +78,7 @@ test-unit: c-build ## tests that need neither root nor a cluster
 
 .PHONY: test-e2e
 test-e2e: deps readers tools build images ## tests on a real cluster, with simulated GPUs (needs root)
-	$(TEST) -tags e2e -p 1 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
+	$(TEST) -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
 
 .PHONY: test-gpu
 test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the card

@@ -283,12 +283,17 @@ func TestDeletedWhileStarting(t *testing.T) {
 		"placed": func(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) == 0 },
 		"bound":  func(p *corev1.Pod) bool { return p.Spec.NodeName != "" },
 	}
-	for stage, reached := range stages {
-		for i := range 5 {
-			p := create(t, newPod(fmt.Sprintf("brief-%s-%d", stage, i)).share(30, 30).on(small))
-			awaitPod(t, p, "to be "+stage, reached)
-			remove(t, p)
-		}
+	for i := range 5 {
+		t.Run(fmt.Sprint("round ", i), func(t *testing.T) {
+			for stage, reached := range stages {
+				t.Run(stage, func(t *testing.T) {
+					t.Parallel()
+					p := create(t, newPod(fmt.Sprintf("brief-%s-%d", stage, i)).share(30, 30).on(small))
+					awaitPod(t, p, "to be "+stage, reached)
+					remove(t, p)
+				})
+			}
+		})
 	}
 	if l := ledger(t, small); len(l.Spec.Devices) > 0 {
 		for _, d := range l.Spec.Devices {

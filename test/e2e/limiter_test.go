@@ -19,6 +19,7 @@ import (
 // A tenant killed with -9 frees its share of memory at once, to the MiB, and the
 // processes of a container share one slice.
 func TestKilledTenantFreesItsMemory(t *testing.T) {
+	t.Parallel()
 	p := awaitReady(t, create(t, newPod("killed").limit(v1alpha1.ResourceMemMiB, 2048).args("--hold")))
 	session := func(script string) string {
 		t.Helper()
@@ -46,6 +47,7 @@ func TestKilledTenantFreesItsMemory(t *testing.T) {
 // What a tenant does inside its container gives it nothing more: the slice is what
 // a session sees, with any environment, and after attempts on every file of ours.
 func TestNothingInTheContainerLiftsTheLimit(t *testing.T) {
+	t.Parallel()
 	const slice = 1024
 	p := awaitReady(t, create(t, newPod("prisoner").limit(v1alpha1.ResourceMemMiB, slice).args("--hold").on(small)))
 	for _, script := range []string{
@@ -75,6 +77,7 @@ func TestNothingInTheContainerLiftsTheLimit(t *testing.T) {
 // What an image preloads itself is loaded beside the limiter, after it, also when
 // the container is started again; and it sees its slice as every other.
 func TestImageWithPreload(t *testing.T) {
+	t.Parallel()
 	p := newPod("preloads").limit(v1alpha1.ResourceMemMiB, 512).on(small)
 	p.main().Image = system.PreloadImage
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
@@ -104,6 +107,7 @@ func TestImageWithPreload(t *testing.T) {
 // Processes that get around the limiter are seen: their pod is told, and the metric
 // counts them for as long as they run. The figures of those that don't are there too.
 func TestUnenforcedProcessIsReported(t *testing.T) {
+	t.Parallel()
 	// One by a loader of its own, one after the folders have been moved away: the
 	// mounts cannot be, but what they are in can.
 	p := awaitReady(t, create(t, newPod("escape").share(20, 20).on(small).command("/bin/sh", "-c", `
@@ -127,6 +131,7 @@ wait`)))
 // Invariant 3 has a hole that Linux makes, privileged containers: what uses a
 // managed device without any slice is reported.
 func TestProcessWithoutSliceIsReported(t *testing.T) {
+	t.Parallel()
 	driver := sys.Node(small).GPU.DriverRoot
 	p := newPod("monitor").in(unlabelled).on(small).env("SIMGPU_DEVROOT", "/driver").
 		command("/bin/sh", "-c", "LD_LIBRARY_PATH=/driver/usr/lib/x86_64-linux-gnu exec cudademo --hold")

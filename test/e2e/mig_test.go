@@ -36,13 +36,11 @@ var (
 
 const smallestMiB = "9728"
 
-// driverOf opens the node's NVML, as an administrator on the node would.
-func driverOf(t *testing.T, node string) *inventory.Inventory {
+// driver opens the NVML of the node in MIG mode, as an administrator on the node
+// would.
+func driver(t *testing.T) *inventory.Inventory {
 	t.Helper()
-	gpus := sys.Node(node).GPU
-	t.Setenv("SIMGPU_STATE", gpus.State)
-	t.Setenv("SIMGPU_ALL_DEVICES", "1")
-	inv, lib, err := inventory.Open(inventory.Options{Library: gpus.NVML()})
+	inv, lib, err := inventory.Open(inventory.Options{Library: sys.Node(cut).GPU.NVML()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +94,8 @@ func awaitShown(t *testing.T, n int) (shown []v1alpha1.MIGInstance) {
 // somebody else has made one, destroyed as they go, and there all the same after the
 // agent died.
 func TestMIG(t *testing.T) {
-	inv := driverOf(t, cut)
+	t.Parallel()
+	inv := driver(t)
 	device := ledger(t, cut).Status.Devices[0].UUID
 	if err := inv.CreateInstance(device, theirs); err != nil {
 		t.Fatal(err)
@@ -169,7 +168,7 @@ func TestMIG(t *testing.T) {
 // than its own instance: the environment, the nodes of its neighbour, a second
 // container, the device itself.
 func TestMIGBypass(t *testing.T) {
-	inv := driverOf(t, cut)
+	inv := driver(t)
 	neighbour := awaitReady(t, create(t, instance("mig-neighbour", 10, 5)))
 	awaitInstances(t, inv, smallest)
 	other := instances(t, inv)[0].UUID

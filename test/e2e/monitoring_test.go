@@ -166,6 +166,7 @@ func dashboard(t *testing.T) (queries []string) {
 // A real Prometheus reads every part, the rules are evaluated, and every panel of
 // the dashboard shows something while a pod works.
 func TestPrometheusReadsEverything(t *testing.T) {
+	t.Parallel()
 	busy := awaitReady(t, create(t, burner("watched", 30)))
 	p := startPrometheus(t)
 	await(t, "every part to be read", func() (bool, string) {
