@@ -62,16 +62,18 @@ func TestAgentKilled(t *testing.T) {
 	awaitGuarantee(t, running, "main", v1alpha1.GuaranteeCooperative)
 }
 
-// Invariant 2: the node agent dies while it is inside CreateContainer.
+// Invariant 2: the node agent dies while it is inside CreateContainer. On the large
+// node, where no other of the parallel tests has a pod.
 func TestAgentKilledInsideCreateContainer(t *testing.T) {
-	agent := sys.Node(small).Agent
+	t.Parallel()
+	agent := sys.Node(large).Agent
 	// Frozen, the agent does not read its socket: the request that waits there
 	// shows that containerd is inside the call.
 	freeze(t, agent)
 	restart := onceBack(t, agent)
-	p := create(t, newPod("inside").share(10, 10).on(small))
+	p := create(t, newPod("inside").share(10, 10).on(large))
 	await(t, "containerd to wait for the frozen agent", func() (bool, string) {
-		n, err := sys.Node(small).UnreadNRI()
+		n, err := sys.Node(large).UnreadNRI()
 		return n > 0, fmt.Sprintf("%d bytes unread, %v", n, err)
 	})
 	kill(t, agent)

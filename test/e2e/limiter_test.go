@@ -20,7 +20,7 @@ import (
 // processes of a container share one slice.
 func TestKilledTenantFreesItsMemory(t *testing.T) {
 	t.Parallel()
-	p := awaitReady(t, create(t, newPod("killed").limit(v1alpha1.ResourceMemMiB, 2048).args("--hold")))
+	p := awaitReady(t, create(t, newPod("killed").limit(v1alpha1.ResourceMemMiB, 2048).args("--hold").on(small)))
 	session := func(script string) string {
 		t.Helper()
 		out, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", script)

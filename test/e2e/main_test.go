@@ -6,7 +6,7 @@
 // user would install it. Its tests share one cluster; each puts back what it
 // changed. They run one after the other, but for those marked parallel, which Go
 // runs together at the end: they wait more than they work, kill nothing that
-// another one needs, and leave each other room (of the small node at most 80 core).
+// another one needs, and leave each other room (at most 80 core, on the small node).
 package e2e
 
 import (

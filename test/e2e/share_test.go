@@ -66,13 +66,13 @@ exit 0`
 // what fits is given.
 func TestAllocatingPastTheSliceFails(t *testing.T) {
 	t.Parallel()
-	p := newPod("past").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "2049")
+	p := newPod("past").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "2049").on(small)
 	made := awaitPhase(t, create(t, p), corev1.PodFailed)
 	got := values(t, made, "main")
 	if got["alloc.error"] != "CUDA_ERROR_OUT_OF_MEMORY" {
 		t.Errorf("allocating 2049 of 2048 MiB: %v, want error=CUDA_ERROR_OUT_OF_MEMORY", got)
 	}
-	p = newPod("within").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "1024", "--hold")
+	p = newPod("within").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "1024", "--hold").on(small)
 	made = awaitReady(t, create(t, p))
 	if got := values(t, made, "main"); got["allocated.mib"] != "1024" {
 		t.Errorf("allocating 1024 of 2048 MiB: %v", got)
@@ -85,7 +85,7 @@ func TestAllocatingPastTheSliceFails(t *testing.T) {
 func TestComputeShare(t *testing.T) {
 	t.Parallel()
 	const quota, margin = 30, 5
-	p := newPod("burner").share(quota, 10).args("--burn", "3000", "--kernel-us", "1000")
+	p := newPod("burner").share(quota, 10).args("--burn", "3000", "--kernel-us", "1000").on(small)
 	made := awaitPhase(t, create(t, p), corev1.PodSucceeded)
 	got, err := strconv.ParseFloat(values(t, made, "main")["burn.share_percent"], 64)
 	if err != nil || got <= 0 || got > quota+margin {
