@@ -42,9 +42,9 @@ func demandOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 		switch {
 		case mode == v1alpha1.ModeAuto && share.Whole():
 			c.Mode = v1alpha1.ModeExclusive
-		case mode == v1alpha1.ModeMIG && share.GPUs > 1:
-			return fmt.Errorf("annotation %s: container %s asks for %d GPUs, and a program sees one MIG instance: ask for one GPU, or use auto",
-				v1alpha1.AnnotationMode, name, share.GPUs)
+		case mode.OneDevice() && share.GPUs > 1:
+			return fmt.Errorf("annotation %s: container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",
+				v1alpha1.AnnotationMode, name, share.GPUs, mode)
 		case mode == v1alpha1.ModeExclusive && !share.Whole():
 			return fmt.Errorf("annotation %s: container %s asks for a part of a GPU, exclusive gives whole ones: ask for 100 core and 100 %% of memory per GPU, or use auto",
 				v1alpha1.AnnotationMode, name)

@@ -88,6 +88,7 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 			subtract(&d, granted)
 			given = granted.Slices
 		}
+		mps(&d, ledger.Status.Driver.MPS, given)
 		if cut(&d, seen, given) {
 			node.Devices = append(node.Devices, d)
 		}
@@ -116,6 +117,23 @@ func cut(d *placement.Device, seen *v1alpha1.DeviceStatus, given []v1alpha1.Slic
 	return !on || len(seen.Profiles) > 0
 }
 
+// mps says what of the modes beside MIG the device takes. A process that MPS serves
+// has the device to itself but for others that MPS serves, so slices of the two kinds
+// exclude each other, and a device goes from one to the other when it is empty.
+func mps(d *placement.Device, has bool, given []v1alpha1.Slice) {
+	d.MPS = has
+	for i := range given {
+		if given[i].Mode == v1alpha1.ModeMPS {
+			d.MPSOnly = true
+		} else {
+			d.MPS = false
+		}
+	}
+	if d.MPSOnly {
+		d.Slots -= v1alpha1.MaxSlicesPerDevice - v1alpha1.MaxMPSSlices
+	}
+}
+
 // subtract takes what is granted off the device's room. While a device has
 // slices the smaller of both capacities holds: the ledger's, which the API server
 // checks against, and the node's.
@@ -140,7 +158,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.Model != b.Model || !d.Cut.Equal(b.Cut) {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

@@ -254,3 +254,27 @@ func TestEmpty(t *testing.T) {
 		t.Error("the ledger itself was changed, or a device is missing")
 	}
 }
+
+// Slices in mode mps make a device theirs until the last is gone.
+func TestRoomOfMPSDevice(t *testing.T) {
+	l := ledger("n", 1)
+	if d := Room(l).Devices[0]; d.MPS || d.MPSOnly {
+		t.Errorf("on a node without MPS: %+v", d)
+	}
+	l.Status.Driver.MPS = true
+	empty := Room(l)
+	if d := empty.Devices[0]; !d.MPS || d.MPSOnly {
+		t.Errorf("empty: %+v", d)
+	}
+	shared := Room(grant(t, l, "a", placement.Grant{UUID: "GPU-0", Core: 10, Mem: 10, Mode: v1alpha1.ModeMPS}))
+	if d := shared.Devices[0]; !d.MPSOnly || d.Slots != v1alpha1.MaxMPSSlices-1 {
+		t.Errorf("with a slice in mode mps: %+v", d)
+	}
+	limited := Room(grant(t, l, "a", placement.Grant{UUID: "GPU-0", Core: 10, Mem: 10, Mode: v1alpha1.ModeLimiter}))
+	if d := limited.Devices[0]; d.MPS || d.MPSOnly {
+		t.Errorf("with a slice of another mode: %+v", d)
+	}
+	if !roomier(shared, empty) || !roomier(limited, empty) || roomier(empty, shared) {
+		t.Error("a device that is empty again helps those who wait")
+	}
+}

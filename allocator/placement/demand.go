@@ -28,7 +28,7 @@ type Container struct {
 	Kind  Kind
 	Share v1alpha1.Share
 	// Mode that its slices are granted in, or auto: mig on a device in MIG mode,
-	// limiter on any other. An exclusive share is whole, so the sums alone keep
+	// limiter on any other, never mps. An exclusive share is whole, so the sums alone keep
 	// everything else off its devices.
 	Mode v1alpha1.Mode
 }
@@ -71,8 +71,13 @@ func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0
 func (d *Demand) MayCut() bool {
 	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.mayCut() && c.Share.GPUs == 1 })
 }
-func (d *Demand) MustCut() bool {
-	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Mode == v1alpha1.ModeMIG })
+func (d *Demand) MustCut() bool { return d.asks(v1alpha1.ModeMIG) }
+
+// MPS tells whether the pod is to be on devices that MPS shares.
+func (d *Demand) MPS() bool { return d.asks(v1alpha1.ModeMPS) }
+
+func (d *Demand) asks(mode v1alpha1.Mode) bool {
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Mode == mode })
 }
 
 // span is the range of phases, both ends included, in which a container runs.

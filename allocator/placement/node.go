@@ -38,6 +38,8 @@ type Device struct {
 	Slots int
 	// Cut is set for a device in MIG mode.
 	Cut *Cut
+	// MPS: it takes slices in mode mps. MPSOnly: it has such, and takes no others.
+	MPS, MPSOnly bool
 }
 
 // load is an amount on a device.
@@ -64,12 +66,16 @@ func (c *Container) load(d *Device) (load, bool) {
 }
 
 // on is the mode in which a slice of the container would be on the device; false
-// when there is none. A program sees one instance of MIG, so a share over several
-// devices is none of theirs.
+// when there is none. A program sees one instance of MIG and one MPS server, so a
+// share over several devices is none of theirs.
 func (c *Container) on(d *Device) (v1alpha1.Mode, bool) {
 	switch {
 	case d.Cut != nil:
 		return v1alpha1.ModeMIG, c.mayCut() && c.Share.GPUs == 1
+	case c.Mode == v1alpha1.ModeMPS:
+		return c.Mode, d.MPS && c.Share.GPUs == 1
+	case d.MPSOnly:
+		return "", false
 	case c.Mode == v1alpha1.ModeAuto:
 		return v1alpha1.ModeLimiter, true
 	}
@@ -86,4 +92,16 @@ const wholeDevice = 100_000
 func (d *Device) leftover(l load) int64 {
 	core := int64(d.FreeCore-l.core) * (wholeDevice / int64(v1alpha1.WholeGPU))
 	return core + int64(d.FreeMem-l.mem)*wholeDevice/int64(max(d.Mem, 1))
+}
+
+// take is the device with one more slice in that mode on it: what else it takes.
+func (d *Device) take(mode v1alpha1.Mode, place v1alpha1.MIGPlace) {
+	switch {
+	case d.Cut != nil:
+		d.Cut = d.Cut.with(place)
+	case mode == v1alpha1.ModeMPS:
+		d.MPSOnly = true
+	default:
+		d.MPS = false
+	}
 }

@@ -47,9 +47,7 @@ func (n *Node) Without(plan *Plan) *Node {
 		dev.FreeCore -= g.Core - g.ReuseCore
 		dev.FreeMem -= g.Mem - g.ReuseMem
 		dev.Slots--
-		if dev.Cut != nil {
-			dev.Cut = dev.Cut.with(g.MIG)
-		}
+		dev.take(g.Mode, g.MIG)
 	}
 	return left
 }

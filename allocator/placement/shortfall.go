@@ -184,6 +184,10 @@ func (s Shortfall) String() string {
 // mode says what of the best device's mode stands against the container.
 func (s Shortfall) mode() string {
 	switch c := (Container{Mode: s.Mode, Share: v1alpha1.Share{GPUs: s.GPUs}}); {
+	case s.Best.Cut == nil && s.Mode == v1alpha1.ModeMPS && !s.Best.MPS:
+		return ", and takes no slices in mode mps: it has others, or its node has no MPS"
+	case s.Best.MPSOnly && s.Mode != v1alpha1.ModeMPS:
+		return ", and is shared by MPS, which takes no slices of other modes"
 	case s.Best.Cut == nil && s.Mode == v1alpha1.ModeMIG:
 		return ", and is not in MIG mode"
 	case s.Best.Cut == nil:

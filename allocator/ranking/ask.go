@@ -18,9 +18,10 @@ type Ask struct {
 }
 
 // inWords tells whether the engine can rank nodes for the pod. It packs, so it
-// cannot spread, and it knows devices by model and room, not by UUID.
+// cannot spread, and it knows devices by model and room, not by UUID nor by what
+// shares them.
 func (a *Ask) inWords() bool {
-	return a.Policy != v1alpha1.PolicySpread && !a.UUIDs.Any()
+	return a.Policy != v1alpha1.PolicySpread && !a.UUIDs.Any() && !a.MPS()
 }
 
 // request is what one container asks for, in the engine's words, without the host.

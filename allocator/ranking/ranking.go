@@ -140,7 +140,7 @@ func (n *node) divide() {
 	}
 	for i := range n.room.Devices {
 		d := &n.room.Devices[i]
-		if d.Cut != nil {
+		if d.Cut != nil || d.MPSOnly {
 			continue
 		}
 		at := slices.IndexFunc(n.parts, func(p *part) bool {

@@ -72,6 +72,7 @@ func (c *cluster) device(node string, i int) v1alpha1.DeviceStatus {
 func (c *cluster) join(name string) {
 	l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + strconv.Itoa(c.version))}}
 	n, unlike := 1+c.Intn(4), c.Intn(4) == 0
+	l.Status.Driver.MPS = c.Intn(2) == 0
 	for i := range n {
 		d := c.device(name, i)
 		if !unlike && i > 0 {
@@ -87,7 +88,7 @@ func (c *cluster) join(name string) {
 // ask is a random pod's.
 func (c *cluster) ask() *Ask {
 	d := &placement.Demand{}
-	mode := []v1alpha1.Mode{v1alpha1.ModeAuto, v1alpha1.ModeLimiter, v1alpha1.ModeMIG}[c.Intn(8)%3]
+	mode := []v1alpha1.Mode{v1alpha1.ModeAuto, v1alpha1.ModeLimiter, v1alpha1.ModeMIG, v1alpha1.ModeMPS}[c.Intn(10)%4]
 	for i := range 1 + c.Intn(4)/3*c.Intn(3) {
 		s := v1alpha1.Share{GPUs: v1alpha1.DeviceCount(1 + c.Intn(4)/3*c.Intn(3)), Core: v1alpha1.Percent(c.Intn(5) * 25)}
 		if c.Intn(2) == 0 {
@@ -212,7 +213,7 @@ func (c *cluster) check(after string) {
 		want := map[packer.Free]int{}
 		if room != nil && !c.hosts[name].Aside {
 			for i := range room.Devices {
-				if d := &room.Devices[i]; d.Cut == nil && d.Slots > 0 && d.FreeCore >= 0 && d.FreeMem >= 0 && d.FreeCore+v1alpha1.Percent(d.FreeMem) > 0 {
+				if d := &room.Devices[i]; d.Cut == nil && !d.MPSOnly && d.Slots > 0 && d.FreeCore >= 0 && d.FreeMem >= 0 && d.FreeCore+v1alpha1.Percent(d.FreeMem) > 0 {
 					want[packer.Free{Core: 10 * packer.Milli(d.FreeCore), Mem: d.FreeMem}]++
 				}
 			}

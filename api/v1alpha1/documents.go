@@ -158,7 +158,7 @@ func (p *Placement) Validate() error {
 
 func (p PlacedShare) validate() error {
 	if !p.Mode.Placeable() {
-		return fmt.Errorf("mode %q: %w: limiter, mig or exclusive", p.Mode, ErrRange)
+		return fmt.Errorf("mode %q: %w: limiter, mps, mig or exclusive", p.Mode, ErrRange)
 	}
 	if len(p.Devices) < 1 || len(p.Devices) > MaxContainerDevices {
 		return fmt.Errorf("%d devices: %w: from 1 to %d", len(p.Devices), ErrRange, MaxContainerDevices)

@@ -107,7 +107,6 @@ func TestRefusesPlacement(t *testing.T) {
 		strings.Replace(goodPlaced, `"node"`, `"Node"`, 1):                                "Node",
 		strings.Replace(goodPlaced, `"node":"gpu-1"`, `"node":"gpu-1","node":"gpu-2"`, 1): "duplicate",
 		place(`{"mode":"auto","devices":[{"uuid":"GPU-1","memMiB":1}]}`):                  `mode "auto"`,
-		place(`{"mode":"mps","devices":[{"uuid":"GPU-1","memMiB":1}]}`):                   `mode "mps"`,
 		place(`{"devices":[{"uuid":"GPU-1","memMiB":1}]}`):                                `mode ""`,
 		device(``):                            "0 devices",
 		device(strings.TrimSuffix(many, ",")): "33 devices",

@@ -16,7 +16,8 @@ const (
 	ModeAuto Mode = "auto"
 	// ModeLimiter enforces by libvgpu inside the container: cooperative.
 	ModeLimiter Mode = "limiter"
-	// ModeMPS is a partition of NVIDIA MPS. Not available in this release.
+	// ModeMPS is a client of the device's MPS server, on a device with no other
+	// slices than such.
 	ModeMPS Mode = "mps"
 	// ModeMIG is a hardware partition, on devices in MIG mode.
 	ModeMIG Mode = "mig"
@@ -25,19 +26,23 @@ const (
 )
 
 // Placeable tells whether a slice can be in that mode in this release.
-func (m Mode) Placeable() bool { return m == ModeLimiter || m == ModeExclusive || m == ModeMIG }
+func (m Mode) Placeable() bool {
+	return m == ModeLimiter || m == ModeExclusive || m == ModeMIG || m == ModeMPS
+}
+
+// OneDevice tells whether a container in that mode can have slices of one device
+// only: a program sees one instance of MIG, and is a client of one MPS server.
+func (m Mode) OneDevice() bool { return m == ModeMIG || m == ModeMPS }
 
 // ParseMode reads the value of AnnotationMode; empty is auto.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case "":
 		return ModeAuto, nil
-	case ModeAuto, ModeLimiter, ModeMIG, ModeExclusive:
+	case ModeAuto, ModeLimiter, ModeMPS, ModeMIG, ModeExclusive:
 		return m, nil
-	case ModeMPS:
-		return "", fmt.Errorf("%q is not available in this release: use auto, limiter, mig or exclusive", s)
 	default:
-		return "", fmt.Errorf("%q is unknown: use auto, limiter, mig or exclusive", s)
+		return "", fmt.Errorf("%q is unknown: use auto, limiter, mps, mig or exclusive", s)
 	}
 }
 

@@ -8,24 +8,24 @@ import (
 )
 
 func TestParseMode(t *testing.T) {
-	for text, want := range map[string]Mode{"": ModeAuto, "auto": ModeAuto, "limiter": ModeLimiter, "mig": ModeMIG, "exclusive": ModeExclusive} {
+	for text, want := range map[string]Mode{"": ModeAuto, "auto": ModeAuto, "limiter": ModeLimiter, "mps": ModeMPS, "mig": ModeMIG, "exclusive": ModeExclusive} {
 		if got, err := ParseMode(text); got != want || err != nil {
 			t.Errorf("mode %q: got %q, %v", text, got, err)
 		}
 	}
 	for text, want := range map[string]string{
-		"mps": "not available", "Limiter": "unknown", "limiter ": "unknown", "hard": "unknown",
+		"Limiter": "unknown", "limiter ": "unknown", "hard": "unknown",
 	} {
 		got, err := ParseMode(text)
-		if got != "" || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "auto, limiter, mig or exclusive") {
+		if got != "" || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "auto, limiter, mps, mig or exclusive") {
 			t.Errorf("mode %q: got %q, %v; want it %s, and what to use instead", text, got, err, want)
 		}
 	}
 }
 
-// auto is a wish, never the mode of a slice; mps is not of this release.
+// auto is a wish, never the mode of a slice.
 func TestPlaceable(t *testing.T) {
-	for mode, want := range map[Mode]bool{ModeLimiter: true, ModeExclusive: true, ModeAuto: false, ModeMPS: false, ModeMIG: true, "": false} {
+	for mode, want := range map[Mode]bool{ModeLimiter: true, ModeExclusive: true, ModeAuto: false, ModeMPS: true, ModeMIG: true, "": false} {
 		if mode.Placeable() != want {
 			t.Errorf("%q placeable: %v", mode, !want)
 		}

@@ -140,4 +140,7 @@ const (
 	// MaxSlicesPerDevice bounds the slices of a device; with MaxDevices it keeps
 	// the rules of the CRD within the API server's cost budget.
 	MaxSlicesPerDevice = 256
+	// MaxMPSSlices bounds those of a device in mode mps: an MPS server takes 48
+	// clients on every GPU since Volta, and each slice is at least one.
+	MaxMPSSlices = 48
 )

@@ -35,6 +35,10 @@ func TestRules(t *testing.T) {
 		edit(&s)
 		return s
 	}
+	mode := func(s v1alpha1.Slice, m v1alpha1.Mode) v1alpha1.Slice {
+		s.Mode = m
+		return s
+	}
 	instance := func(start, size int32) v1alpha1.Slice {
 		s := slice(1, 1)
 		s.Mode, s.MIG = v1alpha1.ModeMIG, &v1alpha1.MIGPlace{Profile: 19, Start: start, Size: size}
@@ -83,6 +87,9 @@ func TestRules(t *testing.T) {
 		"an instance twice":          {[]v1alpha1.DeviceLedger{device("GPU-1", instance(6, 1), instance(6, 1))}, "overlap"},
 		"an instance past the end":   {[]v1alpha1.DeviceLedger{device("GPU-1", instance(6, 4))}, "beyond the device"},
 		"mig beside another mode":    {[]v1alpha1.DeviceLedger{device("GPU-1", instance(0, 4), slice(1, 1))}, "not both"},
+		"mps beside another mode":    {[]v1alpha1.DeviceLedger{device("GPU-1", mode(slice(1, 1), v1alpha1.ModeMPS), slice(1, 1))}, "mode mps or in other modes"},
+		"mps beside a whole one":     {[]v1alpha1.DeviceLedger{device("GPU-1", mode(slice(1, 1), v1alpha1.ModeMPS), mode(slice(1, 1), v1alpha1.ModeExclusive))}, "mode mps or in other modes"},
+		"mps beside mps":             {[]v1alpha1.DeviceLedger{device("GPU-1", mode(slice(1, 1), v1alpha1.ModeMPS), mode(slice(1, 1), v1alpha1.ModeMPS))}, ""},
 		"mig without a place":        {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Mode = v1alpha1.ModeMIG }))}, "if and only if"},
 		"a place in another mode":    {[]v1alpha1.DeviceLedger{device("GPU-1", with(instance(0, 1), func(s *v1alpha1.Slice) { s.Mode = "" }))}, "if and only if"},
 		"nobody's":                   {[]v1alpha1.DeviceLedger{device("GPU-1", with(slice(1, 1), func(s *v1alpha1.Slice) { s.Owner = "" }))}, "owner"},

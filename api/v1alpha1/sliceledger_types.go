@@ -122,6 +122,7 @@ type Hold struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1)",message="instances of slices in mode mig overlap",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))",message="a device has slices in mode mig or in other modes, not both",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps')",message="a device has slices in mode mps or in other modes, not both",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
 // +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
 type DeviceLedger struct {
@@ -179,7 +180,7 @@ type Slice struct {
 	// +optional
 	ReuseMem MiB `json:"reuseMem,omitempty"`
 	// Mode in which the slice is to be enforced. Empty is limiter.
-	// +kubebuilder:validation:Enum=limiter;exclusive;mig
+	// +kubebuilder:validation:Enum=limiter;exclusive;mig;mps
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 	// MIG is the instance that the slice has to itself, in mode mig only.
@@ -252,6 +253,12 @@ type DriverStatus struct {
 	// MemoryLimitsReason says why not.
 	// +optional
 	MemoryLimitsReason string `json:"memoryLimitsReason,omitempty"`
+	// MPS is true when slices can be in mode mps on the node's devices.
+	// +optional
+	MPS bool `json:"mps,omitempty"`
+	// MPSReason says why not.
+	// +optional
+	MPSReason string `json:"mpsReason,omitempty"`
 }
 
 // SummaryStatus is what `kubectl get sliceledgers` shows.

@@ -78,7 +78,8 @@ func TestHAMi(t *testing.T) {
 			pod: `{metadata: {annotations: {hami.io/node-scheduler-policy: spread, hami.io/vulkan: "true", nvidia.com/mig-profile-preference: 4g, nvidia.com/use-gpuindexes: "0,1", nvidia.com/vgpu-mode: mps}},
 				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
-			warns:  []string{"hami.io/node-scheduler-policy]", "hami.io/vulkan]", "nvidia.com/mig-profile-preference]", "nvidia.com/use-gpuindexes]", "nvidia.com/vgpu-mode]: not honoured"}},
+			warns:  []string{"hami.io/node-scheduler-policy]", "hami.io/vulkan]", "nvidia.com/mig-profile-preference]", "nvidia.com/use-gpuindexes]"},
+			set:    map[string]string{"vernier.dev/mode": "mps"}},
 		"the user's own annotation counts": {
 			pod: `{metadata: {annotations: {vernier.dev/policy: pack, hami.io/gpu-scheduler-policy: spread}},
 				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,

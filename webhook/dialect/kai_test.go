@@ -39,11 +39,13 @@ func TestKAI(t *testing.T) {
 			pod: `{metadata: {annotations: {nvidia.com/container.a.gpu-memory.request: 4Gi, nvidia.com/container.a.gpu-memory.limit: 8Gi, nvidia.com/container.b.gpu-memory.limit: "1500M",
 				nvidia.com/container.a.gpu-compute.mode: time-slicing, nvidia.com/container.b.gpu-compute.mode: sm-sharing}}, spec: {containers: [{name: a}, {name: b}]}}`,
 			shares: `{"a":{"gpus":1,"memMiB":4096},"b":{"gpus":1,"memMiB":1431}}`,
-			warns:  []string{"container.b.gpu-compute.mode]: not honoured", "container.a.gpu-memory.limit]: not honoured"}},
+			warns:  []string{"container.a.gpu-memory.limit]: not honoured"},
+			set:    map[string]string{"vernier.dev/mode": "mps"}},
 		"what cannot be kept": {
 			pod:    `{metadata: {annotations: {gpu-fraction: "0.5", gpu-memory: "100", gpu-fraction.limit: "0.8", mps: "true", gpu-sm-cores: "8"}}, spec: {containers: [{name: a}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":50}}`,
-			warns:  []string{"[gpu-memory]: not honoured", "[gpu-fraction.limit]: not honoured", "[gpu-sm-cores]: not honoured", "[mps]: not honoured"}},
+			warns:  []string{"[gpu-memory]: not honoured", "[gpu-fraction.limit]: not honoured", "[gpu-sm-cores]: not honoured"},
+			set:    map[string]string{"vernier.dev/mode": "mps"}},
 		"nobody named so": {
 			pod:     `{metadata: {annotations: {gpu-fraction: "0.5", gpu-fraction-container-name: x}}, spec: {containers: [{name: a}]}}`,
 			refuses: []string{`gpu-fraction-container-name]: Not found: "x"`}},

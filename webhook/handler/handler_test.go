@@ -123,7 +123,7 @@ func TestRefused(t *testing.T) {
 		}), []string{"spec.resources.limits[vernier.dev/gpu-core]", "move the line to the container"}},
 		"node name":        {asking(func(p *corev1.Pod) { p.Spec.NodeName = "n" }), []string{"spec.nodeName", "nodeSelector"}},
 		"host pid":         {asking(func(p *corev1.Pod) { p.Spec.HostPID = true }), []string{"spec.hostPID", "remove it"}},
-		"mode":             {annotated("vernier.dev/mode", "mps"), []string{"metadata.annotations[vernier.dev/mode]", "use auto"}},
+		"mode":             {annotated("vernier.dev/mode", "fast"), []string{"metadata.annotations[vernier.dev/mode]", "use auto"}},
 		"placement":        {annotated("vernier.dev/placement", "{}"), []string{"metadata.annotations[vernier.dev/placement]", "remove it"}},
 		"shares":           {annotated("vernier.dev/shares", "{}"), []string{"metadata.annotations[vernier.dev/shares]", "remove it"}},
 		"cdi":              {annotated("nvidia.cdi.k8s.io", "nvidia.com/gpu=all"), []string{"metadata.annotations[nvidia.cdi.k8s.io]", "remove it"}},
@@ -134,6 +134,10 @@ func TestRefused(t *testing.T) {
 			p.Annotations = map[string]string{"vernier.dev/mode": "mig"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")
 		}), []string{"metadata.annotations[vernier.dev/mode]", "container train asks for 2 GPUs", "ask for one GPU"}},
+		"mps over several GPUs": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/mode": "mps"}
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")
+		}), []string{"metadata.annotations[vernier.dev/mode]", "container train asks for 2 GPUs, and in mode mps"}},
 		"burst, no quota": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")

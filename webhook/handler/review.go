@@ -137,9 +137,9 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 			"container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
 			c.Name, api.ResourceCore, api.ResourceMemPercent)))
 	}
-	if f.mode == api.ModeMIG && share.GPUs > 1 {
+	if f.mode.OneDevice() && share.GPUs > 1 {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.mode, fmt.Sprintf(
-			"container %s asks for %d GPUs, and a program sees one MIG instance: ask for one GPU, or use auto", c.Name, share.GPUs)))
+			"container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto", c.Name, share.GPUs, f.mode)))
 	}
 	if w := known.Warning(share); w != "" {
 		f.warnings = append(f.warnings, path.String()+": "+w)
