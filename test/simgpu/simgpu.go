@@ -121,6 +121,12 @@ func (s *Sim) ECC(device string, corrected bool, count int) error {
 func (s *Sim) Lose(device string) error    { return s.do("lose", device) }
 func (s *Sim) Recover(device string) error { return s.do("recover", device) }
 
+// MPS plants a fault in the multi-process service of a device, as the command
+// "simgpuctl mps" says them: MPS("0", "hang", "on"), MPS("0", "crash").
+func (s *Sim) MPS(device, fault string, value ...string) error {
+	return s.do(append([]string{"mps", device, fault}, value...)...)
+}
+
 // DriverRoot lays out dir as the root of the installed driver, with one device
 // node per device (root only), and for MIG also the capability nodes and
 // proc/driver/nvidia-caps/mig-minors.

@@ -5,6 +5,7 @@
 //
 //   DIR/usr/lib/x86_64-linux-gnu/libcuda.so.VERSION, .so.1, .so (and NVML's)
 //   DIR/dev/nvidia0…, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset
+//   DIR/usr/bin/nvidia-cuda-mps-control, nvidia-cuda-mps-server
 //   with --mig: DIR/dev/nvidia-caps/nvidia-cap*, DIR/proc/driver/nvidia-caps/mig-minors
 //
 // Invariants:
@@ -81,6 +82,20 @@ static bool install(const char *from, const char *name, const char *version) {
     return copy(from, real) && point(file, soname) && point(target, plain);
 }
 
+// install_mps copies the programs of the multi-process service, which a folder of
+// libraries alone may lack.
+static bool install_mps(const char *libs) {
+    static const char *const names[] = {"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"};
+    char from[4096], to[4096];
+    if (!make_dirs("usr/bin")) return false;
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(from, sizeof from, "%s/%s", libs, names[i]);
+        snprintf(to, sizeof to, "%s/usr/bin/%s", dir, names[i]);
+        if (access(from, R_OK) == 0 && !copy(from, to)) return false;
+    }
+    return true;
+}
+
 static bool mig_nodes(unsigned devices) {
     char path[4096], name[64];
     if (!make_dirs("dev/nvidia-caps") || !make_dirs("proc/driver/nvidia-caps")) return false;
@@ -130,7 +145,7 @@ int cmd_driver_root(int argc, char **argv) {
     if (!make_dirs("dev") || !make_dirs("usr/lib/x86_64-linux-gnu"))
         return fail("cannot make folders below %s: %s", dir, strerror(errno));
     if (!install(nvml, "libnvidia-ml", s->driver_version) ||
-        !install(cuda, "libcuda", s->driver_version))
+        !install(cuda, "libcuda", s->driver_version) || !install_mps(libs))
         return fail("cannot copy the libraries from %s: %s (build them with make -C test/simgpu)",
                     libs, strerror(errno));
     bool ok = node("nvidiactl", NVIDIA, 255) && node("nvidia-modeset", NVIDIA, 254) &&

@@ -26,6 +26,9 @@ static const struct {
     {"ecc", "DEVICE corrected|uncorrected [COUNT]", "count ECC errors and raise the event", cmd_ecc},
     {"lose", "DEVICE", "drop the device off the bus (Xid 79)", cmd_lose},
     {"recover", "DEVICE", "bring a lost device back", cmd_recover},
+    {"mps", "DEVICE FAULT [VALUE]",
+     "plant a fault in the device's MPS: crash, server-crash, fault [PID]; refuse, ignore, hang,\n"
+     "      no-start on|off; slow MS", cmd_mps},
     {"driver-root", "DIR [--devices N] [--libs DIR] [--mig]",
      "lay out driver libraries and device nodes for container tools", cmd_driver_root},
 };

@@ -11,8 +11,11 @@
 
 #include <sys/mman.h>
 
-// lost_or tells why a device refused: it fell off the bus, or what was given.
+// lost_or tells why a device refused: it fell off the bus, this MPS client failed,
+// or what was given.
 CUresult lost_or(unsigned dev, CUresult otherwise) {
+    uint32_t failed = atomic_load(&me->mps.failed);
+    if (failed) return (CUresult)failed;
     return atomic_load(&cu->devices[dev].lost) ? CUDA_ERROR_UNKNOWN : otherwise;
 }
 

@@ -31,6 +31,8 @@ static unsigned long long next_id = 1;
 CUresult need_context(CUcontext *ctx) {
     INITIALIZED;
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+    uint32_t failed = atomic_load(&me->mps.failed);
+    if (__builtin_expect(failed, 0)) return (CUresult)failed;
     if (atomic_load(&current->destroyed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *ctx = current;
     return CUDA_SUCCESS;
@@ -48,7 +50,8 @@ CUresult context_stream(CUstream h, CUstream *stream) {
     return CUDA_SUCCESS;
 }
 
-// exclusive reports whether the compute mode keeps this process out.
+// exclusive reports whether the compute mode keeps this process out: an MPS server
+// and its clients are one process to it.
 static bool exclusive(struct ordinal *o) {
     unsigned mode = atomic_load(&o->d->compute_mode);
     bool others = false;
@@ -58,7 +61,8 @@ static bool exclusive(struct ordinal *o) {
     sim_reap(cu);
     for (unsigned i = 0; i < atomic_load(&cu->client_high); i++) {
         struct sim_client *c = &cu->clients[i];
-        others |= c != me && atomic_load(&c->in_use) && atomic_load(&c->work[o->dev].contexts);
+        others |= atomic_load(&c->in_use) && atomic_load(&c->work[o->dev].contexts) &&
+                  !sim_mps_together(cu, me, c);
     }
     sim_unlock(cu);
     return others;
@@ -67,6 +71,7 @@ static bool exclusive(struct ordinal *o) {
 static CUresult live(CUcontext ctx, int ordinal, unsigned flags, unsigned api) {
     struct ordinal *o = &ordinals[ordinal];
     if (atomic_load(&o->d->lost) || exclusive(o)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    CHECK(mps_room(o));
     if (!sim_charge(cu, me, o->dev, o->d->context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     bool primary = ctx->primary;
     memset(ctx, 0, sizeof *ctx);
@@ -111,7 +116,9 @@ static void die(CUcontext ctx) {
     } while (d.n);
     atomic_store(&ctx->destroyed, true);
     sim_uncharge(me, o->dev, o->d->context_bytes);
-    atomic_fetch_sub(&me->work[o->dev].contexts, 1);
+    // A terminated MPS client's contexts are gone already.
+    if (atomic_load(&me->mps.failed) != CUDA_ERROR_MPS_CLIENT_TERMINATED)
+        atomic_fetch_sub(&me->work[o->dev].contexts, 1);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {

@@ -74,7 +74,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
 }
 
 static unsigned multiprocessors(const struct ordinal *o) {
-    if (o->gi == SIM_WHOLE_GPU) return o->m->sms;
+    if (o->gi == SIM_WHOLE_GPU) return me->work[o->dev].sms ? me->work[o->dev].sms : o->m->sms;
     const struct sim_profile *p = sim_profile_by_id(o->m, o->d->gi[o->gi].profile);
     return p ? p->sms * o->d->gi[o->gi].ci[o->ci].slices / p->slices : 0;
 }

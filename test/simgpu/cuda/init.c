@@ -45,7 +45,7 @@ static unsigned permitted(struct ordinal *list, unsigned room) {
     return n;
 }
 
-static bool is_named(const struct ordinal *o, unsigned index, const char *name) {
+bool is_named(const struct ordinal *o, unsigned index, const char *name) {
     char uuid[64], *end;
     unsigned long n = strtoul(name, &end, 10);
     if (end != name && !*end) return n == index;
@@ -57,9 +57,21 @@ static bool is_named(const struct ordinal *o, unsigned index, const char *name) 
     return strlen(name) > 4 && strncasecmp(uuid, name, strlen(name)) == 0;
 }
 
-static void choose(void) {
+// served leaves, of n devices, those that the MPS server has, in its order.
+static unsigned served(struct ordinal *all, unsigned n, const struct mps_grant *by) {
+    struct ordinal kept[SIM_MAX_DEVICES];
+    unsigned m = 0;
+    for (unsigned i = 0; i < by->count; i++)
+        for (unsigned k = 0; k < n; k++)
+            if (all[k].dev == by->devices[i]) kept[m++] = all[k];
+    memcpy(all, kept, m * sizeof *all);
+    return m;
+}
+
+static void choose(const struct mps_grant *mps) {
     struct ordinal all[SIM_MAX_DEVICES * 8];
     unsigned n = permitted(all, sizeof all / sizeof *all);
+    if (mps) n = served(all, n, mps);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     char names[4096], *rest = names, *name;
     ordinal_count = 0;
@@ -98,14 +110,19 @@ static CUresult start(void) {
     struct sim_client *slot = sim_attach(cu);
     if (!slot) return CUDA_ERROR_OPERATING_SYSTEM;
     me = slot;
-    choose();
-    if (ordinal_count) {
+    struct mps_grant mps;
+    CUresult ret = mps_connect(&mps);
+    if (ret == CUDA_SUCCESS) {
+        choose(mps.count ? &mps : NULL);
+        ret = ordinal_count ? mps_limits(&mps) : CUDA_ERROR_NO_DEVICE;
+    }
+    if (ret == CUDA_SUCCESS) {
         pthread_atfork(NULL, NULL, in_child);
         return CUDA_SUCCESS;
     }
     me = NULL;
     sim_detach(cu, slot);
-    return CUDA_ERROR_NO_DEVICE;
+    return ret;
 }
 
 CUresult cuInit(unsigned int flags) {

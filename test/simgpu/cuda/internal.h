@@ -15,6 +15,7 @@
 #include "cuda.h"
 #pragma GCC visibility pop
 
+#include "../mps/wire.h"
 #include "../state/state.h"
 
 #include <pthread.h>
@@ -64,8 +65,16 @@ extern _Thread_local CUcontext current __attribute__((tls_model("initial-exec"))
 CUresult need_context(CUcontext *ctx);
 CUresult context_stream(CUstream h, CUstream *stream);
 
+// init.c: whether name is an ordinal's index or (cut short) UUID.
+bool is_named(const struct ordinal *o, unsigned index, const char *name);
+
 // device.c
 CUresult need_device(CUdevice dev, struct ordinal **o);
+
+// mps.c: this process as a client of the multi-process service.
+CUresult mps_connect(struct mps_grant *grant);
+CUresult mps_limits(const struct mps_grant *grant);
+CUresult mps_room(struct ordinal *o);
 
 // va.c: addresses. Sizes are rounded to 512 bytes.
 enum block_kind { BLOCK_PLAIN, BLOCK_MANAGED, BLOCK_POOL, BLOCK_RESERVED, BLOCK_MAPPED, BLOCK_IPC, BLOCK_GRAPH };

@@ -8,7 +8,9 @@
 //   host_pids they are numbers beyond any that the kernel gives, as a container
 //   sees them on a driver that knows nothing of its namespace.
 // - Utilisation is over the last ten complete intervals of the fixed grid.
-// - The simulation has no graphics and no MPS clients: those lists are empty.
+// - MPS clients are listed with all processes, and again by themselves; their
+//   server is only among all.
+// - The simulation has no graphics: those lists are empty.
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -19,8 +21,10 @@ struct user {
     uint64_t used;
 };
 
-// users fills in at most SIM_MAX_CLIENTS entries.
-static unsigned users(struct target *t, struct user *list) {
+enum kind { ALL, MPS_CLIENTS };
+
+// users_of fills in at most SIM_MAX_CLIENTS entries.
+static unsigned users_of(struct target *t, enum kind kind, struct user *list) {
     unsigned n = 0;
     uint64_t now = sim_now(), total = t->d->total_bytes;
     sim_lock(nv);
@@ -32,6 +36,7 @@ static unsigned users(struct target *t, struct user *list) {
         struct sim_client *c = &nv->clients[i];
         struct sim_work *w = &c->work[t->dev];
         if (!atomic_load(&c->in_use) || !atomic_load(&w->contexts)) continue;
+        if (kind == MPS_CLIENTS && atomic_load(&c->mps.role) != SIM_MPS_CLIENT) continue;
         if (t->gi != SIM_WHOLE_GPU && (w->gi != t->gi || w->ci != t->ci)) continue;
         int pid = sim_client_pid(nv, c);
         if (pid <= 0) continue;
@@ -46,13 +51,15 @@ static unsigned users(struct target *t, struct user *list) {
     return n;
 }
 
-static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *first,
-                            nvmlProcessInfo_t *second) {
+static unsigned users(struct target *t, struct user *list) { return users_of(t, ALL, list); }
+
+static nvmlReturn_t running(nvmlDevice_t device, enum kind kind, unsigned *count,
+                            nvmlProcessInfo_v1_t *first, nvmlProcessInfo_t *second) {
     struct target t;
     struct user list[SIM_MAX_CLIENTS];
     NEED(count);
     CHECK(find(device, &t));
-    unsigned n = users(&t, list), room = *count;
+    unsigned n = users_of(&t, kind, list), room = *count;
     *count = n;
     if (n > room) return NVML_ERROR_INSUFFICIENT_SIZE;
     NEED(!n || first || second);
@@ -73,22 +80,22 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned *count) {
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                  nvmlProcessInfo_v1_t *infos) {
-    return running(device, count, infos, NULL);
-}
-
 // The second and third versions have the same layout.
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_v2_t *infos) {
-    _Static_assert(sizeof(nvmlProcessInfo_v2_t) == sizeof(nvmlProcessInfo_t), "layout");
-    return running(device, count, NULL, (nvmlProcessInfo_t *)infos);
-}
+_Static_assert(sizeof(nvmlProcessInfo_v2_t) == sizeof(nvmlProcessInfo_t), "layout");
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_t *infos) {
-    return running(device, count, NULL, infos);
-}
+#define RUNNING(name, kind)                                                                     \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos) {  \
+        return running(device, kind, count, infos, NULL);                                       \
+    }                                                                                           \
+    nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos) { \
+        return running(device, kind, count, NULL, (nvmlProcessInfo_t *)infos);                  \
+    }                                                                                           \
+    nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) { \
+        return running(device, kind, count, NULL, infos);                                       \
+    }
+
+RUNNING(nvmlDeviceGetComputeRunningProcesses, ALL)
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses, MPS_CLIENTS)
 
 #define NONE(name, type)                                                         \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos) { \
@@ -99,9 +106,6 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NONE(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NONE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                                                    nvmlProcessDetailList_t *list) {

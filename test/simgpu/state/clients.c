@@ -34,6 +34,8 @@ int sim_client_pid(struct sim_state *s, struct sim_client *c) {
 
 static void clear(struct sim_state *s, struct sim_client *c) {
     sim_hold_end(s, (uint32_t)(c - s->clients));
+    if (atomic_load(&c->mps.role) == SIM_MPS_SERVER) sim_mps_orphan(s, (uint32_t)(c - s->clients));
+    memset(&c->mps, 0, sizeof c->mps);
     for (unsigned d = 0; d < SIM_MAX_DEVICES; d++) {
         struct sim_work *w = &c->work[d];
         atomic_store(&w->used_bytes, 0);
@@ -41,6 +43,7 @@ static void clear(struct sim_state *s, struct sim_client *c) {
         atomic_store(&w->done_ns, 0);
         atomic_store(&w->contexts, 0);
         w->gi = w->ci = SIM_WHOLE_GPU;
+        w->sms = w->rate = w->partition = w->carry = 0;
         w->corners = w->sharers = 0;
         memset(&w->buckets, 0, sizeof w->buckets);
     }

@@ -9,6 +9,7 @@
 //   refused but never both succeed.
 // - A refusal is final only when it was found again under the state lock, with
 //   the slots of dead processes reclaimed.
+// - Nor does an MPS client pass its limit of device memory.
 // - What outlives its owner in another process's use counts too (holds.c), but
 //   neither in a MIG instance nor against a cgroup's limit.
 // - The ordinary path takes no lock and makes no system call; it reads one
@@ -58,7 +59,9 @@ static uint64_t room(uint64_t capacity, uint64_t used) {
 // sim_available returns how much more this client could be granted now.
 uint64_t sim_available(struct sim_state *s, struct sim_client *c, unsigned dev) {
     uint32_t gi = c->work[dev].gi;
-    uint64_t left = room(sim_capacity(s, dev, gi), sim_used(s, dev, gi));
+    uint64_t left = room(sim_capacity(s, dev, gi), sim_used(s, dev, gi)), pinned = c->mps.pinned[dev];
+    if (pinned && room(pinned, atomic_load(&c->work[dev].used_bytes)) < left)
+        left = room(pinned, atomic_load(&c->work[dev].used_bytes));
     for (unsigned i = 0; i < SIM_MAX_LIMITS / 64; i++) {
         for (uint64_t m = atomic_load(&c->limits[i]); m; m &= m - 1) {
             unsigned l = i * 64 + (unsigned)__builtin_ctzll(m);
@@ -73,7 +76,9 @@ uint64_t sim_available(struct sim_state *s, struct sim_client *c, unsigned dev) 
 // fits reports whether what is charged now is within every bound on c.
 static bool fits(struct sim_state *s, struct sim_client *c, unsigned dev) {
     uint32_t gi = c->work[dev].gi;
+    uint64_t pinned = c->mps.pinned[dev];
     if (sim_used(s, dev, gi) > sim_capacity(s, dev, gi)) return false;
+    if (pinned && atomic_load(&c->work[dev].used_bytes) > pinned) return false;
     for (unsigned i = 0; i < SIM_MAX_LIMITS / 64; i++) {
         for (uint64_t m = atomic_load(&c->limits[i]); m; m &= m - 1) {
             unsigned l = i * 64 + (unsigned)__builtin_ctzll(m);
@@ -105,6 +110,11 @@ bool sim_charge(struct sim_state *s, struct sim_client *c, unsigned dev, uint64_
     return ok;
 }
 
+// sim_uncharge takes off no more than there is: a terminated MPS client's memory
+// is gone before the client itself frees it.
 void sim_uncharge(struct sim_client *c, unsigned dev, uint64_t bytes) {
-    atomic_fetch_sub(&c->work[dev].used_bytes, bytes);
+    _Atomic uint64_t *used = &c->work[dev].used_bytes;
+    uint64_t now = atomic_load(used);
+    while (!atomic_compare_exchange_weak(used, &now, now > bytes ? now - bytes : 0)) {
+    }
 }

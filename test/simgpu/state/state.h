@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 3u
+#define SIM_VERSION 4u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
@@ -35,6 +35,8 @@
 #define SIM_HISTORY 1024
 #define SIM_TURNS 4096
 #define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
+#define SIM_MAX_PARTITIONS 32      // SM partitions of a device
+#define SIM_RATE 1000000u          // a whole device's time, in which ceilings count
 
 // Busy time is kept in buckets on a fixed grid of CLOCK_MONOTONIC, so that a
 // late reader cannot stretch a window.
@@ -67,6 +69,15 @@ struct sim_turn {
     uint64_t position;
 };
 
+// SMs that an MPS server has set aside for the clients that name the partition.
+struct sim_partition {
+    uint32_t used, sms, chunks, server, generation;  // whose: a server's slot
+    char name[65], id[48];
+};
+
+// Faults planted in the MPS control daemon of a device (mps.c).
+enum sim_plant { SIM_REFUSE, SIM_IGNORE, SIM_SLOW, SIM_HANG, SIM_NO_START, SIM_PLANTS };
+
 struct sim_device {
     char model[32];
     uint8_t uuid[16];
@@ -82,6 +93,9 @@ struct sim_device {
     uint32_t serial;  // see serial.c; otherwise time is divided equally
     uint64_t turns_begin, turns_end;
     struct sim_turn turns[SIM_TURNS];
+    _Atomic uint32_t planted[SIM_PLANTS];
+    _Atomic uint32_t partition_high;  // partitions at and above were never used
+    struct sim_partition partitions[SIM_MAX_PARTITIONS];
     char lock_byte[64];
 };
 
@@ -97,10 +111,27 @@ struct sim_work {
     _Alignas(64) _Atomic uint64_t done_ns;
     _Atomic uint32_t contexts;
     uint32_t gi, ci;  // SIM_WHOLE_GPU outside MIG
+    uint32_t sms, rate;  // ceiling of an MPS client: SMs, and of SIM_RATE; 0 is none
+    uint32_t partition;  // index of its SM partition and 1; 0 is none
+    uint32_t carry;      // what rounding held back, of SIM_RATE nanoseconds
     uint64_t corners;  // how many were written, the newest at corners-1
     uint64_t sharers;  // among how many the newest piece's time was divided
     struct sim_buckets buckets;
     struct sim_corner history[SIM_HISTORY];
+};
+
+enum sim_mps_role { SIM_MPS_NONE, SIM_MPS_CONTROL, SIM_MPS_SERVER, SIM_MPS_CLIENT };
+enum sim_mps_status { SIM_MPS_INITIALIZING, SIM_MPS_ACTIVE, SIM_MPS_FAULT };
+
+// What a process is in the multi-process service (mps.c).
+struct sim_mps {
+    _Atomic uint32_t role;
+    _Atomic uint32_t failed;      // client: what every call answers from now on; 0 is none
+    uint32_t server, generation;  // client: its server's slot
+    uint32_t status, uid;         // server
+    uint32_t devices;             // control, server: those it serves, one bit each
+    uint64_t pinned[SIM_MAX_DEVICES];  // client: what it may hold; 0 is no limit
+    char space[65];                    // client: its namespace
 };
 
 struct sim_client {
@@ -111,6 +142,7 @@ struct sim_client {
     char cgroup[512];  // cgroup v2 path as the client saw it
     uint64_t cgroup_ids[SIM_MAX_CGROUP_DEPTH];  // its and its ancestors' ids, 0 ends
     _Atomic uint64_t limits[SIM_MAX_LIMITS / 64];  // entries of state->limits over it
+    struct sim_mps mps;
     struct sim_work work[SIM_MAX_DEVICES];
 };
 
@@ -200,6 +232,27 @@ bool sim_cgroup_covers(const struct sim_limit *l, const struct sim_client *c);
 bool sim_device_permitted(const struct sim_state *s, unsigned dev);
 bool sim_instance_permitted(const struct sim_state *s, unsigned dev, unsigned gi, unsigned ci);
 int sim_cap_minor(unsigned dev_minor, unsigned gi, int ci);
+
+// mps.c
+struct sim_client *sim_mps_server(struct sim_state *s, const struct sim_client *c);
+bool sim_mps_together(struct sim_state *s, struct sim_client *a, struct sim_client *b);
+unsigned sim_mps_clients(struct sim_state *s, const struct sim_client *server);
+unsigned sim_mps_contexts(struct sim_state *s, const struct sim_client *server, unsigned dev);
+unsigned sim_mps_settle(struct sim_state *s, struct sim_client *server);
+void sim_mps_fail(struct sim_state *s, struct sim_client *c, uint32_t code);
+void sim_mps_fault(struct sim_state *s, struct sim_client *by, unsigned dev, uint32_t code);
+void sim_mps_orphan(struct sim_state *s, uint32_t slot);
+uint32_t sim_planted(struct sim_state *s, uint32_t devices, enum sim_plant what);
+
+// rates.c
+struct sim_lane {
+    uint32_t gi, partition, capacity;  // capacity of SIM_RATE
+};
+bool sim_in_lane(const struct sim_work *w, struct sim_lane lane);
+struct sim_lane sim_lane_of(struct sim_device *d, const struct sim_work *w);
+void sim_rates(struct sim_work *const running[], unsigned n, uint32_t capacity, uint32_t rates[]);
+uint64_t sim_time_for(uint64_t more, uint32_t carry, uint32_t rate);
+unsigned sim_sms(unsigned sms, double percent);
 
 // events.c
 void sim_event(struct sim_state *s, struct sim_event e);

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// mps.c: this process as a client of the multi-process service.
+//
+// Invariants:
+// - A pipe folder that leads to no daemon is no error: the program runs without
+//   MPS and without its limits, as the real one does.
+// - The environment only ever lowers what the daemon grants. A memory limit for a
+//   device that the process doesn't see drops all of them, the daemon's too: that
+//   is what the real one does.
+// - Limits are in force before cuInit returns.
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int dial(void) {
+    const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    if (dir && *dir) return mps_dial(dir, "control");
+    int fd = mps_dial("/tmp/nvidia-mps", "control");
+    return fd < 0 ? mps_dial("/run/nvidia-mps", "control") : fd;
+}
+
+// mps_connect becomes a client of the daemon, if there is one: a grant without
+// devices is no MPS.
+CUresult mps_connect(struct mps_grant *grant) {
+    memset(grant, 0, sizeof *grant);
+    int fd = dial();
+    if (fd < 0) return CUDA_SUCCESS;
+    struct mps_hello hello = {MPS_HELLO, (uint32_t)(me - cu->clients), atomic_load(&me->generation)};
+    ssize_t n = send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    while (n == sizeof hello && (n = recv(fd, grant, sizeof *grant, 0)) < 0 && errno == EINTR)
+        n = sizeof hello;
+    close(fd);
+    if (n == sizeof *grant) return (CUresult)grant->result;
+    memset(grant, 0, sizeof *grant);
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+}
+
+// pinned applies the environment's memory limits; false if they name a device that
+// this process doesn't see.
+static bool pinned(const char *env, uint64_t limits[SIM_MAX_DEVICES]) {
+    char list[4096], *rest = list, *name;
+    uint64_t bytes;
+    int more;
+    if (!env || strlen(env) >= sizeof list) return true;
+    strcpy(list, env);
+    while ((more = mps_next_limit(&rest, &name, &bytes)) > 0) {
+        int i = 0;
+        while (i < ordinal_count && !is_named(&ordinals[i], (unsigned)i, name)) i++;
+        if (i == ordinal_count) return false;
+        uint64_t *limit = &limits[ordinals[i].dev];
+        if (!*limit || bytes < *limit) *limit = bytes;
+    }
+    return more == 0;
+}
+
+// partition finds the SM partition that the environment names, as UUID/ID.
+static CUresult partition(struct ordinal *o, const struct mps_grant *grant) {
+    const char *env = getenv("CUDA_MPS_SM_PARTITION");
+    const char *id = env ? strchr(env, '/') : NULL;
+    struct sim_work *w = &me->work[o->dev];
+    unsigned high = atomic_load(&o->d->partition_high), any = 0;
+    for (unsigned p = 0; p < high; p++) {
+        struct sim_partition *part = &o->d->partitions[p];
+        if (!part->used || part->server != grant->server || part->generation != grant->generation)
+            continue;
+        any++;
+        if (!id || strcmp(part->id, id + 1) != 0) continue;
+        w->partition = p + 1;
+        w->sms = part->sms;
+        w->rate = 0;  // thread percentages mean nothing to partitions
+        return CUDA_SUCCESS;
+    }
+    return any ? CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION : CUDA_SUCCESS;
+}
+
+// mps_limits enters what was granted, less what the environment says, into the slot.
+CUresult mps_limits(const struct mps_grant *grant) {
+    const char *threads = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    uint64_t limits[SIM_MAX_DEVICES];
+    double percent = grant->percent, own;
+    CUresult ret = CUDA_SUCCESS;
+    if (!grant->count) return CUDA_SUCCESS;
+    if (threads && mps_percent(threads, &own) && own < percent) percent = own;
+    memcpy(limits, grant->pinned, sizeof limits);
+    if (!pinned(getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), limits)) memset(limits, 0, sizeof limits);
+    sim_lock(cu);
+    memcpy(me->mps.pinned, limits, sizeof limits);
+    memcpy(me->mps.space, grant->space, sizeof me->mps.space);
+    me->mps.server = grant->server;
+    me->mps.generation = grant->generation;
+    for (int i = 0; i < ordinal_count && ret == CUDA_SUCCESS; i++) {
+        struct sim_work *w = &me->work[ordinals[i].dev];
+        if (percent < 100) {
+            w->sms = sim_sms(ordinals[i].m->sms, percent);
+            w->rate = (uint32_t)((uint64_t)w->sms * SIM_RATE / ordinals[i].m->sms);
+        }
+        ret = partition(&ordinals[i], grant);
+    }
+    atomic_store(&me->mps.role, SIM_MPS_CLIENT);
+    if (ret == CUDA_SUCCESS && !sim_mps_server(cu, me)) ret = CUDA_ERROR_MPS_RPC_FAILURE;
+    sim_unlock(cu);
+    return ret;
+}
+
+// mps_room refuses one context more than the server takes of its clients.
+CUresult mps_room(struct ordinal *o) {
+    sim_lock(cu);
+    struct sim_client *server = sim_mps_server(cu, me);
+    unsigned most = cu->cuda_version >= 13010 ? 60 : 48;
+    bool full = server && sim_mps_contexts(cu, server, o->dev) >= most;
+    sim_unlock(cu);
+    return full ? CUDA_ERROR_MPS_MAX_CLIENTS_REACHED : CUDA_SUCCESS;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cli.c: nvidia-cuda-mps-control without -d or -f: hands commands to the daemon.
+//
+// Invariant: lines of the standard input go one by one, each after the reply to
+// the one before. An error is in the reply's text; the exit status tells only
+// whether there is a daemon, as the real one's.
+#define _GNU_SOURCE
+#include "mps.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static char packet[MPS_PACKET + 1];
+
+int cli_lines(const char *dir) {
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int fd = mps_dial(dir, "control_privileged");
+    if (fd < 0) {
+        fprintf(stderr, "Cannot find MPS control daemon process\n");
+        return 1;
+    }
+    while ((n = getline(&line, &room, stdin)) > 0) {
+        bool quit = strncmp(line, "quit", 4) == 0;
+        if (send(fd, line, (size_t)n, MSG_NOSIGNAL) != n) break;
+        while ((n = recv(fd, packet, MPS_PACKET, 0)) < 0 && errno == EINTR) {
+        }
+        if (n <= 0) {
+            if (quit) break;  // the daemon's end is the answer
+            fprintf(stderr, "Lost the connection to the MPS control daemon\n");
+            return 1;
+        }
+        fwrite(packet + 1, 1, (size_t)n - 1, stdout);
+        fflush(stdout);
+    }
+    free(line);
+    close(fd);
+    return 0;
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// nvidia-cuda-mps-server: holds a context on each of its devices, for which it is
+// the one process of an exclusive device. Clients work without it, in the state
+// file; it is there to be seen, to be killed and to end.
+//
+//   nvidia-cuda-mps-server [NAME]     started by nvidia-cuda-mps-control alone
+//
+// Invariants:
+// - It is ready when its slot says so, and has told descriptor 3.
+// - Without its control daemon it serves the clients it has, and ends after them.
+// - Its end, however it comes, ends its clients' work (state/mps.c).
+#define _GNU_SOURCE
+#include "mps.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct control mps;
+
+static bool occupied(struct sim_state *s, struct sim_client *me, unsigned dev) {
+    unsigned mode = atomic_load(&s->devices[dev].compute_mode);
+    if (mode == 2) return true;  // prohibited
+    if (mode != 3) return false;  // not exclusive to a process
+    for (unsigned i = 0; i < atomic_load(&s->client_high); i++) {
+        struct sim_client *c = &s->clients[i];
+        if (c != me && atomic_load(&c->in_use) && atomic_load(&c->work[dev].contexts)) return true;
+    }
+    return false;
+}
+
+// occupy makes the server's contexts: false if a device or its memory is taken.
+static bool occupy(struct sim_state *s, struct sim_client *me, const unsigned list[], unsigned n) {
+    bool ok = true;
+    sim_lock(s);
+    sim_reap(s);
+    for (unsigned i = 0; ok && i < n; i++) ok = !occupied(s, me, list[i]);
+    for (unsigned i = 0; ok && i < n; i++) {
+        atomic_store(&me->work[list[i]].contexts, 1);
+        me->mps.devices |= 1u << list[i];
+    }
+    me->mps.uid = getuid();
+    me->mps.status = SIM_MPS_ACTIVE;
+    if (ok) atomic_store(&me->mps.role, SIM_MPS_SERVER);
+    sim_unlock(s);
+    for (unsigned i = 0; ok && i < n; i++)
+        ok = sim_charge(s, me, list[i], s->devices[list[i]].context_bytes);
+    return ok;
+}
+
+static bool clients_left(struct sim_state *s, struct sim_client *me) {
+    sim_lock(s);
+    sim_reap(s);
+    unsigned n = sim_mps_clients(s, me);
+    sim_unlock(s);
+    return n > 0;
+}
+
+// serve returns when it is time to end.
+static void serve(struct sim_state *s, struct sim_client *me) {
+    struct pollfd fd = {3, POLLIN, 0};
+    bool draining = false;
+    while (!draining || clients_left(s, me)) {
+        char how;
+        if (poll(&fd, 1, draining ? 20 : -1) <= 0) continue;
+        ssize_t n = recv(3, &how, 1, 0);
+        if (n == 1 && how == MPS_END) return;
+        draining = true;
+        if (n <= 0) fd.fd = -1;  // the control daemon is gone
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *dir = getenv("CUDA_MPS_LOG_DIRECTORY");
+    char name[128];
+    unsigned list[SIM_MAX_DEVICES];
+    struct sim_state *s = sim_open();
+    snprintf(mps.log_dir, sizeof mps.log_dir, "%s", dir ? dir : "/var/log/nvidia-mps");
+    snprintf(name, sizeof name, "%s%sserver.log", argc > 1 ? argv[1] : "", argc > 1 ? "/" : "");
+    log_open(name, "Server");
+    if (argc > 1 && strcmp(argv[1], "-v") == 0) {
+        printf("CUDA MPS Server binary version: %d\n", s ? s->cuda_version : 0);
+        return 0;
+    }
+    log_line("Startup");
+    unsigned n = s ? devices_of(s, getenv("CUDA_VISIBLE_DEVICES"), list) : 0;
+    uint32_t mask = 0;
+    for (unsigned i = 0; i < n; i++) mask |= 1u << list[i];
+    if (!n || sim_planted(s, mask, SIM_NO_START)) {
+        log_line("Failed to start : no CUDA-capable device is detected");
+        return 1;
+    }
+    struct sim_client *me = sim_attach(s);
+    if (!me || !occupy(s, me, list, n)) {
+        log_line("Failed to start : all CUDA-capable devices are busy or unavailable");
+        if (me) sim_detach(s, me);
+        return 1;
+    }
+    struct mps_ready ready = {(uint32_t)(me - s->clients), atomic_load(&me->generation)};
+    if (send(3, &ready, sizeof ready, MSG_NOSIGNAL) == sizeof ready) {
+        log_line("Server has started");
+        serve(s, me);
+    }
+    sim_detach(s, me);
+    log_line("Exit");
+    return 0;
+}
