@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,8 @@ type server struct {
 	t   *testing.T
 	cfg *rest.Config
 	client.Client
+	// clock is the replicas'.
+	clock hurried
 }
 
 func start(t *testing.T) *server {
@@ -48,7 +51,7 @@ func startWith(t *testing.T, flags map[string]string) *server {
 	t.Parallel()
 	log.SetLogger(logr.Discard())
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
-	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg)}
+	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg), clock: hurried{time.Now()}}
 	s.must(s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}))
 	return s
@@ -211,7 +214,7 @@ func (s *server) run() *process {
 	p.stop = stop
 	mgr, err := NewManager(cfg, "0", "0")
 	s.must(err)
-	s.must(Setup(ctx, mgr, "0"))
+	s.must(setup(ctx, mgr, "0", s.clock))
 	go func() { p.ended <- mgr.Start(ctx) }()
 	s.t.Cleanup(p.end)
 	return p
@@ -224,6 +227,15 @@ func (p *process) end() {
 		close(p.ended)
 		_ = err
 	}
+}
+
+// crash ends a replica that was cut off. Whoever comes next leads at once: that it
+// would have to wait for the dead one's lease is TestLeaderDies.
+func (p *process) crash() {
+	s := p.server
+	p.end()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: LeaseName}}
+	s.must(client.IgnoreNotFound(s.Delete(s.t.Context(), lease)))
 }
 
 // isWrite tells requests that change an object of a resource.

@@ -36,25 +36,29 @@ func TestRulesOfTheLedger(t *testing.T) {
 		l.Spec.Devices = append(l.Spec.Devices, device)
 	}
 	s.must(s.Create(t.Context(), l))
-	last := &l.Spec.Devices[v1alpha1.MaxDevices-1]
-	for name, tt := range map[string]struct {
-		edit func()
-		undo func()
-		want string
-	}{
-		"compute":             {func() { last.Slices[1].Core = 1 }, func() { last.Slices[1].Core = 0 }, "more compute than the device has"},
-		"memory":              {func() { last.Slices[1].Mem = 2 }, func() { last.Slices[1].Mem = 1 }, "more memory than the device has"},
-		"reuse without cover": {func() { last.Slices[1].ReuseMem = 2 }, func() { last.Slices[1].ReuseMem = 0 }, "reuseMem is more than mem"},
-		"one slice too many":  {func() { last.Slices = append(last.Slices, last.Slices[1]) }, func() { last.Slices = last.Slices[:v1alpha1.MaxSlicesPerDevice] }, "Too many"},
-		"device twice":        {func() { last.UUID = l.Spec.Devices[0].UUID }, func() { last.UUID = "GPU-last" }, "a device may be listed once only"},
-	} {
-		tt.edit()
-		err := s.Update(t.Context(), l.DeepCopy())
-		tt.undo()
-		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", name, err, tt.want)
+	// Each rule is broken on a device of its own, all in one write: they take long.
+	bad := l.DeepCopy()
+	refused := func(want ...string) {
+		t.Helper()
+		err := s.Update(t.Context(), bad)
+		for _, w := range want {
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), w) {
+				t.Errorf("%v, want %q", err, w)
+			}
 		}
 	}
+	on := func(i int) *v1alpha1.DeviceLedger { return &bad.Spec.Devices[v1alpha1.MaxDevices-i] }
+	on(1).Slices[1].Core = 1
+	on(2).Slices[1].Mem = 2
+	on(3).Slices[1].ReuseMem = 2
+	on(4).UUID = l.Spec.Devices[0].UUID
+	refused("spec.devices[31].slices: Invalid value: slices add up to more compute than the device has",
+		"spec.devices[30].slices: Invalid value: slices add up to more memory than the device has",
+		"spec.devices[29].slices[1]: Invalid value: reuseMem is more than mem",
+		"spec.devices: Invalid value: a device may be listed once only")
+	bad = l.DeepCopy()
+	on(1).Slices = append(on(1).Slices, on(1).Slices[1])
+	refused("spec.devices[31].slices: Too many")
 	s.must(s.Update(t.Context(), l))
 }
 
@@ -137,7 +141,7 @@ func (s *server) runLeaders(n int) {
 		cfg.QPS = -1
 		mgr, err := manager.New(cfg, manager.Options{Scheme: testScheme(s.t), LeaderElection: false})
 		s.must(err)
-		s.must(Setup(ctx, mgr, "0"))
+		s.must(setup(ctx, mgr, "0", s.clock))
 		ended := make(chan error, 1)
 		go func() { ended <- mgr.Start(ctx) }()
 		s.t.Cleanup(func() { stop(); <-ended })

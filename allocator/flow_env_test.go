@@ -134,6 +134,7 @@ func TestCrashBetweenWriteAndPatch(t *testing.T) {
 		return holder != "", nil
 	})
 	first.cut.Store(true)
+	first.crash()
 	// Now the other node would be the better one: only adoption keeps the first.
 	other := map[string]string{"gpu-1": "gpu-2", "gpu-2": "gpu-1"}[holder]
 	l := s.ledger(other)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -250,7 +249,7 @@ func TestCrashWhileAGangIsPlaced(t *testing.T) {
 			s.addPod(member(i), share(60, 600), kueued(name, 3))
 		}
 		<-reached
-		first.end()
+		first.crash()
 		second := s.run()
 		seen := map[string]bool{}
 		for i := range 3 {
@@ -281,8 +280,8 @@ func TestHoldExpires(t *testing.T) {
 		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: gpu("gpu-1", d), Core: 100, Mem: deviceMiB,
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "train", Core: 100, Mem: deviceMiB}}})
 	}
-	// It ends a little after the allocator has come up.
-	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", time.Now().Add(holdFor/10), "gone")
+	// It ends after the allocator has come up.
+	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
 	s.must(s.Update(t.Context(), l))
 	s.run()
 	s.addPod("next", share(60, 600))

@@ -16,6 +16,7 @@ import (
 // hold and commit, between commit and ungating, between two patches. Somebody who
 // takes what is free at that moment either finds the gang whole or gets the room.
 func TestKilledWhileAGangIsPlaced(t *testing.T) {
+	t.Parallel()
 	for _, arrives := range []bool{false, true} {
 		for _, raced := range []bool{false, true} {
 			at := 1

@@ -140,6 +140,7 @@ func (w *world) together(p *corev1.Pod) bool {
 // Gangs under random faults, in a cluster that is too small for all of them: none is
 // let go in part, and what is held is committed or given back.
 func TestGangSoak(t *testing.T) {
+	t.Parallel()
 	seeds := 16
 	if testing.Short() {
 		seeds = 8

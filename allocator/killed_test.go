@@ -15,6 +15,7 @@ import (
 // API server has it and once after: the next one finishes what it began, and nothing
 // is left of what it did not.
 func TestKilledAtEveryRequest(t *testing.T) {
+	t.Parallel()
 	for _, arrives := range []bool{false, true} {
 		at := 1
 		for ; lifeOfPods(t, at, arrives); at++ {

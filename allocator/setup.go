@@ -40,6 +40,11 @@ const groupsPatience = 5 * time.Second
 // or not, the worker, which runs while it leads, and the page, at an address; "0"
 // serves none. ctx bounds them.
 func Setup(ctx context.Context, mgr manager.Manager, page string) error {
+	return setup(ctx, mgr, page, clock.RealClock{})
+}
+
+// setup is Setup with the clock of all but the lease.
+func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.WithTicker) error {
 	// Every change of every pod comes by these watches: protobuf is less work than JSON,
 	// here and in the API server.
 	compact := rest.CopyConfig(mgr.GetConfig())
@@ -70,7 +75,7 @@ func Setup(ctx context.Context, mgr manager.Manager, page string) error {
 			Client:   direct,
 			Filters:  filters,
 			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: eventComponent}),
-			Clock:    clock.RealClock{},
+			Clock:    clock,
 			Log:      mgr.GetLogger().WithName("allocator"),
 			Groups:   &group.Sizes{},
 			Requests: requests,
@@ -83,7 +88,7 @@ func Setup(ctx context.Context, mgr manager.Manager, page string) error {
 		return err
 	}
 	r.groups = &group.Watcher{
-		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock.RealClock{}, Log: mgr.GetLogger().WithName("groups"),
+		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock, Log: mgr.GetLogger().WithName("groups"),
 		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
 	if page != "0" {

@@ -19,6 +19,7 @@ import (
 // TestSoak on a real API server: fewer steps, with its own rules on what may change,
 // its compare-and-swap, its graceful deletions and the sums that it checks.
 func TestSoakOnAPIServer(t *testing.T) {
+	t.Parallel()
 	cfg := apiserver.Start(t, apiserver.Options{})
 	cfg.QPS = -1
 	api, err := client.NewWithWatch(cfg, client.Options{Scheme: testScheme(t)})

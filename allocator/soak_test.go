@@ -151,6 +151,7 @@ const soakSteps = 600
 // at every request; ledgers emptied and deleted; devices that fall ill and recover;
 // pods that the scheduler refuses, that are deleted by force, and that end slowly.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	seeds := 24
 	if testing.Short() {
 		seeds = 12
@@ -166,6 +167,7 @@ func TestSoak(t *testing.T) {
 
 // The soak finds what it is there to find, in no more seeds than TestSoak runs.
 func TestSoakFindsPlantedBugs(t *testing.T) {
+	t.Parallel()
 	for name, plant := range map[string]func(*world){
 		"no compare-and-swap":               func(w *world) { w.lastWriteWins = true },
 		"release at the deletion timestamp": func(w *world) { w.hasty = true },
