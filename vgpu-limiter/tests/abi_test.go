@@ -45,6 +45,7 @@ func run(t *testing.T, name string, args ...string) string {
 // TestHeaders: our declarations of the driver's ABI are those of the simulated
 // driver's cuda.h and of NVIDIA's nvml.h.
 func TestHeaders(t *testing.T) {
+	t.Parallel()
 	nvml := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml"))
 	run(t, "gcc", "-std=c11", "-fsyntax-only", "-x", "c", "-I../include", "-I../../test/simgpu/include",
 		"-I"+filepath.Join(nvml, "pkg", "nvml"), "-include", "stddef.h", "abi_check.h")
@@ -54,6 +55,7 @@ func TestHeaders(t *testing.T) {
 // glibc 2.28, runs no code when it is loaded, and exports the table and the
 // lookups, nothing else.
 func TestLibrary(t *testing.T) {
+	t.Parallel()
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +110,7 @@ func TestLibrary(t *testing.T) {
 
 // TestReadme: the table in README.md is hooks.def.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)

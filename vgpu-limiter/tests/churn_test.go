@@ -26,6 +26,7 @@ func (c *container) churn(threads int) *process {
 // TestKilledAtAnyInstant: processes that are killed while they allocate, launch
 // and free block nobody, and leave nothing behind.
 func TestKilledAtAnyInstant(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{90, 200})
 	observer := c.start()
 	observer.want("stream 1", ok)
@@ -64,6 +65,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 // TestStoppedAtAnyInstant: processes that are stopped while they allocate, launch
 // and free block nobody. The driver is one in which nobody waits for anybody.
 func TestStoppedAtAnyInstant(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{90, 200})
 	observer := c.start()
 	observer.want("stream 1", ok)
@@ -94,6 +96,7 @@ func TestStoppedAtAnyInstant(t *testing.T) {
 // TestReadersStopNobody: while 32 processes work, whoever reads the counters sees
 // figures that never go back nor beyond the limit, and the processes go on.
 func TestReadersStopNobody(t *testing.T) {
+	t.Parallel()
 	const processes = 32
 	c := newContainer(t, share{90, 64})
 	workers := make([]*process, processes)
@@ -145,6 +148,7 @@ func TestReadersStopNobody(t *testing.T) {
 // TestNVMLAddsUp: while processes allocate and free, and another container holds
 // more than theirs may, NVML's figures add up and name their own only.
 func TestNVMLAddsUp(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 24})
 	c.neighbour(share{0, 1000}).start().want("alloc 1 1000", ok)
 	own := map[uint64]bool{}

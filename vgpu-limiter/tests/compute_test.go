@@ -41,6 +41,7 @@ func (p *process) starved() time.Duration {
 // had, but for the time in which the machine didn't let it run. How long a launch may
 // wait is held by the bucket's own test, which has a clock of its own.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	const milliseconds = 800
 	for name, test := range map[string]struct {
 		quotas []int
@@ -55,6 +56,7 @@ func TestQuota(t *testing.T) {
 	} {
 		for _, quota := range test.quotas {
 			t.Run(name+"/"+strconv.Itoa(quota), func(t *testing.T) {
+				t.Parallel()
 				c := newContainer(t, share{quota, 100})
 				p := c.start()
 				for _, place := range []string{"1", "2", "3"} {
@@ -92,9 +94,11 @@ func TestQuota(t *testing.T) {
 // known that they may take much longer than most, no more than one is under way at
 // a time (and what a refill pays for): what they take is paid off before the next.
 func TestFirstLaunches(t *testing.T) {
+	t.Parallel()
 	const long = 20 * time.Millisecond
 	for name, how := range map[string]int{"graphs": 0, "sometimes long": 1, "other grids": 2} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newContainer(t, share{20, 100}).start()
 			p.want("stream 1", ok)
 			count := 8
@@ -113,6 +117,7 @@ func TestFirstLaunches(t *testing.T) {
 // TestLaunchesThatAreNotThrough: a launch that the device doesn't get through keeps
 // no other from being made, since the program may be what it waits for.
 func TestLaunchesThatAreNotThrough(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{90, 100})
 	p := c.start()
 	p.want("stream 1", ok)
@@ -126,6 +131,7 @@ func TestLaunchesThatAreNotThrough(t *testing.T) {
 // TestStreamOfAnotherDevice: the quota is the one of the stream's device, whatever
 // context is the thread's.
 func TestStreamOfAnotherDevice(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{10, 100}, share{0, 100})
 	p := c.start()
 	p.want("stream 1", ok)
@@ -141,6 +147,7 @@ func TestStreamOfAnotherDevice(t *testing.T) {
 
 // TestNoQuota: without a quota nothing is measured and nothing waits.
 func TestNoQuota(t *testing.T) {
+	t.Parallel()
 	for _, core := range []int{0, 100} {
 		c := newContainer(t, share{core, 100})
 		p := c.start()
@@ -160,6 +167,7 @@ func TestNoQuota(t *testing.T) {
 // TestNeighbours: no container gets more than its quota when others are busy.
 // (It may get less: its measured time holds the neighbours' turns; see README.)
 func TestNeighbours(t *testing.T) {
+	t.Parallel()
 	a := newContainer(t, share{30, 100})
 	b := a.neighbour(share{60, 100})
 	done := make(chan time.Duration)
@@ -181,6 +189,7 @@ func TestNeighbours(t *testing.T) {
 
 // TestStreamsComeAndGo: a stream's handle is used again for another one.
 func TestStreamsComeAndGo(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{50, 100})
 	p := c.start()
 	for range 50 {

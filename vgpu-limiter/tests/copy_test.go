@@ -10,6 +10,7 @@ import (
 
 // TestCopiesAreCharged: every call that copies or fills is a launch that is charged.
 func TestCopiesAreCharged(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{90, 100})
 	p := c.start()
 	p.want("stream 1", ok)
@@ -28,8 +29,10 @@ func TestCopiesAreCharged(t *testing.T) {
 // TestCopiesKeepTheQuota: of device time for copies, fills and cooperative launches
 // on named devices, a container has its quota, as of any other.
 func TestCopiesKeepTheQuota(t *testing.T) {
+	t.Parallel()
 	for how, name := range []string{"fills", "copies", "copies that are waited for", "cooperative launches"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newContainer(t, share{10, 1000})
 			p := c.start()
 			p.want("stream 1", ok)
@@ -50,6 +53,7 @@ func TestCopiesKeepTheQuota(t *testing.T) {
 // TestCapturesOfCopies: copies and fills that are captured become nodes, nothing is
 // added to them, and none is charged.
 func TestCapturesOfCopies(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{50, 100})
 	p := c.start()
 	p.want("stream 1", ok)

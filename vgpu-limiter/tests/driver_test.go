@@ -7,6 +7,7 @@ import "testing"
 // TestArraysBeyondTheLimit: what doesn't fit never reaches the device, not even
 // as the twin that the driver is asked about.
 func TestArraysBeyondTheLimit(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{0, 200})
 	p := c.start()
 	p.want("array 1 4096 5000 0 0", outOfMemory) // 312 MiB
@@ -23,6 +24,7 @@ func TestArraysBeyondTheLimit(t *testing.T) {
 // TestPoolsThatSayNothing: on a driver that doesn't say what a pool has reserved,
 // what comes of it is charged by itself.
 func TestPoolsThatSayNothing(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{0, 100})
 	p := c.start()
 	p.want("stream 1", ok)
@@ -41,6 +43,7 @@ func TestPoolsThatSayNothing(t *testing.T) {
 // TestPoolsThatCannotBeAsked: on a driver that doesn't say which pool it takes memory
 // from, that memory is charged by itself.
 func TestPoolsThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{0, 100})
 	p := c.start()
 	p.want("async 1 60 0", ok)
@@ -55,6 +58,7 @@ func TestPoolsThatCannotBeAsked(t *testing.T) {
 // TestCapturesThatCannotBeAsked: on a driver that can't be asked about captures,
 // launches after a capture are the quota's again.
 func TestCapturesThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{50, 100})
 	p := c.start()
 	p.want("stream 1", ok)

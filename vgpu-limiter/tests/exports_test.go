@@ -53,6 +53,7 @@ func untouched(t *testing.T) map[string]string {
 // in exactly this form, or left alone for a reason: a new form of a function of the
 // table can't be forgotten, nor a function that is new altogether.
 func TestEveryFunctionIsDecided(t *testing.T) {
+	t.Parallel()
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)

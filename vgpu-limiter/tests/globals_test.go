@@ -19,6 +19,7 @@ import (
 // process of a container, which learns from it what a context takes; both until
 // exec.
 func TestNoGlobalTouched(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{50, 100})
 	var lines [2][]string
 	for i, preload := range []string{"", "libvgpu-test.so"} {
@@ -48,6 +49,7 @@ func TestNoGlobalTouched(t *testing.T) {
 // TestImports: the library doesn't so much as refer to the functions by which a
 // process is changed for good, started or ended.
 func TestImports(t *testing.T) {
+	t.Parallel()
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +71,7 @@ func TestImports(t *testing.T) {
 // TestNobodyReads: a refusal that nobody reads, or that would have to wait for a
 // reader, ends neither the process nor its work.
 func TestNobodyReads(t *testing.T) {
+	t.Parallel()
 	for _, full := range []bool{false, true} {
 		c := newContainer(t, share{0, 100})
 		if err := os.Remove(filepath.Join(c.dir, "limits")); err != nil {

@@ -20,6 +20,7 @@ const (
 // before the launch or upload that takes it, stays charged while the driver keeps
 // it, and is kept once, however often the graph is launched.
 func TestGraphMemory(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string]int{"nodes": 0, "parameters": byParams, "capture": byCapture} {
 		t.Run(name, func(t *testing.T) {
 			c := newContainer(t, share{0, 100})
@@ -59,6 +60,7 @@ func TestGraphMemory(t *testing.T) {
 // TestGraphMemoryThatStays: what a graph leaves allocated is the program's to
 // free; a graph that frees it by itself at the next launch needs it only once.
 func TestGraphMemoryThatStays(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("graph_alloc 1 60 0 0", ok)
@@ -82,6 +84,7 @@ func TestGraphMemoryThatStays(t *testing.T) {
 
 // TestGraphMemoryOfDevices: the node says which device, not the thread.
 func TestGraphMemoryOfDevices(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100}, share{0, 50}, share{})
 	p := c.start()
 	p.want("graph_alloc 1 60 1 0", ok)

@@ -33,10 +33,6 @@ const (
 
 const mib = 1 << 20
 
-// sanitizedVar names what is to be preloaded in place of the library built for
-// tests: see TestSanitized.
-const sanitizedVar = "VERNIER_TEST_SANITIZED"
-
 // built is what the tests run: made once, in a directory of its own.
 type built struct {
 	dir string // of vgpu-run and libvgpu.so as they ship, libvgpu-test.so and the programs
@@ -54,6 +50,9 @@ var build = sync.OnceValues(func() (built, error) {
 	}
 	dir := filepath.Join(bin, "vgpu-tests") // shared with no other package's tests, which may run now
 	b := built{dir: dir, sim: filepath.Join(dir, "simgpu")}
+	if sanitized { // then all is built
+		return b, nil
+	}
 	for _, args := range [][]string{
 		{"make", "--no-print-directory", "-C", "../../test/simgpu", "OUT=" + b.sim},
 		{"make", "--no-print-directory", "-C", "../..", "BIN=" + b.dir, "limiter"},
@@ -163,8 +162,8 @@ func (c *container) command(preload, program string, args ...string) *exec.Cmd {
 	cmd.Env = c.native()
 	if preload != "" {
 		preload = filepath.Join(c.built.dir, preload)
-		if sanitized := os.Getenv(sanitizedVar); sanitized != "" {
-			preload = sanitized
+		if sanitized {
+			preload = os.Getenv(sanitizedVar)
 		}
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload)
 	}

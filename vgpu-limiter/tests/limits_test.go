@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -69,9 +68,8 @@ func someLimits(t *testing.T, dice *rand.Rand) []byte {
 // TestLimitsAreJudgedAlike: the library takes a file if, and only if, the Go package
 // does, and reads nothing beyond it.
 func TestLimitsAreJudgedAlike(t *testing.T) {
-	dir := t.TempDir()
-	judge := filepath.Join(dir, "limits_test")
-	run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE=address,undefined", judge)
+	t.Parallel()
+	judge := buildUnit(t, "address,undefined", "limits_test")
 	dice := rand.New(rand.NewPCG(3, 4))
 	var files []byte
 	var want []byte

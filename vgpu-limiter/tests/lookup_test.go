@@ -16,6 +16,7 @@ import (
 // those of the table, the driver's for the others, and nothing where there was
 // nothing before.
 func TestLookups(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	lookups := func(preload string) []string {
 		out, err := c.command(preload, "lookup").CombinedOutput()
@@ -56,6 +57,7 @@ func TestLookups(t *testing.T) {
 // TestNVML: NVML shows the slice as the device and the container's processes, in
 // a process that uses no CUDA, before and after the library is loaded anew.
 func TestNVML(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p, q := c.start(), c.start()
 	p.want("alloc 1 30", ok)
@@ -87,6 +89,7 @@ func TestNVML(t *testing.T) {
 
 // TestNVMLUtilization: how busy other containers' processes are is not shown.
 func TestNVMLUtilization(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	for _, in := range []*container{c, c.neighbour(share{0, 100})} {
 		p := in.start()
@@ -117,6 +120,7 @@ func TestNVMLUtilization(t *testing.T) {
 // TestUnloading: a driver library whose functions have been handed out stays
 // loaded, whoever closes it; the simulated one always does, so this is another.
 func TestUnloading(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	source := "int nvmlDeviceGetMemoryInfo(void *d, void *m) { (void)d; (void)m; return 77; }\n"
 	if err := os.WriteFile(filepath.Join(c.dir, "nvml.c"), []byte(source), 0o600); err != nil {

@@ -24,6 +24,7 @@ func (c *container) held(device int) int { return (c.heldBytes(device) + mib - 1
 // 600 MiB fit, 600 more don't and never reach the device, and after giving back
 // the first it is all there again.
 func TestEveryPathIsCharged(t *testing.T) {
+	t.Parallel()
 	const edge = 1 << 13 // 8192 × 8192 × 16 bytes = 1 GiB
 	for name, calls := range map[string]struct{ take, more, give string }{
 		"plain":           {"alloc 1 600", "alloc 2 600", "free 1"},
@@ -72,6 +73,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 // TestArraysExactly: what the driver says that an array needs is charged, not
 // what its description makes one expect.
 func TestArraysExactly(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	for i, array := range []string{"array 1 1001 999 0 0", "array 2 17 33 65 0", "array 3 5 0 0 0", "mipmap 4 1001 999 0 10", "mipmap 5 63 31 15 6"} {
@@ -90,6 +92,7 @@ func TestArraysExactly(t *testing.T) {
 // TestVirtualMemory: memory stays charged as long as a handle or a mapping
 // refers to it, and not longer.
 func TestVirtualMemory(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("create 1 60 0", ok)
@@ -112,6 +115,7 @@ func TestVirtualMemory(t *testing.T) {
 // TestMulticast: what is bound to a multicast object stays charged without a handle
 // or a mapping, until it is unbound.
 func TestMulticast(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("multicast 9 60", ok)
@@ -137,6 +141,7 @@ func TestMulticast(t *testing.T) {
 // TestPools: what was allocated from a destroyed pool stays charged until it is
 // freed, by whichever call.
 func TestPools(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("pool 1 0", ok)
@@ -163,6 +168,7 @@ func TestPools(t *testing.T) {
 // TestPoolThatKeeps: what a pool keeps of what was freed stays charged, is charged
 // once when it is used again, and is given back for whatever else needs it.
 func TestPoolThatKeeps(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("pool 1 0", ok)
@@ -198,6 +204,7 @@ func TestPoolThatKeeps(t *testing.T) {
 
 // TestSmallAllocations: what the driver takes for a byte is charged.
 func TestSmallAllocations(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	p := c.start()
 	for i := range 2048 {
@@ -212,6 +219,7 @@ func TestSmallAllocations(t *testing.T) {
 // TestUnknownPointers: what the library doesn't know is the driver's to answer,
 // and a second free changes nothing.
 func TestUnknownPointers(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("alloc 1 60", ok)
@@ -228,6 +236,7 @@ func TestUnknownPointers(t *testing.T) {
 // TestDevices: devices have their own limits; memory is charged to the device of
 // the allocation, not of the thread; a device without a share gives nothing.
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100}, share{0, 50}, share{})
 	p := c.start()
 	p.want("create 1 60 1", outOfMemory) // device 1, from a thread on device 0
@@ -250,6 +259,7 @@ func TestDevices(t *testing.T) {
 
 // TestContexts: a context takes its memory with it, whoever destroys it how.
 func TestContexts(t *testing.T) {
+	t.Parallel()
 	for name, calls := range map[string][2]string{
 		"destroyed": {"context 1 0", "destroy_context 1"},
 		"released":  {"primary 1 1", "release_primary 1"},
@@ -275,6 +285,7 @@ func TestContexts(t *testing.T) {
 
 // TestNoContext: without a context the driver's own error comes back.
 func TestNoContext(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.startRaw("libvgpu-test.so")
 	p.want("init", ok)

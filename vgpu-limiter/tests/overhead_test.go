@@ -13,6 +13,7 @@ import (
 // TestContextsAreCharged: what the driver takes for a context counts, from the
 // container's first one on, and goes with the context.
 func TestContextsAreCharged(t *testing.T) {
+	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 100})
 	p := c.start()
 	p.wantUsed(40, 100)
@@ -40,6 +41,7 @@ func TestContextsAreCharged(t *testing.T) {
 // TestContextThatDoesNotFit: the first process learns what a context takes; for
 // the others one that doesn't fit never reaches the device.
 func TestContextThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 100})
 	p, q := c.start(), c.start()
 	q.wantUsed(80, 100)
@@ -66,6 +68,7 @@ func TestContextThatDoesNotFit(t *testing.T) {
 
 // TestContextsWithoutNVML: where NVML isn't there nobody knows what a context takes.
 func TestContextsWithoutNVML(t *testing.T) {
+	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 100})
 	c.sim = t.TempDir()
 	b, err := build()
@@ -86,6 +89,7 @@ func TestContextsWithoutNVML(t *testing.T) {
 // the container's first one finds itself as the one that has come, and the others
 // are charged what it has found.
 func TestContextsByHostPIDs(t *testing.T) {
+	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 200})
 	limits, err := layout.ReadFile(filepath.Join(c.dir, "limits"))
 	if err != nil {
@@ -124,6 +128,7 @@ func TestContextsByHostPIDs(t *testing.T) {
 // TestModules: code and variables count as long as they are loaded; what doesn't
 // fit is unloaded again.
 func TestModules(t *testing.T) {
+	t.Parallel()
 	c := newContainerOn(t, 10, share{0, 100})
 	p := c.start()
 	p.want("module 1 30", ok)

@@ -13,6 +13,7 @@ import (
 // TestThreads: eight threads racing for the last space get all of it, and not a
 // byte more.
 func TestThreads(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 777})
 	p := c.start()
 	if got := p.call("race 8"); got[0] != 777 {
@@ -27,6 +28,7 @@ func TestThreads(t *testing.T) {
 // killed frees what it held, for the counters' readers at once and for the
 // others with the next call that needs it.
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	a, b := c.start(), c.start()
 	a.want("alloc 1 60", ok)
@@ -45,6 +47,7 @@ func TestProcesses(t *testing.T) {
 // TestFork: a child of fork, which the driver refuses, leaves its parent's charges
 // alone.
 func TestFork(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("alloc 1 60", ok)
@@ -57,6 +60,7 @@ func TestFork(t *testing.T) {
 // TestExec: a program that becomes another one by exec has given its memory back,
 // whether or not the new one uses CUDA.
 func TestExec(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("alloc 1 60", ok)
@@ -80,6 +84,7 @@ func TestExec(t *testing.T) {
 // TestClosedDescriptors: a program that closes every descriptor, the library's
 // as well, keeps its charges, and its files are not locked in place of ours.
 func TestClosedDescriptors(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p, q := c.start(), c.start()
 	p.want("alloc 1 60", ok)
@@ -98,6 +103,7 @@ func TestClosedDescriptors(t *testing.T) {
 // TestFailsClosed: with anything wrong about its files, CUDA is refused with a
 // CUDA error and one line that says which file.
 func TestFailsClosed(t *testing.T) {
+	t.Parallel()
 	edit := func(name string, change func([]byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			path := filepath.Join(dir, name)
@@ -148,6 +154,7 @@ func TestFailsClosed(t *testing.T) {
 // TestOverwrittenCounters: a tenant who overwrites the counters while it runs
 // loses the right to take memory, and gains none.
 func TestOverwrittenCounters(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("alloc 1 60", ok)
@@ -166,6 +173,7 @@ func TestOverwrittenCounters(t *testing.T) {
 // TestWithoutCUDA: a program that uses no CUDA runs as ever where nothing of
 // what the library needs is there, the driver least of all.
 func TestWithoutCUDA(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	for _, name := range []string{"limits", "counters"} {
 		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
@@ -185,6 +193,7 @@ func TestWithoutCUDA(t *testing.T) {
 // TestManyProcesses: more processes than the container has slots for, one after
 // the other, each killed: slots are used again.
 func TestManyProcesses(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	for range 20 {
 		p := c.start()

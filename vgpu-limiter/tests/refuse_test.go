@@ -30,6 +30,7 @@ func wantRefused(t *testing.T, p *process, why string) {
 // TestNoSlotLeft: with as many processes as there can be, the next is refused, and
 // the one after that isn't once one of them has ended.
 func TestNoSlotLeft(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{30, 100})
 	// This process stands for all the others.
 	file, err := os.OpenFile(filepath.Join(c.dir, "counters"), os.O_RDWR, 0)
@@ -54,6 +55,7 @@ func TestNoSlotLeft(t *testing.T) {
 // TestForbiddenFiles: files that the process may not open refuse it as missing
 // ones do. (Root may open everything, so this takes another user.)
 func TestForbiddenFiles(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	nobody := &syscall.Credential{Uid: 12345, Gid: 54321}
 	for _, file := range []string{"limits", "counters"} {
@@ -70,6 +72,7 @@ func TestForbiddenFiles(t *testing.T) {
 
 // TestFolderForFile: a folder in place of a file.
 func TestFolderForFile(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"limits", "counters"} {
 		c := newContainer(t, share{30, 100})
 		path := filepath.Join(c.dir, file)

@@ -64,6 +64,7 @@ const held100 = "init 0\nprimary 0\ncurrent 0\ntotal 0 104857600\nalloc 2\nalloc
 // TestRun: a command under vgpu-run is held to its share, in whatever way it is
 // asked for, and the report says what it was and did.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1}, share{0, 1})
 	first, second := c.status(0, "uuid"), c.status(1, "uuid")
 	calls := filepath.Join(c.built.dir, "calls")
@@ -98,6 +99,7 @@ func TestRun(t *testing.T) {
 // TestRunUnescapable: nothing that a command does to its environment or to the
 // files changes what it may use, as root and as anybody else.
 func TestRunUnescapable(t *testing.T) {
+	t.Parallel()
 	const script = `
 try() { printf 'init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n' | "$@" "$CALLS"; }
 try env
@@ -125,6 +127,7 @@ try env
 // environment of its own and as another user, as kubectl exec and sshd do it, is
 // held to the same share as all the others.
 func TestRunSessions(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	c := newContainer(t, share{0, 1})
 	run(t, "chmod", "a+rwx", filepath.Dir(c.dir), c.dir)
@@ -161,6 +164,7 @@ func TestRunSessions(t *testing.T) {
 // TestRunIsTransparent: input, output, descriptors, the exit code and signals are
 // the command's own, and nothing of vgpu-run is left behind.
 func TestRunIsTransparent(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	for script, want := range map[string]struct {
 		code int
@@ -200,6 +204,7 @@ func TestRunIsTransparent(t *testing.T) {
 
 // TestRunRefuses: what can't be done is said, with the way out.
 func TestRunRefuses(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	for name, test := range map[string]struct {
 		args []string
@@ -229,6 +234,7 @@ func TestRunRefuses(t *testing.T) {
 // TestRunWithoutNVML: libcuda.so.1 is all of a driver that is needed, and where
 // nothing is left to ask, not even that.
 func TestRunWithoutNVML(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	uuid := c.status(0, "uuid")
 	only := filepath.Join(c.dir, "only")
@@ -251,6 +257,7 @@ func TestRunWithoutNVML(t *testing.T) {
 
 // TestRunKeepsPreloads: the machine's own preloaded libraries stay, behind ours.
 func TestRunKeepsPreloads(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	c := newContainer(t, share{0, 1})
 	other := filepath.Join(c.dir, "other.so")
@@ -275,6 +282,7 @@ __attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6
 // TestRunOnFullDisk: counters that the disk has no room for are refused before the
 // command starts; the command would die of a bus error later.
 func TestRunOnFullDisk(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	c := newContainer(t, share{0, 1})
 	inner := c.vgpuRun("--mem-mib", "100", "--", filepath.Join(c.built.dir, "calls"))
@@ -335,6 +343,7 @@ func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
 // TestRunOnBareRoot: the library writes to its counters and to nothing else, and
 // doesn't depend on /proc.
 func TestRunOnBareRoot(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	c := newContainer(t, share{0, 1})
 	// The simulated driver's state has to stay writable.
@@ -355,6 +364,7 @@ exec "$CALLS"
 // TestRunSharesTime: one vgpu-run tells all how time is shared out, in files that
 // their commands can't write; when it is killed, another one does.
 func TestRunSharesTime(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1})
 	// valid prints until when the word about device 0 holds.
 	const script = `

@@ -47,6 +47,7 @@ func (s sharing) run(c *container, d *container) (owner, importer *process) {
 // TestSharedInAContainer: memory that processes of a container share is charged
 // once: to its owner, and to those who still use it when that has died or freed it.
 func TestSharedInAContainer(t *testing.T) {
+	t.Parallel()
 	for name, s := range sharings() {
 		for _, ends := range []string{"closed first", "freed first", "killed"} {
 			if ends == "freed first" && s.free == "" {
@@ -95,6 +96,7 @@ func TestSharedInAContainer(t *testing.T) {
 // TestSharedAndOpenedAgain: on a driver that counts how often a process has opened a
 // handle, the process holds the memory until it has closed it as often.
 func TestSharedAndOpenedAgain(t *testing.T) {
+	t.Parallel()
 	c := newBareContainer(t, share{0, 100})
 	owner, importer := c.start(), c.start()
 	owner.want("alloc 1 60", ok)
@@ -115,6 +117,7 @@ func TestSharedAndOpenedAgain(t *testing.T) {
 
 // TestSharedByManyImporters: whoever of them is left holds it, and only once.
 func TestSharedByManyImporters(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	owner := c.start()
 	owner.want("alloc 1 60", ok)
@@ -146,6 +149,7 @@ func TestSharedByManyImporters(t *testing.T) {
 // TestSharedFromOutside: what nobody in the container is charged for is charged to
 // the process that opens it.
 func TestSharedFromOutside(t *testing.T) {
+	t.Parallel()
 	for name, s := range sharings() {
 		t.Run(name, func(t *testing.T) {
 			c := newContainer(t, share{0, 100})
@@ -175,6 +179,7 @@ func TestSharedFromOutside(t *testing.T) {
 
 // TestExternalMemory: memory of another driver is charged at its size.
 func TestExternalMemory(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	p := c.start()
 	p.want("external 1 60", ok)
@@ -186,6 +191,7 @@ func TestExternalMemory(t *testing.T) {
 
 // TestManyShared: more allocations are shared than there are records, one after the other: those of the dead and the freed are used again.
 func TestManyShared(t *testing.T) {
+	t.Parallel()
 	c := newContainer(t, share{0, 1000})
 	for range 3 {
 		p := c.start()

@@ -89,12 +89,17 @@ func (c *container) wantTheTruth(observer *process, processes []*stormer) {
 // each other's memory, lend it to each other and are killed at any instant, what
 // is charged is what the device holds, to the byte, and never beyond the limit.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	for name, storm := range map[string]struct{ processes, threads, contextMiB, moves int }{
 		"threads":   {1, 4, 0, 6000},
 		"processes": {4, 3, 0, 3000},
 		"modules":   {3, 1, 2, 3000},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if sanitized {
+				storm.moves /= 4 // each takes the longer
+			}
 			c := newContainerOn(t, storm.contextMiB, share{0, 20 * (storm.processes + 1)}, share{0, 16 * (storm.processes + 1)})
 			observer := c.start()
 			observer.want("primary 1 1", ok)
@@ -180,6 +185,7 @@ func (c *container) statusNow(processes []*stormer, patience time.Duration) (str
 
 // TestStormKeepsTheLimit: while it rages, the device never holds more than the limit.
 func TestStormKeepsTheLimit(t *testing.T) {
+	t.Parallel()
 	limits := []int{24, 16}
 	c := newContainer(t, share{0, limits[0]}, share{0, limits[1]})
 	all := make([]*stormer, 3)

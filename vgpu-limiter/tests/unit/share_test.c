@@ -6,22 +6,12 @@
 // process can have exactly what nobody living holds.
 
 #include "share.h"
+#include "check.h"
 
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(what)                                              \
-    do {                                                         \
-        if (!(what)) {                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                             \
-        }                                                        \
-    } while (0)
 
 #define LIMIT (UINT64_C(1) << 26)
 #define CHILDREN 4

@@ -1,46 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device time without a device: the calendar, the bucket, the costs.
+// Device time without a device: the bucket, the costs. Calendars: calendar_test.c.
 
 #include "bucket.h"
-#include "calendar.h"
 #include "check.h"
 #include "cost.h"
-
-#include <pthread.h>
 
 #define MS UINT64_C(1000000)
 #define AT (UINT64_C(1) << 50)
 
 void vgpu_test_step(void) {}
-
-static struct vgpu_calendar calendar;
-
-static void *enter_all(void *sum) {
-    for (uint64_t i = 0; i < 1000; i++)
-        *(uint64_t *)sum += vgpu_calendar_enter(&calendar, AT + 400 * MS + i * 100000, AT + 400 * MS + (i + 1) * 100000);
-    return NULL;
-}
-
-// What is entered twice counts once; what lies apart counts in full; threads that
-// enter the same time share it.
-static void calendars(void) {
-    pthread_t thread[4];
-    uint64_t sums[4] = {0}, sum = 0;
-    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) == 10 * MS);
-    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) <= 2 * VGPU_CELL_NS);
-    uint64_t half = vgpu_calendar_enter(&calendar, AT + 5 * MS, AT + 15 * MS);
-    CHECK(half + 2 * VGPU_CELL_NS >= 5 * MS && half <= 5 * MS + 2 * VGPU_CELL_NS);
-    CHECK(vgpu_calendar_enter(&calendar, AT + 20 * MS, AT + 20 * MS + 10) == 10);
-    CHECK(vgpu_calendar_enter(&calendar, AT - 2000 * MS, AT - 1000 * MS) == 1000 * MS);
-    for (int i = 0; i < 4; i++)
-        pthread_create(&thread[i], NULL, enter_all, &sums[i]);
-    for (int i = 0; i < 4; i++) {
-        pthread_join(thread[i], NULL);
-        sum += sums[i];
-    }
-    CHECK(sum >= 100 * MS && sum <= 100 * MS + 2 * VGPU_CELL_NS);
-}
 
 // A container that launches whenever it may gets its quota, whatever its launches
 // take, and one that was idle saves no more than a period.
@@ -186,7 +155,6 @@ static void costs(void) {
 }
 
 int main(void) {
-    calendars();
     buckets();
     turns();
     ends_of_turns();

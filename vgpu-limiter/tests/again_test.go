@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// sanitizedVar names what is to be preloaded in place of the library built for
+// tests: see TestSanitized.
+const sanitizedVar = "VERNIER_TEST_SANITIZED"
+
+// sanitized is whether these tests run with the library under sanitizers.
+var sanitized = os.Getenv(sanitizedVar) != ""
+
+// Again under the address sanitizer: everything, but what is about the lookups,
+// without which the library is then; what doesn't load it, or has a unit test of its
+// own; what a sanitizer itself would fail; and what is about time, for the same calls
+// are made elsewhere.
+const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestFolderForFile|TestLookups|FuzzLookups|" +
+	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|" +
+	"TestLimitsAreJudgedAlike|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
+
+// Again under the thread sanitizer: what has threads.
+const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm)$/^(threads|processes)?$"
+
+// TestSanitized runs these tests again with the library under sanitizers, which see
+// what happens within one process.
+func TestSanitized(t *testing.T) {
+	t.Parallel()
+	if sanitized {
+		t.Skip("runs already")
+	}
+	for runtime, again := range map[string]struct{ sanitizers, tests string }{
+		"libasan.so": {"address,undefined", "-test.skip=" + notForAddresses},
+		"libtsan.so": {"thread", "-test.run=" + forThreads},
+	} {
+		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
+			library := filepath.Join(sanitizedDir(t, again.sanitizers), "libvgpu-sanitized.so")
+			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+filepath.Dir(library), "SANITIZE="+again.sanitizers, library)
+			runtime := strings.TrimSpace(run(t, "gcc", "-print-file-name="+runtime))
+			cmd := exec.Command(os.Args[0], again.tests, "-test.v", "-test.parallel=4")
+			cmd.Env = append(os.Environ(), sanitizedVar+"="+runtime+" "+library,
+				"ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=halt_on_error=1", "TSAN_OPTIONS=halt_on_error=1") // a context takes its events with it
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if !strings.Contains(string(out), "PASS: TestStorm/processes") {
+				t.Errorf("TestStorm hasn't run:\n%s", out)
+			}
+		})
+	}
+}
+
+// TestUnits runs the parts that need no driver: plain, and under sanitizers; under
+// the one for threads those that have some.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	threads := []string{"table_test", "charge_test", "calendar_test"}
+	all := append([]string{"share_test", "limits_test", "region_test", "pace_test", "time_test"}, threads...)
+	for sanitizers, units := range map[string][]string{"": all, "address,undefined": all, "thread": threads} {
+		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
+			t.Parallel()
+			for _, unit := range units {
+				files := t.TempDir()
+				counters, limits, pace := filepath.Join(files, "counters"), filepath.Join(files, "limits"), filepath.Join(files, "pace")
+				if err := layout.CreateCounters(counters, 1); err != nil {
+					t.Fatal(err)
+				}
+				if err := layout.CreatePace(pace, 1); err != nil {
+					t.Fatal(err)
+				}
+				device := layout.DeviceLimit{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Core: 30, MemoryBytes: 5}
+				if err := layout.WriteFile(limits, layout.Limits{Container: "a/b", Devices: []layout.DeviceLimit{device}}); err != nil {
+					t.Fatal(err)
+				}
+				cmd := exec.Command(buildUnit(t, sanitizers, unit), counters, limits, pace)
+				cmd.Env = append(os.Environ(), "UBSAN_OPTIONS=halt_on_error=1")
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s: %v\n%s", unit, err, out)
+				}
+			}
+		})
+	}
+}
+
+var buildingUnits sync.Mutex
+
+// buildUnit builds a program of tests/unit with sanitizers, or none, and returns its
+// path.
+func buildUnit(t *testing.T, sanitizers, unit string) string {
+	t.Helper()
+	dir := sanitizedDir(t, "units-"+sanitizers)
+	path := filepath.Join(dir, unit)
+	buildingUnits.Lock()
+	defer buildingUnits.Unlock()
+	run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizers, path)
+	return path
+}
+
+// sanitizedDir is where make leaves what it builds for a sanitizer, for the next run
+// as well.
+func sanitizedDir(t *testing.T, name string) string {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(b.dir, "sanitized", strings.ReplaceAll(name, ",", "-")) // the linker parts its flags by commas
+}
