@@ -41,10 +41,17 @@ func serve(t *testing.T, s *Sim, env []string, args ...string) *service {
 	return m
 }
 
+// start starts the daemon, again where one was.
 func (m *service) start(t *testing.T, args ...string) {
 	t.Helper()
-	cmd := exec.Command(m.Program("nvidia-cuda-mps-control"), append(args, "-f")...)
+	cmd := exec.Command(m.Program("nvidia-cuda-mps-control"), append([]string{"-f"}, args...)...)
 	cmd.Env = m.env
+	log, err := os.OpenFile(m.pipe+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stderr = log // in the foreground the log goes there
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +70,8 @@ func (m *service) start(t *testing.T, args ...string) {
 		}
 	})
 	await(t, "the control daemon", func() bool {
-		text, err := m.try("get_server_list")
-		return err == nil && text == ""
+		_, err := m.try("")
+		return err == nil
 	})
 }
 
@@ -120,6 +127,97 @@ func (m *service) fails(t *testing.T, code string, env ...string) {
 	cmd.Env = m.Env(env...)
 	if out, err := cmd.Output(); err == nil || !strings.Contains(string(out), "error="+code) {
 		t.Errorf("%v, want %s: %s", err, code, out)
+	}
+}
+
+// copied puts a program where every user can reach it.
+func (m *service) copied(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(m.Program(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(filepath.Dir(m.pipe), name)
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// as starts the demo as another user.
+func (m *service) as(t *testing.T, uid uint32, args ...string) *program {
+	t.Helper()
+	m.copied(t, "libcuda.so.1")
+	other := &Sim{Bin: filepath.Dir(m.copied(t, "cudademo")), State: m.State}
+	return launch(t, other, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, "cudademo", args...)
+}
+
+// reachable gives the machine a state file that every user can reach.
+func reachable(t *testing.T, cfg Config) *Sim {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("other users need root")
+	}
+	s := New(t, cfg)
+	dir, err := os.MkdirTemp("", "sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Create(s.Bin, filepath.Join(dir, "state"), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SIMGPU_STATE", s.State)
+	return s
+}
+
+func TestAnotherUserWaitsForTheServer(t *testing.T) {
+	m := serve(t, reachable(t, Config{GPUs: []GPU{{Model: A100}}}), nil)
+	p := holding(t, m.Sim, "", "--alloc", "1")
+	first := m.ask(t, "get_server_list")
+	other := m.as(t, 65534, "--alloc", "1", "--hold")
+	await(t, "the other user's request", func() bool {
+		log, err := os.ReadFile(m.pipe + ".log")
+		return err == nil && strings.Contains(string(log), "from user 65534: Server is not ready")
+	})
+	m.wants(t, "get_client_list "+first, strconv.Itoa(p.cmd.Process.Pid))
+	p.kill(t)
+	if !other.await() {
+		t.Fatalf("%q", other.lines)
+	}
+	second := m.ask(t, "get_server_list")
+	info, err := os.Stat("/proc/" + second)
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 65534 {
+		t.Errorf("server %s after %s: %v", second, first, err)
+	}
+}
+
+func TestUsersShareTheServerInMultiUserMode(t *testing.T) {
+	m := serve(t, reachable(t, Config{GPUs: []GPU{{Model: A100}}}), nil, "-multiuser-server")
+	server := m.server(t)
+	holding(t, m.Sim, "", "--alloc", "1")
+	if other := m.as(t, 65534, "--alloc", "1", "--hold"); !other.await() {
+		t.Fatalf("%q", other.lines)
+	}
+	if n := len(strings.Fields(m.ask(t, "get_client_list "+server))); n != 2 {
+		t.Errorf("%d clients", n)
+	}
+}
+
+func TestServerTakesSoManyContexts(t *testing.T) {
+	for driver, most := range map[string]string{DriverNewest: "60", Driver535: "48"} {
+		t.Run(driver, func(t *testing.T) {
+			m := serve(t, New(t, Config{Driver: driver, GPUs: []GPU{{Model: A100}}}), nil)
+			if got := run(t, m.Sim, "unit/mps", "full"); got[0] != "contexts="+most {
+				t.Errorf("%q, want %s", got, most)
+			}
+		})
 	}
 }
 

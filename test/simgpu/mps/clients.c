@@ -43,11 +43,21 @@ static void admit(struct conn *c, struct server *v) {
     answer(c, &grant);
 }
 
+// automatic returns the server that protocol 3 has for each user.
+static struct server *automatic(uid_t uid) {
+    char name[65];
+    snprintf(name, sizeof name, "uid_%u", (unsigned)uid);
+    for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++)
+        if (v->used && !v->deleted && strcmp(v->name, name) == 0) return v;
+    return v3_add_server(name, uid);
+}
+
 // server_for returns the server that a client belongs to, if it runs or has been
 // started; NULL while another user's is in the way.
 static struct server *server_for(struct conn *c) {
-    if (c->server) return server_start(c->server) ? c->server : NULL;
     uid_t uid = mps.multiuser ? 0 : c->uid;
+    if (mps.protocol == 3 && !c->server) c->server = automatic(uid);
+    if (mps.protocol == 3) return c->server && server_start(c->server) ? c->server : NULL;
     struct server *other = NULL;
     for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++) {
         if (!v->used || !v->pid || v->draining) {

@@ -5,8 +5,9 @@
 // Invariants:
 // - One daemon per pipe folder: whoever holds the lock on control_lock. What a
 //   killed one left there is replaced.
-// - By "control" come CUDA processes only; commands come by "control_privileged",
-//   which only the daemon's user may open.
+// - By "control" come CUDA processes, and commands of protocol 3, which look who
+//   asks; legacy commands come by "control_privileged", which only the daemon's
+//   user may open.
 // - A planted hang stops the loop: nobody is answered, no signal is heard.
 #define _GNU_SOURCE
 #include "mps.h"
@@ -91,6 +92,8 @@ static const char *set_up(void) {
 }
 
 static void tear_down(void) {
+    for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++)
+        if (v->used && mps.protocol == 3) v3_forget(v);
     static const char *const names[] = {"control", "control_privileged", "log",
                                         "nvidia-cuda-mps-control.pid", "control_lock"};
     char path[256];
@@ -175,13 +178,13 @@ static void serve(struct conn *c) {
     }
     reply.bad = false;
     reply.length = 0;
-    if (!c->privileged) {
-        hang_up(c);
-    } else if (legacy_command(packet, &reply)) {
-        c->quits = true;
-    } else {
-        send_reply(c, &reply);
-    }
+    if (mps.protocol == 2 && !c->privileged)
+        refuse(&reply, "Unknown command: the daemon speaks protocol 2");
+    else if (mps.protocol == 3)
+        c->quits = v3_command(packet, (size_t)n, c->uid, &reply);
+    else
+        c->quits = legacy_command(packet, &reply);
+    if (!c->quits) send_reply(c, &reply);
 }
 
 static bool servers_run(void) {
@@ -209,11 +212,29 @@ static bool anyone_waits(void) {
     return false;
 }
 
+// listeners fills in the sockets that protocol 3's servers and namespaces have.
+static unsigned listeners(struct pollfd *fds, struct conn *from) {
+    unsigned n = 0;
+    for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++) {
+        if (!v->used || mps.protocol == 2) continue;
+        from[n] = (struct conn){.server = v};
+        fds[n++] = (struct pollfd){v->listener, POLLIN, 0};
+        for (struct space *space = v->spaces; space < v->spaces + MPS_SPACES; space++) {
+            if (!space->used) continue;
+            from[n] = (struct conn){.server = v, .space = space};
+            fds[n++] = (struct pollfd){space->listener, POLLIN, 0};
+        }
+    }
+    return n;
+}
+
 // turn is one turn of the loop. Clients' ends are nobody's message: whoever waits
 // for them looks again.
 static void turn(void) {
-    struct pollfd fds[3 + MPS_SERVERS + MPS_CONNS] = {
-        {signals, POLLIN, 0}, {control, POLLIN, 0}, {privileged, POLLIN, 0}};
+    static struct conn from[MPS_SERVERS * (MPS_SPACES + 1)];
+    static struct pollfd fds[3 + MPS_SERVERS + MPS_CONNS + sizeof from / sizeof *from];
+    memcpy(fds, (struct pollfd[]){
+        {signals, POLLIN, 0}, {control, POLLIN, 0}, {privileged, POLLIN, 0}}, 3 * sizeof *fds);
     struct server *of_fd[MPS_SERVERS];
     struct conn *conn_fd[MPS_CONNS];
     unsigned n = 3, servers = 0, conns = 0;
@@ -227,7 +248,10 @@ static void turn(void) {
             conn_fd[conns++] = c;
             fds[n++] = (struct pollfd){c->fd, POLLIN, 0};
         }
-    if (poll(fds, n, anyone_waits() ? 20 : -1) < 0) return;
+    unsigned own = listeners(fds + n, from);
+    if (poll(fds, n + own, anyone_waits() ? 20 : -1) < 0) return;
+    for (unsigned i = 0; i < own; i++)
+        if (fds[n + i].revents & POLLIN) accept_from(fds[n + i].fd, from[i]);
     for (unsigned i = 0; i < servers; i++)
         if (fds[3 + i].revents & POLLIN) server_ready(of_fd[i]);
     for (unsigned i = 0; i < conns; i++)

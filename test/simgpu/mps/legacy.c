@@ -16,8 +16,9 @@
 
 #define WORDS 8
 
-// may_set asks the planted faults whether a limit may be set.
-static bool may_set(struct reply *r, const char *what) {
+// may_set asks the planted faults whether a limit may be set: refused says so, and
+// one that is ignored does not.
+bool may_set(struct reply *r, const char *what) {
     if (sim_planted(mps.s, mps.mask, SIM_REFUSE)) {
         refuse(r, "Failed to %s", what);
         return false;

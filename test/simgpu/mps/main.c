@@ -3,11 +3,13 @@
 // nvidia-cuda-mps-control: the control daemon of the simulated multi-process
 // service, and the command line that talks to it.
 //
-//   nvidia-cuda-mps-control -d | -f [-m] [-p 2]   the daemon, in the back or front
-//   nvidia-cuda-mps-control                       commands from the standard input
+//   nvidia-cuda-mps-control -d | -f [-m] [-p 2|3]   the daemon, in the back or front
+//   nvidia-cuda-mps-control                         commands from the standard input
+//   nvidia-cuda-mps-control MODULE VERB …           a command of protocol 3
 //
-// Invariant: -d returns when the daemon can be talked to, or with the reason why
-// there is none.
+// Invariants:
+// - -d returns when the daemon can be talked to, or with the reason why there is none.
+// - Protocol 3 came with driver branch 615: an older driver's program knows no -p.
 #define _GNU_SOURCE
 #include "mps.h"
 
@@ -24,18 +26,28 @@ static const struct option options[] = {
     {"foreground", no_argument, NULL, 'f'},
     {"multiuser", no_argument, NULL, 'm'},
     {"multiuser-server", no_argument, NULL, 'm'},
+    {"protocol", required_argument, NULL, 'p'},
+    {"quit", no_argument, NULL, 'q'},
     {"version", no_argument, NULL, 'v'},
     {NULL, 0, NULL, 0},
 };
+
+static bool newest(void) { return mps.s && strtoul(mps.s->driver_version, NULL, 10) >= 615; }
 
 static int usage(FILE *to) {
     fputs("usage: nvidia-cuda-mps-control [-d | -f] [-m]\n\n"
           "  -d, --daemon            start the daemon in the background\n"
           "  -f, --foreground        start the daemon in the foreground\n"
           "  -m, -multiuser-server   one server for the clients of all users\n"
-          "  -v, --version           print the version\n"
-          "Without -d and -f, commands are read from the standard input.\n",
+          "  -v, --version           print the version\n",
           to);
+    if (newest())
+        fputs("  -p, --protocol 2|3      the interface of the daemon, 2 (legacy) by default\n"
+              "  -q, --quit              end the daemon (protocol 3)\n\n"
+              "nvidia-cuda-mps-control MODULE VERB [ARGUMENT] [--KEY=VALUE] for a daemon of protocol 3:\n"
+              "modules are server, namespace, client, device, sm-partition.\n",
+              to);
+    fputs("Without -d and -f, commands are read from the standard input.\n", to);
     return to == stdout ? 0 : 1;
 }
 
@@ -65,30 +77,46 @@ static int in_back(void) {
 
 static void set_folders(void) {
     const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY"), *logs = getenv("CUDA_MPS_LOG_DIRECTORY");
-    snprintf(mps.dir, sizeof mps.dir, "%s", dir && *dir ? dir : "/tmp/nvidia-mps");
+    const char *standard = mps.protocol == 3 && geteuid() == 0 ? "/run/nvidia-mps" : "/tmp/nvidia-mps";
+    snprintf(mps.dir, sizeof mps.dir, "%s", dir && *dir ? dir : standard);
     snprintf(mps.log_dir, sizeof mps.log_dir, "%s", logs && *logs ? logs : "/var/log/nvidia-mps");
 }
 
+// set_protocol takes the environment over the flag; false for none there is.
+static bool set_protocol(const char *flag) {
+    const char *env = newest() ? getenv("CUDA_MPS_PROTOCOL_VERSION") : NULL;
+    const char *version = env && *env ? env : flag;
+    mps.protocol = strcmp(version, "3") == 0 ? 3 : 2;
+    return mps.protocol == 3 || strcmp(version, "2") == 0;
+}
+
 int main(int argc, char **argv) {
-    bool back = false, version = false;
+    static char quit[] = "quit";
+    bool back = false, version = false, end = false;
+    const char *protocol = "2";
     mps.s = sim_open();
-    mps.protocol = 2;
-    set_folders();
-    for (int opt; (opt = getopt_long_only(argc, argv, "hdfmv", options, NULL)) != -1;) {
+    for (int opt; (opt = getopt_long_only(argc, argv, newest() ? "+hdfmp:qv" : "+hdfmv", options, NULL)) != -1;) {
         switch (opt) {
             case 'h': return usage(stdout);
             case 'd': back = true; break;
             case 'f': mps.foreground = true; break;
             case 'm': mps.multiuser = true; break;
+            case 'p': protocol = optarg; break;
+            case 'q': end = true; break;
             case 'v': version = true; break;
             default: return usage(stderr);
         }
     }
-    if (optind < argc) return usage(stderr);
+    bool newer = optind < argc || end || strcmp(protocol, "2") != 0;
+    if (!set_protocol(protocol) || (newer && !newest())) return usage(stderr);
+    if (optind < argc || end) mps.protocol = 3;  // for the folder; the daemon has its own
+    set_folders();
     if (version) {
         printf("CUDA MPS Control binary version: %d\n", mps.s ? mps.s->cuda_version : 0);
         return 0;
     }
+    if (end) return cli_command(mps.dir, 1, (char *[]){quit, NULL});
+    if (optind < argc) return cli_command(mps.dir, argc - optind, argv + optind);
     if (!back && !mps.foreground) return cli_lines(mps.dir);
     if (!mps.s) {
         fprintf(stderr, "No simulated machine at %s: make one with 'simgpuctl create'\n", sim_path());

@@ -6,7 +6,7 @@
 // - One thread, one loop (daemon.c). A command is answered before the next one of
 //   anybody is read; only clients wait, for their server.
 // - What a client is limited to is in its server's namespaces: legacy servers have
-//   one, without a name.
+//   one, without a name; the others' first one is "default".
 // - Who is whose client is in the state file, not here: the daemon can't be told of
 //   a client that is gone.
 #ifndef VERNIER_SIMGPU_MPS_MPS_H
@@ -30,8 +30,17 @@ struct space {
     int priority, listener;            // listener: its socket, -1 for none
 };
 
+// An SM partition that a server has or will have once it runs.
+struct partition {
+    bool used, created;
+    char name[65], id[48];  // id: while created
+    unsigned dev, chunks, sms;
+    bool remainder;
+};
+
 struct server {
     bool used, ready, draining;
+    bool deleted;  // forgotten at its process's end
     char name[65];
     uid_t uid;
     pid_t pid;  // 0 while it doesn't run
@@ -40,6 +49,7 @@ struct server {
     uint32_t slot, generation;  // once ready
     unsigned devices[SIM_MAX_DEVICES], device_count;
     struct space spaces[MPS_SPACES];
+    struct partition partitions[SIM_MAX_PARTITIONS];
 };
 
 // Someone connected: a command line that sends commands, or a client that waits for
@@ -64,8 +74,8 @@ struct mps_default {
 struct control {
     struct sim_state *s;
     char dir[108], log_dir[256];
-    unsigned protocol;
-    bool foreground, multiuser, partitioning, quitting;
+    unsigned protocol;  // 2 is the legacy interface
+    bool foreground, multiuser, quitting;
     unsigned devices[SIM_MAX_DEVICES], device_count;  // as CUDA_VISIBLE_DEVICES says
     uint32_t mask;                                    // the same, one bit each
     double percent;                                   // defaults of servers to come
@@ -124,5 +134,56 @@ bool legacy_command(char *line, struct reply *r);
 
 // cli.c
 int cli_lines(const char *dir);
+int cli_command(const char *dir, int argc, char **argv);
+
+// v3.c: commands of protocol 3, "module verb arguments".
+struct args {
+    const char *words[3];  // positional, NULL where there are fewer
+    struct {
+        const char *key, *value;
+    } options[8];
+    unsigned option_count;
+    uid_t uid;  // who asks
+};
+bool v3_command(char *packet, size_t length, uid_t uid, struct reply *r);
+const char *option(const struct args *a, const char *key);
+bool flag(const struct args *a, const char *key);
+bool is_field(const char *given, const char *field);
+bool good_name(const char *name, struct reply *r);
+bool owns(const struct server *v, const struct args *a, const char *what, struct reply *r);
+struct server *server_named(const char *name, struct reply *r);
+unsigned server_client_count(struct server *v, const struct space *space);
+bool may_set(struct reply *r, const char *what);
+
+// v3_server.c
+void v3_server(const char *verb, const struct args *a, struct reply *r);
+struct server *v3_add_server(const char *name, uid_t uid);
+void v3_forget(struct server *v);
+const char *v3_status(struct server *v);
+
+// v3_space.c
+void v3_space(const char *verb, const struct args *a, struct reply *r);
+struct space *space_add(struct server *v, const char *name);
+void space_remove(struct server *v, struct space *space);
+bool space_set(struct space *space, const struct args *a, struct reply *r);
+
+// v3_client.c
+void v3_client(const char *verb, const struct args *a, struct reply *r);
+void v3_device(const char *verb, const struct args *a, struct reply *r);
+
+// v3_partition.c
+void v3_partition(const char *verb, const struct args *a, struct reply *r);
+void partitions_apply(struct server *v);
+unsigned chunk_sms(unsigned dev);
+
+// table.c: rows of cells as a table or as comma-separated values.
+struct table {
+    struct reply *r;
+    bool csv, header;
+    unsigned columns, widths[8];
+};
+bool table_begin(struct table *t, const struct args *a, struct reply *r, const char *const names[],
+                 const unsigned widths[], unsigned columns);
+void table_row(struct table *t, const char *const cells[]);
 
 #endif

@@ -7,6 +7,7 @@
 //   nvidia-cuda-mps-server [NAME]     started by nvidia-cuda-mps-control alone
 //
 // Invariants:
+// - It becomes its user as soon as it has its files: those need not be his.
 // - It is ready when its slot says so, and has told descriptor 3.
 // - Without its control daemon it serves the clients it has, and ends after them.
 // - Its end, however it comes, ends its clients' work (state/mps.c).
@@ -51,6 +52,13 @@ static bool occupy(struct sim_state *s, struct sim_client *me, const unsigned li
     return ok;
 }
 
+// drop_root becomes the user whose clients come here.
+static bool drop_root(void) {
+    const char *text = getenv("SIMGPU_MPS_UID");
+    uid_t uid = text ? (uid_t)strtoul(text, NULL, 10) : 0;
+    return geteuid() != 0 || !uid || setresuid(uid, uid, uid) == 0;
+}
+
 static bool clients_left(struct sim_state *s, struct sim_client *me) {
     sim_lock(s);
     sim_reap(s);
@@ -86,6 +94,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     log_line("Startup");
+    if (!drop_root()) return 1;
     unsigned n = s ? devices_of(s, getenv("CUDA_VISIBLE_DEVICES"), list) : 0;
     uint32_t mask = 0;
     for (unsigned i = 0; i < n; i++) mask |= 1u << list[i];

@@ -4,8 +4,8 @@
 //
 // Invariants:
 // - A server runs as the user whose clients it takes, or as root in multi-user mode.
-// - A legacy server is forgotten when its process has ended; a named one stays, and
-//   is started again for its next client.
+// - A legacy server is forgotten when its process has ended; a named one only if it
+//   never became ready or was deleted, else it starts again for its next client.
 #define _GNU_SOURCE
 #include "mps.h"
 
@@ -65,7 +65,8 @@ static void become(struct server *v, int fd) {
     }
     setenv("CUDA_VISIBLE_DEVICES", list, 1);
     setenv("CUDA_MPS_LOG_DIRECTORY", mps.log_dir, 1);
-    if (geteuid() == 0 && v->uid && setresuid(v->uid, v->uid, v->uid) < 0) _exit(126);
+    snprintf(list, sizeof list, "%u", (unsigned)v->uid);
+    setenv("SIMGPU_MPS_UID", list, 1);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (dup2(fd, 3) < 0) _exit(126);
@@ -76,7 +77,7 @@ static void become(struct server *v, int fd) {
 
 bool server_start(struct server *v) {
     int fds[2];
-    if (v->pid) return true;
+    if (v->pid) return !v->draining;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) return false;
     v->pid = fork();
     if (v->pid == 0) become(v, fds[1]);
@@ -107,6 +108,7 @@ void server_ready(struct server *v) {
     v->generation = ready.generation;
     v->ready = true;
     log_line("NEW SERVER %d: Ready", (int)v->pid);
+    partitions_apply(v);
     clients_retry();
 }
 
@@ -120,8 +122,10 @@ static void ended(struct server *v, int status) {
     v->fd = -1;
     v->pid = 0;
     v->ready = v->draining = false;
+    for (unsigned i = 0; i < SIM_MAX_PARTITIONS; i++) v->partitions[i].created = false;
     if (!started) clients_fail(v);
-    if (!v->name[0]) v->used = false;
+    if (mps.protocol == 3 && (v->deleted || !started)) v3_forget(v);
+    if (mps.protocol == 2) v->used = false;
     // Its clients are told now, not when somebody happens to look.
     sim_lock(mps.s);
     sim_reap(mps.s);

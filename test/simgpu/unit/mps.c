@@ -48,8 +48,30 @@ static void until_failed(void) {
     pause();
 }
 
+// full makes contexts until the server takes no more of them.
+static void full(void) {
+    int n = 0;
+    CUresult r;
+    OK(cuInit(0));
+    while ((r = cuCtxCreate_v2(&ctx, 0, 0)) == CUDA_SUCCESS) n++;
+    SAME(r, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+    OK(cuCtxDestroy_v2(ctx));
+    OK(cuCtxCreate_v2(&ctx, 0, 0));
+    printf("contexts=%d\n", n);
+}
+
+// sms says how many this client may use.
+static void sms(void) {
+    int n;
+    start();
+    OK(cuDeviceGetAttribute(&n, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+    printf("sms=%d\n", n);
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "until_failed") == 0) until_failed();
+    else if (argc == 2 && strcmp(argv[1], "full") == 0) full();
+    else if (argc == 2 && strcmp(argv[1], "sms") == 0) sms();
     else TRUE(!"a case is named");
     return 0;
 }

@@ -118,6 +118,55 @@ static void instances(void) {
     SAME(d->busy_ns, 6 * MS);
 }
 
+// A ceiling holds on an idle device too; what it leaves is the others'.
+static void ceilings(void) {
+    fresh();
+    struct sim_work *a = client(0, 60 * MS), *b = client(1, 20 * MS), *c = client(2, 20 * MS);
+    a->rate = 3 * SIM_RATE / 10;
+    b->rate = SIM_RATE / 10;
+    c->rate = 9 * SIM_RATE / 10;
+    SAME(sim_predict(s, &s->clients[2], 0, 6 * MS, 1000 * MS), 1010 * MS);
+    sim_advance(s, 0, 1010 * MS);
+    SAME(a->done_ns, 3 * MS);
+    SAME(b->done_ns, 1 * MS);
+    SAME(c->done_ns, 6 * MS);
+    SAME(s->devices[0].busy_ns, 10 * MS);
+    // c is done after 20 / 0.6 ms, b after 200, and then a has nobody beside it.
+    SAME((sim_predict(s, &s->clients[0], 0, 60 * MS, 1010 * MS) + MS / 2) / MS, 1200);
+    sim_advance(s, 0, 1190 * MS);
+    SAME(a->done_ns, 57 * MS);
+    SAME((sim_reached_at(s, &s->clients[0], 0, 30 * MS) + MS / 2) / MS, 1100);
+    sim_advance(s, 0, 2000 * MS);
+    SAME((sim_reached_at(s, &s->clients[0], 0, 60 * MS) + MS / 2) / MS, 1200);
+    SAME(s->devices[0].busy_ns, 100 * MS);
+}
+
+// Looking at every nanosecond costs a client with a ceiling nothing.
+static void looks(void) {
+    fresh();
+    struct sim_work *a = client(0, 10 * MS);
+    a->rate = SIM_RATE / 3;
+    for (unsigned i = 1; i <= 3000; i++) sim_advance(s, 0, 1000 * MS + i);
+    SAME(a->done_ns, 3000ull * (SIM_RATE / 3) / SIM_RATE);
+}
+
+// An SM partition is its clients' and nobody else's, whoever is idle.
+static void partitions(void) {
+    fresh();
+    struct sim_device *d = &s->devices[0];
+    d->partitions[0] = (struct sim_partition){.used = 1, .sms = 54};
+    d->partitions[1] = (struct sim_partition){.used = 1, .sms = 27};
+    atomic_store(&d->partition_high, 2);
+    struct sim_work *a = client(0, 50 * MS), *b = client(1, 50 * MS), *rest = client(2, 50 * MS);
+    a->partition = b->partition = 1;
+    sim_advance(s, 0, 1020 * MS);
+    SAME(a->done_ns, 5 * MS);
+    SAME(b->done_ns, 5 * MS);
+    SAME(rest->done_ns, 5 * MS);
+    SAME(sim_predict(s, &s->clients[0], 0, 10 * MS, 1020 * MS), 1040 * MS);
+    SAME(sim_predict(s, &s->clients[2], 0, 10 * MS, 1020 * MS), 1040 * MS);
+}
+
 static void lost(void) {
     fresh();
     struct sim_work *a = client(0, 10 * MS);
@@ -147,6 +196,9 @@ int main(void) {
     idle();
     grid();
     instances();
+    ceilings();
+    looks();
+    partitions();
     lost();
     history();
     return 0;
