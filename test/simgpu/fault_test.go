@@ -91,3 +91,43 @@ func TestLostDevice(t *testing.T) {
 	_, ret = d.GetMemoryInfo()
 	ok(t, ret)
 }
+
+func TestReplaced(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	lib := open(t, s)
+	d := device(t, lib, 1)
+	before, ret := d.GetUUID()
+	ok(t, ret)
+	if err := s.Lose("1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Replace(before); err != nil {
+		t.Fatal(err)
+	}
+	after, ret := d.GetUUID()
+	ok(t, ret)
+	other, ret := device(t, lib, 0).GetUUID()
+	ok(t, ret)
+	if after == before || after == other {
+		t.Errorf("UUID %s after %s, beside %s", after, before, other)
+	}
+}
+
+// A library beside another version of the kernel module says so at every call.
+func TestModuleOfAnotherVersion(t *testing.T) {
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	lib := open(t, s)
+	d := device(t, lib, 0)
+	if err := s.Module("616.1"); err != nil {
+		t.Fatal(err)
+	}
+	_, ret := d.GetUUID()
+	want(t, ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	_, ret = lib.DeviceGetCount()
+	want(t, ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	if err := s.Module(DriverNewest); err != nil {
+		t.Fatal(err)
+	}
+	_, ret = d.GetUUID()
+	ok(t, ret)
+}

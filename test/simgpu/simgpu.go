@@ -108,6 +108,11 @@ func (s *Sim) Xid(device string, code int) error {
 	return s.do("xid", device, strconv.Itoa(code))
 }
 
+// InstanceXid raises an Xid event of a GPU instance, by its id.
+func (s *Sim) InstanceXid(device string, code, instance int) error {
+	return s.do("xid", device, strconv.Itoa(code), strconv.Itoa(instance))
+}
+
 // ECC counts errors on a device and raises their events.
 func (s *Sim) ECC(device string, corrected bool, count int) error {
 	kind := "uncorrected"
@@ -126,6 +131,14 @@ func (s *Sim) Recover(device string) error { return s.do("recover", device) }
 func (s *Sim) MPS(device, fault string, value ...string) error {
 	return s.do(append([]string{"mps", device, fault}, value...)...)
 }
+
+// Replace puts another piece of hardware in the device's place: a new UUID. Handles
+// that processes have lead to it at once, as they would not in reality.
+func (s *Sim) Replace(device string) error { return s.do("replace", device) }
+
+// Module loads a kernel module of that version under the library, which from then on
+// only says that the two differ, unless the versions are the same again.
+func (s *Sim) Module(version string) error { return s.do("module", version) }
 
 // DriverRoot lays out dir as the root of the installed driver, with one device
 // node per device (root only), and for MIG also the capability nodes and

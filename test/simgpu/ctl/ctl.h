@@ -14,6 +14,8 @@ int cmd_ecc(int argc, char **argv);
 int cmd_lose(int argc, char **argv);
 int cmd_recover(int argc, char **argv);
 int cmd_mps(int argc, char **argv);
+int cmd_replace(int argc, char **argv);
+int cmd_module(int argc, char **argv);
 int cmd_driver_root(int argc, char **argv);
 
 // fail prints a message with its remedy and returns 1.

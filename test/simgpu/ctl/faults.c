@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// faults.c: simgpuctl xid, ecc, lose, recover.
+// faults.c: simgpuctl xid, ecc, lose, recover, replace, module.
 //
-// Invariant: a fault is visible (counter, lost flag) before its event is.
+// Invariants:
+// - A fault is visible (counter, lost flag) before its event is.
+// - A replaced device has its place and another identity; nothing of the old one
+//   is left but its bus id and minor number.
 #define _GNU_SOURCE
 #include "ctl.h"
 
@@ -20,12 +23,20 @@ static void raise_event(struct sim_state *s, int dev, uint64_t type, uint64_t da
 }
 
 int cmd_xid(int argc, char **argv) {
-    uint64_t code;
-    if (argc != 2 || !number(argv[1], 999, &code)) return fail("usage: simgpuctl xid DEVICE CODE");
+    uint64_t code, gi = SIM_WHOLE_GPU;
+    if (argc < 2 || argc > 3 || !number(argv[1], 999, &code) ||
+        (argc == 3 && !number(argv[2], SIM_MAX_INSTANCES - 1, &gi)))
+        return fail("usage: simgpuctl xid DEVICE CODE [GPU-INSTANCE]");
     struct sim_state *s = must_open();
     int dev = device_arg(s, argv[0]);
     if (dev < 0) return 1;
-    raise_event(s, dev, XID, code);
+    if (argc == 3 && !s->devices[dev].gi[gi].used)
+        return fail("no GPU instance %s on device %s: 'simgpuctl status' lists them", argv[2], argv[0]);
+    sim_event(s, (struct sim_event){.type = XID,
+                                    .data = code,
+                                    .device = (uint32_t)dev,
+                                    .gi = (uint32_t)gi,
+                                    .ci = argc == 3 ? 0 : SIM_WHOLE_GPU});
     return 0;
 }
 
@@ -60,3 +71,32 @@ static int set_lost(int argc, char **argv, bool lost) {
 
 int cmd_lose(int argc, char **argv) { return set_lost(argc, argv, true); }
 int cmd_recover(int argc, char **argv) { return set_lost(argc, argv, false); }
+
+int cmd_replace(int argc, char **argv) {
+    char seed[64];
+    if (argc != 1) return fail("usage: simgpuctl replace DEVICE");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    struct sim_device *d = &s->devices[dev];
+    sim_uuid_text(seed, sizeof seed, "after", d->uuid);
+    sim_lock(s);
+    sim_uuid(d->uuid, seed, (unsigned)dev);
+    memset(d->gi, 0, sizeof d->gi);
+    atomic_fetch_add(&d->mig_generation, 1);
+    atomic_store(&d->ecc_corrected, 0);
+    atomic_store(&d->ecc_uncorrected, 0);
+    atomic_store(&d->lost, 0);
+    sim_unlock(s);
+    return 0;
+}
+
+int cmd_module(int argc, char **argv) {
+    if (argc != 1 || !*argv[0] || strlen(argv[0]) >= sizeof ((struct sim_state *)0)->driver_version)
+        return fail("usage: simgpuctl module VERSION");
+    struct sim_state *s = must_open();
+    sim_lock(s);
+    strcpy(s->driver_version, argv[0]);
+    sim_unlock(s);
+    return 0;
+}

@@ -22,13 +22,15 @@ static const struct {
     {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] --gpu MODEL[,count=N][,numa=N][,mig=1|,serial=1]...",
      "make a new state file; running processes keep the old one", cmd_create},
     {"status", "", "print devices, clients and limits, one key=value line each", cmd_status},
-    {"xid", "DEVICE CODE", "raise an Xid event", cmd_xid},
+    {"xid", "DEVICE CODE [GPU-INSTANCE]", "raise an Xid event", cmd_xid},
     {"ecc", "DEVICE corrected|uncorrected [COUNT]", "count ECC errors and raise the event", cmd_ecc},
     {"lose", "DEVICE", "drop the device off the bus (Xid 79)", cmd_lose},
     {"recover", "DEVICE", "bring a lost device back", cmd_recover},
     {"mps", "DEVICE FAULT [VALUE]",
      "plant a fault in the device's MPS: crash, server-crash, fault [PID]; refuse, ignore, hang,\n"
      "      no-start on|off; slow MS", cmd_mps},
+    {"replace", "DEVICE", "put another piece of hardware in its place: a new UUID", cmd_replace},
+    {"module", "VERSION", "load another version of the kernel module than the library's", cmd_module},
     {"driver-root", "DIR [--devices N] [--libs DIR] [--mig]",
      "lay out driver libraries and device nodes for container tools", cmd_driver_root},
 };

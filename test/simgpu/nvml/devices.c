@@ -30,6 +30,7 @@ static bool ours(const struct nvmlDevice_st *h) {
 
 nvmlReturn_t find(nvmlDevice_t h, struct target *t) {
     if (!nv) return NVML_ERROR_UNINITIALIZED;
+    if (mismatched(nv)) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     NEED(h.handle && ours(h.handle) && h.handle->dev < nv->device_count);
     t->dev = h.handle->dev;
     t->gi = h.handle->gi;
@@ -51,6 +52,7 @@ nvmlReturn_t find_gpu(nvmlDevice_t h, struct target *t) {
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     NEED(count);
     if (!nv) return NVML_ERROR_UNINITIALIZED;
+    if (mismatched(nv)) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     *count = 0;
     for (unsigned d = 0; d < nv->device_count; d++) *count += sim_device_permitted(nv, d);
     return NVML_SUCCESS;

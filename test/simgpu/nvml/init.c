@@ -6,6 +6,7 @@
 // - Initialisation is counted; after the last shutdown every call answers
 //   UNINITIALIZED.
 // - No state file is a machine without the driver: DRIVER_NOT_LOADED.
+// - A library beside a kernel module of another version does nothing but say so.
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -19,11 +20,19 @@ struct sim_state *nv;
 static pthread_mutex_t count_mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned count;
 
+// The library's version ends with that of the driver that it came with.
+bool mismatched(const struct sim_state *s) {
+    const char *version = strchr(s->nvml_version, '.');
+    return !version || strcmp(version + 1, s->driver_version) != 0;
+}
+
 static nvmlReturn_t start(void) {
     nvmlReturn_t ret = NVML_SUCCESS;
     pthread_mutex_lock(&count_mutex);
     struct sim_state *s = count ? nv : sim_open();
-    if (s) {
+    if (s && mismatched(s)) {
+        ret = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    } else if (s) {
         nv = s;
         count++;
     } else {

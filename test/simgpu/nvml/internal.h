@@ -47,6 +47,7 @@ nvmlReturn_t find_gpu(nvmlDevice_t h, struct target *t);
 nvmlDevice_t handle(unsigned dev, unsigned gi, unsigned ci);
 nvmlReturn_t copy_text(char *to, unsigned length, const char *from);
 bool is_root(void);
+bool mismatched(const struct sim_state *s);
 
 #define CHECK(call)                              \
     do {                                         \
