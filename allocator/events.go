@@ -18,6 +18,8 @@ const (
 	reasonInvalid    = "VernierInvalid"
 	reasonPinRefused = "VernierPinRefused"
 	reasonMoved      = "VernierMoved"
+	reasonUnhealthy  = "VernierUnhealthy"
+	reasonRecovered  = "VernierRecovered"
 )
 
 // maxNote is what the API server takes as an event's message.

@@ -10,8 +10,9 @@ import (
 )
 
 // reconcileLedger takes back, in one write, the slices on the node that nobody
-// will use again or that were held for too long, moves those whose device failed before they were used, puts
-// back what was lost, and has gated pods that hold slices finished.
+// will use again or that were held for too long, moves those whose device failed
+// before they were used, puts back what was lost, tells the pods on devices that
+// failed, and has gated pods that hold slices finished.
 //
 // A slice of a pod that is not known is left alone: it may be the watch that is
 // behind, and if the pod is gone the node says so.
@@ -41,6 +42,9 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 		return err
 	}
 	if err := a.rebook(ctx, node); err != nil {
+		return err
+	}
+	if err := a.tellIllness(ctx, node); err != nil {
 		return err
 	}
 	a.mu.Lock()

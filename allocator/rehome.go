@@ -69,12 +69,15 @@ func attached(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(ledger.Status.Slices, func(s v1alpha1.SliceStatus) bool { return s.Pod == pod.UID })
 }
 
-// failed are the devices with slices of the pod that are ill or gone.
+// failed are the devices with slices of the pod that are ill or gone, or of which the
+// slice's instance is ill.
 func failed(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []string {
 	var uuids []string
 	for _, d := range ledger.Spec.Devices {
-		well := slices.ContainsFunc(ledger.Status.Devices, func(s v1alpha1.DeviceStatus) bool { return s.UUID == d.UUID && s.Healthy })
-		if !well && slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod.UID }) {
+		if slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool {
+			_, ill := index.Ill(ledger, d.UUID, &s)
+			return ill && s.Pod == pod.UID
+		}) {
 			uuids = append(uuids, d.UUID)
 		}
 	}

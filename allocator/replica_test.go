@@ -98,6 +98,9 @@ func (r *replicaInTest) restart() {
 			Delete: func(ctx context.Context, _ client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
 				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
 			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
+				return r.write(obj, func() error { return c.SubResource(kind).Patch(ctx, obj, p, o...) })
+			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				r.patches++
 				return r.write(obj, func() error {

@@ -28,7 +28,10 @@ func NewCut(profiles []v1alpha1.MIGProfile, instances []v1alpha1.MIGInstance, gr
 	c := &Cut{profiles: slices.Clone(profiles), taken: slices.Clone(granted)}
 	for _, i := range instances {
 		switch {
-		case i.Own || slices.Contains(granted, i.MIGPlace):
+		case slices.Contains(granted, i.MIGPlace):
+		case i.Reason != "":
+			c.taken = append(c.taken, i.MIGPlace)
+		case i.Own:
 		case i.UUID == "":
 			c.taken = append(c.taken, i.MIGPlace)
 		default:

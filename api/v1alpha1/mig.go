@@ -63,4 +63,8 @@ type MIGInstance struct {
 	// other is used where it fits, and never destroyed.
 	// +optional
 	Own bool `json:"own,omitempty"`
+	// Reason of ill health, in words; empty while it is well. Nothing new is granted
+	// on an instance that is not.
+	// +optional
+	Reason string `json:"reason,omitempty"`
 }

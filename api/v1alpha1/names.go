@@ -77,6 +77,11 @@ const (
 	AnnotationCDIPrefix = "cdi.k8s.io/"
 )
 
+// PodConditionGPUHealthy is false on a pod while a device or a MIG instance that it has
+// slices of is ill or gone, and true once it has recovered. Pods that were never
+// concerned don't have it.
+const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
+
 // Gate is the scheduling gate that holds a pod until it is placed.
 const Gate = Prefix + "placement"
 

@@ -77,12 +77,17 @@ type gpus struct {
 	cgroups error
 	log     logr.Logger
 	specs   *cdi.Writer
+	// refused is the library that could not be opened.
+	refused inventory.Fingerprint
 }
 
 func (g *gpus) open() (device.Library, error) {
 	library := g.options.nvmlLibrary
 	if library == "" {
 		library = cdi.FindNVML(g.options.driverRoot)
+	}
+	if err := g.another(library); err != nil {
+		return nil, err
 	}
 	inv, lib, err := inventory.Open(inventory.Options{Library: library, CgroupV2: g.cgroups})
 	if err != nil {
@@ -100,6 +105,17 @@ func (g *gpus) open() (device.Library, error) {
 		return nil, err
 	}
 	return inv, nil
+}
+
+// another tells whether the library is another file than the one that an attempt
+// before has loaded: the loader goes on giving this process that one by the path.
+func (g *gpus) another(library string) error {
+	before := g.refused
+	g.refused = inventory.FingerprintOf(library)
+	if before != (inventory.Fingerprint{}) && g.refused != before {
+		return fmt.Errorf("the driver's library %s was replaced: %w", library, device.ErrReplaced)
+	}
+	return nil
 }
 
 // refine is only called after open.

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/nri-plugin/device"
 )
 
 func TestParse(t *testing.T) {
@@ -77,5 +80,36 @@ func TestInstallHook(t *testing.T) {
 	o.cdiHook = program + "-missing"
 	if _, err := o.installHook(); err == nil || !strings.Contains(err.Error(), "--cdi-hook") {
 		t.Errorf("missing: %v", err)
+	}
+}
+
+// A library that could not be opened and is another file at the next attempt is not
+// opened in this process: the loader would give it the first one.
+func TestAnotherLibrary(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	g := &gpus{}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(library+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(library+".new", library); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		what   string
+		do     func()
+		wanted error
+	}{
+		{"none yet", func() {}, nil},
+		{"installed", func() { write("one") }, nil},
+		{"the same", func() {}, nil},
+		{"replaced", func() { write("two") }, device.ErrReplaced},
+	} {
+		step.do()
+		if err := g.another(library); !errors.Is(err, step.wanted) {
+			t.Errorf("%s: %v, want %v", step.what, err, step.wanted)
+		}
 	}
 }

@@ -86,6 +86,9 @@ type agent struct {
 	keeper     *capacity.Keeper
 	connection *hooks.Connection
 	auditor    *audit.Auditor
+	report     reporter
+	// toldDriver is the version of the driver that was told of; the writer's alone.
+	toldDriver string
 }
 
 // Run runs an agent until ctx ends or one of its parts fails for good. Running
@@ -144,6 +147,11 @@ func Run(ctx context.Context, o Options) error {
 		}
 	}
 	err = mgr.Start(ctx)
+	if errors.Is(err, device.ErrReplaced) {
+		// The writer has ended with the others: nobody would know why the node takes
+		// no slices until the next agent has a driver that works.
+		err = errors.Join(err, a.writer.Write(context.Background()))
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -188,15 +196,15 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		a.writer.Publish()
 	}
 	a.book.Ended = a.preparer.ended
-	events := reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
+	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book,
-		Report: events, Kill: kill, Log: o.Log.WithName("nri"),
+		Report: a.report, Kill: kill, Log: o.Log.WithName("nri"),
 	}
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
 	a.auditor = &audit.Auditor{
 		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
-		Report: events, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
+		Report: a.report, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
 }

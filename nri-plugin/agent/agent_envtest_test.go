@@ -5,6 +5,8 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +22,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
+	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/nritest"
 )
@@ -38,6 +41,7 @@ func TestAgent(t *testing.T) {
 		"ledger deleted":      testLedgerDeleted,
 		"unenforced":          testUnenforced,
 		"unguarded":           testUnguarded,
+		"driver replaced":     testDriverReplaced,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -238,5 +242,65 @@ func testUnenforced(t *testing.T, c *cluster) {
 		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
 			return e.InvolvedObject.UID == pod.UID && e.Reason == hooks.ReasonUnenforced && strings.Contains(e.Message, "delete the pod")
 		})
+	})
+}
+
+// Invariant 4: an agent under which the driver is replaced ends itself and says why in
+// the ledger; the next one finds everything as it was, and tells which driver there is.
+func testDriverReplaced(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.gpus.fails(nil, "615")
+	ended := make(chan error, 1)
+	go func() { ended <- Run(t.Context(), n.options) }()
+	n.awaitLedger(t, "the driver shows", func(l *v1alpha1.SliceLedger) bool {
+		return l.Status.Driver.Version == "615" && meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady)
+	})
+	pod, sandbox, ctr := n.runPod(t, "a")
+	before := n.awaitLedger(t, "the slice in use shows", func(l *v1alpha1.SliceLedger) bool { return len(l.Status.Slices) == 1 })
+	n.gpus.fails(fmt.Errorf("the driver's library was replaced: %w", device.ErrReplaced), "")
+	if err := <-ended; !errors.Is(err, device.ErrReplaced) {
+		t.Fatalf("ended with %v, want %v", err, device.ErrReplaced)
+	}
+	l := n.ledger(t)
+	ready := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady)
+	if ready.Status != metav1.ConditionFalse || ready.Reason != "DriverReplaced" || len(l.Status.Slices) != 1 {
+		t.Errorf("status %+v", l.Status)
+	}
+	ctr.State = api.ContainerState_CONTAINER_RUNNING
+	ctr.Env = append(ctr.Env, v1alpha1.EnvSlice+"="+string(pod.UID))
+	n.runtime.Lists([]*api.PodSandbox{sandbox}, []*api.Container{ctr})
+
+	n.gpus.fails(fmt.Errorf("loading NVML: %w", device.ErrMismatch), "")
+	open := n.options.Open
+	n.options.Open = func() (device.Library, error) { // as with the old module
+		if _, err := n.gpus.Scan(); err != nil {
+			return nil, err
+		}
+		return open()
+	}
+	n.start(t)
+	n.awaitLedger(t, "the mismatch shows", func(l *v1alpha1.SliceLedger) bool {
+		ready := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady)
+		return ready.Reason == "DriverMismatch" && strings.Contains(ready.Message, "reboot")
+	})
+	n.gpus.fails(nil, "620")
+	after := n.awaitLedger(t, "the new driver shows", func(l *v1alpha1.SliceLedger) bool {
+		return l.Status.Driver.Version == "620" && meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady)
+	})
+	if len(after.Status.Slices) != 1 || after.Status.Slices[0] != before.Status.Slices[0] {
+		t.Errorf("slices %+v, before %+v", after.Status.Slices, before.Status.Slices)
+	}
+	c.await(t, "an event says so, once", func() bool {
+		list := &corev1.EventList{}
+		if err := c.admin.List(t.Context(), list); err != nil {
+			return false
+		}
+		told := 0
+		for _, e := range list.Items {
+			if e.InvolvedObject.Kind == "SliceLedger" && e.InvolvedObject.Name == n.name && e.Reason == reasonDriver && strings.Contains(e.Message, "is 620, it was 615") {
+				told++
+			}
+		}
+		return told == 1
 	})
 }

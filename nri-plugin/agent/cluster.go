@@ -140,3 +140,12 @@ func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 	}, nil, corev1.EventTypeWarning, reason, "Enforcing", "%s", message)
 }
+
+// ledger writes an event about the node's ledger. Events of what has no namespace go
+// to the default one.
+func (r reporter) ledger(node, reason, message string) {
+	r.Eventf(&v1alpha1.SliceLedger{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "SliceLedger"},
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+	}, nil, corev1.EventTypeNormal, reason, "Observing", "%s", message)
+}

@@ -299,10 +299,12 @@ type gpus struct {
 
 	mu     sync.Mutex
 	reason string
+	broken error
+	driver string
 	limits map[string]v1alpha1.MiB
 }
 
-func newGPUs() *gpus { return &gpus{limits: map[string]v1alpha1.MiB{}} }
+func newGPUs() *gpus { return &gpus{driver: "615", limits: map[string]v1alpha1.MiB{}} }
 
 // break1 makes the second one ill, or well again.
 func (g *gpus) break1(reason string) {
@@ -311,11 +313,21 @@ func (g *gpus) break1(reason string) {
 	g.reason = reason
 }
 
+// fails has NVML fail, or answer again, with that version of the driver.
+func (g *gpus) fails(err error, driver string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.broken, g.driver = err, driver
+}
+
 func (g *gpus) Scan() (device.Snapshot, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.broken != nil {
+		return device.Snapshot{}, g.broken
+	}
 	return device.Snapshot{
-		Driver: v1alpha1.DriverStatus{Version: "615", MemoryLimits: true},
+		Driver: v1alpha1.DriverStatus{Version: g.driver, MemoryLimits: true},
 		Devices: []v1alpha1.DeviceStatus{
 			{UUID: gpu0, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: true},
 			{UUID: gpu1, Index: 1, Minor: 1, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: g.reason == "", Reason: g.reason},

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
 )
 
@@ -20,6 +22,7 @@ import (
 func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 	s.ObservedGeneration = a.ledger.Index().Generation
 	if now, scanned := a.watcher.Snapshot(); scanned {
+		a.compareDriver(s.Driver.Version, now.Driver.Version)
 		s.Driver = now.Driver
 		s.Devices = now.Devices
 		s.Summary = summary(now.Devices)
@@ -29,6 +32,20 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 		s.Released = a.book.Fenced()
 	}
 	meta.SetStatusCondition(&s.Conditions, a.ready())
+}
+
+// reasonDriver is that of the event on the ledger when the node has another driver
+// than the agent, or the one before it, has last seen.
+const reasonDriver = "DriverChanged"
+
+// compareDriver tells of another driver, once: a status whose write fails is filled
+// again.
+func (a *agent) compareDriver(before, now string) {
+	if before == "" || before == now || a.toldDriver == now {
+		return
+	}
+	a.toldDriver = now
+	a.report.ledger(a.options.Node, reasonDriver, fmt.Sprintf("the node's NVIDIA driver is %s, it was %s; CDI specs are made for it, and containers that run keep what they were started with", now, before))
 }
 
 func summary(devices []v1alpha1.DeviceStatus) v1alpha1.SummaryStatus {
@@ -45,6 +62,10 @@ func summary(devices []v1alpha1.DeviceStatus) v1alpha1.SummaryStatus {
 func (a *agent) ready() metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	switch nvml, runtime := a.watcher.Err(), a.connection.Err(); {
+	case errors.Is(nvml, device.ErrReplaced):
+		c.Reason, c.Message = "DriverReplaced", nvml.Error()
+	case errors.Is(nvml, device.ErrMismatch):
+		c.Reason, c.Message = "DriverMismatch", nvml.Error()
 	case nvml != nil:
 		c.Reason, c.Message = "NVMLFailed", nvml.Error()
 	case errors.Is(runtime, hooks.ErrNoValidator):
@@ -54,6 +75,9 @@ func (a *agent) ready() metav1.Condition {
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, "Ready"
 		c.Message = "devices are seen and containers are guarded"
+		if now, _ := a.watcher.Snapshot(); len(now.Unseen) > 0 {
+			c.Message += "; of these nothing is seen: " + strings.Join(now.Unseen, "; ")
+		}
 	}
 	return c
 }

@@ -19,6 +19,15 @@ import (
 // for; the caller falls back and says so.
 var ErrUnsupported = errors.New("not supported by the driver")
 
+// ErrReplaced is wrapped when the driver, or a device, is another one than the
+// library was loaded for. Only a process that loads the library anew sees what is
+// there now: this one has to end.
+var ErrReplaced = errors.New("the agent starts again, to load NVML anew; running containers are not touched")
+
+// ErrMismatch is wrapped when the library is of another version than the kernel
+// module that is loaded.
+var ErrMismatch = errors.New("the driver was upgraded and its old kernel module is still loaded: drain the node and reload the module, or reboot")
+
 // Library is NVML, as much of it as the agent uses.
 type Library interface {
 	// Scan looks at the driver and every device. It may take seconds under load.
@@ -61,6 +70,8 @@ type Snapshot struct {
 	Driver v1alpha1.DriverStatus
 	// Devices in NVML's order.
 	Devices []v1alpha1.DeviceStatus
+	// Unseen says of which devices NVML counts but tells nothing, and why.
+	Unseen []string
 }
 
 // Device finds a device by its UUID.

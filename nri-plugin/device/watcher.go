@@ -40,7 +40,8 @@ var errOpening = errors.New("NVML is being opened")
 
 // Watcher keeps the latest Snapshot and tells when it changes.
 type Watcher struct {
-	// Open loads NVML. It is called until it succeeds, and then never again.
+	// Open loads NVML. It is called until it succeeds or the error is ErrReplaced,
+	// and then never again.
 	Open func() (Library, error)
 	// Refine may mark devices of a fresh snapshot unhealthy for reasons that
 	// NVML does not know. Optional.
@@ -142,6 +143,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; {
 		if err := w.look(library); err == nil {
 			failures = 0
+		} else if errors.Is(err, ErrReplaced) {
+			return err
 		} else if failures++; failures >= failedScans {
 			return fmt.Errorf("NVML fails again and again: %w", err)
 		}
@@ -186,6 +189,9 @@ func (w *Watcher) open(ctx context.Context) (Library, error) {
 			return library, nil
 		}
 		w.publish(&state{err: err})
+		if errors.Is(err, ErrReplaced) {
+			return nil, err
+		}
 		select {
 		case <-ctx.Done():
 			return nil, nil
@@ -207,7 +213,7 @@ func (w *Watcher) publish(next *state) {
 	if next.err != nil {
 		w.Log.Error(next.err, "NVML does not work")
 	} else {
-		w.Log.Info("devices changed", "devices", len(next.snapshot.Devices), "usable", len(next.snapshot.Usable()))
+		w.Log.Info("devices changed", "devices", len(next.snapshot.Devices), "usable", len(next.snapshot.Usable()), "unseen", next.snapshot.Unseen)
 	}
 	if w.Changed != nil {
 		w.Changed()

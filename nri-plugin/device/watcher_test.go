@@ -5,6 +5,7 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -162,4 +163,25 @@ func TestCheck(t *testing.T) {
 	if err := (&Watcher{}).Check("GPU-x", 100); err == nil {
 		t.Error("Invariant 2: a device is right before NVML is open")
 	}
+}
+
+// A driver that was replaced ends the watcher at once, while it is opened and later,
+// and says so before.
+func TestReplacedEndsIt(t *testing.T) {
+	replaced := fmt.Errorf("the library: %w", ErrReplaced)
+	f := newFake()
+	w := &Watcher{Open: func() (Library, error) { return f, nil }}
+	changed, ended := watch(t, f, w)
+	<-changed
+	f.shows(Snapshot{}, replaced)
+	if err := <-ended; !errors.Is(err, ErrReplaced) || !errors.Is(w.Err(), ErrReplaced) {
+		t.Errorf("ended with %v, shows %v", err, w.Err())
+	}
+	ended <- nil
+	w = &Watcher{Open: func() (Library, error) { return nil, replaced }}
+	_, ended = watch(t, newFake(), w)
+	if err := <-ended; !errors.Is(err, ErrReplaced) || !errors.Is(w.Err(), ErrReplaced) {
+		t.Errorf("ended with %v, shows %v", err, w.Err())
+	}
+	ended <- nil
 }

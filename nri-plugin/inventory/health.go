@@ -5,9 +5,13 @@ package inventory
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // settled is how long a device must be free of critical events, with nothing
@@ -33,8 +37,12 @@ var harmless = map[uint64]bool{
 // for as long as it lasts.
 const offTheBus = 79
 
-// mark is the last critical event of a device.
+// whole is the id of an instance in an event of the device itself.
+const whole = 0xffffffff
+
+// mark is the last critical event of a device, or of an instance of it.
 type mark struct {
+	device string
 	reason string
 	at     time.Time
 }
@@ -51,8 +59,8 @@ func (inv *Inventory) watch(handle nvml.Device) bool {
 	return handle.RegisterEvents(supported&critical, inv.events) == nvml.SUCCESS
 }
 
-// WaitEvent waits for a critical event and marks its device. An event that names
-// no device marks them all.
+// WaitEvent waits for a critical event and marks its device, or the instance that it
+// is of. An event that names no device marks them all.
 func (inv *Inventory) WaitEvent(timeout time.Duration) bool {
 	if inv.events == nil {
 		time.Sleep(timeout)
@@ -82,15 +90,38 @@ func (inv *Inventory) WaitEvent(timeout time.Duration) bool {
 	case nvml.EventTypeDoubleBitEccError:
 		reason = "uncorrectable ECC error"
 	}
+	inv.mark(event, reason)
+	return true
+}
+
+// mark marks what an event is of: an instance where it names one that there is, else
+// the device, and all devices where it names none.
+func (inv *Inventory) mark(event nvml.EventData, reason string) {
 	uuid, r := event.Device.GetUUID()
 	inv.mu.Lock()
-	defer inv.mu.Unlock()
-	for _, u := range inv.units {
-		if r != nvml.SUCCESS || u.fixed.UUID == uuid {
-			inv.marks[u.fixed.UUID] = mark{reason: reason, at: inv.now()}
+	units := slices.Clone(inv.units)
+	inv.mu.Unlock()
+	var marked []mark
+	var names []string
+	for _, u := range units {
+		if r == nvml.SUCCESS && u.fixed.UUID != uuid {
+			continue
+		}
+		of := []string{u.fixed.UUID}
+		if event.GpuInstanceId != whole && inv.mig(u) == v1alpha1.MIGEnabled {
+			if all, err := inv.names(u); err == nil && len(all[int(event.GpuInstanceId)]) > 0 {
+				of = all[int(event.GpuInstanceId)]
+			}
+		}
+		for _, name := range of {
+			names, marked = append(names, name), append(marked, mark{device: u.fixed.UUID, reason: reason, at: inv.now()})
 		}
 	}
-	return true
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for i, name := range names {
+		inv.marks[name] = marked[i]
+	}
 }
 
 // illness is why a device must not carry slices now, empty when it may.
@@ -109,28 +140,46 @@ func (inv *Inventory) illness(u *unit) string {
 	if knows && action != nvml.GPU_RECOVERY_ACTION_NONE {
 		return "the driver asks for recovery: " + actions[action]
 	}
-	inv.mu.Lock()
-	defer inv.mu.Unlock()
-	m, marked := inv.marks[u.fixed.UUID]
-	if !marked {
-		return ""
-	}
 	// Only a driver that knows recovery can take a device's illness back; with an
 	// older one it takes a reset, which needs the device free of us as well.
-	if !knows {
-		return m.reason + "; reset the GPU with vernier-node stopped on this node"
-	}
-	if inv.now().Sub(m.at) < settled {
+	return inv.lasting(u.fixed.UUID, knows, "; reset the GPU with vernier-node stopped on this node")
+}
+
+// lasting is what the mark of a device or an instance says for as long as it lasts.
+func (inv *Inventory) lasting(name string, knows bool, remedy string) string {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	m, marked := inv.marks[name]
+	switch {
+	case !marked:
+		return ""
+	case !knows:
+		return m.reason + remedy
+	case inv.now().Sub(m.at) < settled:
 		return m.reason
 	}
-	delete(inv.marks, u.fixed.UUID)
+	delete(inv.marks, name)
 	return ""
+}
+
+// ail gives the instances of a device their illnesses. An instance that is made
+// again is another one, and well.
+func (inv *Inventory) ail(u *unit, all []v1alpha1.MIGInstance) {
+	_, knows := inv.recovery(u.handle)
+	for i := range all {
+		all[i].Reason = inv.lasting(all[i].UUID, knows, "; it is well again once it is made again")
+	}
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	maps.DeleteFunc(inv.marks, func(name string, m mark) bool {
+		return m.device == u.fixed.UUID && name != m.device && !slices.ContainsFunc(all, func(i v1alpha1.MIGInstance) bool { return i.UUID == name })
+	})
 }
 
 func (inv *Inventory) unmark(u *unit) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
-	delete(inv.marks, u.fixed.UUID)
+	maps.DeleteFunc(inv.marks, func(_ string, m mark) bool { return m.device == u.fixed.UUID })
 }
 
 var actions = map[nvml.DeviceGpuRecoveryAction]string{

@@ -30,8 +30,14 @@ type Inventory struct {
 	events  nvml.EventSet
 	now     func() time.Time
 
+	// library is the file, and loaded what it was when it was loaded.
+	library string
+	loaded  Fingerprint
+
 	mu    sync.Mutex
-	units []*unit // by NVML's index
+	count int     // of devices, by NVML
+	units []*unit // those of them that told who they are, in NVML's order
+	// marks are the last critical events, by the UUID of the device or instance.
 	marks map[string]mark
 }
 
@@ -79,10 +85,16 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 		options = append(options, nvml.WithLibraryPath(o.Library))
 	}
 	lib := nvml.New(options...)
-	if r := lib.Init(); r != nvml.SUCCESS {
+	// Taken before it is loaded: a file that is replaced in between is noticed.
+	loaded := FingerprintOf(o.Library)
+	switch r := lib.Init(); r {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return nil, nil, fmt.Errorf("loading NVML: %w: %w", r, device.ErrMismatch)
+	default:
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
-	inv := &Inventory{lib: lib, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
+	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
 		symbolCompute, symbolGraphics, symbolMPS, symbolPlacements, symbolPlace} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil

@@ -234,6 +234,25 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Xids that NVIDIA calls faults of applications leave the device in service; its device
+// plugin passes over the same ones.
+func TestHarmlessXids(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
+	inv := open(t, s, Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	for _, xid := range []int{13, 31, 43, 45, 68, 109} {
+		must(t, s.Xid(uuid, xid))
+		if inv.WaitEvent(time.Second) {
+			t.Errorf("Xid %d is taken for critical", xid)
+		}
+	}
+	if d := scan(t, inv).Devices[0]; !d.Healthy {
+		t.Errorf("%+v", d)
+	}
+	must(t, s.Xid(uuid, 95))
+	event(t, inv)
+}
+
 // A driver that knows recovery takes the illness back when it asks for nothing
 // and the device has been quiet for a while.
 func TestMarkIsTakenBack(t *testing.T) {
@@ -241,7 +260,7 @@ func TestMarkIsTakenBack(t *testing.T) {
 	u := &unit{handle: healthyHandle{}, fixed: v1alpha1.DeviceStatus{UUID: "GPU-x"}}
 	inv := &Inventory{
 		symbols: map[string]bool{symbolFields: true}, now: func() time.Time { return now },
-		marks: map[string]mark{"GPU-x": {reason: "Xid 48", at: now}},
+		marks: map[string]mark{"GPU-x": {device: "GPU-x", reason: "Xid 48", at: now}},
 	}
 	if got := inv.illness(u); got != "Xid 48" {
 		t.Errorf("at once: %q", got)

@@ -104,6 +104,9 @@ func (inv *Inventory) layout(d *v1alpha1.DeviceStatus) {
 	if err == nil {
 		d.Instances, err = inv.instances(u, d.Profiles)
 	}
+	if err == nil {
+		inv.ail(u, d.Instances)
+	}
 	if err != nil {
 		d.Profiles, d.Instances = nil, nil
 	}

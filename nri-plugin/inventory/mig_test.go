@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -128,5 +129,53 @@ func TestNoPlacements(t *testing.T) {
 	}
 	if err := inv.CreateInstance(d.UUID, v1alpha1.MIGPlace{}); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("%v", err)
+	}
+}
+
+// An event of one instance makes that one ill, for as long as it is there: its
+// neighbours and the device are well, and so is what is made in its place.
+func TestInstanceIll(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("MIG needs root")
+	}
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, MIG: true}}})
+	inv := open(t, s, Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	first, second := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}, v1alpha1.MIGPlace{Profile: 19, Start: 1, Size: 1}
+	must(t, inv.CreateInstance(uuid, first))
+	must(t, inv.CreateInstance(uuid, second))
+	u, err := inv.unit(uuid)
+	must(t, err)
+	gi, found, err := inv.find(u, second)
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+	info, _ := gi.GetInfo()
+	must(t, s.InstanceXid(uuid, 31, int(info.Id))) // a program's fault
+	must(t, s.InstanceXid(uuid, 48, int(info.Id)))
+	event(t, inv)
+	reasons := func() (device string, instances []string) {
+		d := scan(t, inv).Devices[0]
+		for _, i := range d.Instances {
+			instances = append(instances, i.Reason)
+		}
+		return d.Reason, instances
+	}
+	if device, all := reasons(); device != "" || len(all) != 2 || all[0] != "" || !strings.Contains(all[1], "Xid 48") {
+		t.Errorf("device %q, instances %q; want the second to be ill", device, all)
+	}
+	must(t, inv.DestroyInstance(uuid, second))
+	reasons()
+	must(t, inv.CreateInstance(uuid, second))
+	if device, all := reasons(); device != "" || len(all) != 2 || all[1] != "" {
+		t.Errorf("made again: device %q, instances %q", device, all)
+	}
+	if len(inv.marks) != 0 {
+		t.Errorf("marks %+v are left", inv.marks)
+	}
+	must(t, s.Xid(uuid, 48))
+	event(t, inv)
+	if device, all := reasons(); !strings.Contains(device, "Xid 48") || all[0] != "" {
+		t.Errorf("an event of the whole device: device %q, instances %q", device, all)
 	}
 }

@@ -13,14 +13,21 @@ import (
 )
 
 // Scan looks at every device. A device that has fallen off the bus stays in the
-// list, unhealthy, for as long as NVML counts it.
+// list, unhealthy, for as long as NVML counts it. One that did so before it could
+// say who it is has no name to be listed under: the others are listed without it.
 func (inv *Inventory) Scan() (device.Snapshot, error) {
-	units, err := inv.enumerate()
+	if err := inv.replaced(); err != nil {
+		return device.Snapshot{}, err
+	}
+	units, unseen, err := inv.enumerate()
 	if err != nil {
 		return device.Snapshot{}, err
 	}
-	s := device.Snapshot{Driver: inv.driver}
+	s := device.Snapshot{Driver: inv.driver, Unseen: unseen}
 	for _, u := range units {
+		if err := swapped(u); err != nil {
+			return device.Snapshot{}, err
+		}
 		d := u.fixed
 		d.MIG = inv.mig(u)
 		d.Reason = inv.illness(u)
@@ -35,32 +42,39 @@ func (inv *Inventory) Scan() (device.Snapshot, error) {
 
 // enumerate returns the devices by index, with the handles of the scan before
 // where they are known: NVML keeps the order and the handles of a process.
-func (inv *Inventory) enumerate() ([]*unit, error) {
+func (inv *Inventory) enumerate() (units []*unit, unseen []string, err error) {
 	n, r := inv.lib.DeviceGetCount()
 	if r != nvml.SUCCESS {
-		return nil, fmt.Errorf("counting the devices: %w", r)
+		return nil, nil, fmt.Errorf("counting the devices: %w", r)
 	}
 	if n > v1alpha1.MaxDevices {
-		return nil, fmt.Errorf("the node has %d devices; %d are supported", n, v1alpha1.MaxDevices)
+		return nil, nil, fmt.Errorf("the node has %d devices; %d are supported", n, v1alpha1.MaxDevices)
 	}
+	known := map[int]*unit{}
 	inv.mu.Lock()
-	known := inv.units
-	inv.mu.Unlock()
-	if len(known) == n {
-		return known, nil
+	if inv.count == n {
+		for _, u := range inv.units {
+			known[int(u.fixed.Index)] = u
+		}
 	}
-	units := make([]*unit, 0, n)
+	inv.mu.Unlock()
 	for i := range n {
-		u, err := inv.identify(i)
-		if err != nil {
-			return nil, err
+		u := known[i]
+		if u == nil {
+			if u, err = inv.identify(i); err != nil {
+				unseen = append(unseen, err.Error())
+				continue
+			}
 		}
 		units = append(units, u)
 	}
+	if len(units) == 0 && err != nil {
+		return nil, nil, err
+	}
 	inv.mu.Lock()
-	inv.units = units
+	inv.count, inv.units = n, units
 	inv.mu.Unlock()
-	return units, nil
+	return units, unseen, nil
 }
 
 // identify reads what never changes of the device at an index, and subscribes to

@@ -75,6 +75,9 @@ func (*Mode) Able(d v1alpha1.DeviceStatus, g ledger.Grant) error {
 	case !slices.ContainsFunc(d.Profiles, func(p v1alpha1.MIGProfile) bool { return p.ID == g.MIG.Profile && p.Size == g.MIG.Size }):
 		return fmt.Errorf("its driver has no MIG profile %d over %d slices; delete the pod so that it is placed again", g.MIG.Profile, g.MIG.Size)
 	}
+	if i, found := at(d.Instances, g.MIG); found && i.Reason != "" {
+		return fmt.Errorf("its MIG instance of profile %d at %d is unhealthy: %s; delete the pod so that it is placed again", g.MIG.Profile, g.MIG.Start, i.Reason)
+	}
 	return nil
 }
 

@@ -4,7 +4,9 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -105,6 +107,8 @@ func devicesOf(l *v1alpha1.SliceLedger) []Device {
 		}
 		if !s.Healthy {
 			d.Health = HealthBad
+		} else {
+			d.Reason = instancesIll(s.Instances)
 		}
 		if g := granted[s.UUID]; g != nil {
 			d.count(g)
@@ -127,6 +131,17 @@ func devicesOf(l *v1alpha1.SliceLedger) []Device {
 		}
 	}
 	return devices
+}
+
+// instancesIll says which instances of a device that is well are not.
+func instancesIll(all []v1alpha1.MIGInstance) string {
+	var ill []string
+	for _, i := range all {
+		if i.Reason != "" {
+			ill = append(ill, fmt.Sprintf("MIG instance at %d: %s", i.Start, i.Reason))
+		}
+	}
+	return strings.Join(ill, "; ")
 }
 
 const missing = "the node does not see this device"

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// conditionRecovered is the condition's reason once all is well again.
+const conditionRecovered = "GPURecovered"
+
+// tellIllness gives the pods of a node a condition while a device or an instance that
+// they have slices of is ill, takes it back when it has recovered, and has an event
+// said with each change of it. The condition is what remembers: another leader says
+// nothing twice. Pods that were never concerned have none.
+//
+// A node that is not ready says nothing about its devices; what it said last stays.
+func (a *Allocator) tellIllness(ctx context.Context, node string) error {
+	ledger := a.index.Ledger(node)
+	if ledger == nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
+		return nil
+	}
+	ill := illnesses(ledger)
+	for uid, pod := range a.granted(ledger) {
+		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || terminal(pod) {
+			continue
+		}
+		if err := a.tellHealth(ctx, pod, ill[uid]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// illnesses are what is wrong with what pods have slices of.
+func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
+	var ill map[types.UID][]index.Illness
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		told := map[types.UID]string{} // containers that share a device
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			one, is := index.Ill(ledger, d.UUID, s)
+			if !is || told[s.Pod] == one.Message {
+				continue
+			}
+			if ill == nil {
+				ill = map[types.UID][]index.Illness{}
+			}
+			told[s.Pod] = one.Message
+			ill[s.Pod] = append(ill[s.Pod], one)
+		}
+	}
+	return ill
+}
+
+// tellHealth has the pod's condition say what is wrong, or that nothing is any more.
+func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index.Illness) error {
+	was := healthOf(pod)
+	if len(ill) == 0 && (was == nil || was.Status == corev1.ConditionTrue) {
+		return nil
+	}
+	now := corev1.PodCondition{
+		Type: v1alpha1.PodConditionGPUHealthy, Status: corev1.ConditionTrue,
+		Reason: conditionRecovered, Message: "everything that it has slices of is well again",
+	}
+	kind, reason, note := corev1.EventTypeNormal, reasonRecovered, now.Message
+	if len(ill) > 0 {
+		var all []string
+		for _, i := range ill {
+			all = append(all, i.Message)
+		}
+		now.Status, now.Reason, now.Message = corev1.ConditionFalse, ill[0].Reason, strings.Join(all, "; ")
+		kind, reason = corev1.EventTypeWarning, reasonUnhealthy
+		note = now.Message + ". Containers that run are left alone; delete the pod to have it placed on another device"
+	}
+	if was != nil && was.Status == now.Status && was.Reason == now.Reason && was.Message == now.Message {
+		return nil
+	}
+	if was == nil || was.Status != now.Status {
+		now.LastTransitionTime = metav1.NewTime(a.Clock.Now())
+	} else {
+		now.LastTransitionTime = was.LastTransitionTime
+	}
+	if err := a.setCondition(ctx, pod, now); err != nil {
+		return err
+	}
+	// New words for the same are for whoever reads the condition.
+	if was == nil || was.Status != now.Status || was.Reason != now.Reason {
+		a.tell(pod, kind, reason, note)
+	}
+	return nil
+}
+
+func healthOf(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == v1alpha1.PodConditionGPUHealthy {
+			return c
+		}
+	}
+	return nil
+}
+
+// setCondition changes one condition of the pod and leaves the others, which are the
+// kubelet's and the scheduler's, alone. A pod that is gone needs none.
+func (a *Allocator) setCondition(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
+	})
+	if err != nil {
+		return err
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = a.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch))
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("setting condition %s of pod %s: %w", c.Type, keyOf(pod), err)
+	}
+	a.setWritten(written)
+	return nil
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// health is what the pod's condition says, empty without one.
+func (s *stage) health(name string) string {
+	if c := healthOf(s.get(name)); c != nil {
+		return string(c.Status) + " " + c.Reason + " " + c.Message
+	}
+	return ""
+}
+
+// running places a pod and binds it.
+func (s *stage) running(name string, core v1alpha1.Percent, mem v1alpha1.MiB) {
+	s.t.Helper()
+	s.add(name, core, mem)
+	s.work()
+	s.bind()
+	s.work()
+	if s.get(name).Spec.NodeName == "" {
+		s.t.Fatalf("%s is not bound", name)
+	}
+}
+
+// about counts the events whose reason that is.
+func about(told []string, reason string) int {
+	n := 0
+	for _, e := range told {
+		if strings.Contains(e, reason) {
+			n++
+		}
+	}
+	return n
+}
+
+// A device that fails: pods on it get one event and a condition however often it is
+// looked at and whoever leads, others get nothing, and those that wait go elsewhere.
+// Recovery takes back exactly that.
+func TestIllnessIsTold(t *testing.T) {
+	s := newStage(t, 1)
+	s.running("on", 60, 600)
+	s.running("beside", 60, 600)
+	if on, beside := s.devicesOf("n0", "on"), s.devicesOf("n0", "beside"); on[0] != "GPU-n0-0" || beside[0] != "GPU-n0-1" {
+		t.Fatalf("on %s and %s", on, beside)
+	}
+	p := s.get("on")
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
+	p.Status.Conditions = []corev1.PodCondition{ready}
+	s.must(s.api.Status().Update(t.Context(), p))
+	s.notify(p, false)
+	s.work()
+	s.told()
+
+	ill := func(reason string) {
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+			st.Devices[0].Healthy, st.Devices[0].Reason = reason == "", reason
+		})
+	}
+	s.clock.Step(time.Hour)
+	fell := metav1.NewTime(s.clock.Now())
+	ill("Xid 48")
+	s.work()
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "Warning VernierUnhealthy GPU 0 (GPU-n0-0) of node n0 is unhealthy: Xid 48") {
+		t.Errorf("told %q", got)
+	}
+	if got := s.health("on"); got != "False GPUUnhealthy GPU 0 (GPU-n0-0) of node n0 is unhealthy: Xid 48" {
+		t.Errorf("condition %q", got)
+	}
+	if got := s.health("beside"); got != "" {
+		t.Errorf("condition of the pod on the other device: %q", got)
+	}
+	if c := s.get("on").Status.Conditions; len(c) != 2 || c[0] != ready && c[1] != ready {
+		t.Errorf("conditions %+v: the kubelet's own are gone", c)
+	}
+	for range 20 {
+		s.clock.Step(time.Minute)
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.ObservedGeneration++ })
+		s.work()
+	}
+	s.restart()
+	events := record.NewFakeRecorder(100)
+	s.events, s.allocator.Events = events, events
+	ill("Xid 48; reset the GPU")
+	s.work()
+	if got := s.told(); len(got) != 0 {
+		t.Errorf("told again: %q", got)
+	}
+	if c := healthOf(s.get("on")); !strings.HasSuffix(c.Message, "reset the GPU") || !c.LastTransitionTime.Equal(&fell) {
+		t.Errorf("condition %+v, want the new words and the time when it fell ill", c)
+	}
+	s.add("next", 30, 300)
+	s.work()
+	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-n0-1"}) {
+		t.Errorf("placed on %s, want the device that is well", on)
+	}
+	s.told()
+
+	ill("")
+	s.work()
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "Normal VernierRecovered") || !strings.HasPrefix(s.health("on"), "True GPURecovered") {
+		t.Errorf("recovered: told %q, condition %q", got, s.health("on"))
+	}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = st.Devices[1:] })
+	s.work()
+	if got := s.told(); about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUMissing node n0 does not see GPU-n0-0") {
+		t.Errorf("gone: told %q, condition %q", got, s.health("on"))
+	}
+	// A node that says nothing of its devices says nothing of their health.
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		st.Devices, st.Conditions[0].Status = nil, metav1.ConditionFalse
+	})
+	s.work()
+	if got := s.told(); len(got) != 0 || s.health("beside") != "" {
+		t.Errorf("away: told %q, condition %q", got, s.health("beside"))
+	}
+}
+
+// What health takes out of service and puts back leaves an operator's cordon alone, and
+// the other way round.
+func TestCordonAndHealthAreTwoThings(t *testing.T) {
+	s := newStage(t, 1)
+	s.running("on", 60, 600)
+	cordon := func(uuids ...string) {
+		l := s.ledger("n0")
+		l.Spec.Cordons = nil
+		for _, uuid := range uuids {
+			l.Spec.Cordons = append(l.Spec.Cordons, v1alpha1.Cordon{UUID: uuid, By: "ann", Reason: "fans", Since: metav1.NewTime(s.clock.Now())})
+		}
+		s.must(s.api.Update(t.Context(), l))
+		s.notify(l, false)
+	}
+	well := func(healthy bool) {
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Healthy = healthy })
+		s.work()
+	}
+	cordon("GPU-n0-1")
+	well(false)
+	well(true)
+	s.add("next", 60, 600)
+	s.work()
+	if !gated(s.get("next")) {
+		t.Error("recovery has taken a cordon off")
+	}
+	if c := s.ledger("n0").Spec.Cordon("GPU-n0-1"); c == nil || c.By != "ann" || c.Reason != "fans" {
+		t.Errorf("the ledger's writes have lost or changed the cordon: %+v", c)
+	}
+	if s.health("on") != "" || s.get("on").Spec.NodeName == "" {
+		t.Error("a pod is told of a cordon")
+	}
+	// It survives the allocator, and what is granted meanwhile.
+	s.restart()
+	s.add("small", 10, 100)
+	s.work()
+	if on := s.devicesOf("n0", "small"); !slices.Equal(on, []string{"GPU-n0-0"}) || s.ledger("n0").Spec.Cordon("GPU-n0-1") == nil {
+		t.Errorf("placed on %s, cordons %+v", on, s.ledger("n0").Spec.Cordons)
+	}
+	well(false)
+	cordon()
+	s.work()
+	if !gated(s.get("next")) {
+		t.Error("placed on a device that is unhealthy, because it is not cordoned any more")
+	}
+	well(true)
+	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-n0-1"}) {
+		t.Errorf("waits on, or is on %s", on)
+	}
+}
+
+// Another GPU in the place of one that had slices begins empty and without its cordon;
+// what the old one had is held until the node says that it is over, moves if nothing
+// ran on it, and leaves no entry behind.
+func TestReplacedDevice(t *testing.T) {
+	s := newStage(t, 1)
+	s.running("ran", 60, 600)
+	s.add("stuck", 30, 300)
+	s.work()
+	s.bind()
+	s.work()
+	for _, name := range []string{"ran", "stuck"} {
+		if on := s.devicesOf("n0", s.get(name).UID); !slices.Equal(on, []string{"GPU-n0-0"}) {
+			t.Fatalf("%s on %s", name, on)
+		}
+	}
+	l := s.ledger("n0")
+	l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-n0-0", Since: metav1.NewTime(s.clock.Now())}}
+	s.must(s.api.Update(t.Context(), l))
+	s.notify(l, false)
+	p := s.get("stuck")
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
+	s.must(s.api.Status().Update(t.Context(), p))
+	s.notify(p, false)
+	s.node("n0").ever["GPU-new"] = deviceMiB
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		st.Devices[0].UUID, st.Devices[1].Healthy = "GPU-new", false
+		st.Slices = []v1alpha1.SliceStatus{{Pod: "ran", Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
+	})
+	s.work()
+	if on := s.devicesOf("n0", "stuck"); !slices.Equal(on, []string{"GPU-new"}) {
+		t.Errorf("what never ran is on %s, want the new device", on)
+	}
+	if on := s.devicesOf("n0", "ran"); !slices.Equal(on, []string{"GPU-n0-0"}) || !strings.HasPrefix(s.health("ran"), "False GPUMissing") {
+		t.Errorf("what runs is on %s, condition %q", on, s.health("ran"))
+	}
+	// All of the new one but what moved there: nothing of the old one's counts.
+	s.add("next", 70, deviceMiB-300)
+	s.work()
+	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-new"}) {
+		t.Errorf("next is on %s; told %q", on, s.told())
+	}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		st.Slices, st.Released = nil, append(st.Released, "ran")
+	})
+	s.work()
+	for _, d := range s.ledger("n0").Spec.Devices {
+		if d.UUID == "GPU-n0-0" {
+			t.Errorf("an entry of the old device is left: %+v", d)
+		}
+	}
+	if s.ledger("n0").Spec.Cordon("GPU-n0-0") == nil {
+		t.Error("the old device's cordon is gone, although it may come back")
+	}
+}
+
+// A MIG instance that is ill: its pod is told, nobody else, and its place is not given
+// away before the instance is.
+func TestIllInstance(t *testing.T) {
+	s := newStage(t, 1)
+	first, second := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}, v1alpha1.MIGPlace{Profile: 19, Start: 1, Size: 1}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		d := &st.Devices[0]
+		d.MIG = v1alpha1.MIGEnabled
+		d.Profiles = []v1alpha1.MIGProfile{{ID: 19, Core: 14, Mem: 100, Size: 1, Starts: []int32{0, 1}, Max: 2}}
+		d.Instances = []v1alpha1.MIGInstance{{MIGPlace: first, UUID: "MIG-1", Own: true}, {MIGPlace: second, UUID: "MIG-2", Own: true}}
+		st.Devices[1].Healthy = false
+	})
+	s.running("a", 10, 100)
+	s.running("b", 10, 100)
+	s.told()
+	place := s.ledger("n0").Spec.Devices[0].Slices[0]
+	if place.Pod != "a" {
+		t.Fatalf("slices %+v", s.ledger("n0").Spec.Devices[0].Slices)
+	}
+	ill := func(reason string) {
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+			for i := range st.Devices[0].Instances {
+				if on := &st.Devices[0].Instances[i]; on.MIGPlace == *place.MIG {
+					on.Reason = reason
+				}
+			}
+		})
+		s.work()
+	}
+	ill("Xid 48")
+	if got := s.told(); len(got) != 1 || !strings.HasPrefix(s.health("a"), "False MIGInstanceUnhealthy the MIG instance at") || s.health("b") != "" {
+		t.Errorf("told %q; a %q, b %q", got, s.health("a"), s.health("b"))
+	}
+	a := s.get("a")
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Released = append(st.Released, a.UID) })
+	s.vanish(a)
+	s.work()
+	s.add("c", 10, 100)
+	s.work()
+	if !gated(s.get("c")) {
+		t.Error("placed on an instance that is ill")
+	}
+	ill("")
+	if gated(s.get("c")) {
+		t.Error("still waits once the instance was made again")
+	}
+}
