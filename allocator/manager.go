@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -42,7 +42,7 @@ func NewManager(cfg *rest.Config, metrics, health string) (manager.Manager, erro
 	cfg.QPS = -1
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme:                        scheme,
-		Metrics:                       metricsserver.Options{BindAddress: metrics},
+		Metrics:                       access.Metrics(metrics),
 		HealthProbeBindAddress:        health,
 		LeaderElection:                true,
 		LeaderElectionID:              LeaseName,

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/allocator/page"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -45,7 +46,7 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 		},
 		Gated:  func() ([]*corev1.Pod, error) { return pods.List(labels.Everything()) },
 		Events: said.read,
-	}, page.NewTokenReview(kube), mgr.GetLogger().WithName("page"))
+	}, access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()), mgr.GetLogger().WithName("page"))
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

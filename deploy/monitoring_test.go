@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 func promtool(t *testing.T, args ...string) {
@@ -46,6 +48,10 @@ func TestMonitoring(t *testing.T) {
 		if m == nil || m.GetLabels()["release"] != "mine" {
 			t.Fatalf("PodMonitor of %s: %v", part, m)
 		}
+		endpoints, _, _ := unstructured.NestedSlice(m.Object, "spec", "podMetricsEndpoints")
+		if token, _, _ := unstructured.NestedString(endpoints[0].(map[string]any), "authorization", "credentials", "name"); token != "vernier-metrics-token" {
+			t.Errorf("PodMonitor of %s reads with the token of %q", part, token)
+		}
 		// It selects the part's pods, and they have the port.
 		selected, _, _ := unstructured.NestedStringMap(m.Object, "spec", "selector", "matchLabels")
 		found := false
@@ -65,6 +71,11 @@ func TestMonitoring(t *testing.T) {
 		if !found {
 			t.Errorf("%s serves no port metrics", part)
 		}
+	}
+	// Its token is of the account that may read metrics.
+	secret := all.object("Secret", "vernier-metrics-token")
+	if secret == nil || secret.GetAnnotations()["kubernetes.io/service-account.name"] != v1alpha1.MetricsServiceAccount {
+		t.Errorf("the token of the PodMonitors: %v", secret)
 	}
 	want := map[string]any{}
 	text, err := os.ReadFile("chart/files/rules.yaml")

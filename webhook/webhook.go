@@ -20,10 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
 	"vernier.dev/vernier/webhook/dialect"
@@ -73,7 +73,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	}
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme:                 scheme,
-		Metrics:                server.Options{BindAddress: o.MetricsAddress},
+		Metrics:                access.Metrics(o.MetricsAddress),
 		HealthProbeBindAddress: o.HealthAddress,
 		WebhookServer:          ctrlwebhook.NewServer(serving),
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{

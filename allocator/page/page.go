@@ -20,6 +20,8 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/access"
 )
 
 //go:embed page.html style.css script.js
@@ -38,13 +40,10 @@ type Page struct {
 }
 
 // Access tells whether the token's bearer may see ledgers. The error says what to
-// do about it; ErrAway that nobody can tell now.
+// do about it; access.ErrAway that nobody can tell now.
 type Access interface {
 	Check(ctx context.Context, token string) error
 }
-
-// ErrAway is wrapped when the API server does not say whether somebody may look.
-var ErrAway = errors.New("the API server does not answer; try again")
 
 // cookie holds the token in the browser, for this page only.
 const cookie = "vernier-token"
@@ -108,7 +107,7 @@ func (p *Page) cookie(r *http.Request, token string, maxAge int) *http.Cookie {
 
 // tokenOf is the bearer's token: a program's header or a browser's cookie.
 func tokenOf(r *http.Request) string {
-	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
+	if token := access.Bearer(r); token != "" {
 		return token
 	}
 	if c, err := r.Cookie(cookie); err == nil {
@@ -136,7 +135,7 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 // last one.
 func (p *Page) ask(w http.ResponseWriter, wrong error) {
 	status := http.StatusUnauthorized
-	if errors.Is(wrong, ErrAway) {
+	if errors.Is(wrong, access.ErrAway) {
 		status = http.StatusServiceUnavailable
 	}
 	said := ""

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -135,7 +136,7 @@ func TestAccess(t *testing.T) {
 	if len(out) != 1 || out[0].MaxAge >= 0 {
 		t.Errorf("forgotten: %v", out)
 	}
-	if w := ask(newPage(t, sources(), keys{fmt.Errorf("%w: refused", ErrAway)}), http.MethodGet, "/", "good", nil); w.Code != http.StatusServiceUnavailable {
+	if w := ask(newPage(t, sources(), keys{fmt.Errorf("%w: refused", access.ErrAway)}), http.MethodGet, "/", "good", nil); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("nobody can tell: %d", w.Code)
 	}
 	for _, path := range []string{"/login", "/../etc/passwd", "/metrics"} {

@@ -16,11 +16,13 @@ const (
 // The admission policies name their service accounts, so it is fixed.
 const SystemNamespace = "vernier-system"
 
-// Service accounts of the parts, all in SystemNamespace.
+// Service accounts, all in SystemNamespace.
 const (
 	WebhookServiceAccount   = "vernier-webhook"
 	AllocatorServiceAccount = "vernier-allocator"
 	NodeServiceAccount      = "vernier-node"
+	// MetricsServiceAccount is no part's: it may read the parts' metrics.
+	MetricsServiceAccount = "vernier-metrics"
 )
 
 // Extended resources that a container may ask for, as limits. Integers. All are

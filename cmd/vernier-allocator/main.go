@@ -23,7 +23,7 @@ func main() {
 }
 
 func run() error {
-	metrics := flag.String("metrics-bind-address", ":8080", "host:port for Prometheus metrics, 0 for none")
+	metrics := flag.String("metrics-bind-address", ":8443", "host:port for Prometheus metrics over HTTPS, for tokens whose bearers may get /metrics; 0 for none")
 	health := flag.String("health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
 	page := flag.String("page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -27,7 +27,7 @@ func run() error {
 	flag.IntVar(&o.Port, "port", 9443, "port of the admission server")
 	flag.StringVar(&o.CertDir, "cert-dir", "", "folder with tls.crt and tls.key that somebody else makes and renews; "+
 		"without it the webhook makes its own certificates and writes the caBundle")
-	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "host:port for Prometheus metrics, 0 for none")
+	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "host:port for Prometheus metrics over HTTPS, for tokens whose bearers may get /metrics; 0 for none")
 	flag.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
 	o.Dialects.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/hooks"
 )
@@ -37,7 +37,7 @@ func newManager(o Options) (manager.Manager, error) {
 	mgr, err := manager.New(o.Config, manager.Options{
 		Scheme:                  scheme,
 		Logger:                  o.Log,
-		Metrics:                 server.Options{BindAddress: o.MetricsAddr},
+		Metrics:                 access.Metrics(o.MetricsAddr),
 		HealthProbeBindAddress:  o.HealthAddr,
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{

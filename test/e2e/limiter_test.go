@@ -147,7 +147,7 @@ func TestProcessWithoutSliceIsReported(t *testing.T) {
 func awaitMetric(t *testing.T, series, value string) {
 	t.Helper()
 	await(t, series+value, func() (bool, string) {
-		text, err := sys.Node(small).Metrics(t.Context())
+		text, err := sys.Node(small).Agent.Metrics(t.Context())
 		if err != nil {
 			return false, err.Error()
 		}

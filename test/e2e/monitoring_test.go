@@ -17,10 +17,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/cluster"
-	"vernier.dev/vernier/test/system"
+	"vernier.dev/vernier/test/manifests"
 )
 
 const chartFiles = "../../deploy/chart/files"
@@ -50,32 +53,29 @@ func startPrometheus(t *testing.T) *prometheus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var jobs []any
-	job := func(name, port string, parts ...*system.Process) {
-		var targets []string
-		for _, p := range parts {
-			targets = append(targets, p.Place.IP+port)
-		}
-		jobs = append(jobs, map[string]any{
-			"job_name": name, "honor_labels": true, "static_configs": []any{map[string]any{"targets": targets}},
-		})
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte(podMonitorToken(t)), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	job("webhook", ":8080", sys.Webhooks...)
-	job("allocator", ":8080", sys.Allocators...)
-	var agents []*system.Process
-	for _, n := range sys.Nodes {
-		agents = append(agents, n.Agent)
+	var targets []string
+	for _, p := range sys.Parts() {
+		targets = append(targets, p.MetricsAddress())
 	}
-	job("node", ":9400", agents...)
+	// What a PodMonitor of the chart becomes.
+	job := map[string]any{
+		"job_name": "vernier", "honor_labels": true, "static_configs": []any{map[string]any{"targets": targets}},
+		"scheme": "https", "tls_config": map[string]any{"insecure_skip_verify": true},
+		"authorization": map[string]any{"credentials_file": token},
+	}
 	config, err := yaml.Marshal(map[string]any{
 		"global":         map[string]any{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
 		"rule_files":     []string{rules},
-		"scrape_configs": jobs,
+		"scrape_configs": []any{job},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		t.Fatal(err)
@@ -98,8 +98,44 @@ func startPrometheus(t *testing.T) *prometheus {
 	})
 	return &prometheus{
 		client:  &http.Client{Transport: &http.Transport{DialContext: place.Dial}},
-		targets: len(sys.Webhooks) + len(sys.Allocators) + len(agents),
+		targets: len(targets),
 	}
+}
+
+// podMonitorToken is the token that the chart has PodMonitors read with.
+func podMonitorToken(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "../../deploy/tools/helm", "template", "vernier", "../../deploy/chart",
+		"--namespace", v1alpha1.SystemNamespace, "--show-only=templates/monitoring.yaml", "--set=monitoring.podMonitors.create=true").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := manifests.Parse(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := objects[0]
+	if secret.GetKind() != "Secret" {
+		t.Fatalf("the chart begins its monitoring with a %s", secret.GetKind())
+	}
+	if err := manifests.Apply(t.Context(), sys.Client, secret); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	token := ""
+	await(t, "the Secret to have a token", func() (bool, string) {
+		s, err := sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Get(t.Context(), secret.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		token = string(s.Data[corev1.ServiceAccountTokenKey])
+		return token != "", ""
+	})
+	return token
 }
 
 // ask reads the data of an answer of its API.
@@ -161,6 +197,23 @@ func dashboard(t *testing.T) (queries []string) {
 		}
 	}
 	return queries
+}
+
+// Nobody reads the names of all pods without a token of somebody who may read
+// metrics.
+func TestMetricsAreForThoseWhoMayRead(t *testing.T) {
+	everybody(t)
+	stranger := account(t, "metrics-stranger", "")
+	for _, p := range sys.Parts() {
+		for token, want := range map[string]string{"": "401 Unauthorized", "nonsense": "401 Unauthorized", stranger: "bind the cluster role vernier-metrics-reader"} {
+			if text, err := p.MetricsFor(t.Context(), token); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s: %s", p.Name, err, want, text)
+			}
+		}
+		if _, err := p.Metrics(t.Context()); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+	}
 }
 
 // A real Prometheus reads every part, the rules are evaluated, and every panel of

@@ -5,8 +5,6 @@ package system
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,7 +150,7 @@ func (s *System) LeadingAllocator(t testing.TB) *Process {
 			if !a.Running() {
 				continue
 			}
-			text, err := a.get(ctx, ":8080/metrics")
+			text, err := a.Metrics(ctx)
 			if err != nil {
 				return err
 			}
@@ -166,25 +164,6 @@ func (s *System) LeadingAllocator(t testing.TB) *Process {
 		return nil
 	})
 	return leader
-}
-
-// get reads what a part serves on a port, from inside its place.
-func (p *Process) get(ctx context.Context, portAndPath string) (string, error) {
-	c := &http.Client{Transport: &http.Transport{DialContext: p.Place.Dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+portAndPath, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", portAndPath, resp.Status, text)
-	}
-	return string(text), err
 }
 
 // AwaitServing waits until pods that ask are served again.

@@ -128,7 +128,7 @@ func (s *System) ready(ctx context.Context, n *Node) error {
 	// The ledger shows what the agent last wrote; the agent knows what is now, and
 	// in a pod the kubelet asks it.
 	if n.Agent != nil {
-		if _, err := n.Agent.get(ctx, ":9401/readyz"); err != nil {
+		if _, err := n.Agent.get(ctx, "http://127.0.0.1:9401/readyz", ""); err != nil {
 			return err
 		}
 	}

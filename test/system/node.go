@@ -48,9 +48,6 @@ func (n *Node) UnreadNRI() (int, error) {
 	return unread, nil
 }
 
-// Metrics are the node agent's, as Prometheus would read them.
-func (n *Node) Metrics(ctx context.Context) (string, error) { return n.Agent.get(ctx, ":9400/metrics") }
-
 // Containers are the runtime's ids of a pod's running containers, each with the
 // process that is its first; the sandbox is among them.
 func (n *Node) Containers(ctx context.Context, s *System, pod types.UID) (map[string]int, error) {

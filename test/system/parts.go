@@ -18,10 +18,10 @@ import (
 type Process struct {
 	*cluster.Process
 	Place *cluster.Place
-}
 
-// Metrics is what an allocator or a webhook tells Prometheus.
-func (p *Process) Metrics(ctx context.Context) (string, error) { return p.get(ctx, ":8080/metrics") }
+	metricsPort  string
+	metricsToken string
+}
 
 // Kill ends it as a power cut would, and returns when it is gone.
 func (p *Process) Kill() error {
@@ -68,6 +68,9 @@ const webhookPort = 9443
 
 // startParts starts every part with the rights of its own service account.
 func (s *System) startParts(ctx context.Context, nodes []NodeOptions) error {
+	if err := s.makeMetricsToken(ctx); err != nil {
+		return err
+	}
 	var places []*cluster.Place
 	for i := range 2 {
 		p, err := s.startReplica(ctx, fmt.Sprintf("webhook-%d", i), "vernier-webhook", v1alpha1.WebhookServiceAccount,
@@ -120,7 +123,7 @@ func (s *System) startReplica(ctx context.Context, name, program, account string
 	if err != nil {
 		return nil, err
 	}
-	return &Process{p, place}, nil
+	return &Process{Process: p, Place: place, metricsPort: replicaMetrics, metricsToken: s.metricsToken}, nil
 }
 
 func (s *System) startAgent(ctx context.Context, n *Node) error {
@@ -137,7 +140,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
 			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
-			"--health-addr=127.0.0.1:9401", "--metrics-addr=:9400",
+			"--health-addr=127.0.0.1:9401", "--metrics-addr=" + agentMetrics,
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 		},
 		Env: n.GPU.agentEnv(),
@@ -145,6 +148,6 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	n.Agent = &Process{p, n.Place}
+	n.Agent = &Process{Process: p, Place: n.Place, metricsPort: agentMetrics, metricsToken: s.metricsToken}
 	return nil
 }

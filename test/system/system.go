@@ -67,6 +67,8 @@ type System struct {
 	Webhooks   []*Process
 	Allocators []*Process
 
+	metricsToken string
+
 	progress io.Writer
 	bin      string
 	gpus     []*GPUs

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package access owns who may read what the parts of Vernier serve over HTTP: the
+// bearers of tokens whom the API server, asked by TokenReview and
+// SubjectAccessReview, lets read the same from it.
+//
+// It decides nothing itself and keeps nobody's token, only digests of those that
+// were good a moment ago.
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// ErrAway is wrapped when nobody can tell now whether a bearer may read, and
+// ErrForbidden when the bearer is known and may not. Any other error is of a token
+// that the API server does not know.
+var (
+	ErrAway      = errors.New("the API server does not say who may read this; try again")
+	ErrForbidden = errors.New("not allowed")
+)
+
+// goodFor is how long a token that was good is not asked about again: whoever loses
+// his rights reads on for as long.
+const goodFor = time.Minute
+
+// maxRemembered bounds the tokens that are remembered.
+const maxRemembered = 1000
+
+// Tokens that are not remembered are asked about this often in a second, and this
+// many at once. Anybody who reaches the port can send any number of them, and the
+// part has other business with the API server.
+const (
+	asksPerSecond = 10
+	asksAtOnce    = 20
+)
+
+// timeout bounds both questions about a token.
+const timeout = 10 * time.Second
+
+// Review asks the API server who bears a token, and whether he may do one thing.
+type Review struct {
+	tokens authentication.TokenReviewsGetter
+	rights authorization.SubjectAccessReviewsGetter
+	// thing is what the bearer must be allowed, without the bearer. remedy is what
+	// helps one who is not.
+	thing  authorizationv1.SubjectAccessReviewSpec
+	remedy string
+
+	clock clock.PassiveClock
+	limit flowcontrol.PassiveRateLimiter
+	mu    sync.Mutex
+	good  map[[sha256.Size]byte]time.Time
+}
+
+func newReview(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter,
+	c clock.PassiveClock, thing authorizationv1.SubjectAccessReviewSpec, remedy string) *Review {
+	return &Review{
+		tokens: tokens, rights: rights, thing: thing, remedy: remedy, clock: c,
+		limit: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(asksPerSecond, asksAtOnce, c),
+		good:  map[[sha256.Size]byte]time.Time{},
+	}
+}
+
+// Ledgers lets those read who may list ledgers. The clients' rights must include to
+// create tokenreviews and subjectaccessreviews.
+func Ledgers(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter) *Review {
+	return newReview(tokens, rights, clock.RealClock{}, authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: v1alpha1.Group, Resource: "sliceledgers", Verb: "list"},
+	}, "may not list sliceledgers."+v1alpha1.Group+"; bind the cluster role vernier-viewer to it")
+}
+
+// Check says nil where the token's bearer may.
+func (r *Review) Check(ctx context.Context, token string) error {
+	if token == "" {
+		return errors.New("no token; make one with kubectl create token")
+	}
+	key := sha256.Sum256([]byte(token))
+	if r.remembers(key) {
+		return nil
+	}
+	if !r.limit.TryAccept() {
+		return fmt.Errorf("%w: more than %d tokens a second were to be asked about", ErrAway, asksPerSecond)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	who, err := r.tokens.TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	if !who.Status.Authenticated {
+		return errors.New("the API server does not know this token, or it has expired; make one with kubectl create token")
+	}
+	if err := r.may(ctx, &who.Status.User); err != nil {
+		return err
+	}
+	r.remember(key)
+	return nil
+}
+
+func (r *Review) may(ctx context.Context, user *authenticationv1.UserInfo) error {
+	spec := r.thing
+	spec.User, spec.Groups, spec.UID, spec.Extra = user.Username, user.Groups, user.UID, map[string]authorizationv1.ExtraValue{}
+	for key, values := range user.Extra {
+		spec.Extra[key] = authorizationv1.ExtraValue(values)
+	}
+	answer, err := r.rights.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	if !answer.Status.Allowed {
+		return fmt.Errorf("%w: %s %s", ErrForbidden, user.Username, r.remedy)
+	}
+	return nil
+}
+
+func (r *Review) remembers(key [sha256.Size]byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until, found := r.good[key]
+	return found && r.clock.Now().Before(until)
+}
+
+func (r *Review) remember(key [sha256.Size]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.good) >= maxRemembered {
+		clear(r.good)
+	}
+	r.good[key] = r.clock.Now().Add(goodFor)
+}
