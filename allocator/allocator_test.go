@@ -5,6 +5,7 @@ package allocator
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -110,7 +112,7 @@ func TestForeignGrantIsNotAdopted(t *testing.T) {
 	s.work()
 	doc, err := v1alpha1.ParsePlacement(s.get("p").Annotations[v1alpha1.AnnotationPlacement])
 	s.must(err)
-	if got := fmt.Sprint(sortedNames(doc.Containers)); got != "[a b]" {
+	if got := fmt.Sprint(slices.Sorted(maps.Keys(doc.Containers))); got != "[a b]" {
 		t.Errorf("placed %s", got)
 	}
 	if n := len(s.ledger("n0").Spec.Devices[0].Slices); n != 0 {
@@ -338,7 +340,7 @@ func TestPlacedPodsCount(t *testing.T) {
 func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("p", 60, 600)
-	demand, _, err := demandOf(p)
+	demand, _, err := asked.Of(p)
 	s.must(err)
 	choices, err := s.allocator.decide(t.Context(), []ask{{p, demand}})
 	s.must(err)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -68,7 +69,7 @@ func BenchmarkDecide(b *testing.B) {
 				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(core, 10*v1alpha1.MiB(core))})
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				a.SetPod(pod)
-				demand, _, err := demandOf(pod)
+				demand, _, err := asked.Of(pod)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -36,7 +37,7 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 
 // place decides which slices a gated pod gets, or finds those that it has.
 func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*placing, error) {
-	demand, shares, err := demandOf(pod)
+	demand, shares, err := asked.Of(pod)
 	if err != nil {
 		a.refuse(pod, err)
 		return nil, nil

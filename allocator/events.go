@@ -4,6 +4,8 @@ package allocator
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +39,7 @@ func (a *Allocator) tell(pod *corev1.Pod, kind, reason, note string) {
 // describe is a placement in words.
 func describe(p *v1alpha1.Placement, index map[string]int32) string {
 	var parts []string
-	for _, name := range sortedNames(p.Containers) {
+	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
 		for _, d := range p.Containers[name].Devices {
 			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %d core + %d MiB, %s",
 				name, index[d.UUID], d.UUID, d.Core, d.MemMiB, p.Containers[name].Mode))

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/group"
 )
 
@@ -76,7 +77,7 @@ func (a *Allocator) alone(pod *corev1.Pod) bool {
 // asks are what the pods ask for. unfit is one that asks for what cannot be.
 func (a *Allocator) asks(pods []*corev1.Pod) (asks []ask, unfit *corev1.Pod) {
 	for _, pod := range pods {
-		demand, _, err := demandOf(pod)
+		demand, _, err := asked.Of(pod)
 		if err != nil {
 			a.refuse(pod, err)
 			unfit = pod

@@ -5,12 +5,14 @@ package allocator
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -61,7 +63,7 @@ func (a *Allocator) all(n int, do func(int) error) error {
 // to place the gang and died, or a write of ours got no answer.
 func (a *Allocator) seated(ctx context.Context, asks []ask) (members []*placing, rest []ask, err error) {
 	for _, p := range asks {
-		_, shares, err := demandOf(p.pod)
+		_, shares, err := asked.Of(p.pod)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -102,7 +104,7 @@ func (a *Allocator) reserve(ctx context.Context, g *gang, members []*placing, ch
 		byNode[c.plan.Node] = append(byNode[c.plan.Node], c)
 	}
 	held := len(byNode) > 1 || slices.ContainsFunc(members, a.isHeld)
-	nodes := sortedNames(byNode)
+	nodes := slices.Sorted(maps.Keys(byNode))
 	return a.all(len(nodes), func(i int) error {
 		on := byNode[nodes[i]]
 		ledger := on[0].ledger.DeepCopy()
@@ -142,7 +144,7 @@ func (a *Allocator) commit(ctx context.Context, members []*placing) error {
 		}
 		book.Commit(drafts[p.node], func(uid types.UID) bool { return uid == p.pod.UID })
 	}
-	nodes := sortedNames(drafts)
+	nodes := slices.Sorted(maps.Keys(drafts))
 	return a.all(len(nodes), func(i int) error { return a.write(ctx, drafts[nodes[i]]) })
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
@@ -114,7 +115,7 @@ func (w *world) checkRest() {
 	for _, p := range w.live {
 		live[p.UID] = !terminal(p)
 		held := truth.Holders(p.UID)
-		demand, shares, err := demandOf(p)
+		demand, shares, err := asked.Of(p)
 		w.must(err)
 		switch node := p.Spec.NodeName; {
 		case terminal(p):

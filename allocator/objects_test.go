@@ -4,6 +4,8 @@ package allocator
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -51,7 +53,7 @@ func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 			v1alpha1.AnnotationShares: text, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}},
 		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
 	}
-	for _, c := range sortedNames(shares) {
+	for _, c := range slices.Sorted(maps.Keys(shares)) {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: requestOf(shares[c])})
 	}
 	return p

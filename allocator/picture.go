@@ -5,6 +5,7 @@ package allocator
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
@@ -91,7 +92,7 @@ func (a *Allocator) everArrived() []*ranking.Ask {
 
 func wanted(pods []*corev1.Pod) (asks []*ranking.Ask) {
 	for _, pod := range pods {
-		if demand, _, err := demandOf(pod); err == nil && len(demand.Containers) > 0 {
+		if demand, _, err := asked.Of(pod); err == nil && len(demand.Containers) > 0 {
 			p := ask{pod, demand}
 			asks = append(asks, p.wants())
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
@@ -75,7 +76,7 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 // rebooked is the ledger with the pod's slices where they belong; false when it
 // does not have the room.
 func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := demandOf(pod)
+	demand, _, err := asked.Of(pod)
 	devices := devicesOf(pod, ledger)
 	if err != nil || devices == nil {
 		return nil, false

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
@@ -37,7 +38,7 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 		without := ledger.DeepCopy()
 		book.Release(without, func(u types.UID) bool { return u == uid })
 		room := index.Room(without)
-		demand, _, err := demandOf(pod)
+		demand, _, err := asked.Of(pod)
 		if room == nil || err != nil {
 			continue
 		}

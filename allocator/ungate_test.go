@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -54,7 +55,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				}
 				return
 			}
-			_, shares, err := demandOf(p)
+			_, shares, err := asked.Of(p)
 			s.must(err)
 			if len(held) != 1 || !book.Serves(s.ledger(tt.home), p.UID, shares) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)

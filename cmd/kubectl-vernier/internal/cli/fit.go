@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -84,7 +85,7 @@ func fitted(hook *handler.Handler, from manifest.Pod, all []v1alpha1.SliceLedger
 	if err := json.Unmarshal(admitted, pod); err != nil {
 		return f, err
 	}
-	demand, err := view.Demand(pod)
+	demand, _, err := asked.Of(pod)
 	if err == nil {
 		f.Classes = view.Fit(demand, all)
 	}

@@ -35,6 +35,9 @@ type Holder struct {
 	To string `json:"to,omitempty"`
 	// Why it cannot move.
 	Why string `json:"why,omitempty"`
+
+	// needs is the room that it takes elsewhere.
+	needs []placement.Container
 }
 
 // Defrag lists the fragments of all ledgers, those that take least to free first.
@@ -94,11 +97,25 @@ func podsOf(g *v1alpha1.DeviceLedger) []Holder {
 		}
 		all[i].Core += s.Core - s.ReuseCore
 		all[i].Mem += s.Mem - s.ReuseMem
+		all[i].need(s)
 	}
 	slices.SortStableFunc(all, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(b.Mem, a.Mem), cmp.Compare(b.Core, a.Core))
 	})
 	return all
+}
+
+// need adds a slice to the room that its pod takes elsewhere: an instance of its own,
+// or its part of what the pod has in that mode, where what runs one after the other is
+// counted once.
+func (h *Holder) need(s v1alpha1.Slice) {
+	mode := cmp.Or(s.Mode, v1alpha1.ModeLimiter)
+	i := slices.IndexFunc(h.needs, func(c placement.Container) bool { return c.Mode == mode })
+	if i < 0 || mode == v1alpha1.ModeMIG {
+		h.needs, i = append(h.needs, placement.Container{Name: s.Ctr, Mode: mode, Share: v1alpha1.Share{GPUs: 1}}), len(h.needs)
+	}
+	h.needs[i].Share.Core += s.Core - s.ReuseCore
+	h.needs[i].Share.MemMiB += s.Mem - s.ReuseMem
 }
 
 // fragment looks for room for everything on a device among all others.
@@ -127,8 +144,7 @@ func fragment(d Device, g *v1alpha1.DeviceLedger, rooms []*placement.Node, spans
 // move finds room for a holder, an empty GPU last: taking that would free nothing.
 // The room is taken for those who come after.
 func move(h *Holder, model string, others []*placement.Node) string {
-	demand := &placement.Demand{Policy: v1alpha1.PolicyPack, Containers: []placement.Container{{Name: h.Pod, Mode: v1alpha1.ModeLimiter,
-		Share: v1alpha1.Share{GPUs: 1, Core: h.Core, MemMiB: h.Mem}}}}
+	demand := &placement.Demand{Policy: v1alpha1.PolicyPack, Containers: h.needs}
 	for i, node := range others {
 		if node == nil {
 			continue

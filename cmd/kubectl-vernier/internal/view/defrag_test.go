@@ -3,6 +3,7 @@
 package view
 
 import (
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +70,41 @@ func TestDefrag(t *testing.T) {
 	}
 	if table := DefragTable(Defrag(all)); len(table.rows) != 5 || table.rows[0][9] != "b GPU 0" || table.rows[4][9] != "-: no other GPU has the room" {
 		t.Errorf("%v", table.rows)
+	}
+}
+
+// What is on an instance of MIG goes to another instance, and nowhere else.
+func TestDefragOfMIG(t *testing.T) {
+	cut := func(node string, starts ...int32) v1alpha1.SliceLedger {
+		l := shared(node, "H200", map[string]v1alpha1.Percent{node + "-0": 0}, nil)
+		d := &l.Status.Devices[0]
+		d.MIG, d.Profiles = v1alpha1.MIGEnabled, []v1alpha1.MIGProfile{{ID: 9, Core: 42, Mem: 500, Size: 4, Starts: []int32{0, 4}, Max: 2}}
+		granted := v1alpha1.DeviceLedger{UUID: d.UUID, Core: 100, Mem: 1000}
+		for _, start := range starts {
+			pod := fmt.Sprintf("%s-%d", node, start)
+			granted.Slices = append(granted.Slices, v1alpha1.Slice{Pod: types.UID(pod), Owner: "ns/" + pod, Ctr: "main", Core: 42, Mem: 500,
+				Mode: v1alpha1.ModeMIG, MIG: &v1alpha1.MIGPlace{Profile: 9, Start: start, Size: 4}})
+		}
+		l.Spec.Devices = append(l.Spec.Devices, granted)
+		return l
+	}
+	half := shared("plain", "H200", map[string]v1alpha1.Percent{"plain-0": 10}, nil)
+	for name, tt := range map[string]struct {
+		other v1alpha1.SliceLedger
+		to    string
+	}{
+		"room on an instance": {cut("b", 4), "b GPU 0"},
+		"all instances taken": {cut("b", 0, 4), ""},
+		"no MIG elsewhere":    {half, ""},
+	} {
+		for _, f := range Defrag([]v1alpha1.SliceLedger{cut("a", 0), tt.other}) {
+			if f.Node == "a" && (f.Holders[0].To != tt.to || f.Freeable != (tt.to != "")) {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+	}
+	if fragments := Defrag([]v1alpha1.SliceLedger{half, cut("b", 0)}); len(fragments) != 2 || fragments[0].Holders[0].To != "" {
+		t.Errorf("a limiter's slice on an instance: %+v", fragments)
 	}
 }
 

@@ -3,12 +3,9 @@
 package view
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 
 	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
@@ -41,45 +38,6 @@ type FittingDevice struct {
 	UUID      string           `json:"uuid"`
 	Core      v1alpha1.Percent `json:"core"`
 	Mem       v1alpha1.MiB     `json:"memMiB"`
-}
-
-// Demand reads what an admitted pod asks for, as far as room is concerned.
-func Demand(pod *corev1.Pod) (*placement.Demand, error) {
-	shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
-	if err != nil {
-		return nil, err
-	}
-	policy, badPolicy := v1alpha1.ParsePolicy(pod.Annotations[v1alpha1.AnnotationPolicy])
-	models, badModels := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUModel])
-	uuids, badUUIDs := v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUUUID])
-	mode, badMode := v1alpha1.ParseMode(pod.Annotations[v1alpha1.AnnotationMode])
-	d := &placement.Demand{Policy: policy, Models: models, UUIDs: uuids}
-	add := func(name string, kind placement.Kind) {
-		share, asks := shares.Containers[name]
-		if !asks {
-			return
-		}
-		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: mode}
-		if mode == v1alpha1.ModeAuto && share.Whole() {
-			c.Mode = v1alpha1.ModeExclusive
-		}
-		d.Containers = append(d.Containers, c)
-	}
-	for _, c := range pod.Spec.InitContainers {
-		kind := placement.Init
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			kind = placement.Sidecar
-		}
-		add(c.Name, kind)
-	}
-	for _, c := range pod.Spec.Containers {
-		add(c.Name, placement.App)
-	}
-	var lost error
-	if len(d.Containers) != len(shares.Containers) {
-		lost = fmt.Errorf("annotation %s names a container that the pod does not have", v1alpha1.AnnotationShares)
-	}
-	return d, errors.Join(badMode, badPolicy, badModels, badUUIDs, lost)
 }
 
 // Fit looks for room, class by class. It counts what the ledgers leave, and nothing

@@ -49,6 +49,9 @@ func fields(t reflect.Type, path string, absent bool) []string {
 	}
 	var all []string
 	for i := range t.NumField() {
+		if !t.Field(i).IsExported() {
+			continue
+		}
 		if t.Field(i).Anonymous {
 			all = append(all, fields(t.Field(i).Type, path, absent)...)
 			continue

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -33,7 +34,7 @@ func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Rea
 		r.State = r.notWaiting(pod, lastEvents(events))
 		return r
 	}
-	demand, err := Demand(pod)
+	demand, _, err := asked.Of(pod)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()

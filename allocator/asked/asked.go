@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+// Package asked owns the reading of what an admitted pod asks for, from the document
+// that the webhook wrote and the annotations beside it. The allocator decides by it, and
+// the kubectl plugin foretells by it.
+//
+// It never sees a node, and decides nothing.
+package asked
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,8 +16,8 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// demandOf reads what the pod asks for. Errors name the annotation.
-func demandOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
+// Of reads what the pod asks for. Errors name the annotation.
+func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
 	if err != nil {
 		return nil, nil, err
@@ -71,5 +74,3 @@ func demandOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	}
 	return d, shares, nil
 }
-
-func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,19 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+package asked
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-func TestDemandOf(t *testing.T) {
+// newPod has the shares, and a container for each in the order of their names.
+func newPod(t *testing.T, shares map[string]v1alpha1.Share) *corev1.Pod {
+	t.Helper()
+	doc := v1alpha1.Shares{Version: v1alpha1.Version, Containers: shares}
+	text, err := doc.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationShares: text}}}
+	for _, name := range slices.Sorted(maps.Keys(shares)) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
+	}
+	return p
+}
+
+func TestOf(t *testing.T) {
 	whole := v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100}
 	part := v1alpha1.Share{GPUs: 1, Core: 30, MemPercent: 100}
 	note := func(key, value string) func(*corev1.Pod) {
@@ -53,11 +71,11 @@ func TestDemandOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := testPod("p", tt.shares)
+			p := newPod(t, tt.shares)
 			if tt.edit != nil {
 				tt.edit(p)
 			}
-			d, _, err := demandOf(p)
+			d, _, err := Of(p)
 			if tt.err != "" {
 				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
 					t.Errorf("got %v, want %s", err, tt.err)
