@@ -73,10 +73,10 @@ func (e *Engine) choose(c int) (id NodeID, devices uint64, ok bool) {
 	best, gpus := int32(noFit), int32(e.classes[c].GPUs)
 	for _, f := range e.fleets {
 		w := f.tree.winner(c)
-		if w.score == noFit {
+		if w.score() == noFit {
 			continue
 		}
-		score, at := w.score-f.toll*gpus, f.nodes[w.slot]
+		score, at := w.score()-f.toll*gpus, f.nodes[w.slot()]
 		if !ok || score > best || score == best && at < id {
 			best, id, ok = score, at, true
 		}

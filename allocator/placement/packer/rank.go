@@ -61,16 +61,16 @@ func (e *Engine) Ranked(r Request) iter.Seq2[NodeID, uint64] {
 func (e *Engine) offer(c int, p part) {
 	f := e.fleets[p.fleet]
 	at := int(p.row)*f.tree.width + c
-	won := entry{slot: p.row}
+	var won entry
 	if p.level < 0 {
-		won.score = f.tree.scores[at]
+		won = newEntry(f.tree.scores[at], p.row)
 	} else {
 		won = f.tree.levels[p.level][at]
 	}
-	if won.score == noFit {
+	if won.score() == noFit {
 		return
 	}
-	p.score, p.best = won.score-f.toll*int32(e.classes[c].GPUs), f.nodes[won.slot]
+	p.score, p.best = won.score()-f.toll*int32(e.classes[c].GPUs), f.nodes[won.slot()]
 	q := append(e.queue, p)
 	for i := len(q) - 1; i > 0 && q[i].before(q[(i-1)/2]); i = (i - 1) / 2 {
 		q[i], q[(i-1)/2] = q[(i-1)/2], q[i]

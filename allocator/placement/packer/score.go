@@ -84,5 +84,5 @@ func (e *Engine) rate(v *view, class int) int32 {
 	}
 	p, cpu := v.p, v.cpu-c.CPU
 	kept := p.worth(cpu, v.mem-c.HostMem, &e.cand.value) + p.places(&e.cand.count, cpu) + roomWeight*e.usable(v, &e.cand, cpu)
-	return int32(math.Round((kept - v.worth) * perMilli))
+	return int32(math.RoundToEven((kept - v.worth) * perMilli))
 }

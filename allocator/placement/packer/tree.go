@@ -14,20 +14,23 @@ type tree struct {
 
 const (
 	fan     = 1 << fanBits
-	fanBits = 4
+	fanBits = 3
 	// minClasses is the room for classes to begin with.
 	minClasses = 32
 )
 
-// entry is the best node of a part of the fleet for one class.
-type entry struct {
-	score, slot int32
-}
+// entry is the best node of a part of the fleet for one class: its score, and below
+// that the complement of its slot. So the greater wins: the better score, the lower
+// slot among equals, found without a branch that a processor could guess wrong.
+type entry int64
 
-// above tells whether e wins over f: the better score, the lower slot among equals.
-func (e entry) above(f entry) bool {
-	return e.score > f.score || e.score == f.score && e.slot < f.slot
-}
+func newEntry(score, slot int32) entry { return entry(score)<<32 | entry(^uint32(slot)) }
+
+func (e entry) score() int32 { return int32(e >> 32) }
+func (e entry) slot() int32  { return int32(^uint32(e)) }
+
+// nobody is the winner where the class has no room.
+const nobody = entry(noFit)<<32 | entry(^uint32(0))
 
 // grow makes room for nodes; true when everything must be set again.
 func (t *tree) grow(nodes, classes int) bool {
@@ -65,7 +68,7 @@ func (t *tree) clear() {
 	}
 	for _, l := range t.levels {
 		for i := range l {
-			l[i] = entry{score: noFit}
+			l[i] = nobody
 		}
 	}
 }
@@ -73,7 +76,7 @@ func (t *tree) clear() {
 // winner is the best node for the class.
 func (t *tree) winner(class int) entry {
 	if len(t.levels) == 0 {
-		return entry{score: noFit}
+		return nobody
 	}
 	return t.levels[len(t.levels)-1][class]
 }
@@ -85,14 +88,14 @@ func (t *tree) set(class int, slot, score int32) {
 		return
 	}
 	*s = score
-	now, child := entry{score, slot}, int(slot)
+	now, child := newEntry(score, slot), int(slot)
 	for l, level := range t.levels {
 		block := child / fan
 		top := &level[block*t.width+class]
 		switch {
-		case now.above(*top):
+		case now > *top:
 			*top = now
-		case int(top.slot)>>(l*fanBits) == child && *top != now:
+		case int(top.slot())>>(l*fanBits) == child && *top != now:
 			*top = t.play(l, block, class)
 		default:
 			return
@@ -103,19 +106,21 @@ func (t *tree) set(class int, slot, score int32) {
 
 // play finds the best of a block.
 func (t *tree) play(level, block, class int) entry {
-	var best entry
 	at := block*fan*t.width + class
-	for i := range fan {
-		e := entry{slot: int32(block*fan + i)}
-		if level == 0 {
-			e.score = t.scores[at]
-		} else {
-			e = t.levels[level-1][at]
+	if level == 0 {
+		slot := int32(block * fan)
+		best := newEntry(t.scores[at], slot)
+		for i := int32(1); i < fan; i++ {
+			at += t.width
+			best = max(best, newEntry(t.scores[at], slot+i))
 		}
-		if i == 0 || e.above(best) {
-			best = e
-		}
+		return best
+	}
+	below := t.levels[level-1]
+	best := below[at]
+	for range fan - 1 {
 		at += t.width
+		best = max(best, below[at])
 	}
 	return best
 }
