@@ -9,11 +9,15 @@
 //   2. The worst of late is never less than the mean, and takes hundreds of
 //      measurements to be forgotten: launches that may be as long again are measured
 //      one by one (compute.c).
+//   3. A measurement apart from others' work says more than any beside it: the first
+//      one replaces what those have said, and settles what was charged by them. A
+//      kind that has not been measured apart for long is not known by it any more.
 
 #include "cost.h"
 
 #define WEIGHT 6 // of what is known, to 1 of what is new
 #define FORGET 256
+#define STALE 32 // measurements beside others
 
 static uint64_t key_of(const struct vgpu_cost *cost) {
     return atomic_load_explicit(&cost->key, memory_order_relaxed);
@@ -27,24 +31,71 @@ static void put(struct vgpu_cost *cost, uint64_t key, struct vgpu_price price) {
     atomic_store_explicit(&cost->key, key, memory_order_relaxed);
 }
 
-void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, bool clean) {
+static void move(struct vgpu_cost *to, const struct vgpu_cost *from) {
+    put(to, key_of(from), (struct vgpu_price){from->ns, from->worst, from->times});
+    to->beside = from->beside;
+    to->owed_ns = from->owed_ns;
+    to->owed_launches = from->owed_launches;
+}
+
+// Where the key is kept; NULL if it isn't.
+static struct vgpu_cost *find(struct vgpu_costs *costs, uint64_t key) {
     struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
-    struct vgpu_cost *other = &costs->cost[vgpu_cost_place(key) ^ 1];
-    struct vgpu_price price = {ns, ns, 1}, known;
-    if (vgpu_cost_get(costs, key, &known)) {
-        if (key_of(cost) != key)
-            cost = other;
-        price.ns = (known.ns * WEIGHT + ns) / (WEIGHT + 1);
-        known.worst -= (known.worst - known.ns) / FORGET;
-        price.times = known.times + 1;
-        price.worst = known.worst > price.ns ? known.worst : price.ns;
-        if (clean && price.worst < ns)
+    if (key_of(cost) != key)
+        cost = &costs->cost[vgpu_cost_place(key) ^ 1];
+    return key != 0 && key_of(cost) == key ? cost : NULL;
+}
+
+// The place of a key that isn't known yet: the older of the place's kinds goes.
+static struct vgpu_cost *make(struct vgpu_costs *costs, uint64_t key) {
+    struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
+    if (key_of(cost) != 0)
+        move(&costs->cost[vgpu_cost_place(key) ^ 1], cost);
+    put(cost, key, (struct vgpu_price){0});
+    cost->beside = VGPU_NEVER_APART;
+    cost->owed_ns = cost->owed_launches = 0;
+    return cost;
+}
+
+static bool known_apart(const struct vgpu_cost *cost) { return cost->beside < STALE; }
+
+uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how) {
+    struct vgpu_cost *cost = find(costs, key);
+    if (cost == NULL)
+        cost = make(costs, key);
+    struct vgpu_price price = {cost->ns, cost->worst, cost->times + 1};
+    bool anew = price.times == 1 || (how == VGPU_APART && cost->beside == VGPU_NEVER_APART);
+    if (how == VGPU_BESIDE && known_apart(cost)) {
+        cost->beside++;
+    } else if (anew) {
+        price.ns = price.worst = ns;
+    } else {
+        price.worst -= (price.worst - price.ns) / FORGET;
+        price.ns = (price.ns * WEIGHT + ns) / (WEIGHT + 1);
+        if (price.worst < price.ns)
+            price.worst = price.ns;
+        if (how == VGPU_APART && price.worst < ns)
             price.worst = ns;
-    } else if (key_of(cost) != 0) { // the older of the place's kinds goes
-        vgpu_cost_get(costs, key_of(cost), &known);
-        put(other, key_of(cost), known);
     }
     put(cost, key, price);
+    if (how != VGPU_APART)
+        return 0;
+    uint64_t owed = cost->owed_ns, fair = cost->owed_launches * price.worst;
+    cost->beside = cost->owed_ns = cost->owed_launches = 0;
+    return owed > fair ? owed - fair : 0;
+}
+
+uint64_t vgpu_cost_beside(struct vgpu_costs *costs, uint64_t key, uint64_t ns, uint64_t launches) {
+    struct vgpu_cost *cost = find(costs, key);
+    if (cost == NULL)
+        return ns;
+    if (!known_apart(cost)) {
+        cost->owed_ns += ns;
+        cost->owed_launches += launches;
+        return ns;
+    }
+    uint64_t most = launches * atomic_load_explicit(&cost->worst, memory_order_relaxed);
+    return ns < most ? ns : most;
 }
 
 void vgpu_cost_doubt(struct vgpu_costs *costs) {

@@ -10,8 +10,10 @@
 //      start had not been reached by then. Between the bounds, the costs learned
 //      decide.
 //   2. Device time is counted once per container, whatever its streams and
-//      processes (calendar). Neighbours' work isn't in it, since it was launched in
-//      the container's own turn (bucket.c).
+//      processes (calendar). Neighbours' work isn't in what was launched and done in
+//      the container's own turn (bucket.c). What ran over holds some, and is charged
+//      no more than such launches take apart from others; where that isn't known yet,
+//      all of it until it is.
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
 //   4. An event that fails costs only the measurement: the expected cost stands.
@@ -135,16 +137,34 @@ static bool is_in_turn(const struct vgpu_turn *turn, uint64_t start, uint64_t en
 }
 
 // What a launch took, for the node side. What is measured too long holds others'
-// work, so one as short as half of what is known says more than a longer one.
-static void note_longest(struct vgpu_track *track, uint64_t ns) {
+// work: one that surely doesn't replaces it, and one as short as half of what is known
+// says more than a longer one.
+static void note_longest(struct vgpu_track *track, uint64_t ns, enum vgpu_measured how) {
     uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
     uint64_t before = vgpu_load(longest), less = before - ns;
-    if (before == 0)
+    bool replaces = before == 0 || (how == VGPU_APART && track->timeline->rough);
+    track->timeline->rough = how == VGPU_BESIDE;
+    if (replaces)
         vgpu_store(longest, ns);
     else if (ns > before)
         vgpu_store(longest, before + (ns - before) / 8);
     else
         vgpu_store(longest, before - less / (less <= before / 2 ? 2 : less < before / 4 * 3 ? 8 : 256));
+}
+
+// Learns what the batch's launches take, and returns what they are to be charged, by
+// invariant 2.
+static int64_t learn(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t ns,
+                     bool sure, enum vgpu_measured how) {
+    struct vgpu_costs *costs = &track->timeline->costs;
+    uint64_t back = 0;
+    if (batch->key != 0 && (sure || batch->unknown))
+        back = vgpu_cost_learn(costs, batch->key, (uint64_t)ns / batch->launches, how);
+    if (batch->like != 0 && (sure || batch->unknown))
+        vgpu_cost_learn(costs, batch->like, (uint64_t)ns, how);
+    if (how == VGPU_BESIDE && batch->key != 0)
+        ns = (int64_t)vgpu_cost_beside(costs, batch->key, (uint64_t)ns, batch->launches);
+    return ns - (int64_t)back;
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
@@ -173,16 +193,15 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     if (batch->unknown)
         unsure = 0;
     int64_t ns = own_time(track, batch, start, end, unsure);
-    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    bool clean = apart && is_in_turn(&turn, (uint64_t)start, (uint64_t)end);
-    if (alone && apart && (clean || ns > (int64_t)turn.part))
-        note_longest(track, (uint64_t)ns);
-    if (batch->key != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->key, (uint64_t)ns / batch->launches, clean);
-    if (batch->like != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(&track->timeline->costs, batch->like, (uint64_t)ns, clean);
+    enum vgpu_measured how = !is_in_turn(&turn, (uint64_t)start, (uint64_t)end) ? VGPU_BESIDE
+                             : apart                                           ? VGPU_APART
+                                                                               : VGPU_AMONG;
+    if (alone && apart && (how == VGPU_APART || ns > (int64_t)turn.part))
+        note_longest(track, (uint64_t)ns, how);
+    vgpu_bucket_correct(track->process, track->device, &turn,
+                        learn(track, batch, ns, sure, how) - (int64_t)batch->expected);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 

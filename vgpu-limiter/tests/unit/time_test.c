@@ -135,23 +135,51 @@ static void queues(void) {
     CHECK(waited > MS && waited <= 20 * MS);
 }
 
-// A cost follows the mean, and its worst what was measured apart from others; of kinds that share a place the last ones are known.
+// A cost follows the mean, and its worst what was measured apart from others; of kinds
+// that share a place the last ones are known.
 static void costs(void) {
     static struct vgpu_costs table;
     uint64_t key = vgpu_cost_key(&table, 1, 2, 3);
     struct vgpu_price price;
     CHECK(!vgpu_cost_get(&table, key, &price) && !vgpu_cost_get(&table, 0, &price));
     for (int i = 0; i < 100; i++)
-        vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, true);
+        CHECK(vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, VGPU_APART) == 0);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 1300 && price.ns < 1700 && price.worst > 1900 && price.times == 100);
-    vgpu_cost_learn(&table, key, 5000, false);
+    vgpu_cost_learn(&table, key, 5000, VGPU_AMONG);
     CHECK(vgpu_cost_get(&table, key, &price) && price.worst < 2300 && price.worst >= price.ns);
-    vgpu_cost_learn(&table, key, 5000, true);
-    vgpu_cost_learn(&table, key, 1000, true);
+    vgpu_cost_learn(&table, key, 5000, VGPU_APART);
+    vgpu_cost_learn(&table, key, 1000, VGPU_APART);
     CHECK(vgpu_cost_get(&table, key, &price) && price.worst > 4900);
     for (uint64_t i = 0; i < 100000; i++)
-        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, true);
+        vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, VGPU_APART);
     CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &price) && price.ns == 99999);
+}
+
+// What was measured beside others is charged until it is known how long such launches
+// take apart from them, and no longer: then that counts, at once for those to come and
+// afterwards for those that were. Unless that was long ago.
+static void costs_beside_others(void) {
+    static struct vgpu_costs table;
+    uint64_t key = vgpu_cost_key(&table, 1, 2, 3);
+    struct vgpu_price price;
+    CHECK(vgpu_cost_beside(&table, key, 2000, 1) == 2000);
+    for (int i = 0; i < 3; i++) {
+        CHECK(vgpu_cost_learn(&table, key, 2000, VGPU_BESIDE) == 0);
+        CHECK(vgpu_cost_beside(&table, key, 2000, 1) == 2000);
+    }
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 2000);
+    CHECK(vgpu_cost_learn(&table, key, 1000, VGPU_APART) == 3000);
+    CHECK(vgpu_cost_learn(&table, key, 1000, VGPU_APART) == 0);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
+    CHECK(vgpu_cost_learn(&table, key, 1500, VGPU_BESIDE) == 0);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
+    CHECK(vgpu_cost_beside(&table, key, 1500, 1) == 1000);
+    CHECK(vgpu_cost_beside(&table, key, 1500, 2) == 1500);
+    for (int i = 0; i < 100; i++)
+        vgpu_cost_learn(&table, key, 9000, VGPU_BESIDE);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 8000);
+    CHECK(vgpu_cost_beside(&table, key, 9000, 1) == 9000);
+    CHECK(vgpu_cost_learn(&table, key, 8500, VGPU_APART) < 1000);
 }
 
 int main(void) {
@@ -161,5 +189,6 @@ int main(void) {
     bursts();
     queues();
     costs();
+    costs_beside_others();
     return 0;
 }
