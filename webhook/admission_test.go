@@ -143,14 +143,14 @@ func testWarnings(t *testing.T, cfg *rest.Config) {
 	pod := asking(enabled)
 	pod.Spec.Containers[0].Resources.Limits[api.ResourceGPUs] = resource.MustParse("2")
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: api.EnvVisibleDevices, Value: "all"}}
-	pod.Annotations = map[string]string{api.AnnotationQoS: "opportunistic"}
+	pod.Annotations = map[string]string{api.AnnotationTopology: "numa"}
 	await(t, "the ledger is known", func() bool {
 		heard.texts = nil
 		expect(t, c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), "")
 		return strings.Contains(strings.Join(heard.texts, "\n"), "no node has more than 1")
 	})
 	all := strings.Join(heard.texts, "\n")
-	for _, want := range []string{"spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed", "annotations[vernier.dev/qos]"} {
+	for _, want := range []string{"spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed", "annotations[vernier.dev/topology]"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("warnings %q do not say %q", all, want)
 		}

@@ -90,6 +90,28 @@ func ParseBurst(s string) (Burst, error) {
 	}
 }
 
+// QoS is what a pod's containers do to their neighbours' host side.
+type QoS string
+
+const (
+	// QoSGuaranteed leaves them what Kubernetes gives them.
+	QoSGuaranteed QoS = "guaranteed"
+	// QoSOpportunistic has them yield the node's processors and memory to others.
+	QoSOpportunistic QoS = "opportunistic"
+)
+
+// ParseQoS reads the value of AnnotationQoS; empty is guaranteed.
+func ParseQoS(s string) (QoS, error) {
+	switch q := QoS(s); q {
+	case "":
+		return QoSGuaranteed, nil
+	case QoSGuaranteed, QoSOpportunistic:
+		return q, nil
+	default:
+		return "", fmt.Errorf("%q is unknown: use guaranteed or opportunistic", s)
+	}
+}
+
 // AllowList restricts a pod to some devices: by model (AnnotationGPUModel) or by
 // UUID (AnnotationGPUUUID). The zero value allows everything.
 // +kubebuilder:object:generate=false

@@ -64,6 +64,19 @@ func TestParseBurst(t *testing.T) {
 	}
 }
 
+func TestParseQoS(t *testing.T) {
+	for text, want := range map[string]QoS{"": QoSGuaranteed, "guaranteed": QoSGuaranteed, "opportunistic": QoSOpportunistic} {
+		if got, err := ParseQoS(text); got != want || err != nil {
+			t.Errorf("qos %q: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"besteffort", "Guaranteed"} {
+		if got, err := ParseQoS(text); err == nil || got != "" || !strings.Contains(err.Error(), "guaranteed or opportunistic") {
+			t.Errorf("qos %q: got %q, %v", text, got, err)
+		}
+	}
+}
+
 func TestAllowList(t *testing.T) {
 	const (
 		a100 = "NVIDIA A100-SXM4-80GB"

@@ -30,7 +30,7 @@ type options struct {
 	nvmlLibrary                         string
 	limiterLibrary, cdiHook             string
 	metricsAddr, healthAddr             string
-	verbosity                           int
+	opportunisticCPU, verbosity         int
 }
 
 // installHook copies vernier-cdi-hook to where the runtime can run it from, and

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/cgroup"
 )
@@ -52,6 +53,11 @@ func run() error {
 		MetricsAddr:    o.metricsAddr,
 		HealthAddr:     o.healthAddr,
 		Log:            log,
+
+		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
+	}
+	if settings.Processors, err = cgroup.NewProcessors("/proc"); err != nil {
+		return err
 	}
 	if noCgroups == nil {
 		settings.Leaf = found.Leaf
@@ -76,6 +82,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
 	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
+	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
 	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")
@@ -88,6 +95,8 @@ func parse(args []string, env func(string) string) (*options, error) {
 	switch {
 	case f.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.opportunisticCPU < 1 || o.opportunisticCPU > 100:
+		return nil, fmt.Errorf("--opportunistic-cpu=%d: set 1 to 100", o.opportunisticCPU)
 	case o.node == "":
 		return nil, fmt.Errorf("the node's name is not known; set --node-name or environment NODE_NAME")
 	}

@@ -20,6 +20,7 @@ func TestParse(t *testing.T) {
 		says string
 	}{
 		"no name":        {env: none, says: "--node-name"},
+		"no such share":  {args: []string{"--node-name=a", "--opportunistic-cpu=0"}, env: none, says: "set 1 to 100"},
 		"loose argument": {args: []string{"--node-name=a", "b"}, env: none, says: `"b"`},
 		"unknown flag":   {args: []string{"--what"}, env: none, says: "what"},
 	} {

@@ -23,6 +23,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/audit"
+	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
@@ -68,7 +69,11 @@ type Options struct {
 	ScanPeriod time.Duration
 	// Leaf finds a container's own cgroup; nil where the node has no cgroup v2.
 	Leaf func(pid uint32, container string) (string, error)
-	Log  logr.Logger
+	// Processors of the node, and the percent of their time up to which
+	// opportunistic containers may use what others leave.
+	Processors       batch.Times
+	OpportunisticCPU v1alpha1.Percent
+	Log              logr.Logger
 }
 
 // agent is the parts, by what they own.
@@ -89,6 +94,7 @@ type agent struct {
 	report     reporter
 	// toldDriver is the version of the driver that was told of; the writer's alone.
 	toldDriver string
+	batch      *batch.Keeper
 }
 
 // Run runs an agent until ctx ends or one of its parts fails for good. Running
@@ -122,7 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {
@@ -197,11 +203,16 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	}
 	a.book.Ended = a.preparer.ended
 	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
+	a.batch = &batch.Keeper{
+		Times: o.Processors, Cap: batch.Cap{Share: o.OpportunisticCPU},
+		Limit: cpuLimit(mgr.GetClient()), Log: o.Log.WithName("batch"),
+	}
 	plugin := &hooks.Plugin{
-		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book,
+		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch,
 		Report: a.report, Kill: kill, Log: o.Log.WithName("nri"),
 	}
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
+	a.batch.Containers, a.batch.Update = plugin.Roster.Batch, a.connection.Update
 	a.auditor = &audit.Auditor{
 		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
 		Report: a.report, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
@@ -223,7 +234,7 @@ func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings,
-		Use:  a.use,
+		Use: a.use, Batch: a.batch.Use,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})
 }

@@ -28,7 +28,7 @@ import (
 )
 
 // newManager watches this node's ledger, this node and this node's pods, and of
-// the pods keeps only what release decides on.
+// the pods keeps only what release decides on, and their CPU limits.
 func newManager(o Options) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -62,6 +62,7 @@ func slimPod(obj any) (any, error) {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       slimSpec(&pod.Spec),
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
 	}, nil
 }

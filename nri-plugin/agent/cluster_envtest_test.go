@@ -31,6 +31,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/capacity"
+	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/nritest"
 	"vernier.dev/vernier/test/apiserver"
@@ -127,12 +128,18 @@ func (c *cluster) newNode(t *testing.T) *node {
 	config := apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount)
 	// What the API server knows of the token of a pod on the node.
 	config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {n.name}}
+	processors, err := cgroup.NewProcessors("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
 	n.options = Options{
 		Node: n.name, Config: config,
 		NRISocket: n.runtime.Socket, StateDir: filepath.Join(dir, "state"), LimiterLibrary: library,
 		MetricsAddr: "0", HealthAddr: "0", Log: logr.Discard(), ScanPeriod: 50 * time.Millisecond,
 		Open: func() (device.Library, error) { return n.gpus, nil },
 		Leaf: func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
+
+		Processors: processors, OpportunisticCPU: 80,
 	}
 	return n
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup owns one question: which directory of the node's cgroup v2
-// hierarchy belongs to a container, and to it alone. The driver's memory limits
-// are set on such a directory.
+// Package cgroup owns what the node's cgroups tell of a container: which directory
+// of the v2 hierarchy is its own, and its alone, on which the driver's memory limits
+// are set; and how much processor time it has used, by v2 or v1.
 //
 // It never writes to a cgroup.
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // ErrNone is wrapped when a container has no directory of its own.
-var ErrNone = errors.New("no cgroup v2 directory of its own")
+var ErrNone = errors.New("no cgroup directory of its own")
 
 // Finder finds directories. The zero value is not usable; see New.
 type Finder struct {
@@ -30,23 +30,14 @@ type Finder struct {
 // where procfs is mounted, as /proc. Under a hybrid set-up the hierarchy is the
 // unified one beside the v1 controllers.
 func New(proc string) (*Finder, error) {
-	f, err := os.Open(filepath.Join(proc, "self", "mountinfo"))
+	m, err := readMounts(proc)
 	if err != nil {
-		return nil, fmt.Errorf("reading the mount table: %w", err)
+		return nil, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		// Fields: id parent major:minor root mountpoint options [optional…] - fstype …
-		before, after, found := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(before); found && len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
-			return &Finder{proc: proc, mount: fields[4]}, nil
-		}
+	if m.v2 == "" {
+		return nil, errors.New("the node has no cgroup v2 hierarchy")
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("reading the mount table: %w", err)
-	}
-	return nil, errors.New("the node has no cgroup v2 hierarchy")
+	return &Finder{proc: proc, mount: m.v2}, nil
 }
 
 // Leaf is the full path of the v2 directory of the process pid, which runs the
@@ -55,19 +46,30 @@ func New(proc string) (*Finder, error) {
 // put the container's id into the name of its directory, so its absence is
 // ErrNone.
 func (f *Finder) Leaf(pid uint32, container string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(f.proc, strconv.FormatUint(uint64(pid), 10), "cgroup"))
+	path, err := own(f.proc, pid, container, "")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(f.mount, path), nil
+}
+
+// own is the container's directory in the hierarchy that has the v1 controller, or
+// in v2 where that is empty.
+func own(proc string, pid uint32, container, controller string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(proc, strconv.FormatUint(uint64(pid), 10), "cgroup"))
 	if err != nil {
 		return "", fmt.Errorf("reading the cgroup of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(text)) {
-		path, v2 := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
-		if !v2 {
+		// Fields: id:controllers:path, with none of them for v2.
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) < 3 || !slices.Contains(strings.Split(fields[1], ","), controller) {
 			continue
 		}
-		if container == "" || !strings.Contains(filepath.Base(path), container) {
-			return "", fmt.Errorf("%w: process %d is in %s", ErrNone, pid, path)
+		if container == "" || !strings.Contains(filepath.Base(fields[2]), container) {
+			return "", fmt.Errorf("%w: process %d is in %s", ErrNone, pid, fields[2])
 		}
-		return filepath.Join(f.mount, path), nil
+		return fields[2], nil
 	}
 	return "", fmt.Errorf("%w: process %d is in none", ErrNone, pid)
 }

@@ -47,7 +47,19 @@ type Connection struct {
 	// Changed is called when the connection comes or goes. Optional.
 	Changed func()
 
-	state atomic.Pointer[error]
+	state   atomic.Pointer[error]
+	runtime atomic.Pointer[stub.Stub]
+}
+
+// Update asks the runtime to change running containers, and returns those that it
+// has not changed. It waits until the runtime creates none, so it must not be called
+// from within one of the plugin's methods.
+func (c *Connection) Update(updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, err error) {
+	runtime := c.runtime.Load()
+	if runtime == nil {
+		return updates, ErrConnecting
+	}
+	return (*runtime).UpdateContainers(updates)
 }
 
 // Err is nil while the plugin is registered and synchronized, until the runtime
@@ -119,6 +131,8 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 		return false, ctx.Err()
 	case <-h.synchronized:
 	}
+	c.runtime.Store(&s)
+	defer c.runtime.Store(nil)
 	c.set(nil)
 	select {
 	case err = <-ended:

@@ -75,6 +75,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	for _, v := range p.environment(pod, grants, &now) {
 		adjust.AddEnv(v.Name, v.Value)
 	}
+	if opportunistic(pod) {
+		p.Batch.Adjust(c, adjust)
+	}
 	if err := hide(c, adjust); err != nil {
 		return nil, err
 	}

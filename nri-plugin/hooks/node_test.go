@@ -43,6 +43,9 @@ type testNode struct {
 	events  *testEvents
 	state   string
 
+	// update is the runtime's, for batched.
+	update func([]*api.ContainerUpdate) ([]*api.ContainerUpdate, error)
+
 	mu     sync.Mutex
 	killed []string
 }

@@ -20,6 +20,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -51,6 +52,14 @@ type Reporter interface {
 	Warn(pod PodRef, reason, message string)
 }
 
+// Batch is the host's side of opportunistic containers.
+type Batch interface {
+	// Adjust adds to a container's creation.
+	Adjust(*api.Container, *api.ContainerAdjustment)
+	// Resized keeps to it what somebody else is about to set; nil for nothing.
+	Resized(batch.Container, *api.LinuxResources) *api.ContainerUpdate
+}
+
 // PodRef names a pod in an event.
 type PodRef struct {
 	Namespace, Name string
@@ -64,6 +73,7 @@ type Plugin struct {
 	Devices Checker
 	Modes   mode.Set
 	Book    *attach.Book
+	Batch   Batch
 	Report  Reporter
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.

@@ -6,6 +6,9 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/batch"
 )
 
 // Holder is a container of the node, with slices or without.
@@ -13,6 +16,8 @@ type Holder struct {
 	Pod PodRef
 	// ID is the runtime's, Name the container's in its pod.
 	ID, Name string
+	// Batch is its host's side, nil for one that is not opportunistic.
+	Batch *batch.Container
 
 	sandbox string
 }
@@ -32,13 +37,42 @@ func (r *Roster) Find(id string) (Holder, bool) {
 	return h, found
 }
 
-func (r *Roster) enter(pod *api.PodSandbox, c *api.Container) {
+// Batch are the opportunistic containers.
+func (r *Roster) Batch() []batch.Container {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []batch.Container
+	for _, h := range r.byID {
+		if h.Batch != nil {
+			all = append(all, *h.Batch)
+		}
+	}
+	return all
+}
+
+// enter takes a container up; seen tells that it is being started just now.
+func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, seen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID == nil {
 		r.byID = map[string]Holder{}
 	}
-	r.byID[c.GetId()] = Holder{Pod: ref(pod), ID: c.GetId(), Name: c.GetName(), sandbox: pod.GetId()}
+	h := Holder{Pod: ref(pod), ID: c.GetId(), Name: c.GetName(), sandbox: pod.GetId()}
+	// The sandbox keeps the annotation that the pod was created with.
+	if marked(pod, c) && opportunistic(pod) {
+		h.Batch = &batch.Container{
+			ID: h.ID, Name: h.Name, Namespace: h.Pod.Namespace, Pod: h.Pod.Name, UID: h.Pod.UID,
+			PID: c.GetPid(), Quota: batch.QuotaOf(c.GetLinux().GetResources()), Seen: seen,
+		}
+	}
+	r.byID[h.ID] = h
+}
+
+// opportunistic tells whether the pod's containers yield to others. The user's own
+// word is enough: it only takes away. One that nobody understands says nothing.
+func opportunistic(pod *api.PodSandbox) bool {
+	qos, err := v1alpha1.ParseQoS(pod.GetAnnotations()[v1alpha1.AnnotationQoS])
+	return err == nil && qos == v1alpha1.QoSOpportunistic
 }
 
 func (r *Roster) strike(id string) {

@@ -21,7 +21,7 @@ func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.C
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
-	p.Roster.enter(pod, c)
+	p.Roster.enter(pod, c, true)
 	return nil
 }
 
@@ -51,6 +51,19 @@ func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
 // marked tells whether we prepared the container.
 func marked(pod *api.PodSandbox, c *api.Container) bool {
 	return hasEnv(c.GetEnv(), v1alpha1.EnvSlice, pod.GetUid())
+}
+
+// UpdateContainer keeps an opportunistic container to its cap when somebody else, as
+// the kubelet, changes what it has.
+func (p *Plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	h, found := p.Roster.Find(c.GetId())
+	if !found || h.Batch == nil {
+		return nil, nil
+	}
+	if u := p.Batch.Resized(*h.Batch, r); u != nil {
+		return []*api.ContainerUpdate{u}, nil
+	}
+	return nil, nil
 }
 
 // StopContainer strikes the container out. Nothing here may depend on its

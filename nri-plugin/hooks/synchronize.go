@@ -37,7 +37,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		if !known || !lives(c) {
 			continue
 		}
-		p.Roster.enter(pod, c)
+		p.Roster.enter(pod, c, false)
 		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
 		switch {

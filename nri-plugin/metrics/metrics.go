@@ -19,6 +19,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/audit"
+	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -36,6 +37,8 @@ type Sources struct {
 	Findings func() []audit.Finding
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
+	// Batch is the processor time of opportunistic containers.
+	Batch func() batch.Use
 	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
 	NVML, Runtime func() error
 }
@@ -49,6 +52,7 @@ type Collector struct {
 	computeLimit, busy, throttled, launches    *prometheus.Desc
 	processes, readable, unenforced            *prometheus.Desc
 	deviceHealthy, nvml, runtime, containersIn *prometheus.Desc
+	batchCap, batchUsed                        *prometheus.Desc
 	accelerators                               *accelerators
 }
 
@@ -76,6 +80,8 @@ func New(from Sources) *Collector {
 		nvml:          desc("node_nvml_up", "1 if the driver's library answers."),
 		runtime:       desc("node_runtime_connected", "1 if the agent guards the container runtime."),
 		containersIn:  desc("node_containers", "Containers that hold slices."),
+		batchCap:      desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
+		batchUsed:     desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
 		accelerators:  newAccelerators(from.Node),
 	}
 }
@@ -85,6 +91,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append(c.accelerators.descriptions(),
 		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
 		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.nvml, c.runtime, c.containersIn,
+		c.batchCap, c.batchUsed,
 	) {
 		out <- d
 	}
@@ -102,6 +109,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		for _, d := range now.Devices {
 			gauge(c.deviceHealthy, one(d.Healthy), d.UUID, d.Model)
 		}
+	}
+	if use := c.from.Batch(); use.Cap > 0 {
+		gauge(c.batchCap, use.Cap.Cores())
+		gauge(c.batchUsed, use.Used.Cores())
 	}
 	unenforced := map[[4]string]int{}
 	entries := c.from.Book.All()

@@ -19,6 +19,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/audit"
+	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -91,6 +92,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Findings: func() []audit.Finding { return nil },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
+		Batch: func() batch.Use { return batch.Use{} },
 	}
 }
 
@@ -117,6 +119,7 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	from.Runtime = func() error { return errors.New("away") }
+	from.Batch = func() batch.Use { return batch.Use{Containers: 1, Cap: 2500, Used: 700} }
 	want := `container_accelerator_duty_cycle{GPU-2,whole,nvidia,,team,b} 42
 container_accelerator_memory_total_bytes{GPU-0,main,nvidia,A100,team,a} 1.048576e+06
 container_accelerator_memory_total_bytes{GPU-1,main,nvidia,T4,team,a} 2.097152e+06
@@ -147,6 +150,8 @@ vernier_device_healthy{A100,GPU-0} 1
 vernier_device_healthy{T4,GPU-1} 0
 vernier_node_containers{} 2
 vernier_node_nvml_up{} 1
+vernier_node_opportunistic_cpu_limit_cores{} 2.5
+vernier_node_opportunistic_cpu_used_cores{} 0.7
 vernier_node_runtime_connected{} 0
 vernier_unenforced_processes{,,,GPU-1} 3
 vernier_unenforced_processes{main,other,c,GPU-1} 1

@@ -38,6 +38,7 @@ type Runtime struct {
 	mu         sync.Mutex
 	pods       []*api.PodSandbox
 	containers []*api.Container
+	updates    map[string]*api.LinuxResources
 }
 
 // Start begins a runtime that ends with the test. It is set up as the README asks:
@@ -70,7 +71,7 @@ func start(t testing.TB, version string, options ...adaptation.Option) *Runtime 
 			_, err := synchronize(ctx, r.pods, r.containers)
 			return err
 		},
-		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
+		r.update,
 		append(options,
 			adaptation.WithSocketPath(r.Socket),
 			adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
@@ -86,6 +87,42 @@ func start(t testing.TB, version string, options ...adaptation.Option) *Runtime 
 	t.Cleanup(a.Stop)
 	r.Adaptation = a
 	return r
+}
+
+// update does what a plugin asks for of its own accord.
+func (r *Runtime) update(_ context.Context, all []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.updates == nil {
+		r.updates = map[string]*api.LinuxResources{}
+	}
+	for _, u := range all {
+		r.updates[u.GetContainerId()] = u.GetLinux().GetResources()
+	}
+	return nil, nil
+}
+
+// Updated is what a plugin has last asked for of its own accord, nil for nothing.
+func (r *Runtime) Updated(container string) *api.LinuxResources {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.updates[container]
+}
+
+// Update asks all plugins as the runtime does when the kubelet changes a container,
+// and returns what it would set.
+func (r *Runtime) Update(t testing.TB, pod *api.PodSandbox, c *api.Container, wanted *api.LinuxResources) *api.LinuxResources {
+	t.Helper()
+	answer, err := r.UpdateContainer(context.Background(), &api.UpdateContainerRequest{Pod: pod, Container: c, LinuxResources: wanted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range answer.GetUpdate() {
+		if u.GetContainerId() == c.GetId() {
+			return u.GetLinux().GetResources()
+		}
+	}
+	return wanted
 }
 
 // Lists is what the runtime tells a plugin that connects.

@@ -70,7 +70,7 @@ func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
 	case api.AnnotationTopology:
 		err = w.topology(value)
 	case api.AnnotationQoS:
-		err = w.qos(value)
+		_, err = api.ParseQoS(value)
 	case api.AnnotationBurst:
 		w.Burst, err = api.ParseBurst(value)
 	default:
@@ -92,17 +92,6 @@ func (w *Wishes) topology(value string) error {
 		return fmt.Errorf("%q is not available in this release: remove \":required\" or the annotation", value)
 	default:
 		w.warn(api.AnnotationTopology, "%q is accepted and not honoured yet: devices are chosen without regard to it", value)
-	}
-	return nil
-}
-
-func (w *Wishes) qos(value string) error {
-	switch value {
-	case "", "guaranteed":
-	case "opportunistic":
-		w.warn(api.AnnotationQoS, "%q is accepted and treated as \"guaranteed\" in this release", value)
-	default:
-		return fmt.Errorf("%q is unknown: use guaranteed or opportunistic", value)
 	}
 	return nil
 }

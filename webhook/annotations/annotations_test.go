@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 		{key: "vernier.dev/topology", value: "near", refused: "use numa, pcie or nvlink"},
 		{key: "vernier.dev/topology", value: "near:required", refused: "use numa, pcie or nvlink"},
 		{key: "vernier.dev/qos", value: "guaranteed"},
-		{key: "vernier.dev/qos", value: "opportunistic", warning: "treated as \"guaranteed\""},
+		{key: "vernier.dev/qos", value: "opportunistic"},
 		{key: "vernier.dev/qos", value: "besteffort", refused: "use guaranteed or opportunistic"},
 		{key: "vernier.dev/burst", value: "none"},
 		{key: "vernier.dev/burst", value: "idle"},

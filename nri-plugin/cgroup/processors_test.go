@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const stat = `cpu  100 20 30 4000 500 6 7 8 90 10
+cpu0 50 10 15 2000 250 3 3 4 45 5
+cpu1 50 10 15 2000 250 3 4 4 45 5
+intr 1 2 3
+btime 1700000000
+`
+
+func TestNode(t *testing.T) {
+	dir := proc(t, unified, "")
+	p, err := NewProcessors(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]Load{
+		stat:                                  {CPUs: 2, Busy: 171, All: 4671},
+		"cpu  1 2":                            {},
+		"":                                    {},
+		strings.Replace(stat, "4000", "x", 1): {},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.Node(); got != want || (err != nil) != (want == Load{}) {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+}
+
+// The processor time of a container, wherever its hierarchy counts it.
+func TestContainerTime(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"unified/pod/3f2a/cpu.stat":      "usage_usec 1500000\nuser_usec 1\n",
+		"cpuacct/pod/3f2a/cpuacct.usage": "2500000000\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v2 := "32 30 0:27 / " + root + "/unified rw - cgroup2 cgroup2 rw\n"
+	v1 := "31 30 0:26 / " + root + "/cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+	const in1, in2 = "4:cpu,cpuacct:/pod/3f2a\n", "0::/pod/3f2a\n"
+	for name, c := range map[string]struct {
+		mounts, cgroups string
+		v2              bool
+		want            time.Duration
+	}{
+		"v2":                                  {v2, in2, true, 1500 * time.Millisecond},
+		"hybrid, the container is in both":    {v1 + v2, in1 + in2, false, 1500 * time.Millisecond},
+		"hybrid, the container is in v1":      {v1 + v2, in1 + "0::/\n", false, 2500 * time.Millisecond},
+		"v1":                                  {v1, in1, false, 2500 * time.Millisecond},
+		"v1, in a directory with others":      {v1, "4:cpu,cpuacct:/pod\n", false, 0},
+		"v1, the controller is not mounted":   {"", in1, false, 0},
+		"v2, it is being removed":             {v2, "0::/pod/3f2a-gone\n", true, 0},
+		"v1, it is being removed":             {v1, "4:cpuacct:/pod/3f2a-gone\n", false, 0},
+		"v2, in the pod's and not in its own": {v2, "0::/pod\n", true, 0},
+	} {
+		p, err := NewProcessors(proc(t, c.mounts, c.cgroups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.V2() != c.v2 {
+			t.Errorf("%s: V2 is %t", name, p.V2())
+		}
+		if got, err := p.Container(7, id); got != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+}
