@@ -47,7 +47,7 @@ const (
 	// firstToGo is the score of processes that the kernel ends first when the node
 	// is out of memory.
 	firstToGo = 1000
-	// page is what is left to a container under v1 before others lose memory.
+	// page is the kernel's unit of memory.
 	page = 4096
 )
 
@@ -84,10 +84,9 @@ func (k *Keeper) Adjust(c *api.Container, adjust *api.ContainerAdjustment) {
 	}
 	score := firstToGo
 	adjust.SetLinuxOomScoreAdj(&score)
-	if !k.Times.V2() {
-		// The soft limit. In v2 the same field would be a protection.
-		adjust.SetLinuxMemoryReservation(page)
-	} else if high := highOf(own); high != "" {
+	// Under v1 the score is all: the soft limit, which would be its like, NRI names
+	// and containerd does not set.
+	if high := k.highOf(own); high != "" {
 		adjust.AddLinuxUnified(memoryHigh, high)
 	}
 }
@@ -96,10 +95,10 @@ const memoryHigh = "memory.high"
 
 // highOf is the memory at which the kernel begins to slow the container down and to
 // take back from it: nine tenths of its limit, as the kubelet does it where that has
-// been switched on. Empty without a limit, or where it is lower already.
-func highOf(r *api.LinuxResources) string {
+// been switched on. Empty without a limit, where it is lower already, and under v1.
+func (k *Keeper) highOf(r *api.LinuxResources) string {
 	limit := r.GetMemory().GetLimit().GetValue()
-	if limit <= 0 {
+	if limit <= 0 || !k.Times.V2() {
 		return ""
 	}
 	high := limit / 10 * 9 / page * page
@@ -122,7 +121,7 @@ func (k *Keeper) Resized(c Container, r *api.LinuxResources) *api.ContainerUpdat
 			u.SetLinuxCPUPeriod(int64(q.Period))
 		}
 	}
-	if high := highOf(r); high != "" && k.Times.V2() {
+	if high := k.highOf(r); high != "" {
 		u.AddLinuxUnified(memoryHigh, high)
 	}
 	if u.Linux == nil {

@@ -14,23 +14,22 @@ import (
 func TestAdjust(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
-		v2          bool
-		limit       int64 // memory
-		high        string
-		quota       int64
-		running     int
-		wantQuota   int64
-		wantHigh    string
-		wantReserve int64
+		v2        bool
+		limit     int64 // memory
+		high      string
+		quota     int64
+		running   int
+		wantQuota int64
+		wantHigh  string
 	}{
-		"v1":                        {limit: gib, wantQuota: 800_000, wantReserve: 4096},
+		"v1":                        {limit: gib, wantQuota: 800_000},
 		"v2":                        {v2: true, limit: gib, wantQuota: 800_000, wantHigh: "966365184"},
 		"v2, no limit":              {v2: true, wantQuota: 800_000},
 		"v2, the kubelet's is less": {v2: true, limit: gib, high: "1048576", wantQuota: 800_000},
 		"v2, the kubelet's is more": {v2: true, limit: gib, high: "1073741824", wantQuota: 800_000, wantHigh: "966365184"},
 		"v2, the kubelet's is none": {v2: true, limit: gib, high: "max", wantQuota: 800_000, wantHigh: "966365184"},
-		"its own limit":             {quota: 150_000, wantQuota: 150_000, wantReserve: 4096},
-		"one of four":               {running: 3, wantQuota: 200_000, wantReserve: 4096},
+		"its own limit":             {quota: 150_000, wantQuota: 150_000},
+		"one of four":               {running: 3, wantQuota: 200_000},
 	} {
 		h := newHost(t)
 		h.v2 = c.v2
@@ -54,8 +53,8 @@ func TestAdjust(t *testing.T) {
 		if q := got.GetCpu(); q.GetShares().GetValue() != weight || q.GetQuota().GetValue() != c.wantQuota || q.GetPeriod().GetValue() != 100_000 || q.GetCpus() != "" {
 			t.Errorf("%s: processors %+v, want a quota of %d", name, q, c.wantQuota)
 		}
-		if high, low := got.GetUnified()[memoryHigh], got.GetMemory().GetReservation().GetValue(); high != c.wantHigh || low != c.wantReserve {
-			t.Errorf("%s: memory.high %q, reservation %d; want %q, %d", name, high, low, c.wantHigh, c.wantReserve)
+		if high := got.GetUnified()[memoryHigh]; high != c.wantHigh || got.GetMemory() != nil {
+			t.Errorf("%s: memory.high %q, memory %+v; want %q and no more", name, high, got.GetMemory(), c.wantHigh)
 		}
 		if score := adjust.GetLinux().GetOomScoreAdj().GetValue(); score != firstToGo {
 			t.Errorf("%s: score %d", name, score)
