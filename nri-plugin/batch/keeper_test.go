@@ -145,6 +145,26 @@ func TestKeeper(t *testing.T) {
 	h.want("others have been quiet for a while", map[string]int64{"b": 100_000})
 }
 
+// The cap minds neither that one ends that has worked until then, nor that one is
+// found that has worked for long.
+func TestKeeperComings(t *testing.T) {
+	h := newHost(t)
+	h.start("a", 0)
+	h.start("b", 0)
+	h.pass(5*s, 2000, map[string]MilliCPU{"a": 3000, "b": 3000})
+	h.end(0)
+	h.pass(5*s, 2000, map[string]MilliCPU{"a": 3000, "b": 3000})
+	if c := h.Use().Cap; c != 6000 {
+		t.Errorf("one has ended: %d, want 6000", c)
+	}
+	h.start("c", 0)
+	h.containers[1].Seen, h.times["c"] = false, time.Hour
+	h.pass(5*s, 4000, map[string]MilliCPU{"b": 3000})
+	if c := h.Use().Cap; c != 4000 {
+		t.Errorf("one is found: %d, want 4000", c)
+	}
+}
+
 // What shrinks is set first, and nothing is set again that is as it should be.
 func TestKeeperOrder(t *testing.T) {
 	h := newHost(t)
