@@ -161,13 +161,13 @@ func TestOpportunistic(t *testing.T) {
 		}
 		return 0
 	})
-	node, agent := sys.Node(cut), sys.Node(cut).Agent
+	agent := sys.Node(cut).Agent
 	capacity := 100 * others.cpus
 	awaitCap := func(what string, least, most int) {
 		t.Helper()
 		limit := regexp.MustCompile(`vernier_node_opportunistic_cpu_limit_cores\{[^}]*\} (\S+)`)
 		await(t, what, func() (bool, string) {
-			text, err := node.Metrics(t.Context())
+			text, err := agent.Metrics(t.Context())
 			if err != nil {
 				return false, err.Error()
 			}
