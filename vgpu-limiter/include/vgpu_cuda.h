@@ -168,6 +168,13 @@ struct cu_copy3d {
     size_t width, height, depth;
 };
 
+// CUDA_MEMCPY3D_BATCH_OP, as far as is read here.
+struct cu_copy_op {
+    uint64_t ends[10];
+    size_t width, height, depth;
+    unsigned order, flags;
+};
+
 // CUDA_LAUNCH_PARAMS
 struct cu_launch_params {
     cu_function f;

@@ -5,12 +5,28 @@
 
 #include "compute.h"
 
-enum kind { ANY, PEER, FROM_HOST, TO_HOST, ON_DEVICE, RECTANGLE, FILL };
+enum kind { ANY, PEER, FROM_HOST, TO_HOST, ON_DEVICE, RECTANGLE, BATCH, FILL };
 
 static uint64_t copy_key(enum kind kind, uint64_t bytes) {
     return vgpu_cost_key(NULL, kind, bytes != 0 ? 64 - (unsigned)__builtin_clzll(bytes) : 0, UINT64_MAX);
 }
 
+static uint64_t listed(const size_t *sizes, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; sizes != NULL && i < n; i++)
+        sum += sizes[i];
+    return sum;
+}
+
+static uint64_t operations(const struct cu_copy_op *copies, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; copies != NULL && i < n; i++)
+        sum += copies[i].width * copies[i].height * copies[i].depth;
+    return sum;
+}
+
+#define LISTED listed(sizes, n)
+#define OPERATIONS operations(copies, n)
 #define FLAT (copy != NULL ? copy->width * copy->height : 0)
 #define SOLID (copy != NULL ? copy->width * copy->height * copy->depth : 0)
 

@@ -96,6 +96,9 @@ FIELD(struct cu_copy3d, width, CUDA_MEMCPY3D, WidthInBytes);
 FIELD(struct cu_copy3d, depth, CUDA_MEMCPY3D, Depth);
 SIZE(struct cu_copy3d, CUDA_MEMCPY3D_PEER);
 FIELD(struct cu_copy3d, width, CUDA_MEMCPY3D_PEER, WidthInBytes);
+SIZE(struct cu_copy_op, CUDA_MEMCPY3D_BATCH_OP);
+FIELD(struct cu_copy_op, width, CUDA_MEMCPY3D_BATCH_OP, extent.width);
+FIELD(struct cu_copy_op, depth, CUDA_MEMCPY3D_BATCH_OP, extent.depth);
 
 VALUE(NV_OK, NVML_SUCCESS);
 VALUE(NV_NO_PERMISSION, NVML_ERROR_NO_PERMISSION);

@@ -18,7 +18,7 @@ func TestCopiesAreCharged(t *testing.T) {
 	count := p.call("copy_all")[0]
 	p.want("destroy_stream 2", ok) // the thread tells what it has launched
 	u := c.usage().Devices[0]
-	if count < 70 || u.Launches != uint64(count) {
+	if count < 84 || u.Launches != uint64(count) {
 		t.Errorf("%d calls, %d launches charged", count, u.Launches)
 	}
 	if busy := c.busy(); busy < time.Duration(count)*10*time.Microsecond || u.Busy < busy/2 {

@@ -86,6 +86,12 @@ static const struct form {
     {"cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", 13000},
     {"cuMemGetMemPool", "cuMemGetMemPool", 13000},
     {"cuMemSetMemPool", "cuMemSetMemPool", 13000},
+    {"cuMemcpyBatchAsync", "cuMemcpyBatchAsync", 12080},
+    {"cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", 13000},
+    {"cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", 12080},
+    {"cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", 13000},
+    {"cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", 13020},
+    {"cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", 13020},
 };
 
 static int by_name(const void *key, const void *entry) {

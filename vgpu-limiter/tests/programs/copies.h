@@ -23,6 +23,11 @@ static int copy_all(void) {
     CUDA_MEMCPY3D_PEER peers = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcContext = own, .srcPitch = 1024,
                                 .srcHeight = 32, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = b, .dstContext = own,
                                 .dstPitch = 1024, .dstHeight = 32, .WidthInBytes = 1024, .Height = 32, .Depth = 32};
+    CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    CUdeviceptr to[2] = {a, a + COPIED / 2}, from[2] = {b, b + COPIED / 2};
+    size_t halves[2] = {COPIED / 2, COPIED / 2}, first = 0;
+    CUmemcpy3DOperand ends[2] = {{.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = a}, {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = b}};
+    CUDA_MEMCPY3D_BATCH_OP op = {ends[0], ends[1], {1024, 32, 32}, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 0};
 #define ONE(call)                            \
     do {                                     \
         if (result == 0 && (result = (call)) == 0) \
@@ -54,6 +59,12 @@ static int copy_all(void) {
     LATER(cuMemcpy2DAsync_v2, &area);
     LATER(cuMemcpy3DAsync_v2, &body);
     LATER(cuMemcpy3DPeerAsync, &peers);
+    LATER(cuMemcpyBatchAsync, to, from, halves, 2, &attributes, &first, 1, NULL);
+    LATER(cuMemcpyBatchAsync_v2, to, from, halves, 2, &attributes, &first, 1);
+    LATER(cuMemcpyWithAttributesAsync, a, b, COPIED, &attributes);
+    LATER(cuMemcpy3DBatchAsync, 1, &op, NULL, 0);
+    LATER(cuMemcpy3DBatchAsync_v2, 1, &op, 0);
+    LATER(cuMemcpy3DWithAttributesAsync, &op, 0);
 #define FILL(bits)                                                        \
     NOW(cuMemsetD##bits##_v2, a, 1, COPIED / (bits / 8));                 \
     NOW(cuMemsetD2D##bits##_v2, a, 1024, 1, 1024 / (bits / 8), 1024);     \

@@ -38,6 +38,19 @@ CU_PTSZ(cuMemcpyAtoHAsync_v2, void *dstHost, CUarray srcArray, size_t srcOffset,
 CU_PTSZ(cuMemcpy2DAsync_v2, const CUDA_MEMCPY2D *pCopy, CUstream hStream);
 CU_PTSZ(cuMemcpy3DAsync_v2, const CUDA_MEMCPY3D *pCopy, CUstream hStream);
 CU_PTSZ(cuMemcpy3DPeerAsync, const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream);
+CU_PTSZ(cuMemcpyBatchAsync, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+        CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+        CUstream hStream);
+CU_PTSZ(cuMemcpyBatchAsync_v2, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+        CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream);
+CU_PTSZ(cuMemcpyWithAttributesAsync, CUdeviceptr dst, CUdeviceptr src, size_t size,
+        CUmemcpyAttributes *attr, CUstream hStream);
+CU_PTSZ(cuMemcpy3DBatchAsync, size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
+        unsigned long long flags, CUstream hStream);
+CU_PTSZ(cuMemcpy3DBatchAsync_v2, size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
+        unsigned long long flags, CUstream hStream);
+CU_PTSZ(cuMemcpy3DWithAttributesAsync, CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+        CUstream hStream);
 
 CU_PTDS(cuMemsetD8_v2, CUdeviceptr dstDevice, unsigned char uc, size_t N);
 CU_PTDS(cuMemsetD16_v2, CUdeviceptr dstDevice, unsigned short us, size_t N);
