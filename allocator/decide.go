@@ -134,10 +134,16 @@ func (a *Allocator) takeBack(ctx context.Context, pod *corev1.Pod, node string) 
 func (a *Allocator) refuse(pod *corev1.Pod, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := keyOf(pod)
-	if w := a.waiting[key]; w.told != err.Error() {
-		a.waiting[key] = waiter{cause: causeInvalid, told: err.Error(), at: a.Clock.Now()}
-		waitingPods.Set(float64(len(a.waiting)))
+	w, known := a.waits(pod, causeInvalid)
+	if !known {
+		return
+	}
+	w.refused, w.elsewhere = false, false
+	// Another text is another mistake: whoever has just mended one is told at once.
+	if news, told := w.told.by[causeInvalid]; !told || w.told.last != causeInvalid || news.text != err.Error() {
+		w.told.enter(causeInvalid, err.Error(), a.Clock.Now())
 		a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
 	}
+	a.waiting[keyOf(pod)] = w
+	waitingPods.Set(float64(len(a.waiting)))
 }

@@ -25,18 +25,14 @@ type waiter struct {
 	// elsewhere is true when the pod waits for something else than room: the other
 	// pods of its gang, or their gates.
 	elsewhere bool
-	// cause, told and at are of the last event: cause is the reason without its
-	// figures.
-	cause, told string
-	at          time.Time
+	// cause is why it waits, without figures, and since is from when on.
+	cause string
+	since time.Time
+	told  notices
 }
 
 // causeInvalid is the cause of a pod that asks for what cannot be.
 const causeInvalid = "invalid"
-
-// toldAgain is how long a reason must have stood before new figures for it are
-// worth another event.
-const toldAgain = time.Minute
 
 // reasons counts nodes by the scheduler's reason.
 type reasons map[string]int
@@ -119,27 +115,59 @@ func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 	defer a.mu.Unlock()
 	for _, p := range set {
 		w, waits := a.waiting[keyOf(p.pod)]
-		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.at) >= toldAgain {
+		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.told.at) >= toldAgain {
 			return false
 		}
 	}
 	return true
 }
 
-// wait notes that the pod waits and tells its owner when the cause is new, or its
-// figures are and the last event is not fresh. The caller holds mu.
+// wait notes that the pod waits and tells its owner. The caller holds mu.
 func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
-	key := keyOf(pod)
-	if known := a.pods[key]; known == nil || known.UID != pod.UID {
+	w, known := a.waits(pod, cause)
+	if !known {
 		return
 	}
-	w, now := a.waiting[key], a.Clock.Now()
 	w.refused, w.elsewhere = refused, false
-	if w.cause != cause || w.told != told && now.Sub(w.at) >= toldAgain {
-		w.cause, w.told, w.at = cause, told, now
-		a.tell(pod, corev1.EventTypeWarning, reasonWaiting, told)
+	due, tells := a.tellWaiting(pod, &w, reasonWaiting, told, w.since)
+	// New figures can wait for the next look, another reason is not to be missed.
+	if tells && w.told.last != cause {
+		a.enqueueAfter(itemOf(pod), due)
 	}
-	a.waiting[key] = w
+	a.waiting[keyOf(pod)] = w
+}
+
+// waits is what is known of the pod, which waits for the cause; false if it is gone.
+// The caller holds mu.
+func (a *Allocator) waits(pod *corev1.Pod, cause string) (w waiter, known bool) {
+	key := keyOf(pod)
+	if p := a.pods[key]; p == nil || p.UID != pod.UID {
+		return w, false
+	}
+	if w = a.waiting[key]; w.cause != cause {
+		w.cause, w.since = cause, a.Clock.Now()
+	}
+	return w, true
+}
+
+// tellWaiting tells why the pod waits unless that was told, at once if it may be told
+// so often and it has been so for long enough. Otherwise it says in how long that
+// will be. The caller holds mu.
+func (a *Allocator) tellWaiting(pod *corev1.Pod, w *waiter, reason, told string, notBefore time.Time) (in time.Duration, later bool) {
+	due, news := w.told.due(w.cause, told)
+	if !news {
+		return 0, false
+	}
+	if due.Before(notBefore) {
+		due = notBefore
+	}
+	now := a.Clock.Now()
+	if now.Before(due) {
+		return due.Sub(now), true
+	}
+	w.told.enter(w.cause, told, now)
+	a.tell(pod, corev1.EventTypeWarning, reason, told)
+	return 0, false
 }
 
 // gangPatience is how long a gang may lack something before its pods are told: as a
@@ -150,27 +178,15 @@ const gangPatience = 5 * time.Second
 // has its owner told once that has lasted. As with room, cause is what stays the
 // same when figures change. The caller holds mu.
 func (a *Allocator) waitElsewhere(pod *corev1.Pod, gang group.Name, reason, cause, told string) {
-	key := keyOf(pod)
-	if known := a.pods[key]; known == nil || known.UID != pod.UID {
+	w, known := a.waits(pod, cause)
+	if !known {
 		return
 	}
-	w, now := a.waiting[key], a.Clock.Now()
-	if !w.elsewhere || w.cause != cause {
-		w = waiter{elsewhere: true, cause: cause, at: now}
+	w.elsewhere = true
+	if due, later := a.tellWaiting(pod, &w, reason, told, w.since.Add(gangPatience)); later {
+		a.enqueueAfter(item{gang: gang}, due)
 	}
-	due := w.at.Add(toldAgain)
-	if w.told == "" {
-		due = w.at.Add(gangPatience)
-	}
-	switch {
-	case w.told == told:
-	case now.Before(due):
-		a.enqueueAfter(item{gang: gang}, due.Sub(now))
-	default:
-		w.told, w.at = told, now
-		a.tell(pod, corev1.EventTypeWarning, reason, told)
-	}
-	a.waiting[key] = w
+	a.waiting[keyOf(pod)] = w
 }
 
 // stopWaiting forgets that the pod waits. The caller holds mu.

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// lookAgain has every waiting pod looked at again.
+func (s *stage) lookAgain() {
+	s.allocator.mu.Lock()
+	s.allocator.wake(wakeAll)
+	s.allocator.mu.Unlock()
+	s.work()
+}
+
+// A pod whose reason stays gets one event, however often and for however long it is
+// looked at.
+func TestOneEventForAReason(t *testing.T) {
+	s := newStage(t, 1)
+	for _, name := range []string{"full", "full2"} {
+		s.add(name, 90, 900)
+	}
+	s.work()
+	s.told()
+	s.add("p", 50, 100)
+	s.add("odd", 50, 100)
+	s.work()
+	for range 200 {
+		s.lookAgain()
+		s.clock.Step(97 * time.Second)
+		s.queue.flush()
+		s.work()
+	}
+	for _, e := range s.told() {
+		if about([]string{e}, reasonWaiting) != 1 {
+			t.Errorf("told %q", e)
+		}
+	}
+	s.add("third", 50, 100)
+	s.work()
+	if got := s.told(); len(got) != 1 {
+		t.Errorf("told %q, want one event of the third pod", got)
+	}
+	if got := len(s.allocator.waiting); got != 3 {
+		t.Errorf("%d pods wait, want 3", got)
+	}
+}
+
+// Figures that change with every look make few events, fewer and fewer: a day of them
+// makes about as many as there are doublings of a minute, and then one an hour.
+func TestFlappingFiguresMakeNoStorm(t *testing.T) {
+	s := newStage(t, 1)
+	for _, name := range []string{"full", "full2"} {
+		s.add(name, 90, 900)
+	}
+	s.work()
+	s.add("p", 50, 100)
+	s.work()
+	s.told()
+	var told []string
+	for minute := range 24 * 60 {
+		if name := fmt.Sprintf("small%d", minute); minute%2 == 0 {
+			s.add(name, 5, 50)
+		} else {
+			small := s.get(fmt.Sprintf("small%d", minute-1))
+			s.must(s.api.Delete(t.Context(), small))
+			s.notify(small, true)
+		}
+		s.work()
+		s.lookAgain()
+		s.clock.Step(time.Minute)
+		for _, e := range s.told() {
+			if strings.Contains(e, "needs 50 core") {
+				told = append(told, e)
+			}
+		}
+	}
+	if len(told) < 10 || len(told) > 35 {
+		t.Errorf("%d events within a day: %q", len(told), told)
+	}
+}
+
+// Reasons that take turns are each told at once and then less and less, and the one
+// that stays is the last that was told.
+func TestFlappingReasonsMakeNoStorm(t *testing.T) {
+	start := time.Unix(0, 0)
+	var n notices
+	told, last := 0, ""
+	tell := func(cause string, now time.Time) {
+		if at, news := n.due(cause, "text of "+cause); news && !now.Before(at) {
+			n.enter(cause, "text of "+cause, now)
+			told, last = told+1, cause
+		}
+	}
+	for second := range 24 * 3600 {
+		tell(string('a'+byte(second%2)), start.Add(time.Duration(second)*time.Second))
+	}
+	if told < 10 || told > 70 {
+		t.Errorf("two reasons that take turns each second: %d events within a day", told)
+	}
+	for hour := range 3 {
+		tell("a", start.Add(time.Duration(24+hour)*time.Hour))
+	}
+	if last != "a" {
+		t.Errorf("what stays is a, and what was told last is %s", last)
+	}
+	n, told = notices{}, 0
+	for second := range 3600 {
+		tell(fmt.Sprint(second), start.Add(time.Duration(second)*time.Second))
+	}
+	if told > newsFreely+60 || len(n.by) > maxCauses {
+		t.Errorf("another reason each second: %d events within an hour, %d remembered", told, len(n.by))
+	}
+}
+
+// A pod that cannot be as it asks is told once, and again of the next mistake.
+func TestInvalidIsToldOnce(t *testing.T) {
+	s := newStage(t, 1)
+	p := s.add("p", 50, 100)
+	mode := func(value string) []string {
+		p = s.get("p")
+		p.Annotations[v1alpha1.AnnotationMode] = value
+		s.must(s.api.Update(t.Context(), p))
+		s.notify(p, false)
+		s.work()
+		return s.told()
+	}
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = nil })
+	s.work()
+	s.told()
+	if got := mode("exclusive"); about(got, reasonInvalid) != 1 {
+		t.Errorf("told %q", got)
+	}
+	for range 5 {
+		p = s.get("p")
+		p.Labels = map[string]string{"n": fmt.Sprint(s.clock.Now().UnixNano())}
+		s.must(s.api.Update(t.Context(), p))
+		s.notify(p, false)
+		s.clock.Step(time.Hour)
+		s.work()
+	}
+	if got := s.told(); len(got) != 0 {
+		t.Errorf("told again: %q", got)
+	}
+	if got := mode("nonsense"); about(got, reasonInvalid) != 1 {
+		t.Errorf("of another mistake: %q", got)
+	}
+}
