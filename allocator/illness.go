@@ -19,9 +19,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// conditionRecovered is the condition's reason once all is well again.
-const conditionRecovered = "GPURecovered"
-
 // tellIllness gives the pods of a node a condition while a device or an instance that
 // they have slices of is ill, takes it back when it has recovered, and has an event
 // said with each change of it. The condition is what remembers: another leader says
@@ -75,7 +72,7 @@ func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index
 	}
 	now := corev1.PodCondition{
 		Type: v1alpha1.PodConditionGPUHealthy, Status: corev1.ConditionTrue,
-		Reason: conditionRecovered, Message: "everything that it has slices of is well again",
+		Reason: index.ReasonRecovered, Message: "everything that it has slices of is well again",
 	}
 	kind, reason, note := corev1.EventTypeNormal, reasonRecovered, now.Message
 	if len(ill) > 0 {

@@ -15,11 +15,12 @@ type Illness struct {
 	Reason, Message string
 }
 
-// Reasons of an Illness.
+// Reasons of an Illness, and of what it was once all is well again.
 const (
 	ReasonUnhealthy = "GPUUnhealthy"
 	ReasonMissing   = "GPUMissing"
 	ReasonInstance  = "MIGInstanceUnhealthy"
+	ReasonRecovered = "GPURecovered"
 )
 
 // Ill tells what is wrong with what a slice is on; false when nothing is.

@@ -117,7 +117,19 @@ func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *de
 // never give it anything.
 func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, error) {
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
-	grants := p.Ledger.Index().Grants(key)
+	index := p.Ledger.Index()
+	if index.Held(key.Pod) {
+		var err error
+		// The watch can be behind the allocator, who lets the pod go after it has ended
+		// the hold.
+		if index, err = p.fetch(ctx); err != nil {
+			return nil, err
+		}
+		if index.Held(key.Pod) {
+			return nil, errors.New("its slices are held for its gang and not granted yet: not the allocator has taken its scheduling gate off; it is tried again")
+		}
+	}
+	grants := index.Grants(key)
 	text := pod.GetAnnotations()[v1alpha1.AnnotationShares]
 	if text == "" {
 		// Without the annotation the ledger still decides: it may have been
@@ -134,11 +146,9 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	if len(grants) == 0 {
 		// The pod can be here before the watch has delivered its slices.
-		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-		defer cancel()
-		index, err := p.Ledger.Fetch(ctx)
+		index, err := p.fetch(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("its slices cannot be confirmed: %w; it is tried again once the API server answers", err)
+			return nil, err
 		}
 		if grants = index.Grants(key); len(grants) == 0 {
 			return nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
@@ -148,6 +158,17 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
 	}
 	return grants, nil
+}
+
+// fetch is the ledger as the API server has it now.
+func (p *Plugin) fetch(ctx context.Context) (*ledger.Index, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	index, err := p.Ledger.Fetch(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("its slices cannot be confirmed: %w; it is tried again once the API server answers", err)
+	}
+	return index, nil
 }
 
 // parse reads a shares document. The last one is kept: the containers of a pod

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -292,6 +294,31 @@ func TestCreateBeforeTheWatch(t *testing.T) {
 	}
 	if err := r.StartContainer(pod, c); err != nil {
 		t.Errorf("start: %v", err)
+	}
+}
+
+// Invariant 1: what is held for a gang is not granted: it can be taken back from a
+// container that runs. A watch that is behind the end of the hold keeps nobody out.
+func TestCreateOnHeldSlices(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	n.ledger.watched.Spec.Holds = []v1alpha1.Hold{{Owner: "podgroups./ns/gang", Pods: []types.UID{uid(pod)}}}
+	n.ledger.server = n.ledger.watched.DeepCopy()
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
+		t.Errorf("held: %v", err)
+	}
+	if n.Book.Holds(uid(pod)) {
+		t.Error("it is entered as one that uses them")
+	}
+	n.ledger.err = errors.New("connection refused")
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "cannot be confirmed") {
+		t.Errorf("held, as far as is known: %v", err)
+	}
+	n.ledger.err, n.ledger.server.Spec.Holds = nil, nil
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Errorf("granted, and the watch is behind: %v", err)
 	}
 }
 

@@ -49,16 +49,22 @@ type Index struct {
 
 	grants map[Key][]Grant
 	owners map[types.UID]string
+	held   map[types.UID]bool
 	inUse  []v1alpha1.SliceStatus
 }
 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
-	x := &Index{grants: map[Key][]Grant{}, owners: map[types.UID]string{}}
+	x := &Index{grants: map[Key][]Grant{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}}
 	if l == nil {
 		return x
 	}
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
+	for i := range l.Spec.Holds {
+		for _, pod := range l.Spec.Holds[i].Pods {
+			x.held[pod] = true
+		}
+	}
 	for i := range l.Spec.Devices {
 		d := &l.Spec.Devices[i]
 		booked := map[types.UID]Grant{}
@@ -85,9 +91,14 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	return x
 }
 
-// Grants of a container, in the ledger's order of devices; nil when it has none.
-// The caller must not change them.
+// Grants of a container, held ones among them, in the ledger's order of devices; nil
+// when it has none. The caller must not change them.
 func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
+
+// Held tells whether the pod's slices are held for its gang and not granted yet. They
+// may be prepared, and no container may have them: they can be taken back at any
+// time, without a word from this node.
+func (x *Index) Held(pod types.UID) bool { return x.held[pod] }
 
 // InUse is what the status said of containers; it may be of before a restart. The
 // caller must not change it.
