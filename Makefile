@@ -106,10 +106,11 @@ demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up; needs r
 	@test/demo/run.sh
 
 .PHONY: generate
-generate: ## CRD and deepcopy from api/, plain manifests from the chart
+generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tables of docs/reference
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd paths=./api/... output:crd:dir=deploy/chart/files/crds
 	deploy/render.sh deploy/manifests
+	CGO_ENABLED=0 go run ./docs/reference/gen docs/reference/*.md
 
 .PHONY: lint
 lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current

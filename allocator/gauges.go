@@ -15,7 +15,7 @@ import (
 
 // tell has the process's metrics include the gauges until ctx ends. Of several
 // allocators in one process, which only tests have, the first one is shown.
-func tell(ctx context.Context, g gauges) error {
+func tell(ctx context.Context, g prometheus.Collector) error {
 	err := metrics.Registry.Register(g)
 	if errors.As(err, &prometheus.AlreadyRegisteredError{}) {
 		return nil
@@ -23,6 +23,9 @@ func tell(ctx context.Context, g gauges) error {
 	context.AfterFunc(ctx, func() { metrics.Registry.Unregister(g) })
 	return err
 }
+
+// Collector is what Prometheus is told of the allocator's picture of the cluster.
+func (a *Allocator) Collector() prometheus.Collector { return gauges{a} }
 
 // gauges are what Prometheus is told of an allocator's picture of the cluster. They
 // are worked out when it asks, and a standby tells the same of devices.

@@ -84,7 +84,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 		manager: mgr,
 		warm:    make(chan struct{}),
 	}
-	if err := tell(ctx, gauges{r.allocator}); err != nil {
+	if err := tell(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
 	r.groups = &group.Watcher{

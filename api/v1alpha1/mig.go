@@ -15,10 +15,11 @@ type MIGPlace struct {
 	// Profile is NVML's id of the kind, such as 19 for the smallest on an H200.
 	// +kubebuilder:validation:Minimum=0
 	Profile int32 `json:"profile"`
-	// Start is the first memory slice that it takes, Size their number.
+	// Start is the first memory slice that it takes.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=7
 	Start int32 `json:"start"`
+	// Size is how many memory slices it takes.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8
 	Size int32 `json:"size"`
@@ -37,9 +38,9 @@ type MIGProfile struct {
 	Core Percent `json:"core"`
 	// Mem is its memory in MiB.
 	Mem MiB `json:"mem"`
-	// Size is the number of memory slices that it takes, Starts are those at which
-	// it may begin.
+	// Size is how many memory slices it takes.
 	Size int32 `json:"size"`
+	// Starts are the memory slices at which it may begin.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Starts []int32 `json:"starts"`

@@ -28,13 +28,16 @@ const (
 // Extended resources that a container may ask for, as limits. Integers. All are
 // totals of the container, spread evenly over its GPUs.
 const (
-	// ResourceCore is percent of one GPU's compute.
+	// ResourceCore is percent of a GPU's compute, 1 to 100 for each GPU. Without it
+	// there is no compute quota: the container runs in what the others leave.
 	ResourceCore corev1.ResourceName = Prefix + "gpu-core"
-	// ResourceMemPercent is percent of one GPU's memory.
+	// ResourceMemPercent is percent of a GPU's memory, 1 to 100 for each GPU. Without
+	// it, and without ResourceMemMiB, it is the percent of ResourceCore.
 	ResourceMemPercent corev1.ResourceName = Prefix + "gpu-mem"
-	// ResourceMemMiB is memory in MiB; it excludes ResourceMemPercent.
+	// ResourceMemMiB is memory in MiB, 1 or more, instead of ResourceMemPercent.
 	ResourceMemMiB corev1.ResourceName = Prefix + "gpu-mem-mib"
-	// ResourceGPUs is the number of distinct GPUs that the share is spread over.
+	// ResourceGPUs is the number of distinct GPUs that the share is spread over, 1 to
+	// 16. Without it: ResourceCore / 100, rounded up, and 1 without ResourceCore.
 	ResourceGPUs corev1.ResourceName = Prefix + "gpu"
 )
 
@@ -43,20 +46,35 @@ var Resources = []corev1.ResourceName{ResourceCore, ResourceMemPercent, Resource
 
 // Annotations that a user may set on a pod.
 const (
-	AnnotationMode     = Prefix + "mode"
-	AnnotationPolicy   = Prefix + "policy"
-	AnnotationTopology = Prefix + "topology"
-	AnnotationQoS      = Prefix + "qos"
-	AnnotationBurst    = Prefix + "burst"
+	// AnnotationMode is how the shares are held: auto (when absent), limiter, mps, mig
+	// or exclusive.
+	AnnotationMode = Prefix + "mode"
+	// AnnotationPolicy is which GPUs are taken first: pack (when absent), those in use,
+	// or spread, the emptiest.
+	AnnotationPolicy = Prefix + "policy"
+	// AnnotationGPUModel is a list of models, separated by commas; ! before one excludes
+	// it. When absent, any.
 	AnnotationGPUModel = Prefix + "gpu-model"
-	AnnotationGPUUUID  = Prefix + "gpu-uuid"
+	// AnnotationGPUUUID is the same by UUID.
+	AnnotationGPUUUID = Prefix + "gpu-uuid"
+	// AnnotationBurst is what may be used beyond the compute quota: none (when absent),
+	// or idle, the time that nobody else on the GPU wants.
+	AnnotationBurst = Prefix + "burst"
+	// AnnotationQoS is what the containers have of the node beside their slices:
+	// guaranteed (when absent), what they asked for, or opportunistic, what nobody else
+	// wants of its processors and memory.
+	AnnotationQoS = Prefix + "qos"
+	// AnnotationTopology is checked and not honoured yet: numa, pcie or nvlink.
+	AnnotationTopology = Prefix + "topology"
 )
 
 // Annotations that only the system writes.
 const (
-	// AnnotationShares holds a Shares document. The webhook writes it.
+	// AnnotationShares is exactly what every container asks for, as a document. The
+	// webhook writes it.
 	AnnotationShares = Prefix + "shares"
-	// AnnotationPlacement holds a Placement document. The allocator writes it.
+	// AnnotationPlacement is where the containers got their slices, as a document. The
+	// allocator writes it.
 	AnnotationPlacement = Prefix + "placement"
 	// AnnotationDialect names the system that a pod was written for. The webhook
 	// writes it where it has translated the pod; the node agent sets the variables
@@ -87,14 +105,14 @@ const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 // Gate is the scheduling gate that holds a pod until it is placed.
 const Gate = Prefix + "placement"
 
-// LabelInject on a namespace, with value LabelInjectEnabled, lets the webhook in.
+// LabelInject on a namespace, with value LabelInjectEnabled: its pods may ask for
+// shares.
 const (
 	LabelInject        = Prefix + "inject"
 	LabelInjectEnabled = "enabled"
 )
 
-// LabelGPUNode on a node, with value LabelGPUNodeTrue, is where the DaemonSet
-// of the node agent runs.
+// LabelGPUNode on a node, with value LabelGPUNodeTrue: the node agent runs there.
 const (
 	LabelGPUNode     = Prefix + "gpu-node"
 	LabelGPUNodeTrue = "true"

@@ -53,7 +53,7 @@ type SliceLedgerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(d, self.exists_one(e, e.uuid == d.uuid))",message="a device may be listed once only"
 	// +optional
 	Devices []DeviceLedger `json:"devices,omitempty"`
-	// Holds are the slices among these that are not granted yet: see Hold.
+	// Holds are which of these slices are held for a gang's pods and not granted yet.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
@@ -357,9 +357,10 @@ type SliceStatus struct {
 	// MIG is the instance, in mode mig.
 	// +optional
 	MIG *MIGPlace `json:"mig,omitempty"`
-	// Memory is what holds the memory side.
+	// Memory is what holds the memory side: device, hardware, driver, cooperative or
+	// none.
 	Memory Guarantee `json:"memory"`
-	// Compute is what holds the compute side.
+	// Compute is what holds the compute side, in the same words.
 	Compute Guarantee `json:"compute"`
 	// Note says why nothing stronger is in force.
 	// +optional

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -180,23 +178,5 @@ func TestScrapeDoesNotFail(t *testing.T) {
 	}
 	if strings.Contains(got, "used_bytes") {
 		t.Errorf("use that nobody has said:\n%s", got)
-	}
-}
-
-// The reference names every metric, with its labels, and no other.
-func TestReference(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	descriptions := make(chan *prometheus.Desc, 64)
-	New(sources(&attach.Book{}, nil)).Describe(descriptions)
-	close(descriptions)
-	for d := range descriptions {
-		_, rest, _ := strings.Cut(d.String(), `fqName: "`)
-		name, _, _ := strings.Cut(rest, `"`)
-		if strings.Count(string(page), "| `"+name+"` |") != 1 {
-			t.Errorf("%s is not in the reference once", name)
-		}
 	}
 }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+const crd = "deploy/chart/files/crds/vernier.dev_sliceledgers.yaml"
+
+// fields has what stands under spec or status of a ledger, by the resource's
+// definition, in the order of the Go types.
+func fields(of []string) (table, error) {
+	t := table{head: []string{"field", "type", "meaning"}}
+	text, err := os.ReadFile(crd)
+	if err != nil {
+		return t, err
+	}
+	d := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(text, d); err != nil {
+		return t, err
+	}
+	root := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+	types := map[string]reflect.Type{"spec": reflect.TypeFor[v1alpha1.SliceLedgerSpec](), "status": reflect.TypeFor[v1alpha1.SliceLedgerStatus]()}
+	for _, part := range of {
+		schema, found := root[part]
+		if !found || types[part] == nil {
+			return t, fmt.Errorf("%s has no %s", crd, part)
+		}
+		if err := t.walk("", types[part], schema); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+func (t *table) walk(path string, of reflect.Type, schema apiextensionsv1.JSONSchemaProps) error {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if f.Anonymous {
+			if err := t.walk(path, f.Type, schema); err != nil {
+				return err
+			}
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		s, found := schema.Properties[name]
+		if !found {
+			return fmt.Errorf("%s%s is not in %s: make generate", path, name, crd)
+		}
+		at, inner, elem := path+name, f.Type, s
+		if s.Items != nil {
+			at, inner, elem = at+"[]", inner.Elem(), *s.Items.Schema
+		}
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if s.Description == "" {
+			return fmt.Errorf("nothing is said of %s in %s", at, api)
+		}
+		t.add(code(at), kind(s), sentence(f.Name, s.Description))
+		// What Kubernetes has defined, it has described.
+		if inner.Kind() == reflect.Struct && inner.PkgPath() == of.PkgPath() {
+			if err := t.walk(at+".", inner, elem); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// kind is a field's type, and what it is held to.
+func kind(s apiextensionsv1.JSONSchemaProps) string {
+	said := s.Type
+	if s.Format == "date-time" {
+		said = "time"
+	}
+	if s.Items != nil {
+		said = "list"
+	}
+	// A type of amounts has a bound of its own, the field another.
+	for _, also := range s.AllOf {
+		if s.Minimum == nil || also.Minimum != nil && *also.Minimum > *s.Minimum {
+			s.Minimum = also.Minimum
+		}
+	}
+	var values []string
+	for _, v := range s.Enum {
+		values = append(values, strings.Trim(string(v.Raw), `"`))
+	}
+	switch {
+	case len(values) > 0:
+		return code(values...)
+	case s.Minimum != nil && s.Maximum != nil:
+		said += fmt.Sprintf(", %g to %g", *s.Minimum, *s.Maximum)
+	case s.Minimum != nil:
+		said += fmt.Sprintf(", from %g", *s.Minimum)
+	case s.MaxLength != nil:
+		said += fmt.Sprintf(", to %d characters", *s.MaxLength)
+	case s.MaxItems != nil:
+		said += fmt.Sprintf(" of at most %d", *s.MaxItems)
+	}
+	return said
+}
