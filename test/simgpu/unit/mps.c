@@ -28,6 +28,7 @@ static void until_failed(void) {
     CUdeviceptr at;
     const char *name;
     CUresult r = CUDA_SUCCESS;
+    alarm(20);  // never that long: one that nothing fails must not stay
     start();
     OK(cuMemAlloc_v2(&at, 100 << 20));
     OK(cuModuleLoadData(&m, image));
@@ -40,6 +41,7 @@ static void until_failed(void) {
     }
     OK(cuGetErrorName(r, &name));
     printf("failed error=%s\n", name);
+    alarm(0);
     SAME(cuMemAlloc_v2(&at, 1), r);
     SAME(cuCtxSynchronize(), r);
     OK(cuDevicePrimaryCtxRelease_v2(0));
