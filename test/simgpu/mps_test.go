@@ -288,6 +288,19 @@ func TestMPSClientsAreHeldToTheirLimits(t *testing.T) {
 	}
 }
 
+// A driver root has the programs where a real one has them, and they work there.
+func TestDriverRootHasTheMPSPrograms(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("device nodes need root")
+	}
+	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
+	root := t.TempDir()
+	if err := s.DriverRoot(root, false); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, &Sim{Bin: filepath.Join(root, "usr", "bin"), State: s.State}, nil).server(t)
+}
+
 func TestWithoutAPipeThereIsNoMPS(t *testing.T) {
 	m := serve(t, New(t, Config{GPUs: []GPU{{Model: A100}}}), []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G"})
 	m.server(t)
@@ -402,7 +415,7 @@ func TestControlDaemonsDeath(t *testing.T) {
 	p.kill(t) // now the first server has no client any more
 	await(t, "the first server's end", func() bool {
 		st, err := m.Status()
-		return err == nil && len(st.Clients) == 1 && strconv.Itoa(st.Clients[0].PID) == second
+		return err == nil && len(st.Clients) == 1 && strconv.Itoa(st.Clients[0].PID) == second && st.Clients[0].MPS == "server"
 	})
 }
 

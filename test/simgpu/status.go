@@ -38,6 +38,7 @@ type Client struct {
 	UsedBytes        uint64
 	QueuedNS, DoneNS uint64
 	Cgroup           string
+	MPS              string // "server", "client", or "-" for neither
 }
 
 // Limit is a cgroup's memory limit on one device, in bytes.
@@ -82,7 +83,7 @@ func (s *Sim) Status() (*Status, error) {
 		case "client":
 			st.Clients = append(st.Clients, Client{
 				PID: f.int("pid"), Device: f.int("device"), UsedBytes: f.number("used_bytes"),
-				QueuedNS: f.number("queued_ns"), DoneNS: f.number("done_ns"), Cgroup: f["cgroup"],
+				QueuedNS: f.number("queued_ns"), DoneNS: f.number("done_ns"), Cgroup: f["cgroup"], MPS: f["mps"],
 			})
 		case "limit":
 			st.Limits = append(st.Limits, Limit{

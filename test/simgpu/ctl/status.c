@@ -32,15 +32,16 @@ static void print_device(struct sim_state *s, unsigned n) {
 }
 
 static void print_client(struct sim_state *s, unsigned n) {
+    static const char *const roles[] = {"-", "control", "server", "client"};
     struct sim_client *c = &s->clients[n];
     for (unsigned d = 0; d < s->device_count; d++) {
         struct sim_work *w = &c->work[d];
         if (!atomic_load(&w->contexts) && !atomic_load(&w->used_bytes)) continue;
         printf("client slot=%u pid=%d device=%u gi=%d contexts=%u used_bytes=%" PRIu64
-               " queued_ns=%" PRIu64 " done_ns=%" PRIu64 " cgroup=%s\n",
+               " queued_ns=%" PRIu64 " done_ns=%" PRIu64 " cgroup=%s mps=%s\n",
                n, sim_client_pid(s, c), d, (int)w->gi, atomic_load(&w->contexts),
                atomic_load(&w->used_bytes), atomic_load(&w->queued_ns), atomic_load(&w->done_ns),
-               c->cgroup);
+               c->cgroup, roles[atomic_load(&c->mps.role) % 4]);
     }
 }
 
