@@ -85,16 +85,18 @@ func TestGangs(t *testing.T) {
 	}
 	s.run()
 
+	workload, ofWorkload := podgroups.Workload("ns", "workload", 3)
 	for name, way := range map[string]struct {
-		object client.Object
-		of     func(*corev1.Pod)
+		objects []client.Object
+		of      func(*corev1.Pod)
 	}{
-		"native":       {podgroups.Native("ns", "native", 3), native("native")},
-		"coscheduling": {podgroups.Coscheduling("ns", "coscheduling", 3), coscheduled("coscheduling")},
+		"native":       {[]client.Object{podgroups.Native("ns", "native", 3)}, native("native")},
+		"workload":     {[]client.Object{workload, ofWorkload}, native("workload")},
+		"coscheduling": {[]client.Object{podgroups.Coscheduling("ns", "coscheduling", 3)}, coscheduled("coscheduling")},
 		"kueue":        {nil, kueued("kueue", 3)},
 	} {
-		if way.object != nil {
-			s.must(s.Create(t.Context(), way.object))
+		for _, obj := range way.objects {
+			s.must(s.Create(t.Context(), obj))
 		}
 		member := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 		s.addPod(member(0), share(70, 700), way.of)

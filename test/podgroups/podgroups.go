@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podgroups makes, for tests, the PodGroups that others define: the native
-// one and the coscheduling plugin's, with the CRD that it installs.
+// one, with the Workload that it may come from, and the coscheduling plugin's, with the CRD that it installs.
 //
 // It holds only what Vernier reads of them, and nothing that ships imports it.
 package podgroups
@@ -40,7 +40,7 @@ func CRD() *unstructured.Unstructured {
 
 // Coscheduling is a PodGroup of the coscheduling plugin.
 func Coscheduling(namespace, name string, minMember int64) *unstructured.Unstructured {
-	return object(group.Coscheduling, "v1alpha1", namespace, name, map[string]any{"minMember": minMember})
+	return object(group.Coscheduling, "v1alpha1", "PodGroup", namespace, name, map[string]any{"minMember": minMember})
 }
 
 // Native is a native PodGroup with the gang policy, or with the basic one when
@@ -50,13 +50,25 @@ func Native(namespace, name string, minCount int64) *unstructured.Unstructured {
 	if minCount > 0 {
 		policy = map[string]any{"gang": map[string]any{"minCount": minCount}}
 	}
-	return object(group.Native, "v1alpha2", namespace, name, map[string]any{"schedulingPolicy": policy})
+	return object(group.Native, "v1alpha2", "PodGroup", namespace, name, map[string]any{"schedulingPolicy": policy})
 }
 
-func object(api group.API, version, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+// Workload is a native Workload with one template of a gang, and the PodGroup that
+// its controller makes of that: a copy of the template's policy and a reference.
+func Workload(namespace, name string, minCount int64) (workload, podGroup *unstructured.Unstructured) {
+	const template = "workers"
+	podGroup = Native(namespace, name, minCount)
+	spec := podGroup.Object["spec"].(map[string]any)
+	workload = object(group.Native, "v1alpha2", "Workload", namespace, name, map[string]any{"podGroupTemplates": []any{
+		map[string]any{"name": template, "schedulingPolicy": spec["schedulingPolicy"]}}})
+	spec["podGroupTemplateRef"] = map[string]any{"workload": map[string]any{"workloadName": name, "podGroupTemplateName": template}}
+	return workload, podGroup
+}
+
+func object(api group.API, version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": string(api) + "/" + version,
-		"kind":       "PodGroup",
+		"kind":       kind,
 		"metadata":   map[string]any{"namespace": namespace, "name": name},
 		"spec":       spec,
 	}}
