@@ -73,13 +73,16 @@ func (s *server) await(what string, done func(context.Context) (bool, error)) {
 }
 
 // addNode adds a node with two devices of 1000 MiB and its ledger, ready.
-func (s *server) addNode(name string) {
+func (s *server) addNode(name string, edits ...func(*corev1.Node)) {
 	s.t.Helper()
 	node := testNode(name)
 	node.UID = ""
-	status := node.Status
+	for _, e := range edits {
+		e(node)
+	}
+	status, taints := node.Status, node.Spec.Taints
 	s.must(s.Create(s.t.Context(), node))
-	node.Spec.Taints = nil // admission adds "not ready"
+	node.Spec.Taints = taints // admission adds "not ready"
 	s.must(s.Update(s.t.Context(), node))
 	node.Status = status
 	node.Status.Capacity = status.Allocatable

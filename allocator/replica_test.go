@@ -183,7 +183,10 @@ func (r *replicaInTest) read() {
 }
 
 // next takes the oldest change of some kind of object: each kind has a watch of its
-// own, and one may be far behind another.
+// own, and one may be far behind another. Within a kind the order stays: an API server
+// sends the changes of a resource in the order in which they were stored, so no version
+// of an object comes after a later one. What does come late is what a watch tells of a
+// ledger after the answer to a write of it, and what was known before a new list.
 func (r *replicaInTest) next() change {
 	kind := reflect.TypeOf(r.watch[r.world.rand.Intn(len(r.watch))].obj)
 	i := slices.IndexFunc(r.watch, func(c change) bool { return reflect.TypeOf(c.obj) == kind })

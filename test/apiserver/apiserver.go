@@ -2,7 +2,8 @@
 
 // Package apiserver owns the tests' real Kubernetes API server: etcd and
 // kube-apiserver, with the CRDs of deploy/ and whatever else of deploy/ a test
-// asks for. Nothing else of a cluster runs: no controller, scheduler or kubelet.
+// asks for. Nothing else of a cluster runs, no controller and no kubelet, but for the
+// scheduler where a test asks for it.
 //
 // It never builds or fetches a binary (test/cluster does) and is never imported
 // by anything that ships.
