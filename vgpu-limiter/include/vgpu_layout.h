@@ -68,7 +68,9 @@ struct vgpu_counters_device {
     // corrections that took dead owners' bytes off.
     uint64_t memory;
     uint64_t memory_refusals; // allocations refused for want of memory
-    uint64_t context;         // what the first context of a process was seen to take, plus 1
+    // What the first context of a process was seen to take, plus 1; bit 63: NVML
+    // numbers the device's processes as the host does.
+    uint64_t context;
     uint64_t memory_peak;     // most bytes charged at a time
     uint64_t pad0[4];
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
@@ -175,6 +177,7 @@ struct vgpu_pace {
 #define VGPU_PERIOD_MIN_NS UINT64_C(1000000)
 #define VGPU_PERIOD_MAX_NS UINT64_C(1000000000)
 
+#define VGPU_HOST_NUMBERS (UINT64_C(1) << 63)
 #define VGPU_BYTES_MASK ((UINT64_C(1) << 48) - 1)
 #define VGPU_HIGH_ONE (UINT64_C(1) << 48)
 

@@ -150,6 +150,11 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned coun
                              void **values);
 cu_result cuModuleLoadFatBinary(cu_module *module, const void *image);
 cu_result cuModuleUnload(cu_module module);
+cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
+cu_result cuKernelGetFunction(cu_function *function, cu_function kernel);
+cu_result cuKernelGetLibrary(cu_library *library, cu_function kernel);
+cu_result cuFuncGetModule(cu_module *module, cu_function function);
+cu_result cuFuncLoad(cu_function function);
 cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_values,
                             unsigned jit_count, void *options, void **values, unsigned count);
 cu_result cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values,

@@ -6,6 +6,8 @@
 // Invariants:
 //   1. A context is charged before it is created what the container's first one was
 //      seen to take. That one is charged afterwards, and undone if it doesn't fit.
+//      Where NVML doesn't know processes by their own numbers, each looks at its list
+//      before and after its first context, or it couldn't measure its modules.
 //   2. The difference is never too large: what other threads are about to
 //      allocate is charged already. What it misses, the next one finds.
 //      In a process with managed or imported memory, of which NVML may count less
@@ -14,11 +16,13 @@
 
 #include "overhead.h"
 
-// What contexts are known to take; where nothing is known, measured is true.
-static uint64_t expected(const struct vgpu_process *process, int device, bool *unknown) {
+// What contexts are known to take. `measured`: it isn't known, or this one is to be
+// measured anyway if it is the process's first.
+static uint64_t expected(const struct vgpu_process *process, int device, bool *unknown, bool *measured) {
     uint64_t seen = vgpu_load(&process->region.counters->header.device[device].context);
     *unknown = seen == 0;
-    return seen != 0 ? seen - 1 : 0;
+    *measured = seen == 0 || (seen & VGPU_HOST_NUMBERS) != 0;
+    return seen != 0 ? (seen & ~VGPU_HOST_NUMBERS) - 1 : 0;
 }
 
 // What NVML says that the process holds beyond what it is charged, the call's own
@@ -64,7 +68,7 @@ uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside befo
 }
 
 cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device) {
-    bool unknown;
+    bool unknown, measured;
     call->process = vgpu_process(&call->result);
     if (call->process == NULL)
         return call->result;
@@ -74,26 +78,26 @@ cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device) {
     int index = vgpu_device_index(call->process, device);
     if (index < 0)
         return call->result = CU_NOT_PERMITTED;
-    uint64_t bytes = expected(call->process, index, &unknown);
-    if (unknown && atomic_load(&call->process->contexts[index]) == 0)
+    uint64_t bytes = expected(call->process, index, &unknown, &measured);
+    if (measured && atomic_load(&call->process->contexts[index]) == 0)
         vgpu_own_memory_begin(call->process, index);
     return vgpu_begin_on(call, device, bytes);
 }
 
 bool vgpu_context_keep(struct vgpu_call *call, void *context) {
-    bool unknown, first;
+    bool unknown, measured, first;
     if (call->here.device < 0)
         return true;
-    expected(call->process, call->here.device, &unknown);
+    expected(call->process, call->here.device, &unknown, &measured);
     uint64_t bytes = call->charged;
     if (call->result == CU_OK) {
         vgpu_forget_contexts(); // one that has just gone may have had this handle
         first = atomic_fetch_add(&call->process->contexts[call->here.device], 1) == 0;
-        if (unknown || !first)
+        if (measured || !first)
             bytes = context_bytes(call);
         if (unknown && first && vgpu_own_memory(call->process, call->here.device, &(uint64_t){0}))
             vgpu_store(&call->process->region.counters->header.device[call->here.device].context,
-                       bytes + 1);
+                       (bytes + 1) | (vgpu_has_host_number(call->process) ? VGPU_HOST_NUMBERS : 0));
     }
     call->here.ctx = context;
     bool ok = call->result == CU_OK;

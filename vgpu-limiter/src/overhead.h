@@ -23,6 +23,8 @@ struct vgpu_beside {
 };
 
 // The two halves of measuring what a module takes; 0 where the driver doesn't tell.
+// The second one, and the charge that follows, under code_lock: two modules that were
+// loaded at the same time are measured together, and counted once.
 struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call);
 uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside before);
 
@@ -32,5 +34,8 @@ bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes);
 
 // Notes who uses the device before this process does.
 void vgpu_own_memory_begin(struct vgpu_process *process, int device);
+
+// Whether NVML knows this process by another number than its own.
+bool vgpu_has_host_number(struct vgpu_process *process);
 
 #endif

@@ -6,7 +6,7 @@
 //   1. NVML is loaded and started with the first question, never before, and stays:
 //      it counts its users, so the program's own use of it isn't touched.
 //   2. Some drivers number processes as the host does: such a one knows the process
-//      by a PID that it doesn't have. It is the only one that is there after the
+//      by a PID that it doesn't have. It is the only one that is there after its
 //      first context and wasn't before; where several are, there is no answer.
 
 #include "overhead.h"
@@ -69,6 +69,13 @@ void vgpu_own_memory_begin(struct vgpu_process *process, int device) {
     if (handle != NULL && process->strangers[device] == NULL)
         process->strangers[device] = list(handle, &process->stranger_count[device]);
     vgpu_unlock(&process->nvml_lock);
+}
+
+bool vgpu_has_host_number(struct vgpu_process *process) {
+    vgpu_lock(&process->nvml_lock);
+    uint32_t number = process->nvml_pid;
+    vgpu_unlock(&process->nvml_lock);
+    return number != 0 && number != (uint32_t)getpid();
 }
 
 static bool is_among(const struct nv_process_v2 *processes, unsigned count, uint32_t pid) {

@@ -85,9 +85,9 @@ func TestContextsWithoutNVML(t *testing.T) {
 	p.wantUsed(100, 100)
 }
 
-// TestContextsByHostPIDs: where NVML knows processes by PIDs that they don't have,
-// the container's first one finds itself as the one that has come, and the others
-// are charged what it has found.
+// TestContextsByHostPIDs: where NVML knows processes by PIDs that they don't have, each
+// finds itself as the one that has come with its first context; the container's first
+// one finds what a context takes for all of them.
 func TestContextsByHostPIDs(t *testing.T) {
 	t.Parallel()
 	c := newContainerOn(t, 40, share{0, 200})
@@ -108,6 +108,9 @@ func TestContextsByHostPIDs(t *testing.T) {
 	p.wantUsed(70, 200)
 	q := c.start()
 	q.wantUsed(110, 200)
+	q.want("module 1 20", ok) // so does the next one
+	q.wantUsed(130, 200)
+	q.want("unload_module 1", ok)
 	q.want("context 1 0", ok)
 	q.wantUsed(150, 200)
 	p.want("unload_module 1", ok)
@@ -153,5 +156,62 @@ func TestModules(t *testing.T) {
 	p.wantUsed(10, 100)
 	if held := c.held(0); held != 10 {
 		t.Errorf("the device holds %d MiB, want 10", held)
+	}
+}
+
+// TestLazyCode: code that the driver loads when its function is asked for is charged
+// then, to its module, and refused if it doesn't fit. What it loads at a launch is found
+// with the next function or module.
+func TestLazyCode(t *testing.T) {
+	t.Parallel()
+	c := newContainerOn(t, 10, share{0, 100})
+	p := c.start()
+	p.want("lazy_module 1 30", ok)
+	p.want("lazy_library 1 20", ok)
+	p.want("lazy_library 2 5", ok)
+	p.wantUsed(10, 100)
+	p.want("function 1", ok)
+	p.want("function 1", ok)
+	p.wantUsed(40, 100)
+	p.want("library_function 1 0", ok)
+	p.wantUsed(60, 100)
+	p.want("library_function 2 1", ok)
+	p.wantUsed(65, 100)
+	p.want("unload_module 1", ok)
+	p.wantUsed(35, 100)
+	p.want("lazy_module 3 70", ok)
+	p.want("function 3", outOfMemory)
+	p.wantUsed(35, 100)
+	p.want("unload_module 3", ok)
+	p.want("unload_library 1", ok)
+	p.want("unload_library 2", ok)
+	p.wantUsed(10, 100)
+	p.want("lazy_library 3 30", ok)
+	p.want("library_launch 3", ok)
+	p.wantUsed(10, 100)
+	p.want("module 1 1", ok)
+	p.wantUsed(41, 100)
+	if held := c.held(0); held != 41 {
+		t.Errorf("the device holds %d MiB, want 41", held)
+	}
+}
+
+// TestModulesAmongThreads: modules that are loaded at the same time are counted once;
+// what is missed of those that are loaded while other threads allocate is never too
+// much, and found with the next one.
+func TestModulesAmongThreads(t *testing.T) {
+	t.Parallel()
+	c := newContainerOn(t, 10, share{0, 200})
+	p := c.start()
+	p.want("load_at_once 4", ok)
+	p.wantUsed(50, 200)
+	p.want("load_beside 40", ok)
+	if info := p.call("info"); info[2]-info[1] > 90*mib {
+		t.Errorf("%d MiB are charged, want at most 90", (info[2]-info[1])/mib)
+	}
+	p.want("module 1 1", ok)
+	p.wantUsed(91, 200)
+	if held := c.held(0); held != 91 {
+		t.Errorf("the device holds %d MiB, want 91", held)
 	}
 }

@@ -42,7 +42,10 @@ CUresult cuFuncSetSharedMemConfig(CUfunction f, CUsharedconfig config) {
     return some(f);
 }
 
-CUresult cuFuncLoad(CUfunction f) { return some(f); }
+CUresult cuFuncLoad(CUfunction f) {
+    CHECK(some(f));
+    return load_code(f);
+}
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction f) {
     NEED(module);
@@ -62,7 +65,7 @@ CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel) {
     NEED(f);
     CHECK(some(kernel));
     *f = (CUfunction)kernel;
-    return CUDA_SUCCESS;
+    return load_code(*f);
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel kernel) {

@@ -174,8 +174,11 @@ struct CUfunc_st {
     bool first_argument_ns;  // the first kernel argument adds nanoseconds
     unsigned block[3], shared;  // launch state of the calls from before CUDA 4
     int max_dynamic_shared;
+    size_t code_bytes;  // loaded at its first use; 0 for with its module
+    CUdeviceptr code;   // 0 before that
     struct CUfunc_st *next;
 };
+CUresult load_code(CUfunction f);
 uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
 
 // graph.c

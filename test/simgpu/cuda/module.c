@@ -5,6 +5,11 @@
 //   simgpu-module 1
 //   kernel NAME BASE_NS [PER_BLOCK_NS] [argument]
 //   global NAME BYTES
+//   code NAME BYTES
+//
+// The code of the kernel NAME, which comes before, takes so many bytes of the device
+// from its first use on, as where CUDA_MODULE_LOADING is LAZY: when its function is
+// asked for, or when it is launched. Other kernels' code takes none.
 //
 // A launch of the kernel takes BASE_NS plus PER_BLOCK_NS for every block of the
 // grid; with the word "argument" the first kernel argument, an unsigned 64-bit
@@ -31,15 +36,19 @@ struct global {
 };
 
 struct CUmod_st {
+    CUcontext ctx;
     CUfunction functions;
     struct global *globals;
     unsigned count;
 };
 
+static pthread_mutex_t lazily = PTHREAD_MUTEX_INITIALIZER;
+
 static CUresult unload(CUmodule m) {
     while (m->functions) {
         CUfunction f = m->functions;
         m->functions = f->next;
+        if (f->code) release(f->code);
         free(f);
     }
     while (m->globals) {
@@ -88,6 +97,29 @@ static CUresult add_global(CUcontext ctx, CUmodule m, const char *line) {
     return CUDA_SUCCESS;
 }
 
+static CUfunction find(CUmodule m, const char *name) {
+    CUfunction f = m->functions;
+    while (f && strcmp(f->name, name) != 0) f = f->next;
+    return f;
+}
+
+static CUresult add_code(CUmodule m, const char *line) {
+    char name[64];
+    size_t bytes;
+    CUfunction f = sscanf(line, "code %63s %zu", name, &bytes) == 2 ? find(m, name) : NULL;
+    if (!f) return CUDA_ERROR_INVALID_IMAGE;
+    f->code_bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult load_code(CUfunction f) {
+    CUresult ret = CUDA_SUCCESS;
+    pthread_mutex_lock(&lazily);
+    if (f->code_bytes && !f->code) ret = allocate(f->module->ctx, f->code_bytes, BLOCK_PLAIN, NULL, &f->code);
+    pthread_mutex_unlock(&lazily);
+    return ret;
+}
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     static const char magic[] = "simgpu-module 1\n";
     CUcontext ctx;
@@ -96,6 +128,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     if (strncmp(image, magic, sizeof magic - 1) != 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     CUmodule m = calloc(1, sizeof *m);
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    m->ctx = ctx;
     CUresult ret = CUDA_SUCCESS;
     for (const char *p = (const char *)image + sizeof magic - 1; *p && ret == CUDA_SUCCESS;) {
         char line[256];
@@ -105,6 +138,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
             ret = add_kernel(m, line);
         else if (strncmp(line, "global ", 7) == 0)
             ret = add_global(ctx, m, line);
+        else if (strncmp(line, "code ", 5) == 0)
+            ret = add_code(m, line);
         else if (*line)
             ret = CUDA_ERROR_INVALID_IMAGE;
         p += n + (p[n] == '\n');
@@ -149,16 +184,18 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+static CUresult get(CUfunction *function, CUmodule module, const char *name) {
     NEED(function && name);
     INITIALIZED;
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
-    for (CUfunction f = module->functions; f; f = f->next)
-        if (strcmp(f->name, name) == 0) {
-            *function = f;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_NOT_FOUND;
+    CUfunction f = find(module, name);
+    if (f) *function = f;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    CHECK(get(function, module, name));
+    return load_code(*function);
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module) {
@@ -199,7 +236,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
 CUresult cuLibraryUnload(CUlibrary library) { return cuModuleUnload((CUmodule)library); }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    return cuModuleGetFunction((CUfunction *)kernel, (CUmodule)library, name);
+    return get((CUfunction *)kernel, (CUmodule)library, name);
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library) {

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,6 +258,13 @@ int main(void) {
         ON("graph_trim", cuDeviceGraphMemTrim((CUdevice)a))
         ON("module", load_module((int)a, MIB * (size_t)b))
         ON("unload_module", cuModuleUnload(module[a]))
+        ON("lazy_module", load_lazy_module((int)a, MIB * (size_t)b))
+        ON("lazy_library", load_lazy_library((int)a, MIB * (size_t)b))
+        ON("function", function_of_module((int)a))
+        ON("library_function", function_of_library((int)a, (int)b))
+        ON("library_launch", launch_of_library((int)a))
+        ON("load_beside", load_beside((int)a))
+        ON("load_at_once", load_at_once((int)a))
         ON("library", load_library((int)a, MIB * (size_t)b))
         ON("unload_library", cuLibraryUnload(library[a]))
         ON("directory", chdir(words))

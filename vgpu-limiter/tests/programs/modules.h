@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Part of calls: modules and libraries with a variable of so many bytes.
+// Part of calls: modules and libraries with a variable of so many bytes, or with code
+// of so many that is loaded when it is asked for.
 
 static CUmodule module[64];
 static CUlibrary library[64];
 
 static const char *image(size_t bytes) {
-    static char text[128];
+    static _Thread_local char text[128];
     snprintf(text, sizeof text, "simgpu-module 1\nkernel k 1000\nglobal g %zu\n", bytes);
     return text;
 }
@@ -17,4 +18,84 @@ static int load_module(int place, size_t bytes) {
 
 static int load_library(int place, size_t bytes) {
     return cuLibraryLoadData(&library[place], image(bytes), NULL, NULL, 0, NULL, NULL, 0);
+}
+
+static const char *lazy_image(size_t bytes) {
+    static _Thread_local char text[128];
+    snprintf(text, sizeof text, "simgpu-module 1\nkernel k 1000\ncode k %zu\n", bytes);
+    return text;
+}
+
+static int load_lazy_module(int place, size_t bytes) {
+    return cuModuleLoadData(&module[place], lazy_image(bytes));
+}
+
+static int load_lazy_library(int place, size_t bytes) {
+    return cuLibraryLoadData(&library[place], lazy_image(bytes), NULL, NULL, 0, NULL, NULL, 0);
+}
+
+static int function_of_module(int place) {
+    CUfunction f;
+    return cuModuleGetFunction(&f, module[place], "k");
+}
+
+// By the ways that a library's kernel has.
+static int function_of_library(int place, int loads) {
+    CUkernel k;
+    CUfunction f;
+    int result = cuLibraryGetKernel(&k, library[place], "k");
+    if (result == 0)
+        result = loads ? (int)cuFuncLoad((CUfunction)k) : (int)cuKernelGetFunction(&f, k);
+    return result;
+}
+
+static int launch_of_library(int place) {
+    CUkernel k;
+    int result = cuLibraryGetKernel(&k, library[place], "k");
+    return result != 0 ? result : (int)cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+// Loads so many modules of one MiB while threads take and give back memory.
+static atomic_bool loaded;
+
+static void *allocate_beside(void *none) {
+    CUdeviceptr p;
+    cuCtxSetCurrent(context[0]);
+    while (!atomic_load(&loaded))
+        if (cuMemAlloc_v2(&p, 3 * MIB) == CUDA_SUCCESS)
+            cuMemFree_v2(p);
+    return none;
+}
+
+static int load_beside(int modules) {
+    pthread_t thread[3];
+    CUmodule m;
+    int result = 0;
+    atomic_store(&loaded, false);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&thread[i], NULL, allocate_beside, NULL);
+    for (int i = 0; result == 0 && i < modules; i++)
+        result = cuModuleLoadData(&m, image(MIB));
+    atomic_store(&loaded, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(thread[i], NULL);
+    return result;
+}
+
+// Modules that several threads load at the same time, ten each.
+static void *load_some(void *none) {
+    CUmodule m;
+    cuCtxSetCurrent(context[0]);
+    for (int i = 0; i < 10; i++)
+        cuModuleLoadData(&m, image(MIB));
+    return none;
+}
+
+static int load_at_once(int threads) {
+    pthread_t thread[16];
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread[i], NULL, load_some, NULL);
+    for (int i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    return 0;
 }
