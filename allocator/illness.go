@@ -25,13 +25,14 @@ import (
 // nothing twice. Pods that were never concerned have none.
 //
 // A node that is not ready says nothing about its devices; what it said last stays.
-func (a *Allocator) tellIllness(ctx context.Context, node string) error {
+// known are pods with slices there.
+func (a *Allocator) tellIllness(ctx context.Context, node string, known map[types.UID]*corev1.Pod) error {
 	ledger := a.index.Ledger(node)
 	if ledger == nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
 		return nil
 	}
 	ill := illnesses(ledger)
-	for uid, pod := range a.granted(ledger) {
+	for uid, pod := range known {
 		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || terminal(pod) {
 			continue
 		}
@@ -47,6 +48,9 @@ func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
 	var ill map[types.UID][]index.Illness
 	for i := range ledger.Spec.Devices {
 		d := &ledger.Spec.Devices[i]
+		if len(d.Slices) == 0 || index.Well(ledger, d.UUID) {
+			continue
+		}
 		told := map[types.UID]string{} // containers that share a device
 		for j := range d.Slices {
 			s := &d.Slices[j]

@@ -44,7 +44,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	if err := a.rebook(ctx, node); err != nil {
 		return err
 	}
-	if err := a.tellIllness(ctx, node); err != nil {
+	if err := a.tellIllness(ctx, node, known); err != nil {
 		return err
 	}
 	a.mu.Lock()

@@ -23,6 +23,17 @@ const (
 	ReasonRecovered = "GPURecovered"
 )
 
+// Well tells whether nothing is wrong with a device or any instance of it, so that
+// nothing can be with a slice there.
+func Well(ledger *v1alpha1.SliceLedger, uuid string) bool {
+	for i := range ledger.Status.Devices {
+		if d := &ledger.Status.Devices[i]; d.UUID == uuid {
+			return d.Healthy && !slices.ContainsFunc(d.Instances, func(i v1alpha1.MIGInstance) bool { return i.Reason != "" })
+		}
+	}
+	return false
+}
+
 // Ill tells what is wrong with what a slice is on; false when nothing is.
 func Ill(ledger *v1alpha1.SliceLedger, uuid string, s *v1alpha1.Slice) (Illness, bool) {
 	i := slices.IndexFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })

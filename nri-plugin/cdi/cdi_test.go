@@ -4,7 +4,9 @@ package cdi
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,4 +167,59 @@ func TestFindNVML(t *testing.T) {
 	if got := FindNVML(t.TempDir()); got != "" {
 		t.Errorf("found %q in an empty root", got)
 	}
+}
+
+// The agent that starts under another driver writes its specs anew: none of the old
+// driver's files, which are gone, is left in them. A process keeps the NVML that it has
+// loaded, so the agent under the old driver is a process of its own.
+func TestAnotherDriver(t *testing.T) {
+	if root := os.Getenv("TEST_DRIVER_ROOT"); root != "" { // that process
+		refine(t, root, os.Getenv("TEST_CDI_DIR"), os.Getenv("TEST_NVML"))
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("device nodes need root")
+	}
+	root, dir := filepath.Join(t.TempDir(), "driver"), filepath.Join(t.TempDir(), "cdi")
+	install := func(driver string) (library string) {
+		s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})
+		if err := errors.Join(os.RemoveAll(root), s.DriverRoot(root, false)); err != nil {
+			t.Fatal(err)
+		}
+		return s.NVML()
+	}
+	names := func(driver, other string) {
+		t.Helper()
+		if _, text := written(t, dir); !strings.Contains(text, "libcuda.so."+driver) || strings.Contains(text, other) {
+			t.Errorf("the spec under driver %s:\n%s", driver, text)
+		}
+	}
+	agent := exec.Command(os.Args[0], "-test.run=^TestAnotherDriver$")
+	library := install(simgpu.Driver535)
+	agent.Env = append(os.Environ(), "TEST_DRIVER_ROOT="+root, "TEST_CDI_DIR="+dir, "TEST_NVML="+library)
+	if out, err := agent.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	names(simgpu.Driver535, simgpu.DriverNewest)
+	refine(t, root, dir, install(simgpu.DriverNewest))
+	names(simgpu.DriverNewest, simgpu.Driver535)
+}
+
+// refine writes the spec as a new agent does.
+func refine(t *testing.T, root, dir, library string) {
+	t.Helper()
+	inv, lib, err := inventory.Open(inventory.Options{Library: library})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lib.Shutdown() })
+	now, err := inv.Scan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := New(lib, Options{Dir: dir, DriverRoot: root, HostDriverRoot: root, DevRoot: root, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Refine(&now)
 }
