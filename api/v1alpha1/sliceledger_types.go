@@ -305,6 +305,9 @@ type DeviceStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Instances []MIGInstance `json:"instances,omitempty"`
+	// MPS: the node agent shares it by MPS; nothing beside MPS' clients can use it.
+	// +optional
+	MPS bool `json:"mps,omitempty"`
 	// Healthy is false after a critical error; Reason says which.
 	Healthy bool `json:"healthy"`
 	// Reason of ill health, in words.

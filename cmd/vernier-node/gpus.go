@@ -17,6 +17,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hostfile"
 	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/nri-plugin/mode/mps"
 )
 
 // hookTimeout bounds a run of the hook that only says its version.
@@ -29,6 +30,7 @@ type options struct {
 	driverRoot, hostDriverRoot, devRoot string
 	nvmlLibrary                         string
 	limiterLibrary, cdiHook             string
+	mpsCgroup                           string
 	metricsAddr, healthAddr             string
 	opportunisticCPU, verbosity         int
 }
@@ -82,10 +84,7 @@ type gpus struct {
 }
 
 func (g *gpus) open() (device.Library, error) {
-	library := g.options.nvmlLibrary
-	if library == "" {
-		library = cdi.FindNVML(g.options.driverRoot)
-	}
+	library := g.library()
 	if err := g.another(library); err != nil {
 		return nil, err
 	}
@@ -107,6 +106,14 @@ func (g *gpus) open() (device.Library, error) {
 	return inv, nil
 }
 
+// library is NVML's file.
+func (g *gpus) library() string {
+	if g.options.nvmlLibrary != "" {
+		return g.options.nvmlLibrary
+	}
+	return cdi.FindNVML(g.options.driverRoot)
+}
+
 // another tells whether the library is another file than the one that an attempt
 // before has loaded: the loader goes on giving this process that one by the path.
 func (g *gpus) another(library string) error {
@@ -116,6 +123,23 @@ func (g *gpus) another(library string) error {
 		return fmt.Errorf("the driver's library %s was replaced: %w", library, device.ErrReplaced)
 	}
 	return nil
+}
+
+// mps finds the driver's MPS control daemon. It runs in the node's root where that is
+// the driver's; a driver with a root of its own has no C library there.
+func (g *gpus) mps() (mps.Daemons, error) {
+	o := g.options
+	program, err := mps.FindProgram(o.driverRoot, filepath.Dir(g.library()))
+	if err != nil {
+		return nil, err
+	}
+	if o.hostDriverRoot == "/" && o.driverRoot != "/" {
+		program.InRoot(o.driverRoot)
+	}
+	if g.cgroups == nil {
+		program.Cgroup = o.mpsCgroup
+	}
+	return program, nil
 }
 
 // refine is only called after open.

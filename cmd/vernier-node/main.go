@@ -63,7 +63,7 @@ func run() error {
 		settings.Leaf = found.Leaf
 	}
 	gpus := &gpus{options: o, hook: hook, cgroups: noCgroups, log: log.WithName("cdi")}
-	settings.Open, settings.Refine = gpus.open, gpus.refine
+	settings.Open, settings.Refine, settings.MPS = gpus.open, gpus.refine, gpus.mps
 	return agent.Run(ctrl.SetupSignalHandler(), settings)
 }
 
@@ -82,6 +82,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
 	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
+	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
 	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")

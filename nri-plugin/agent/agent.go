@@ -34,12 +34,17 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
 	"vernier.dev/vernier/nri-plugin/mode/mig"
+	"vernier.dev/vernier/nri-plugin/mode/mps"
 	"vernier.dev/vernier/nri-plugin/preload"
 	"vernier.dev/vernier/nri-plugin/release"
 )
 
-// migFile in the state directory says which MIG instances are ours.
-const migFile = "mig.json"
+// migFile in the state directory says which MIG instances are ours; mpsFolder has the
+// MPS daemons' files, in a folder that is no pod's.
+const (
+	migFile   = "mig.json"
+	mpsFolder = "lib/mps"
+)
 
 // syncTimeout bounds the wait for the first state of the caches. Past it the
 // process ends and is started again, with the reason in its log.
@@ -73,7 +78,9 @@ type Options struct {
 	// opportunistic containers may use what others leave.
 	Processors       batch.Times
 	OpportunisticCPU v1alpha1.Percent
-	Log              logr.Logger
+	// MPS finds what starts MPS control daemons.
+	MPS func() (mps.Daemons, error)
+	Log logr.Logger
 }
 
 // agent is the parts, by what they own.
@@ -84,6 +91,7 @@ type agent struct {
 	book       *attach.Book
 	limiter    *limiter.Limiter
 	mig        *mig.Mode
+	mps        *mps.Mode
 	modes      mode.Set
 	preparer   *preparer
 	releaser   *release.Releaser
@@ -128,7 +136,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run, a.watchMPS,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {
@@ -171,24 +179,32 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Log: o.Log.WithName("devices"),
 	}
 	var err error
-	a.limiter, err = limiter.New(o.StateDir, o.LimiterLibrary, &driverlimit.Limit{Devices: a.watcher, Leaf: o.Leaf})
+	driver := &driverlimit.Limit{Devices: a.watcher, Leaf: o.Leaf}
+	a.limiter, err = limiter.New(o.StateDir, o.LimiterLibrary, driver)
 	if err != nil {
 		return nil, err
 	}
 	a.limiter.ImagePreload = a.imagePreload
+	containers := func() ([]mode.Container, bool) {
+		// First: what is entered after that is known to the ledger.
+		synced := a.book.Synced()
+		return a.book.Containers(), synced
+	}
 	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), mig.Node{
-		Devices: a.watcher, Index: a.ledger.Index,
-		Containers: func() ([]mode.Container, bool) {
-			// First: what is entered after that is known to the ledger.
-			synced := a.book.Synced()
-			return a.book.Containers(), synced
-		},
+		Devices: a.watcher, Index: a.ledger.Index, Containers: containers,
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.modes = mode.Set{v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{}}
-	a.preparer = newPreparer(a.ledger.Index, a.modes, a.mig.Settle, o.Log.WithName("prepare"))
+	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
+	a.mps = mps.New(filepath.Join(o.StateDir, mpsFolder), mps.Node{
+		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Warn: a.report.warnOf,
+	})
+	a.modes = mode.Set{
+		v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMPS: a.mps, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{},
+	}
+	settle := func() error { return errors.Join(a.mig.Settle(), a.mps.Settle()) }
+	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
 		Node: o.Node, Cached: mgr.GetClient(), Live: live, Usable: a.usable, Log: o.Log.WithName("capacity"),
@@ -202,7 +218,6 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		a.writer.Publish()
 	}
 	a.book.Ended = a.preparer.ended
-	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
 	a.batch = &batch.Keeper{
 		Times: o.Processors, Cap: batch.Cap{Share: o.OpportunisticCPU},
 		Limit: cpuLimit(mgr.GetClient()), Log: o.Log.WithName("batch"),
@@ -298,6 +313,16 @@ func (a *agent) refine(now *device.Snapshot) {
 		a.options.Refine(now)
 	}
 	a.mig.Mark(now)
+	a.mps.Mark(now)
+}
+
+// watchMPS looks after the MPS servers. What it fails to put right, the preparer
+// tries again.
+func (a *agent) watchMPS(ctx context.Context) error {
+	return a.mps.Run(ctx, func(err error) {
+		a.options.Log.WithName("mps").Error(err, "a server is not as it should be")
+		a.preparer.look()
+	})
 }
 
 func (a *agent) usable() ([]v1alpha1.DeviceStatus, bool) {

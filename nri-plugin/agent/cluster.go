@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ import (
 	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/mode"
 )
 
 // newManager watches this node's ledger, this node and this node's pods, and of
@@ -133,6 +135,12 @@ func (a *agent) addChecks(mgr manager.Manager) error {
 
 // reporter writes events.
 type reporter struct{ events.EventRecorder }
+
+// warnOf writes a warning about a container's pod.
+func (r reporter) warnOf(c mode.Container, reason, message string) {
+	namespace, name, _ := strings.Cut(c.Owner, "/")
+	r.Warn(hooks.PodRef{Namespace: namespace, Name: name, UID: c.Pod}, reason, "container "+c.Name+": "+message)
+}
 
 // Warn writes a warning about a pod. The recorder queues it.
 func (r reporter) Warn(pod hooks.PodRef, reason, message string) {

@@ -33,6 +33,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/mode/mps"
 	"vernier.dev/vernier/nri-plugin/nritest"
 	"vernier.dev/vernier/test/apiserver"
 )
@@ -138,6 +139,7 @@ func (c *cluster) newNode(t *testing.T) *node {
 		MetricsAddr: "0", HealthAddr: "0", Log: logr.Discard(), ScanPeriod: 50 * time.Millisecond,
 		Open: func() (device.Library, error) { return n.gpus, nil },
 		Leaf: func(_ uint32, container string) (string, error) { return "/cgroup/" + container, nil },
+		MPS:  func() (mps.Daemons, error) { return nil, errors.New("no MPS here") },
 
 		Processors: processors, OpportunisticCPU: 80,
 	}

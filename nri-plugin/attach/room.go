@@ -51,13 +51,18 @@ func (b *Book) room(e Entry) error {
 }
 
 // apart tells whether nobody else has an instance of MIG that the slice's would lie
-// on. A container that is started again may find its predecessor's.
+// on, and everybody or nobody on the device is served by MPS. A container that is
+// started again may find its predecessor's.
 func (b *Book) apart(e Entry, want ledger.Grant) error {
 	for id, other := range b.entries {
 		if id == e.ID || other.Key() == e.Key() {
 			continue
 		}
 		for _, g := range other.Grants {
+			if g.UUID == want.UUID && (g.Mode == v1alpha1.ModeMPS) != (want.Mode == v1alpha1.ModeMPS) {
+				return fmt.Errorf("container %s of pod %s is on device %s in mode %s, which a slice in mode %s can't be beside; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+					other.Name, other.Owner, g.UUID, g.Mode, want.Mode)
+			}
 			if g.UUID == want.UUID && g.MIG.Overlaps(want.MIG) {
 				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
 					other.Name, other.Owner, g.MIG.Start, g.UUID)

@@ -26,6 +26,12 @@ func instance(uuid string, start, size int32) ledger.Grant {
 	return g
 }
 
+func shared(uuid string) ledger.Grant {
+	g := slice(uuid, 1, 1)
+	g.Mode = v1alpha1.ModeMPS
+	return g
+}
+
 func slice0(device string, core v1alpha1.Percent, mem v1alpha1.MiB) ledger.Grant {
 	return ledger.Grant{UUID: device, DeviceMem: 1000, Core: core, Mem: mem, Mode: v1alpha1.ModeLimiter}
 }
@@ -54,15 +60,19 @@ func TestAttachCountsTheDevice(t *testing.T) {
 		next    Entry
 		says    []string // nothing: it is entered
 	}{
-		"full":            {[]Entry{holder("a", "main", "1", slice("g", 60, 600))}, holder("b", "main", "2", slice("g", 40, 400)), nil},
-		"another device":  {[]Entry{holder("a", "main", "1", slice("h", 60, 600))}, holder("b", "main", "2", slice("g", 60, 600)), nil},
-		"too much core":   {[]Entry{holder("a", "main", "1", slice("g", 60, 1))}, holder("b", "main", "2", slice("g", 41, 1)), []string{"device g", "pod team/a (main) holds 60 % and 1 MiB", "41 %", "delete the pod"}},
-		"too much memory": {[]Entry{holder("a", "main", "1", slice("g", 0, 600))}, holder("b", "main", "2", slice("g", 0, 401)), []string{"401 MiB", "600 MiB"}},
-		"second device":   {[]Entry{holder("a", "main", "1", slice("h", 60, 600))}, holder("b", "main", "2", slice("g", 60, 600), slice("h", 60, 1)), []string{"device h"}},
-		"alone":           {nil, holder("a", "main", "1", slice("g", 1, 1001)), []string{"1001 MiB"}},
-		"beside a whole":  {[]Entry{holder("a", "main", "1", whole("g"))}, holder("b", "main", "2", slice("g", 0, 1)), []string{"team/a"}},
-		"whole beside":    {[]Entry{holder("a", "main", "1", slice("g", 0, 1))}, holder("b", "main", "2", whole("g")), []string{"team/a"}},
-		"own containers":  {[]Entry{holder("a", "one", "1", booked(slice0("g", 60, 1), 120, 2))}, holder("a", "two", "2", booked(slice0("g", 60, 1), 120, 2)), []string{"device g"}},
+		"full":                {[]Entry{holder("a", "main", "1", slice("g", 60, 600))}, holder("b", "main", "2", slice("g", 40, 400)), nil},
+		"beside MPS' clients": {[]Entry{holder("a", "main", "1", shared("g"))}, holder("b", "main", "2", slice("g", 1, 1)), []string{"pod team/a is on device g in mode mps", "mode limiter can't be beside"}},
+		"as one of them":      {[]Entry{holder("a", "main", "1", slice("g", 1, 1))}, holder("b", "main", "2", shared("g")), []string{"mode limiter", "mode mps can't be beside"}},
+		"all of them are":     {[]Entry{holder("a", "main", "1", shared("g"))}, holder("b", "main", "2", shared("g")), nil},
+		"on another device":   {[]Entry{holder("a", "main", "1", shared("h"))}, holder("b", "main", "2", slice("g", 1, 1)), nil},
+		"another device":      {[]Entry{holder("a", "main", "1", slice("h", 60, 600))}, holder("b", "main", "2", slice("g", 60, 600)), nil},
+		"too much core":       {[]Entry{holder("a", "main", "1", slice("g", 60, 1))}, holder("b", "main", "2", slice("g", 41, 1)), []string{"device g", "pod team/a (main) holds 60 % and 1 MiB", "41 %", "delete the pod"}},
+		"too much memory":     {[]Entry{holder("a", "main", "1", slice("g", 0, 600))}, holder("b", "main", "2", slice("g", 0, 401)), []string{"401 MiB", "600 MiB"}},
+		"second device":       {[]Entry{holder("a", "main", "1", slice("h", 60, 600))}, holder("b", "main", "2", slice("g", 60, 600), slice("h", 60, 1)), []string{"device h"}},
+		"alone":               {nil, holder("a", "main", "1", slice("g", 1, 1001)), []string{"1001 MiB"}},
+		"beside a whole":      {[]Entry{holder("a", "main", "1", whole("g"))}, holder("b", "main", "2", slice("g", 0, 1)), []string{"team/a"}},
+		"whole beside":        {[]Entry{holder("a", "main", "1", slice("g", 0, 1))}, holder("b", "main", "2", whole("g")), []string{"team/a"}},
+		"own containers":      {[]Entry{holder("a", "one", "1", booked(slice0("g", 60, 1), 120, 2))}, holder("a", "two", "2", booked(slice0("g", 60, 1), 120, 2)), []string{"device g"}},
 
 		"instances side by side": {[]Entry{holder("a", "main", "1", instance("g", 4, 4))}, holder("b", "main", "2", instance("g", 0, 4)), nil},
 		"an instance that another has": {[]Entry{holder("a", "main", "1", instance("g", 4, 4))}, holder("b", "main", "2", instance("g", 6, 1)),

@@ -53,6 +53,9 @@ type Library interface {
 	CreateInstance(uuid string, at v1alpha1.MIGPlace) error
 	// DestroyInstance destroys one; that it is not there is no error.
 	DestroyInstance(uuid string, at v1alpha1.MIGPlace) error
+	// ComputeMode says who may have contexts on the device.
+	ComputeMode(uuid string) (ComputeMode, error)
+	SetComputeMode(uuid string, mode ComputeMode) error
 	// WaitEvent blocks until a device reports a critical event, at most for the
 	// timeout, and tells whether one came. The next Scan shows its effect.
 	WaitEvent(timeout time.Duration) bool

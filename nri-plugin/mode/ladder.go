@@ -11,8 +11,9 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
-// Ladder is every mode, the strongest first.
-var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG, v1alpha1.ModeLimiter}
+// Ladder is the modes that others are weaker than, the strongest first. The limiter
+// and MPS stand side by side below it: neither holds more than the other.
+var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG}
 
 // ErrRequest is wrapped by Able where it is the request itself that rules a mode
 // out. Nobody needs to be told so.

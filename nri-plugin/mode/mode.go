@@ -146,8 +146,12 @@ func InjectDevices(c Container, adjust *api.ContainerAdjustment) {
 	}
 }
 
-// Undivided says that a device in MIG mode runs nothing outside of an instance.
+// Undivided says that a device in MIG mode runs nothing outside of an instance, and
+// one that is shared by MPS nothing but MPS' clients.
 func Undivided(d v1alpha1.DeviceStatus) error {
+	if d.MPS {
+		return errors.New("it is shared by MPS, which lets nothing else use it; it is tried again when that has ended")
+	}
 	if d.MIG == v1alpha1.MIGEnabled {
 		return errors.New("it is in MIG mode; switch it off, or delete the pod so that it is placed on another device")
 	}

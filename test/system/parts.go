@@ -142,6 +142,8 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
 			"--health-addr=127.0.0.1:9401", "--metrics-addr=" + agentMetrics,
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
+			// In the cluster's own group they end with it.
+			"--mps-cgroup=",
 		},
 		Env: n.GPU.agentEnv(),
 	})

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// files are the mode's files on the node:
+//
+//	dir/<device>/state.json   the device's UUID, and its compute mode before we came
+//	dir/<device>/pipe, log    the daemon's own
+//	dir/<device>/clients      what a container sees as Folder: links to the sockets
+//	                          that clients need, and to none that takes commands
+//	dir/given/<container>     the slice that a container was given
+//
+// A device's folder is made before anything is done to the device and removed after
+// everything is undone: whatever step a crash comes at, the next agent goes on from
+// there. Its name is short, for a socket's path has 107 bytes at most.
+type files struct{ dir string }
+
+// state of a device before its first slice in this mode.
+type state struct {
+	UUID string             `json:"uuid"`
+	Mode device.ComputeMode `json:"computeMode"`
+}
+
+const (
+	stateFile   = "state.json"
+	givenFolder = "given"
+	// nameLength takes in the first group of a UUID's digits.
+	nameLength = len("GPU-01234567")
+)
+
+func (f files) folder(uuid string) string {
+	return filepath.Join(f.dir, uuid[:min(len(uuid), nameLength)])
+}
+
+func (f files) clients(uuid string) string { return filepath.Join(f.folder(uuid), "clients") }
+
+// state of a device that is ours.
+func (f files) state(uuid string) (state, bool) {
+	s, err := readState(f.folder(uuid))
+	return s, err == nil && s.UUID == uuid
+}
+
+func readState(folder string) (s state, err error) {
+	text, err := os.ReadFile(filepath.Join(folder, stateFile))
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	return s, err
+}
+
+// enter writes down what the device was, unless it is written down.
+func (f files) enter(s state) error {
+	folder := f.folder(s.UUID)
+	switch was, err := readState(folder); {
+	case err == nil && was.UUID != s.UUID:
+		return fmt.Errorf("its folder %s is that of device %s", folder, was.UUID)
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{pipes(folder), filepath.Join(folder, "log"), f.clients(s.UUID)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return hostfile.Write(filepath.Join(folder, stateFile), bytes.NewReader(text), 0o600)
+}
+
+// strike removes the device's folder.
+func (f files) strike(uuid string) error { return os.RemoveAll(f.folder(uuid)) }
+
+// all are the devices that are ours.
+func (f files) all() ([]state, error) {
+	folders, err := os.ReadDir(f.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []state
+	for _, entry := range folders {
+		if s, bad := readState(filepath.Join(f.dir, entry.Name())); bad == nil {
+			all = append(all, s)
+		}
+	}
+	return all, err
+}
+
+// forClients are the daemon's files that clients need. Its others take commands, from
+// whoever is root: root of a container, too.
+var forClients = []string{"control", "log"}
+
+// show links what clients need into their folder, in place of what an earlier daemon
+// had there. Containers see the folder itself, so those that run see it, too.
+func (f files) show(uuid string) error {
+	from, to := pipes(f.folder(uuid)), f.clients(uuid)
+	for _, name := range forClients {
+		source, target := filepath.Join(from, name), filepath.Join(to, name)
+		now, err := os.Stat(source)
+		if errors.Is(err, fs.ErrNotExist) && name != forClients[0] {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if shown, err := os.Stat(target); err == nil && os.SameFile(now, shown) {
+			continue
+		}
+		fresh := filepath.Join(to, "."+name)
+		if err := errors.Join(os.RemoveAll(fresh), os.Link(source, fresh), os.Rename(fresh, target)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// given is the slice that a container was given.
+type given struct {
+	UUID string           `json:"uuid"`
+	Core v1alpha1.Percent `json:"core"`
+	Mem  v1alpha1.MiB     `json:"mem"`
+}
+
+func (f files) givenTo(container string) (string, bool) {
+	if container == "" || strings.ContainsRune(container, '/') {
+		return "", false
+	}
+	return filepath.Join(f.dir, givenFolder, container), true
+}
+
+func (f files) give(c mode.Container, g ledger.Grant) error {
+	path, ok := f.givenTo(c.ID)
+	text, err := json.Marshal(given{g.UUID, g.Core, g.Mem})
+	if !ok || err != nil {
+		return err
+	}
+	if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+		err = hostfile.Write(path, bytes.NewReader(text), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("writing down what container %s of pod %s has: %w; check the space on the node's state directory", c.Name, c.Owner, err)
+	}
+	return nil
+}
+
+func (f files) given(container string) (ledger.Grant, bool) {
+	path, ok := f.givenTo(container)
+	if !ok {
+		return ledger.Grant{}, false
+	}
+	var had given
+	text, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(text, &had) != nil {
+		return ledger.Grant{}, false
+	}
+	return mode.Recalled(had.UUID, had.Core, had.Mem, v1alpha1.ModeMPS), true
+}
+
+// take forgets a container.
+func (f files) take(container string) error {
+	path, ok := f.givenTo(container)
+	if !ok {
+		return nil
+	}
+	return os.RemoveAll(path)
+}
+
+// keep forgets all containers but those.
+func (f files) keep(ids map[string]bool) error {
+	entries, err := os.ReadDir(filepath.Join(f.dir, givenFolder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if !ids[e.Name()] {
+			err = errors.Join(err, f.take(e.Name()))
+		}
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mps owns the mode in which containers are clients of one MPS server on
+// their device. It has one control daemon for each device that has such slices: it
+// starts it with the first, holds it to what the slices allow, watches it, and ends it
+// with the last. A daemon outlives the agent, and the next agent takes it up from what
+// is on the node.
+//
+// It never ends a client that its server serves, never uses a daemon of somebody
+// else's, and never lets a container see the pipe that daemons take commands from.
+//
+// What binds whom: the server's own limits bind every client, whatever its
+// environment says, and are those of the largest slice on the device, for a server has
+// one limit for all. A slice's own limits are in its containers' environment, which
+// can only lower the server's; a tenant may drop them.
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+)
+
+// Folder is where a container finds its server. It is not NVIDIA's default, so what
+// runs elsewhere on the node is not taken for ours.
+const Folder = "/usr/local/vernier-mps"
+
+// Environment of MPS' clients.
+const (
+	envPipe    = "CUDA_MPS_PIPE_DIRECTORY"
+	envLog     = "CUDA_MPS_LOG_DIRECTORY"
+	envThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	envMemory  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	envVisible = "CUDA_VISIBLE_DEVICES"
+)
+
+// Node is what the mode needs of the node. All fields are required.
+type Node struct {
+	Devices Devices
+	// Find finds what starts control daemons and talks to them. Its error says why
+	// there can be none; a driver may come later.
+	Find func() (Daemons, error)
+	// Index is the latest ledger.
+	Index func() *ledger.Index
+	// Containers that the runtime has and that hold slices; false while the runtime
+	// is out of sight, and they may be others.
+	Containers func() (all []mode.Container, known bool)
+	// Driver holds a container's memory where the driver can.
+	Driver *driverlimit.Limit
+	// Warn tells the pod of a container what has befallen it.
+	Warn func(c mode.Container, reason, message string)
+}
+
+// Devices are the node's, and the latest picture of them.
+type Devices interface {
+	Snapshot() (device.Snapshot, bool)
+	Library() (device.Library, error)
+	Refresh() error
+}
+
+// Daemons are control daemons, each known by its folder.
+type Daemons interface {
+	// Start starts one for a device, with its pipes in the folder.
+	Start(dir, uuid string) error
+	// Ask sends a command and returns the reply. An error means that there is nobody
+	// who answers.
+	Ask(dir, command string) (string, error)
+	// Processes are those of the folder's daemon and of the servers that it has
+	// started, also after the daemon is gone.
+	Processes(dir string) ([]Process, error)
+	// End ends processes and returns when they are gone.
+	End([]Process) error
+}
+
+// Mode is the mode.
+type Mode struct {
+	node  Node
+	files files
+
+	// mu is held while daemons are started and ended, which takes seconds. The
+	// creation of a container must not wait for it.
+	mu sync.Mutex
+	// setting is held while a server's limits are changed or read back.
+	setting sync.Mutex
+
+	reading sync.Mutex
+	// found is what Find found.
+	found Daemons
+	// ready are the devices that take clients, by UUID.
+	ready map[string]server
+
+	// faults are those whose server had one, known to Look alone.
+	faults map[string]fault
+}
+
+// server is a device's, with the limits that it was told and confirmed.
+type server struct {
+	pid int
+	limits
+}
+
+// New keeps its files in a folder, which must have the same path on the node: the
+// runtime mounts from there.
+func New(dir string, node Node) *Mode {
+	return &Mode{node: node, files: files{dir}, ready: map[string]server{}, faults: map[string]fault{}}
+}
+
+// Able needs a node with MPS and a device that isn't cut up.
+func (m *Mode) Able(d v1alpha1.DeviceStatus, _ ledger.Grant) error {
+	if _, err := m.daemons(); err != nil {
+		return err
+	}
+	if d.MIG == v1alpha1.MIGEnabled {
+		return errors.New("it is in MIG mode; switch it off, or delete the pod so that it is placed on another device")
+	}
+	return nil
+}
+
+// Inject gives the device, the way to its server, and the slice's limits.
+func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
+	g, err := only(c)
+	if err != nil {
+		return err
+	}
+	if has, ready := m.server(g.UUID); !ready || !has.limits.cover(limitsOf(g)) {
+		return fmt.Errorf("the MPS server of device %s is not ready; it is tried again, and the agent's log says what keeps it", g.UUID)
+	}
+	if err := m.files.give(c, g); err != nil {
+		return err
+	}
+	mode.InjectDevices(c, adjust)
+	adjust.AddMount(&api.Mount{
+		Source: m.files.clients(g.UUID), Destination: Folder, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"},
+	})
+	own := limitsOf(g)
+	adjust.AddEnv(envPipe, Folder)
+	adjust.AddEnv(envThreads, own.threads())
+	// By number: a limit that names a device which the client does not see makes it
+	// drop them all, and it sees this one only.
+	adjust.AddEnv(envMemory, "0="+own.memory())
+	return nil
+}
+
+// only is the container's one slice.
+func only(c mode.Container) (ledger.Grant, error) {
+	if len(c.Grants) != 1 {
+		return ledger.Grant{}, fmt.Errorf("it has slices of %d devices, and is a client of one MPS server; delete the pod so that it is placed again", len(c.Grants))
+	}
+	return c.Grants[0], nil
+}
+
+// Apply reads back what its server holds every client to, and sets the driver's limit
+// where there is one.
+func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
+	g, err := only(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.verify(g.UUID); err != nil {
+		return nil, fmt.Errorf("device %s: %w", g.UUID, err)
+	}
+	all := statuses(c)
+	if err := m.node.Driver.Apply(c, pid, all); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Observe reads the driver's limit. How its server is the pod is told by events.
+func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
+	all := statuses(c)
+	if m.node.Driver.Observe(c, pid, all) != nil {
+		return nil
+	}
+	return all
+}
+
+// statuses are what MPS alone holds.
+func statuses(c mode.Container) []v1alpha1.SliceStatus {
+	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
+	for _, g := range c.Grants {
+		s := mode.Status(c, g)
+		s.Memory, s.Compute = v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeCooperative
+		if g.Core == 0 {
+			s.Compute = v1alpha1.GuaranteeNone
+		}
+		mode.Note(&s, "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
+		all = append(all, s)
+	}
+	return all
+}
+
+// Recall reads what the container was given.
+func (m *Mode) Recall(c mode.Container, _ []v1alpha1.SliceStatus) []ledger.Grant {
+	if g, given := m.files.given(c.ID); given {
+		return []ledger.Grant{g}
+	}
+	return nil
+}
+
+// Ended forgets the container.
+func (m *Mode) Ended(c mode.Container) error { return m.files.take(c.ID) }
+
+// Release ends the daemons of devices that the pod's slices were the last on.
+func (m *Mode) Release(types.UID) error { return m.Settle() }
+
+// server is the device's, once it is ready.
+func (m *Mode) server(uuid string) (server, bool) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	s, ready := m.ready[uuid]
+	return s, ready
+}
+
+func (m *Mode) set(uuid string, s server) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	m.ready[uuid] = s
+}
+
+func (m *Mode) unset(uuid string) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	delete(m.ready, uuid)
+}
+
+// Mark tells in a fresh picture which devices are MPS': nothing beside its clients
+// gets a context there.
+func (m *Mode) Mark(now *device.Snapshot) {
+	_, err := m.daemons()
+	if now.Driver.MPS = err == nil; err != nil {
+		now.Driver.MPSReason = err.Error()
+	}
+	for i := range now.Devices {
+		_, ours := m.files.state(now.Devices[i].UUID)
+		now.Devices[i].MPS = ours
+	}
+}
+
+// daemons are the node's, once there are any.
+func (m *Mode) daemons() (Daemons, error) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	if m.found != nil {
+		return m.found, nil
+	}
+	found, err := m.node.Find()
+	if err == nil {
+		m.found = found
+	}
+	return found, err
+}
+
+// control talks to the daemon of a device.
+func (m *Mode) control(uuid string) (control, error) {
+	all, err := m.daemons()
+	return control{all, m.files.folder(uuid)}, err
+}
+
+func pipes(dir string) string { return filepath.Join(dir, "pipe") }

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// Waits for a daemon and a server: both answer within milliseconds, and a server may
+// need seconds to make its context on a large machine.
+const (
+	startWait = 15 * time.Second
+	startLook = 20 * time.Millisecond
+)
+
+// serverUID is whose a server is: in multi-user mode root's serves everybody.
+const serverUID = 0
+
+// Prepare has a server ready for the container's slice.
+func (m *Mode) Prepare(c mode.Container) error {
+	g, err := only(c)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	began, err := m.bring(g.UUID)
+	m.mu.Unlock()
+	if began {
+		err = errors.Join(err, m.node.Devices.Refresh())
+	}
+	return err
+}
+
+// bring brings one device in line with its slices; began tells whether it was not
+// ours before. m.mu is held.
+func (m *Mode) bring(uuid string) (began bool, err error) {
+	all, _ := m.wanted()
+	want, wanted := all[uuid]
+	if !wanted {
+		return false, nil // the slice is gone again
+	}
+	if has, ready := m.server(uuid); ready && has.limits == want {
+		return false, nil
+	}
+	_, before := m.files.state(uuid)
+	if err := m.ensure(uuid, want); err != nil {
+		m.unset(uuid)
+		return !before, fmt.Errorf("the MPS server of device %s: %w", uuid, err)
+	}
+	return !before, nil
+}
+
+// ensure has a daemon on the device, with one server, and both hold clients to the
+// limits. What is there of an earlier agent's is used. m.mu is held.
+func (m *Mode) ensure(uuid string, want limits) error {
+	c, err := m.control(uuid)
+	if err != nil {
+		return err
+	}
+	servers, err := c.servers()
+	if err != nil {
+		if err := m.start(uuid, c); err != nil {
+			return err
+		}
+		servers = nil
+	} else if err := m.exclude(uuid); err != nil {
+		return err
+	}
+	if err := m.files.show(uuid); err != nil {
+		return err
+	}
+	if len(servers) == 0 {
+		if servers, err = m.serve(c); err != nil {
+			return err
+		}
+	}
+	m.setting.Lock()
+	defer m.setting.Unlock()
+	if err := c.hold(servers[0], want); err != nil {
+		return err
+	}
+	m.set(uuid, server{servers[0], want})
+	return nil
+}
+
+// start takes the device over and starts its daemon. m.mu is held.
+func (m *Mode) start(uuid string, c control) error {
+	left, err := c.Processes(c.dir)
+	if err != nil {
+		return err
+	}
+	if daemons := slices.DeleteFunc(slices.Clone(left), func(p Process) bool { return p.Server }); len(daemons) > 0 {
+		if err := c.End(daemons); err != nil {
+			return err
+		}
+	}
+	if servers := slices.DeleteFunc(left, func(p Process) bool { return !p.Server }); len(servers) > 0 {
+		return fmt.Errorf("its control daemon is gone, and server %d goes on for the clients that it has; another is started when they have ended", servers[0].PID)
+	}
+	if err := m.alone(uuid); err != nil {
+		return err
+	}
+	if err := m.exclude(uuid); err != nil {
+		return err
+	}
+	if err := c.Start(c.dir, uuid); err != nil {
+		return fmt.Errorf("starting nvidia-cuda-mps-control: %w", err)
+	}
+	return await("nvidia-cuda-mps-control to answer", func() (bool, error) {
+		_, err := c.servers()
+		return err == nil, nil
+	})
+}
+
+// alone tells whether nobody uses the device in another way: it changes its mode when
+// it is empty.
+func (m *Mode) alone(uuid string) error {
+	all, known := m.node.Containers()
+	if !known {
+		return errors.New("the container runtime is out of sight, so what runs on the device is not known; it is tried again")
+	}
+	for _, c := range all {
+		for _, g := range c.Grants {
+			if g.UUID == uuid && g.Mode != v1alpha1.ModeMPS {
+				return fmt.Errorf("container %s of pod %s has a slice of it in mode %s, and a device changes its mode when it is empty", c.Name, c.Owner, g.Mode)
+			}
+		}
+	}
+	library, err := m.node.Devices.Library()
+	if err != nil {
+		return err
+	}
+	pids, err := library.Processes(uuid)
+	if err != nil {
+		return err
+	}
+	if len(pids) > 0 {
+		return fmt.Errorf("processes %v use the device without it; it is tried again when they have ended", pids)
+	}
+	return nil
+}
+
+// exclude keeps everything but the server and its clients off the device, and reads
+// that back. What the device was is written down before.
+func (m *Mode) exclude(uuid string) error {
+	library, err := m.node.Devices.Library()
+	if err != nil {
+		return err
+	}
+	was, err := library.ComputeMode(uuid)
+	if err == nil {
+		err = m.files.enter(state{UUID: uuid, Mode: was})
+	}
+	if err != nil || was == device.ComputeExclusiveProcess {
+		return err
+	}
+	if err := library.SetComputeMode(uuid, device.ComputeExclusiveProcess); err != nil {
+		return fmt.Errorf("setting its compute mode to EXCLUSIVE_PROCESS: %w", err)
+	}
+	return m.exclusive(uuid)
+}
+
+// exclusive reads back that nothing but the server and its clients can have a context.
+func (m *Mode) exclusive(uuid string) error {
+	library, err := m.node.Devices.Library()
+	if err != nil {
+		return err
+	}
+	now, err := library.ComputeMode(uuid)
+	if err == nil && now != device.ComputeExclusiveProcess {
+		err = errors.New("its compute mode was set to EXCLUSIVE_PROCESS and is not; see that nothing else sets it on the node")
+	}
+	return err
+}
+
+// serve starts a server and waits until it takes clients.
+func (m *Mode) serve(c control) (servers []int, err error) {
+	reply, err := c.ask("start_server -uid %d", serverUID)
+	if err != nil {
+		return nil, err
+	}
+	var status string
+	if err := await("its server to be active", func() (bool, error) {
+		if servers, err = c.servers(); err != nil || len(servers) == 0 {
+			return false, err
+		}
+		status, err = c.status(servers[0])
+		return status == active, err
+	}); err != nil {
+		return nil, fmt.Errorf("%w; the control daemon said %q; see its log below the agent's state directory", err, reply)
+	}
+	return servers, nil
+}
+
+// await looks until it is so.
+func await(what string, is func() (bool, error)) error {
+	for end := time.Now().Add(startWait); ; time.Sleep(startLook) {
+		if so, err := is(); so || err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("waited %s for %s", startWait, what)
+		}
+	}
+}
+
+// Settle brings daemons and slices together, to be called after every change of
+// either: a device without slices is given back as it was.
+func (m *Mode) Settle() error {
+	changed, err := m.settle()
+	if changed {
+		err = errors.Join(err, m.node.Devices.Refresh())
+	}
+	return err
+}
+
+func (m *Mode) settle() (changed bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wanted, known := m.wanted()
+	ours, err := m.files.all()
+	failed := []error{err}
+	for _, s := range ours {
+		if _, is := wanted[s.UUID]; is {
+			_, err := m.bring(s.UUID)
+			failed = append(failed, err)
+		} else if known {
+			changed = true
+			failed = append(failed, m.giveBack(s))
+		}
+	}
+	if known {
+		ids := map[string]bool{}
+		all, _ := m.node.Containers()
+		for _, c := range all {
+			ids[c.ID] = true
+		}
+		failed = append(failed, m.files.keep(ids))
+	}
+	return changed, errors.Join(failed...)
+}
+
+// giveBack ends a device's daemon and makes the device what it was. m.mu is held.
+func (m *Mode) giveBack(s state) error {
+	m.unset(s.UUID)
+	c, err := m.control(s.UUID)
+	if err != nil {
+		return err
+	}
+	left, err := c.Processes(c.dir)
+	if err == nil {
+		err = c.End(left)
+	}
+	if err != nil {
+		return fmt.Errorf("ending the MPS daemon of device %s: %w", s.UUID, err)
+	}
+	library, err := m.node.Devices.Library()
+	if err != nil {
+		return err
+	}
+	if now, _ := m.node.Devices.Snapshot(); !has(now, s.UUID) {
+		return m.files.strike(s.UUID) // the device itself is gone
+	}
+	if err := library.SetComputeMode(s.UUID, s.Mode); err != nil {
+		return fmt.Errorf("putting back the compute mode of device %s: %w", s.UUID, err)
+	}
+	return m.files.strike(s.UUID)
+}
+
+func has(now device.Snapshot, uuid string) bool {
+	_, found := now.Device(uuid)
+	return found
+}
+
+// wanted are the limits of devices with slices in this mode: each side that of the
+// largest. known is false while the containers cannot be told of which the ledger has
+// lost the slices.
+func (m *Mode) wanted() (all map[string]limits, known bool) {
+	all = map[string]limits{}
+	add := func(grants []ledger.Grant) {
+		for _, g := range grants {
+			if g.Mode == v1alpha1.ModeMPS {
+				all[g.UUID] = all[g.UUID].most(limitsOf(g))
+			}
+		}
+	}
+	containers, known := m.node.Containers()
+	for _, c := range containers {
+		add(c.Grants)
+	}
+	m.node.Index().Each(func(_ ledger.Key, grants []ledger.Grant) { add(grants) })
+	return all, known
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	controlName = "nvidia-cuda-mps-control"
+	serverName  = "nvidia-cuda-mps-server"
+)
+
+// askWait bounds a command: the runtime may be waiting, for two seconds at most.
+const askWait = time.Second
+
+// endWait bounds the wait for a daemon that was asked to end.
+const endWait = 2 * time.Second
+
+// Program is nvidia-cuda-mps-control of the node's driver.
+type Program struct {
+	// Root is where it is run, as chroot; "/" is where we are.
+	Root string
+	// Path of the program below Root, Libraries the folder there that has libcuda.
+	Path, Libraries string
+	// Cgroup is the directory of the cgroup v2 hierarchy that daemons are put into, so
+	// that they do not end with the agent's container. Empty leaves them in ours.
+	Cgroup string
+}
+
+// FindProgram looks for the program below the root of the driver's files, whose
+// libraries are in the folder.
+func FindProgram(root, libraries string) (*Program, error) {
+	for _, dir := range []string{"/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/bin"} {
+		path := filepath.Join(dir, controlName)
+		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
+			return &Program{Root: "/", Path: filepath.Join(root, path), Libraries: libraries}, nil
+		}
+	}
+	return nil, fmt.Errorf("the driver below %s has no %s; install NVIDIA's compute utilities, or set --driver-root", root, controlName)
+}
+
+// InRoot runs the program in the root that it was found below.
+func (p *Program) InRoot(root string) {
+	below := func(path string) string { return "/" + strings.TrimPrefix(strings.TrimPrefix(path, root), "/") }
+	p.Root, p.Path, p.Libraries = root, below(p.Path), below(p.Libraries)
+}
+
+func (p *Program) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.Path, args...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), envPipe+"="+pipes(dir), envLog+"="+filepath.Join(dir, "log"), "LD_LIBRARY_PATH="+p.Libraries)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if p.Root != "/" {
+		cmd.SysProcAttr.Chroot = p.Root
+	}
+	return cmd
+}
+
+// Start starts a daemon that goes on without us, and does not wait for it.
+func (p *Program) Start(dir, uuid string) error {
+	output, err := os.OpenFile(filepath.Join(dir, "log", "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	cmd := p.command(context.Background(), dir, "-f", "-multiuser-server")
+	cmd.Env = append(cmd.Env, envVisible+"="+uuid)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr.Setsid = true
+	if p.Cgroup != "" {
+		if err := os.MkdirAll(p.Cgroup, 0o755); err != nil {
+			return err
+		}
+		group, err := os.Open(p.Cgroup)
+		if err != nil {
+			return err
+		}
+		defer group.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // its end is seen by its silence
+	return nil
+}
+
+// Ask sends one command.
+func (p *Program) Ask(dir, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askWait)
+	defer cancel()
+	cmd := p.command(ctx, dir)
+	cmd.Stdin = strings.NewReader(command + "\n")
+	cmd.WaitDelay = askWait
+	var reply, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &reply, &complaint
+	switch err := cmd.Run(); {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: no answer within %s", command, askWait)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %s", command, err, bytes.TrimSpace(complaint.Bytes()))
+	}
+	return reply.String(), nil
+}
+
+// Process is one of a folder's.
+type Process struct {
+	PID int
+	// Server tells a server from the daemon.
+	Server bool
+	// start is when it was started, as the kernel counts it: with the PID it names
+	// the process, for numbers are used again.
+	start string
+}
+
+// Processes finds them by what they were started with: the folder's pipes.
+func (p *Program) Processes(dir string) ([]Process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var all []Process
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
+			continue
+		}
+		if found, is := lookUp(pid, dir); is {
+			all = append(all, found)
+		}
+	}
+	return all, nil
+}
+
+// lookUp tells whether a process is the folder's. One that has ended is not, nor is a
+// command that we are sending.
+func lookUp(pid int, dir string) (Process, bool) {
+	read := func(name string) string {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+		return string(text)
+	}
+	args := strings.Split(strings.TrimRight(read("cmdline"), "\x00"), "\x00")
+	name := filepath.Base(args[0])
+	if name != serverName && (name != controlName || len(args) < 2) {
+		return Process{}, false
+	}
+	if !slices.Contains(strings.Split(read("environ"), "\x00"), envPipe+"="+pipes(dir)) {
+		return Process{}, false
+	}
+	stat := read("stat")
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 {
+		return Process{}, false
+	}
+	return Process{PID: pid, Server: name == serverName, start: fields[19]}, true
+}
+
+// End ends processes, the daemon before its servers, and kills what does not end.
+func (p *Program) End(all []Process) error {
+	slices.SortStableFunc(all, func(a, b Process) int {
+		switch {
+		case a.Server == b.Server:
+			return 0
+		case a.Server:
+			return 1
+		}
+		return -1
+	})
+	for _, how := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		for _, one := range all {
+			if err := one.signal(how); err != nil {
+				return err
+			}
+		}
+		for end := time.Now().Add(endWait); ; time.Sleep(startLook) {
+			all = slices.DeleteFunc(all, func(one Process) bool { return !one.lives() })
+			if len(all) == 0 {
+				return nil
+			}
+			if time.Now().After(end) {
+				break
+			}
+		}
+	}
+	return fmt.Errorf("process %d does not end", all[0].PID)
+}
+
+func (one Process) lives() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.PID))
+	text := string(stat)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	return err == nil && len(fields) >= 20 && fields[19] == one.start && fields[0] != "Z" && fields[0] != "X"
+}
+
+// signal reaches this process or nobody.
+func (one Process) signal(how syscall.Signal) error {
+	held, err := unix.PidfdOpen(one.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(held)
+	if !one.lives() {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(held, how, nil, 0); !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
+	"vernier.dev/vernier/test/simgpu"
+)
+
+// node is a node with the simulated driver's own programs.
+type node struct {
+	*Mode
+	t       *testing.T
+	sim     *simgpu.Sim
+	program *Program
+	nvml    *inventory.Inventory
+	seen    device.Snapshot
+	ledger  v1alpha1.SliceLedger
+	told    []string
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: simgpu.Driver535})}
+	// What has no device nodes of its own sees the device by this.
+	t.Setenv("SIMGPU_ALL_DEVICES", "1")
+	inv, lib, err := inventory.Open(inventory.Options{Library: n.sim.NVML()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lib.Shutdown() })
+	if n.seen, err = inv.Scan(); err != nil {
+		t.Fatal(err)
+	}
+	n.nvml = inv
+	n.program = &Program{Root: "/", Path: n.sim.Program(controlName), Libraries: n.sim.Bin}
+	dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Mode = New(dir, Node{
+		Devices: n, Index: func() *ledger.Index { return ledger.NewIndex(&n.ledger) },
+		Find:       func() (Daemons, error) { return n.program, nil },
+		Containers: func() ([]mode.Container, bool) { return nil, true },
+		Driver:     &driverlimit.Limit{Devices: n},
+	})
+	t.Cleanup(func() {
+		n.ledger.Spec.Devices = nil
+		if err := n.Settle(); err != nil {
+			t.Error(err)
+		}
+		if left, err := n.program.Processes(n.files.folder(n.uuid())); len(left) > 0 || err != nil {
+			t.Errorf("processes %+v, %v are left", left, err)
+		}
+		if now, err := inv.ComputeMode(n.uuid()); now != device.ComputeDefault || err != nil {
+			t.Errorf("compute mode %d, %v is left", now, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *node) uuid() string                      { return n.seen.Devices[0].UUID }
+func (n *node) Snapshot() (device.Snapshot, bool) { return n.seen, true }
+func (n *node) Library() (device.Library, error)  { return n.nvml, nil }
+func (n *node) Refresh() error                    { return nil }
+
+func (n *node) grant(pod string, core v1alpha1.Percent, mem v1alpha1.MiB) mode.Container {
+	n.t.Helper()
+	if len(n.ledger.Spec.Devices) == 0 {
+		n.ledger.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: n.uuid(), Core: 100, Mem: size}}
+	}
+	on := &n.ledger.Spec.Devices[0]
+	s := v1alpha1.Slice{Pod: types.UID(pod), Owner: "team/" + pod, Ctr: "main", Core: core, Mem: mem, Mode: v1alpha1.ModeMPS}
+	on.Slices = append(on.Slices, s)
+	c := mode.Container{Pod: s.Pod, Owner: s.Owner, Name: "main", ID: "id-" + pod,
+		Grants: ledger.NewIndex(&n.ledger).Grants(ledger.Key{Pod: s.Pod, Container: "main"})}
+	if err := n.Prepare(c); err != nil {
+		n.t.Fatal(err)
+	}
+	return c
+}
+
+// run runs a program as the container, without the variables of those names.
+func (n *node) run(c mode.Container, without ...string) string {
+	n.t.Helper()
+	adjust := &api.ContainerAdjustment{}
+	if err := n.Inject(c, adjust); err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := exec.Command(n.sim.Program("cudademo"), "--alloc-until-fail")
+	cmd.Env = n.sim.Env()
+	for _, v := range adjust.GetEnv() {
+		if !slices.Contains(without, v.GetKey()) {
+			cmd.Env = append(cmd.Env, v.GetKey()+"="+strings.Replace(v.GetValue(), Folder, adjust.GetMounts()[0].GetSource(), 1))
+		}
+	}
+	out, _ := cmd.CombinedOutput() // what it says tells how it went
+	return string(out)
+}
+
+// The driver's own programs: containers are held to their slices; without the limits
+// in their environment, to those of the largest; and without the pipe they get nothing.
+func TestPrograms(t *testing.T) {
+	n := newNode(t)
+	small, large := n.grant("a", 30, 1000), n.grant("b", 50, 2000)
+	if _, err := n.Apply(small, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []struct {
+		c       mode.Container
+		without []string
+		want    string
+	}{
+		{small, nil, "allocated mib=1000"},
+		{large, nil, "allocated mib=2000"},
+		{small, []string{envThreads, envMemory}, "allocated mib=2000"},
+		{small, []string{envPipe}, "DEVICE_UNAVAILABLE"},
+	} {
+		if said := n.run(run.c, run.without...); !strings.Contains(said, run.want) {
+			t.Errorf("pod %s without %v says %q, want %q", run.c.Owner, run.without, said, run.want)
+		}
+	}
+	// A file that takes commands is not among those that the container has.
+	if _, err := n.program.Ask(n.files.clients(n.uuid()), "get_server_list"); err == nil {
+		t.Error("commands are taken from where clients are")
+	}
+
+	before, err := n.program.Processes(n.files.folder(n.uuid()))
+	if err != nil || len(before) != 2 || before[0].Server == before[1].Server {
+		t.Fatalf("processes %+v, %v; want a daemon and a server", before, err)
+	}
+	n.Mode = New(n.files.dir, n.node) // the agent's next process
+	if err := n.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := n.program.Processes(n.files.folder(n.uuid())); err != nil || !slices.Equal(before, after) {
+		t.Errorf("processes %+v, %v; want %+v", after, err, before)
+	}
+	if said := n.run(large); !strings.Contains(said, "allocated mib=2000") {
+		t.Error(said)
+	}
+}
+
+// A daemon that is killed is replaced, and one that does not answer too.
+func TestDaemonFails(t *testing.T) {
+	n := newNode(t)
+	c := n.grant("a", 30, 1000)
+	plant := func(fault string, value ...string) {
+		if err := n.sim.MPS("0", fault, value...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for how, is := range map[string]func(){"killed": func() { plant("crash") }, "silent": func() { plant("hang", "on") }} {
+		is()
+		err := n.Look(time.Now())
+		plant("hang", "off")
+		// Its server may go on for a moment, and another is started after it.
+		late := time.After(20 * time.Second)
+		for ; err != nil || n.Prepare(c) != nil; err = n.Settle() {
+			select {
+			case <-late:
+				t.Fatalf("%s: %v", how, err)
+			case <-time.After(startLook):
+			}
+		}
+		if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+			t.Errorf("%s: %s", how, said)
+		}
+	}
+}
+
+// Invariant 2: a daemon that does not keep its limits is found out.
+func TestLimitsAreReadBack(t *testing.T) {
+	n := newNode(t)
+	if err := n.sim.MPS("0", "ignore", "on"); err != nil {
+		t.Fatal(err)
+	}
+	n.ledger.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: n.uuid(), Core: 100, Mem: size, Slices: []v1alpha1.Slice{
+		{Pod: "a", Owner: "team/a", Ctr: "main", Core: 30, Mem: 1000, Mode: v1alpha1.ModeMPS}}}}
+	c := mode.Container{Pod: "a", Owner: "team/a", Name: "main", ID: "id", Grants: ledger.NewIndex(&n.ledger).Grants(ledger.Key{Pod: "a", Container: "main"})}
+	if err := n.Prepare(c); err == nil || !strings.Contains(err.Error(), "want 30 %") {
+		t.Errorf("%v", err)
+	}
+	if err := n.Inject(c, &api.ContainerAdjustment{}); err == nil {
+		t.Error("the container is created")
+	}
+}
+
+func TestFindProgram(t *testing.T) {
+	root := t.TempDir()
+	if _, err := FindProgram(root, ""); err == nil || !strings.Contains(err.Error(), "--driver-root") {
+		t.Errorf("%v", err)
+	}
+	at := filepath.Join(root, "usr/bin", controlName)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := FindProgram(root, filepath.Join(root, "usr/lib"))
+	if err != nil || p.Root != "/" || p.Path != at {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	p.InRoot(root)
+	if p.Root != root || p.Path != "/usr/bin/"+controlName || p.Libraries != "/usr/lib" {
+		t.Errorf("%+v", p)
+	}
+}

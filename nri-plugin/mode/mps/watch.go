@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"vernier.dev/vernier/nri-plugin/ledger"
+)
+
+// Reasons of events.
+const (
+	// ReasonFault: a client's fatal fault has taken the contexts of all.
+	ReasonFault = "MPSServerFault"
+	// ReasonLost: the control daemon or the server is gone.
+	ReasonLost = "MPSServerLost"
+)
+
+// period between two looks at the servers.
+const period = time.Second
+
+// drain is how long the clients of a server that had a fault have to end: they get
+// nothing but errors any more, and nobody new is served before they have.
+const drain = 30 * time.Second
+
+// fault is one of a server, since when.
+type fault struct {
+	server int
+	since  time.Time
+}
+
+// Run looks after the servers until ctx ends.
+func (m *Mode) Run(ctx context.Context, failed func(error)) error {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			if err := m.Look(now); err != nil {
+				failed(err)
+			}
+		}
+	}
+}
+
+// Look looks at every server that there should be once.
+func (m *Mode) Look(now time.Time) error {
+	m.reading.Lock()
+	ready := maps.Clone(m.ready)
+	m.reading.Unlock()
+	var failed []error
+	for _, uuid := range slices.Sorted(maps.Keys(ready)) {
+		failed = append(failed, m.look(uuid, ready[uuid], now))
+	}
+	return errors.Join(failed...)
+}
+
+func (m *Mode) look(uuid string, s server, now time.Time) error {
+	c, err := m.control(uuid)
+	if err != nil {
+		return err
+	}
+	servers, err := c.servers()
+	if err != nil || !slices.Contains(servers, s.pid) {
+		return m.lost(uuid, err)
+	}
+	status, err := c.status(s.pid)
+	switch {
+	case err != nil:
+		return m.lost(uuid, err)
+	case status != faulty:
+		delete(m.faults, uuid)
+		return nil
+	}
+	had, known := m.faults[uuid]
+	if !known || had.server != s.pid {
+		had = fault{s.pid, now}
+		m.faults[uuid] = had
+		m.tell(uuid, ReasonFault, "a process on device %s had a fatal fault, and with it all processes that its MPS server serves have lost their contexts: they get nothing but errors and have to start again; the server takes new ones when they have ended, in %s at the latest", uuid, drain)
+	}
+	clients, err := c.clients(s.pid)
+	if err != nil || len(clients) > 0 && now.Sub(had.since) < drain {
+		return err
+	}
+	return m.restart(uuid, c, s.pid, clients)
+}
+
+// restart replaces a server that had a fault, and nothing else: the daemon and the
+// other devices' servers go on.
+func (m *Mode) restart(uuid string, c control, pid int, clients []int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unset(uuid)
+	delete(m.faults, uuid)
+	for _, client := range clients {
+		if _, err := c.ask("terminate_client %d %d", pid, client); err != nil {
+			return err
+		}
+	}
+	if _, err := c.ask("shutdown_server %d -f", pid); err != nil {
+		return err
+	}
+	if err := await("the server that had a fault to end", func() (bool, error) {
+		servers, err := c.servers()
+		return !slices.Contains(servers, pid), err
+	}); err != nil {
+		return err
+	}
+	_, err := m.bring(uuid)
+	return err
+}
+
+// lost is for a device whose daemon does not answer, or whose server is gone. Another
+// is started, as soon as the old server has ended with its clients.
+func (m *Mode) lost(uuid string, why error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unset(uuid)
+	delete(m.faults, uuid)
+	if why != nil {
+		m.tell(uuid, ReasonLost, "the MPS control daemon of device %s does not answer (%v): processes that its server serves go on, new ones start when those have ended", uuid, why)
+	} else {
+		m.tell(uuid, ReasonLost, "the MPS server of device %s has ended, and the contexts of all processes that it served with it; they have to start again", uuid)
+	}
+	_, err := m.bring(uuid)
+	return err
+}
+
+// tell tells every pod with a container on the device.
+func (m *Mode) tell(uuid, reason, format string, args ...any) {
+	all, _ := m.node.Containers()
+	for _, c := range all {
+		if slices.ContainsFunc(c.Grants, onDevice(uuid)) {
+			m.node.Warn(c, reason, fmt.Sprintf(format, args...))
+		}
+	}
+}
+
+// verify reads back that the device is served as it was told to be.
+func (m *Mode) verify(uuid string) error {
+	m.setting.Lock()
+	defer m.setting.Unlock()
+	s, ready := m.server(uuid)
+	if !ready {
+		return errors.New("its MPS server is not ready any more; it is tried again")
+	}
+	c, err := m.control(uuid)
+	if err != nil {
+		return err
+	}
+	status, err := c.status(s.pid)
+	if err == nil && status != active {
+		err = fmt.Errorf("its MPS server is in state %s; it is tried again", status)
+	}
+	if err == nil {
+		err = c.confirm(fmt.Sprint(s.pid), s.limits)
+	}
+	if err == nil {
+		err = m.exclusive(uuid)
+	}
+	return err
+}
+
+func onDevice(uuid string) func(ledger.Grant) bool {
+	return func(g ledger.Grant) bool { return g.UUID == uuid }
+}
