@@ -33,7 +33,6 @@ type node struct {
 	nvml    *inventory.Inventory
 	seen    device.Snapshot
 	ledger  v1alpha1.SliceLedger
-	told    []string
 }
 
 func newNode(t *testing.T) *node {
