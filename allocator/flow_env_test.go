@@ -28,7 +28,6 @@ func TestFlow(t *testing.T) {
 	// pack puts both on one device.
 	s.addPod("a", share(60, 500))
 	first := s.awaitPlaced("a")
-	s.awaitEvent("a", reasonPlaced, "on node gpu-1; container train: GPU 0 (GPU-gpu-1-0), 60 core + 500 MiB, limiter")
 	s.addPod("b", share(40, 500))
 	if second := s.awaitPlaced("b"); second.Containers["train"].Devices[0].UUID != first.Containers["train"].Devices[0].UUID {
 		t.Errorf("pack put %+v beside %+v", second, first)
@@ -56,8 +55,13 @@ func TestFlow(t *testing.T) {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
 	s.release("gpu-1", b.UID)
-	s.awaitPlaced("d")
+	d := s.awaitPlaced("d").Containers["train"].Devices[0].UUID
 	s.awaitPlaced("after")
+	// Who was told that a pod waits is told that it no longer does, and nobody else.
+	s.awaitEvent("d", reasonPlaced, "("+d+"), 30 core + 400 MiB, limiter")
+	if told := s.events("a"); len(told) > 0 {
+		t.Errorf("pod a was placed at once, and its owner was told %v", told)
+	}
 
 	// A pod that was deleted while it waited to be bound needs no word of the node.
 	a := s.pod("a")

@@ -103,14 +103,7 @@ func (r *replicaInTest) restart() {
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				r.patches++
-				return r.write(obj, func() error {
-					err := c.Patch(ctx, obj, p, o...)
-					if err != nil && !apierrors.IsNotFound(err) {
-						// The API server's answer when a test operation fails.
-						err = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, obj.GetName(), nil)
-					}
-					return err
-				})
+				return r.write(obj, func() error { return c.Patch(ctx, obj, p, o...) })
 			},
 		}),
 		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,32 +18,27 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// operation of a JSON patch.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
 // ungatePatch is the one write on a pod. It applies only to the very version of
-// the pod that was decided on, with our gate as its only one: a selector or an
+// the pod that was decided on, which has our gate as its only one: a selector or an
 // affinity that was narrowed meanwhile can make the node wrong. It cannot be half
 // applied. Gated pods change rarely, so that a conflict is not the rule.
+//
+// It is a strategic merge, which the API server applies to the object as it has it:
+// of all ways to change a pod the one that costs it least. For a JSON patch it writes
+// the whole pod as JSON and reads it again.
 func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	document, err := placed.Encode()
 	if err != nil {
 		return nil, err
 	}
-	ops := []operation{
-		{"test", "/metadata/uid", pod.UID},
-		{"test", "/metadata/resourceVersion", pod.ResourceVersion},
-		{"test", "/spec/schedulingGates", []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
-	}
-	return json.Marshal(append(ops,
-		operation{"add", "/spec/affinity", pin.To(pod.Spec.Affinity, placed.Node)},
-		operation{"add", "/metadata/annotations/" + pointer(v1alpha1.AnnotationPlacement), document},
-		operation{"remove", "/spec/schedulingGates", nil},
-	))
+	type object = map[string]any
+	return json.Marshal(object{
+		"metadata": object{
+			"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
+			"annotations": object{v1alpha1.AnnotationPlacement: document},
+		},
+		"spec": object{"affinity": pin.To(pod.Spec.Affinity, placed.Node), "schedulingGates": nil},
+	})
 }
 
 // ungate writes what the node's ledger grants to the pod on the pod, and lets the
@@ -62,20 +56,26 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 	if err != nil {
 		return err
 	}
+	waited := a.wasTold(pod)
 	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = a.Client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, patch), fieldOwner)
+	err = a.Client.Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), fieldOwner)
 	switch {
 	case err == nil:
 		a.setWritten(written)
 		placements.Inc()
 		waitSeconds.Observe(max(0, a.Clock.Since(pod.CreationTimestamp.Time).Seconds()))
-		a.tell(pod, corev1.EventTypeNormal, reasonPlaced, describe(placed, deviceNumbers(ledger)))
+		where := describe(placed, deviceNumbers(ledger))
+		if waited {
+			a.tell(pod, corev1.EventTypeNormal, reasonPlaced, where)
+		} else {
+			a.Log.Info("placed", "pod", keyOf(pod), "uid", pod.UID, "where", where)
+		}
 		return nil
 	case apierrors.IsNotFound(err):
 		// Deleted. The watch says whether it ever ran, and so who releases.
 		a.lookAtLedger(node)
 		return nil
-	case apierrors.IsInvalid(err) || apierrors.IsConflict(err):
+	case apierrors.IsConflict(err):
 		conflicts.WithLabelValues("pod").Inc()
 		return a.reread(ctx, pod, node, err)
 	default:
@@ -127,11 +127,4 @@ func deviceNumbers(ledger *v1alpha1.SliceLedger) map[string]int32 {
 		numbers[d.UUID] = d.Index
 	}
 	return numbers
-}
-
-var jsonPointer = strings.NewReplacer("~", "~0", "/", "~1")
-
-// pointer escapes a key for a JSON pointer.
-func pointer(key string) string {
-	return jsonPointer.Replace(key)
 }

@@ -189,6 +189,15 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, gang group.Name, reason, caus
 	a.waiting[keyOf(pod)] = w
 }
 
+// wasTold tells whether the pod's owner was told that it waits, and so is to be told
+// that it no longer does. Others find the place on the pod itself: an event for each
+// would be one write in five of all that a pod takes until it is bound.
+func (a *Allocator) wasTold(pod *corev1.Pod) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waiting[keyOf(pod)].told != ""
+}
+
 // stopWaiting forgets that the pod waits. The caller holds mu.
 func (a *Allocator) stopWaiting(key types.NamespacedName) {
 	delete(a.waiting, key)
