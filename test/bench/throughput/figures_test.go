@@ -96,15 +96,21 @@ func metricsOf(b *testing.B, p *system.Process) string {
 	return text
 }
 
-// ensureAllocators starts those that have ended, as a kubelet would: one that loses
-// its lease, on a machine that is too busy to renew it, begins anew.
-func ensureAllocators(b *testing.B) {
+// startEnded starts the allocators that have ended, as a kubelet would: one that
+// loses its lease, on a machine that is too busy to renew it, begins anew.
+func startEnded(b *testing.B) {
 	b.Helper()
 	for _, a := range sys.Allocators {
 		if err := a.EnsureRunning(); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+// ensureAllocators returns when both run and one leads.
+func ensureAllocators(b *testing.B) {
+	b.Helper()
+	startEnded(b)
 	sys.LeadingAllocator(b)
 }
 
@@ -118,11 +124,14 @@ func ledgerConflicts(b *testing.B) (n float64) {
 	return n
 }
 
+// cpu is how long each process has worked.
+type cpu map[string]time.Duration
+
 // cpuTimes is what each process of the cluster, and this one, has used so far.
-func cpuTimes() map[string]time.Duration {
+func cpuTimes() cpu {
 	// What /proc counts in: USER_HZ, 100 on every Linux machine.
 	const tick = 10 * time.Millisecond
-	used := map[string]time.Duration{}
+	used := cpu{}
 	note := func(name string, pid int) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
@@ -142,20 +151,38 @@ func cpuTimes() map[string]time.Duration {
 	return used
 }
 
-// cpuSince is the CPU time of each process for each of n pods, the largest first.
-func cpuSince(before map[string]time.Duration, n int) string {
-	now := cpuTimes()
-	names := slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Compare(now[b]-before[b], now[a]-before[a]) })
+// since is what was used between two moments. A process that began anew counts from
+// its beginning.
+func (before cpu) since(now cpu) cpu {
+	used := cpu{}
+	for name, t := range now {
+		if used[name] = t - before[name]; used[name] < 0 {
+			used[name] = t
+		}
+	}
+	return used
+}
+
+func (c cpu) total() (total time.Duration) {
+	for _, t := range c {
+		total += t
+	}
+	return total
+}
+
+// of lists the processes by what they used for each of n pods, the largest first.
+func (c cpu) of(n int) string {
+	names := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return cmp.Compare(c[b], c[a]) })
 	var parts []string
-	for _, name := range names[:min(8, len(names))] {
-		parts = append(parts, fmt.Sprintf("%s %v", name, ((now[name]-before[name])/time.Duration(n)).Round(10*time.Microsecond)))
+	for _, name := range names[:min(10, len(names))] {
+		parts = append(parts, fmt.Sprintf("%s %v", name, (c[name]/time.Duration(n)).Round(10*time.Microsecond)))
 	}
 	return strings.Join(parts, ", ")
 }
 
-func mean(of []float64) (m float64) {
-	for _, v := range of {
-		m += v / float64(len(of))
-	}
-	return m
+// median is the middle of an odd number of values, and between the two middle ones
+// of an even number.
+func median(of []float64) float64 {
+	sorted := slices.Sorted(slices.Values(of))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }

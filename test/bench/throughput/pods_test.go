@@ -120,14 +120,22 @@ func (c *course) create(b *testing.B, a arm) {
 	}
 }
 
+// await returns when all pods are bound.
 func (c *course) await(b *testing.B, a arm) {
 	b.Helper()
-	select {
-	case <-c.done:
-	case <-time.After(patience):
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		b.Fatalf("%s: %d of %d pods are let go and %d bound after %v", a, len(c.ungated), c.count, len(c.bound), patience)
+	end, look := time.After(patience), time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-look.C:
+			startEnded(b)
+		case <-end:
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			b.Fatalf("%s: %d of %d pods are let go and %d bound after %v", a, len(c.ungated), c.count, len(c.bound), patience)
+		}
 	}
 }
 
