@@ -195,7 +195,7 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, gang group.Name, reason, caus
 func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.waiting[keyOf(pod)].told != ""
+	return len(a.waiting[keyOf(pod)].told.by) > 0
 }
 
 // stopWaiting forgets that the pod waits. The caller holds mu.
