@@ -6,26 +6,13 @@ package installed
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
 )
-
-// elsewhere are blocks of commands that something else runs, by their first line.
-var elsewhere = map[string]string{
-	"make demo     # pods sharing GPUs, what each sees, one that waits and why":                                    "the two commands themselves; .ci/run runs the second",
-	"T=…/cluster-trace-gpu-v2023/csv":                                                                              "test/bench/placement, whose tests have traces of their own",
-	`helm upgrade vernier deploy/chart --namespace vernier-system --reuse-values \ # with the Prometheus Operator`: "TestMonitoring in deploy: here is no Prometheus Operator",
-	`printf '#!/bin/sh\nexec kubectl vernier __complete "$@"\n' > /usr/local/bin/kubectl_complete-vernier`:         "TestCompletion of the plugin: that folder is not the test's",
-	// TestInstalled runs these, at its end.
-	"kubectl delete mutatingwebhookconfigurations,validatingadmissionpolicybindings,validatingadmissionpolicies -l app.kubernetes.io/part-of=vernier": "here",
-	`kubectl get pods -A -o jsonpath='{range .items[?(@.spec.schedulingGates)]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' |`:                  "here",
-	"helm uninstall vernier --namespace vernier-system --wait":                                                                                        "here",
-}
 
 // stand are what a reader puts for the words in capitals, and for what is his own.
 var stand = strings.NewReplacer(
@@ -44,51 +31,63 @@ var stand = strings.NewReplacer(
 	"-o /usr/local/bin/kubectl-vernier", "-o /dev/null",
 )
 
-var block = regexp.MustCompile("(?ms)^( *)```sh\n(.*?)^ *```")
-
-// documented runs every block of shell commands that the documentation has, as a
-// reader would. One that nobody runs fails the test.
+// documented runs every block of commands that the documentation has, as a reader would,
+// but for those of which the page says who else runs them, or why nobody does.
 func documented(t *testing.T) {
 	t.Helper()
 	root, err := manifests.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var pages []string
-	for _, pattern := range []string{"README.md", "docs/*.md", "docs/*/*.md"} {
-		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		pages = append(pages, found...)
+	all, err := docs.Commands(root)
+	if err != nil {
+		t.Fatal(err)
 	}
 	run := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, _ := filepath.Rel(root, page)
-		for _, b := range block.FindAllStringSubmatch(string(text), -1) {
-			script := strings.ReplaceAll("\n"+b[2], "\n"+b[1], "\n")[1:]
-			first, _, _ := strings.Cut(script, "\n")
-			if strings.Contains(script, "monitoring.") {
-				first += " # with the Prometheus Operator"
-			}
-			if elsewhere[first] != "" {
-				continue
-			}
-			run++
-			await(t, name+": "+script, func(ctx context.Context) (bool, string) {
-				out, err := sys.Shell(ctx, stand.Replace(script))
+	for _, b := range all {
+		switch {
+		case b.RunBy != "" || b.NotRun != "":
+			continue
+		case b.Session:
+			session(t, b)
+		default:
+			await(t, b.Page+": "+b.Text, func(ctx context.Context) (bool, string) {
+				out, err := sys.Shell(ctx, stand.Replace(b.Script()))
 				if err != nil {
 					return false, out + err.Error()
 				}
 				return true, ""
 			})
 		}
+		run++
 	}
-	if run < 8 {
-		t.Errorf("only %d blocks were found", run)
+	if run < 12 {
+		t.Errorf("only %d blocks were run", run)
+	}
+}
+
+// figures differ from run to run; how many there are does not.
+var figures = regexp.MustCompile(`GPU-[0-9a-f-]+|[0-9]+(\.[0-9]+)?|\s+`)
+
+// session has a session's commands print what it shows, but for the figures. The
+// simulated GPU that it makes up is built already.
+func session(t *testing.T, b docs.Block) {
+	t.Helper()
+	dir := t.TempDir()
+	script := strings.NewReplacer(
+		"make -C test/simgpu OUT=/tmp/sim", "cp -r bin/simgpu/. "+dir, "/tmp/sim", dir,
+	).Replace(b.Script())
+	// The last command may be one that fails, which is then shown.
+	out, err := sys.Shell(t.Context(), "set +e\n"+script+"true")
+	if err != nil {
+		t.Errorf("%s:%d: %v: %s", b.Page, b.Line, err, out)
+	}
+	same := func(line string) string {
+		return figures.ReplaceAllString(strings.ReplaceAll(line, dir, "/tmp/sim"), "#")
+	}
+	for _, line := range b.Printed() {
+		if !strings.Contains(same(out), same(line)) {
+			t.Errorf("%s:%d: no %q in\n%s", b.Page, b.Line, line, out)
+		}
 	}
 }
