@@ -128,6 +128,9 @@ func (c Choice) Link(page int) string {
 // Next is the address of the next page.
 func (c Choice) Next() string { return c.Link(c.Page + 1) }
 
+// Previous is the address of the page before.
+func (c Choice) Previous() string { return c.Link(c.Page - 1) }
+
 // takes tells whether a GPU of a node is among what was chosen.
 func (c Choice) takes(n *Node, g *GPU) bool {
 	switch c.Only {

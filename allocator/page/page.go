@@ -124,7 +124,7 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	if err := p.access.Check(r.Context(), token); err != nil {
-		p.ask(w, err)
+		p.ask(w, r, err)
 		return
 	}
 	http.SetCookie(w, p.cookie(r, token, 0))
@@ -133,7 +133,7 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 
 // ask answers with the form that takes a token, and with what was wrong with the
 // last one.
-func (p *Page) ask(w http.ResponseWriter, wrong error) {
+func (p *Page) ask(w http.ResponseWriter, r *http.Request, wrong error) {
 	status := http.StatusUnauthorized
 	if errors.Is(wrong, access.ErrAway) {
 		status = http.StatusServiceUnavailable
@@ -142,17 +142,17 @@ func (p *Page) ask(w http.ResponseWriter, wrong error) {
 	if wrong != nil {
 		said = wrong.Error()
 	}
-	p.send(w, status, p.login, map[string]any{"Style": p.style, "Wrong": said})
+	p.send(w, r, status, p.login, map[string]any{"Style": p.style, "Wrong": said})
 }
 
 func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 	token := tokenOf(r)
 	if token == "" {
-		p.ask(w, nil)
+		p.ask(w, r, nil)
 		return
 	}
 	if err := p.access.Check(r.Context(), token); err != nil {
-		p.ask(w, err)
+		p.ask(w, r, err)
 		return
 	}
 	fleet, err := p.sources.read(r.Context(), choiceOf(r.URL.Query()))
@@ -161,12 +161,12 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	p.send(w, http.StatusOK, p.whole, map[string]any{"Style": p.style, "Script": p.script, "Fleet": fleet})
+	p.send(w, r, http.StatusOK, p.whole, map[string]any{"Style": p.style, "Script": p.script, "Fleet": fleet})
 }
 
 // send answers whole or not at all. The tag changes with the content, so that a
 // reader who has it already is told just that.
-func (p *Page) send(w http.ResponseWriter, status int, t *template.Template, data any) {
+func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, t *template.Template, data any) {
 	var text bytes.Buffer
 	if err := t.Execute(&text, data); err != nil {
 		p.log.Error(err, "the page cannot be written")
@@ -174,7 +174,12 @@ func (p *Page) send(w http.ResponseWriter, status int, t *template.Template, dat
 		return
 	}
 	sum := sha256.Sum256(text.Bytes())
-	w.Header().Set("X-Content", hex.EncodeToString(sum[:8]))
+	tag := `"` + hex.EncodeToString(sum[:8]) + `"`
+	w.Header().Set("ETag", tag)
+	if status == http.StatusOK && r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
 	w.WriteHeader(status)
 	if _, err := w.Write(text.Bytes()); err != nil {
 		p.log.V(1).Info("the reader is gone", "error", err.Error())

@@ -182,8 +182,19 @@ func TestPage(t *testing.T) {
 		}
 	}
 	again := ask(newPage(t, sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
-	if tag := w.Header().Get("X-Content"); tag == "" || again.Header().Get("X-Content") != tag {
+	tag := w.Header().Get("ETag")
+	if tag == "" || again.Header().Get("ETag") != tag {
 		t.Error("the same content has another tag")
+	}
+	for have, status := range map[string]int{tag: http.StatusNotModified, `"another"`: http.StatusOK} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer good")
+		r.Header.Set("If-None-Match", have)
+		w := httptest.NewRecorder()
+		newPage(t, sources(two, one), keys{}).ServeHTTP(w, r)
+		if w.Code != status || (status == http.StatusNotModified) != (w.Body.Len() == 0) {
+			t.Errorf("a reader who has %s: %d with %d bytes", have, w.Code, w.Body.Len())
+		}
 	}
 }
 

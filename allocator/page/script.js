@@ -25,11 +25,13 @@
   const look = async () => {
     if (!paused && !document.hidden) {
       try {
-        const answer = await fetch(location.href, {cache: 'no-store'});
+        const answer = await fetch(location.href, {cache: 'no-store', headers: shown ? {'If-None-Match': shown} : {}});
         if (answer.status === 401) { location.reload(); return; }
-        if (!answer.ok) throw new Error(await answer.text());
-        const now = answer.headers.get('X-Content');
-        if (now !== shown) { put(await answer.text()); shown = now; }
+        if (answer.status !== 304) {
+          if (!answer.ok) throw new Error(await answer.text());
+          put(await answer.text());
+          shown = answer.headers.get('ETag');
+        }
         state.textContent = 'live';
       } catch (wrong) {
         state.textContent = 'not live: ' + wrong.message;
