@@ -95,6 +95,10 @@ bench-e2e: deps tools build ## a container's start with Vernier and without, on 
 	$(CGO) go build -o $(BIN)/ $(addprefix github.com/NVIDIA/nvidia-container-toolkit/cmd/,nvidia-ctk nvidia-cdi-hook)
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 400x -timeout 20m ./test/bench/start
 
+.PHONY: bench-page
+bench-page: readers ## a reader's wait for the page in a browser, with 8 GPUs and with 5,000
+	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 10x ./test/e2e/browser
+
 .PHONY: bench-throughput
 bench-throughput: deps tools build ## pods a second on 1,000 nodes, with Vernier and without; fail-over; ledger writes (needs root)
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 3x -timeout 30m ./test/bench/throughput

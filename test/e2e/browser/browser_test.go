@@ -142,6 +142,12 @@ func (b *tab) await(expression string, want any) {
 	}
 }
 
+// focus puts the focus on what a selector finds, as soon as it is there.
+func (b *tab) focus(selector string) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("(e => !!e && (e.focus(), document.activeElement === e))(document.querySelector(%q))", selector), true)
+}
+
 // keys are those that have no character.
 var keys = map[string]int{"Tab": 9, "Enter": 13, "ArrowDown": 40}
 

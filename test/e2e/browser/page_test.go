@@ -104,6 +104,7 @@ func signIn(b *tab, url string) {
 // With 5,000 GPUs a person who has only a keyboard signs in, reaches the nodes without
 // going over every square, opens a GPU, searches, filters and turns pages.
 func TestLargeFleetByKeyboard(t *testing.T) {
+	t.Parallel()
 	_, url := serve(t, 5000)
 	b := open(t)
 	signIn(b, url)
@@ -117,20 +118,21 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 	b.press("Enter")
 	b.await("document.activeElement.parentElement.open", true)
 
-	b.eval("document.getElementById('next').focus()")
+	b.focus("#next")
 	b.press("Enter")
 	b.await("document.getElementById('nodes').textContent", "Nodes (page 2 of 13)")
-	b.eval("document.getElementById('prev').focus()")
+	b.focus("#prev")
 	b.press("Enter")
 	b.await("document.getElementById('nodes').textContent", "Nodes (page 1 of 13)")
 
-	b.eval("document.getElementById('q').focus()")
+	b.focus("#q")
 	b.write("gpu-123")
 	b.press("Enter")
 	b.await(nodes, 1)
 	b.await("document.querySelector('article h3').textContent", "gpu-123")
 
-	b.eval("document.getElementById('q').value = ''; document.getElementById('only').focus()")
+	b.eval("document.getElementById('q').value = ''")
+	b.focus("#only")
 	b.press("ArrowDown", "ArrowDown", "Tab", "Enter")
 	b.await(selected, "empty")
 	b.await(squares, 500)
@@ -139,10 +141,11 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 // What is new comes in by itself, and leaves the focus and what was opened where they
 // were.
 func TestLiveUpdateKeepsTheReadersPlace(t *testing.T) {
+	t.Parallel()
 	f, url := serve(t, 16)
 	b := open(t)
 	signIn(b, url)
-	b.eval("document.querySelectorAll('summary')[3].focus()")
+	b.focus("#g-GPU-000-3 summary")
 	b.press("Enter")
 	b.await("document.activeElement.parentElement.id", "g-GPU-000-3")
 	f.grow(24)
