@@ -222,6 +222,49 @@ func TestFault(t *testing.T) {
 	}
 }
 
+// An agent that comes to a server which had a fault goes on from there.
+func TestFaultBeforeRestart(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	c := w.container("a")
+	w.containers = []mode.Container{c}
+	first, now := w.daemons.server, time.Now()
+	w.daemons.status, w.daemons.clients = faulty, []int{41}
+	w.restart()
+	w.must(w.Settle())
+	w.fails(w.Inject(c, &api.ContainerAdjustment{}), "not ready")
+	w.must(w.Look(now))
+	w.daemons.clients = nil // they have ended by themselves
+	w.must(w.Look(now))
+	if w.daemons.server == first || len(w.told) != 1 {
+		t.Errorf("server %d, told %q", w.daemons.server, w.told)
+	}
+	w.must(w.Inject(c, &api.ContainerAdjustment{}))
+
+	// One that has recovered by itself is told its limits again.
+	w.daemons.status = faulty
+	w.restart()
+	w.must(w.Settle())
+	second := w.daemons.server
+	w.daemons.status, w.daemons.limits["server threads"] = active, "100.0"
+	w.must(w.Look(now))
+	w.must(w.Inject(c, &api.ContainerAdjustment{}))
+	if w.daemons.server != second || w.daemons.limits["server threads"] != "30.0" {
+		t.Errorf("%+v", w.daemons)
+	}
+}
+
+// Limits that somebody else has changed are set again.
+func TestStrayLimits(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	w.daemons.limits["server memory"] = "80G"
+	w.must(w.Look(time.Now()))
+	if got := w.daemons.limits["server memory"]; got != "1G" {
+		t.Errorf("its limit stays %s", got)
+	}
+}
+
 // A server that is gone is replaced; one whose daemon is gone keeps its clients, and
 // is replaced with the daemon when they have ended.
 func TestLost(t *testing.T) {

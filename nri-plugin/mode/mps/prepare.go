@@ -14,10 +14,10 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 )
 
-// Waits for a daemon and a server: both answer within milliseconds, and a server may
-// need seconds to make its context on a large machine.
+// Waits for a daemon and a server: both answer within milliseconds as a rule. What
+// takes longer is looked at again some seconds later, for other devices wait meanwhile.
 const (
-	startWait = 15 * time.Second
+	startWait = 5 * time.Second
 	startLook = 20 * time.Millisecond
 )
 
@@ -77,17 +77,21 @@ func (m *Mode) ensure(uuid string, want limits) error {
 	if err := m.files.show(uuid); err != nil {
 		return err
 	}
-	if len(servers) == 0 {
-		if servers, err = m.serve(c); err != nil {
-			return err
-		}
+	pid, status, err := m.serve(c, servers)
+	if err != nil {
+		return err
+	}
+	if status == faulty {
+		// Look replaces it. Until then it covers no slice.
+		m.set(uuid, server{pid: pid})
+		return nil
 	}
 	m.setting.Lock()
 	defer m.setting.Unlock()
-	if err := c.hold(servers[0], want); err != nil {
+	if err := c.hold(pid, want); err != nil {
 		return err
 	}
-	m.set(uuid, server{servers[0], want})
+	m.set(uuid, server{pid, want})
 	return nil
 }
 
@@ -181,23 +185,27 @@ func (m *Mode) exclusive(uuid string) error {
 	return err
 }
 
-// serve starts a server and waits until it takes clients.
-func (m *Mode) serve(c control) (servers []int, err error) {
-	reply, err := c.ask("start_server -uid %d", serverUID)
-	if err != nil {
-		return nil, err
+// serve has a server, and waits until it takes clients or has had a fault.
+func (m *Mode) serve(c control, servers []int) (pid int, status string, err error) {
+	reply := ""
+	if len(servers) == 0 {
+		if reply, err = c.ask("start_server -uid %d", serverUID); err != nil {
+			return 0, "", err
+		}
 	}
-	var status string
-	if err := await("its server to be active", func() (bool, error) {
-		if servers, err = c.servers(); err != nil || len(servers) == 0 {
+	err = await("its server to be active", func() (bool, error) {
+		servers, err := c.servers()
+		if err != nil || len(servers) == 0 {
 			return false, err
 		}
-		status, err = c.status(servers[0])
-		return status == active, err
-	}); err != nil {
-		return nil, fmt.Errorf("%w; the control daemon said %q; see its log below the agent's state directory", err, reply)
+		pid = servers[0]
+		status, err = c.status(pid)
+		return status == active || status == faulty, err
+	})
+	if err != nil {
+		err = fmt.Errorf("%w; the control daemon said %q; see its log below the agent's state directory", err, reply)
 	}
-	return servers, nil
+	return pid, status, err
 }
 
 // await looks until it is so.

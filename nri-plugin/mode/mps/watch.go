@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -22,7 +23,7 @@ const (
 )
 
 // period between two looks at the servers.
-const period = time.Second
+const period = 2 * time.Second
 
 // drain is how long the clients of a server that had a fault have to end: they get
 // nothing but errors any more, and nobody new is served before they have.
@@ -76,7 +77,11 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	case err != nil:
 		return m.lost(uuid, err)
 	case status != faulty:
+		_, had := m.faults[uuid]
 		delete(m.faults, uuid)
+		if status == active && (had || m.strays(uuid, c)) {
+			return m.again(uuid)
+		}
 		return nil
 	}
 	had, known := m.faults[uuid]
@@ -90,6 +95,23 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 		return err
 	}
 	return m.restart(uuid, c, s.pid, clients)
+}
+
+// strays tells whether a server's limits are not what it was told.
+func (m *Mode) strays(uuid string, c control) bool {
+	m.setting.Lock()
+	defer m.setting.Unlock()
+	s, ready := m.server(uuid)
+	return ready && c.confirm(strconv.Itoa(s.pid), s.limits) != nil
+}
+
+// again tells a server its limits once more.
+func (m *Mode) again(uuid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unset(uuid)
+	_, err := m.bring(uuid)
+	return err
 }
 
 // restart replaces a server that had a fault, and nothing else: the daemon and the
@@ -160,7 +182,7 @@ func (m *Mode) verify(uuid string) error {
 		err = fmt.Errorf("its MPS server is in state %s; it is tried again", status)
 	}
 	if err == nil {
-		err = c.confirm(fmt.Sprint(s.pid), s.limits)
+		err = c.confirm(strconv.Itoa(s.pid), s.limits)
 	}
 	if err == nil {
 		err = m.exclusive(uuid)
