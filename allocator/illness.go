@@ -126,7 +126,7 @@ func (a *Allocator) setCondition(ctx context.Context, pod *corev1.Pod, c corev1.
 		return err
 	}
 	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = a.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch))
+	err = a.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), fieldOwner)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil

@@ -149,19 +149,20 @@ func TestAccess(t *testing.T) {
 // The page says who has what, what is free, what is broken and who waits, escapes
 // what others wrote, and takes nothing from outside.
 func TestPage(t *testing.T) {
-	one, two := ledgerOf("gpu-1", 2), ledgerOf("gpu-2", 1)
+	one, two := ledgerOf("gpu-1", 3), ledgerOf("gpu-2", 1)
 	grant(one, 0, "team/train", 30, 250)
 	grant(one, 0, "other/infer", 0, 500)
 	one.Status.Devices[1].Healthy, one.Status.Devices[1].Reason = false, "Xid 79"
+	one.Spec.Cordons = []v1alpha1.Cordon{{UUID: one.Status.Devices[2].UUID, Reason: "fans to be replaced"}}
 	two.Status.Conditions[0] = metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NVMLFailed", Message: "no driver"}
 	grant(two, 0, "team/gone", 10, 10)
 	two.Status.Devices = nil
 	w := ask(newPage(t, sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
 	text := w.Body.String()
 	for _, want := range []string{
-		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79",
+		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
 		"NVMLFailed: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "another scheduling gate comes first: queue.example/hold",
-		"not looked at yet", "width:25.00%", "<dt>GPUs</dt><dd>3</dd>", "<dt>out of service</dt><dd>2</dd>", "<dt>pods that wait</dt><dd>3</dd>",
+		"not looked at yet", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>pods that wait</dt><dd>3</dd>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)

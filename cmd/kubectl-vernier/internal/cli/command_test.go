@@ -154,6 +154,7 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 		flags:   genericclioptions.NewConfigFlags(true),
 		connect: func() (client.Client, error) { return r, nil },
 		now:     func() time.Time { return now },
+		after:   time.After,
 		in:      input, out: &stdout, errOut: &stderr,
 	}
 	root := c.root()
