@@ -39,22 +39,37 @@ type server struct {
 	clock hurried
 }
 
+// start gives the test an API server that no other uses meanwhile. The tests that have
+// one run beside each other: they mostly wait, for leases to end and for what is watched.
 func start(t *testing.T) *server {
 	t.Helper()
-	return startWith(t, nil)
+	t.Parallel()
+	return serve(t, pool.borrow(t))
 }
 
-// startWith starts an API server with flags of its own. The tests that have one run
-// beside each other: they mostly wait, for leases to end and for what is watched.
+// startWith starts an API server for the test alone, for those that change what it
+// serves.
 func startWith(t *testing.T, flags map[string]string) *server {
 	t.Helper()
 	t.Parallel()
+	return serve(t, launch(t, flags))
+}
+
+// launch starts an API server as the tests want it, with flags of its own.
+func launch(t testing.TB, flags map[string]string) *rest.Config {
+	t.Helper()
 	log.SetLogger(logr.Discard())
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
-	s := &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg), clock: hurried{time.Now()}}
-	s.must(s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}))
-	return s
+	if err := apiserver.Client(t, cfg).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func serve(t *testing.T, cfg *rest.Config) *server {
+	t.Helper()
+	return &server{t: t, cfg: cfg, Client: apiserver.Client(t, cfg), clock: hurried{time.Now()}}
 }
 
 func (s *server) must(err error) {
@@ -163,12 +178,10 @@ func (s *server) awaitEvent(pod, reason, text string) {
 func (s *server) events(pod string) []string {
 	s.t.Helper()
 	list := &corev1.EventList{}
-	s.must(s.List(s.t.Context(), list, client.InNamespace("ns")))
+	s.must(s.List(s.t.Context(), list, client.InNamespace("ns"), client.MatchingFields{"involvedObject.uid": string(s.pod(pod).UID)}))
 	var texts []string
 	for _, e := range list.Items {
-		if e.InvolvedObject.Name == pod {
-			texts = append(texts, e.Reason+": "+e.Message)
-		}
+		texts = append(texts, e.Reason+": "+e.Message)
 	}
 	return texts
 }

@@ -140,7 +140,7 @@ func (s *server) remove(name string) {
 // What is wrong with a gang is told with the field and the remedy, and is seen when
 // it is put right.
 func TestGangsThatCannotBe(t *testing.T) {
-	s := start(t)
+	s := startWith(t, nil)
 	s.addNode("gpu-1")
 	s.run()
 	s.addPod("a", share(10, 100), coscheduled("train"))

@@ -38,7 +38,7 @@ const podsPerLab = 24
 // pins, the scheduler binds; and where the allocator says that the scheduler would
 // refuse all nodes that have the devices, it does refuse them.
 func TestTheSchedulerAgrees(t *testing.T) {
-	s := start(t)
+	s := startWith(t, nil)
 	apiserver.StartScheduler(t, s.cfg)
 	s.run()
 	cfg := rest.CopyConfig(s.cfg)
