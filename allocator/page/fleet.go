@@ -18,7 +18,7 @@ import (
 )
 
 // nodesPerPage bounds what is drawn in full; the map has every GPU.
-const nodesPerPage = 50
+const nodesPerPage = 20
 
 // Fleet is what is shown.
 type Fleet struct {

@@ -109,7 +109,7 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 	b := open(t)
 	signIn(b, url)
 	b.await(squares, 5000)
-	b.await(nodes, 50)
+	b.await(nodes, 20)
 
 	b.press("Tab")
 	b.await(inFocus, "Skip to the nodes")
@@ -120,10 +120,10 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 
 	b.focus("#next")
 	b.press("Enter")
-	b.await("document.getElementById('nodes').textContent", "Nodes (page 2 of 13)")
+	b.await("document.getElementById('nodes').textContent", "Nodes (page 2 of 32)")
 	b.focus("#prev")
 	b.press("Enter")
-	b.await("document.getElementById('nodes').textContent", "Nodes (page 1 of 13)")
+	b.await("document.getElementById('nodes').textContent", "Nodes (page 1 of 32)")
 
 	b.focus("#q")
 	b.write("gpu-123")
