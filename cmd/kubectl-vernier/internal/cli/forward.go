@@ -13,6 +13,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -39,6 +40,9 @@ type forwarded struct {
 
 // start makes the token that serves for all agents.
 func (f *forwarded) start(ctx context.Context) {
+	// What goes wrong in a tunnel is an error of who reads through it, and need not be
+	// logged on his screen as well.
+	utilruntime.ErrorHandlers = nil
 	if f.cfg, f.err = f.connect(); f.err != nil {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -52,8 +53,11 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 	}
 	for i, err := range failed {
 		if err != nil {
-			fmt.Fprintf(c.errOut, "node %s is left out: %v (it takes the role vernier-top in namespace %s)\n",
-				agents.Items[i].Spec.NodeName, err, v1alpha1.SystemNamespace)
+			remedy := ""
+			if strings.Contains(err.Error(), "forbidden") { // a refused tunnel has no other type
+				remedy = " (it takes the role vernier-top in namespace " + v1alpha1.SystemNamespace + ")"
+			}
+			fmt.Fprintf(c.errOut, "node %s is left out: %v%s\n", agents.Items[i].Spec.NodeName, err, remedy)
 		}
 	}
 	uses := slices.Concat(of...)

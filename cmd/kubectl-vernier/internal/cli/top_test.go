@@ -48,11 +48,14 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 		var out, errOut bytes.Buffer
 		c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &out, errOut: &errOut,
 			connect: func() (client.Client, error) {
-				return fakeClient(t, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2")), nil
+				return fakeClient(t, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2"), agent("vernier-node-3", "gpu-3")), nil
 			},
 			scrape: func(_ context.Context, pod string) ([]byte, error) {
-				if pod == "vernier-node-2" {
+				switch pod {
+				case "vernier-node-2":
 					return nil, errors.New("connection refused")
+				case "vernier-node-3":
+					return nil, errors.New("error upgrading connection: pods is forbidden")
 				}
 				return []byte(scraped), nil
 			}}
@@ -64,7 +67,7 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 		if out.String() != want {
 			t.Errorf("%s prints\n%s\nwant\n%s", args, out.String(), want)
 		}
-		if !strings.Contains(errOut.String(), "node gpu-2 is left out: connection refused") || want == "" && !strings.Contains(errOut.String(), "No container uses a slice in namespace team-c") {
+		if !strings.Contains(errOut.String(), "node gpu-2 is left out: connection refused\nnode gpu-3 is left out: error upgrading connection: pods is forbidden (it takes the role vernier-top") || want == "" && !strings.Contains(errOut.String(), "No container uses a slice in namespace team-c") {
 			t.Errorf("%s says %q", args, errOut.String())
 		}
 	}
