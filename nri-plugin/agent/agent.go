@@ -207,7 +207,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
-		Node: o.Node, Cached: mgr.GetClient(), Live: live, Usable: a.usable, Log: o.Log.WithName("capacity"),
+		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Log: o.Log.WithName("capacity"),
 	})
 	a.releaser = release.New(release.Releaser{
 		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Book: a.book,
@@ -325,7 +325,7 @@ func (a *agent) watchMPS(ctx context.Context) error {
 	})
 }
 
-func (a *agent) usable() ([]v1alpha1.DeviceStatus, bool) {
+func (a *agent) counted() ([]v1alpha1.DeviceStatus, bool) {
 	now, scanned := a.watcher.Snapshot()
-	return now.Usable(), scanned
+	return capacity.Counted(&now, a.ledger.Index()), scanned && a.ledger.Known()
 }

@@ -87,7 +87,8 @@ func testUnguarded(t *testing.T, c *cluster) {
 	})
 }
 
-// Capacity is what the healthy devices amount to, and comes back at once.
+// Capacity is what the healthy devices and those with slices amount to, and comes back
+// at once.
 func testCapacity(t *testing.T, c *cluster) {
 	n := c.newNode(t)
 	n.start(t)
@@ -110,6 +111,13 @@ func testCapacity(t *testing.T, c *cluster) {
 	n.awaitLedger(t, "the illness shows", func(l *v1alpha1.SliceLedger) bool {
 		return len(l.Status.Devices) == 2 && !l.Status.Devices[1].Healthy && l.Status.Devices[1].Reason == "Xid 79"
 	})
+	// Invariant 4: what a pod asks for stays there with it.
+	n.edit(t, gpu1, func(d *v1alpha1.DeviceLedger) {
+		d.Slices = []v1alpha1.Slice{{Pod: "ill", Owner: "default/ill", Ctr: "main", Core: 10, Mem: 1024}}
+	})
+	n.awaitCapacity(t, 2)
+	n.edit(t, gpu1, func(d *v1alpha1.DeviceLedger) { d.Slices = nil })
+	n.awaitCapacity(t, 1)
 	n.gpus.break1("")
 	n.awaitCapacity(t, 2)
 }

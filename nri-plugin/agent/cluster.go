@@ -111,6 +111,7 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 	}
 	a.preparer.look()
 	a.writer.Publish()
+	a.keeper.Look()
 	for _, pod := range before.Pods() {
 		a.releaser.Look(pod)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -240,15 +241,17 @@ func (n *node) awaitCapacity(t *testing.T, devices int) {
 	})
 }
 
-// edit changes the spec, as the allocator does.
-func (n *node) edit(t *testing.T, change func(*v1alpha1.DeviceLedger)) {
+// edit changes a device of the spec, as the allocator does.
+func (n *node) edit(t *testing.T, uuid string, change func(*v1alpha1.DeviceLedger)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		l := n.ledger(t)
-		if len(l.Spec.Devices) == 0 {
-			l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: gpu0, Core: v1alpha1.WholeGPU, Mem: size}}
+		at := slices.IndexFunc(l.Spec.Devices, func(d v1alpha1.DeviceLedger) bool { return d.UUID == uuid })
+		if at < 0 {
+			at = len(l.Spec.Devices)
+			l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: size})
 		}
-		change(&l.Spec.Devices[0])
+		change(&l.Spec.Devices[at])
 		return n.admin.Update(t.Context(), l)
 	})
 	if err != nil {
@@ -258,14 +261,14 @@ func (n *node) edit(t *testing.T, change func(*v1alpha1.DeviceLedger)) {
 
 func (n *node) grant(t *testing.T, pod types.UID, owner string) {
 	t.Helper()
-	n.edit(t, func(d *v1alpha1.DeviceLedger) {
+	n.edit(t, gpu0, func(d *v1alpha1.DeviceLedger) {
 		d.Slices = append(d.Slices, v1alpha1.Slice{Pod: pod, Owner: owner, Ctr: "main", Core: 10, Mem: 1024})
 	})
 }
 
 func (n *node) revoke(t *testing.T, pod types.UID) {
 	t.Helper()
-	n.edit(t, func(d *v1alpha1.DeviceLedger) {
+	n.edit(t, gpu0, func(d *v1alpha1.DeviceLedger) {
 		var left []v1alpha1.Slice
 		for _, s := range d.Slices {
 			if s.Pod != pod {

@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
 const (
@@ -28,15 +30,36 @@ const (
 	maxRetry     = 10 * time.Second
 )
 
-// Of is what the usable devices of a node amount to. All resources are always
-// there, as 0 without a device: the kubelet does not check requests for a
-// resource that is absent.
-func Of(usable []v1alpha1.DeviceStatus) corev1.ResourceList {
+// Counted are the devices that make the capacity: those of which slices may be given,
+// and every other that has slices. Pods ask for what they were given, whatever became
+// of the device: were it not counted, a kubelet that starts over would end running
+// pods, on the node's other devices too (OutOfvernier.dev/gpu-core), and the scheduler
+// keep new ones off devices that are free.
+func Counted(now *device.Snapshot, granted *ledger.Index) []v1alpha1.DeviceStatus {
+	counted := now.Usable()
+	seen := map[string]bool{}
+	for i := range counted {
+		seen[counted[i].UUID] = true
+	}
+	granted.Each(func(_ ledger.Key, grants []ledger.Grant) {
+		for _, g := range grants {
+			if !seen[g.UUID] {
+				seen[g.UUID] = true
+				counted = append(counted, v1alpha1.DeviceStatus{UUID: g.UUID, Mem: g.DeviceMem})
+			}
+		}
+	})
+	return counted
+}
+
+// Of is what these devices amount to. All resources are always there, as 0 without a
+// device: the kubelet does not check requests for a resource that is absent.
+func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 	var mib v1alpha1.MiB
-	for _, d := range usable {
+	for _, d := range devices {
 		mib += d.Mem
 	}
-	n := int64(len(usable))
+	n := int64(len(devices))
 	percent := n * int64(v1alpha1.WholeGPU)
 	return corev1.ResourceList{
 		v1alpha1.ResourceCore:       *resource.NewQuantity(percent, resource.DecimalSI),
@@ -55,10 +78,10 @@ type Keeper struct {
 	// Cached reads the watched node; Live writes.
 	Cached client.Reader
 	Live   client.Client
-	// Usable are the devices; known is false until there has been a first look
-	// at them, before which the capacity is left as it is.
-	Usable func() (usable []v1alpha1.DeviceStatus, known bool)
-	Log    logr.Logger
+	// Counted are the devices; known is false until there has been a first look at
+	// them and at their slices, before which the capacity is left as it is.
+	Counted func() (devices []v1alpha1.DeviceStatus, known bool)
+	Log     logr.Logger
 
 	kick chan struct{}
 }
@@ -106,7 +129,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // Keep compares once, and patches where it differs. Allocatable is set along
 // with capacity: the kubelet copies it only every few seconds.
 func (k *Keeper) Keep(ctx context.Context) error {
-	usable, known := k.Usable()
+	devices, known := k.Counted()
 	if !known {
 		return nil
 	}
@@ -116,7 +139,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	if err := k.Cached.Get(ctx, client.ObjectKey{Name: k.Node}, node); err != nil {
 		return fmt.Errorf("reading node %s: %w", k.Node, err)
 	}
-	want := Of(usable)
+	want := Of(devices)
 	if has(node.Status.Capacity, want) && has(node.Status.Allocatable, want) {
 		return nil
 	}
@@ -129,7 +152,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	if err := k.Live.Status().Patch(ctx, node, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("patching the capacity of node %s: %w", k.Node, err)
 	}
-	k.Log.Info("set the node's capacity", "devices", len(usable))
+	k.Log.Info("set the node's capacity", "devices", len(devices))
 	return nil
 }
 

@@ -33,6 +33,9 @@ func (c *Cache) Set(l *v1alpha1.SliceLedger) (before, now *Index) {
 	return before, now
 }
 
+// Known tells whether the watch has delivered the ledger, or its end.
+func (c *Cache) Known() bool { return c.index.Load() != nil }
+
 // Index is the latest one, empty before the first.
 func (c *Cache) Index() *Index {
 	if x := c.index.Load(); x != nil {

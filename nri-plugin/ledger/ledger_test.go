@@ -61,7 +61,7 @@ func TestIndex(t *testing.T) {
 
 func TestCache(t *testing.T) {
 	c := &Cache{}
-	if c.Index().Grants(Key{"a", "main"}) != nil {
+	if c.Index().Grants(Key{"a", "main"}) != nil || c.Known() {
 		t.Error("grants before the first ledger")
 	}
 	before, now := c.Set(twoDevices())
@@ -69,7 +69,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("before %v, now %v", before.Pods(), now.Pods())
 	}
 	// Invariant 2: a ledger that is gone grants nothing.
-	if before, now = c.Set(nil); len(before.Pods()) != 2 || len(now.Pods()) != 0 {
+	if before, now = c.Set(nil); len(before.Pods()) != 2 || len(now.Pods()) != 0 || !c.Known() {
 		t.Errorf("after the deletion: before %v, now %v", before.Pods(), now.Pods())
 	}
 }
