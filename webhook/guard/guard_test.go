@@ -73,13 +73,15 @@ func TestHostPath(t *testing.T) {
 	for _, p := range []string{"/", "//", "", "/dev", "/dev/", "/dev/nvidia0", "/dev/shm", "/dev/dri/card0", "/proc", "/proc/1/root",
 		"/sys", "/sys/fs/cgroup", "/run", "/run/containerd/containerd.sock", "/var/run", "/var/run/nri/nri.sock",
 		"/var/run/docker.sock", "/var", "/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/vernier",
-		"/var/lib/vernier/x", "/var/lib/../lib/vernier", "/etc", "/etc/cdi", "/etc/kubernetes/manifests", "/opt", "/opt/nri/plugins"} {
+		"/var/lib/vernier/x", "/var/lib/../lib/vernier", "/etc", "/etc/cdi", "/etc/kubernetes/manifests", "/opt", "/opt/nri/plugins",
+		"/usr", "/usr/bin", "/usr/sbin/runc", "/bin", "/sbin", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64",
+		"/boot", "/root/.ssh", "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool"} {
 		if hostPath(p) == "" {
 			t.Errorf("%s is let through", p)
 		}
 	}
 	for _, p := range []string{"/data", "/mnt/models", "/home/me", "/dev/infiniband", "/dev/infiniband/uverbs0",
-		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share"} {
+		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share", "/usr/local/cuda", "/libs"} {
 		if reason := hostPath(p); reason != "" {
 			t.Errorf("%s is refused: %s", p, reason)
 		}

@@ -28,6 +28,22 @@ var sensitive = []struct{ path, reason string }{
 	{"/var/lib/docker", "holds other containers' files"},
 	{"/var/lib/rancher", "holds the node's runtime, static pods and credentials"},
 	{"/var/lib/vernier", "holds the limits of shares"},
+	// Whoever writes these has the node the next time that it runs them.
+	{"/bin", "holds the node's programs"},
+	{"/sbin", "holds the node's programs"},
+	{"/usr/bin", "holds the node's programs"},
+	{"/usr/sbin", "holds the node's programs"},
+	{"/lib", "holds the node's libraries, the driver's among them"},
+	{"/lib64", "holds the node's libraries, the driver's among them"},
+	{"/usr/lib", "holds the node's libraries, the driver's among them"},
+	{"/usr/lib64", "holds the node's libraries, the driver's among them"},
+	{"/boot", "holds the node's kernel"},
+	{"/root", "holds the keys of the node's administrator"},
+	{"/etc/cron.d", "says what the node runs"},
+	{"/etc/ld.so.preload", "says what the node's programs load"},
+	{"/etc/nvidia-container-runtime", "configures the container runtime"},
+	{"/etc/systemd", "says what the node runs"},
+	{"/var/spool/cron", "says what the node runs"},
 }
 
 // harmless are folders below a sensitive one that GPU programs do mount, and
