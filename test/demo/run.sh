@@ -10,7 +10,13 @@ step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 step "1/4  what this machine has"
 missing=0
 need() { command -v "$1" >/dev/null || { echo "  missing: $1. remedy: $2"; missing=1; }; }
-need go "install Go 1.26 from https://go.dev/dl"
+wanted=$(awk '$1 == "go" { print $2 }' go.mod)
+need go "install Go $wanted from https://go.dev/dl"
+# The Makefile keeps go from fetching another version of itself.
+if found=$(cd / && GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) && ! printf '%s\n' "go$wanted" "$found" | sort -V -C; then
+    echo "  missing: Go $wanted (this is $found). remedy: install it from https://go.dev/dl"
+    missing=1
+fi
 need gcc "apt-get install gcc"
 need make "apt-get install make"
 if [ "$(id -u)" -ne 0 ]; then
