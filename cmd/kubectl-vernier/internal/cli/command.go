@@ -60,8 +60,9 @@ func (c *command) root() *cobra.Command {
 
 Without a subcommand, everything at once. CORE is percent of a GPU's compute,
 MEM is MiB; granted/total counts what the ledger has promised. The guarantees say
-what holds a slice in force: device (it has the whole GPU), driver (hard),
-cooperative (the limiter in the container) or none (no quota was asked for).`
+what holds a slice in force: device (it has the whole GPU), hardware (the GPU is
+cut, and it has its part), driver (hard), cooperative (the limiter in the
+container) or none (no quota was asked for).`
 	root.Example = `  kubectl vernier                   # everything, slices and waiting pods of this namespace
   kubectl vernier slices -A         # who has what, and under which guarantee
   kubectl vernier waiting -A        # who waits, and why

@@ -107,6 +107,17 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
+// What the tables say of a guarantee the help explains.
+func TestHelpExplainsGuarantees(t *testing.T) {
+	help := New(io.Discard, io.Discard).Long
+	for _, g := range []v1alpha1.Guarantee{v1alpha1.GuaranteeDevice, v1alpha1.GuaranteeHardware, v1alpha1.GuaranteeDriver,
+		v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeNone} {
+		if !strings.Contains(help, string(g)+" (") {
+			t.Errorf("the help does not say what %q is", g)
+		}
+	}
+}
+
 // Errors name the remedy.
 func TestErrors(t *testing.T) {
 	ledgers := schema.GroupResource{Group: v1alpha1.Group, Resource: "sliceledgers"}
