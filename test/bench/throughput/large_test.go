@@ -5,12 +5,14 @@
 package throughput
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 )
 
 const (
-	// many pods are more than half of what fits on the nodes' GPUs.
+	// many pods are a third of what fits on the nodes' GPUs.
 	many = 10000
 	// killAt is how many of them are bound when the leader is killed.
 	killAt = 2000
@@ -19,8 +21,8 @@ const (
 // BenchmarkFailOver has 10,000 pods created at once and kills the allocator that leads
 // while it is placing them. One iteration says it.
 //
-// Metrics: seconds from the kill until the other replica lets its first pod go; pods a
-// second over all; memory of the new leader, with 1,000 nodes and 10,000 pods, as the
+// Metrics: the longest time from the kill on, in seconds, in which no pod is let go; pods
+// a second over all; memory of the new leader, with 1,000 nodes and 10,000 pods, as the
 // kernel counts it and as its Go heap.
 func BenchmarkFailOver(b *testing.B) {
 	for b.Loop() {
@@ -56,17 +58,17 @@ func BenchmarkFailOver(b *testing.B) {
 	}
 }
 
-// gapAfter is how long after a moment nobody let a pod go.
-func (c *course) gapAfter(moment time.Time) time.Duration {
+// gapAfter is the longest time after a moment in which nobody let a pod go. What the
+// dead one had let go may reach this watch late, on a busy machine by more than a
+// second: so it is not the time until the next pod.
+func (c *course) gapAfter(moment time.Time) (longest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// What the dead one had let go was still on its way to this watch.
-	const underWay = 500 * time.Millisecond
-	first := time.Duration(1<<63 - 1)
-	for _, at := range c.ungated {
-		if d := at.Sub(moment); d > underWay {
-			first = min(first, d)
+	before := moment
+	for _, at := range slices.SortedFunc(maps.Values(c.ungated), time.Time.Compare) {
+		if at.After(before) {
+			longest, before = max(longest, at.Sub(before)), at
 		}
 	}
-	return first
+	return longest
 }
