@@ -6,16 +6,20 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -79,6 +83,11 @@ func TestOnAPIServer(t *testing.T) {
 	expect(t, ops, "drain --force --dry-run=server gpu-1/"+gpuA, "evicting pod default/train (server dry run)")
 	expect(t, ops, "uncordon gpu-1/"+gpuA, ") uncordoned")
 	expectError(t, ann, "cordon gpu-1/"+gpuA, `User "ann" cannot patch resource "sliceledgers"`, "--clusterrole=vernier-operator")
+	guard(t, admin, train)
+	expectError(t, ops, "drain --force --timeout 2s gpu-1/"+gpuA, "not empty after 2s: default/train")
+	if _, said, _ := run(t, ops, "drain --force --timeout 1s gpu-1/"+gpuA); !strings.Contains(said, "disruption budget") || !strings.Contains(said, "will retry after 5s") {
+		t.Errorf("what a PodDisruptionBudget is against is not said: %q", said)
+	}
 
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sliceledgers." + v1alpha1.Group}}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -96,6 +105,29 @@ func pod(name, shares string) *corev1.Pod {
 			SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}},
 			Containers:      []corev1.Container{{Name: "main", Image: "none"}},
 		},
+	}
+}
+
+// guard makes the pod one that runs, with a PodDisruptionBudget that lets nobody evict
+// it. The controller that would count does not run here.
+func guard(t *testing.T, c client.Client, p *corev1.Pod) {
+	t.Helper()
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}}
+	p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}},
+	}
+	if err := errors.Join(
+		c.SubResource("binding").Create(t.Context(), p.DeepCopy(), binding),
+		c.Create(t.Context(), budget),
+	); err != nil {
+		t.Fatal(err)
+	}
+	p.ResourceVersion = ""
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
+	if err := errors.Join(c.Status().Update(t.Context(), p), c.Status().Update(t.Context(), budget)); err != nil {
+		t.Fatal(err)
 	}
 }
 
