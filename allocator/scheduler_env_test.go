@@ -135,30 +135,46 @@ func (l *lab) await(done func() bool) bool {
 	return true
 }
 
-// run has pods come one by one, each when the fate of those before it is known.
+// run has pods come one by one, or some together, which are then decided on before
+// the scheduler has bound any of them, and bound in an order of its own.
 func (l *lab) run(all *tally) {
 	l.acquaint()
-	for i := range podsPerLab {
-		written := l.anyPod(fmt.Sprintf("p%d", i))
-		p := written.DeepCopy()
-		l.must(l.Create(l.Context(), p))
-		if !l.await(func() bool { return l.bound(p.Name) || l.told[p.UID] != nil }) {
-			l.Fatalf("Invariant 7: pod %s is neither bound nor told why not: %s", p.Name, l.describe(p.Name))
+	for made := 0; made < podsPerLab; {
+		var written, created []*corev1.Pod
+		for range oneOf(l, 1, 1, 1, 4) {
+			p := l.anyPod(fmt.Sprintf("p%d", made))
+			written, created = append(written, p), append(created, p.DeepCopy())
+			made++
 		}
-		switch told := l.told[p.UID]; {
-		case l.bound(p.Name):
-			all.Bound++
-		case told.Reason != reasonWaiting:
-			l.Fatalf("pod %s: %s: %s", p.Name, told.Reason, told.Message)
-		default:
-			all.Waiting++
-			l.challenge(written, all)
+		for _, p := range created {
+			l.must(l.Create(l.Context(), p))
+		}
+		for i, p := range created {
+			if l.settle(p, all); !l.bound(p.Name) && len(created) == 1 {
+				l.challenge(written[i], all)
+			}
 		}
 	}
 	if !l.await(func() bool { return len(l.stuck()) == 0 }) {
 		for _, name := range l.stuck() {
 			l.Errorf("Invariant 7: pod %s was let go, and the scheduler does not bind it: %s", name, l.describe(name))
 		}
+	}
+}
+
+// settle returns when it is known what becomes of the pod.
+func (l *lab) settle(p *corev1.Pod, all *tally) {
+	l.Helper()
+	if !l.await(func() bool { return l.bound(p.Name) || l.told[p.UID] != nil }) {
+		l.Fatalf("Invariant 7: pod %s is neither bound nor told why not: %s", p.Name, l.describe(p.Name))
+	}
+	switch told := l.told[p.UID]; {
+	case l.bound(p.Name):
+		all.Bound++
+	case told.Reason != reasonWaiting:
+		l.Fatalf("pod %s: %s: %s", p.Name, told.Reason, told.Message)
+	default:
+		all.Waiting++
 	}
 }
 
