@@ -10,9 +10,9 @@
 //
 // One worker decides. Two replicas keep their caches warm and one leads; nothing
 // relies on there being one leader only. A grant is fenced by the ledger's
-// resourceVersion and the API server's sum rules, the patch by the pod's UID and
-// gate. What a crash leaves between the two writes is a gated pod that holds
-// slices: whoever leads next finishes it.
+// resourceVersion and the API server's sum rules, the patch by the pod's.
+// What a crash leaves between the two writes is a gated pod that holds slices:
+// whoever leads next finishes it.
 //
 // Pods of a gang (package group says which they are) are placed together or not at
 // all. Over several ledgers that is three steps: hold, commit, let go; gang.go says
