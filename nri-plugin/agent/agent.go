@@ -274,6 +274,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 		a.book.Restore(l.Status.Released)
 		a.ledger.Set(l)
 		a.preparer.look()
+		a.keeper.Look()
 	}
 	return nil
 }
