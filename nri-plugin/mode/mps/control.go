@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -43,11 +44,12 @@ const (
 // control is the text protocol of a control daemon. It shows one device, number 0.
 type control struct {
 	Daemons
-	dir string
+	dir  string
+	wait time.Duration
 }
 
 func (c control) ask(format string, args ...any) (string, error) {
-	reply, err := c.Ask(c.dir, fmt.Sprintf(format, args...))
+	reply, err := c.Ask(c.dir, fmt.Sprintf(format, args...), c.wait)
 	return strings.TrimSpace(reply), err
 }
 

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,9 +73,9 @@ type Devices interface {
 type Daemons interface {
 	// Start starts one for a device, with its pipes in the folder.
 	Start(dir, uuid string) error
-	// Ask sends a command and returns the reply. An error means that there is nobody
-	// who answers.
-	Ask(dir, command string) (string, error)
+	// Ask sends a command and returns the reply. An error means that nobody has
+	// answered in that time.
+	Ask(dir, command string, wait time.Duration) (string, error)
 	// Processes are those of the folder's daemon and of the servers that it has
 	// started, also after the daemon is gone.
 	Processes(dir string) ([]Process, error)
@@ -82,16 +83,25 @@ type Daemons interface {
 	End([]Process) error
 }
 
+// A daemon answers within milliseconds. One that does not, twice in a row, within
+// patience is taken for dead, and a loaded machine must not look like that; while the
+// runtime waits, which it does for two seconds, there is less time.
+const (
+	patience = 5 * time.Second
+	briefly  = time.Second
+)
+
 // Mode is the mode.
 type Mode struct {
-	node  Node
-	files files
+	node     Node
+	files    files
+	patience time.Duration
 
 	// mu is held while daemons are started and ended, which takes seconds. The
 	// creation of a container must not wait for it.
 	mu sync.Mutex
-	// setting is held while a server's limits are changed or read back.
-	setting sync.Mutex
+	// setting has a place, taken while a server's limits are changed or read back.
+	setting chan struct{}
 
 	reading sync.Mutex
 	// found is what Find found.
@@ -112,7 +122,7 @@ type server struct {
 // New keeps its files in a folder, which must have the same path on the node: the
 // runtime mounts from there.
 func New(dir string, node Node) *Mode {
-	return &Mode{node: node, files: files{dir}, ready: map[string]server{}, faults: map[string]fault{}}
+	return &Mode{node: node, files: files{dir}, patience: patience, setting: make(chan struct{}, 1), ready: map[string]server{}, faults: map[string]fault{}}
 }
 
 // Able needs a node with MPS and a device that isn't cut up.
@@ -264,7 +274,7 @@ func (m *Mode) daemons() (Daemons, error) {
 // control talks to the daemon of a device.
 func (m *Mode) control(uuid string) (control, error) {
 	all, err := m.daemons()
-	return control{all, m.files.folder(uuid)}, err
+	return control{all, m.files.folder(uuid), m.patience}, err
 }
 
 func pipes(dir string) string { return filepath.Join(dir, "pipe") }

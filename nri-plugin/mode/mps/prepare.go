@@ -86,8 +86,8 @@ func (m *Mode) ensure(uuid string, want limits) error {
 		m.set(uuid, server{pid: pid})
 		return nil
 	}
-	m.setting.Lock()
-	defer m.setting.Unlock()
+	m.setting <- struct{}{}
+	defer func() { <-m.setting }()
 	if err := c.hold(pid, want); err != nil {
 		return err
 	}

@@ -23,9 +23,6 @@ const (
 	serverName  = "nvidia-cuda-mps-server"
 )
 
-// askWait bounds a command: the runtime may be waiting, for two seconds at most.
-const askWait = time.Second
-
 // endWait bounds the wait for a daemon that was asked to end.
 const endWait = 2 * time.Second
 
@@ -99,17 +96,17 @@ func (p *Program) Start(dir, uuid string) error {
 }
 
 // Ask sends one command.
-func (p *Program) Ask(dir, command string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), askWait)
+func (p *Program) Ask(dir, command string, wait time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	cmd := p.command(ctx, dir)
 	cmd.Stdin = strings.NewReader(command + "\n")
-	cmd.WaitDelay = askWait
+	cmd.WaitDelay = wait
 	var reply, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &reply, &complaint
 	switch err := cmd.Run(); {
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s: no answer within %s", command, askWait)
+		return "", fmt.Errorf("%s: no answer within %s", command, wait)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w: %s", command, err, bytes.TrimSpace(complaint.Bytes()))
 	}

@@ -139,7 +139,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	// A file that takes commands is not among those that the container has.
-	if _, err := n.program.Ask(n.files.clients(n.uuid()), "get_server_list"); err == nil {
+	if _, err := n.program.Ask(n.files.clients(n.uuid()), "get_server_list", patience); err == nil {
 		t.Error("commands are taken from where clients are")
 	}
 
@@ -168,6 +168,7 @@ func TestDaemonFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	n.patience = briefly // it is silent for long enough
 	for how, is := range map[string]func(){"killed": func() { plant("crash") }, "silent": func() { plant("hang", "on") }} {
 		is()
 		err := n.Look(time.Now())

@@ -99,8 +99,8 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 
 // strays tells whether a server's limits are not what it was told.
 func (m *Mode) strays(uuid string, c control) bool {
-	m.setting.Lock()
-	defer m.setting.Unlock()
+	m.setting <- struct{}{}
+	defer func() { <-m.setting }()
 	s, ready := m.server(uuid)
 	return ready && c.confirm(strconv.Itoa(s.pid), s.limits) != nil
 }
@@ -165,10 +165,14 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 	}
 }
 
-// verify reads back that the device is served as it was told to be.
+// verify reads back that the device is served as it was told to be. The runtime waits.
 func (m *Mode) verify(uuid string) error {
-	m.setting.Lock()
-	defer m.setting.Unlock()
+	select {
+	case m.setting <- struct{}{}:
+		defer func() { <-m.setting }()
+	case <-time.After(briefly):
+		return errors.New("an MPS control daemon is slow to answer; it is tried again")
+	}
 	s, ready := m.server(uuid)
 	if !ready {
 		return errors.New("its MPS server is not ready any more; it is tried again")
@@ -177,6 +181,7 @@ func (m *Mode) verify(uuid string) error {
 	if err != nil {
 		return err
 	}
+	c.wait = briefly
 	status, err := c.status(s.pid)
 	if err == nil && status != active {
 		err = fmt.Errorf("its MPS server is in state %s; it is tried again", status)

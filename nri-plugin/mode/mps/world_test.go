@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -184,7 +185,7 @@ func (d *daemons) End(all []Process) error {
 	return nil
 }
 
-func (d *daemons) Ask(dir, command string) (string, error) {
+func (d *daemons) Ask(dir, command string, _ time.Duration) (string, error) {
 	if d.daemon == 0 || d.dir != dir || d.silent {
 		return "", errors.New("no answer")
 	}
