@@ -57,7 +57,9 @@ type Allocator struct {
 	unbooked map[string]map[types.UID]types.NamespacedName
 	// refusals are placed pods that the scheduler refuses.
 	refusals map[types.UID]*refusal
-	gangs    gangs
+	// preparations are gated pods that have their slices and wait for their node.
+	preparations map[types.UID]preparation
+	gangs        gangs
 	// arrivals are pods whose turn has come and that the ranking has not learnt of.
 	arrivals []*corev1.Pod
 	// queue is nil while this replica does not lead.
@@ -80,7 +82,10 @@ func New(c Config) *Allocator {
 		neverRan: map[types.UID]bool{},
 		unbooked: map[string]map[types.UID]types.NamespacedName{},
 		refusals: map[types.UID]*refusal{},
-		gangs:    gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},
+
+		preparations: map[types.UID]preparation{},
+
+		gangs: gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},
 	}
 }
 

@@ -90,6 +90,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	a.countOn(pod, "")
 	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
+	delete(a.preparations, pod.UID)
 	a.leave(pod)
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
@@ -105,12 +106,15 @@ func (a *Allocator) count(pod *corev1.Pod) {
 // seat is the node that the pod takes room on, as far as the scheduler's filters
 // look. A pod that is over takes none, and neither does one that the scheduler
 // refuses and that has no slices: it was given up, or lost them. It takes room
-// again from the moment on that it is bound or has slices. One that is being placed
-// takes it already.
+// again from the moment on that it is bound or has slices. One that is being placed, or
+// whose node makes ready for it, takes it already.
 func (a *Allocator) seat(pod *corev1.Pod) string {
 	node := home(pod)
 	if ready(pod) {
 		node = a.placing[pod.UID]
+		if p, waits := a.preparations[pod.UID]; node == "" && waits && slices.Contains(a.index.Holders(pod.UID), p.node) {
+			node = p.node
+		}
 	}
 	if terminal(pod) || refused(pod) && !slices.Contains(a.index.Holders(pod.UID), node) {
 		return ""

@@ -42,7 +42,7 @@ func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 }
 
 // ungate writes what the node's ledger grants to the pod on the pod, and lets the
-// scheduler have it.
+// scheduler have it, as soon as the node is ready for it.
 func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) error {
 	ledger := a.index.Ledger(node)
 	if ledger == nil {
@@ -51,6 +51,9 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 	placed := book.Placement(ledger, pod.UID)
 	if placed == nil || book.Held(ledger)[pod.UID] != nil {
 		return errAgain
+	}
+	if a.preparing(pod, ledger) {
+		return nil
 	}
 	patch, err := ungatePatch(pod, placed)
 	if err != nil {
