@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/inventory"
 )
+
+// cutting is held by a parallel test that has the node in MIG mode to itself.
+var cutting sync.Mutex
 
 // instance asks for a share on the node whose GPU is in MIG mode.
 func instance(name string, core, mem int64) *pod {
@@ -95,6 +99,8 @@ func awaitShown(t *testing.T, n int) (shown []v1alpha1.MIGInstance) {
 // agent died.
 func TestMIG(t *testing.T) {
 	t.Parallel()
+	cutting.Lock()
+	t.Cleanup(cutting.Unlock)
 	inv := driver(t)
 	device := ledger(t, cut).Status.Devices[0].UUID
 	if err := inv.CreateInstance(device, theirs); err != nil {
