@@ -63,6 +63,8 @@ uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, en
     struct vgpu_cost *cost = find(costs, key);
     if (cost == NULL)
         cost = make(costs, key);
+    if (how == VGPU_EARLY)
+        how = known_apart(cost) ? VGPU_BESIDE : VGPU_APART;
     struct vgpu_price price = {cost->ns, cost->worst, cost->times + 1};
     bool anew = price.times == 1 || (how == VGPU_APART && cost->beside == VGPU_NEVER_APART);
     if (how == VGPU_BESIDE && known_apart(cost)) {

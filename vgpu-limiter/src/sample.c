@@ -46,7 +46,19 @@ static bool record(cu_event *event, cu_stream stream, bool per_thread) {
     return real(*event, stream) == CU_OK;
 }
 
+// Notes when turns have changed.
+static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+    uint64_t turns = turn.period ^ turn.phase << 20 ^ turn.part << 40;
+    if (track->timeline->turns != turns) {
+        track->timeline->turns = turns;
+        track->timeline->turned = now;
+    }
+    return turn;
+}
+
 void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+    look(track, now);
     struct vgpu_batch *batch = vgpu_batch_open(track);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
     batch->apart = track->timeline->under_way == track->pending;
@@ -130,10 +142,17 @@ static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch
     return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
 }
 
-// Whether nobody else was to work on the device from start to end.
-static bool is_in_turn(const struct vgpu_turn *turn, uint64_t start, uint64_t end) {
+// What may be in a measurement from start to end: neighbours' work, but in the
+// container's own turn. For a while after turns have changed, what was launched before
+// that may still be at work.
+static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_turn *turn, uint64_t start,
+                                   uint64_t end, bool apart) {
     uint64_t begin = end - (end + turn->period - turn->phase) % turn->period;
-    return !turn->neighbours || (turn->part < turn->period && start >= begin && end <= begin + turn->part);
+    if (turn->neighbours && (turn->part == turn->period || start < begin || end > begin + turn->part))
+        return VGPU_BESIDE;
+    if (!apart)
+        return VGPU_AMONG;
+    return turn->neighbours && start < timeline->turned + turn->period ? VGPU_EARLY : VGPU_APART;
 }
 
 // What a launch took, for the node side. What is measured too long holds others'
@@ -142,7 +161,9 @@ static bool is_in_turn(const struct vgpu_turn *turn, uint64_t start, uint64_t en
 static void note_longest(struct vgpu_track *track, uint64_t ns, enum vgpu_measured how) {
     uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
     uint64_t before = vgpu_load(longest), less = before - ns;
-    bool replaces = before == 0 || (how == VGPU_APART && track->timeline->rough);
+    bool replaces = before == 0 || (how != VGPU_BESIDE && track->timeline->rough);
+    if (how == VGPU_EARLY && !replaces)
+        return;
     track->timeline->rough = how == VGPU_BESIDE;
     if (replaces)
         vgpu_store(longest, ns);
@@ -162,7 +183,7 @@ static int64_t learn(struct vgpu_track *track, const struct vgpu_batch *batch, i
         back = vgpu_cost_learn(costs, batch->key, (uint64_t)ns / batch->launches, how);
     if (batch->like != 0 && (sure || batch->unknown))
         vgpu_cost_learn(costs, batch->like, (uint64_t)ns, how);
-    if (how == VGPU_BESIDE && batch->key != 0)
+    if ((how == VGPU_BESIDE || how == VGPU_EARLY) && batch->key != 0)
         ns = (int64_t)vgpu_cost_beside(costs, batch->key, (uint64_t)ns, batch->launches);
     return ns - (int64_t)back;
 }
@@ -170,7 +191,7 @@ static int64_t learn(struct vgpu_track *track, const struct vgpu_batch *batch, i
 // Counts the oldest batch, which is through as was seen at `seen`.
 static void finish(struct vgpu_track *track, uint64_t seen) {
     struct vgpu_batch *batch = &track->ring[track->first];
-    struct vgpu_turn turn = vgpu_turn(track->process, track->device, seen);
+    struct vgpu_turn turn = look(track, seen);
     int64_t start, end;
     track->first = (track->first + 1) % (VGPU_BATCHES + 1);
     track->pending--;
@@ -195,10 +216,8 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     int64_t ns = own_time(track, batch, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    enum vgpu_measured how = !is_in_turn(&turn, (uint64_t)start, (uint64_t)end) ? VGPU_BESIDE
-                             : apart                                           ? VGPU_APART
-                                                                               : VGPU_AMONG;
-    if (alone && apart && (how == VGPU_APART || ns > (int64_t)turn.part))
+    enum vgpu_measured how = measured(track->timeline, &turn, (uint64_t)start, (uint64_t)end, apart);
+    if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
         note_longest(track, (uint64_t)ns, how);
     vgpu_bucket_correct(track->process, track->device, &turn,
                         learn(track, batch, ns, sure, how) - (int64_t)batch->expected);

@@ -35,6 +35,7 @@ struct vgpu_timeline {
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
     bool beside;           // others worked on the device when it was measured last
+    uint64_t turns, turned; // what turns were like when that was looked at last, and since when
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind

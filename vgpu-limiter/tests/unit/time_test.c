@@ -175,6 +175,11 @@ static void costs_beside_others(void) {
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
     CHECK(vgpu_cost_beside(&table, key, 1500, 1) == 1000);
     CHECK(vgpu_cost_beside(&table, key, 1500, 2) == 1500);
+    vgpu_cost_learn(&table, key, 1500, VGPU_EARLY);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
+    uint64_t other = vgpu_cost_key(&table, 3, 2, 1);
+    CHECK(vgpu_cost_learn(&table, other, 3000, VGPU_BESIDE) == 0 && vgpu_cost_beside(&table, other, 3000, 1) == 3000);
+    CHECK(vgpu_cost_learn(&table, other, 1000, VGPU_EARLY) == 2000);
     for (int i = 0; i < 100; i++)
         vgpu_cost_learn(&table, key, 9000, VGPU_BESIDE);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 8000);
