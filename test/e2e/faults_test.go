@@ -177,6 +177,36 @@ func TestRuntimeRestarts(t *testing.T) {
 	}
 }
 
+// Invariant 4: a kubelet that starts over beside an ill device ends no pod. It would if
+// the node's capacity were less than what its pods ask for.
+func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
+	p := awaitReady(t, create(t, newPod("on-ill").share(60, 60).on(small)))
+	check := unmoved(t, p)
+	device, gpus := deviceOf(t, p), sys.Node(small).GPU
+	if err := gpus.Xid(device.UUID, 48); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // as a reset does
+		if err := gpus.Lose(device.UUID); err != nil {
+			t.Error(err)
+		}
+		await(t, "the node to see the device off the bus", func() (bool, string) {
+			reason := ledger(t, small).Status.Devices[0].Reason
+			return strings.Contains(reason, "off the bus"), reason
+		})
+		if err := gpus.Recover(device.UUID); err != nil {
+			t.Error(err)
+		}
+		awaitHealth(t, small, device.UUID, true)
+	}()
+	awaitHealth(t, small, device.UUID, false)
+	if err := sys.Node(small).RestartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, create(t, newPod("plain").command("/bin/sleep", "1000").on(small)))
+	check()
+}
+
 // The capacity of the node is put back at once when it is lost, as a kubelet that
 // finds its device plugin folder empty loses it.
 func TestCapacityIsPutBack(t *testing.T) {
