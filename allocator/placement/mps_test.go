@@ -73,3 +73,22 @@ func TestMPSFirstComes(t *testing.T) {
 		}
 	}
 }
+
+// An MPS server takes 48 clients, also of those that are decided on in one go.
+func TestMPSTakesSoMany(t *testing.T) {
+	one := demand(mode(v1alpha1.ModeMPS, ctr("main", App, 1, 1, 10)))
+	n := node("n", mpsDev(0, false))
+	for i := range v1alpha1.MaxMPSSlices {
+		plan, ok := Fit(one, n)
+		if !ok {
+			t.Fatalf("slice %d finds no room", i)
+		}
+		n = n.Without(&plan)
+	}
+	if _, ok := Fit(one, n); ok {
+		t.Errorf("more than %d slices", v1alpha1.MaxMPSSlices)
+	}
+	if why, want := Explain(one, []*Node{n}).String(), "GPU 0 has 52 + 81440, and 48 slices, the most that MPS takes"; !strings.HasSuffix(why, want) {
+		t.Errorf("%q, want %q", why, want)
+	}
+}

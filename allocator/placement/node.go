@@ -99,9 +99,10 @@ func (d *Device) take(mode v1alpha1.Mode, place v1alpha1.MIGPlace) {
 	switch {
 	case d.Cut != nil:
 		d.Cut = d.Cut.with(place)
-	case mode == v1alpha1.ModeMPS:
+	case mode == v1alpha1.ModeMPS && !d.MPSOnly:
 		d.MPSOnly = true
-	default:
+		d.Slots -= v1alpha1.MaxSlicesPerDevice - v1alpha1.MaxMPSSlices
+	case mode != v1alpha1.ModeMPS:
 		d.MPS = false
 	}
 }

@@ -168,7 +168,10 @@ func (s Shortfall) String() string {
 	has := "none"
 	if s.Best.UUID != "" {
 		has = fmt.Sprintf("GPU %d has %d + %d", s.Best.Index, s.Best.FreeCore, s.Best.FreeMem)
-		if s.Best.Slots <= 0 {
+		switch {
+		case s.Best.Slots <= 0 && s.Best.MPSOnly:
+			has += fmt.Sprintf(", and %d slices, the most that MPS takes", v1alpha1.MaxMPSSlices)
+		case s.Best.Slots <= 0:
 			has += fmt.Sprintf(", and %d slices, the most that a device takes", v1alpha1.MaxSlicesPerDevice)
 		}
 		has += s.mode()
