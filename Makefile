@@ -100,7 +100,8 @@ bench: ## benchmarks, each beside its comparison
 .PHONY: bench-e2e
 bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
 	$(CGO) go build -o $(BIN)/ $(addprefix github.com/NVIDIA/nvidia-container-toolkit/cmd/,nvidia-ctk nvidia-cdi-hook)
-	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 400x -timeout 20m ./test/bench/start
+	$(CGO) go test -tags e2e -run '^$$' -bench 'Start$$' -benchtime 400x -timeout 20m ./test/bench/start
+	$(CGO) go test -tags e2e -run '^$$' -bench Modes -benchtime 150x -timeout 20m ./test/bench/start
 
 .PHONY: bench-page
 bench-page: readers ## a reader's wait for the page in a browser, with 8 GPUs and with 5,000

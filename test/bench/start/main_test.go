@@ -30,9 +30,11 @@ func run(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	gpu := simgpu.GPU{Model: simgpu.A100}
+	gpu := simgpu.GPU{Model: simgpu.A100, Count: 2}
 	sys, err = system.Up(ctx, system.Options{Name: "bench", Progress: os.Stderr,
-		Nodes: []system.NodeOptions{{Name: "n1", GPUs: gpu}, {Name: "n2", GPUs: gpu}}})
+		Nodes: []system.NodeOptions{{Name: "n1", GPUs: gpu}, {Name: "n2", GPUs: gpu},
+			{Name: "n3", GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
+			{Name: "n4", GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver535}}})
 	if sys != nil {
 		defer sys.Down()
 	}
@@ -54,9 +56,15 @@ func quiet(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, n := range sys.Nodes {
+	for i, n := range sys.Nodes {
 		if err := n.Kubelet.Stop(ctx); err != nil {
 			return err
+		}
+		// Only the modes need more than two nodes.
+		if i >= 2 {
+			if err := n.Agent.Stop(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

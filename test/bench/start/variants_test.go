@@ -12,11 +12,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/system"
@@ -49,62 +45,20 @@ type node struct {
 func newNode(b *testing.B, n *system.Node) *node {
 	runtime := connect(b, n)
 	stock(b, n)
-	uuid, holder := grant(b, n)
-	shares, err := (&v1alpha1.Shares{Version: v1alpha1.Version, Containers: map[string]v1alpha1.Share{containerName: share}}).Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
+	empty(b, n)
+	uuid, holder := grant(b, n, "bench-"+n.Name, 0, share, v1alpha1.Slice{})
 	made := &node{Node: n, containers: map[string]*container{}}
 	for _, v := range variants {
-		pod := &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Name: "bench-" + v, Namespace: metav1.NamespaceDefault, Uid: "bench-" + v}}
+		pod := sandboxOf("bench-" + v)
 		if v == slice {
-			pod.Metadata.Uid = string(holder.UID)
-			pod.Annotations = map[string]string{
-				v1alpha1.AnnotationShares:          shares,
-				v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue,
-			}
+			holder.holds(pod)
 		}
 		made.containers[v] = newContainer(b, n, runtime, pod)
 		if v == device {
-			made.containers[v].config.CDIDevices = []*cri.CDIDevice{{Name: stockKind + "=" + uuid}}
+			made.containers[v].gpu(stockKind + "=" + uuid)
 		}
 	}
 	return made
-}
-
-// grant gives a pod that nobody starts a slice of the node's GPU, as the allocator
-// would; the pod is there because the agent takes slices of vanished pods back.
-func grant(b *testing.B, n *system.Node) (uuid string, holder *corev1.Pod) {
-	b.Helper()
-	pods := sys.Kube.CoreV1().Pods(metav1.NamespaceDefault)
-	holder, err := pods.Create(b.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "bench-" + n.Name},
-		Spec: corev1.PodSpec{
-			SchedulingGates: []corev1.PodSchedulingGate{{Name: "bench/never"}},
-			Containers:      []corev1.Container{{Name: containerName, Image: system.DemoImage}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := pods.Delete(context.Background(), holder.Name, metav1.DeleteOptions{}); err != nil {
-			b.Error(err)
-		}
-	})
-	await(b, "the ledger of "+n.Name+" to take a slice", func(ctx context.Context) error {
-		l := &v1alpha1.SliceLedger{}
-		if err := sys.Client.Get(ctx, client.ObjectKey{Name: n.Name}, l); err != nil {
-			return err
-		}
-		d := l.Status.Devices[0]
-		uuid = d.UUID
-		l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: d.UUID, Core: v1alpha1.WholeGPU, Mem: d.Mem, Slices: []v1alpha1.Slice{{
-			Pod: holder.UID, Owner: holder.Namespace + "/" + holder.Name, Ctr: containerName, Core: share.Core, Mem: share.MemMiB,
-		}}}}
-		return sys.Client.Update(ctx, l)
-	})
-	return uuid, holder
 }
 
 // agent starts or stops the node's agent and returns when the runtime has seen it:
