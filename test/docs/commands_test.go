@@ -32,6 +32,9 @@ func TestWhoRunsCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, b := range all {
+		if b.RunBy == "" && b.NotRun == "" && strings.Contains(b.Script(), "go test ") {
+			t.Errorf("%s:%d: a test would run tests: say above the block who runs it", b.Page, b.Line)
+		}
 		if b.RunBy != "" {
 			file, test, _ := strings.Cut(b.RunBy, " ")
 			text, err := os.ReadFile(filepath.Join(root, file))
