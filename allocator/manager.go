@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/access"
+	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/access"
 	"vernier.dev/vernier/allocator/page"
+	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

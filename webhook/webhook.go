@@ -23,7 +23,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"vernier.dev/vernier/access"
+	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
 	"vernier.dev/vernier/webhook/dialect"

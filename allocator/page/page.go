@@ -21,7 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"vernier.dev/vernier/access"
+	"vernier.dev/vernier/api/access"
 )
 
 //go:embed page.html style.css script.js

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/access"
+	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
