@@ -42,7 +42,7 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(head), "# "+string(command[1])+"\n") {
+	if !strings.Contains(string(head), "\n# "+string(command[1])+"\n") {
 		t.Errorf("README.md says %q, kustomization.yaml does not", command[1])
 	}
 	run := kubectl(t, apiserver.Start(t, apiserver.Options{}))

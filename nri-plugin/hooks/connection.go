@@ -124,6 +124,9 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 	defer late.Stop()
 	select {
 	case err := <-ended:
+		if refusal := h.refusal.Load(); refusal != nil {
+			err = *refusal
+		}
 		return false, fmt.Errorf("registering: %w", err)
 	case <-late.C:
 		return false, fmt.Errorf("registering took more than %s", registerTimeout)
@@ -167,6 +170,9 @@ type handler struct {
 	connection   *Connection
 	once         sync.Once
 	synchronized chan struct{}
+	// refusal is why Configure refused: the runtime then closes the connection, and
+	// the stub may report no more than that.
+	refusal atomic.Pointer[error]
 }
 
 func (h *handler) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {

@@ -67,5 +67,9 @@ func supported(runtime, version string) error {
 // Configure is the runtime's first word. No event is named: all that the plugin
 // handles are meant.
 func (h *handler) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
-	return 0, supported(runtime, version)
+	err := supported(runtime, version)
+	if err != nil {
+		h.refusal.Store(&err)
+	}
+	return 0, err
 }

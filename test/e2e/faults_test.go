@@ -203,7 +203,7 @@ func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
 	if err := sys.Node(small).RestartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	awaitReady(t, create(t, newPod("plain").command("/bin/sleep", "1000").on(small)))
+	awaitReady(t, create(t, newPod("plain-beside-ill").command("/bin/sleep", "1000").on(small)))
 	check()
 }
 

@@ -42,7 +42,7 @@ func Lookup(pid int) (Process, error) {
 	if len(fields) < 20 {
 		return Process{}, fmt.Errorf("/proc/%d/stat has %d fields after the command", pid, len(fields))
 	}
-	if fields[0] == "Z" {
+	if fields[0] == "Z" || fields[0] == "X" { // X: while its parent waits for it
 		return Process{}, os.ErrProcessDone
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
