@@ -92,10 +92,11 @@ test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the 
 	$(TEST) -v -tags gpu ./test/gpu/...
 
 .PHONY: bench
-bench: ## benchmarks, each beside its comparison
+bench: deps tools build ## benchmarks, each beside its comparison (a container's start needs root)
 	$(CGO) go test -run '^$$' -bench . ./webhook/handler ./nri-plugin/hooks
 	$(CGO) go test -run '^$$' -bench . -benchtime 20000x ./allocator/placement/packer
 	$(MAKE) --no-print-directory -C vgpu-limiter bench OUT=$(BIN)
+	$(MAKE) --no-print-directory bench-e2e
 
 .PHONY: bench-e2e
 bench-e2e: deps tools build ## a container's start with Vernier and without, on a real cluster (needs root)
