@@ -149,9 +149,7 @@ func TestMIG(t *testing.T) {
 	if err := agent.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	start(t, agent) // or a parallel test has
 	remove(t, big)
 	awaitReady(t, waiting)
 	for _, p := range []*corev1.Pod{one, taken} {

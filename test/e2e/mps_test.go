@@ -85,9 +85,7 @@ func TestMPS(t *testing.T) {
 	if err := agent.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	start(t, agent)
 	three := awaitReady(t, create(t, mpsClient("mps-three", small, 10, 512)))
 	if got := daemons(t, small); fmt.Sprint(got) != fmt.Sprint(first) {
 		t.Errorf("daemons %v after the agent's death, want %v", got, first)
