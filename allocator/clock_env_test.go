@@ -28,7 +28,7 @@ func (hurried) After(d time.Duration) <-chan time.Time { return time.After(d / h
 
 func (hurried) Tick(d time.Duration) <-chan time.Time { return time.Tick(d / hurry) }
 
-func (hurried) Sleep(d time.Duration) { time.Sleep(d / hurry) }
+func (h hurried) Sleep(d time.Duration) { <-h.After(d) }
 
 func (hurried) NewTimer(d time.Duration) clock.Timer {
 	return timer{clock.RealClock{}.NewTimer(d / hurry)}

@@ -163,6 +163,21 @@ func Status(c Container, g ledger.Grant) v1alpha1.SliceStatus {
 	return v1alpha1.SliceStatus{Pod: c.Pod, Ctr: c.Name, UUID: g.UUID, Container: c.ID, Mode: g.Mode}
 }
 
+// Cooperative are the statuses of slices that nothing holds but what a tenant can get
+// around: a library in its processes, or limits that they can drop.
+func Cooperative(c Container) []v1alpha1.SliceStatus {
+	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
+	for _, g := range c.Grants {
+		s := Status(c, g)
+		s.Memory, s.Compute = v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeCooperative
+		if g.Core == 0 {
+			s.Compute = v1alpha1.GuaranteeNone
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // Recalled is a slice of which only what the container holds is known.
 func Recalled(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB, name v1alpha1.Mode) ledger.Grant {
 	return ledger.Grant{UUID: uuid, Core: core, Mem: mem, PodCore: v1alpha1.WholeGPU, PodMem: math.MaxInt64, Mode: name}

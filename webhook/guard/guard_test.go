@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"path"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestHostPath(t *testing.T) {
 		"/var/run/docker.sock", "/var", "/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/vernier",
 		"/var/lib/vernier/x", "/var/lib/../lib/vernier", "/etc", "/etc/cdi", "/etc/kubernetes/manifests", "/opt", "/opt/nri/plugins",
 		"/usr", "/usr/bin", "/usr/sbin/runc", "/bin", "/sbin", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64",
-		"/boot", "/root/.ssh", "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool"} {
+		"/boot", "/root", path.Join("/root", ".ssh"), "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool"} {
 		if hostPath(p) == "" {
 			t.Errorf("%s is let through", p)
 		}

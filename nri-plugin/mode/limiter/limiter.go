@@ -180,7 +180,7 @@ func (l *Limiter) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, e
 	if err := l.preload(c, pid); err != nil {
 		return nil, err
 	}
-	all := statuses(c)
+	all := mode.Cooperative(c)
 	if err := l.driver.Apply(c, pid, all); err != nil {
 		return nil, err
 	}
@@ -189,25 +189,11 @@ func (l *Limiter) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, e
 
 // Observe reads the driver's limit, and takes sharing time up again.
 func (l *Limiter) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
-	all := statuses(c)
+	all := mode.Cooperative(c)
 	if l.driver.Observe(c, pid, all) != nil {
 		return nil
 	}
 	return l.pace(c, all)
-}
-
-// statuses are what the library alone holds.
-func statuses(c mode.Container) []v1alpha1.SliceStatus {
-	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
-	for _, g := range c.Grants {
-		s := mode.Status(c, g)
-		s.Memory, s.Compute = v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeCooperative
-		if g.Core == 0 {
-			s.Compute = v1alpha1.GuaranteeNone
-		}
-		all = append(all, s)
-	}
-	return all
 }
 
 // Recall reads the limits that the container was given.

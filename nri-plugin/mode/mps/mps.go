@@ -197,15 +197,9 @@ func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 
 // statuses are what MPS alone holds.
 func statuses(c mode.Container) []v1alpha1.SliceStatus {
-	all := make([]v1alpha1.SliceStatus, 0, len(c.Grants))
-	for _, g := range c.Grants {
-		s := mode.Status(c, g)
-		s.Memory, s.Compute = v1alpha1.GuaranteeCooperative, v1alpha1.GuaranteeCooperative
-		if g.Core == 0 {
-			s.Compute = v1alpha1.GuaranteeNone
-		}
-		mode.Note(&s, "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
-		all = append(all, s)
+	all := mode.Cooperative(c)
+	for i := range all {
+		mode.Note(&all[i], "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
 	}
 	return all
 }
