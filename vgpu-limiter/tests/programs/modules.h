@@ -6,32 +6,26 @@
 static CUmodule module[64];
 static CUlibrary library[64];
 
-static const char *image(size_t bytes) {
+static const char *image(const char *what, size_t bytes) {
     static _Thread_local char text[128];
-    snprintf(text, sizeof text, "simgpu-module 1\nkernel k 1000\nglobal g %zu\n", bytes);
+    snprintf(text, sizeof text, "simgpu-module 1\nkernel k 1000\n%s %zu\n", what, bytes);
     return text;
 }
 
 static int load_module(int place, size_t bytes) {
-    return cuModuleLoadData(&module[place], image(bytes));
+    return cuModuleLoadData(&module[place], image("global g", bytes));
 }
 
 static int load_library(int place, size_t bytes) {
-    return cuLibraryLoadData(&library[place], image(bytes), NULL, NULL, 0, NULL, NULL, 0);
-}
-
-static const char *lazy_image(size_t bytes) {
-    static _Thread_local char text[128];
-    snprintf(text, sizeof text, "simgpu-module 1\nkernel k 1000\ncode k %zu\n", bytes);
-    return text;
+    return cuLibraryLoadData(&library[place], image("global g", bytes), NULL, NULL, 0, NULL, NULL, 0);
 }
 
 static int load_lazy_module(int place, size_t bytes) {
-    return cuModuleLoadData(&module[place], lazy_image(bytes));
+    return cuModuleLoadData(&module[place], image("code k", bytes));
 }
 
 static int load_lazy_library(int place, size_t bytes) {
-    return cuLibraryLoadData(&library[place], lazy_image(bytes), NULL, NULL, 0, NULL, NULL, 0);
+    return cuLibraryLoadData(&library[place], image("code k", bytes), NULL, NULL, 0, NULL, NULL, 0);
 }
 
 static int function_of_module(int place) {
@@ -75,7 +69,7 @@ static int load_beside(int modules) {
     for (int i = 0; i < 3; i++)
         pthread_create(&thread[i], NULL, allocate_beside, NULL);
     for (int i = 0; result == 0 && i < modules; i++)
-        result = cuModuleLoadData(&m, image(MIB));
+        result = cuModuleLoadData(&m, image("global g", MIB));
     atomic_store(&loaded, true);
     for (int i = 0; i < 3; i++)
         pthread_join(thread[i], NULL);
@@ -87,7 +81,7 @@ static void *load_some(void *none) {
     CUmodule m;
     cuCtxSetCurrent(context[0]);
     for (int i = 0; i < 10; i++)
-        cuModuleLoadData(&m, image(MIB));
+        cuModuleLoadData(&m, image("global g", MIB));
     return none;
 }
 
