@@ -62,7 +62,19 @@ func (d gpushare) Share(r *Reading, a *Asking) api.Share {
 	if core > 0 && gpus > 1 {
 		a.refuse(aliyunCore, "is a part of one GPU, and the pod asks for several: remove the one or the other")
 	}
+	d.doubt(a, mem/api.MiB(gpus))
 	return api.Share{GPUs: gpus, Core: core, MemMiB: mem / api.MiB(gpus)}
+}
+
+// doubt warns where the amount would make sense in the other unit only: nothing in a
+// pod says which one its author had in mind, gpushare's own samples are in MiB.
+func (d gpushare) doubt(a *Asking, each api.MiB) {
+	switch {
+	case d.unit != "MiB" && each > 1<<20:
+		a.warn(aliyunMem, "is read in GiB, and no GPU has %d: where pods say it in MiB, the operator sets gpushareUnit (--gpushare-unit) to MiB", each/1024)
+	case d.unit == "MiB" && each < 64:
+		a.warn(aliyunMem, "is read in MiB, and a CUDA context alone takes more than %d: where pods say it in GiB, the operator sets gpushareUnit (--gpushare-unit) to GiB", each)
+	}
 }
 
 // count is the number of GPUs over which the memory is spread: a label of the pod

@@ -26,6 +26,14 @@ func TestGPUShare(t *testing.T) {
 		"with compute": {
 			pod:    `{spec: {containers: [{name: a, resources: {limits: {aliyun.com/gpu-mem: 2, aliyun.com/gpu-core.percentage: 25}}}]}}`,
 			shares: `{"a":{"gpus":1,"core":25,"memMiB":2048}}`},
+		// gpushare's own samples, where the operator has left the unit at its default.
+		"MiB, read as GiB": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {aliyun.com/gpu-mem: 8138}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":8333312}}`, warns: []string{"no GPU has 8138: where pods say it in MiB"}},
+		"GiB, read as MiB": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {aliyun.com/gpu-mem: 3}}}]}}`,
+			settings: dialect.Settings{GPUShareUnit: "MiB"},
+			shares:   `{"a":{"gpus":1,"memMiB":3}}`, warns: []string{"is read in MiB"}},
 		"two containers": {
 			pod:    `{spec: {containers: [{name: a, resources: {limits: {aliyun.com/gpu-mem: 1}}}, {name: b, resources: {limits: {aliyun.com/gpu-mem: 2}}}]}}`,
 			shares: `{"a":{"gpus":1,"memMiB":1024},"b":{"gpus":1,"memMiB":2048}}`,

@@ -34,6 +34,8 @@ const (
 	kaiOwnRequest = ".gpu-memory.request"
 	kaiOwnLimit   = ".gpu-memory.limit"
 	kaiOwnMode    = ".gpu-compute.mode"
+	// Of the pod, in some releases.
+	kaiPodMode = "kai.scheduler/gpu-compute-sharing-mode"
 )
 
 func (kai) Words() Words {
@@ -193,18 +195,25 @@ func (d kai) Pod(r *Reading) {
 	if have[kaiFraction] != "" && have[kaiMemory] != "" {
 		r.ignore(kaiMemory, kaiFraction+" is set too, and counts")
 	}
-	for _, key := range r.keys(kaiFraction+".", kaiMemory+".", "gpu-sm-cores", "mps", kaiOwn) {
+	for _, key := range r.keys(kaiFraction+".", kaiMemory+".", "gpu-sm-cores", "mps", kaiOwn, "kai.scheduler/") {
+		mode := key == kaiPodMode || strings.HasSuffix(key, kaiOwnMode)
 		switch {
 		case key == "mps" && have[key] != "true", strings.HasSuffix(key, kaiOwnRequest), strings.HasSuffix(key, kaiOwnLimit):
-		case key == "mps", strings.HasSuffix(key, kaiOwnMode) && have[key] == "sm-sharing":
+		case key == "mps", mode && have[key] == "sm-sharing":
 			r.mode(key, string(api.ModeMPS))
-		case strings.HasSuffix(key, kaiOwnMode) && have[key] == "time-slicing":
+		case mode && have[key] == "time-slicing":
 		case key == "gpu-sm-cores":
 			r.ignore(key, "how many SMs a GPU has is not known yet: ask for "+kaiCompute)
 		case strings.HasSuffix(key, ".limit"):
 			r.ignore(key, "memory beyond what is guaranteed is not lent")
 		default:
 			r.ignore(key, "Vernier has nothing like it")
+		}
+	}
+	for i, v := range r.Pod.Spec.Volumes {
+		if v.HostPath != nil && v.HostPath.Path == "/tmp/nvidia-mps" {
+			r.warn(specPath.Child("volumes").Index(i).Child("hostPath"),
+				"not honoured: it was the way to an MPS server that the operator runs: set %s mps", api.AnnotationMode)
 		}
 	}
 	r.ignoreLabels("KAI's queue does not count it: use a ResourceQuota or Kueue", "kai.scheduler/queue", "runai/queue")

@@ -46,6 +46,16 @@ func TestKAI(t *testing.T) {
 			shares: `{"a":{"gpus":1,"memPercent":50}}`,
 			warns:  []string{"[gpu-memory]: not honoured", "[gpu-fraction.limit]: not honoured", "[gpu-sm-cores]: not honoured"},
 			set:    map[string]string{"vernier.dev/mode": "mps"}},
+		"how compute is shared, for the pod": {
+			pod:    `{metadata: {annotations: {gpu-fraction: "0.5", kai.scheduler/gpu-compute-sharing-mode: sm-sharing, kai.scheduler/topology: t}}, spec: {containers: [{name: a}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":50}}`, warns: []string{"[kai.scheduler/topology]: not honoured"},
+			set: map[string]string{"vernier.dev/mode": "mps"}},
+		"an MPS server of the operator's": {
+			pod:    `{metadata: {annotations: {gpu-fraction: "0.5"}}, spec: {containers: [{name: a}], volumes: [{name: data, hostPath: {path: /data}}, {name: mps, hostPath: {path: /tmp/nvidia-mps}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":50}}`, warns: []string{"spec.volumes[1].hostPath: not honoured"}},
+		"in turns": {
+			pod:    `{metadata: {annotations: {gpu-fraction: "0.5", kai.scheduler/gpu-compute-sharing-mode: time-slicing}}, spec: {containers: [{name: a}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":50}}`},
 		"nobody named so": {
 			pod:     `{metadata: {annotations: {gpu-fraction: "0.5", gpu-fraction-container-name: x}}, spec: {containers: [{name: a}]}}`,
 			refuses: []string{`gpu-fraction-container-name]: Not found: "x"`}},

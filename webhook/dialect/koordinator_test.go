@@ -41,6 +41,13 @@ func TestKoordinator(t *testing.T) {
 			pod:      `{spec: {schedulerName: koord-scheduler, containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
 			settings: all("hami,koordinator"),
 			shares:   `{"a":{"gpus":1,"core":100,"memPercent":100}}`, warns: []string{"koord-scheduler is replaced"}},
+		// As in Koordinator's announcement of its release 1.6, and with its network cards.
+		"misspelt, and not GPUs": {
+			pod: `{spec: {containers: [{name: a, resources: {limits: {koordinator.sh/gpu-shared: 1, koordinator.sh/gpu-core: 50, koordinator.sh/gpu-memory-ratio: 50},
+				requests: {koordinator.sh/gpu-shared: 1}}}, {name: b, resources: {requests: {koordinator.sh/rdma: 100}}}]}}`,
+			shares: `{"a":{"gpus":1,"core":50,"memPercent":50}}`,
+			warns: []string{"spec.containers[0].resources.limits[koordinator.sh/gpu-shared]: not translated: it stays in the pod",
+				"spec.containers[1].resources.requests[koordinator.sh/rdma]: not translated"}},
 		"150 of 100": {
 			pod:     `{spec: {containers: [{name: a, resources: {limits: {koordinator.sh/gpu: 150}}}]}}`,
 			refuses: []string{`limits[koordinator.sh/gpu]: Invalid value: "150": more than one GPU`}},

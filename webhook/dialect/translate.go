@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,7 @@ func (s Set) Translate(pod *slim.Pod) Translation {
 	for _, l := range lists(pod) {
 		t.containers(l)
 	}
+	t.leftovers(words)
 	s.strangers(&t.reading, words.Name)
 	t.scheduler(words)
 	annotations := maps.Clone(pod.Metadata.Annotations)
@@ -152,6 +154,31 @@ func (t *translator) scheduler(words Words) {
 		"%s is replaced by %s: Vernier chooses the GPUs, and the cluster's own scheduler binds the pod", name, corev1.DefaultSchedulerName)
 	t.patch = append(t.patch, jsonpatch.NewOperation("replace", "/spec/schedulerName", corev1.DefaultSchedulerName))
 	t.reading.Pod.Spec.SchedulerName = corev1.DefaultSchedulerName
+}
+
+// leftovers warns of resources of the other system that nobody here reads, misspelt
+// ones among them: they stay in the pod, and hold it until a node has them.
+func (t *translator) leftovers(words Words) {
+	var domains []string
+	for _, name := range words.Resources {
+		domain, _, _ := strings.Cut(string(name), "/")
+		domains = append(domains, domain)
+	}
+	for _, l := range lists(t.reading.Pod) {
+		for i := range l.containers {
+			c := &l.containers[i]
+			at := &Asking{Container: c, path: specPath.Child(l.field).Index(i)}
+			names := slices.Collect(maps.Keys(c.Resources.Limits))
+			names = slices.AppendSeq(names, maps.Keys(c.Resources.Requests))
+			slices.Sort(names)
+			for _, name := range slices.Compact(names) {
+				domain, _, _ := strings.Cut(string(name), "/")
+				if slices.Contains(domains, domain) && !slices.Contains(words.Resources, name) {
+					t.reading.warn(at.at(name), "not translated: it stays in the pod, which waits for a node that has it")
+				}
+			}
+		}
+	}
 }
 
 // strangers refuses what a pod that was read in one dialect asks for in another.

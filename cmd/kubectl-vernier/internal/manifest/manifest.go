@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 )
@@ -26,6 +27,12 @@ type Pod struct {
 	Path string
 	// JSON of its metadata and spec.
 	JSON []byte
+	// Unknown says which of its fields no pod has, for the kinds that Kubernetes
+	// itself makes pods of.
+	Unknown []string
+
+	// native: the object's kind is Kubernetes' own.
+	native bool
 }
 
 // Read finds the pods of all documents, YAML or JSON, in their order.
@@ -63,7 +70,7 @@ func walk(value any, at Pod) ([]Pod, error) {
 	switch v := value.(type) {
 	case []any:
 		for i, item := range v {
-			found, err := walk(item, Pod{at.Object, at.Namespace, fmt.Sprintf("%s[%d]", at.Path, i), nil})
+			found, err := walk(item, at.at(fmt.Sprintf("%s[%d]", at.Path, i)))
 			if err != nil {
 				return nil, err
 			}
@@ -75,6 +82,9 @@ func walk(value any, at Pod) ([]Pod, error) {
 			if _, ok := spec["containers"].([]any); ok {
 				var err error
 				at.JSON, err = json.Marshal(map[string]any{"metadata": orEmpty(v["metadata"]), "spec": spec})
+				if at.native && err == nil {
+					at.Unknown = unknown(at.JSON)
+				}
 				return []Pod{at}, err
 			}
 		}
@@ -83,7 +93,7 @@ func walk(value any, at Pod) ([]Pod, error) {
 			if at.Path != "" {
 				path = at.Path + "." + key
 			}
-			found, err := walk(v[key], Pod{at.Object, at.Namespace, path, nil})
+			found, err := walk(v[key], at.at(path))
 			if err != nil {
 				return nil, err
 			}
@@ -96,7 +106,8 @@ func walk(value any, at Pod) ([]Pod, error) {
 // named is the object that a map begins, where it begins one.
 func named(v map[string]any, at Pod) Pod {
 	kind, isKind := v["kind"].(string)
-	if _, versioned := v["apiVersion"].(string); !isKind || !versioned {
+	version, versioned := v["apiVersion"].(string)
+	if !isKind || !versioned {
 		return at
 	}
 	metadata, _ := v["metadata"].(map[string]any)
@@ -105,7 +116,27 @@ func named(v map[string]any, at Pod) Pod {
 		name = generated + "*"
 	}
 	namespace, _ := metadata["namespace"].(string)
-	return Pod{Object: kind + "/" + name, Namespace: namespace}
+	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, version)
+	return Pod{Object: kind + "/" + name, Namespace: namespace, native: native}
+}
+
+// at is the same object, further in.
+func (p Pod) at(path string) Pod {
+	p.Path = path
+	return p
+}
+
+// unknown are the fields that a pod does not have, misspelt ones as a rule.
+func unknown(raw []byte) []string {
+	// What else is wrong with it the webhook's own reading says.
+	strict, _ := kjson.UnmarshalStrict(raw, &corev1.Pod{}, kjson.DisallowUnknownFields)
+	var fields []string
+	for _, err := range strict {
+		if f, ok := errors.AsType[kjson.FieldError](err); ok {
+			fields = append(fields, f.FieldPath())
+		}
+	}
+	return fields
 }
 
 // orEmpty: a template may have no metadata, a pod always has some.

@@ -57,6 +57,35 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 	}
 }
 
+// Fields that no pod has are named where the object is Kubernetes' own: other kinds
+// may have pods with more to them.
+func TestUnknownFields(t *testing.T) {
+	pods, err := manifest.Read(strings.NewReader(`
+apiVersion: v1
+kind: Pod
+metadata: {name: a, annotation: {x: y}}
+spec: {containers: [{name: a, resource: {}, resources: {limits: {nvidia.com/gpu: 1}}}]}
+---
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: b}
+spec: {template: {spec: {containerConcurrency: 1, containers: [{name: a}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: c}
+spec: {replica: 1, template: {spec: {containers: [{name: a}]}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"metadata.annotation spec.containers[0].resource", "", ""} {
+		if got := strings.Join(pods[i].Unknown, " "); got != want {
+			t.Errorf("%s: unknown %q, want %q", pods[i].Object, got, want)
+		}
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	for text, want := range map[string]string{"a: [": "document 1", "a: b\n---\n{": "document 2"} {
 		if _, err := manifest.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {

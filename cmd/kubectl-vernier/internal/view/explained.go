@@ -48,6 +48,9 @@ type Refusal struct {
 func Explain(pod manifest.Pod, v handler.Verdict, err error) ExplainedPod {
 	e := ExplainedPod{Object: pod.Object, Namespace: pod.Namespace, Path: pod.Path, Verdict: VerdictUntouched,
 		Dialect: v.Dialect, Needs: []Need{}, Warnings: v.Warnings}
+	for _, f := range pod.Unknown {
+		e.Warnings = append(e.Warnings, f+": no pod has such a field: kubectl refuses it, or it is dropped")
+	}
 	switch {
 	case err != nil:
 		e.Verdict, e.Refusals = VerdictRefused, []Refusal{{Message: "the API server would not take it for a pod: " + err.Error() + "; annotations and labels are texts: put numbers in quotes"}}
