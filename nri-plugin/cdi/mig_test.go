@@ -4,37 +4,23 @@ package cdi
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/inventory"
 	"vernier.dev/vernier/test/simgpu"
 )
 
-const insideEnv = "CDI_TEST_INSIDE_MOUNT_NAMESPACE"
-
 // Instances are in the spec under their own UUIDs, with their own nodes only. The
 // toolkit reads mig-minors at its absolute place in /proc, so this runs itself
 // again in a mount namespace where the simulated file lies there.
 func TestInstances(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("MIG and mounts need root")
-	}
-	if os.Getenv(insideEnv) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), insideEnv+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !simgpu.InMountNamespace(t) {
 		return
 	}
 	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}, {Model: simgpu.A100, MIG: true}}})
@@ -77,7 +63,7 @@ func TestInstances(t *testing.T) {
 		t.Errorf("the other device: %+v, %+v", spec.Devices, bare.Devices[0])
 	}
 
-	if err := unix.Mount(filepath.Join(root, "proc", "driver"), "/proc/driver", "", unix.MS_BIND, ""); err != nil {
+	if err := simgpu.MountProc(root); err != nil {
 		t.Fatal(err)
 	}
 	w.Refine(&now)

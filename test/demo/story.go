@@ -159,13 +159,5 @@ func reason(ctx context.Context, sys *system.System, name string) error {
 }
 
 func events(ctx context.Context, sys *system.System, name string) []string {
-	list, err := sys.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
-	if err != nil {
-		return []string{err.Error()}
-	}
-	var out []string
-	for _, e := range list.Items {
-		out = append(out, e.Reason+": "+e.Message)
-	}
-	return out
+	return sys.Events(ctx, namespace, "involvedObject.name="+name)
 }

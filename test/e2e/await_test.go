@@ -171,15 +171,7 @@ func containsAll(s string, parts []string) bool {
 }
 
 func events(ctx context.Context, p *corev1.Pod) []string {
-	list, err := sys.Kube.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
-	if err != nil {
-		return []string{err.Error()}
-	}
-	var out []string
-	for _, e := range list.Items {
-		out = append(out, e.Reason+": "+e.Message)
-	}
-	return out
+	return sys.Events(ctx, p.Namespace, "involvedObject.uid="+string(p.UID))
 }
 
 func ledger(t *testing.T, node string) *v1alpha1.SliceLedger {

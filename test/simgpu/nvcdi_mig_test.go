@@ -3,36 +3,21 @@
 package simgpu
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"syscall"
 	"testing"
 
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
-	"golang.org/x/sys/unix"
 )
-
-const insideEnv = "SIMGPU_TEST_INSIDE_MOUNT_NAMESPACE"
 
 // The toolkit reads mig-minors at its absolute place in /proc whatever the
 // driver root is, so this test runs itself again in a mount namespace in which
 // the simulated file lies there.
 func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("MIG and mounts need root")
-	}
-	if os.Getenv(insideEnv) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), insideEnv+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !InMountNamespace(t) {
 		return
 	}
 	s, lib, d := migGPU(t, H100)
@@ -40,7 +25,7 @@ func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
 	if err := s.DriverRoot(root, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount(filepath.Join(root, "proc", "driver"), "/proc/driver", "", unix.MS_BIND, ""); err != nil {
+	if err := MountProc(root); err != nil {
 		t.Fatal(err)
 	}
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_2_SLICE)

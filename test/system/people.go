@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"vernier.dev/vernier/test/manifests"
 )
 
@@ -41,4 +43,18 @@ func (s *System) Shell(ctx context.Context, script string) (string, error) {
 		err = fmt.Errorf("%s: %w", script, err)
 	}
 	return string(out), err
+}
+
+// Events are what was said of the objects that the field selector names, each as
+// "Reason: message". What keeps them from being read takes their place.
+func (s *System) Events(ctx context.Context, namespace, selector string) []string {
+	list, err := s.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, e := range list.Items {
+		out = append(out, e.Reason+": "+e.Message)
+	}
+	return out
 }
