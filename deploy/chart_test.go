@@ -164,14 +164,17 @@ func TestChartValues(t *testing.T) {
 // A value that cannot be is refused with its name.
 func TestChartRefuses(t *testing.T) {
 	for set, says := range map[string]string{
-		"webhook.replica=3":                      "replica",
-		"webhook.replicas=0":                     "webhook/replicas",
-		"allocator.priorityClassName=":           "allocator/priorityClassName",
-		"node.nriDir=nri":                        "node/nriDir",
-		"image.pullPolicy=Sometimes":             "image/pullPolicy",
-		"webhook.certificate.source=vault":       "certificate/source",
-		"webhook.certificate.source=secret":      "webhook.certificate.caBundle: the PEM bundle",
-		"webhook.certificate.caBundle=not base!": "certificate/caBundle",
+		"webhook.replica=3":                 "replica",
+		"webhook.replicas=0":                "webhook/replicas",
+		"allocator.priorityClassName=":      "allocator/priorityClassName",
+		"node.nriDir=nri":                   "node/nriDir",
+		"node.stateDir=/var/lib/../vernier": "node/stateDir",
+		"webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.source=cert-manager": "certificate/issuerRef",
+		"webhook.certificate.secretName=My Secret":                                                 "certificate/secretName",
+		"image.pullPolicy=Sometimes":                                                               "image/pullPolicy",
+		"webhook.certificate.source=vault":                                                         "certificate/source",
+		"webhook.certificate.source=secret":                                                        "webhook.certificate.caBundle: the PEM bundle",
+		"webhook.certificate.caBundle=not base!":                                                   "certificate/caBundle",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()

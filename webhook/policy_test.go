@@ -119,9 +119,11 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		"privileged beside a share": {with(admitted(enabled), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &privileged}
 		}), "is privileged or adds a capability"},
-		"a capability beside a share":  {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("CAP_SYS_ADMIN") }), "is privileged or adds a capability"},
-		"a capability without a share": {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("SYS_ADMIN") }), ""},
-		"a harmless capability":        {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("IPC_LOCK") }), ""},
+		"the node's processes beside a share": {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.HostPID = true }), "must not have hostPID or hostIPC"},
+		"the node's IPC beside a share":       {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.HostIPC = true }), "must not have hostPID or hostIPC"},
+		"a capability beside a share":         {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("CAP_SYS_ADMIN") }), "is privileged or adds a capability"},
+		"a capability without a share":        {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("SYS_ADMIN") }), ""},
+		"a harmless capability":               {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("IPC_LOCK") }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, c.Create(t.Context(), tt.pod, client.DryRunAll), tt.want)
