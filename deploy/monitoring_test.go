@@ -27,6 +27,53 @@ func TestRules(t *testing.T) {
 	promtool(t, "test", "rules", "testdata/rules_test.yaml")
 }
 
+// promtool is satisfied with no tests at all: every rule has one in which it has a
+// value, and every alert one in which it fires.
+func TestEveryRuleIsTested(t *testing.T) {
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Record, Alert string }
+		}
+	}
+	var tests struct {
+		Tests []struct {
+			PromQL []struct {
+				Expr    string
+				Samples []any `json:"exp_samples"`
+			} `json:"promql_expr_test"`
+			Alerts []struct {
+				Name  string `json:"alertname"`
+				Fires []any  `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		}
+	}
+	for file, into := range map[string]any{"chart/files/rules.yaml": &rules, "testdata/rules_test.yaml": &tests} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tested := map[string]bool{}
+	for _, one := range tests.Tests {
+		for _, q := range one.PromQL {
+			tested[q.Expr] = tested[q.Expr] || len(q.Samples) > 0
+		}
+		for _, a := range one.Alerts {
+			tested[a.Name] = tested[a.Name] || len(a.Fires) > 0
+		}
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if name := r.Record + r.Alert; !tested[name] {
+				t.Errorf("%s: no test in which it has a value, or fires", name)
+			}
+		}
+	}
+}
+
 // Monitoring is there when it is asked for, and says what its files say.
 func TestMonitoring(t *testing.T) {
 	plain, err := render(t)
