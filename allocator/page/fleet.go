@@ -51,6 +51,7 @@ type GPU struct {
 	// Trouble says why nothing is granted on it.
 	Trouble   string
 	Core, Mem Bar
+	Slices    []Slice
 	// Fill is how full it is, from 0 to 10, by the side that is fuller.
 	Fill int
 }
@@ -82,6 +83,13 @@ type Part struct {
 	// Percent of the bar; Hue numbers the owner's namespace.
 	Percent float64
 	Hue     uint32
+}
+
+// Slice is what a container has of a GPU, as granted.
+type Slice struct {
+	Part
+	Core v1alpha1.Percent
+	Mem  v1alpha1.MiB
 }
 
 // hues is how many there are in the style sheet.
@@ -241,6 +249,7 @@ func (g *GPU) count(book *v1alpha1.DeviceLedger) {
 		s := &book.Slices[i]
 		namespace, _, _ := strings.Cut(s.Owner, "/")
 		part := Part{Owner: s.Owner, Container: s.Ctr, Mode: string(s.EffectiveMode()), Hue: hue(namespace)}
+		g.Slices = append(g.Slices, Slice{Part: part, Core: s.Core, Mem: s.Mem})
 		g.Core.add(part, int64(s.Core-s.ReuseCore))
 		g.Mem.add(part, int64(s.Mem-s.ReuseMem))
 	}

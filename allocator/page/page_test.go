@@ -162,7 +162,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
 		"NVMLFailed: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "another scheduling gate comes first: queue.example/hold",
-		"not looked at yet", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>pods that wait</dt><dd>3</dd>",
+		"no event about it (events expire): <code>kubectl vernier why late -n team</code>", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>pods that wait</dt><dd>3</dd>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)

@@ -36,8 +36,10 @@ type Waiting struct {
 
 // WaitingPod is one of them and why it waits.
 type WaitingPod struct {
-	Owner, Reason string
-	Since         time.Time
+	Owner, Namespace, Name string
+	// Reason is empty where no event says one: none was made yet, or it has expired.
+	Reason string
+	Since  time.Time
 }
 
 func (s Sources) waiting(ctx context.Context) (Waiting, error) {
@@ -61,7 +63,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range pods[:min(len(pods), waitingShown)] {
-		pod := WaitingPod{Owner: p.Namespace + "/" + p.Name, Since: p.CreationTimestamp.UTC(), Reason: said[p.UID]}
+		pod := WaitingPod{Owner: p.Namespace + "/" + p.Name, Namespace: p.Namespace, Name: p.Name, Since: p.CreationTimestamp.UTC(), Reason: said[p.UID]}
 		if len(p.Spec.SchedulingGates) > 1 {
 			pod.Reason = "another scheduling gate comes first"
 			for _, g := range p.Spec.SchedulingGates {

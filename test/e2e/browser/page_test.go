@@ -138,6 +138,33 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 	b.await(squares, 500)
 }
 
+// The bars of all GPUs are of one width, end in sight, and hold all their parts, on a
+// desk as on a telephone: else a full GPU looks like one with room.
+func TestBarsLineUp(t *testing.T) {
+	t.Parallel()
+	f, url := serve(t, 16)
+	crowd := (*f.ledgers.Load())[0]
+	crowd.Spec.Devices[1].Slices = nil
+	for i := range 100 {
+		crowd.Spec.Devices[1].Slices = append(crowd.Spec.Devices[1].Slices, v1alpha1.Slice{Owner: fmt.Sprintf("a/%d", i), Ctr: "main", Core: 1, Mem: 813})
+	}
+	b := open(t)
+	signIn(b, url)
+	for _, width := range []int{1280, 700, 390} {
+		b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}, nil)
+		b.await("document.querySelectorAll('.bar').length", 32)
+		for what, expression := range map[string]string{
+			"widths":              "new Set([...document.querySelectorAll('.bar')].map(b => Math.round(b.getBoundingClientRect().width))).size",
+			"bars that hide some": "1 + [...document.querySelectorAll('.bar')].filter(b => b.scrollWidth > b.clientWidth).length",
+			"bars out of sight":   "1 + [...document.querySelectorAll('.bar')].filter(b => b.getBoundingClientRect().right > innerWidth).length",
+		} {
+			if n := b.eval(expression); n != 1.0 {
+				t.Errorf("%d pixels wide: %s: %v, want 1", width, what, n)
+			}
+		}
+	}
+}
+
 // What is new comes in by itself, and leaves the focus and what was opened where they
 // were.
 func TestLiveUpdateKeepsTheReadersPlace(t *testing.T) {
