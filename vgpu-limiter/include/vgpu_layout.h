@@ -38,7 +38,7 @@
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
 #define VGPU_COUNTERS_VERSION 2u
-#define VGPU_PACE_VERSION 2u
+#define VGPU_PACE_VERSION 3u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
 
@@ -72,7 +72,9 @@ struct vgpu_counters_device {
     // numbers the device's processes as the host does.
     uint64_t context;
     uint64_t memory_peak;     // most bytes charged at a time
-    uint64_t pad0[4];
+    uint64_t returned_ns;     // of the pace's, what has been taken off
+    uint64_t usual_ns;        // what launches take on average, each by the time that it takes
+    uint64_t pad0[2];
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
     // period (bucket.c).
@@ -157,6 +159,8 @@ struct vgpu_counters {
 struct vgpu_pace_device {
     uint64_t turn;
     uint64_t valid_until; // CLOCK_MONOTONIC ns
+    uint64_t returned_ns; // of what the container was ever charged, others' work: it is taken off again
+    uint64_t others_until; // CLOCK_MONOTONIC ns: what others have launched is to be through
 };
 
 struct vgpu_pace {
@@ -184,7 +188,7 @@ struct vgpu_pace {
 _Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
 _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
 _Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
-_Static_assert(sizeof(struct vgpu_pace) == 320, "pace file");
+_Static_assert(sizeof(struct vgpu_pace) == 576, "pace file");
 _Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
 _Static_assert(sizeof(struct vgpu_export) == 64, "one cache line");
 

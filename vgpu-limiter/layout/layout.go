@@ -72,22 +72,26 @@ const (
 	countersDeviceSize = 128
 	devRefusalsOff     = 8
 	devPeakOff         = 24
+	devUsualOff        = 40
 	devBusyOff         = 72
 	devThrottledOff    = 80
 	devPaidOff         = 64
 	devLaunchesOff     = 88
 	devLastLaunchOff   = 96
 	devLongestOff      = 104
+	devWorkingOff      = 112
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
-	paceVersion    = 2
-	paceSize       = 320
+	paceVersion    = 3
+	paceSize       = 576
 	paceVersionOff = 8
 	paceSizeOff    = 12
 	paceCountOff   = 16
 	paceDevicesOff = 64
-	paceDeviceSize = 16
+	paceDeviceSize = 32
 	paceValidOff   = 8
+	paceReturnOff  = 16
+	paceOthersOff  = 24
 
 	slotsOff       = 4096
 	slotSize       = 320

@@ -37,6 +37,9 @@ type Turn struct {
 	// Part is for how much of each period, from its beginning, the device is the
 	// container's: 1 to WholePeriod, which is that it may launch at any time.
 	Part uint32
+	// OthersUntil is when what other containers have launched is to be through
+	// (CLOCK_MONOTONIC): nothing is launched beside it.
+	OthersUntil time.Duration
 }
 
 func (t Turn) word() uint64 {
@@ -46,6 +49,17 @@ func (t Turn) word() uint64 {
 		w |= 1 << 7
 	}
 	return w
+}
+
+// TurnOf is what a pace file says of device i, and until when.
+func TurnOf(file []byte, i int) (Turn, time.Duration) {
+	le, at := binary.LittleEndian, file[paceDevicesOff+i*paceDeviceSize:][:paceDeviceSize]
+	w := le.Uint64(at)
+	return Turn{
+		Core: uint32(w & 0x7f), Neighbours: w>>7&1 != 0, Phase: time.Duration(w>>8&0xfffff) * time.Microsecond,
+		Period: time.Duration(w>>28&0xfffff) * time.Microsecond, Part: uint32(w >> 48 & 0xff),
+		OthersUntil: time.Duration(le.Uint64(at[paceOthersOff:])),
+	}, time.Duration(le.Uint64(at[paceValidOff:]))
 }
 
 // CreatePace puts a pace file for n devices, readable by everybody and saying
@@ -95,8 +109,14 @@ func OpenPace(path string, n int) (*Pace, error) {
 
 // Set says what holds for device i until the moment `until` of CLOCK_MONOTONIC.
 func (p *Pace) Set(i int, t Turn, until time.Duration) {
+	p.word(i, paceOthersOff).Store(uint64(t.OthersUntil))
 	p.word(i, 0).Store(t.word())
 	p.word(i, paceValidOff).Store(uint64(until))
+}
+
+// Return adds to how much of what device i was ever charged was others' work.
+func (p *Pace) Return(i int, more time.Duration) {
+	p.word(i, paceReturnOff).Add(uint64(more))
 }
 
 func (p *Pace) word(i, offset int) *atomic.Uint64 {
@@ -113,7 +133,10 @@ type Activity struct {
 	PaidUntil  time.Duration // CLOCK_MONOTONIC
 	Busy       time.Duration // device time charged so far
 	Throttled  time.Duration // time that launches have waited so far
-	Longest    time.Duration // about the longest launch of late
+	Longest    time.Duration // what the longest launch of late may take
+	Usual      time.Duration // what launches take on average, each by the time that it takes
+	// WorkingUntil is when what was launched is through, as far as is known.
+	WorkingUntil time.Duration // CLOCK_MONOTONIC
 }
 
 // ReadActivity reads the devices of a counters file that stays open. It costs
@@ -131,12 +154,34 @@ func ReadActivity(f *os.File, devices []Activity) error {
 		d := b[i*countersDeviceSize:]
 		word := func(offset int) time.Duration { return time.Duration(le.Uint64(d[offset:])) }
 		devices[i] = Activity{
-			LastLaunch: word(devLastLaunchOff),
-			PaidUntil:  word(devPaidOff),
-			Busy:       word(devBusyOff),
-			Throttled:  word(devThrottledOff),
-			Longest:    word(devLongestOff),
+			LastLaunch:   word(devLastLaunchOff),
+			PaidUntil:    word(devPaidOff),
+			Busy:         word(devBusyOff),
+			Throttled:    word(devThrottledOff),
+			Usual:        word(devUsualOff),
+			Longest:      word(devLongestOff),
+			WorkingUntil: word(devWorkingOff),
 		}
 	}
 	return nil
+}
+
+// Calendar is how much device time a container was charged for in each interval of
+// CalendarCell of late, by the interval's number modulo CalendarCells.
+type Calendar [CalendarCells]uint32
+
+// ReadCalendar reads that of device i of a counters file that stays open.
+func ReadCalendar(f *os.File, i int, c *Calendar) error {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(c)), calendarSize)
+	_, err := f.ReadAt(b, calendarOff+int64(i)*calendarSize)
+	return err
+}
+
+// Charged is how much that was in the interval with this number.
+func (c *Calendar) Charged(number uint64) time.Duration {
+	cell := c[number%CalendarCells]
+	if uint64(cell>>16) != number/CalendarCells&0xffff {
+		return 0
+	}
+	return 2 * time.Duration(cell&0xffff)
 }

@@ -52,13 +52,13 @@ func TestReadActivity(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4, devLongestOff: 5} {
+	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4, devLongestOff: 5, devWorkingOff: 6, devUsualOff: 7} {
 		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), countersDevicesOff+countersDeviceSize+offset); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got [2]Activity
-	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4, Longest: 5}} {
+	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4, Longest: 5, WorkingUntil: 6, Usual: 7}} {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	if err := f.Truncate(100); err != nil {

@@ -6,7 +6,9 @@
 //
 //   - Containers that work side by side get turns: their refill periods are of one
 //     length and begin one after the other, so that in the usual case what one
-//     measures on the device holds nothing of the others' work.
+//     measures on the device holds nothing of the others' work. A turn begins when
+//     what others have launched is to be through. What containers together were
+//     charged beyond the clock all the same is returned to them.
 //   - Time that nobody else wants goes to containers whose limits allow bursting,
 //     and back to the others as soon as they launch anything.
 //

@@ -10,8 +10,8 @@ import (
 // sharer is a container that works beside others: its percent of the device and
 // about its longest launch.
 type sharer struct {
-	core    uint32
-	longest time.Duration
+	core           uint32
+	longest, usual time.Duration
 }
 
 // free is which part of each period no sharer's share takes, for each of them.
@@ -28,7 +28,7 @@ func free(sharers []sharer) float64 {
 const (
 	alike   = 0.3 // percent of the device
 	worse   = 1.0
-	settles = 100 * time.Millisecond
+	shortly = 100 * time.Millisecond
 	dwells  = 2 * time.Second // before one that is only longer than needed is left
 )
 
@@ -36,7 +36,7 @@ const (
 func next(now time.Duration, before rhythm, sharers []sharer) rhythm {
 	best := turnLength(sharers)
 	bad := before.length < shortest(sharers) || cost(sharers, before.length) > cost(sharers, best)+worse
-	if before.length != 0 && (!bad || now < before.since+settles) && (best >= before.length/2 || now < before.since+dwells) {
+	if before.length != 0 && (!bad || now < before.since+shortly) && (best >= before.length/2 || now < before.since+dwells) {
 		return before
 	}
 	return rhythm{best, now}
@@ -82,7 +82,7 @@ func lost(sharers []sharer, length time.Duration) float64 {
 			most = max(most, 50*min(1, 10*(math.Ceil(wanted)-wanted))*s.longest.Seconds())
 		}
 		used := min(fit, math.Ceil(wanted))*float64(s.longest) + float64(late)
-		over += max(0, used-part)
+		over += max(0, used-part) + max(0, float64(s.longest-s.usual)/2)
 	}
 	return most + 100*over/float64(length)
 }

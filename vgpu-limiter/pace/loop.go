@@ -32,6 +32,7 @@ type Loop struct {
 	mu         sync.Mutex
 	containers []*Container      // in the order of their coming, so that turns stay where they are
 	rhythms    map[string]rhythm // by GPU
+	settled    time.Duration     // when what was charged too much was returned last
 }
 
 // Container is a container that a loop looks after.
@@ -42,13 +43,20 @@ type Container struct {
 	counters     *os.File
 	pace         *layout.Pace
 	activity     []layout.Activity
+	overlaps     []overlap
 	lives        bool
 	counted      time.Duration // when lives was found out
 	failed       bool          // the counters can't be read
 }
 
 // New returns a loop without containers.
-func New() *Loop { return &Loop{now: monotonic, rhythms: map[string]rhythm{}} }
+func New() *Loop { return NewAt(monotonic) }
+
+// NewAt is New with a clock in place of CLOCK_MONOTONIC, which the containers'
+// processes must go by as well.
+func NewAt(now func() time.Duration) *Loop {
+	return &Loop{now: now, rhythms: map[string]rhythm{}}
+}
 
 func monotonic() time.Duration {
 	var t unix.Timespec
@@ -72,6 +80,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 		return nil, err
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
+	c.overlaps = make([]overlap, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -105,16 +114,19 @@ func (l *Loop) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if l.step() {
-			timer.Reset(tick)
-		} else {
-			timer.Reset(idleTick)
-		}
+		timer.Reset(l.Step())
 	}
 }
 
-// step looks once and says what holds from now on. It returns whether anybody is
-// working to whom others matter.
+// Step looks once and says what holds from now on. It returns when to look again.
+func (l *Loop) Step() time.Duration {
+	if l.step() {
+		return tick
+	}
+	return idleTick
+}
+
+// step returns whether anybody is working to whom others matter.
 func (l *Loop) step() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +138,10 @@ func (l *Loop) step() bool {
 			places[d.UUID] = append(places[d.UUID], place{c, i})
 		}
 	}
-	busy := false
+	busy, settle := false, now >= l.settled+settles
+	if settle {
+		l.settled = now
+	}
 	for uuid, there := range places {
 		members := make([]member, len(there))
 		for i, p := range there {
@@ -136,6 +151,9 @@ func (l *Loop) step() bool {
 				Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
+		}
+		if settle {
+			settleUp(now, there)
 		}
 		turns, r := plan(now, l.rhythms[uuid], members)
 		l.rhythms[uuid] = r

@@ -63,6 +63,30 @@ func (f files) launch(device int, at time.Duration) {
 	}
 }
 
+// charge writes into the calendar of device 0 what the library does.
+func (f files) charge(number uint64, ns time.Duration) {
+	f.t.Helper()
+	file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
+	if err == nil {
+		cell := uint32(number/layout.CalendarCells&0xffff)<<16 | uint32(ns/2)
+		_, err = file.WriteAt(binary.LittleEndian.AppendUint32(nil, cell), 364544+int64(number%layout.CalendarCells)*4)
+		_ = file.Close()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// returned is what the pace file says of device 0.
+func (f files) returned() time.Duration {
+	f.t.Helper()
+	b, err := os.ReadFile(f.path("pace"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return time.Duration(binary.LittleEndian.Uint64(b[64+16:]))
+}
+
 // turn reads from the pace file what the library would.
 func (f files) turn(device int) (core, neighbours uint64, period, until time.Duration) {
 	f.t.Helper()
@@ -70,9 +94,11 @@ func (f files) turn(device int) (core, neighbours uint64, period, until time.Dur
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	word := binary.LittleEndian.Uint64(b[64+16*device:])
-	valid := binary.LittleEndian.Uint64(b[64+16*device+8:])
-	return word & 0x7f, word >> 7 & 1, time.Duration(word>>28&0xfffff) * time.Microsecond, time.Duration(valid)
+	turn, until := layout.TurnOf(b, device)
+	if turn.Neighbours {
+		neighbours = 1
+	}
+	return uint64(turn.Core), neighbours, turn.Period, until
 }
 
 // TestLoop: containers are neighbours per device; idle time goes to one that may
@@ -140,6 +166,30 @@ func TestAttachRefuses(t *testing.T) {
 	for _, paths := range [][3]string{{"none", "counters", "pace"}, {"limits", "none", "pace"}, {"limits", "counters", "none"}, {"limits", "counters", "limits"}, {"limits", "counters", "two"}} {
 		if _, err := l.Attach(a.path(paths[0]), a.path(paths[1]), a.path(paths[2])); err == nil {
 			t.Errorf("attached %v", paths)
+		}
+	}
+}
+
+// TestOthersWorkIsReturned: what two containers were charged together beyond the clock
+// is returned to them, once.
+func TestOthersWorkIsReturned(t *testing.T) {
+	l := New()
+	clock := now
+	l.now = func() time.Duration { return clock }
+	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
+	b := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 60})
+	number := uint64(now / layout.CalendarCell)
+	for range 2 {
+		a.charge(number, layout.CalendarCell)
+		b.charge(number, layout.CalendarCell/2)
+		clock += settles
+		a.launch(0, clock)
+		b.launch(0, clock)
+		l.step()
+		for f, want := range map[files]time.Duration{a: layout.CalendarCell / 3, b: layout.CalendarCell / 6} {
+			if got := f.returned(); got > want || got < want-2*time.Nanosecond {
+				t.Errorf("%v is returned, want %v", got, want)
+			}
 		}
 	}
 }

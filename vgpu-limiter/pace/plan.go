@@ -121,7 +121,7 @@ func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) bool
 func takeTurns(now time.Duration, before rhythm, members []member, turns []layout.Turn, there []int) rhythm {
 	var sharers []sharer
 	for _, i := range there {
-		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest})
+		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest, members[i].Usual})
 	}
 	r, gap := next(now, before, sharers), free(sharers)
 	order := slices.Clone(there)
@@ -134,5 +134,26 @@ func takeTurns(now time.Duration, before rhythm, members []member, turns []layou
 		turns[i].Part = uint32(min(layout.WholePeriod-1, turn*layout.WholePeriod/r.length))
 		begins += turn
 	}
+	for _, i := range there {
+		turns[i].OthersUntil = othersUntil(now, i, members, turns, there)
+	}
 	return r
+}
+
+// othersUntil is when what others have launched is to be through, before which the
+// container's turn doesn't begin; it has half of it at least.
+func othersUntil(now time.Duration, i int, members []member, turns []layout.Turn, there []int) time.Duration {
+	t := turns[i]
+	begin := now - (now+t.Period-t.Phase)%t.Period
+	part := time.Duration(t.Part) * t.Period / layout.WholePeriod
+	if now >= begin+part {
+		begin += t.Period
+	}
+	var until time.Duration
+	for _, j := range there {
+		if j != i {
+			until = max(until, members[j].WorkingUntil)
+		}
+	}
+	return min(until, begin+part/2)
 }

@@ -93,16 +93,16 @@ func TestLengths(t *testing.T) {
 		want    time.Duration
 		loses   float64 // percent, at most
 	}{
-		"short":              {[]sharer{{30, 10 * time.Microsecond}, {60, 100 * time.Microsecond}}, 20 * ms, 0.5},
-		"nothing known":      {[]sharer{{30, 0}, {60, 0}}, 20 * ms, 0},
-		"1 ms":               {[]sharer{{30, ms}, {60, ms}}, 20 * ms, 0.5},
-		"three":              {[]sharer{{20, ms}, {30, ms}, {40, ms}}, 0, 1},
-		"20 ms and short":    {[]sharer{{30, 20 * ms}, {60, 100 * time.Microsecond}}, 66666 * time.Microsecond, 0.5},
-		"100 ms and 100 ms":  {[]sharer{{30, 100 * ms}, {60, 100 * ms}}, 333333 * time.Microsecond, 0.5},
-		"5 ms and 5 ms":      {[]sharer{{30, 5 * ms}, {60, 5 * ms}}, 0, 0.5},
-		"nothing left":       {[]sharer{{30, ms}, {70, ms}}, 0, 1.5},
-		"no length is right": {[]sharer{{5, 100 * ms}, {90, 100 * ms}}, 0, 30},
-		"many":               {slices.Repeat([]sharer{{2, ms}}, 40), 0, 2},
+		"short":              {[]sharer{{30, 10 * time.Microsecond, 10 * time.Microsecond}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 20 * ms, 0.5},
+		"nothing known":      {[]sharer{{30, 0, 0}, {60, 0, 0}}, 20 * ms, 0},
+		"1 ms":               {[]sharer{{30, ms, ms}, {60, ms, ms}}, 20 * ms, 0.5},
+		"three":              {[]sharer{{20, ms, ms}, {30, ms, ms}, {40, ms, ms}}, 0, 1},
+		"20 ms and short":    {[]sharer{{30, 20 * ms, 20 * ms}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 66666 * time.Microsecond, 0.5},
+		"100 ms and 100 ms":  {[]sharer{{30, 100 * ms, 100 * ms}, {60, 100 * ms, 100 * ms}}, 333333 * time.Microsecond, 0.5},
+		"5 ms and 5 ms":      {[]sharer{{30, 5 * ms, 5 * ms}, {60, 5 * ms, 5 * ms}}, 0, 0.5},
+		"nothing left":       {[]sharer{{30, ms, ms}, {70, ms, ms}}, 0, 1.5},
+		"no length is right": {[]sharer{{5, 100 * ms, 100 * ms}, {90, 100 * ms, 100 * ms}}, 0, 30},
+		"many":               {slices.Repeat([]sharer{{2, ms, ms}}, 40), 0, 2},
 	} {
 		length := turnLength(test.sharers)
 		if test.want != 0 && length != test.want || length < shortest(test.sharers) || length > longestPeriod {
@@ -118,7 +118,7 @@ func TestLengths(t *testing.T) {
 // as good stays, a worse one for a moment, a needlessly long one for a while.
 func TestTurnsStay(t *testing.T) {
 	const ms = time.Millisecond
-	long, short := []sharer{{30, 20 * ms}, {60, 0}}, []sharer{{30, ms}, {60, ms}}
+	long, short := []sharer{{30, 20 * ms, 20 * ms}, {60, 0, 0}}, []sharer{{30, ms, ms}, {60, ms, ms}}
 	length := turnLength(long)
 	for _, test := range []struct {
 		before  rhythm
@@ -126,9 +126,9 @@ func TestTurnsStay(t *testing.T) {
 		want    time.Duration
 	}{
 		{rhythm{}, long, length},
-		{rhythm{length, 0}, []sharer{{30, 20*ms + ms/4}, {60, 0}}, length},
-		{rhythm{20 * ms, now - settles/2}, long, 20 * ms},
-		{rhythm{20 * ms, now - settles}, long, length},
+		{rhythm{length, 0}, []sharer{{30, 20*ms + ms/4, 20*ms + ms/4}, {60, 0, 0}}, length},
+		{rhythm{20 * ms, now - shortly/2}, long, 20 * ms},
+		{rhythm{20 * ms, now - shortly}, long, length},
 		{rhythm{length, now - dwells/2}, short, length},
 		{rhythm{length, now - dwells}, short, 20 * ms},
 	} {
@@ -201,5 +201,40 @@ func TestNeighbours(t *testing.T) {
 				t.Errorf("%+v: container %d has neighbours: %v, want %v", test.members, i, turn.Neighbours, test.want[i])
 			}
 		}
+	}
+}
+
+// TestOthersComeFirst: a turn begins when others' work is through, and half of it is
+// left at least, whatever others say.
+func TestOthersComeFirst(t *testing.T) {
+	const ms = time.Millisecond
+	for late := -20 * ms; late < time.Hour; late = late*2 + 41*ms {
+		a, b := launches(30, 0), launches(60, 0)
+		for since := time.Duration(0); since < 20*ms; since += ms / 3 {
+			at := now + since
+			a.LastLaunch, b.LastLaunch = at, at
+			b.WorkingUntil = at + late
+			turns, _ := plan(at, rhythm{20 * ms, now}, []member{a, b})
+			turn, until := turns[0], turns[0].OthersUntil
+			part := time.Duration(turn.Part) * turn.Period / layout.WholePeriod
+			begin := at - (at+turn.Period-turn.Phase)%turn.Period
+			if at >= begin+part {
+				begin += turn.Period
+			}
+			if want := min(b.WorkingUntil, begin+part/2); until != want || turns[1].OthersUntil != 0 {
+				t.Fatalf("others until %v, want %v; a turn from %v to %v", until-at, want-at, begin-at, begin+part-at)
+			}
+		}
+	}
+}
+
+// TestUnevenLaunches: launches of which some take longer than most run over now and
+// then, so turns are longer.
+func TestUnevenLaunches(t *testing.T) {
+	const ms = time.Millisecond
+	even := turnLength([]sharer{{30, 10 * ms, 10 * ms}, {60, ms, ms}})
+	uneven := turnLength([]sharer{{30, 10 * ms, 5 * ms}, {60, ms, ms}})
+	if uneven < even*5/4 {
+		t.Errorf("turns of %v, and of %v where launches differ", even, uneven)
 	}
 }

@@ -12,20 +12,23 @@
 //      exactly; containers side by side have periods that begin at different
 //      moments (pace).
 //   3. An idle container saves no more than 10 ms, or where it has turns, which bound
-//      what it can do with it, 15 ms of device time and one turn: a charge counts
-//      from the beginning of the current period less that, if paid_until lies
-//      further back.
+//      what it can do with it, one turn, and no more device time than 15 ms or its
+//      longest launch: a charge counts from the beginning of the current period less
+//      that, if paid_until lies further back. So a launch that didn't fit into one
+//      turn isn't lost.
 //   4. A launch longer than what a period pays for starts once half of that is
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
 //      only if what was launched before leaves room for at least half of them in
 //      it: so what one turn launches is through when the next one begins, but for
-//      half a launch. A launch longer than a turn starts in its first half.
+//      half a launch. A launch longer than a turn starts in its first half. While
+//      others' work isn't through yet, as the node side sees it, the turn hasn't begun.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
 //   7. While a launch of the container has waited for more than a period, no other
 //      one that came later goes before it.
-//   8. One atomic operation per word and charge; no process waits for another.
+//   8. What the node side finds to have been others' work is taken off again, once.
+//   9. One atomic operation per word and charge; no process waits for another.
 
 #include "bucket.h"
 
@@ -61,8 +64,21 @@ static uint64_t left(const struct vgpu_process *process, int device, const struc
     return until < begin + turn->part ? begin + turn->part - until : 0;
 }
 
+// Takes off what the node side has found to be others' work.
+static void take_back(const struct vgpu_process *process, int device, const struct vgpu_turn *turn) {
+    struct vgpu_counters_device *bucket = counters(process, device);
+    if (process->pace == NULL)
+        return;
+    uint64_t all = vgpu_load(&process->pace->device[device].returned_ns), taken = vgpu_load(&bucket->returned_ns);
+    if (all == taken || !vgpu_cas(&bucket->returned_ns, &taken, all) || all < taken)
+        return;
+    vgpu_add(&bucket->paid_until, (uint64_t)-(int64_t)((all - taken) * 100 / turn->core));
+    vgpu_add(&bucket->busy_ns, (uint64_t)-(int64_t)(all - taken));
+}
+
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
                          const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
+    take_back(process, device, turn);
     uint64_t begin = begin_of(turn, now);
     uint64_t price = ns * 100 / turn->core;
     uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
@@ -74,6 +90,8 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
         return until - BURST_AHEAD_NS;
     if (turn->part == turn->period)
         return now;
+    if (turn->others > now && turn->others < begin + turn->part)
+        return turn->others;
     uint64_t room = left(process, device, turn, begin, now);
     return room > 0 && (ns < turn->part ? ns : turn->part) / 2 <= room ? now : begin + turn->period;
 }
@@ -126,17 +144,18 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
 }
 
 // Invariant 3.
-static uint64_t saved(const struct vgpu_turn *turn) {
-    uint64_t most = SAVED_NS * 100 / turn->core;
+static uint64_t saved(const struct vgpu_process *process, int device, const struct vgpu_turn *turn) {
     if (turn->part == turn->period)
         return VGPU_PERIOD_NS;
+    uint64_t longest = vgpu_load(&counters(process, device)->longest_ns);
+    uint64_t most = (longest > SAVED_NS ? longest : SAVED_NS) * 100 / turn->core;
     return turn->period < most ? turn->period : most;
 }
 
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t earliest = begin_of(turn, now) - saved(turn);
+    uint64_t earliest = begin_of(turn, now) - saved(process, device, turn);
     uint64_t until = vgpu_load(&bucket->paid_until);
     while (!vgpu_cas(&bucket->paid_until, &until,
                      (until > earliest ? until : earliest) + ns * 100 / turn->core))

@@ -9,7 +9,7 @@
 //   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
 //      milliseconds of what is expected, or eight launches that are longer than a
 //      batch. Of those that may take longer than expected, only as many as a period
-//      pays for if they do, or one. Of a context's launches, only one that is among
+//      pays for, and the turn has room for, if they do, or one. Of a context's launches, only one that is among
 //      the first of its kind.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
@@ -87,8 +87,11 @@ static void expect(struct vgpu_launch *launch) {
 static bool must_look(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
     const struct vgpu_track *track = launch->lane->track;
     uint64_t over = track->over + launch->price.worst - launch->price.ns;
+    uint64_t most = turn->period * turn->core / 100, room = vgpu_bucket_room(track->process, track->device, turn, launch->now);
+    if (most > room)
+        most = room;
     return !track->open && (track->pending == VGPU_BATCHES || (launch->unsure && track->timeline->unsure != NULL) ||
-                            (track->over != 0 && over > turn->period * turn->core / 100));
+                            (track->over != 0 && over > most));
 }
 
 static void close_batch(struct vgpu_launch *launch) {

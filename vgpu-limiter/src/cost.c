@@ -10,13 +10,14 @@
 //      measurements to be forgotten: launches that may be as long again are measured
 //      one by one (compute.c).
 //   3. A measurement apart from others' work says more than any beside it: the first
-//      one replaces what those have said, and settles what was charged by them. A
-//      kind that has not been measured apart for long is not known by it any more.
+//      one replaces what those have said. A kind that has not been measured apart for
+//      long is not known by it any more.
 
 #include "cost.h"
 
 #define WEIGHT 6 // of what is known, to 1 of what is new
-#define FORGET 256
+#define FORGET 256       // measurements, or
+#define FORGET_NS UINT64_C(5000000000) // of device time in launches of the kind
 #define STALE 32 // measurements beside others
 
 static uint64_t key_of(const struct vgpu_cost *cost) {
@@ -34,8 +35,6 @@ static void put(struct vgpu_cost *cost, uint64_t key, struct vgpu_price price) {
 static void move(struct vgpu_cost *to, const struct vgpu_cost *from) {
     put(to, key_of(from), (struct vgpu_price){from->ns, from->worst, from->times});
     to->beside = from->beside;
-    to->owed_ns = from->owed_ns;
-    to->owed_launches = from->owed_launches;
 }
 
 // Where the key is kept; NULL if it isn't.
@@ -53,17 +52,17 @@ static struct vgpu_cost *make(struct vgpu_costs *costs, uint64_t key) {
         move(&costs->cost[vgpu_cost_place(key) ^ 1], cost);
     put(cost, key, (struct vgpu_price){0});
     cost->beside = VGPU_NEVER_APART;
-    cost->owed_ns = cost->owed_launches = 0;
     return cost;
 }
 
 static bool known_apart(const struct vgpu_cost *cost) { return cost->beside < STALE; }
 
-uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how) {
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how) {
     struct vgpu_cost *cost = find(costs, key);
     if (cost == NULL)
         cost = make(costs, key);
-    if (how == VGPU_EARLY)
+    bool early = how == VGPU_EARLY;
+    if (early)
         how = known_apart(cost) ? VGPU_BESIDE : VGPU_APART;
     struct vgpu_price price = {cost->ns, cost->worst, cost->times + 1};
     bool anew = price.times == 1 || (how == VGPU_APART && cost->beside == VGPU_NEVER_APART);
@@ -72,7 +71,8 @@ uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, en
     } else if (anew) {
         price.ns = price.worst = ns;
     } else {
-        price.worst -= (price.worst - price.ns) / FORGET;
+        uint64_t part = FORGET_NS / (ns + 1);
+        price.worst -= (price.worst - price.ns) / (part < 1 ? 1 : part < FORGET ? part : FORGET);
         price.ns = (price.ns * WEIGHT + ns) / (WEIGHT + 1);
         if (price.worst < price.ns)
             price.worst = price.ns;
@@ -80,24 +80,8 @@ uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, en
             price.worst = ns;
     }
     put(cost, key, price);
-    if (how != VGPU_APART)
-        return 0;
-    uint64_t owed = cost->owed_ns, fair = cost->owed_launches * price.worst;
-    cost->beside = cost->owed_ns = cost->owed_launches = 0;
-    return owed > fair ? owed - fair : 0;
-}
-
-uint64_t vgpu_cost_beside(struct vgpu_costs *costs, uint64_t key, uint64_t ns, uint64_t launches) {
-    struct vgpu_cost *cost = find(costs, key);
-    if (cost == NULL)
-        return ns;
-    if (!known_apart(cost)) {
-        cost->owed_ns += ns;
-        cost->owed_launches += launches;
-        return ns;
-    }
-    uint64_t most = launches * atomic_load_explicit(&cost->worst, memory_order_relaxed);
-    return ns < most ? ns : most;
+    if (how == VGPU_APART && !early)
+        cost->beside = 0;
 }
 
 void vgpu_cost_doubt(struct vgpu_costs *costs) {

@@ -17,7 +17,6 @@ struct vgpu_cost {
     _Atomic uint64_t ns, worst, times;
     // Under the timeline's lock.
     uint64_t beside; // measurements beside others since the last one apart; VGPU_NEVER_APART if there was none
-    uint64_t owed_ns, owed_launches; // charged by such measurements until one apart says how much it was
 };
 
 #define VGPU_NEVER_APART UINT64_MAX
@@ -63,14 +62,8 @@ enum vgpu_measured {
     VGPU_APART,  // nothing else was on the device, so it says how long a launch may take
 };
 
-// Learns from one measurement. Returns how much of what was charged for earlier ones
-// beside others turns out to have been others' work. Under the timeline's lock.
-uint64_t vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how);
-
-// What is to be charged for launches of a kind that took `ns` beside others: no more
-// than as many take at most apart from them. Where that isn't known yet, all of it,
-// until it is. To be asked once they have been learned from, under the timeline's lock.
-uint64_t vgpu_cost_beside(struct vgpu_costs *costs, uint64_t key, uint64_t ns, uint64_t launches);
+// Learns from one measurement. Under the timeline's lock.
+void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how);
 
 // The worst that is known is no worse than the mean any more: what was measured
 // lately may hold others' work. Under the timeline's lock.

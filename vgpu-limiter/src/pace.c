@@ -43,6 +43,7 @@ struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint6
     turn.period = period;
     turn.phase = phase;
     turn.part = period * part / 255;
+    turn.others = vgpu_load(&process->pace->device[device].others_until);
     if (core > turn.core && (process->limits.device[device].flags & VGPU_MAY_BURST) != 0)
         turn.core = core, turn.bursts = true;
     return turn;

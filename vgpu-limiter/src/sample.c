@@ -10,10 +10,9 @@
 //      start had not been reached by then. Between the bounds, the costs learned
 //      decide.
 //   2. Device time is counted once per container, whatever its streams and
-//      processes (calendar). Neighbours' work isn't in what was launched and done in
-//      the container's own turn (bucket.c). What ran over holds some, and is charged
-//      no more than such launches take apart from others; where that isn't known yet,
-//      all of it until it is.
+//      processes (calendar). What was measured while others were at work holds some
+//      of theirs: it is charged as it was measured, and what containers together
+//      were charged beyond the clock the node side returns (pace).
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
 //   4. An event that fails costs only the measurement: the expected cost stands.
@@ -25,6 +24,7 @@
 
 #define BLOCKING_SYNC 1          // flag of an event: waiting for it doesn't spin
 #define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
+#define LATELY_NS UINT64_C(1000000000) // of device time
 #define SAMPLE_EVERY 16          // batches
 #define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
 
@@ -58,10 +58,11 @@ static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
 }
 
 void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
-    look(track, now);
+    struct vgpu_turn turn = look(track, now);
     struct vgpu_batch *batch = vgpu_batch_open(track);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
     batch->apart = track->timeline->under_way == track->pending;
+    batch->beside = turn.others > now;
     track->open = record(&batch->start, stream, per_thread);
     track->timeline->under_way += track->open;
 }
@@ -146,46 +147,47 @@ static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch
 // container's own turn. For a while after turns have changed, what was launched before
 // that may still be at work.
 static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_turn *turn, uint64_t start,
-                                   uint64_t end, bool apart) {
+                                   uint64_t end, uint64_t seen, bool apart) {
     uint64_t begin = end - (end + turn->period - turn->phase) % turn->period;
     if (turn->neighbours && (turn->part == turn->period || start < begin || end > begin + turn->part))
+        return VGPU_BESIDE;
+    if (start < turn->others && seen < begin + turn->part) // later it says nothing of that turn any more
         return VGPU_BESIDE;
     if (!apart)
         return VGPU_AMONG;
     return turn->neighbours && start < timeline->turned + turn->period ? VGPU_EARLY : VGPU_APART;
 }
 
-// What a launch took, for the node side. What is measured too long holds others'
-// work: one that surely doesn't replaces it, and one as short as half of what is known
-// says more than a longer one.
-static void note_longest(struct vgpu_track *track, uint64_t ns, enum vgpu_measured how) {
-    uint64_t *longest = &track->process->region.counters->header.device[track->device].longest_ns;
-    uint64_t before = vgpu_load(longest), less = before - ns;
-    bool replaces = before == 0 || (how != VGPU_BESIDE && track->timeline->rough);
+// Goes from one value toward another, as far as `ns` of device time is of lately.
+static uint64_t toward(uint64_t from, uint64_t to, uint64_t ns) {
+    double part = ns < LATELY_NS ? (double)ns / (double)LATELY_NS : 1;
+    return (uint64_t)((double)from + ((double)to - (double)from) * part);
+}
+
+// What a launch may take, for the node side: the worst that is known of its kind, as
+// long as such launches are made. What is measured beside others is taken too long: one
+// that surely isn't replaces it.
+static void note_longest(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
+    struct vgpu_counters_device *device = &track->process->region.counters->header.device[track->device];
+    uint64_t longest = vgpu_load(&device->longest_ns), usual = vgpu_load(&device->usual_ns), worst = ns;
+    struct vgpu_price price;
+    bool replaces = longest == 0 || (how != VGPU_BESIDE && track->timeline->rough);
     if (how == VGPU_EARLY && !replaces)
         return;
     track->timeline->rough = how == VGPU_BESIDE;
-    if (replaces)
-        vgpu_store(longest, ns);
-    else if (ns > before)
-        vgpu_store(longest, before + (ns - before) / 8);
-    else
-        vgpu_store(longest, before - less / (less <= before / 2 ? 2 : less < before / 4 * 3 ? 8 : 256));
+    if (how != VGPU_BESIDE && vgpu_cost_get(&track->timeline->costs, batch->key, &price) && price.worst > worst)
+        worst = price.worst;
+    vgpu_store(&device->longest_ns, replaces || worst > longest ? worst : toward(longest, worst, ns));
+    vgpu_store(&device->usual_ns, replaces ? ns : toward(usual, ns, 4 * ns));
 }
 
-// Learns what the batch's launches take, and returns what they are to be charged, by
-// invariant 2.
-static int64_t learn(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t ns,
-                     bool sure, enum vgpu_measured how) {
+// Learns what the batch's launches take.
+static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
     struct vgpu_costs *costs = &track->timeline->costs;
-    uint64_t back = 0;
-    if (batch->key != 0 && (sure || batch->unknown))
-        back = vgpu_cost_learn(costs, batch->key, (uint64_t)ns / batch->launches, how);
-    if (batch->like != 0 && (sure || batch->unknown))
-        vgpu_cost_learn(costs, batch->like, (uint64_t)ns, how);
-    if ((how == VGPU_BESIDE || how == VGPU_EARLY) && batch->key != 0)
-        ns = (int64_t)vgpu_cost_beside(costs, batch->key, (uint64_t)ns, batch->launches);
-    return ns - (int64_t)back;
+    if (batch->key != 0)
+        vgpu_cost_learn(costs, batch->key, ns / batch->launches, how);
+    if (batch->like != 0)
+        vgpu_cost_learn(costs, batch->like, ns, how);
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
@@ -216,11 +218,13 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     int64_t ns = own_time(track, batch, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    enum vgpu_measured how = measured(track->timeline, &turn, (uint64_t)start, (uint64_t)end, apart);
+    enum vgpu_measured how = batch->beside ? VGPU_BESIDE : measured(track->timeline, &turn, (uint64_t)start, (uint64_t)end, seen,
+                                      apart);
+    if (sure || batch->unknown)
+        learn(track, batch, (uint64_t)ns, how);
+    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
-        note_longest(track, (uint64_t)ns, how);
-    vgpu_bucket_correct(track->process, track->device, &turn,
-                        learn(track, batch, ns, sure, how) - (int64_t)batch->expected);
+        note_longest(track, batch, (uint64_t)ns, how);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 

@@ -26,6 +26,7 @@ struct vgpu_batch {
     bool queued;             // start wasn't reached when end was recorded
     bool unknown;            // its launch was charged nothing, for want of knowledge
     bool unsure;             // its launch is one of the first of its kind
+    bool beside;             // others' work wasn't through when it began
     bool apart;              // no other stream had any under way when it began
 };
 

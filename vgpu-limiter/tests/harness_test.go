@@ -74,6 +74,7 @@ type container struct {
 	dir   string
 	state string // of the driver
 	built
+	attached bool // to a node's loop
 }
 
 // share is what the container may use of a device; a device without memory is

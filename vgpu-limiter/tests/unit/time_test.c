@@ -143,7 +143,7 @@ static void costs(void) {
     struct vgpu_price price;
     CHECK(!vgpu_cost_get(&table, key, &price) && !vgpu_cost_get(&table, 0, &price));
     for (int i = 0; i < 100; i++)
-        CHECK(vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, VGPU_APART) == 0);
+        vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, VGPU_APART);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 1300 && price.ns < 1700 && price.worst > 1900 && price.times == 100);
     vgpu_cost_learn(&table, key, 5000, VGPU_AMONG);
     CHECK(vgpu_cost_get(&table, key, &price) && price.worst < 2300 && price.worst >= price.ns);
@@ -155,36 +155,74 @@ static void costs(void) {
     CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &price) && price.ns == 99999);
 }
 
-// What was measured beside others is charged until it is known how long such launches
-// take apart from them, and no longer: then that counts, at once for those to come and
-// afterwards for those that were. Unless that was long ago.
+// What was measured beside others counts until it is known how long such launches take
+// apart from them, and again once that was long ago.
 static void costs_beside_others(void) {
     static struct vgpu_costs table;
     uint64_t key = vgpu_cost_key(&table, 1, 2, 3);
     struct vgpu_price price;
-    CHECK(vgpu_cost_beside(&table, key, 2000, 1) == 2000);
-    for (int i = 0; i < 3; i++) {
-        CHECK(vgpu_cost_learn(&table, key, 2000, VGPU_BESIDE) == 0);
-        CHECK(vgpu_cost_beside(&table, key, 2000, 1) == 2000);
-    }
+    for (int i = 0; i < 3; i++)
+        vgpu_cost_learn(&table, key, 2000, VGPU_BESIDE);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 2000);
-    CHECK(vgpu_cost_learn(&table, key, 1000, VGPU_APART) == 3000);
-    CHECK(vgpu_cost_learn(&table, key, 1000, VGPU_APART) == 0);
+    vgpu_cost_learn(&table, key, 1400, VGPU_EARLY);
+    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1400 && price.worst == 1400);
+    vgpu_cost_learn(&table, key, 1000, VGPU_APART);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
-    CHECK(vgpu_cost_learn(&table, key, 1500, VGPU_BESIDE) == 0);
-    CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
-    CHECK(vgpu_cost_beside(&table, key, 1500, 1) == 1000);
-    CHECK(vgpu_cost_beside(&table, key, 1500, 2) == 1500);
+    vgpu_cost_learn(&table, key, 1500, VGPU_BESIDE);
     vgpu_cost_learn(&table, key, 1500, VGPU_EARLY);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns == 1000 && price.worst == 1000);
-    uint64_t other = vgpu_cost_key(&table, 3, 2, 1);
-    CHECK(vgpu_cost_learn(&table, other, 3000, VGPU_BESIDE) == 0 && vgpu_cost_beside(&table, other, 3000, 1) == 3000);
-    CHECK(vgpu_cost_learn(&table, other, 1000, VGPU_EARLY) == 2000);
     for (int i = 0; i < 100; i++)
         vgpu_cost_learn(&table, key, 9000, VGPU_BESIDE);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 8000);
-    CHECK(vgpu_cost_beside(&table, key, 9000, 1) == 9000);
-    CHECK(vgpu_cost_learn(&table, key, 8500, VGPU_APART) < 1000);
+}
+
+// A worst that was seen once is forgotten: after hundreds of short launches, after some
+// seconds of long ones.
+static void worst_is_forgotten(void) {
+    static struct vgpu_costs table;
+    for (uint64_t ns = 100000; ns <= 100 * MS; ns *= 10) {
+        uint64_t key = vgpu_cost_key(&table, ns, 0, 0), launches = ns < 20 * MS ? 1000 : 200;
+        struct vgpu_price price;
+        vgpu_cost_learn(&table, key, ns, VGPU_APART);
+        vgpu_cost_learn(&table, key, 2 * ns, VGPU_APART);
+        for (uint64_t i = 0; i < 10; i++)
+            vgpu_cost_learn(&table, key, ns, VGPU_APART);
+        CHECK(vgpu_cost_get(&table, key, &price) && price.worst > ns + ns / 2);
+        for (uint64_t i = 0; i < launches; i++)
+            vgpu_cost_learn(&table, key, ns, VGPU_APART);
+        CHECK(vgpu_cost_get(&table, key, &price) && price.worst < ns + ns / 20);
+    }
+}
+
+// A turn begins when others' work is through, unless that is after it; and what of the
+// container's charges was others' work is taken off once, by one of its processes.
+static void others(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    static struct vgpu_pace pace;
+    process->region.counters = &counters;
+    process->pace = &pace;
+    process->limits.device[0].core_percent = 30;
+    struct vgpu_turn turn = {.core = 30, .neighbours = true, .period = 20 * MS, .part = 7 * MS};
+    uint64_t begin = AT - AT % turn.period;
+    turn.others = begin + 3 * MS;
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 3 * MS);
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 3 * MS, MS) == begin + 3 * MS);
+    turn.others = begin + 8 * MS;
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 1);
+    turn.others = 0;
+    vgpu_bucket_charge(process, 0, &turn, begin, 30 * MS, 1);
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin, MS) > begin);
+    for (int i = 0; i < 2; i++) {
+        pace.device[0].returned_ns = 27 * MS;
+        vgpu_bucket_due(process, 0, &turn, begin, MS);
+        CHECK(counters.header.device[0].busy_ns == 3 * MS && counters.header.device[0].paid_until == begin - 20 * MS + 10 * MS);
+    }
+    pace.device[0].returned_ns = 5; // another loop's file
+    vgpu_bucket_due(process, 0, &turn, begin, MS);
+    pace.device[0].returned_ns = MS + 5;
+    vgpu_bucket_due(process, 0, &turn, begin, MS);
+    CHECK(counters.header.device[0].busy_ns == 2 * MS);
 }
 
 int main(void) {
@@ -195,5 +233,7 @@ int main(void) {
     queues();
     costs();
     costs_beside_others();
+    worst_is_forgotten();
+    others();
     return 0;
 }

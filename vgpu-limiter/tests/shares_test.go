@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
+)
+
+// tenant is a container under load: what it runs, as arguments of bench/program/load.c
+// after SECONDS.
+type tenant struct {
+	quota int
+	load  string
+}
+
+// node is containers on one device with the loop that a node agent runs, all by one
+// clock that isn't the machine's.
+type node struct {
+	t          *testing.T
+	clock      *clock
+	loop       *pace.Loop
+	next       time.Duration // when the loop looks again
+	containers []*container
+	longest    time.Duration // refill period that was in force
+}
+
+func newNode(t *testing.T, serial bool) *node {
+	t.Helper()
+	if sanitized {
+		t.Skip("the clock's threads go one at a time")
+	}
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, clock: newClock(t)}
+	n.loop, n.next = pace.NewAt(n.clock.now), n.clock.now()
+	first := &container{t: t, dir: t.TempDir(), built: b}
+	first.state = filepath.Join(first.dir, "state")
+	gpu := "A100-SXM4-80GB"
+	if serial {
+		gpu += ",serial=1"
+	}
+	n.ctl(first, "create", "--gpu", gpu)
+	n.containers = append(n.containers, first)
+	return n
+}
+
+// ctl is simgpuctl by the node's clock.
+func (n *node) ctl(c *container, args ...string) string {
+	n.t.Helper()
+	cmd := c.command("", filepath.Join("simgpu", "simgpuctl"), args...)
+	cmd.Env = append(cmd.Env, append(n.clock.environment(true), "LD_PRELOAD="+filepath.Join(c.built.dir, "libclock.so"))...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		n.t.Fatalf("simgpuctl %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// add attaches a container with a quota.
+func (n *node) add(quota int, bursts bool) *container {
+	n.t.Helper()
+	c := n.containers[0]
+	if c.attached {
+		c = &container{t: n.t, dir: n.t.TempDir(), state: c.state, built: c.built}
+		n.containers = append(n.containers, c)
+	}
+	c.attached = true
+	uuid := regexp.MustCompile(`GPU-[0-9a-f-]{36}`).FindString(n.ctl(c, "status"))
+	c.write([]layout.DeviceLimit{{UUID: uuid, Core: uint32(quota), MemoryBytes: 1000 * mib, MayBurst: bursts}})
+	err := layout.CreatePace(filepath.Join(c.dir, "pace"), 1)
+	var attached *pace.Container
+	if err == nil {
+		attached, err = n.loop.Attach(filepath.Join(c.dir, "limits"), filepath.Join(c.dir, "counters"), filepath.Join(c.dir, "pace"))
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(attached.Detach)
+	return c
+}
+
+// start starts a program in a container by the node's clock.
+func (n *node) start(c *container, program string, args ...string) *process {
+	n.t.Helper()
+	p := &process{t: n.t, cmd: c.command("libvgpu-test.so", program, args...), stderr: &strings.Builder{}}
+	preload := filepath.Join(c.built.dir, "libvgpu-test.so") + ":" + filepath.Join(c.built.dir, "libclock.so")
+	p.cmd.Env = append(p.cmd.Env, append(n.clock.environment(false), "LD_PRELOAD="+preload)...)
+	p.cmd.Stderr = p.stderr
+	p.begin()
+	return p
+}
+
+// run lets everybody go on until then.
+func (n *node) run(until time.Duration) {
+	n.t.Helper()
+	for n.next < until {
+		n.clock.sleep(n.next)
+		n.next += n.loop.Step()
+		n.longest = max(n.longest, n.period())
+	}
+	n.clock.sleep(until)
+}
+
+// finish lets everybody go on until all have ended.
+func (n *node) finish() {
+	n.t.Helper()
+	for !n.clock.over() {
+		n.run(n.next + time.Second)
+	}
+}
+
+// period is the refill period that the first container was told last.
+func (n *node) period() time.Duration {
+	n.t.Helper()
+	b, err := os.ReadFile(filepath.Join(n.containers[0].dir, "pace"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	turn, _ := layout.TurnOf(b, 0)
+	return turn.Period
+}
+
+// done is what the device has done for each process, by its own account.
+func (n *node) done() map[int]float64 {
+	n.t.Helper()
+	done := map[int]float64{}
+	for _, m := range regexp.MustCompile(`(?m)^client .*pid=(\d+) .*done_ns=(\d+)`).FindAllStringSubmatch(n.ctl(n.containers[0], "status"), -1) {
+		pid, err := strconv.Atoi(m[1])
+		if err == nil {
+			done[pid], err = strconv.ParseFloat(m[2], 64)
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return done
+}
+
+// shared is what a load's containers got.
+type shared struct {
+	windows [][]float64   // percent, by second and container
+	stalls  []float64     // longest launch call of each, ms
+	period  time.Duration // the longest refill period that was in force
+}
+
+func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
+	t.Helper()
+	n := newNode(t, serial)
+	var loads []*process
+	var streams []int
+	for _, tenant := range tenants {
+		l := n.start(n.add(tenant.quota, false), "load", append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(tenant.load)...)...)
+		if !l.out.Scan() || l.out.Text() != "ready" {
+			t.Fatalf("load %s says %q", tenant.load, l.out.Text())
+		}
+		streams = append(streams, 1)
+		if f := strings.Fields(tenant.load); len(f) > 2 {
+			streams[len(loads)], _ = strconv.Atoi(f[2])
+		}
+		loads = append(loads, l)
+	}
+	threads := 0
+	for i, l := range loads { // in the same order each time
+		if _, err := io.WriteString(l.in, "\n"); err != nil {
+			t.Fatal(err)
+		}
+		threads += streams[i]
+		n.clock.await(threads)
+	}
+	var got shared
+	began, before := n.clock.now(), map[int]float64{}
+	for w := range seconds {
+		n.run(began + time.Duration(w+1)*time.Second)
+		done := n.done()
+		var window []float64
+		for _, l := range loads {
+			pid := l.cmd.Process.Pid
+			window = append(window, 100*(done[pid]-before[pid])/float64(time.Second))
+		}
+		got.windows = append(got.windows, window)
+		before = done
+	}
+	got.period = n.longest
+	n.finish()
+	for _, l := range loads {
+		var launches, ns float64
+		if !l.out.Scan() {
+			t.Fatal("load says nothing of its launches")
+		}
+		if _, err := fmt.Sscan(l.out.Text(), &launches, &ns); err != nil {
+			t.Fatal(err)
+		}
+		got.stalls = append(got.stalls, ns/1e6)
+	}
+	return got
+}
+
+// TestShares: containers side by side get their quotas, whatever their launches take,
+// on a device that divides its time and on one that runs a launch after the other. Each
+// second but the first, in which nobody knows what launches take, where whole launches
+// can fill the quota in a second; on average where they can't, or where lengths are
+// random. No launch call takes longer than two refill periods and the launch, or than
+// the launch takes to be paid for.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	const seconds = 8
+	for _, test := range []struct {
+		window, first float64 // percentage points off, at most; 0: not held
+		tenants       []tenant
+	}{
+		{2, 2, []tenant{{30, "1000 108"}, {60, "1000 108"}}},
+		{2, 2, []tenant{{30, "10 108"}, {60, "1000 108"}}},
+		{2, 2, []tenant{{90, "1000 108"}, {5, "20 1"}}},
+		{2, 2, []tenant{{30, "5000 108"}, {60, "5000 108"}}},
+		{2, 0, []tenant{{30, "20000 108"}, {60, "100 108"}}},
+		{2, 0, []tenant{{30, "20000 108"}, {60, "20000 108"}}},
+		{2, 0, []tenant{{25, "20000 108"}, {45, "50000 108"}}},
+		{2, 0, []tenant{{30, "100000 108"}, {60, "100 108"}}},
+		{0, 0, []tenant{{30, "100000 108"}, {60, "100000 108"}}},
+		{0, 0, []tenant{{15, "100000 108"}, {75, "30000 108"}}},
+		{2, 2, []tenant{{30, "500 108 1 mixed"}, {60, "500 108 1 sync"}}},
+		{2, 2, []tenant{{30, "500 108 1 data"}, {60, "500 108 3"}}},
+		{0, 0, []tenant{{30, "5000 108 1 data"}, {60, "3000 108 1 data"}}},
+		{0, 0, []tenant{{50, "50 108 1 rare"}, {40, "1000 108"}}},
+		{0, 2, []tenant{{30, "1000 108"}, {70, "1000 108"}}},
+		{2, 2, []tenant{{20, "1000 108"}, {30, "1000 108"}, {40, "1000 108"}}},
+		{0, 0, []tenant{{20, "20000 108"}, {30, "20000 108 1 data"}, {40, "20000 108"}}},
+		{0, 0, []tenant{{33, "7000 108"}, {33, "11000 108 1 graph"}, {33, "1700 108"}}},
+		{2, 2, []tenant{{10, "100 108"}, {20, "100 108"}, {30, "100 108"}, {40, "100 108"}}},
+	} {
+		for _, serial := range []bool{false, true} {
+			var names []string
+			for _, tenant := range test.tenants {
+				names = append(names, strconv.Itoa(tenant.quota)+"x"+strings.ReplaceAll(tenant.load, " ", "_"))
+			}
+			name := strings.Join(names, "+") + map[bool]string{false: "/shared", true: "/serial"}[serial]
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				got := measure(t, serial, seconds, test.tenants)
+				for i, tenant := range test.tenants {
+					sum, worst, quota := 0.0, 0.0, float64(tenant.quota)
+					for _, window := range got.windows[1:] {
+						sum += window[i]
+						worst = max(worst, math.Abs(window[i]-quota))
+					}
+					mean, first := sum/(seconds-1), math.Abs(got.windows[0][i]-quota)
+					t.Logf("%d: mean %.2f, worst second %.2f off, first %.2f, longest call %.0f ms, periods of %v", tenant.quota, mean, worst, got.windows[0][i], got.stalls[i], got.period)
+					if math.Abs(mean-quota) > 2 || test.window != 0 && worst > test.window || test.first != 0 && first > test.first {
+						t.Errorf("quota %d: %.2f on average, a second %.2f off, the first one %.2f; seconds: %.1f", tenant.quota, mean, worst, first, got.windows)
+					}
+					length := launchMS(t, tenant.load)
+					if most := max(2*got.period.Seconds()*1e3+length, length*100/quota) + 2; got.stalls[i] > most {
+						t.Errorf("quota %d: a launch call of %.0f ms, want no more than %.0f", tenant.quota, got.stalls[i], most)
+					}
+				}
+			})
+		}
+	}
+}
+
+// launchMS is how long a launch of this load takes at most.
+func launchMS(t *testing.T, load string) float64 {
+	t.Helper()
+	f := strings.Fields(load)
+	us, err := strconv.ParseFloat(f[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f) > 3 {
+		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1}[f[3]]
+	}
+	return us / 1e3
+}
