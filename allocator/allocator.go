@@ -60,6 +60,7 @@ type Allocator struct {
 	// preparations are gated pods that have their slices and wait for their node.
 	preparations map[types.UID]preparation
 	gangs        gangs
+	order        order
 	// arrivals are pods whose turn has come and that the ranking has not learnt of.
 	arrivals []*corev1.Pod
 	// queue is nil while this replica does not lead.
@@ -84,6 +85,7 @@ func New(c Config) *Allocator {
 		refusals: map[types.UID]*refusal{},
 
 		preparations: map[types.UID]preparation{},
+		order:        newOrder(),
 
 		gangs: gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},
 	}

@@ -25,6 +25,8 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 		defer a.mu.Unlock()
 		a.enqueue(itemOf(pod))
 		return nil, nil
+	case ready(pod) && a.queues(pod):
+		return nil, nil
 	case ready(pod):
 		r.begin(pod)
 		return a.place(ctx, r, pod)

@@ -14,6 +14,9 @@
 // What a crash leaves between the two writes is a gated pod that holds slices:
 // whoever leads next finishes it.
 //
+// A pod to which it matters whether others are bound before it or after it goes when they
+// are, or they when it is (order.go).
+//
 // Pods of a gang (package group says which they are) are placed together or not at
 // all. Over several ledgers that is three steps: hold, commit, let go; gang.go says
 // what each leaves behind when it fails.

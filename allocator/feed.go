@@ -88,6 +88,7 @@ func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 
 func (a *Allocator) forget(pod *corev1.Pod) {
 	a.countOn(pod, "")
+	a.arrivedOrGone(pod.UID)
 	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
 	delete(a.preparations, pod.UID)
@@ -100,7 +101,9 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 
 // count counts the pod where it is or will be.
 func (a *Allocator) count(pod *corev1.Pod) {
-	a.countOn(pod, a.seat(pod))
+	node := a.seat(pod)
+	a.countOn(pod, node)
+	a.onTheWay(pod, node)
 }
 
 // seat is the node that the pod takes room on, as far as the scheduler's filters

@@ -48,6 +48,9 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	case need > len(g.due):
 		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
 	}
+	if a.queues(g.due...) {
+		return nil
+	}
 	for _, pod := range g.due {
 		r.begin(pod)
 	}
@@ -92,7 +95,7 @@ func (a *Allocator) asks(pods []*corev1.Pod) (asks []ask, unfit *corev1.Pod) {
 func (a *Allocator) holdNothing(ctx context.Context, g *gang, reason, cause, told string) error {
 	a.mu.Lock()
 	for _, pod := range g.due {
-		a.waitElsewhere(pod, g.name, reason, cause, told)
+		a.waitElsewhere(pod, reason, cause, told)
 	}
 	waitingPods.Set(float64(len(a.waiting)))
 	a.mu.Unlock()

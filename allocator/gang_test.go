@@ -70,7 +70,7 @@ func TestGangIsMadeWholeAgain(t *testing.T) {
 	s.work()
 	s.add("m0", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
 	s.work()
-	s.pass(gangPatience)
+	s.pass(elsewherePatience)
 	if got := s.seats("m0", "other"); !strings.HasPrefix(got, "other:") {
 		t.Errorf("placed %q: m0 has nobody to start with", got)
 	}
@@ -131,14 +131,14 @@ func TestGangIsToldOnce(t *testing.T) {
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told at once: %q", told)
 	}
-	s.pass(gangPatience)
+	s.pass(elsewherePatience)
 	want := "Warning VernierWaiting Kueue's pod group ns/g: 2 of 3 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"
 	if told := s.told(); len(told) != 2 || told[0] != want || told[1] != want {
 		t.Errorf("told %q, want %q twice", told, want)
 	}
 	s.vanish(s.get("m1"))
 	s.work()
-	s.pass(gangPatience)
+	s.pass(elsewherePatience)
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told again so soon: %q", told)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
@@ -34,7 +35,7 @@ func (w *world) enlist(p *corev1.Pod) {
 	if w.gangsOnly {
 		total = 3 + i
 	}
-	p.Labels = map[string]string{group.LabelKueue: fmt.Sprintf("g%d", i)}
+	metav1.SetMetaDataLabel(&p.ObjectMeta, group.LabelKueue, fmt.Sprintf("g%d", i))
 	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
 	if w.rand.Intn(3) == 0 {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: otherGate})

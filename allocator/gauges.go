@@ -33,7 +33,7 @@ type gauges struct{ *Allocator }
 
 var (
 	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
-		"Gated pods that fit nowhere now, by what is against them: devices, scheduler or invalid.", []string{"reason"}, nil)
+		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
 	devicesByUse = prometheus.NewDesc("vernier_allocator_devices",
 		"GPUs that may take slices, by how much of them is granted: free, shared or full.", []string{"use"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
@@ -63,11 +63,13 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 func (g gauges) waitingReasons() map[string]float64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := map[string]float64{"devices": 0, "scheduler": 0, "invalid": 0}
+	n := map[string]float64{"devices": 0, "scheduler": 0, "invalid": 0, "others": 0}
 	for _, w := range g.waiting {
 		switch {
 		case w.cause == causeInvalid:
 			n["invalid"]++
+		case w.elsewhere:
+			n["others"]++
 		case w.refused:
 			n["scheduler"]++
 		default:

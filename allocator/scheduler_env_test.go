@@ -32,7 +32,8 @@ var (
 	together = flag.Int("together", 1, "how many of the pods come at a time")
 )
 
-const podsPerLab = 24
+// Of the pods of a lab the last are alike: see alikePod.
+const podsPerLab, alikePerLab = 24, 4
 
 // Invariant 7, against the real kube-scheduler: random nodes and pods, with taints,
 // selectors, affinities, spreads, ports, volumes and resources. Whatever the allocator
@@ -146,6 +147,9 @@ func (l *lab) run(all *tally) {
 		var written, created []*corev1.Pod
 		for range *together {
 			p := l.anyPod(fmt.Sprintf("p%d", made))
+			if made >= podsPerLab-alikePerLab {
+				p = l.alikePod(p.Name)
+			}
 			written, created = append(written, p), append(created, p.DeepCopy())
 			made++
 		}

@@ -195,6 +195,19 @@ func (l *lab) wantSpread(p *corev1.Pod) {
 	p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, c)
 }
 
+// alikePod is a small pod of an app of its own, spread over at least two zones. As its
+// owner wrote it, the second in a zone may go to the node of the first, which is where it
+// packs best; pinned there it may not, as the pin leaves one zone of the two that it wants.
+func (l *lab) alikePod(name string) *corev1.Pod {
+	p := testPod(name, map[string]v1alpha1.Share{"a": share(1, 1)})
+	p.Namespace, p.Labels = l.name, map[string]string{"app": "alike"}
+	p.Spec.NodeSelector = map[string]string{"lab": l.name}
+	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: l.zone(), WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}, MinDomains: ptr.To(int32(2))}}
+	return p
+}
+
 // claims of the lab: of a volume that one zone reaches, of one that a node does, and
 // of one that only one pod at a time may use.
 var claims = []string{"zonal", "local", "exclusive"}

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 )
 
@@ -23,7 +22,7 @@ type waiter struct {
 	// refuse: then changes of nodes and pods can help too.
 	refused bool
 	// elsewhere is true when the pod waits for something else than room: the other
-	// pods of its gang, or their gates.
+	// pods of its gang, or their gates, or a pod that is to be bound before it.
 	elsewhere bool
 	// cause is why it waits, without figures, and since is from when on.
 	cause string
@@ -170,21 +169,22 @@ func (a *Allocator) tellWaiting(pod *corev1.Pod, w *waiter, reason, told string,
 	return 0, false
 }
 
-// gangPatience is how long a gang may lack something before its pods are told: as a
-// rule pods, their gates and their PodGroup come within moments of each other.
-const gangPatience = 5 * time.Second
+// elsewherePatience is how long a pod may wait for something else than room before it
+// is told: as a rule the pods of a gang, their gates and their PodGroup come within
+// moments of each other, and a pod is bound within moments of being let go.
+const elsewherePatience = 5 * time.Second
 
-// waitElsewhere notes that a pod of a gang waits for something else than room, and
-// has its owner told once that has lasted. As with room, cause is what stays the
-// same when figures change. The caller holds mu.
-func (a *Allocator) waitElsewhere(pod *corev1.Pod, gang group.Name, reason, cause, told string) {
+// waitElsewhere notes that a pod waits for something else than room, and has its owner
+// told once that has lasted. As with room, cause is what stays the same when figures
+// change. The caller holds mu.
+func (a *Allocator) waitElsewhere(pod *corev1.Pod, reason, cause, told string) {
 	w, known := a.waits(pod, cause)
 	if !known {
 		return
 	}
 	w.elsewhere = true
-	if due, later := a.tellWaiting(pod, &w, reason, told, w.since.Add(gangPatience)); later {
-		a.enqueueAfter(item{gang: gang}, due)
+	if due, later := a.tellWaiting(pod, &w, reason, told, w.since.Add(elsewherePatience)); later {
+		a.enqueueAfter(itemOf(pod), due)
 	}
 	a.waiting[keyOf(pod)] = w
 }

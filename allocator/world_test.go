@@ -12,9 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,7 +20,6 @@ import (
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -202,157 +199,6 @@ func (w *world) somePod(ok func(*corev1.Pod) bool) *corev1.Pod {
 		}
 	}
 	return nil
-}
-
-// createPod is a user with a random request.
-func (w *world) createPod() {
-	w.made++
-	shares := map[string]v1alpha1.Share{}
-	for _, c := range []string{"a", "b"}[:1+w.rand.Intn(2)] {
-		shares[c] = v1alpha1.Share{
-			GPUs: v1alpha1.DeviceCount(1 + w.rand.Intn(2)), Core: v1alpha1.Percent(w.rand.Intn(41)),
-			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(deviceMiB*4/10)),
-		}
-	}
-	if w.gangsOnly {
-		shares = map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
-	}
-	p := testPod(fmt.Sprintf("p%d", w.made), shares)
-	p.UID = types.UID(p.Name)
-	p.Finalizers = []string{"example.com/held"}
-	if w.rand.Intn(2) == 0 {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
-	}
-	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
-	w.enlist(p)
-	w.must(w.api.Create(context.Background(), p))
-	w.notify(p, false)
-}
-
-// deletePod is a user who deletes a pod, gated or bound, by force or not.
-func (w *world) deletePod() {
-	bound := w.rand.Intn(2) == 0
-	p := w.somePod(func(p *corev1.Pod) bool {
-		return p.DeletionTimestamp == nil && (w.calm || bound == (p.Spec.NodeName != ""))
-	})
-	switch {
-	case p == nil:
-	case w.rand.Intn(2) > 0:
-		w.must(w.remove(p))
-	default:
-		if p.Spec.NodeName != "" && !terminal(p) {
-			n := w.node(p.Spec.NodeName)
-			n.ghosts = append(n.ghosts, p)
-		}
-		w.vanish(p)
-	}
-}
-
-// remove deletes a pod: it stays, marked, as long as something holds it.
-func (w *world) remove(p *corev1.Pod, preconditions ...client.DeleteOption) error {
-	if err := w.api.Delete(context.Background(), p, preconditions...); err != nil {
-		return err
-	}
-	held := &corev1.Pod{}
-	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(p), held); apierrors.IsNotFound(err) {
-		w.notify(p, true)
-	} else {
-		w.must(err)
-		w.notify(held, false)
-	}
-	return nil
-}
-
-// vanish takes a pod out, whatever holds it.
-func (w *world) vanish(p *corev1.Pod) {
-	if len(p.Finalizers) > 0 {
-		p.Finalizers = nil
-		w.must(w.api.Update(context.Background(), p))
-	}
-	w.must(client.IgnoreNotFound(w.api.Delete(context.Background(), p, client.GracePeriodSeconds(0))))
-	w.notify(p, true)
-}
-
-// free is whoever held a pod that was deleted before it was bound.
-func (w *world) free() {
-	if p := w.somePod(neverRuns); p != nil {
-		w.vanish(p)
-	}
-}
-
-// bind is the stock scheduler that comes to some ungated pod.
-func (w *world) bind() {
-	if p := w.somePod(unbound); p != nil {
-		w.schedule(p)
-	}
-}
-
-func unbound(p *corev1.Pod) bool {
-	return len(p.Spec.SchedulingGates) == 0 && p.Spec.NodeName == "" && p.DeletionTimestamp == nil
-}
-
-// schedule binds a pod to its pin, if the node has the room and nothing else is
-// against it.
-func (w *world) schedule(p *corev1.Pod) {
-	node := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
-	if w.accepts(node, p) && (w.calm || w.rand.Intn(12) > 0) {
-		w.bindTo(p, node)
-		w.notify(p, false)
-		return
-	}
-	p.Status.NominatedNodeName = ""
-	if !w.calm && w.rand.Intn(4) == 0 {
-		p.Status.NominatedNodeName = node
-	}
-	w.unschedulable(p)
-}
-
-// bindTo binds a pod, as the API server takes it.
-func (w *world) bindTo(p *corev1.Pod, node string) {
-	ctx := context.Background()
-	if !w.real {
-		p.Spec.NodeName = node
-		w.must(w.api.Update(ctx, p))
-		return
-	}
-	w.must(w.api.SubResource("binding").Create(ctx, p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
-	w.must(w.api.Get(ctx, client.ObjectKeyFromObject(p), p))
-}
-
-// unschedulable is the scheduler that says that it cannot bind a pod.
-func (w *world) unschedulable(p *corev1.Pod) {
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	w.setStatus(p)
-}
-
-// accepts tells whether the node has the room, in sums, beside the pods bound to it.
-func (w *world) accepts(node string, p *corev1.Pod) bool {
-	sum := corev1.ResourceList{}
-	add := func(p *corev1.Pod) {
-		for i := range p.Spec.Containers {
-			for name, q := range p.Spec.Containers[i].Resources.Requests {
-				total := sum[name]
-				total.Add(q)
-				sum[name] = total
-			}
-		}
-	}
-	add(p)
-	for _, other := range w.live {
-		if other.Spec.NodeName == node && !terminal(other) {
-			add(other)
-		}
-	}
-	at := &corev1.Node{}
-	if err := w.api.Get(context.Background(), client.ObjectKey{Name: node}, at); err != nil {
-		return false
-	}
-	for name, has := range at.Status.Allocatable {
-		if asked := sum[name]; asked.Cmp(has) > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // setStatus writes a pod's status, if it says something new.

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feasible
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Company is what a pod wishes of other pods, as far as it makes a difference to the
+// scheduler which of them are bound before it and which after. Two kinds of wishes do:
+//
+//   - Required affinity. The first of its kind may go anywhere, so a pod is refused when
+//     another that it selects was bound elsewhere before it.
+//   - Spread over domains of which some are not the pinned node's: it is refused while
+//     one of them has too few, or its own too many. With the default inclusion policy the
+//     pin leaves one domain, which is never ahead of itself, unless minDomains asks for
+//     more than one.
+//
+// All other filters only add up, or exclude pairs: anti-affinity, ports, resources,
+// volumes come out the same in any order.
+type Company []wish
+
+// wish is for pods of the namespaces, of any where there are none.
+type wish struct {
+	namespaces []string
+	selector   labels.Selector
+}
+
+// CompanyOf is nil for a pod to which the order makes no difference, as for most.
+func CompanyOf(pod *corev1.Pod) (c Company) {
+	add := func(of *metav1.LabelSelector, namespaces ...string) {
+		// What cannot be parsed the API server has refused.
+		if selector, err := metav1.LabelSelectorAsSelector(of); err == nil {
+			c = append(c, wish{namespaces, selector})
+		}
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		for _, t := range a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			switch {
+			case t.NamespaceSelector != nil:
+				add(t.LabelSelector) // whichever namespaces it selects at the time
+			case len(t.Namespaces) > 0:
+				add(t.LabelSelector, t.Namespaces...)
+			default:
+				add(t.LabelSelector, pod.Namespace)
+			}
+		}
+	}
+	for _, s := range pod.Spec.TopologySpreadConstraints {
+		everywhere := s.NodeAffinityPolicy != nil && *s.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
+		several := s.MinDomains != nil && *s.MinDomains > 1
+		if s.WhenUnsatisfiable == corev1.DoNotSchedule && (everywhere || several) {
+			add(s.LabelSelector, pod.Namespace)
+		}
+	}
+	return c
+}
+
+// Selects tells whether the other pod may be one of those wished for. It says yes too
+// often rather than too seldom.
+func (c Company) Selects(other *corev1.Pod) bool {
+	return slices.ContainsFunc(c, func(w wish) bool {
+		return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
+	})
+}

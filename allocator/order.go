@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
+)
+
+// The scheduler binds pods in an order of its own. To most pods that makes no
+// difference: whatever is bound first, what was decided fits beside it. To a pod with
+// wishes of other pods (feasible.Company) it does: it was judged beside those that were
+// decided before it, and without those after it. Such a pod is therefore not decided on
+// while a pod that it selects, or that selects it, is on its way to its node; it comes
+// when that one is bound. Pods that nobody selects never wait, and neither do the pods
+// of one gang for each other: they go together or not at all.
+
+// order is which pods are on their way, and who waits for which of them.
+type order struct {
+	// unbound are the pods that have their node and are not bound to it.
+	unbound map[types.UID]*corev1.Pod
+	// choosy are those of them with wishes of other pods.
+	choosy map[types.UID]feasible.Company
+	// behind are the pods that wait until one is bound, by that one.
+	behind map[types.UID]map[types.NamespacedName]bool
+}
+
+func newOrder() order {
+	return order{map[types.UID]*corev1.Pod{}, map[types.UID]feasible.Company{}, map[types.UID]map[types.NamespacedName]bool{}}
+}
+
+// onTheWay notes whether the pod has its node and is not bound to it. One that the
+// scheduler refuses is not waited for: it may never be. The caller holds mu.
+func (a *Allocator) onTheWay(pod *corev1.Pod, node string) {
+	if node == "" || pod.Spec.NodeName != "" || refused(pod) {
+		a.arrivedOrGone(pod.UID)
+		return
+	}
+	a.order.unbound[pod.UID] = pod
+	if company := feasible.CompanyOf(pod); company != nil {
+		a.order.choosy[pod.UID] = company
+	}
+}
+
+// arrivedOrGone has those looked at that waited for the pod, oldest first. The caller
+// holds mu.
+func (a *Allocator) arrivedOrGone(pod types.UID) {
+	delete(a.order.unbound, pod)
+	delete(a.order.choosy, pod)
+	due := map[types.NamespacedName]*corev1.Pod{}
+	for key := range a.order.behind[pod] {
+		if known := a.pods[key]; known != nil {
+			due[key] = known
+		}
+	}
+	delete(a.order.behind, pod)
+	for _, next := range oldestFirst(due) {
+		a.enqueue(itemOf(next))
+	}
+}
+
+// queues tells whether one of the pods, of one gang or alone, has to wait for a pod that
+// is on its way. They are looked at again when that one is bound, or gone.
+func (a *Allocator) queues(pods ...*corev1.Pod) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, pod := range pods {
+		first := a.ahead(pod)
+		if first == nil {
+			continue
+		}
+		if a.order.behind[first.UID] == nil {
+			a.order.behind[first.UID] = map[types.NamespacedName]bool{}
+		}
+		for _, p := range pods {
+			a.order.behind[first.UID][keyOf(p)] = true
+			a.waitElsewhere(p, reasonWaiting, "order", fmt.Sprintf(
+				"pod %s is placed and not bound yet, and by the affinity or spread of one of them it matters which comes first", keyOf(first)))
+		}
+		waitingPods.Set(float64(len(a.waiting)))
+		return true
+	}
+	return false
+}
+
+// ahead is a pod on its way that the pod has to wait for, nil when there is none. The
+// caller holds mu.
+func (a *Allocator) ahead(pod *corev1.Pod) *corev1.Pod {
+	gang, inGang := group.Of(pod)
+	apart := func(other *corev1.Pod) bool {
+		its, is := group.Of(other)
+		return other.UID != pod.UID && !(inGang && is && its == gang)
+	}
+	for uid, company := range a.order.choosy {
+		if other := a.order.unbound[uid]; company.Selects(pod) && apart(other) {
+			return other
+		}
+	}
+	if company := feasible.CompanyOf(pod); company != nil {
+		for _, other := range a.order.unbound {
+			if company.Selects(other) && apart(other) {
+				return other
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package allocator
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/test/apiserver"
+)
+
+// onNode has the pod go to a node and no other.
+func onNode(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: name} }
+}
+
+func (s *server) awaitBound(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		s.await(name+" to be bound", func(context.Context) (bool, error) { return s.pod(name).Spec.NodeName != "", nil })
+	}
+}
+
+// Invariant 7, against the real kube-scheduler: of two pods of which the first may be
+// anywhere only as long as it is the first of its app, the second comes to the scheduler
+// once the first is bound, even where the scheduler would prefer it.
+func TestTheSchedulersOrder(t *testing.T) {
+	s := startWith(t, nil)
+	s.addNode("n0")
+	s.addNode("n1")
+	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}
+	s.must(s.Create(t.Context(), urgent))
+	s.run()
+	s.addPod("first", share(10, 100), onNode("n0"), labelled("x"), companyOf("x"))
+	s.awaitPlaced("first")
+	s.addPod("second", share(10, 100), onNode("n1"), labelled("x"), func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
+	// When this one is placed, second has been looked at.
+	s.addPod("last", share(10, 100), onNode("n1"))
+	s.awaitPlaced("last")
+	apiserver.StartScheduler(t, s.cfg)
+	s.awaitBound("first", "second", "last")
+}
+
+// A pod that the order of the others has made a bad pin of, past our gate, is healed like
+// any other: it is counted, and its controller's next one goes where it may.
+func TestBadOrderIsHealed(t *testing.T) {
+	s := startWith(t, nil)
+	s.addNode("n0")
+	s.addNode("n1")
+	s.run()
+	controlled := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
+	}
+	s.addPod("first", share(10, 100), labelled("x"), companyOf("x"), controlled)
+	at := s.awaitPlaced("first").Node
+	other := map[string]string{"n0": "n1", "n1": "n0"}[at]
+	// A pod without a share, which nobody holds back.
+	foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "foreign", Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{NodeName: other, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	s.must(s.Create(t.Context(), foreign))
+	const counter = "vernier_allocator_pin_refusals_total"
+	before := measured(t, counter)
+	apiserver.StartScheduler(t, s.cfg)
+	s.await("first to be given up", func(ctx context.Context) (bool, error) {
+		err := s.Get(ctx, client.ObjectKey{Namespace: "ns", Name: "first"}, &corev1.Pod{})
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if n := measured(t, counter) - before; n < 1 {
+		t.Errorf("%v pins counted", n)
+	}
+	s.addPod("again", share(10, 100), labelled("x"), companyOf("x"), controlled)
+	if got := s.awaitPlaced("again").Node; got != other {
+		t.Errorf("placed on %s, the app is on %s", got, other)
+	}
+	s.awaitBound("again")
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// labelled gives the pod a label by which others select it.
+func labelled(app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", app) }
+}
+
+// companyOf has the pod go where one of the app is, or be the first of it.
+func companyOf(app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
+	}
+}
+
+// wishCompany gives the pod a wish of those of app x by which no node is refused.
+func wishCompany(p *corev1.Pod) {
+	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 10000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		NodeAffinityPolicy: ptr.To(corev1.NodeInclusionPolicyIgnore),
+		LabelSelector:      &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
+}
+
+// atTheGate tells of each pod whether it is gated.
+func (s *stage) atTheGate(names ...string) string {
+	s.t.Helper()
+	var gates []string
+	for _, name := range names {
+		if gated(s.get(name)) {
+			gates = append(gates, name)
+		}
+	}
+	return strings.Join(gates, " ")
+}
+
+// Invariant 7: pods come in the order in which the scheduler would take them. The first
+// of an app may go anywhere, so that it matters who is bound first; pods that nobody
+// selects do not wait, and those that do go on when the one before them is bound,
+// deleted, or refused.
+func TestOrderOfBinding(t *testing.T) {
+	for name, end := range map[string]func(*stage, *corev1.Pod){
+		"bound":   (*stage).bindNow,
+		"deleted": func(s *stage, p *corev1.Pod) { s.vanish(p) },
+		"refused": func(s *stage, p *corev1.Pod) { s.unschedulable(p.Name) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.add("first", 10, 100, labelled("x"), companyOf("x"))
+			s.add("selected", 95, 950, labelled("x"))
+			s.add("selects", 10, 100, labelled("z"), companyOf("x"))
+			s.add("ordinary", 10, 100, labelled("y"))
+			s.add("elsewhere", 10, 100, labelled("x"), func(p *corev1.Pod) { p.Namespace = "other" })
+			s.work()
+			if got := s.atTheGate("first", "selected", "selects", "ordinary", "elsewhere"); got != "selected selects" {
+				t.Fatalf("at the gate: %q", got)
+			}
+			s.pass(elsewherePatience - time.Second)
+			if got := s.told(); len(got) > 0 {
+				t.Errorf("told at once: %q", got)
+			}
+			s.pass(time.Second)
+			if got := fmt.Sprint(s.told()); strings.Count(got, "pod ns/first is placed and not bound yet") != 2 {
+				t.Errorf("told %s", got)
+			}
+			end(s, s.get("first"))
+			s.work()
+			if got := s.atTheGate("selected", "selects"); got == "selected selects" || got == "" {
+				t.Fatalf("at the gate: %q, want one of two", got)
+			}
+			for _, name := range []string{"selected", "selects"} {
+				if p := s.get(name); !gated(p) {
+					s.bindNow(p)
+				}
+			}
+			if got := s.atTheGate("selected", "selects"); got != "" {
+				t.Errorf("at the gate at the end: %q; told %q", got, s.told())
+			}
+			if n := len(s.allocator.order.unbound) + len(s.allocator.order.behind) + len(s.allocator.order.choosy); n > 4 {
+				t.Errorf("%+v: remembered for ever", s.allocator.order)
+			}
+		})
+	}
+}
+
+// bindNow is the scheduler that comes to this pod.
+func (s *stage) bindNow(p *corev1.Pod) {
+	s.bindTo(p, home(p))
+	s.notify(p, false)
+	s.work()
+}
+
+// Pods of one gang go together, whatever they wish of each other, and all of them wait
+// for another that one of them selects.
+func TestGangIsNotTornApartByOrder(t *testing.T) {
+	s := newStage(t, 2)
+	s.add("before", 10, 100, labelled("x"))
+	for i := range 3 {
+		s.add(fmt.Sprintf("m%d", i), 30, 300, inGang("g", 3), labelled("x"), companyOf("x"))
+	}
+	s.work()
+	if got := s.atTheGate("before", "m0", "m1", "m2"); got != "m0 m1 m2" {
+		t.Fatalf("at the gate: %q", got)
+	}
+	s.bindNow(s.get("before"))
+	if got := s.atTheGate("m0", "m1", "m2"); got != "" {
+		t.Fatalf("at the gate: %q; told %q", got, s.told())
+	}
+	// One that is made again belongs to them, and one that is not waits for all.
+	s.vanish(s.get("m0"))
+	s.work()
+	s.add("m0", 30, 300, inGang("g", 3), labelled("x"), companyOf("x"), func(p *corev1.Pod) { p.UID = types.UID("m0-again") })
+	s.add("after", 10, 100, labelled("x"))
+	s.work()
+	if got := s.atTheGate("m0", "after"); got != "after" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
