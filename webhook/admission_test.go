@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,6 +42,7 @@ func TestAdmission(t *testing.T) {
 	start(t, cfg, at, webhook.Options{})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
 	t.Run("admitted", func(t *testing.T) { testAdmitted(t, c) })
+	t.Run("applied", func(t *testing.T) { testApplied(t, c) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
@@ -99,6 +101,36 @@ func testAdmitted(t *testing.T, c client.Client) {
 	expect(t, c.Create(t.Context(), untouched), "")
 	if len(untouched.Annotations) > 0 || len(untouched.Spec.SchedulingGates) > 0 {
 		t.Errorf("a pod that asks for nothing was changed: %v", untouched)
+	}
+}
+
+// The API server keeps no account of the fields of a pod of ours, and does of one that is
+// applied, whose owner can go on applying it.
+func testApplied(t *testing.T, c client.Client) {
+	created := asking(enabled)
+	expect(t, c.Create(t.Context(), created), "")
+	expect(t, patch(t, c, created, `{"metadata":{"labels":{"a":"b"}}}`), "")
+	expect(t, c.Get(t.Context(), client.ObjectKeyFromObject(created), created), "")
+	if len(created.ManagedFields) > 0 || created.Labels["a"] != "b" {
+		t.Errorf("managed fields %v, labels %v", created.ManagedFields, created.Labels)
+	}
+	apply := func(name, label string) *corev1.Pod {
+		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: enabled, Name: name, Labels: map[string]string{"a": label}}, Spec: asking(enabled).Spec}
+		text, err := json.Marshal(pod)
+		expect(t, err, "")
+		expect(t, c.Patch(t.Context(), pod, client.RawPatch(types.ApplyPatchType, text), client.FieldOwner("owner"), client.ForceOwnership), "")
+		return pod
+	}
+	for _, label := range []string{"b", "c"} {
+		pod := apply("applied", label)
+		if len(pod.ManagedFields) == 0 || pod.Labels["a"] != label || pod.Annotations[api.AnnotationShares] == "" {
+			t.Errorf("managed fields %v, labels %v, annotations %v", pod.ManagedFields, pod.Labels, pod.Annotations)
+		}
+	}
+	// One that was created may be applied as well, from then on.
+	if pod := apply(created.Name, "c"); len(pod.ManagedFields) == 0 || pod.Labels["a"] != "c" {
+		t.Errorf("managed fields %v, labels %v", pod.ManagedFields, pod.Labels)
 	}
 }
 

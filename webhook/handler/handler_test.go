@@ -12,9 +12,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
+
+// The account of who wrote which field goes, unless somebody applies the pod server-side.
+func TestManagedFields(t *testing.T) {
+	for _, tt := range []struct {
+		by    []metav1.ManagedFieldsOperationType
+		stays bool
+	}{
+		{[]metav1.ManagedFieldsOperationType{"Update"}, false},
+		{[]metav1.ManagedFieldsOperationType{"Update", "Update"}, false},
+		{[]metav1.ManagedFieldsOperationType{"Apply"}, true},
+		{[]metav1.ManagedFieldsOperationType{"Update", "Apply"}, true},
+	} {
+		pod := podOf(container("train", "vernier.dev/gpu-core", "30"))
+		for _, operation := range tt.by {
+			pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Manager: "m", Operation: operation,
+				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)})
+		}
+		response, got := admit(t, pod)
+		if stays := len(got.ManagedFields) == len(tt.by); !response.Allowed || stays != tt.stays || !stays && len(got.ManagedFields) > 0 {
+			t.Errorf("%v: left %v, allowed %v", tt.by, got.ManagedFields, response.Allowed)
+		}
+	}
+}
 
 var gate = corev1.PodSchedulingGate{Name: v1alpha1.Gate}
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -29,6 +30,10 @@ type Metadata struct {
 	GenerateName string            `json:"generateName"`
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
+	// ManagedFields say who wrote what; of each entry only how is read.
+	ManagedFields []struct {
+		Operation metav1.ManagedFieldsOperationType `json:"operation"`
+	} `json:"managedFields"`
 }
 
 // Spec is the part of a corev1.PodSpec that is read.

@@ -132,17 +132,3 @@ n.startsWith('vernier.dev/')
 {{- if $prefixes -}}
 || object.metadata.annotations.exists(k, ['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p))){{ end }}
 {{- end }}
-
-{{/* What no container beside a share may have: two policies refuse it. */}}
-{{- define "vernier.policy.opensTheNode" -}}
-.exists(c, has(c.securityContext) &&
-(has(c.securityContext.privileged) && c.securityContext.privileged ||
-has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) &&
-c.securityContext.capabilities.add.exists(n, n.upperAscii().replace('CAP_', '') in ['ALL', 'BPF',
-'DAC_READ_SEARCH', 'PERFMON', 'SYS_ADMIN', 'SYS_BOOT', 'SYS_MODULE', 'SYS_PTRACE', 'SYS_RAWIO'])))
-{{- end }}
-
-{{- define "vernier.policy.opensTheNode.message" -}}
-a container of a pod with a vernier.dev share is privileged or adds a capability that opens the
-node: remove it (kubectl debug: use --profile=general)
-{{- end }}
