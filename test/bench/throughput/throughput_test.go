@@ -95,6 +95,7 @@ func (a arm) race(b *testing.B) result {
 	ensureAllocators(b)
 	settle(b)
 	c, wrote, used, begun := follow(b, a, burst), writesSoFar(b), cpuTimes(), time.Now()
+	profiled := a.profile(b)
 	c.create(b, a)
 	c.await(b, a)
 	busy := used.since(cpuTimes()).total().Seconds() / time.Since(begun).Seconds()
@@ -103,6 +104,7 @@ func (a arm) race(b *testing.B) result {
 	r := result{rate: c.rate(), cpu: cpu.total().Seconds() * 1000 / burst, cost: writesSoFar(b).since(wrote, burst), wait: c.waits()}
 	b.Logf("%s: %.0f pods/s, p50 %v, p99 %v; writes per pod %.3v; %.1f cores busy; CPU time per pod %.1f ms: %s", a, r.rate,
 		quantile(0.5, r.wait).Round(time.Millisecond), quantile(0.99, r.wait).Round(time.Millisecond), r.cost, busy, r.cpu, cpu.of(burst))
+	profiled()
 	a.clear(b)
 	return r
 }
