@@ -91,6 +91,8 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	case nvml.SUCCESS:
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return nil, nil, fmt.Errorf("loading NVML: %w: %w", r, device.ErrMismatch)
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return nil, nil, fmt.Errorf("loading NVML: %w: the driver's library is there, its kernel module is not loaded or its device nodes are not in sight; see that nvidia-smi works on the node", r)
 	default:
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
