@@ -80,6 +80,7 @@ func TestInstalled(t *testing.T) {
 	migrate(t, system.DemoImage)
 
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
+	takeOffNode(t)
 	for _, block := range remove {
 		await(t, block[1], func(ctx context.Context) (bool, string) {
 			out, err := sys.Shell(ctx, block[1])
@@ -89,8 +90,33 @@ func TestInstalled(t *testing.T) {
 	checkNothingLeft(t)
 }
 
+// takeOffNode does what the page on operations says: neither capacity nor ledger stays,
+// or comes back.
+func takeOffNode(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)## Taking it off.*?```sh\n(.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/operations.md does not say how to take a node off")
+	}
+	run(t, stand.Replace(string(block[1])))
+	awaitNoCapacity(t)
+	if left := run(t, "kubectl get sliceledgers -o name"); left != "" {
+		t.Errorf("left of a node that was taken off: %s", left)
+	}
+}
+
 // checkNothingLeft looks at every object of the cluster.
 func checkNothingLeft(t *testing.T) {
+	t.Helper()
+	awaitNoCapacity(t)
+	checkNoObjects(t)
+}
+
+func awaitNoCapacity(t *testing.T) {
 	t.Helper()
 	await(t, "the node's resources to be gone", func(ctx context.Context) (bool, string) {
 		n, err := sys.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
@@ -107,6 +133,10 @@ func checkNothingLeft(t *testing.T) {
 		}
 		return true, ""
 	})
+}
+
+func checkNoObjects(t *testing.T) {
+	t.Helper()
 	pods, err := sys.Kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
