@@ -56,7 +56,7 @@ const (
 )
 
 var (
-	headers = regexp.MustCompile(`^[A-Z][A-Z0-9()%/ .-]+$|^(SLICES|WAITING) in .*$`)
+	headers = regexp.MustCompile(`^[A-Z](MiB|[A-Z0-9()%/ .-])+$|^(SLICES|WAITING) in .*$`)
 	bad     = regexp.MustCompile(`\b(unhealthy|missing|cordoned|refused|False|Unknown|hint|warning)\b`)
 	good    = regexp.MustCompile(`\b(ok|admitted|attached|True)\b`)
 )
@@ -67,14 +67,15 @@ func (t *terminal) Write(text []byte) (int, error) {
 	var b bytes.Buffer
 	for line := range strings.Lines(string(text)) {
 		line, ended := strings.CutSuffix(line, "\n")
-		if headers.MatchString(line) {
+		head := headers.MatchString(line)
+		if head {
 			t.last = utf8.RuneCountInString(line[:strings.LastIndex(line, "  ")+1]) + 1
 		}
 		for i, part := range t.fit([]rune(line)) {
 			if i > 0 {
 				b.WriteString("\n" + strings.Repeat(" ", t.last))
 			}
-			b.WriteString(t.paint(part))
+			b.WriteString(t.paint(part, head))
 		}
 		if ended {
 			b.WriteByte('\n')
@@ -102,11 +103,11 @@ func (t *terminal) fit(line []rune) []string {
 	return append(parts, string(line))
 }
 
-func (t *terminal) paint(line string) string {
+func (t *terminal) paint(line string, head bool) string {
 	switch {
 	case !t.colour:
 		return line
-	case headers.MatchString(line):
+	case head:
 		return bold + line + plain
 	}
 	return good.ReplaceAllString(bad.ReplaceAllString(line, red+"$1"+plain), green+"$1"+plain)

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +35,10 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 	var agents corev1.PodList
 	if err := r.List(ctx, &agents, client.InNamespace(v1alpha1.SystemNamespace), agentLabels); err != nil {
 		return explain(err, "pods", v1alpha1.SystemNamespace)
+	}
+	if len(agents.Items) == 0 {
+		return errors.New("no pod of the node agent is in namespace " + v1alpha1.SystemNamespace +
+			", and top asks these what is used: kubectl -n " + v1alpha1.SystemNamespace + " get daemonset vernier-node")
 	}
 	of, failed := make([][]view.Use, len(agents.Items)), make([]error, len(agents.Items))
 	var asking errgroup.Group

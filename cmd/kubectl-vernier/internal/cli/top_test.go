@@ -72,3 +72,14 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 		}
 	}
 }
+
+// Nobody to ask is not the same as nothing in use.
+func TestTopWithoutAgents(t *testing.T) {
+	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &bytes.Buffer{}, errOut: &bytes.Buffer{},
+		connect: func() (client.Client, error) { return fakeClient(t), nil }}
+	root := c.root()
+	root.SetArgs([]string{"top", "-A"})
+	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "no pod of the node agent") {
+		t.Errorf("without agents top says %v", err)
+	}
+}

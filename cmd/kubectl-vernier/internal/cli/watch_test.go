@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -95,6 +96,35 @@ func TestTerminal(t *testing.T) {
 	}
 	if screen(&bytes.Buffer{}) != nil {
 		t.Error("a buffer is taken for a screen")
+	}
+}
+
+// Every table's own header is known for one, whatever it is made of: it is bold, and no
+// row is longer than the screen.
+func TestTerminalKnowsItsTables(t *testing.T) {
+	for _, args := range []string{"nodes", "devices", "slices -A", "waiting -A", "defrag",
+		"explain --dialects all --nvidia-replicas 4 -f testdata/manifests/workloads.yaml"} {
+		const width = 60
+		var out bytes.Buffer
+		c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &terminal{Writer: &out, width: width, colour: true}, errOut: io.Discard,
+			connect: func() (client.Client, error) { return fakeClient(t, fixture()...), nil }}
+		root := c.root()
+		root.SetArgs(strings.Fields(args))
+		if err := root.ExecuteContext(t.Context()); err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		if !strings.HasPrefix(out.String(), bold) {
+			t.Errorf("%s: the header is not bold:\n%s", args, out.String())
+		}
+		table, _, _ := strings.Cut(out.String(), "\nPod/") // remarks of explain are not fitted
+		for line := range strings.Lines(table) {
+			for _, code := range []string{bold, red, green, plain, "\n"} {
+				line = strings.ReplaceAll(line, code, "")
+			}
+			if n := utf8.RuneCountInString(line); n > width && !strings.Contains(line, ": ") {
+				t.Errorf("%s: %d characters on a screen of %d: %q", args, n, width, line)
+			}
+		}
 	}
 }
 
