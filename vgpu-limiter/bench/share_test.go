@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
@@ -46,9 +48,22 @@ func (p place) done(b *testing.B) (now float64, byPID map[int]float64) {
 	return now, byPID
 }
 
+// period is the refill period that the container was told last, in ms.
+func (p place) period(b *testing.B) float64 {
+	b.Helper()
+	file, err := os.ReadFile(p.path("pace"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	turn, _ := layout.TurnOf(file, 0)
+	return turn.Period.Seconds() * 1e3
+}
+
 // BenchmarkShare is the share of the device that each container really gets, in
 // windows of one second: its mean, the worst window's distance from the quota in
-// percentage points, and the longest that one launch took in milliseconds.
+// percentage points, and the longest that one launch took in milliseconds, beside the
+// longest refill period. It is by the machine's clock; tests/shares_test.go has one of
+// its own.
 func BenchmarkShare(b *testing.B) {
 	var cases []struct {
 		name    string
@@ -127,7 +142,7 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 		for _, l := range loads {
 			l.begin(b)
 		}
-		worst, opening, mean := first.watch(b, tenants, owner)
+		worst, opening, mean, period := first.watch(b, tenants, owner)
 		stall := 0.0
 		for _, l := range loads {
 			stall = max(stall, l.longest(b))
@@ -146,14 +161,16 @@ func share(b *testing.B, gpu string, tenants []tenant) {
 			b.ReportMetric(opening[i], "first"+suffix)
 		}
 		b.ReportMetric(stall, "stall-ms")
+		b.ReportMetric(period, "period-ms")
 	}
 	b.ReportMetric(0, "ns/op")
 }
 
 // watch looks at the device once a second while the loads run. It returns what each
 // tenant got in percent, the farthest from its quota that a window was, and what it
-// got in the first window, in which all of them began.
-func (p place) watch(b *testing.B, tenants []tenant, owner map[int]int) (worst, opening, mean []float64) {
+// got in the first window, in which all of them began; and the longest refill period
+// that was in force at the end of a window, in ms.
+func (p place) watch(b *testing.B, tenants []tenant, owner map[int]int) (worst, opening, mean []float64, period float64) {
 	b.Helper()
 	n := len(tenants)
 	worst, opening, mean = make([]float64, n), make([]float64, n), make([]float64, n)
@@ -167,6 +184,7 @@ func (p place) watch(b *testing.B, tenants []tenant, owner map[int]int) (worst, 
 	for w := range windows + 1 {
 		<-grid.C
 		now, byPID := p.done(b)
+		period = max(period, p.period(b))
 		done := make([]float64, n)
 		for pid, ns := range byPID {
 			if i, ours := owner[pid]; ours {
@@ -188,5 +206,5 @@ func (p place) watch(b *testing.B, tenants []tenant, owner map[int]int) (worst, 
 		last = now
 		copy(before, done)
 	}
-	return worst, opening, mean
+	return worst, opening, mean, period
 }

@@ -90,6 +90,12 @@ static void end(void *argument) {
     self = -1;
 }
 
+// The program's first thread ends with it.
+__attribute__((destructor)) static void finish(void) {
+    if (self >= 0)
+        end(NULL);
+}
+
 __attribute__((constructor)) static void start(void) {
     const char *path = getenv("CLOCK"), *lateness = getenv("CLOCK_LATE");
     int fd = path != NULL ? open(path, O_RDWR | O_CLOEXEC) : -1;
