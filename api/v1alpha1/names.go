@@ -118,6 +118,13 @@ const (
 	LabelGPUNodeTrue = "true"
 )
 
+// LabelMIGMode on a node, with value LabelMIGModeEnabled: its GPUs are put into MIG mode
+// as soon as nothing is on them, where that takes no reset.
+const (
+	LabelMIGMode        = Prefix + "mig-mode"
+	LabelMIGModeEnabled = "enabled"
+)
+
 // NRI identity of the node agent.
 const (
 	NRIPluginName  = "vernier"

@@ -91,6 +91,7 @@ type agent struct {
 	book       *attach.Book
 	limiter    *limiter.Limiter
 	mig        *mig.Mode
+	migSwitch  *mig.Switch
 	mps        *mps.Mode
 	modes      mode.Set
 	preparer   *preparer
@@ -136,7 +137,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run, a.watchMPS,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run, a.watchMPS, a.switchMIG,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {
@@ -198,8 +199,20 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	}
 	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
 	a.mps = mps.New(filepath.Join(o.StateDir, mpsFolder), mps.Node{
-		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Warn: a.report.warnOf,
+		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Root: mps.Root, Warn: a.report.warnOf,
 	})
+	a.migSwitch = &mig.Switch{
+		Node:   mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers},
+		Wanted: migWanted(o.Node, mgr.GetClient()),
+		Withdraw: func(ctx context.Context) (*v1alpha1.SliceLedger, error) {
+			if err := a.writer.Write(ctx); err != nil {
+				return nil, err
+			}
+			l := &v1alpha1.SliceLedger{}
+			return l, live.Get(ctx, client.ObjectKey{Name: o.Node}, l)
+		},
+		Tell: func(message string) { a.report.ledger(o.Node, reasonMIGMode, message) },
+	}
 	a.modes = mode.Set{
 		v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMPS: a.mps, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{},
 	}
@@ -314,7 +327,15 @@ func (a *agent) refine(now *device.Snapshot) {
 		a.options.Refine(now)
 	}
 	a.mig.Mark(now)
+	a.migSwitch.Mark(now)
 	a.mps.Mark(now)
+}
+
+// switchMIG puts devices into MIG mode where the node's label says so.
+func (a *agent) switchMIG(ctx context.Context) error {
+	return a.migSwitch.Run(ctx, func(err error) {
+		a.options.Log.WithName("mig").Error(err, "cannot put a device into MIG mode; it is tried again")
+	})
 }
 
 // watchMPS looks after the MPS servers. What it fails to put right, the preparer

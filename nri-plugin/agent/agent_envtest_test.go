@@ -42,6 +42,7 @@ func TestAgent(t *testing.T) {
 		"unenforced":          testUnenforced,
 		"unguarded":           testUnguarded,
 		"driver replaced":     testDriverReplaced,
+		"MIG mode":            testMIGMode,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

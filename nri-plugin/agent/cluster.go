@@ -124,6 +124,15 @@ func (a *agent) podChanged(object any, _ bool) {
 	}
 }
 
+// migWanted reads the node's label, as the watch has delivered it.
+func migWanted(node string, cached client.Reader) func() bool {
+	return func() bool {
+		n := &corev1.Node{}
+		err := cached.Get(context.Background(), client.ObjectKey{Name: node}, n)
+		return err == nil && n.Labels[v1alpha1.LabelMIGMode] == v1alpha1.LabelMIGModeEnabled
+	}
+}
+
 // addChecks says by HTTP whether the agent is alive, and whether it is ready.
 func (a *agent) addChecks(mgr manager.Manager) error {
 	return errors.Join(

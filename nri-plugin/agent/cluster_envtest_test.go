@@ -314,6 +314,11 @@ type gpus struct {
 	broken error
 	driver string
 	limits map[string]v1alpha1.MiB
+	// mig are those in MIG mode, by their UUIDs; switched is called before one is put
+	// into it. processes use a device.
+	mig       []string
+	switched  func(uuid string)
+	processes map[string][]int
 }
 
 func newGPUs() *gpus { return &gpus{driver: "615", limits: map[string]v1alpha1.MiB{}} }
@@ -338,18 +343,35 @@ func (g *gpus) Scan() (device.Snapshot, error) {
 	if g.broken != nil {
 		return device.Snapshot{}, g.broken
 	}
-	return device.Snapshot{
+	s := device.Snapshot{
 		Driver: v1alpha1.DriverStatus{Version: g.driver, MemoryLimits: true},
 		Devices: []v1alpha1.DeviceStatus{
 			{UUID: gpu0, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: true},
 			{UUID: gpu1, Index: 1, Minor: 1, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: g.reason == "", Reason: g.reason},
 		},
-	}, nil
+	}
+	for i := range s.Devices {
+		if slices.Contains(g.mig, s.Devices[i].UUID) {
+			s.Devices[i].MIG = v1alpha1.MIGEnabled
+		}
+	}
+	return s, nil
 }
 
-func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
+// EnableMIG notes which device the ledger has nothing on, and shows as ill, just then.
+func (g *gpus) EnableMIG(uuid string) error {
+	if g.switched != nil {
+		g.switched(uuid)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mig = append(g.mig, uuid)
+	return nil
+}
 
-func (g *gpus) Processes(string) ([]int, error) { return nil, nil }
+func (g *gpus) Processes(uuid string) ([]int, error) { return g.processes[uuid], nil }
+
+func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
 
 func (g *gpus) Use(string) (device.Use, error) { return device.Use{}, nil }
 

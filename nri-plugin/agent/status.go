@@ -38,6 +38,10 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 // than the agent, or the one before it, has last seen.
 const reasonDriver = "DriverChanged"
 
+// reasonMIGMode is that of the event on the ledger when a device was put into MIG mode, or
+// was not.
+const reasonMIGMode = "MIGMode"
+
 // compareDriver tells of another driver, once: a status whose write fails is filled
 // again.
 func (a *agent) compareDriver(before, now string) {

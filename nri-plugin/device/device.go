@@ -53,6 +53,9 @@ type Library interface {
 	CreateInstance(uuid string, at v1alpha1.MIGPlace) error
 	// DestroyInstance destroys one; that it is not there is no error.
 	DestroyInstance(uuid string, at v1alpha1.MIGPlace) error
+	// EnableMIG puts a device into MIG mode at once, or leaves nothing changed: not one
+	// that takes a reset for it, and not one that anybody uses.
+	EnableMIG(uuid string) error
 	// ComputeMode says who may have contexts on the device.
 	ComputeMode(uuid string) (ComputeMode, error)
 	SetComputeMode(uuid string, mode ComputeMode) error

@@ -64,6 +64,8 @@ const (
 	symbolCompute   = "nvmlDeviceGetComputeRunningProcesses"
 	symbolGraphics  = "nvmlDeviceGetGraphicsRunningProcesses"
 	symbolMPS       = "nvmlDeviceGetMPSComputeRunningProcesses"
+	symbolSetMIG    = "nvmlDeviceSetMigMode"
+	symbolArch      = "nvmlDeviceGetArchitecture"
 	// With these the other calls about instances are there too.
 	symbolPlacements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
 	symbolPlace      = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -98,7 +100,7 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	}
 	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
-		symbolCompute, symbolGraphics, symbolMPS, symbolPlacements, symbolPlace} {
+		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

@@ -35,91 +35,6 @@ func (l limits) cover(m limits) bool { return m.core <= l.core && m.mem <= l.mem
 func (l limits) threads() string { return strconv.FormatInt(int64(l.core), 10) }
 func (l limits) memory() string  { return strconv.FormatInt(int64(l.mem), 10) + "M" }
 
-// States of a server.
-const (
-	active = "ACTIVE"
-	faulty = "FAULT"
-)
-
-// control is the text protocol of a control daemon. It shows one device, number 0.
-type control struct {
-	Daemons
-	dir  string
-	wait time.Duration
-}
-
-func (c control) ask(format string, args ...any) (string, error) {
-	reply, err := c.Ask(c.dir, fmt.Sprintf(format, args...), c.wait)
-	return strings.TrimSpace(reply), err
-}
-
-// servers are the PIDs of those that the daemon has.
-func (c control) servers() ([]int, error) { return c.pids("get_server_list") }
-
-// clients are the PIDs of a server's.
-func (c control) clients(server int) ([]int, error) { return c.pids("get_client_list %d", server) }
-
-func (c control) pids(format string, args ...any) ([]int, error) {
-	reply, err := c.ask(format, args...)
-	var pids []int
-	for _, word := range strings.Fields(reply) {
-		pid, bad := strconv.Atoi(word)
-		if bad != nil {
-			return nil, fmt.Errorf("the MPS control daemon says %q", reply)
-		}
-		pids = append(pids, pid)
-	}
-	return pids, err
-}
-
-func (c control) status(server int) (string, error) { return c.ask("get_server_status %d", server) }
-
-// hold sets the limits, for the server and for those that the daemon may start in its
-// stead, and reads each back.
-func (c control) hold(server int, l limits) error {
-	for _, command := range []string{
-		"set_default_active_thread_percentage " + l.threads(),
-		"set_default_device_pinned_mem_limit 0 " + l.memory(),
-		fmt.Sprintf("set_active_thread_percentage %d %s", server, l.threads()),
-		fmt.Sprintf("set_device_pinned_mem_limit %d 0 %s", server, l.memory()),
-	} {
-		if _, err := c.ask("%s", command); err != nil {
-			return err
-		}
-	}
-	for _, of := range []string{"", strconv.Itoa(server)} {
-		if err := c.confirm(of, l); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// confirm reads the limits back: a server's, or those that the daemon gives to its
-// next ones.
-func (c control) confirm(server string, l limits) error {
-	name, of := "", " "+server+" "
-	if server == "" {
-		name, of = "default_", " "
-	}
-	for _, limit := range []struct {
-		command, want string
-		same          func(reply string) bool
-	}{
-		{"get_" + name + "active_thread_percentage" + strings.TrimRight(of, " "), l.threads() + " %", l.sameThreads},
-		{"get_" + name + "device_pinned_mem_limit" + of + "0", l.memory(), l.sameMemory},
-	} {
-		reply, err := c.ask("%s", limit.command)
-		if err != nil {
-			return err
-		}
-		if !limit.same(reply) {
-			return fmt.Errorf("the MPS control daemon answers %q to %s, want %s; check that nothing else sets its limits, and its log below the agent's state directory", reply, limit.command, limit.want)
-		}
-	}
-	return nil
-}
-
 func (l limits) sameThreads(reply string) bool {
 	got, err := strconv.ParseFloat(reply, 64)
 	return err == nil && got == float64(l.core)
@@ -128,6 +43,73 @@ func (l limits) sameThreads(reply string) bool {
 func (l limits) sameMemory(reply string) bool {
 	got, err := parseSize(reply)
 	return err == nil && got == l.mem.Bytes()
+}
+
+// spaces are the limits of a server's clients, by the namespace that the clients are
+// in. A server of the legacy protocol has one for all, without a name.
+type spaces map[string]limits
+
+// States of a server.
+const (
+	active = "ACTIVE"
+	faulty = "FAULT"
+)
+
+// control is what a control daemon is told and asked, in the protocol that it speaks.
+// The daemon has one device, and one server that is ours.
+type control interface {
+	// needs are the namespaces that hold slices, of which each is named.
+	needs(slices spaces) spaces
+	// look finds the server and its state: no PID without one. An error means that no
+	// daemon has answered.
+	look() (pid int, status string, err error)
+	// begin starts the server, and tells what the daemon says to that.
+	begin() (said string, err error)
+	// hold has the clients held to these limits, reads each back, and tells which are so.
+	hold(pid int, want spaces) (spaces, error)
+	// confirm reads the limits back.
+	confirm(pid int, want spaces) error
+	// sweep removes the namespaces that no slice has, and tells which are left.
+	sweep(want spaces) (left []string, err error)
+	// clients are the PIDs of the server's.
+	clients(pid int) ([]int, error)
+	// end ends the server and the clients that it has.
+	end(pid int, clients []int) error
+}
+
+// Protocols of control daemons.
+const (
+	legacyProtocol = 2
+	namespaces     = 3
+)
+
+// link reaches the daemon of a folder.
+type link struct {
+	Daemons
+	dir  string
+	wait time.Duration
+}
+
+// control talks to the daemon of a device in the protocol that it was started with.
+func (m *Mode) control(uuid string, wait time.Duration) (control, error) {
+	all, err := m.daemons()
+	l := link{all, m.files.folder(uuid), wait}
+	if m.protocol(uuid) == namespaces {
+		return v3{l}, err
+	}
+	return legacy{l}, err
+}
+
+// protocol of a device's daemon.
+func (m *Mode) protocol(uuid string) int {
+	if s, _ := m.files.state(uuid); s.Protocol != 0 {
+		return s.Protocol
+	}
+	return legacyProtocol
+}
+
+func notHeld(reply, command, want string) error {
+	return fmt.Errorf("the MPS control daemon answers %q to %s, want %s; check that nothing else sets its limits, and its log below the agent's state directory", reply, command, want)
 }
 
 var errSize = errors.New("not a size")
@@ -146,4 +128,21 @@ func parseSize(text string) (uint64, error) {
 		return 0, errSize
 	}
 	return n << shift, nil
+}
+
+// pids reads the first field of every line.
+func pids(reply string) ([]int, error) {
+	var all []int
+	for line := range strings.Lines(reply) {
+		field, _, _ := strings.Cut(strings.TrimSpace(line), ",")
+		if field == "" {
+			continue
+		}
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("the MPS control daemon says %q", reply)
+		}
+		all = append(all, pid)
+	}
+	return all, nil
 }

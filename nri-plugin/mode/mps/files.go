@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -24,7 +25,8 @@ import (
 //	dir/<device>/state.json   the device's UUID, and its compute mode before we came
 //	dir/<device>/pipe, log    the daemon's own
 //	dir/<device>/clients      what a container sees as Folder: links to the sockets
-//	                          that clients need, and to none that takes commands
+//	                          that clients need, and to no other; with protocol 3 a
+//	                          folder in there for each namespace
 //	dir/given/<container>     the slice that a container was given
 //
 // A device's folder is made before anything is done to the device and removed after
@@ -32,10 +34,12 @@ import (
 // there. Its name is short, for a socket's path has 107 bytes at most.
 type files struct{ dir string }
 
-// state of a device before its first slice in this mode.
+// state of a device before its first slice in this mode, and the protocol that its
+// daemon was started with; the legacy one where there is none.
 type state struct {
-	UUID string             `json:"uuid"`
-	Mode device.ComputeMode `json:"computeMode"`
+	UUID     string             `json:"uuid"`
+	Mode     device.ComputeMode `json:"computeMode"`
+	Protocol int                `json:"protocol,omitempty"`
 }
 
 const (
@@ -49,7 +53,10 @@ func (f files) folder(uuid string) string {
 	return filepath.Join(f.dir, uuid[:min(len(uuid), nameLength)])
 }
 
-func (f files) clients(uuid string) string { return filepath.Join(f.folder(uuid), "clients") }
+// clients is what those of a namespace see.
+func (f files) clients(uuid, space string) string {
+	return filepath.Join(f.folder(uuid), "clients", space)
+}
 
 // state of a device that is ours.
 func (f files) state(uuid string) (state, bool) {
@@ -76,16 +83,20 @@ func (f files) enter(s state) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	for _, dir := range []string{pipes(folder), filepath.Join(folder, "log"), f.clients(s.UUID)} {
+	for _, dir := range []string{pipes(folder), filepath.Join(folder, "log"), f.clients(s.UUID, "")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	return hostfile.Write(filepath.Join(folder, stateFile), bytes.NewReader(text), 0o600)
+	return f.write(s)
+}
+
+func (f files) write(s state) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return hostfile.Write(filepath.Join(f.folder(s.UUID), stateFile), bytes.NewReader(text), 0o600)
 }
 
 // strike removes the device's folder.
@@ -106,14 +117,20 @@ func (f files) all() ([]state, error) {
 	return all, err
 }
 
-// forClients are the daemon's files that clients need. Its others take commands, from
-// whoever is root: root of a container, too.
+// forClients are the daemon's files that clients need. In the legacy protocol its others
+// take commands, from whoever is root: root of a container, too.
 var forClients = []string{"control", "log"}
 
 // show links what clients need into their folder, in place of what an earlier daemon
 // had there. Containers see the folder itself, so those that run see it, too.
-func (f files) show(uuid string) error {
-	from, to := pipes(f.folder(uuid)), f.clients(uuid)
+func (f files) show(uuid, space string) error {
+	from, to := pipes(f.folder(uuid)), f.clients(uuid, space)
+	if space != "" {
+		from = filepath.Join(from, ourServer, space)
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
 	for _, name := range forClients {
 		source, target := filepath.Join(from, name), filepath.Join(to, name)
 		now, err := os.Stat(source)
@@ -132,6 +149,17 @@ func (f files) show(uuid string) error {
 		}
 	}
 	return nil
+}
+
+// hide removes the folders of namespaces that there are no more.
+func (f files) hide(uuid string, keep spaces, left []string) error {
+	entries, err := os.ReadDir(f.clients(uuid, ""))
+	for _, e := range entries {
+		if _, is := keep[e.Name()]; e.IsDir() && !is && !slices.Contains(left, e.Name()) {
+			err = errors.Join(err, os.RemoveAll(f.clients(uuid, e.Name())))
+		}
+	}
+	return err
 }
 
 // given is the slice that a container was given.

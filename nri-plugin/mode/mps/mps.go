@@ -9,10 +9,12 @@
 // It never ends a client that its server serves, never uses a daemon of somebody
 // else's, and never lets a container see the pipe that daemons take commands from.
 //
-// What binds whom: the server's own limits bind every client, whatever its
-// environment says, and are those of the largest slice on the device, for a server has
-// one limit for all. A slice's own limits are in its containers' environment, which
-// can only lower the server's; a tenant may drop them.
+// What binds whom: in protocol 3, which drivers from R615 on have, each slice has a
+// namespace, whose limits bind whom has its folder, whatever their environment says. In
+// the legacy protocol the server's own limits bind every client so, and are those of the
+// largest slice on the device, for a server has one limit for all. A slice's own limits
+// are then in its containers' environment, which can only lower the server's; a tenant
+// may drop them.
 package mps
 
 import (
@@ -38,11 +40,12 @@ const Folder = "/usr/local/vernier-mps"
 
 // Environment of MPS' clients.
 const (
-	envPipe    = "CUDA_MPS_PIPE_DIRECTORY"
-	envLog     = "CUDA_MPS_LOG_DIRECTORY"
-	envThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-	envMemory  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-	envVisible = "CUDA_VISIBLE_DEVICES"
+	envPipe     = "CUDA_MPS_PIPE_DIRECTORY"
+	envLog      = "CUDA_MPS_LOG_DIRECTORY"
+	envThreads  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	envMemory   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	envVisible  = "CUDA_VISIBLE_DEVICES"
+	envProtocol = "CUDA_MPS_PROTOCOL_VERSION"
 )
 
 // Node is what the mode needs of the node. All fields are required.
@@ -58,6 +61,9 @@ type Node struct {
 	Containers func() (all []mode.Container, known bool)
 	// Driver holds a container's memory where the driver can.
 	Driver *driverlimit.Limit
+	// Root tells whether a process is root for those outside of its container, or
+	// could be.
+	Root func(pid uint32) bool
 	// Warn tells the pod of a container what has befallen it.
 	Warn func(c mode.Container, reason, message string)
 }
@@ -71,11 +77,15 @@ type Devices interface {
 
 // Daemons are control daemons, each known by its folder.
 type Daemons interface {
+	// Protocol is the newest one that they speak.
+	Protocol() (int, error)
 	// Start starts one for a device, with its pipes in the folder.
-	Start(dir, uuid string) error
-	// Ask sends a command and returns the reply. An error means that nobody has
-	// answered in that time.
+	Start(dir, uuid string, protocol int) error
+	// Ask sends a command of the legacy protocol and returns the reply. An error means
+	// that nobody has answered in that time.
 	Ask(dir, command string, wait time.Duration) (string, error)
+	// Run runs a command of protocol 3. An error may be a refusal, too.
+	Run(dir string, wait time.Duration, command ...string) (string, error)
 	// Processes are those of the folder's daemon and of the servers that it has
 	// started, also after the daemon is gone.
 	Processes(dir string) ([]Process, error)
@@ -115,8 +125,18 @@ type Mode struct {
 
 // server is a device's, with the limits that it was told and confirmed.
 type server struct {
-	pid int
-	limits
+	pid    int
+	spaces spaces
+}
+
+// space is the namespace that holds a container to its limits, once one does.
+func (s server) space(c mode.Container, own limits) (string, bool) {
+	if of, one := s.spaces[""]; one {
+		return "", of.cover(own)
+	}
+	name := spaceOf(c.Key())
+	held, is := s.spaces[name]
+	return name, is && held == own
 }
 
 // New keeps its files in a folder, which must have the same path on the node: the
@@ -142,7 +162,10 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	if err != nil {
 		return err
 	}
-	if has, ready := m.server(g.UUID); !ready || !has.limits.cover(limitsOf(g)) {
+	own := limitsOf(g)
+	has, _ := m.server(g.UUID)
+	space, held := has.space(c, own)
+	if !held {
 		return fmt.Errorf("the MPS server of device %s is not ready; it is tried again, and the agent's log says what keeps it", g.UUID)
 	}
 	if err := m.files.give(c, g); err != nil {
@@ -150,10 +173,12 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	}
 	mode.InjectDevices(c, adjust)
 	adjust.AddMount(&api.Mount{
-		Source: m.files.clients(g.UUID), Destination: Folder, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"},
+		Source: m.files.clients(g.UUID, space), Destination: Folder, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"},
 	})
-	own := limitsOf(g)
 	adjust.AddEnv(envPipe, Folder)
+	if space != "" {
+		return nil // it holds them
+	}
 	adjust.AddEnv(envThreads, own.threads())
 	// By number: a limit that names a device which the client does not see makes it
 	// drop them all, and it sees this one only.
@@ -176,10 +201,10 @@ func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := m.verify(g.UUID); err != nil {
+	if err := m.verify(c, g); err != nil {
 		return nil, fmt.Errorf("device %s: %w", g.UUID, err)
 	}
-	all := statuses(c)
+	all := m.statuses(c, pid)
 	if err := m.node.Driver.Apply(c, pid, all); err != nil {
 		return nil, err
 	}
@@ -188,7 +213,7 @@ func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, erro
 
 // Observe reads the driver's limit. How its server is the pod is told by events.
 func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
-	all := statuses(c)
+	all := m.statuses(c, pid)
 	if m.node.Driver.Observe(c, pid, all) != nil {
 		return nil
 	}
@@ -196,10 +221,17 @@ func (m *Mode) Observe(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 }
 
 // statuses are what MPS alone holds.
-func statuses(c mode.Container) []v1alpha1.SliceStatus {
+func (m *Mode) statuses(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 	all := mode.Cooperative(c)
 	for i := range all {
-		mode.Note(&all[i], "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
+		switch {
+		case m.protocol(all[i].UUID) != namespaces:
+			mode.Note(&all[i], "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
+		case m.node.Root(pid):
+			mode.Note(&all[i], "MPS limits each process by itself, and takes commands from root of the node, which the container's first process is: give it another user (runAsUser) or a user namespace (hostUsers: false)")
+		default:
+			mode.Note(&all[i], "MPS limits each process by itself, and no multiprocessor is the slice's alone")
+		}
 	}
 	return all
 }
@@ -263,12 +295,6 @@ func (m *Mode) daemons() (Daemons, error) {
 		m.found = found
 	}
 	return found, err
-}
-
-// control talks to the daemon of a device.
-func (m *Mode) control(uuid string) (control, error) {
-	all, err := m.daemons()
-	return control{all, m.files.folder(uuid), m.patience}, err
 }
 
 func pipes(dir string) string { return filepath.Join(dir, "pipe") }

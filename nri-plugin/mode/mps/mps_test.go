@@ -292,7 +292,7 @@ func TestLost(t *testing.T) {
 		orphan = w.daemons.server
 	}
 	// Containers see the new daemon's socket in the folder that they have.
-	if shown, err := os.ReadFile(filepath.Join(w.files.clients(gpu), "control")); err != nil || string(shown) != strings.TrimSpace(readPipe(t, w)) {
+	if shown, err := os.ReadFile(filepath.Join(w.files.clients(gpu, ""), "control")); err != nil || string(shown) != strings.TrimSpace(readPipe(t, w)) {
 		t.Errorf("%q, %v", shown, err)
 	}
 }

@@ -5,6 +5,7 @@ package mps
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,12 +15,10 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 )
 
-// Waits for a daemon and a server: both answer within milliseconds as a rule. What
-// takes longer is looked at again some seconds later, for other devices wait meanwhile.
-const (
-	startWait = 5 * time.Second
-	startLook = 20 * time.Millisecond
-)
+// startLook is the pause between two looks for a daemon or a server. Both answer within
+// milliseconds as a rule; what takes longer than our patience is looked at again some
+// seconds later, for other devices wait meanwhile.
+const startLook = 20 * time.Millisecond
 
 // serverUID is whose a server is: in multi-user mode root's serves everybody.
 const serverUID = 0
@@ -43,61 +42,107 @@ func (m *Mode) Prepare(c mode.Container) error {
 // ours before. m.mu is held.
 func (m *Mode) bring(uuid string) (began bool, err error) {
 	all, _ := m.wanted()
-	want, wanted := all[uuid]
+	slices, wanted := all[uuid]
 	if !wanted {
 		return false, nil // the slice is gone again
 	}
-	if has, ready := m.server(uuid); ready && has.limits == want {
+	c, err := m.control(uuid, m.patience)
+	if err != nil {
+		return false, err
+	}
+	if has, ready := m.server(uuid); ready && maps.Equal(has.spaces, c.needs(slices)) {
 		return false, nil
 	}
 	_, before := m.files.state(uuid)
-	if err := m.ensure(uuid, want); err != nil {
-		m.unset(uuid)
+	if err := m.ensure(uuid, c, slices); err != nil {
 		return !before, fmt.Errorf("the MPS server of device %s: %w", uuid, err)
 	}
 	return !before, nil
 }
 
 // ensure has a daemon on the device, with one server, and both hold clients to the
-// limits. What is there of an earlier agent's is used. m.mu is held.
-func (m *Mode) ensure(uuid string, want limits) error {
-	c, err := m.control(uuid)
+// limits of the slices. What is there of an earlier agent's is used. m.mu is held.
+func (m *Mode) ensure(uuid string, c control, slices spaces) error {
+	pid, _, err := c.look()
 	if err != nil {
-		return err
-	}
-	servers, err := c.servers()
-	if err != nil {
-		if err := m.start(uuid, c); err != nil {
+		if c, err = m.start(uuid); err != nil {
+			m.unset(uuid)
 			return err
 		}
-		servers = nil
+		pid = 0
 	} else if err := m.exclude(uuid); err != nil {
+		m.unset(uuid)
 		return err
 	}
-	if err := m.files.show(uuid); err != nil {
-		return err
-	}
-	pid, status, err := m.serve(c, servers)
+	pid, status, err := m.serve(c, pid)
 	if err != nil {
+		m.unset(uuid)
 		return err
 	}
 	if status == faulty {
-		// Look replaces it. Until then it covers no slice.
+		// Look replaces it. Until then it holds nobody.
 		m.set(uuid, server{pid: pid})
 		return nil
 	}
 	m.setting <- struct{}{}
 	defer func() { <-m.setting }()
-	if err := c.hold(pid, want); err != nil {
-		return err
+	held, err := c.hold(pid, c.needs(slices))
+	for space := range held {
+		if bad := m.files.show(uuid, space); bad != nil {
+			delete(held, space)
+			err = errors.Join(err, bad)
+		}
 	}
-	m.set(uuid, server{pid, want})
-	return nil
+	m.set(uuid, server{pid, held})
+	return errors.Join(err, m.sweep(uuid, c, held))
 }
 
-// start takes the device over and starts its daemon. m.mu is held.
-func (m *Mode) start(uuid string, c control) error {
-	left, err := c.Processes(c.dir)
+// sweep removes what no slice has. m.setting is held.
+func (m *Mode) sweep(uuid string, c control, want spaces) error {
+	left, err := c.sweep(want)
+	if err != nil {
+		return err
+	}
+	return m.files.hide(uuid, want, left)
+}
+
+// start takes the device over and starts its daemon, in the newest protocol that it
+// speaks. m.mu is held.
+func (m *Mode) start(uuid string) (control, error) {
+	c, err := m.daemons()
+	if err != nil {
+		return nil, err
+	}
+	dir := m.files.folder(uuid)
+	if err := m.clear(uuid, c, dir); err != nil {
+		return nil, err
+	}
+	protocol, err := c.Protocol()
+	if err != nil {
+		return nil, err
+	}
+	if s, _ := m.files.state(uuid); s.Protocol != protocol {
+		s.Protocol = protocol
+		if err := m.files.write(s); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.Start(dir, uuid, protocol); err != nil {
+		return nil, fmt.Errorf("starting nvidia-cuda-mps-control: %w", err)
+	}
+	speaks, err := m.control(uuid, m.patience)
+	if err != nil {
+		return nil, err
+	}
+	return speaks, m.await("nvidia-cuda-mps-control to answer", func() (bool, error) {
+		_, _, err := speaks.look()
+		return err == nil, nil
+	})
+}
+
+// clear ends a daemon that does not answer, and takes the device over.
+func (m *Mode) clear(uuid string, c Daemons, dir string) error {
+	left, err := c.Processes(dir)
 	if err != nil {
 		return err
 	}
@@ -112,16 +157,7 @@ func (m *Mode) start(uuid string, c control) error {
 	if err := m.alone(uuid); err != nil {
 		return err
 	}
-	if err := m.exclude(uuid); err != nil {
-		return err
-	}
-	if err := c.Start(c.dir, uuid); err != nil {
-		return fmt.Errorf("starting nvidia-cuda-mps-control: %w", err)
-	}
-	return await("nvidia-cuda-mps-control to answer", func() (bool, error) {
-		_, err := c.servers()
-		return err == nil, nil
-	})
+	return m.exclude(uuid)
 }
 
 // alone tells whether nobody uses the device in another way: it changes its mode when
@@ -186,36 +222,31 @@ func (m *Mode) exclusive(uuid string) error {
 }
 
 // serve has a server, and waits until it takes clients or has had a fault.
-func (m *Mode) serve(c control, servers []int) (pid int, status string, err error) {
-	reply := ""
-	if len(servers) == 0 {
-		if reply, err = c.ask("start_server -uid %d", serverUID); err != nil {
+func (m *Mode) serve(c control, found int) (pid int, status string, err error) {
+	said := ""
+	if found == 0 {
+		if said, err = c.begin(); err != nil {
 			return 0, "", err
 		}
 	}
-	err = await("its server to be active", func() (bool, error) {
-		servers, err := c.servers()
-		if err != nil || len(servers) == 0 {
-			return false, err
-		}
-		pid = servers[0]
-		status, err = c.status(pid)
-		return status == active || status == faulty, err
+	err = m.await("its server to be active", func() (bool, error) {
+		pid, status, err = c.look()
+		return pid != 0 && (status == active || status == faulty), err
 	})
 	if err != nil {
-		err = fmt.Errorf("%w; the control daemon said %q; see its log below the agent's state directory", err, reply)
+		err = fmt.Errorf("%w; the control daemon said %q; see its log below the agent's state directory", err, said)
 	}
 	return pid, status, err
 }
 
 // await looks until it is so.
-func await(what string, is func() (bool, error)) error {
-	for end := time.Now().Add(startWait); ; time.Sleep(startLook) {
+func (m *Mode) await(what string, is func() (bool, error)) error {
+	for end := time.Now().Add(m.patience); ; time.Sleep(startLook) {
 		if so, err := is(); so || err != nil {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("waited %s for %s", startWait, what)
+			return fmt.Errorf("waited %s for %s", m.patience, what)
 		}
 	}
 }
@@ -259,11 +290,11 @@ func (m *Mode) settle() (changed bool, err error) {
 // giveBack ends a device's daemon and makes the device what it was. m.mu is held.
 func (m *Mode) giveBack(s state) error {
 	m.unset(s.UUID)
-	c, err := m.control(s.UUID)
+	c, err := m.daemons()
 	if err != nil {
 		return err
 	}
-	left, err := c.Processes(c.dir)
+	left, err := c.Processes(m.files.folder(s.UUID))
 	if err == nil {
 		err = c.End(left)
 	}
@@ -288,22 +319,27 @@ func has(now device.Snapshot, uuid string) bool {
 	return found
 }
 
-// wanted are the limits of devices with slices in this mode: each side that of the
-// largest. known is false while the containers cannot be told of which the ledger has
+// wanted are the limits of the slices in this mode, by device and by the container that
+// has them. known is false while the containers cannot be told of which the ledger has
 // lost the slices.
-func (m *Mode) wanted() (all map[string]limits, known bool) {
-	all = map[string]limits{}
-	add := func(grants []ledger.Grant) {
+func (m *Mode) wanted() (all map[string]spaces, known bool) {
+	all = map[string]spaces{}
+	add := func(of ledger.Key, grants []ledger.Grant) {
 		for _, g := range grants {
-			if g.Mode == v1alpha1.ModeMPS {
-				all[g.UUID] = all[g.UUID].most(limitsOf(g))
+			if g.Mode != v1alpha1.ModeMPS {
+				continue
 			}
+			if all[g.UUID] == nil {
+				all[g.UUID] = spaces{}
+			}
+			name := spaceOf(of)
+			all[g.UUID][name] = all[g.UUID][name].most(limitsOf(g))
 		}
 	}
 	containers, known := m.node.Containers()
 	for _, c := range containers {
-		add(c.Grants)
+		add(c.Key(), c.Grants)
 	}
-	m.node.Index().Each(func(_ ledger.Key, grants []ledger.Grant) { add(grants) })
+	m.node.Index().Each(add)
 	return all, known
 }

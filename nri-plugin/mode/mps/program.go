@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -55,6 +56,21 @@ func (p *Program) InRoot(root string) {
 	p.Root, p.Path, p.Libraries = root, below(p.Path), below(p.Libraries)
 }
 
+// Protocol asks the program which options it has. Only drivers from R615 on know the
+// one that chooses; older ones take none that they do not know.
+func (p *Program) Protocol() (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	said, err := p.command(ctx, "/nonexistent", "-h").CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && (ctx.Err() != nil || !errors.As(err, &exit)) {
+		return 0, fmt.Errorf("asking %s for its options: %w", controlName, err)
+	}
+	if bytes.Contains(said, []byte("--protocol")) {
+		return namespaces, nil
+	}
+	return legacyProtocol, nil
+}
+
 func (p *Program) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.Path, args...)
 	cmd.Dir = "/"
@@ -66,15 +82,23 @@ func (p *Program) command(ctx context.Context, dir string, args ...string) *exec
 	return cmd
 }
 
+// foreground has the daemon run as the process that we start.
+const foreground = "-f"
+
 // Start starts a daemon that goes on without us, and does not wait for it.
-func (p *Program) Start(dir, uuid string) error {
+func (p *Program) Start(dir, uuid string, protocol int) error {
 	output, err := os.OpenFile(filepath.Join(dir, "log", "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer output.Close()
-	cmd := p.command(context.Background(), dir, "-f", "-multiuser-server")
-	cmd.Env = append(cmd.Env, envVisible+"="+uuid)
+	args := []string{foreground, "-multiuser-server"}
+	if protocol == namespaces {
+		args = []string{foreground, "-m", "-p", strconv.Itoa(protocol)}
+	}
+	cmd := p.command(context.Background(), dir, args...)
+	// The variable goes before the option.
+	cmd.Env = append(cmd.Env, envVisible+"="+uuid, envProtocol+"="+strconv.Itoa(protocol))
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr.Setsid = true
 	if p.Cgroup != "" {
@@ -95,12 +119,22 @@ func (p *Program) Start(dir, uuid string) error {
 	return nil
 }
 
-// Ask sends one command.
+// Ask sends one command of the legacy protocol, whose command line reads them.
 func (p *Program) Ask(dir, command string, wait time.Duration) (string, error) {
+	return p.send(dir, command, command+"\n", wait)
+}
+
+// Run runs one command of protocol 3, which is the command line's arguments.
+func (p *Program) Run(dir string, wait time.Duration, args ...string) (string, error) {
+	reply, err := p.send(dir, strings.Join(args, " "), "", wait, args...)
+	return strings.TrimSpace(reply), err
+}
+
+func (p *Program) send(dir, command, input string, wait time.Duration, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	cmd := p.command(ctx, dir)
-	cmd.Stdin = strings.NewReader(command + "\n")
+	cmd := p.command(ctx, dir, args...)
+	cmd.Stdin = strings.NewReader(input)
 	cmd.WaitDelay = wait
 	var reply, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &reply, &complaint
@@ -151,7 +185,7 @@ func lookUp(pid int, dir string) (Process, bool) {
 	}
 	args := strings.Split(strings.TrimRight(read("cmdline"), "\x00"), "\x00")
 	name := filepath.Base(args[0])
-	if name != serverName && (name != controlName || len(args) < 2) {
+	if name != serverName && (name != controlName || !slices.Contains(args, foreground)) {
 		return Process{}, false
 	}
 	if !slices.Contains(strings.Split(read("environ"), "\x00"), envPipe+"="+pipes(dir)) {

@@ -33,10 +33,13 @@ type node struct {
 	nvml    *inventory.Inventory
 	seen    device.Snapshot
 	ledger  v1alpha1.SliceLedger
+	// containers that run, and what their pods are told.
+	containers []mode.Container
+	told       []string
 }
 
-func newNode(t *testing.T) *node {
-	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: simgpu.Driver535})}
+func newNode(t *testing.T, driver string) *node {
+	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})}
 	// What has no device nodes of its own sees the device by this.
 	t.Setenv("SIMGPU_ALL_DEVICES", "1")
 	inv, lib, err := inventory.Open(inventory.Options{Library: n.sim.NVML()})
@@ -53,14 +56,9 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Mode = New(dir, Node{
-		Devices: n, Index: func() *ledger.Index { return ledger.NewIndex(&n.ledger) },
-		Find:       func() (Daemons, error) { return n.program, nil },
-		Containers: func() ([]mode.Container, bool) { return nil, true },
-		Driver:     &driverlimit.Limit{Devices: n},
-	})
+	n.restart(dir, n.program)
 	t.Cleanup(func() {
-		n.ledger.Spec.Devices = nil
+		n.ledger.Spec.Devices, n.containers = nil, nil
 		if err := n.Settle(); err != nil {
 			t.Error(err)
 		}
@@ -77,6 +75,17 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// restart is the agent's next process.
+func (n *node) restart(dir string, daemons Daemons) {
+	n.Mode = New(dir, Node{
+		Devices: n, Index: func() *ledger.Index { return ledger.NewIndex(&n.ledger) },
+		Find:       func() (Daemons, error) { return daemons, nil },
+		Containers: func() ([]mode.Container, bool) { return n.containers, true },
+		Driver:     &driverlimit.Limit{Devices: n}, Root: Root,
+		Warn: func(c mode.Container, reason, _ string) { n.told = append(n.told, c.Owner+" "+reason) },
+	})
+}
+
 func (n *node) uuid() string                      { return n.seen.Devices[0].UUID }
 func (n *node) Snapshot() (device.Snapshot, bool) { return n.seen, true }
 func (n *node) Library() (device.Library, error)  { return n.nvml, nil }
@@ -84,42 +93,68 @@ func (n *node) Refresh() error                    { return nil }
 
 func (n *node) grant(pod string, core v1alpha1.Percent, mem v1alpha1.MiB) mode.Container {
 	n.t.Helper()
-	if len(n.ledger.Spec.Devices) == 0 {
-		n.ledger.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: n.uuid(), Core: 100, Mem: size}}
-	}
-	on := &n.ledger.Spec.Devices[0]
-	s := v1alpha1.Slice{Pod: types.UID(pod), Owner: "team/" + pod, Ctr: "main", Core: core, Mem: mem, Mode: v1alpha1.ModeMPS}
-	on.Slices = append(on.Slices, s)
-	c := mode.Container{Pod: s.Pod, Owner: s.Owner, Name: "main", ID: "id-" + pod,
-		Grants: ledger.NewIndex(&n.ledger).Grants(ledger.Key{Pod: s.Pod, Container: "main"})}
+	c := n.enter(pod, core, mem)
 	if err := n.Prepare(c); err != nil {
 		n.t.Fatal(err)
 	}
 	return c
 }
 
+// enter writes a slice into the ledger.
+func (n *node) enter(pod string, core v1alpha1.Percent, mem v1alpha1.MiB) mode.Container {
+	if len(n.ledger.Spec.Devices) == 0 {
+		n.ledger.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: n.uuid(), Core: 100, Mem: size}}
+	}
+	on := &n.ledger.Spec.Devices[0]
+	s := v1alpha1.Slice{Pod: types.UID(pod), Owner: "team/" + pod, Ctr: "main", Core: core, Mem: mem, Mode: v1alpha1.ModeMPS}
+	on.Slices = append(on.Slices, s)
+	return mode.Container{Pod: s.Pod, Owner: s.Owner, Name: "main", ID: "id-" + pod,
+		Grants: ledger.NewIndex(&n.ledger).Grants(ledger.Key{Pod: s.Pod, Container: "main"})}
+}
+
+// leave takes a pod's slice out of the ledger, and the agent hears of it.
+func (n *node) leave(pod string) error {
+	on := &n.ledger.Spec.Devices[0]
+	on.Slices = slices.DeleteFunc(on.Slices, func(s v1alpha1.Slice) bool { return string(s.Pod) == pod })
+	return n.Release(types.UID(pod))
+}
+
 // run runs a program as the container, without the variables of those names.
 func (n *node) run(c mode.Container, without ...string) string {
+	n.t.Helper()
+	out, _ := n.command(c, without, "cudademo", "--alloc-until-fail").CombinedOutput() // what it says tells how it went
+	return string(out)
+}
+
+// command is a program of the container's.
+func (n *node) command(c mode.Container, without []string, name string, args ...string) *exec.Cmd {
 	n.t.Helper()
 	adjust := &api.ContainerAdjustment{}
 	if err := n.Inject(c, adjust); err != nil {
 		n.t.Fatal(err)
 	}
-	cmd := exec.Command(n.sim.Program("cudademo"), "--alloc-until-fail")
+	cmd := exec.Command(n.sim.Program(name), args...)
 	cmd.Env = n.sim.Env()
 	for _, v := range adjust.GetEnv() {
 		if !slices.Contains(without, v.GetKey()) {
 			cmd.Env = append(cmd.Env, v.GetKey()+"="+strings.Replace(v.GetValue(), Folder, adjust.GetMounts()[0].GetSource(), 1))
 		}
 	}
-	out, _ := cmd.CombinedOutput() // what it says tells how it went
-	return string(out)
+	return cmd
+}
+
+// plant has the simulated programs fail.
+func (n *node) plant(fault string, value ...string) {
+	n.t.Helper()
+	if err := n.sim.MPS("0", fault, value...); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // The driver's own programs: containers are held to their slices; without the limits
 // in their environment, to those of the largest; and without the pipe they get nothing.
 func TestPrograms(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, simgpu.Driver535)
 	small, large := n.grant("a", 30, 1000), n.grant("b", 50, 2000)
 	if _, err := n.Apply(small, 1); err != nil {
 		t.Fatal(err)
@@ -139,7 +174,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	// A file that takes commands is not among those that the container has.
-	if _, err := n.program.Ask(n.files.clients(n.uuid()), "get_server_list", patience); err == nil {
+	if _, err := n.program.Ask(n.files.clients(n.uuid(), ""), "get_server_list", patience); err == nil {
 		t.Error("commands are taken from where clients are")
 	}
 
@@ -147,7 +182,7 @@ func TestPrograms(t *testing.T) {
 	if err != nil || len(before) != 2 || before[0].Server == before[1].Server {
 		t.Fatalf("processes %+v, %v; want a daemon and a server", before, err)
 	}
-	n.Mode = New(n.files.dir, n.node) // the agent's next process
+	n.restart(n.files.dir, n.program)
 	if err := n.Settle(); err != nil {
 		t.Fatal(err)
 	}
@@ -159,20 +194,23 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// Both protocols' drivers.
+var drivers = []string{simgpu.Driver535, simgpu.DriverNewest}
+
 // A daemon that is killed is replaced, and one that does not answer too.
 func TestDaemonFails(t *testing.T) {
-	n := newNode(t)
-	c := n.grant("a", 30, 1000)
-	plant := func(fault string, value ...string) {
-		if err := n.sim.MPS("0", fault, value...); err != nil {
-			t.Fatal(err)
-		}
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) { daemonFails(t, newNode(t, driver)) })
 	}
+}
+
+func daemonFails(t *testing.T, n *node) {
+	c := n.grant("a", 30, 1000)
 	n.patience = briefly // it is silent for long enough
-	for how, is := range map[string]func(){"killed": func() { plant("crash") }, "silent": func() { plant("hang", "on") }} {
+	for how, is := range map[string]func(){"killed": func() { n.plant("crash") }, "silent": func() { n.plant("hang", "on") }} {
 		is()
 		err := n.Look(time.Now())
-		plant("hang", "off")
+		n.plant("hang", "off")
 		// Its server may go on for a moment, and another is started after it.
 		late := time.After(20 * time.Second)
 		for ; err != nil || n.Prepare(c) != nil; err = n.Settle() {
@@ -190,14 +228,15 @@ func TestDaemonFails(t *testing.T) {
 
 // Invariant 2: a daemon that does not keep its limits is found out.
 func TestLimitsAreReadBack(t *testing.T) {
-	n := newNode(t)
-	if err := n.sim.MPS("0", "ignore", "on"); err != nil {
-		t.Fatal(err)
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) { limitsAreReadBack(t, newNode(t, driver)) })
 	}
-	n.ledger.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: n.uuid(), Core: 100, Mem: size, Slices: []v1alpha1.Slice{
-		{Pod: "a", Owner: "team/a", Ctr: "main", Core: 30, Mem: 1000, Mode: v1alpha1.ModeMPS}}}}
-	c := mode.Container{Pod: "a", Owner: "team/a", Name: "main", ID: "id", Grants: ledger.NewIndex(&n.ledger).Grants(ledger.Key{Pod: "a", Container: "main"})}
-	if err := n.Prepare(c); err == nil || !strings.Contains(err.Error(), "want 30 %") {
+}
+
+func limitsAreReadBack(t *testing.T, n *node) {
+	n.plant("ignore", "on")
+	c := n.enter("a", 30, 1000)
+	if err := n.Prepare(c); err == nil || !strings.Contains(err.Error(), "30 %") {
 		t.Errorf("%v", err)
 	}
 	if err := n.Inject(c, &api.ContainerAdjustment{}); err == nil {

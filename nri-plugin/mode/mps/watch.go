@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
 )
 
 // Reasons of events.
@@ -64,25 +64,25 @@ func (m *Mode) Look(now time.Time) error {
 }
 
 func (m *Mode) look(uuid string, s server, now time.Time) error {
-	c, err := m.control(uuid)
+	c, err := m.control(uuid, m.patience)
 	if err != nil {
 		return err
 	}
-	servers, err := c.servers()
-	if err != nil || !slices.Contains(servers, s.pid) {
-		return m.lost(uuid, err)
-	}
-	status, err := c.status(s.pid)
+	pid, status, err := c.look()
 	switch {
-	case err != nil:
+	case err != nil || pid != s.pid:
 		return m.lost(uuid, err)
 	case status != faulty:
 		_, had := m.faults[uuid]
 		delete(m.faults, uuid)
-		if status == active && (had || m.strays(uuid, c)) {
-			return m.again(uuid)
+		if status != active {
+			return nil
 		}
-		return nil
+		if stray, err := m.strays(uuid, c); had || stray {
+			return m.again(uuid)
+		} else {
+			return err
+		}
 	}
 	had, known := m.faults[uuid]
 	if !known || had.server != s.pid {
@@ -97,12 +97,19 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	return m.restart(uuid, c, s.pid, clients)
 }
 
-// strays tells whether a server's limits are not what it was told.
-func (m *Mode) strays(uuid string, c control) bool {
+// strays tells whether a server's limits are not what it was told, and removes what no
+// slice has: what had clients still when its slice went.
+func (m *Mode) strays(uuid string, c control) (bool, error) {
 	m.setting <- struct{}{}
 	defer func() { <-m.setting }()
 	s, ready := m.server(uuid)
-	return ready && c.confirm(strconv.Itoa(s.pid), s.limits) != nil
+	if !ready {
+		return false, nil
+	}
+	if c.confirm(s.pid, s.spaces) != nil {
+		return true, nil
+	}
+	return false, m.sweep(uuid, c, s.spaces)
 }
 
 // again tells a server its limits once more.
@@ -121,17 +128,12 @@ func (m *Mode) restart(uuid string, c control, pid int, clients []int) error {
 	defer m.mu.Unlock()
 	m.unset(uuid)
 	delete(m.faults, uuid)
-	for _, client := range clients {
-		if _, err := c.ask("terminate_client %d %d", pid, client); err != nil {
-			return err
-		}
-	}
-	if _, err := c.ask("shutdown_server %d -f", pid); err != nil {
+	if err := c.end(pid, clients); err != nil {
 		return err
 	}
-	if err := await("the server that had a fault to end", func() (bool, error) {
-		servers, err := c.servers()
-		return !slices.Contains(servers, pid), err
+	if err := m.await("the server that had a fault to end", func() (bool, error) {
+		now, _, err := c.look()
+		return now != pid, err
 	}); err != nil {
 		return err
 	}
@@ -165,32 +167,33 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 	}
 }
 
-// verify reads back that the device is served as it was told to be. The runtime waits.
-func (m *Mode) verify(uuid string) error {
+// verify reads back that the container's slice is held as it was told to be. The
+// runtime waits.
+func (m *Mode) verify(of mode.Container, g ledger.Grant) error {
 	select {
 	case m.setting <- struct{}{}:
 		defer func() { <-m.setting }()
 	case <-time.After(briefly):
 		return errors.New("an MPS control daemon is slow to answer; it is tried again")
 	}
-	s, ready := m.server(uuid)
-	if !ready {
+	s, _ := m.server(g.UUID)
+	space, held := s.space(of, limitsOf(g))
+	if !held {
 		return errors.New("its MPS server is not ready any more; it is tried again")
 	}
-	c, err := m.control(uuid)
+	c, err := m.control(g.UUID, briefly)
 	if err != nil {
 		return err
 	}
-	c.wait = briefly
-	status, err := c.status(s.pid)
-	if err == nil && status != active {
+	pid, status, err := c.look()
+	if err == nil && (pid != s.pid || status != active) {
 		err = fmt.Errorf("its MPS server is in state %s; it is tried again", status)
 	}
 	if err == nil {
-		err = c.confirm(strconv.Itoa(s.pid), s.limits)
+		err = c.confirm(pid, spaces{space: s.spaces[space]})
 	}
 	if err == nil {
-		err = m.exclusive(uuid)
+		err = m.exclusive(g.UUID)
 	}
 	return err
 }

@@ -52,6 +52,7 @@ func (w *world) restart() {
 	w.Mode = New(w.dir, Node{
 		Devices: w, Index: w.index, Driver: &driverlimit.Limit{Devices: w},
 		Find:       func() (Daemons, error) { return w.daemons, w.missing },
+		Root:       func(uint32) bool { return false },
 		Containers: func() ([]mode.Container, bool) { return w.containers, !w.blind },
 		Warn: func(c mode.Container, reason, message string) {
 			w.told = append(w.told, c.Owner+" "+reason+" "+message)
@@ -130,7 +131,8 @@ func (n *nvml) SetComputeMode(_ string, mode device.ComputeMode) error {
 	return nil
 }
 
-// daemons is one control daemon and its server, which speak the real one's text.
+// daemons is one control daemon and its server, which speak the real one's text, of the
+// legacy protocol.
 type daemons struct {
 	next    int
 	daemon  int // its PID, 0 without
@@ -148,7 +150,13 @@ type daemons struct {
 
 func (d *daemons) pid() int { d.next++; return d.next }
 
-func (d *daemons) Start(dir, uuid string) error {
+func (d *daemons) Protocol() (int, error) { return legacyProtocol, nil }
+
+func (d *daemons) Run(string, time.Duration, ...string) (string, error) {
+	return "", errors.New("usage")
+}
+
+func (d *daemons) Start(dir, uuid string, _ int) error {
 	d.started++
 	d.daemon, d.dir, d.uuid, d.silent = d.pid(), dir, uuid, false
 	d.limits = map[string]string{"default threads": "100.0", "default memory": "none"}
