@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,13 +48,13 @@ type Sources struct {
 type Collector struct {
 	from Sources
 
-	memoryLimit, memoryUsed, memoryPeak        *prometheus.Desc
-	refusals                                   *prometheus.Desc
-	computeLimit, busy, throttled, launches    *prometheus.Desc
-	processes, readable, unenforced            *prometheus.Desc
-	deviceHealthy, nvml, runtime, containersIn *prometheus.Desc
-	batchCap, batchUsed                        *prometheus.Desc
-	accelerators                               *accelerators
+	memoryLimit, memoryUsed, memoryPeak                         *prometheus.Desc
+	refusals                                                    *prometheus.Desc
+	computeLimit, busy, throttled, launches                     *prometheus.Desc
+	processes, readable, unenforced                             *prometheus.Desc
+	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
+	batchCap, batchUsed                                         *prometheus.Desc
+	accelerators                                                *accelerators
 }
 
 // New is a collector of the sources, to be registered once.
@@ -76,13 +77,14 @@ func New(from Sources) *Collector {
 		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them.", slice[:3]...),
 		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
 
-		deviceHealthy: desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),
-		nvml:          desc("node_nvml_up", "1 if the driver's library answers."),
-		runtime:       desc("node_runtime_connected", "1 if the agent is connected to containerd, and containerd guards what the agent must see."),
-		containersIn:  desc("node_containers", "Containers that hold slices."),
-		batchCap:      desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
-		batchUsed:     desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
-		accelerators:  newAccelerators(from.Node),
+		deviceHealthy:   desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),
+		instanceHealthy: desc("mig_instance_healthy", "1 if the instance of MIG is fit to carry a slice.", "uuid", "instance", "profile", "start"),
+		nvml:            desc("node_nvml_up", "1 if the driver's library answers."),
+		runtime:         desc("node_runtime_connected", "1 if the agent is connected to containerd, and containerd guards what the agent must see."),
+		containersIn:    desc("node_containers", "Containers that hold slices."),
+		batchCap:        desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
+		batchUsed:       desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
+		accelerators:    newAccelerators(from.Node),
 	}
 }
 
@@ -90,7 +92,7 @@ func New(from Sources) *Collector {
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append(c.accelerators.descriptions(),
 		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
-		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.nvml, c.runtime, c.containersIn,
+		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.instanceHealthy, c.nvml, c.runtime, c.containersIn,
 		c.batchCap, c.batchUsed,
 	) {
 		out <- d
@@ -108,6 +110,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if scanned {
 		for _, d := range now.Devices {
 			gauge(c.deviceHealthy, one(d.Healthy), d.UUID, d.Model)
+			for _, i := range d.Instances {
+				gauge(c.instanceHealthy, one(i.Reason == ""), d.UUID, i.UUID, strconv.Itoa(int(i.Profile)), strconv.Itoa(int(i.Start)))
+			}
 		}
 	}
 	if use := c.from.Batch(); use.Cap > 0 {

@@ -107,7 +107,10 @@ func TestFigures(t *testing.T) {
 		Processes: []layout.ProcessUsage{{}, {}},
 	}})
 	from.Devices = func() (device.Snapshot, bool) {
-		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true}, {UUID: gpu1, Model: "T4"}}}, true
+		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true}, {UUID: gpu1, Model: "T4", Instances: []v1alpha1.MIGInstance{
+			{MIGPlace: v1alpha1.MIGPlace{Profile: 19, Start: 6}, UUID: "MIG-0"},
+			{MIGPlace: v1alpha1.MIGPlace{Profile: 14, Start: 2}, UUID: "MIG-1", Reason: "Xid 94"},
+		}}}}, true
 	}
 	from.Findings = func() []audit.Finding {
 		return []audit.Finding{
@@ -146,6 +149,8 @@ vernier_container_throttled_seconds_total{main,team,a,GPU-0} 0
 vernier_container_throttled_seconds_total{main,team,a,GPU-1} 0
 vernier_device_healthy{A100,GPU-0} 1
 vernier_device_healthy{T4,GPU-1} 0
+vernier_mig_instance_healthy{MIG-0,19,6,GPU-1} 1
+vernier_mig_instance_healthy{MIG-1,14,2,GPU-1} 0
 vernier_node_containers{} 2
 vernier_node_nvml_up{} 1
 vernier_node_opportunistic_cpu_limit_cores{} 2.5

@@ -142,7 +142,7 @@ func nodeCollector() (prometheus.Collector, error) {
 	return metrics.New(metrics.Sources{
 		Node: "node", Book: book, Modes: mode.Set{v1alpha1.ModeLimiter: counting{}, v1alpha1.ModeExclusive: counting{}},
 		Devices: func() (device.Snapshot, bool) {
-			return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true}}}, true
+			return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: make([]v1alpha1.MIGInstance, 1)}}}, true
 		},
 		Findings: func() []audit.Finding { return nil },
 		Use:      func(string) (device.Use, error) { return device.Use{}, nil },

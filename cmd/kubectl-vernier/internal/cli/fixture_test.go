@@ -42,7 +42,7 @@ func fixture() []client.Object {
 			}},
 			Status: v1alpha1.SliceLedgerStatus{
 				Driver: v1alpha1.DriverStatus{Version: "570.86.15", CUDA: "12.8",
-					MemoryLimitsReason: "needs driver R615 or newer"},
+					MemoryLimitsReason: "needs driver R615 or newer", MPS: true},
 				Devices: []v1alpha1.DeviceStatus{
 					{UUID: gpuB, Index: 1, Model: "NVIDIA A100-SXM4-80GB", Mem: 81920, PCI: "0000:41:00.0", NUMA: &numa,
 						MIG: v1alpha1.MIGDisabled, Reason: "Xid 79: the GPU has fallen off the bus"},

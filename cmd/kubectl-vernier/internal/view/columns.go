@@ -17,7 +17,7 @@ import (
 func NodeTable(nodes []Node, wide bool) Table {
 	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE"}}
 	if wide {
-		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "NOTE")
+		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "NOTE")
 	}
 	for _, n := range nodes {
 		row := []string{
@@ -26,18 +26,23 @@ func NodeTable(nodes []Node, wide bool) Table {
 			strconv.Itoa(n.Slices), strconv.Itoa(n.WaitingRelease),
 		}
 		if wide {
-			limits := "yes"
-			if !n.Driver.MemoryLimits {
-				limits = "no"
-				if n.Driver.MemoryLimitsReason != "" {
-					limits += ": " + n.Driver.MemoryLimitsReason
-				}
-			}
-			row = append(row, n.Driver.Version, n.Driver.CUDA, limits, n.Note)
+			row = append(row, n.Driver.Version, n.Driver.CUDA,
+				able(n.Driver.MemoryLimits, n.Driver.MemoryLimitsReason), able(n.Driver.MPS, n.Driver.MPSReason), n.Note)
 		}
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// able tells whether, and if not, why.
+func able(yes bool, why string) string {
+	switch {
+	case yes:
+		return "yes"
+	case why != "":
+		return "no: " + why
+	}
+	return "no"
 }
 
 // DeviceTable shows devices.

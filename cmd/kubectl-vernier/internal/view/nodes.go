@@ -39,6 +39,9 @@ type Driver struct {
 	// MemoryLimits tells whether the driver holds containers to a memory limit.
 	MemoryLimits       bool   `json:"memoryLimits"`
 	MemoryLimitsReason string `json:"memoryLimitsReason,omitempty"`
+	// MPS tells whether slices can be in mode mps.
+	MPS       bool   `json:"mps"`
+	MPSReason string `json:"mpsReason,omitempty"`
 }
 
 // Nodes lists the nodes that have a ledger, by name.
@@ -55,7 +58,7 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 	drv := l.Status.Driver
 	n := Node{
 		Name: l.Name, Ready: metav1.ConditionUnknown, GPUs: len(l.Status.Devices), Models: []string{},
-		Driver: Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason},
+		Driver: Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason, drv.MPS, drv.MPSReason},
 		Note:   "the node agent has not reported yet",
 	}
 	if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); c != nil {
