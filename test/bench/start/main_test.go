@@ -30,11 +30,11 @@ func run(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	gpu := simgpu.GPU{Model: simgpu.A100, Count: 2}
+	gpu := simgpu.GPU{Model: simgpu.A100, Count: 3}
 	sys, err = system.Up(ctx, system.Options{Name: "bench", Progress: os.Stderr,
 		Nodes: []system.NodeOptions{{Name: "n1", GPUs: gpu}, {Name: "n2", GPUs: gpu},
 			{Name: "n3", GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
-			{Name: "n4", GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver535}}})
+			{Name: "n4", GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}, Driver: simgpu.Driver535}}})
 	if sys != nil {
 		defer sys.Down()
 	}

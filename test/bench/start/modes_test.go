@@ -41,6 +41,8 @@ var settings = []setting{
 	{"mig", 2, 0, v1alpha1.Share{GPUs: 1, Core: 10, MemMiB: 4096}, v1alpha1.Slice{Mode: v1alpha1.ModeMIG, MIG: &v1alpha1.MIGPlace{Profile: 19, Start: 6, Size: 1}}, v1alpha1.GuaranteeHardware},
 	{"driver-limit", 0, 0, share, v1alpha1.Slice{}, v1alpha1.GuaranteeDriver},
 	{"limiter", 3, 0, share, v1alpha1.Slice{}, v1alpha1.GuaranteeCooperative},
+	{"mps", 0, 2, share, v1alpha1.Slice{Mode: v1alpha1.ModeMPS}, v1alpha1.GuaranteeDriver},
+	{"mps-legacy", 3, 1, share, v1alpha1.Slice{Mode: v1alpha1.ModeMPS}, v1alpha1.GuaranteeCooperative},
 }
 
 // arms makes the containers: those of the modes on nodes with the agent, and on one
@@ -154,7 +156,7 @@ func BenchmarkModes(b *testing.B) {
 	for b.Loop() {
 		round(true)
 	}
-	b.ReportMetric(0, "ns/op") // of nine starts and ends: it says nothing
+	b.ReportMetric(0, "ns/op") // of a round of starts and ends: it says nothing
 	for _, q := range []struct {
 		name string
 		of   float64

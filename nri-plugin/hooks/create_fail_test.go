@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// A pod that the scheduler binds before the watch has delivered its slices is
+// confirmed by the API server.
+func TestCreateBeforeTheWatch(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.server = &v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: gpu1, Core: 100, Mem: size, Slices: []v1alpha1.Slice{slice30(pod)}},
+	}}}
+	c := containerOf(pod, "main")
+	got, err := r.Create(pod, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"vernier.dev/gpu=" + gpu1}; !reflect.DeepEqual(cdiNames(got), want) {
+		t.Errorf("CDI devices %v, want %v", cdiNames(got), want)
+	}
+	if err := r.StartContainer(pod, c); err != nil {
+		t.Errorf("start: %v", err)
+	}
+}
+
+// Invariant 1: what is held for a gang is not granted: it can be taken back from a
+// container that runs. A watch that is behind the end of the hold keeps nobody out.
+func TestCreateOnHeldSlices(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	n.ledger.watched.Spec.Holds = []v1alpha1.Hold{{Owner: "podgroups./ns/gang", Pods: []types.UID{uid(pod)}}}
+	n.ledger.server = n.ledger.watched.DeepCopy()
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
+		t.Errorf("held: %v", err)
+	}
+	if n.Book.Holds(uid(pod)) {
+		t.Error("it is entered as one that uses them")
+	}
+	n.ledger.err = errors.New("connection refused")
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "cannot be confirmed") {
+		t.Errorf("held, as far as is known: %v", err)
+	}
+	n.ledger.err, n.ledger.server.Spec.Holds = nil, nil
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Errorf("granted, and the watch is behind: %v", err)
+	}
+}
+
+// Invariant 4: with a warm cache a container is created, started and ended while
+// the API server is away.
+func TestCreateWithoutAPIServer(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	n.ledger.err = errors.New("connection refused")
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := containerOf(pod, "main")
+	if _, err := r.Create(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(pod, c); err != nil {
+		t.Fatal(err)
+	}
+	r.StopContainer(t, pod, c)
+}
+
+// Invariant 2: a plugin that is lost in the middle of a creation fails it, and
+// the one that comes back takes the next try.
+func TestCreateCrash(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	crashing := connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	stuck := make(chan struct{})
+	n.gpus.onCheck = func() {
+		go crashing.disconnect()
+		<-stuck
+		n.gpus.ill[gpu0] = "the agent is gone"
+	}
+	t.Cleanup(func() { close(stuck) })
+	_, err := r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err)
+
+	again := newNode(t)
+	again.ledger.grant(gpu0, slice30(pod))
+	connect(t, r, again.Plugin)
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Errorf("after the crash: %v", err)
+	}
+}
+
+// Invariant 2 and 5: an agent that hangs fails the creation that waits for it and
+// is then dropped: other pods start without waiting, pods with slices do not.
+func TestCreateHung(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod, plain := podOf("a", share30), podOf("plain", "")
+	n.ledger.grant(gpu0, slice30(pod))
+	// What hung writes nothing when it goes on, after the test.
+	n.gpus.ill[gpu0] = "it hung"
+	// Every look into the ledger hangs: creations, and the next synchronization.
+	n.ledger.mu.Lock()
+	t.Cleanup(n.ledger.mu.Unlock)
+
+	_, err := r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "deadline")
+	if got, err := r.Create(plain, containerOf(plain, "main")); err != nil || len(env(got)) != 0 {
+		t.Errorf("Invariant 5: %v, %v", got, err)
+	}
+	_, err = r.Create(pod, containerOf(pod, "main"))
+	refusedFor(t, err, "required plugin", v1alpha1.NRIPluginName)
+}
+
+// The annotation for idle time reaches the limits, and a value that means nothing
+// keeps the container from starting.
+func TestCreateBurst(t *testing.T) {
+	for value, says := range map[string]string{"idle": "", "none": "", "always": "none or idle"} {
+		n, r := newNode(t), nritest.Start(t)
+		connect(t, r, n.Plugin)
+		pod := podOf("a", share30)
+		pod.Annotations[v1alpha1.AnnotationBurst] = value
+		n.ledger.grant(gpu0, slice30(pod))
+		adjust, err := r.Create(pod, containerOf(pod, "main"))
+		if says != "" {
+			refusedFor(t, err, v1alpha1.AnnotationBurst, says)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range adjust.GetMounts() {
+			if m.GetDestination() != layout.Folder {
+				continue
+			}
+			limits, err := layout.ReadFile(filepath.Join(m.GetSource(), filepath.Base(layout.LimitsPath)))
+			if err != nil || limits.Devices[0].MayBurst != (value == "idle") {
+				t.Errorf("%s: %+v, %v", value, limits, err)
+			}
+		}
+	}
+}
