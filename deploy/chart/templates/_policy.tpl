@@ -83,6 +83,10 @@ k.startsWith('cdi.k8s.io/')))
 {{ include "vernier.policy.opensTheNode" . }})
 {{- end }}
 
+{{- define "vernier.policy.rule.processes" -}}
+!(variables.shared && (object.spec.?hostPID.orValue(false) || object.spec.?hostIPC.orValue(false)))
+{{- end }}
+
 {{- define "vernier.policy.rule.binding" -}}
 !has(object.metadata.annotations) || !object.metadata.annotations.exists(k, k.startsWith('vernier.dev/') ||
 k.startsWith('required-plugins.noderesource.dev') ||
