@@ -43,6 +43,10 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	key := keyOf(pod)
 	if old := a.pods[key]; old != nil && older(pod, old) {
 		return
+	} else if old != nil && old.ResourceVersion == pod.ResourceVersion {
+		// The watch shows what a write has answered; its copy is the smaller one.
+		a.pods[key] = pod
+		return
 	}
 	a.join(pod)
 	if !ours(pod) {
@@ -55,8 +59,10 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	}
 	a.pods[key] = pod
 	a.judge(pod)
-	if node := home(pod); len(a.unbooked[node]) > 0 {
-		a.enqueue(item{node: node})
+	if len(a.unbooked) > 0 {
+		if node := home(pod); len(a.unbooked[node]) > 0 {
+			a.enqueue(item{node: node})
+		}
 	}
 	if !ready(pod) {
 		a.stopWaiting(key)
@@ -99,11 +105,12 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	}
 }
 
-// count counts the pod where it is or will be.
-func (a *Allocator) count(pod *corev1.Pod) {
-	node := a.seat(pod)
+// count counts the pod where it is or will be, and tells where that is.
+func (a *Allocator) count(pod *corev1.Pod) (node string) {
+	node = a.seat(pod)
 	a.countOn(pod, node)
 	a.onTheWay(pod, node)
+	return node
 }
 
 // seat is the node that the pod takes room on, as far as the scheduler's filters

@@ -94,12 +94,12 @@ func stuck(pod *corev1.Pod) bool {
 // nothing under way that would help: a nominated pod waits for the end of others,
 // which it preempts, for as long as their grace periods are.
 func refused(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName != "" || home(pod) == "" || pod.Status.NominatedNodeName != "" {
+	if pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
 		return false
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
-			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && home(pod) != ""
 		}
 	}
 	return false

@@ -27,9 +27,8 @@ import (
 // judge finds out where the pod counts and whether it is unbooked. The caller holds
 // mu.
 func (a *Allocator) judge(pod *corev1.Pod) {
-	a.count(pod)
+	node := a.count(pod)
 	a.strike(pod.UID)
-	node := a.seat(pod)
 	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
 		return
 	}

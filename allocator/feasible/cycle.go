@@ -39,10 +39,10 @@ func (f *Filters) Start(ctx context.Context, pod *corev1.Pod) (*Cycle, error) {
 	if err := f.cache.UpdateSnapshot(klog.Background(), f.snapshot); err != nil {
 		return nil, fmt.Errorf("scheduler snapshot: %w", err)
 	}
-	free := pod.DeepCopy()
+	free := *pod // plugins read pods and change none
 	free.Spec.SchedulingGates = nil
-	run, err := f.preFilter(ctx, free)
-	return &Cycle{filters: f, pod: free, run: run}, err
+	run, err := f.preFilter(ctx, &free)
+	return &Cycle{filters: f, pod: &free, run: run}, err
 }
 
 // Refusals are the scheduler's reasons against the node; none means that it
@@ -57,9 +57,9 @@ func (c *Cycle) Refusals(ctx context.Context, node string) ([]string, error) {
 	if err != nil || len(reasons) > 0 {
 		return reasons, err
 	}
-	pinned := c.pod.DeepCopy()
+	pinned := *c.pod
 	pinned.Spec.Affinity = pin.To(pinned.Spec.Affinity, node)
-	run, err := c.filters.preFilter(ctx, pinned)
+	run, err := c.filters.preFilter(ctx, &pinned)
 	if err != nil {
 		return nil, err
 	}

@@ -148,12 +148,13 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 		f.changed[old.Spec.NodeName] = true
 		old, changed = nil, true
 	}
-	if node == "" {
+	if node == "" || old != nil && old.ResourceVersion != "" && old.ResourceVersion == pod.ResourceVersion {
 		return changed, nil
 	}
 	if pod.Spec.NodeName != node {
-		pod = pod.DeepCopy()
-		pod.Spec.NodeName = node
+		there := *pod // nobody changes what it shares with the other
+		there.Spec.NodeName = node
+		pod = &there
 	}
 	f.pods[pod.UID] = pod
 	f.changed[node] = true

@@ -31,7 +31,7 @@ import (
 // choice by going through all nodes, as for pods that the engine has no words for.
 // All are CPU time of one decision, less what it takes to read that clock.
 func BenchmarkDecision(b *testing.B) {
-	for _, nodes := range []int{100, 1_000, 5_000, 20_000} {
+	for _, nodes := range []int{100, 1_000, 5_000, 20_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			l := newBusy(b, nodes)
 			runtime.LockOSThread()

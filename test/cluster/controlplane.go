@@ -69,7 +69,8 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		// Without a kube-proxy a Service's address leads nowhere; with this the API
 		// server dials a webhook's endpoints instead.
 		"--enable-aggregator-routing=true",
-		"--profiling=false")
+		// By it test/bench/throughput sees what a pod costs. Administrators only.
+		"--profiling=true")
 	if err != nil {
 		return err
 	}
