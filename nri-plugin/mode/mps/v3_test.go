@@ -160,6 +160,35 @@ func TestStrayNamespace(t *testing.T) {
 	}
 }
 
+// A server or a daemon that root has ended is there again with every namespace, and the
+// pods are told.
+func TestRootEndsTheServer(t *testing.T) {
+	n := newNode(t, simgpu.DriverNewest)
+	c := n.grant("a", 30, 1000)
+	n.containers = []mode.Container{c}
+	for _, command := range [][]string{{"server", "delete", ourServer, "--force"}, {"quit"}} {
+		n.told = nil
+		if _, err := n.program.Run(n.files.folder(n.uuid()), patience, command...); err != nil {
+			t.Fatal(err)
+		}
+		late := time.After(20 * time.Second)
+		// What ends may do so a moment later.
+		for err := n.Look(time.Now()); err != nil || len(n.told) == 0; err = errors.Join(n.Look(time.Now()), n.Settle()) {
+			select {
+			case <-late:
+				t.Fatalf("%q: %v, told %q", command, err, n.told)
+			case <-time.After(startLook):
+			}
+		}
+		if !slices.Equal(n.told, []string{"team/a " + ReasonLost}) {
+			t.Errorf("%q: told %q", command, n.told)
+		}
+		if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+			t.Errorf("%q: %s", command, said)
+		}
+	}
+}
+
 // A fault ends the server alone, and the next has every namespace with its limits.
 func TestNamespacesAfterAFault(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
