@@ -44,7 +44,7 @@ func run(m *testing.M) int {
 	defer stop()
 	var err error
 	sys, err = system.Up(ctx, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
-		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver535},
+		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
 		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
 	}, Progress: os.Stderr})

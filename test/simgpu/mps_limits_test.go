@@ -76,15 +76,18 @@ func TestMPSLimitsAreReadBack(t *testing.T) {
 	m.wants(t, "set_active_thread_percentage "+pid+" 12.5", "12.5")
 	m.wants(t, "set_device_pinned_mem_limit "+pid+" 1 1G", "")
 	m.wants(t, "get_device_pinned_mem_limit "+pid+" "+uuid, "1G")
-	for _, bad := range []string{
-		"set_default_active_thread_percentage 0", "set_default_active_thread_percentage 101",
-		"set_default_device_pinned_mem_limit 0 5", "set_device_pinned_mem_limit " + pid + " 2 1G",
-		"get_server_status 1", "start_server -uid 0", "nonsense",
+	for bad, said := range map[string]string{
+		"set_default_active_thread_percentage 0":       "30.0", // what holds
+		"set_default_active_thread_percentage 101":     "30.0",
+		"set_device_pinned_mem_limit " + pid + " 2 1G": "Invalid device ordinal!",
+		"get_server_status 1":                          "Server 1 not found",
+		"start_server -uid 0":                          "A server is already running: " + pid,
+		"nonsense":                                     `Unknown command "nonsense"`,
 	} {
-		if m.ask(t, bad) == "" {
-			t.Errorf("%s is accepted", bad)
-		}
+		m.wants(t, bad, said)
 	}
+	m.wants(t, "set_device_pinned_mem_limit "+pid+" 1 1500M", "")
+	m.wants(t, "get_device_pinned_mem_limit "+pid+" 1", "1G") // and what is beyond is not told
 	m.wants(t, "get_active_thread_percentage "+pid, "12.5")
 	m.wants(t, "quit", "")
 	if _, err := m.try("get_server_list"); err == nil {

@@ -49,7 +49,7 @@ func (m *service) start(t *testing.T, args ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd.Stderr = log // in the foreground the log goes there
+	cmd.Stdout = log // in the foreground the log goes there
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -268,7 +268,7 @@ func TestOlderDriverHasNoProtocol3(t *testing.T) {
 	for _, args := range [][]string{{"-f", "-p", "3"}, {"server", "list"}, {"-q"}} {
 		cmd := exec.Command(s.Program("nvidia-cuda-mps-control"), args...)
 		cmd.Env = s.Env("CUDA_MPS_PIPE_DIRECTORY=" + t.TempDir())
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "usage:") {
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "Cannot find MPS control daemon") {
 			t.Errorf("%q: %v %s", args, err, out)
 		}
 	}

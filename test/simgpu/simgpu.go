@@ -20,9 +20,11 @@ const (
 )
 
 // Driver versions: the newest simulated, with memory limits by cgroup (the
-// default), and one whose NVML lacks the symbols that came after branch 535.
+// default), one before those, whose MPS serves all users at once, and one whose MPS
+// does not. The NVML of both lacks the symbols that came after branch 535.
 const (
 	DriverNewest = "615.43.02"
+	Driver555    = "555.58.02"
 	Driver535    = "535.161.08"
 )
 

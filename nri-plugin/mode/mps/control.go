@@ -40,9 +40,12 @@ func (l limits) sameThreads(reply string) bool {
 	return err == nil && got == float64(l.core)
 }
 
+// sameMemory takes the whole GiB for the limit where no more is told: every daemon that
+// has been run tells from 1 GiB on nothing less.
 func (l limits) sameMemory(reply string) bool {
 	got, err := parseSize(reply)
-	return err == nil && got == l.mem.Bytes()
+	want := l.mem.Bytes()
+	return err == nil && (got == want || got > 0 && strings.HasSuffix(reply, "G") && got == want&^(1<<30-1))
 }
 
 // spaces are the limits of a server's clients, by the namespace that the clients are

@@ -35,8 +35,24 @@ func (c legacy) look() (pid int, status string, err error) {
 	if err != nil || len(servers) == 0 {
 		return 0, "", err
 	}
-	status, err = c.ask("get_server_status %d", servers[0])
+	if status, err = c.ask("get_server_status %d", servers[0]); strings.HasPrefix(status, unknownCommand) {
+		status, err = c.serves(servers[0])
+	}
 	return servers[0], status, err
+}
+
+// unknownCommand begins the answer to a command that the daemon does not have.
+const unknownCommand = "Unknown command"
+
+// serves is the status where the daemon tells none, as before driver R550: a server that
+// tells its limits is active. One that has had a fault looks like that, too. It takes new
+// clients when its last one has ended, and nobody here hurries them.
+func (c legacy) serves(server int) (string, error) {
+	reply, err := c.ask("get_active_thread_percentage %d", server)
+	if _, bad := strconv.ParseFloat(reply, 64); err != nil || bad != nil {
+		return reply, err
+	}
+	return active, nil
 }
 
 func (c legacy) begin() (string, error) { return c.ask("start_server -uid %d", serverUID) }

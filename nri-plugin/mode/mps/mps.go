@@ -77,10 +77,9 @@ type Devices interface {
 
 // Daemons are control daemons, each known by its folder.
 type Daemons interface {
-	// Protocol is the newest one that they speak.
-	Protocol() (int, error)
-	// Start starts one for a device, with its pipes in the folder.
-	Start(dir, uuid string, protocol int) error
+	// Start starts one for a device, with its pipes in the folder, in the newest protocol
+	// that the driver has.
+	Start(dir, uuid string, driver branch) error
 	// Ask sends a command of the legacy protocol and returns the reply. An error means
 	// that nobody has answered in that time.
 	Ask(dir, command string, wait time.Duration) (string, error)
@@ -227,6 +226,9 @@ func (m *Mode) statuses(c mode.Container, pid uint32) []v1alpha1.SliceStatus {
 		switch {
 		case m.protocol(all[i].UUID) != namespaces:
 			mode.Note(&all[i], "MPS limits each process by itself, and one that drops its limits has those of the device's largest slice")
+			if m.branch() < manyUsers {
+				mode.Note(&all[i], "before driver R555 its server takes the clients of one user at a time: those of another wait until the last has ended")
+			}
 		case m.node.Root(pid):
 			mode.Note(&all[i], "MPS limits each process by itself, and takes commands from root of the node, which the container's first process is: give it another user (runAsUser) or a user namespace (hostUsers: false)")
 		default:

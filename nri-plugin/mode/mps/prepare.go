@@ -117,17 +117,14 @@ func (m *Mode) start(uuid string) (control, error) {
 	if err := m.clear(uuid, c, dir); err != nil {
 		return nil, err
 	}
-	protocol, err := c.Protocol()
-	if err != nil {
-		return nil, err
-	}
-	if s, _ := m.files.state(uuid); s.Protocol != protocol {
-		s.Protocol = protocol
+	driver := m.branch()
+	if s, _ := m.files.state(uuid); s.Protocol != driver.protocol() {
+		s.Protocol = driver.protocol()
 		if err := m.files.write(s); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.Start(dir, uuid, protocol); err != nil {
+	if err := c.Start(dir, uuid, driver); err != nil {
 		return nil, fmt.Errorf("starting nvidia-cuda-mps-control: %w", err)
 	}
 	speaks, err := m.control(uuid, m.patience)

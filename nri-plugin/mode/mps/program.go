@@ -56,21 +56,6 @@ func (p *Program) InRoot(root string) {
 	p.Root, p.Path, p.Libraries = root, below(p.Path), below(p.Libraries)
 }
 
-// Protocol asks the program which options it has. Only drivers from R615 on know the
-// one that chooses; older ones take none that they do not know.
-func (p *Program) Protocol() (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	said, err := p.command(ctx, "/nonexistent", "-h").CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && (ctx.Err() != nil || !errors.As(err, &exit)) {
-		return 0, fmt.Errorf("asking %s for its options: %w", controlName, err)
-	}
-	if bytes.Contains(said, []byte("--protocol")) {
-		return namespaces, nil
-	}
-	return legacyProtocol, nil
-}
-
 func (p *Program) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.Path, args...)
 	cmd.Dir = "/"
@@ -86,19 +71,15 @@ func (p *Program) command(ctx context.Context, dir string, args ...string) *exec
 const foreground = "-f"
 
 // Start starts a daemon that goes on without us, and does not wait for it.
-func (p *Program) Start(dir, uuid string, protocol int) error {
+func (p *Program) Start(dir, uuid string, driver branch) error {
 	output, err := os.OpenFile(filepath.Join(dir, "log", "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer output.Close()
-	args := []string{foreground, "-multiuser-server"}
-	if protocol == namespaces {
-		args = []string{foreground, "-m", "-p", strconv.Itoa(protocol)}
-	}
-	cmd := p.command(context.Background(), dir, args...)
+	cmd := p.command(context.Background(), dir, driver.options()...)
 	// The variable goes before the option.
-	cmd.Env = append(cmd.Env, envVisible+"="+uuid, envProtocol+"="+strconv.Itoa(protocol))
+	cmd.Env = append(cmd.Env, envVisible+"="+uuid, envProtocol+"="+strconv.Itoa(driver.protocol()))
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr.Setsid = true
 	if p.Cgroup != "" {

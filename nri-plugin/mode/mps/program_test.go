@@ -195,7 +195,7 @@ func TestPrograms(t *testing.T) {
 }
 
 // Both protocols' drivers.
-var drivers = []string{simgpu.Driver535, simgpu.DriverNewest}
+var drivers = []string{simgpu.Driver535, simgpu.Driver555, simgpu.DriverNewest}
 
 // A daemon that is killed is replaced, and one that does not answer too.
 func TestDaemonFails(t *testing.T) {

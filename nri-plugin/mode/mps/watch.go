@@ -70,6 +70,8 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	}
 	pid, status, err := c.look()
 	switch {
+	case err == nil && pid != 0 && pid != s.pid && m.branch() < manyUsers:
+		return m.again(uuid) // another user's, after the last client of the one before
 	case err != nil || pid != s.pid:
 		return m.lost(uuid, err)
 	case status != faulty:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,10 +40,11 @@ type world struct {
 	blind      bool
 	missing    error
 	told       []string
+	driver     string
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: filepath.Join(t.TempDir(), "mps"), daemons: &daemons{next: 100}, nvml: &nvml{}, slices: map[string]v1alpha1.Slice{}}
+	w := &world{t: t, dir: filepath.Join(t.TempDir(), "mps"), daemons: &daemons{next: 100}, nvml: &nvml{}, slices: map[string]v1alpha1.Slice{}, driver: "555.58.02"}
 	w.restart()
 	return w
 }
@@ -103,7 +105,7 @@ func (w *world) drop(pod string) error {
 
 func (w *world) Snapshot() (device.Snapshot, bool) {
 	s := device.Snapshot{
-		Driver:  v1alpha1.DriverStatus{MemoryLimitsReason: "driver 535 has none"},
+		Driver:  v1alpha1.DriverStatus{Version: w.driver, MemoryLimitsReason: "driver 535 has none"},
 		Devices: []v1alpha1.DeviceStatus{{UUID: gpu, Mem: size, MIG: v1alpha1.MIGDisabled}},
 	}
 	w.Mark(&s)
@@ -145,18 +147,17 @@ type daemons struct {
 	asked   []string
 	started int
 	silent  bool // it does not answer
+	old     bool // as 535's it tells no status
 	ignores bool // it takes limits and does not keep them
 }
 
 func (d *daemons) pid() int { d.next++; return d.next }
 
-func (d *daemons) Protocol() (int, error) { return legacyProtocol, nil }
-
 func (d *daemons) Run(string, time.Duration, ...string) (string, error) {
 	return "", errors.New("usage")
 }
 
-func (d *daemons) Start(dir, uuid string, _ int) error {
+func (d *daemons) Start(dir, uuid string, _ branch) error {
 	d.started++
 	d.daemon, d.dir, d.uuid, d.silent = d.pid(), dir, uuid, false
 	d.limits = map[string]string{"default threads": "100.0", "default memory": "none"}
@@ -219,6 +220,9 @@ func (d *daemons) Ask(dir, command string, _ time.Duration) (string, error) {
 		d.limits["server threads"], d.limits["server memory"] = d.limits["default threads"], d.limits["default memory"]
 		return "", nil
 	case "get_server_status":
+		if d.old {
+			return "Unknown command \"get_server_status\"\n", nil
+		}
 		return d.status + "\n", nil
 	case "get_client_list":
 		return strings.Trim(strings.ReplaceAll(fmt.Sprint(d.clients), " ", "\n"), "[]"), nil
@@ -232,8 +236,8 @@ func (d *daemons) Ask(dir, command string, _ time.Duration) (string, error) {
 		set("threads", last+".0")
 		return last + ".0", nil
 	case "set_default_device_pinned_mem_limit", "set_device_pinned_mem_limit":
-		if mib := strings.TrimSuffix(last, "024M"); mib+"024M" == last {
-			last = mib + "G" // the greatest unit, as the real one
+		if mib, err := strconv.Atoi(strings.TrimSuffix(last, "M")); err == nil && mib >= 1024 {
+			last = fmt.Sprint(mib/1024, "G") // and the rest is lost, as with the real one
 		}
 		set("memory", last)
 		return "", nil

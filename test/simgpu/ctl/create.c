@@ -19,7 +19,7 @@ static const struct {
     unsigned branch;
     int cuda;
 } branches[] = {{615, 13040}, {595, 13020}, {590, 13010}, {580, 13000}, {570, 12080},
-                {560, 12060}, {550, 12040}, {545, 12030}, {535, 12020}, {525, 12000}};
+                {560, 12060}, {555, 12050}, {550, 12040}, {545, 12030}, {535, 12020}, {525, 12000}};
 
 static bool set_driver(struct sim_state *s, const char *version) {
     unsigned major = (unsigned)strtoul(version, NULL, 10);

@@ -4,8 +4,8 @@
 //
 // Invariants:
 // - Lines of the standard input go one by one, each after the reply to the one
-//   before. An error is in the reply's text; the exit status tells only whether
-//   there is a daemon, as the real one's.
+//   before. An error is in the reply's text, if it is anywhere; the exit status tells
+//   only whether there is a daemon, and after "quit" how it has ended.
 // - A command of protocol 3 is one packet: its words, each with a 0 behind. An error
 //   goes to standard error, with exit status 1.
 #define _GNU_SOURCE
@@ -59,8 +59,8 @@ int cli_lines(const char *dir) {
         if (send(fd, line, (size_t)n, MSG_NOSIGNAL) != n) break;
         while ((n = recv(fd, packet, MPS_PACKET, 0)) < 0 && errno == EINTR) {
         }
+        if (quit) return n == 1 && packet[0] == '1';  // how the daemon has ended
         if (n <= 0) {
-            if (quit) break;  // the daemon's end is the answer
             fprintf(stderr, "Lost the connection to the MPS control daemon\n");
             return 1;
         }

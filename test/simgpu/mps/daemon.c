@@ -64,8 +64,10 @@ int listen_at(const char *dir, const char *name, mode_t mode) {
     return -1;
 }
 
+// Branch 550 has it, 535 not.
 static void write_pid(void) {
     char path[256];
+    if (branch() < 550) return;
     snprintf(path, sizeof path, "%s/nvidia-cuda-mps-control.pid", mps.dir);
     FILE *f = fopen(path, "we");
     if (!f) return;
@@ -91,11 +93,14 @@ static const char *set_up(void) {
     return NULL;
 }
 
+// tear_down tells those who asked for the end how it was, and removes what goes.
 static void tear_down(void) {
+    for (struct conn *c = mps.conns; c < mps.conns + MPS_CONNS; c++)
+        if (c->fd >= 0 && c->quits) send(c->fd, mps.failed ? "1" : "0", 1, MSG_NOSIGNAL);
     for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++)
         if (v->used && mps.protocol == 3) v3_forget(v);
-    static const char *const names[] = {"control", "control_privileged", "log",
-                                        "nvidia-cuda-mps-control.pid", "control_lock"};
+    // The real one leaves its sockets and its lock.
+    static const char *const names[] = {"log", "nvidia-cuda-mps-control.pid"};
     char path[256];
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", mps.dir, names[i]);
@@ -295,6 +300,6 @@ int daemon_main(int ready) {
     if (ready != STDERR_FILENO) close(ready);
     while (!mps.quitting || servers_run()) turn();
     tear_down();
-    log_line("Exit");
-    return 0;
+    log_line("Exit with status %d", mps.failed);
+    return mps.failed;
 }

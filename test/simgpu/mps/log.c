@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // log.c: the log files, control.log and server.log; in the foreground the control
-// daemon's goes to its standard error.
+// daemon's goes to its standard output.
 #define _GNU_SOURCE
 #include "mps.h"
 
@@ -14,12 +14,12 @@
 static FILE *out;
 static const char *role = "Other";
 
-// log_open appends to a file of the log folder; to standard error without a name.
+// log_open appends to a file of the log folder; to standard output without a name.
 void log_open(const char *name, const char *who) {
     char path[512];
     role = who;
     if (!name) {
-        out = stderr;
+        out = stdout;
         return;
     }
     mkdir(mps.log_dir, 0755);

@@ -9,7 +9,10 @@
 //
 // Invariants:
 // - -d returns when the daemon can be talked to, or with the reason why there is none.
-// - Protocol 3 came with driver branch 615: an older driver's program knows no -p.
+// - Protocol 3 came with driver branch 615: an older driver's program knows no -p. The
+//   one server for all users is 555's (or of one between it and 550). Where an option is
+//   not known, 555 tells its usage, and older ones take it for none with commands to read:
+//   then there is no daemon, whatever else the command line has.
 #define _GNU_SOURCE
 #include "mps.h"
 
@@ -25,24 +28,32 @@ static const struct option options[] = {
     {"daemon", no_argument, NULL, 'd'},
     {"foreground", no_argument, NULL, 'f'},
     {"multiuser", no_argument, NULL, 'm'},
-    {"multiuser-server", no_argument, NULL, 'm'},
+    {"multiuser-server", no_argument, NULL, 'M'},
     {"protocol", required_argument, NULL, 'p'},
     {"quit", no_argument, NULL, 'q'},
     {"version", no_argument, NULL, 'v'},
     {NULL, 0, NULL, 0},
 };
 
-static bool newest(void) { return mps.s && strtoul(mps.s->driver_version, NULL, 10) >= 615; }
+unsigned branch(void) { return mps.s ? (unsigned)strtoul(mps.s->driver_version, NULL, 10) : 0; }
+
+static bool newest(void) { return branch() >= 615; }
+
+// known tells whether this driver's program has an option.
+static bool known(int opt) {
+    return strchr(newest() ? "hdfMmpqv" : branch() >= 555 ? "hdfM" : "hdf", opt);
+}
 
 static int usage(FILE *to) {
     fputs("usage: nvidia-cuda-mps-control [-d | -f] [-m]\n\n"
           "  -d, --daemon            start the daemon in the background\n"
           "  -f, --foreground        start the daemon in the foreground\n"
-          "  -m, -multiuser-server   one server for the clients of all users\n"
-          "  -v, --version           print the version\n",
+          "  -multiuser-server       one server for the clients of all users\n",
           to);
     if (newest())
-        fputs("  -p, --protocol 2|3      the interface of the daemon, 2 (legacy) by default\n"
+        fputs("  -m                      the same\n"
+              "  -v, --version           print the version\n"
+              "  -p, --protocol 2|3      the interface of the daemon, 2 (legacy) by default\n"
               "  -q, --quit              end the daemon (protocol 3)\n\n"
               "nvidia-cuda-mps-control MODULE VERB [ARGUMENT] [--KEY=VALUE] for a daemon of protocol 3:\n"
               "modules are server, namespace, client, device, sm-partition.\n",
@@ -90,25 +101,35 @@ static bool set_protocol(const char *flag) {
     return mps.protocol == 3 || strcmp(version, "2") == 0;
 }
 
+// unknown is for what the command line may not have.
+static int unknown(void) {
+    if (branch() >= 555 || !mps.s) return usage(stderr);
+    mps.protocol = 2;
+    set_folders();
+    return cli_lines(mps.dir);
+}
+
 int main(int argc, char **argv) {
     static char quit[] = "quit";
     bool back = false, version = false, end = false;
     const char *protocol = "2";
     mps.s = sim_open();
-    for (int opt; (opt = getopt_long_only(argc, argv, newest() ? "+hdfmp:qv" : "+hdfmv", options, NULL)) != -1;) {
+    opterr = 0;
+    for (int opt; (opt = getopt_long_only(argc, argv, "+hdfmp:qv", options, NULL)) != -1;) {
+        if (!known(opt)) return unknown();
         switch (opt) {
             case 'h': return usage(stdout);
             case 'd': back = true; break;
             case 'f': mps.foreground = true; break;
+            case 'M':
             case 'm': mps.multiuser = true; break;
             case 'p': protocol = optarg; break;
             case 'q': end = true; break;
             case 'v': version = true; break;
-            default: return usage(stderr);
         }
     }
     bool newer = optind < argc || end || strcmp(protocol, "2") != 0;
-    if (!set_protocol(protocol) || (newer && !newest())) return usage(stderr);
+    if (!set_protocol(protocol) || (newer && !newest())) return unknown();
     if (optind < argc || end) mps.protocol = 3;  // for the folder; the daemon has its own
     set_folders();
     if (version) {

@@ -76,6 +76,7 @@ struct control {
     char dir[108], log_dir[256];
     unsigned protocol;  // 2 is the legacy interface
     bool foreground, multiuser, quitting;
+    bool failed;  // a server did not end well, nor does the daemon then
     unsigned devices[SIM_MAX_DEVICES], device_count;  // as CUDA_VISIBLE_DEVICES says
     uint32_t mask;                                    // the same, one bit each
     double percent;                                   // defaults of servers to come
@@ -107,6 +108,9 @@ int device_named(struct sim_state *s, const unsigned list[], unsigned n, const c
 void device_uuid(struct sim_state *s, unsigned dev, char *text, size_t length);
 void size_text(uint64_t bytes, char *text, size_t length);
 
+// main.c: the driver's branch, 0 without a machine.
+unsigned branch(void);
+
 // daemon.c
 int daemon_main(int ready);
 int listen_at(const char *dir, const char *name, mode_t mode);
@@ -131,6 +135,18 @@ void each_client(struct server *v, void (*visit)(struct sim_client *, pid_t, voi
 // legacy.c: a command of the legacy interface. True when its reply has to wait
 // until all servers are gone.
 bool legacy_command(char *line, struct reply *r);
+struct server *legacy_server(const char *pid, struct reply *r);
+
+// legacy_limits.c
+bool may_set(struct reply *r, const char *what);
+void legacy_set_default_percent(char **w, struct reply *r);
+void legacy_get_default_percent(char **w, struct reply *r);
+void legacy_set_server_percent(char **w, struct reply *r);
+void legacy_get_server_percent(char **w, struct reply *r);
+void legacy_set_default_limit(char **w, struct reply *r);
+void legacy_get_default_limit(char **w, struct reply *r);
+void legacy_set_server_limit(char **w, struct reply *r);
+void legacy_get_server_limit(char **w, struct reply *r);
 
 // cli.c
 int cli_lines(const char *dir);
@@ -153,7 +169,6 @@ bool good_name(const char *name, struct reply *r);
 bool owns(const struct server *v, const struct args *a, const char *what, struct reply *r);
 struct server *server_named(const char *name, struct reply *r);
 unsigned server_client_count(struct server *v, const struct space *space);
-bool may_set(struct reply *r, const char *what);
 
 // v3_server.c
 void v3_server(const char *verb, const struct args *a, struct reply *r);

@@ -118,6 +118,7 @@ static void ended(struct server *v, int status) {
         log_line("Server %d terminated by signal %d", (int)v->pid, WTERMSIG(status));
     else
         log_line("Server %d exited with status %d", (int)v->pid, WEXITSTATUS(status));
+    mps.failed |= status != 0;
     close(v->fd);
     v->fd = -1;
     v->pid = 0;
