@@ -223,3 +223,22 @@ func TestHalfPlacedGang(t *testing.T) {
 		}
 	}
 }
+
+// A gang that does not fit is tried in a bounded number of orders, however many of its
+// members could go first.
+func TestOrdersAreBounded(t *testing.T) {
+	const devices, members = 2 * maxOrders, 4 * maxOrders
+	s := newStage(t, devices/2)
+	for i := range members {
+		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", members))
+	}
+	const metric = "vernier_allocator_nodes_judged"
+	before := measured(t, metric)
+	s.work()
+	if judged := measured(t, metric) - before; judged < 2*devices || judged > (maxOrders+1)*devices {
+		t.Errorf("%v nodes judged for the %d places that there are, want at most %d orders", judged, devices, maxOrders+1)
+	}
+	if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
