@@ -43,6 +43,10 @@ type Allocator struct {
 	pods map[types.NamespacedName]*corev1.Pod
 	// waiting are gated pods that fit nowhere, and why.
 	waiting map[types.NamespacedName]waiter
+	// heard is what waiting pods were told by the leader before, hearing is true until
+	// that is known.
+	heard   map[types.UID]string
+	hearing bool
 	// woken are waiting pods that are to be looked at again, in this order.
 	woken []types.NamespacedName
 	// short are the demands for which there are no devices just now.

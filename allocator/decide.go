@@ -144,7 +144,11 @@ func (a *Allocator) refuse(pod *corev1.Pod, err error) {
 	// Another text is another mistake: whoever has just mended one is told at once.
 	if news, told := w.told.by[causeInvalid]; !told || w.told.last != causeInvalid || news.text != err.Error() {
 		w.told.enter(causeInvalid, err.Error(), a.Clock.Now())
-		a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
+		// While what was told before is not known yet, a mistake is told at once: these
+		// pods are few.
+		if !a.wasHeard(pod, err.Error()) {
+			a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
+		}
 	}
 	a.waiting[keyOf(pod)] = w
 	waitingPods.Set(float64(len(a.waiting)))

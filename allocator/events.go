@@ -28,12 +28,17 @@ const (
 const maxNote = 1024
 
 // tell tells the pod's owner by an event, and the log, which keeps it for longer.
-func (a *Allocator) tell(pod *corev1.Pod, kind, reason, note string) {
-	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", note)
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote-3], "") + "..."
+func (a *Allocator) tell(pod *corev1.Pod, kind, reason, text string) {
+	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	a.Events.Event(pod, kind, reason, note(text))
+}
+
+// note is a text as an event has it.
+func note(text string) string {
+	if len(text) > maxNote {
+		return strings.ToValidUTF8(text[:maxNote-3], "") + "..."
 	}
-	a.Events.Event(pod, kind, reason, note)
+	return text
 }
 
 // describe is a placement in words.

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -150,5 +154,50 @@ func TestInvalidIsToldOnce(t *testing.T) {
 	}
 	if got := mode("nonsense"); about(got, reasonInvalid) != 1 {
 		t.Errorf("of another mistake: %q", got)
+	}
+}
+
+// A new leader tells a pod nothing that it was told already, and everybody else; who was
+// told that it waits is told when it no longer does.
+func TestNewLeaderTellsNothingTwice(t *testing.T) {
+	s := newStage(t, 1)
+	for _, name := range []string{"full", "full2"} {
+		s.add(name, 90, 900)
+	}
+	s.work()
+	s.allocator.listen()
+	for _, name := range []string{"same", "other", "never", "small"} {
+		core := v1alpha1.Percent(50)
+		if name == "small" {
+			core = 5
+		}
+		s.add(name, core, 100)
+	}
+	// Figures of the leader before, another reason, none; and one that is placed by now.
+	said := func(pod, reason, text string, minute int) corev1.Event {
+		return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}, Reason: reason, Message: text,
+			LastTimestamp: metav1.NewTime(s.clock.Now().Add(time.Duration(minute-10) * time.Minute))}
+	}
+	s.read()
+	if told := s.told(); len(told) > 0 {
+		t.Fatalf("told before anything was looked at: %q", told)
+	}
+	why := "container c needs 50 core + 100 MiB on one device; best: node n0 GPU 0 has 3 + 7"
+	events := []corev1.Event{said("same", reasonWaiting, why, 2), said("same", reasonWaiting, "older words", 1), said("other", reasonWaiting, "PodGroup a/b: 1 of 2 pods are there", 1),
+		said("small", reasonWaiting, why, 1), said("never", reasonWaiting, why, 1), said("never", reasonPlaced, "on node n0", 2)}
+	for s.queue.Len() > 0 {
+		s.step()
+		s.read()
+	}
+	if told := s.told(); about(told, reasonWaiting) > 0 {
+		t.Fatalf("told before it was known what had been told: %q", told)
+	}
+	s.allocator.takeHeard(events)
+	s.clock.Step(hearingAgain)
+	s.queue.flush()
+	s.work()
+	told := s.told()
+	if about(told, reasonWaiting) != 2 {
+		t.Errorf("told %q, want that other and never wait", told)
 	}
 }

@@ -82,6 +82,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 		}),
 		factory: factory,
 		manager: mgr,
+		events:  kube.CoreV1().Events(""),
 		warm:    make(chan struct{}),
 	}
 	if err := tell(ctx, r.allocator.Collector()); err != nil {
@@ -107,6 +108,7 @@ type replica struct {
 	factory   informers.SharedInformerFactory
 	groups    *group.Watcher
 	manager   manager.Manager
+	events    typedcorev1.EventInterface
 	// warm is closed when everything that exists has been taken in.
 	warm chan struct{}
 }
@@ -152,6 +154,8 @@ func (s standby) Start(ctx context.Context) error {
 func (r *replica) lead(ctx context.Context) error {
 	select {
 	case <-r.warm:
+		r.allocator.listen()
+		go r.allocator.hear(ctx, r.events)
 		return r.allocator.Lead(ctx)
 	case <-ctx.Done():
 		return nil

@@ -157,6 +157,9 @@ func (a *Allocator) tellWaiting(pod *corev1.Pod, w *waiter, reason, told string,
 	if !news {
 		return 0, false
 	}
+	if a.hearing {
+		return hearingAgain, true
+	}
 	if due.Before(notBefore) {
 		due = notBefore
 	}
@@ -165,7 +168,9 @@ func (a *Allocator) tellWaiting(pod *corev1.Pod, w *waiter, reason, told string,
 		return due.Sub(now), true
 	}
 	w.told.enter(w.cause, told, now)
-	a.tell(pod, corev1.EventTypeWarning, reason, told)
+	if !a.wasHeard(pod, told) {
+		a.tell(pod, corev1.EventTypeWarning, reason, told)
+	}
 	return 0, false
 }
 
@@ -195,7 +200,7 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, reason, cause, told string) {
 func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.waiting[keyOf(pod)].told.by) > 0
+	return len(a.waiting[keyOf(pod)].told.by) > 0 || a.heard[pod.UID] != ""
 }
 
 // stopWaiting forgets that the pod waits. The caller holds mu.
