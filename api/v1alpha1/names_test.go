@@ -37,12 +37,13 @@ var ours = map[string]string{
 	"Gate":                Gate,
 	"LabelInject":         LabelInject,
 	"LabelGPUNode":        LabelGPUNode,
+	"LabelMIGMode":        LabelMIGMode,
 	"CDIKind":             CDIKind,
 }
 
 // others are names that belong to other projects, and values.
 var others = []string{"AnnotationRequiredPlugins", "AnnotationNVIDIACDIPrefix", "AnnotationCDIPrefix",
-	"LabelInjectEnabled", "LabelGPUNodeTrue"}
+	"LabelInjectEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
 
 // Every name of ours starts with the prefix by which the webhook's match
 // conditions tell our pods from everybody else's, and Kubernetes accepts it.
