@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package docs owns the finding of commands in the documentation: every block of them
-// in every page, and what a page says about who runs it.
+// in every page, what a page says about who runs it, and those within sentences.
 //
 // A block is run as it stands, on a real cluster, unless the line before it says
 //
@@ -11,9 +11,6 @@ package docs
 
 import (
 	"bufio"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,25 +40,7 @@ var (
 // Commands are all blocks of commands below the repository's root. A block of no
 // language counts where it has a prompt.
 func Commands(root string) (all []Block, err error) {
-	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && slices.Contains([]string{"bin", ".git", "testdata"}, entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".md":
-			return nil
-		}
-		page, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err == nil {
-			all = append(all, commands(page, string(text))...)
-		}
-		return err
-	})
+	err = pages(root, func(page, text string) { all = append(all, commands(page, text)...) })
 	return all, err
 }
 

@@ -72,3 +72,26 @@ func TestCommands(t *testing.T) {
 		t.Errorf("%q, %q", got[1].Script(), got[1].Printed())
 	}
 }
+
+// Targets of make that sentences name exist as well.
+func TestTargets(t *testing.T) {
+	root, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := Mentions(root, "make ")
+	if err != nil || len(named) < 10 {
+		t.Fatalf("%d targets are named, %v", len(named), err)
+	}
+	for _, m := range named {
+		target := strings.Fields(m.Text)[1]
+		folder := "."
+		if target == "-C" {
+			folder, target = strings.Fields(m.Text)[2], strings.Fields(m.Text)[3]
+		}
+		makefile, err := os.ReadFile(filepath.Join(root, folder, "Makefile"))
+		if err != nil || !regexp.MustCompile(`(?m)^`+target+`:`).Match(makefile) {
+			t.Errorf("%s:%d: there is no `%s` (%v)", m.Page, m.Line, m.Text, err)
+		}
+	}
+}
