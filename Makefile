@@ -95,6 +95,10 @@ test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the 
 test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-free packages into the cache
 	$(TEST) -v -tags vendor ./test/nvidia
 
+.PHONY: test-cgroup2
+test-cgroup2: deps build ## on a machine with nothing but cgroup v2: Debian's kernel in QEMU, unpacked into the cache
+	$(TEST) -v -tags cgroup2 ./test/cgroup2
+
 .PHONY: bench
 bench: deps tools build ## benchmarks, each beside its comparison (a container's start needs root)
 	$(CGO) go test -run '^$$' -bench . ./webhook/handler ./nri-plugin/hooks
@@ -132,9 +136,9 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 .PHONY: lint
 lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
-	$(CGO) go vet -tags envtest,e2e,gpu,vendor ./...
-	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack
+	$(CGO) go vet -tags envtest,e2e,gpu,vendor,cgroup2 ./...
+	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor,cgroup2 ./...
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

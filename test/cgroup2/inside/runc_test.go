@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgroup2
+
+package inside
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"vernier.dev/vernier/nri-plugin/cgroup"
+)
+
+// container is one of runc, with the resources that it was last given.
+type container struct {
+	t         *testing.T
+	id        string
+	pid       uint32
+	dir       string
+	resources *rspec.LinuxResources
+}
+
+func runc(t *testing.T, stdin []byte, args ...string) error {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := exec.Command(os.Getenv("VERNIER_RUNC"), append([]string{"--root", "/run/vernier-inside", "--log", log}, args...)...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(log)
+		return fmt.Errorf("runc %s: %w\n%s", args[0], err, text)
+	}
+	return nil
+}
+
+// start runs a script in a container as the runtime makes one: with the resources that
+// the kubelet asks for, and what a plugin adjusts of them.
+func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *api.ContainerAdjustment) *container {
+	t.Helper()
+	bundle := t.TempDir()
+	root := filepath.Join(bundle, "rootfs")
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(busybox)
+	if err == nil {
+		err = os.MkdirAll(root, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, "busybox"), program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{t: t, id: id, resources: merged(asked, adjust.GetLinux().GetResources()).ToOCI()}
+	spec := rspec.Spec{
+		Version: rspec.Version,
+		Root:    &rspec.Root{Path: root},
+		Process: &rspec.Process{Args: []string{"/busybox", "sh", "-c", script}, Cwd: "/"},
+		Mounts: []rspec.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+		},
+		Linux: &rspec.Linux{
+			CgroupsPath: "/kubepods/burstable/pod" + t.Name() + "/" + id, Resources: c.resources,
+			Namespaces: []rspec.LinuxNamespace{{Type: rspec.PIDNamespace}, {Type: rspec.MountNamespace}, {Type: rspec.CgroupNamespace}},
+		},
+	}
+	if score := adjust.GetLinux().GetOomScoreAdj(); score != nil {
+		n := int(score.GetValue())
+		spec.Process.OOMScoreAdj = &n
+	}
+	text, err := json.Marshal(spec)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(bundle, "config.json"), text, 0o600)
+	}
+	pid := filepath.Join(bundle, "pid")
+	if err == nil {
+		err = runc(t, nil, "run", "--detach", "--bundle", bundle, "--pid-file", pid, id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := runc(t, nil, "delete", "--force", id); err != nil {
+			t.Error(err)
+		}
+	})
+	number, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(string(number), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.pid = uint32(n)
+	finder, err := cgroup.New("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.dir, err = finder.Leaf(c.pid, id); err != nil {
+		t.Fatal(err)
+	}
+	if want := "/sys/fs/cgroup" + spec.Linux.CgroupsPath; c.dir != want {
+		t.Errorf("its directory is %s, want %s", c.dir, want)
+	}
+	return c
+}
+
+// merged is what is asked for, and above it what a plugin says, as NRI puts them together.
+func merged(asked, said *api.LinuxResources) *api.LinuxResources {
+	all := &api.LinuxResources{Cpu: &api.LinuxCPU{}, Memory: &api.LinuxMemory{}, Unified: map[string]string{}}
+	for _, r := range []*api.LinuxResources{asked, said} {
+		if v := r.GetCpu().GetShares(); v != nil {
+			all.Cpu.Shares = v
+		}
+		if v := r.GetCpu().GetQuota(); v != nil {
+			all.Cpu.Quota = v
+		}
+		if v := r.GetCpu().GetPeriod(); v != nil {
+			all.Cpu.Period = v
+		}
+		if v := r.GetMemory().GetLimit(); v != nil {
+			all.Memory.Limit = v
+		}
+		for name, v := range r.GetUnified() {
+			all.Unified[name] = v
+		}
+	}
+	return all
+}
+
+// update has runc change the container to what is said.
+func (c *container) update(said *api.LinuxResources) error {
+	c.resources = merged(api.FromOCILinuxResources(c.resources, nil), said).ToOCI()
+	text, err := json.Marshal(c.resources)
+	if err != nil {
+		return err
+	}
+	return runc(c.t, text, "update", "--resources", "-", c.id)
+}
+
+// read is a file of its cgroup.
+func (c *container) read(name string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// want compares files of its cgroup.
+func (c *container) want(what string, files map[string]string) {
+	c.t.Helper()
+	for name, want := range files {
+		if got := c.read(name); got != want {
+			c.t.Errorf("%s: %s of %s is %q, want %q", what, name, c.id, got, want)
+		}
+	}
+}
+
+// count is a counter in one of its files.
+func (c *container) count(name, counter string) int {
+	c.t.Helper()
+	for line := range strings.Lines(c.read(name)) {
+		if text, found := strings.CutPrefix(line, counter+" "); found {
+			n, err := strconv.Atoi(strings.TrimSpace(text))
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	c.t.Fatalf("%s has no %s", name, counter)
+	return 0
+}
