@@ -12,6 +12,7 @@
 // lines are "word key=value ..." and never change but by new keys at the end:
 //
 //   device index=0 name="NVIDIA A100-SXM4-80GB" uuid=GPU-… total_mib=… free_mib=…
+//     multiprocessors=… (on the same line: those that this process may use)
 //   alloc mib=… ok=1
 //   alloc mib=… ok=0 error=CUDA_ERROR_OUT_OF_MEMORY
 //   allocated mib=… free_mib=…
@@ -36,7 +37,7 @@
 
 #define CALLS(X)                                                                       \
     X(cuInit) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)  \
-    X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent)               \
+    X(cuDeviceGetAttribute) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent)               \
     X(cuMemGetInfo_v2) X(cuMemAlloc_v2) X(cuModuleLoadData) X(cuModuleGetFunction)     \
     X(cuLaunchKernel) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize)
 
@@ -87,15 +88,19 @@ static void print_device(int index) {
     char name[256];
     CUuuid uuid;
     size_t free_bytes, total;
+    int multiprocessors;
     CUdevice dev = use(index);
     must("cuDeviceGetName", p_cuDeviceGetName(name, sizeof name, dev));
     must("cuDeviceGetUuid", p_cuDeviceGetUuid_v2(&uuid, dev));
     must("cuMemGetInfo", p_cuMemGetInfo_v2(&free_bytes, &total));
+    must("cuDeviceGetAttribute",
+         p_cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
     printf("device index=%d name=\"%s\" uuid=GPU-", index, name);
     for (int i = 0; i < 16; i++)
         printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                (unsigned char)uuid.bytes[i]);
-    printf(" total_mib=%zu free_mib=%zu\n", total / MIB, free_bytes / MIB);
+    printf(" total_mib=%zu free_mib=%zu multiprocessors=%d\n", total / MIB, free_bytes / MIB,
+           multiprocessors);
 }
 
 static size_t allocated;
