@@ -53,6 +53,8 @@ type Engine struct {
 type kind struct {
 	Machine
 	fleet int
+	// nodes of this kind.
+	nodes int
 }
 
 type node struct {
@@ -76,6 +78,7 @@ func (e *Engine) AddNode(m Machine) NodeID {
 	id := NodeID(len(e.nodes))
 	k := e.kindOf(m)
 	f := e.fleets[e.kinds[k].fleet]
+	e.kinds[k].nodes++
 	e.nodes = append(e.nodes, node{kind: int32(k), first: int32(len(e.free)), slot: int32(len(f.nodes)), cpu: m.CPU, mem: m.Mem})
 	f.nodes = append(f.nodes, id)
 	for range m.Devices {

@@ -40,11 +40,14 @@ func (e *Engine) setTolls() {
 		free += f.free
 	}
 	p := e.prices
-	if free == 0 || p.demand == 0 {
+	if free == 0 {
 		return
 	}
 	// horizon is the number of arrivals until then.
-	horizon := float64(free) / steps / p.demand
+	horizon := 0.0
+	if p.demand > 0 {
+		horizon = float64(free) / steps / p.demand
+	}
 	for _, s := range p.insist {
 		allowed := 0
 		for m, f := range e.fleets {

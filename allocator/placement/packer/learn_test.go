@@ -132,3 +132,38 @@ func TestPlacesForGroupsAreKept(t *testing.T) {
 		}
 	}
 }
+
+// Before anybody has insisted on a model, pods keep off the rare ones all the same.
+func TestRareModelIsKeptFromTheFirstPodOn(t *testing.T) {
+	l := newLoad(1, append(eights(1, "A"), eights(40, "B")...), nil, nil)
+	l.Reprice()
+	if l.place(share(Whole)); l.running[0].node == 0 {
+		t.Error("the first pod of all, which may run anywhere, took the only node of its model")
+	}
+}
+
+// Where CPU runs out, hosts with plenty are left to the pods that need much of it.
+func TestCPUIsKeptForWhoNeedsIt(t *testing.T) {
+	var hosts []Machine
+	for range 4 {
+		for _, cpu := range []Milli{24_000, 128_000} {
+			hosts = append(hosts, Machine{Model: "A", Devices: 8, DeviceMem: 80 << 10, CPU: cpu})
+		}
+	}
+	l := newLoad(1, hosts, nil, nil)
+	light, heavy := share(Whole/2), share(Whole)
+	light.CPU, heavy.CPU = 2_000, 20_000
+	l.arrive(2_000, light, light, heavy)
+	idle := 64 * Whole
+	for range 32 {
+		for _, q := range []Request{heavy, light, light} {
+			if l.place(q) {
+				idle -= q.Core
+			}
+		}
+	}
+	// Six of the heavy on each large host, the light on what is left, would leave 8.
+	if idle > 12*Whole {
+		t.Errorf("%d of 64 devices are idle, want 12 at most", idle/Whole)
+	}
+}

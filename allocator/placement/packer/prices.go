@@ -71,7 +71,7 @@ type prices struct {
 
 // learn works out prices from what has arrived, without what is scarce.
 func (e *Engine) learn() *prices {
-	p := &prices{}
+	p := &prices{unsure: e.mix.unseen(priorAsk)}
 	parts := e.mix.parts()
 	p.setLevels(e, parts)
 	for i := range e.classes {
@@ -85,8 +85,8 @@ func (e *Engine) learn() *prices {
 
 func (e *Engine) shape(class int) *shape { return &e.shapes[e.classes[class].shape] }
 
-// setValues prices gaps: by the duals of cutting devices into what arrives, less
-// what the shares' CPU or memory costs.
+// setValues prices shares, by the duals of cutting devices into what arrives, and the
+// host's CPU and memory; and by these the gaps.
 func (p *prices) setValues(e *Engine, parts []float64) {
 	var demand bySize
 	var cpu, mem float64
@@ -123,22 +123,7 @@ func (p *prices) setValues(e *Engine, parts []float64) {
 		}
 	}
 	e.shares = shares
-	for k := range hostPrices {
-		// A share is worth what a random pod of its size gains.
-		var values bySize
-		for i := range e.classes {
-			c, s := &e.classes[i], e.shape(i)
-			if s.GPUs == 0 || demand[s.size] == 0 {
-				continue
-			}
-			host := (p.cpu[k]*float64(c.CPU) + p.mem[k]*float64(c.HostMem)) / float64(c.GPUs)
-			gain := max(0, float64(Whole)*shares[s.size]-host)
-			values[s.size] += gain * parts[i] * float64(c.GPUs) / demand[s.size]
-		}
-		for g, best := range values.cut() {
-			p.value[g][k] = best
-		}
-	}
+	p.setGaps(e, parts, &demand)
 }
 
 // notable is a difference that nodes are scored anew for, in thousandths of a

@@ -79,12 +79,21 @@ func pattern(values *bySize, sizes []int) (lp.Column, bool) {
 
 // cut is the greatest value that can be cut from each gap when shares have these.
 func (values *bySize) cut() (best bySize) {
+	var sizes [steps]int
+	n := 0
+	for size := 1; size <= steps; size++ {
+		if values[size] > 0 {
+			sizes[n] = size
+			n++
+		}
+	}
 	for g := 1; g <= steps; g++ {
 		best[g] = best[g-1]
-		for size := 1; size <= g; size++ {
-			if values[size] > 0 {
-				best[g] = max(best[g], best[g-size]+values[size])
+		for _, size := range sizes[:n] {
+			if size > g {
+				break
 			}
+			best[g] = max(best[g], best[g-size]+values[size])
 		}
 	}
 	return best
