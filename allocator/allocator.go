@@ -47,6 +47,8 @@ type Allocator struct {
 	// that is known.
 	heard   map[types.UID]string
 	hearing bool
+	// untold are pods that were placed meanwhile.
+	untold []placedPod
 	// woken are waiting pods that are to be looked at again, in this order.
 	woken []types.NamespacedName
 	// short are the demands for which there are no devices just now.

@@ -27,7 +27,7 @@ const (
 func (a *Allocator) listen() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.hearing, a.heard = true, nil
+	a.hearing, a.heard, a.untold = true, nil, nil
 }
 
 // hear asks for the events of the leaders before. Without an answer pods are told once
@@ -60,6 +60,34 @@ func (a *Allocator) takeHeard(events []corev1.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.hearing, a.heard = false, heard
+	for _, p := range a.untold {
+		if heard[p.pod.UID] != "" {
+			a.tell(p.pod, corev1.EventTypeNormal, reasonPlaced, p.where)
+		}
+	}
+	a.untold = nil
+}
+
+// placedPod is a pod and where it is, in words.
+type placedPod struct {
+	pod   *corev1.Pod
+	where string
+}
+
+// tellPlaced tells the pod's owner where it is, if it was told that it waits, by this
+// leader or the one before. Others find the place on the pod itself: an event for each
+// would be one write in five of all that a pod takes until it is bound.
+func (a *Allocator) tellPlaced(pod *corev1.Pod, where string, waited bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if waited || a.heard[pod.UID] != "" {
+		a.tell(pod, corev1.EventTypeNormal, reasonPlaced, where)
+		return
+	}
+	a.Log.Info("placed", "pod", keyOf(pod), "uid", pod.UID, "where", where)
+	if a.hearing {
+		a.untold = append(a.untold, placedPod{pod, where})
+	}
 }
 
 // wasHeard tells whether the leader before has told the pod's owner just that, but for

@@ -189,10 +189,14 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 		s.step()
 		s.read()
 	}
-	if told := s.told(); about(told, reasonWaiting) > 0 {
+	if told := s.told(); about(told, reasonWaiting)+about(told, reasonPlaced) > 0 {
 		t.Fatalf("told before it was known what had been told: %q", told)
 	}
 	s.allocator.takeHeard(events)
+	// It was placed before that.
+	if told := s.told(); len(told) != 1 || about(told, reasonPlaced) != 1 {
+		t.Errorf("told %q, want that small is placed, whose owner was told that it waits", told)
+	}
 	s.clock.Step(hearingAgain)
 	s.queue.flush()
 	s.work()

@@ -67,12 +67,7 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 		a.setWritten(written)
 		placements.Inc()
 		waitSeconds.Observe(max(0, a.Clock.Since(pod.CreationTimestamp.Time).Seconds()))
-		where := describe(placed, deviceNumbers(ledger))
-		if waited {
-			a.tell(pod, corev1.EventTypeNormal, reasonPlaced, where)
-		} else {
-			a.Log.Info("placed", "pod", keyOf(pod), "uid", pod.UID, "where", where)
-		}
+		a.tellPlaced(pod, describe(placed, deviceNumbers(ledger)), waited)
 		return nil
 	case apierrors.IsNotFound(err):
 		// Deleted. The watch says whether it ever ran, and so who releases.

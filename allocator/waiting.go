@@ -194,13 +194,11 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, reason, cause, told string) {
 	a.waiting[keyOf(pod)] = w
 }
 
-// wasTold tells whether the pod's owner was told that it waits, and so is to be told
-// that it no longer does. Others find the place on the pod itself: an event for each
-// would be one write in five of all that a pod takes until it is bound.
+// wasTold tells whether this leader told the pod's owner that it waits.
 func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.waiting[keyOf(pod)].told.by) > 0 || a.heard[pod.UID] != ""
+	return len(a.waiting[keyOf(pod)].told.by) > 0
 }
 
 // stopWaiting forgets that the pod waits. The caller holds mu.
