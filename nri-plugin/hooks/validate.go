@@ -80,11 +80,18 @@ func contains(all, ours *api.ContainerAdjustment) error {
 	return nil
 }
 
+// sharedMemory is in every container, from the runtime. Where ours has just that path,
+// NRI puts it in the other's place.
+const sharedMemory = "/dev/shm"
+
 // uncovered refuses a mount at or below one of ours: the runtime mounts it after
 // ours, or takes its place. Any spelling of a path counts.
 func uncovered(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
-	for _, mounts := range [][]*api.Mount{c.GetMounts(), adjust.GetMounts()} {
+	for i, mounts := range [][]*api.Mount{c.GetMounts(), adjust.GetMounts()} {
 		for _, m := range mounts {
+			if i == 0 && m.GetDestination() == sharedMemory {
+				continue
+			}
 			destination := path.Clean(m.GetDestination())
 			for _, own := range ours.GetMounts() {
 				if within(destination, own.GetDestination()) && !hasMount(ours.GetMounts(), m) {

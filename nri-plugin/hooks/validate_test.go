@@ -161,6 +161,22 @@ func TestVetoCovered(t *testing.T) {
 	}
 }
 
+// What the runtime has at /dev/shm, ours takes the place of; a mount that would lie over
+// ours there is another.
+func TestVetoCoveredSharedMemory(t *testing.T) {
+	ours := &api.ContainerAdjustment{}
+	ours.AddMount(&api.Mount{Destination: sharedMemory, Source: "/ours", Type: "bind"})
+	for destination, refused := range map[string]bool{"/dev/shm": false, "/dev": false, "/dev//shm": true, "/dev/shm/": true, "/dev/shm/cache": true} {
+		m := &api.Mount{Destination: destination, Source: "/its", Type: "bind"}
+		if err := uncovered(&api.Container{Mounts: []*api.Mount{m}}, ours, ours); (err != nil) != refused {
+			t.Errorf("%s: %v", destination, err)
+		}
+		if err := uncovered(&api.Container{}, &api.ContainerAdjustment{Mounts: []*api.Mount{m}}, ours); (err != nil) != (destination != "/dev") {
+			t.Errorf("%s of another plugin: %v", destination, err)
+		}
+	}
+}
+
 // Invariant 2: the veto refuses a container that asks for a slice and did not
 // come through our creation, as after the runtime has passed over a plugin that
 // crashed inside it.

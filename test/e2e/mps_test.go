@@ -150,6 +150,9 @@ func TestMPSBypass(t *testing.T) {
 			if uuid := func(p *corev1.Pod) string { return placement(t, get(t, p)).Containers["main"].Devices[0].UUID }; uuid(greedy) != uuid(neighbour) {
 				t.Fatal("they are not on one device")
 			}
+			if said := tryIn(t, neighbour, "busybox touch /dev/shm/neighbours"); said != "" {
+				t.Errorf("a file in /dev/shm: %s", said)
+			}
 			const ok, out, refused = "ok=1", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_DEVICE_UNAVAILABLE"
 			// Where the driver holds the memory, dropping a limit of MPS' gains nothing.
 			soft := func(otherwise string) string {
@@ -166,6 +169,9 @@ func TestMPSBypass(t *testing.T) {
 				{"env -i /bin/cudademo --alloc 1", refused},
 				{"ls -A /usr/local/vernier-mps | grep -v -x -e control -e log || echo nothing else", "nothing else"},
 				{"busybox rm /usr/local/vernier-mps/control || busybox touch /usr/local/vernier-mps/x", "ead-only file system"},
+				{"busybox umount /dev/shm", "not permitted"},
+				// One user's files are his in whichever container, and both are root.
+				{"busybox rm /dev/shm/neighbours && echo gone", "gone"},
 				{"unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; cudademo --alloc 2900", soft(ok)},
 				{"unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; cudademo --alloc 3100", out},
 				{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G cudademo --alloc 3100", out},

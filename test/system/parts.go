@@ -132,7 +132,8 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 		return err
 	}
 	p, err := s.Cluster.StartProcess(cluster.Command{
-		Name: "agent-" + n.Name, Place: n.Name, Mounts: n.GPU.MIG,
+		// Containerd finds what it mounts, as with mount propagation from its pod.
+		Name: "agent-" + n.Name, Place: n.Name, Mounts: true,
 		Argv: []string{
 			filepath.Join(s.bin, "vernier-node"),
 			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,

@@ -11,6 +11,7 @@ package guard
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -54,9 +55,9 @@ var capabilities = []string{"ALL", "BPF", "DAC_READ_SEARCH", "PERFMON", "SYS_ADM
 
 // Container refuses what no container of a pod with a share must have, whether
 // it is the one with the share or not: they share volumes and a network.
-func Container(c *slim.Container, path *field.Path) field.ErrorList {
+func Container(c *slim.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	security := path.Child("securityContext")
+	security := at.Child("securityContext")
 	if c.SecurityContext.Privileged {
 		errs = append(errs, field.Forbidden(security.Child("privileged"),
 			"a privileged container reaches every GPU of the node: remove it, or run this container in a pod without a share"))
@@ -67,20 +68,37 @@ func Container(c *slim.Container, path *field.Path) field.ErrorList {
 				fmt.Sprintf("%s opens the node or other processes to the container: remove it, or run this in a pod without a share", name)))
 		}
 	}
-	errs = append(errs, whole(c.Resources.Limits, path.Child("resources", "limits"))...)
+	errs = append(errs, whole(c.Resources.Limits, at.Child("resources", "limits"))...)
 	if len(errs) == 0 {
-		errs = append(errs, whole(c.Resources.Requests, path.Child("resources", "requests"))...)
+		errs = append(errs, whole(c.Resources.Requests, at.Child("resources", "requests"))...)
+	}
+	return errs
+}
+
+// sharedMemory is where CUDA's processes share files.
+const sharedMemory = "/dev/shm"
+
+// SharedMemory refuses a volume in the place of what a client of MPS shares with its
+// server and, through it, with the other clients on its GPU.
+func SharedMemory(c *slim.Container, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range c.VolumeMounts {
+		where := path.Clean("/" + c.VolumeMounts[i].MountPath)
+		if where == sharedMemory || strings.HasPrefix(where, sharedMemory+"/") {
+			errs = append(errs, field.Forbidden(at.Child("volumeMounts").Index(i).Child("mountPath"), fmt.Sprintf(
+				"in mode mps %s is the GPU's own, which the server and all its clients share: remove the mount (there is more room than a pod has by itself), or use another mode", sharedMemory)))
+		}
 	}
 	return errs
 }
 
 // whole refuses GPUs of NVIDIA's device plugin: it and Vernier would both hand
 // out the same devices, neither knowing of the other.
-func whole(list corev1.ResourceList, path *field.Path) field.ErrorList {
+func whole(list corev1.ResourceList, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for name := range list {
 		if strings.HasPrefix(string(name), "nvidia.com/gpu") || strings.HasPrefix(string(name), "nvidia.com/mig-") {
-			errs = append(errs, field.Forbidden(path.Key(string(name)),
+			errs = append(errs, field.Forbidden(at.Key(string(name)),
 				"a pod takes its GPUs from Vernier or from NVIDIA's device plugin, not from both: remove the one or the other"))
 		}
 	}

@@ -70,6 +70,20 @@ func TestContainer(t *testing.T) {
 	}
 }
 
+func TestSharedMemory(t *testing.T) {
+	for mount, refused := range map[string]bool{
+		"/dev/shm": true, "/dev/shm/": true, "/dev//shm": true, "/dev/../dev/shm": true, "dev/shm": true, "/dev/shm/cache": true,
+		"/dev/shmem": false, "/shm": false, "/data": false, "/dev": false,
+	} {
+		c := &slim.Container{VolumeMounts: []slim.VolumeMount{{MountPath: "/data"}, {MountPath: mount}}}
+		wanted := ""
+		if refused {
+			wanted = "spec.containers[0].volumeMounts[1].mountPath"
+		}
+		expect(t, mount, SharedMemory(c, field.NewPath("spec", "containers").Index(0)), wanted, "remove the mount")
+	}
+}
+
 func TestHostPath(t *testing.T) {
 	for _, p := range []string{"/", "//", "", "/dev", "/dev/", "/dev/nvidia0", "/dev/shm", "/dev/dri/card0", "/proc", "/proc/1/root",
 		"/sys", "/sys/fs/cgroup", "/run", "/run/containerd/containerd.sock", "/var/run", "/var/run/nri/nri.sock",

@@ -162,6 +162,10 @@ func TestRefused(t *testing.T) {
 			p.Annotations = map[string]string{"vernier.dev/mode": "mps"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")
 		}), []string{"metadata.annotations[vernier.dev/mode]", "container train asks for 2 GPUs, and in mode mps"}},
+		"mps with /dev/shm of its own": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/mode": "mps"}
+			p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/dev/shm"}}
+		}), []string{"spec.containers[1].volumeMounts[0].mountPath", "remove the mount"}},
 		"burst, no quota": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")

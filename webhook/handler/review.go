@@ -120,6 +120,9 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 		for _, at := range remove {
 			f.env = append(f.env, envRemoval{list: list, container: i, env: at})
 		}
+		if shared && f.mode == api.ModeMPS {
+			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
+		}
 		if shared {
 			f.share(c, path.Child("resources"), known)
 		}

@@ -55,6 +55,12 @@ type Container struct {
 	Resources       Resources       `json:"resources"`
 	Env             []Env           `json:"env"`
 	SecurityContext SecurityContext `json:"securityContext"`
+	VolumeMounts    []VolumeMount   `json:"volumeMounts"`
+}
+
+// VolumeMount is where a volume is in a container.
+type VolumeMount struct {
+	MountPath string `json:"mountPath"`
 }
 
 // Resources is the part of a corev1.ResourceRequirements that is read.

@@ -27,6 +27,7 @@ import (
 //	dir/<device>/clients      what a container sees as Folder: links to the sockets
 //	                          that clients need, and to no other; with protocol 3 a
 //	                          folder in there for each namespace
+//	dir/<device>/shm          a tmpfs: what the daemon and containers have as /dev/shm
 //	dir/given/<container>     the slice that a container was given
 //
 // A device's folder is made before anything is done to the device and removed after
@@ -99,7 +100,7 @@ func (f files) write(s state) error {
 	return hostfile.Write(filepath.Join(f.folder(s.UUID), stateFile), bytes.NewReader(text), 0o600)
 }
 
-// strike removes the device's folder.
+// strike removes the device's folder, in which nothing is mounted any more.
 func (f files) strike(uuid string) error { return os.RemoveAll(f.folder(uuid)) }
 
 // all are the devices that are ours.

@@ -7,7 +7,9 @@
 // is on the node.
 //
 // It never ends a client that its server serves, never uses a daemon of somebody
-// else's, and never lets a container see the pipe that daemons take commands from.
+// else's, and never lets a container see the pipe that daemons take commands from. What a
+// server shares with its clients by files in /dev/shm is in a tmpfs of the device's own:
+// no container sees that of the node, or of another device.
 //
 // What binds whom: in protocol 3, which drivers from R615 on have, each slice has a
 // namespace, whose limits bind whom has its folder, whatever their environment says. In
@@ -77,8 +79,14 @@ type Devices interface {
 
 // Daemons are control daemons, each known by its folder.
 type Daemons interface {
-	// Start starts one for a device, with its pipes in the folder, in the newest protocol
-	// that the driver has.
+	// Mount mounts the tmpfs that the folder's daemon shares with its clients, unless it is
+	// there, of so much of the node's memory at most; Unmount is its end.
+	Mount(dir string, percent int) error
+	Unmount(dir string) error
+	// Shares tells whether a process has that tmpfs, and not another, as SharedMemory.
+	Shares(dir string, pid int) (bool, error)
+	// Start starts one for a device, with its pipes in the folder and the folder's tmpfs,
+	// in the newest protocol that the driver has.
 	Start(dir, uuid string, driver branch) error
 	// Ask sends a command of the legacy protocol and returns the reply. An error means
 	// that nobody has answered in that time.
@@ -174,6 +182,10 @@ func (m *Mode) Inject(c mode.Container, adjust *api.ContainerAdjustment) error {
 	adjust.AddMount(&api.Mount{
 		Source: m.files.clients(g.UUID, space), Destination: Folder, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"},
 	})
+	// In place of the pod's own.
+	adjust.AddMount(&api.Mount{
+		Source: shared(m.files.folder(g.UUID)), Destination: SharedMemory, Type: "bind", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
+	})
 	adjust.AddEnv(envPipe, Folder)
 	if space != "" {
 		return nil // it holds them
@@ -193,14 +205,14 @@ func only(c mode.Container) (ledger.Grant, error) {
 	return c.Grants[0], nil
 }
 
-// Apply reads back what its server holds every client to, and sets the driver's limit
-// where there is one.
+// Apply reads back what its server holds every client to, and that the container has the
+// memory that clients share with it, and sets the driver's limit where there is one.
 func (m *Mode) Apply(c mode.Container, pid uint32) ([]v1alpha1.SliceStatus, error) {
 	g, err := only(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.verify(c, g); err != nil {
+	if err := m.verify(c, g, pid); err != nil {
 		return nil, fmt.Errorf("device %s: %w", g.UUID, err)
 	}
 	all := m.statuses(c, pid)

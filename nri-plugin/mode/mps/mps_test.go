@@ -4,6 +4,7 @@ package mps
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,7 +49,7 @@ func TestLife(t *testing.T) {
 	}
 	w.must(w.drop("b"))
 	left, err := filepath.Glob(filepath.Join(w.dir, "GPU-*"))
-	if w.daemons.daemon != 0 || w.daemons.server != 0 || w.nvml.mode != device.ComputeDefault || len(left) > 0 || err != nil {
+	if w.daemons.daemon != 0 || w.daemons.server != 0 || w.daemons.memory != 0 || w.nvml.mode != device.ComputeDefault || len(left) > 0 || err != nil {
 		t.Errorf("%+v, %+v, files %v", w.daemons, w.nvml, left)
 	}
 }
@@ -79,6 +80,9 @@ func TestInject(t *testing.T) {
 	if err != nil || len(names) != 1 || names[0].Name() != "control" {
 		t.Errorf("the container sees %v, %v; want the clients' socket alone", names, err)
 	}
+	if shm := adjust.GetMounts()[1]; shm.GetDestination() != SharedMemory || shm.GetSource() != shared(w.files.folder(gpu)) || !slices.Contains(shm.GetOptions(), "rw") {
+		t.Errorf("mount %v", shm)
+	}
 	// A slice without a quota of compute has all of it, so the server has, too.
 	if got := w.daemons.limits; got["server threads"] != "100.0" || got["server memory"] != "1G" || got["default threads"] != "100.0" || got["default memory"] != "1G" {
 		t.Errorf("limits %v", got)
@@ -107,11 +111,13 @@ func TestNotReady(t *testing.T) {
 	w.must(w.Inject(c, &api.ContainerAdjustment{}))
 
 	for says, spoil := range map[string]func(){
-		"answers \"99.0\"":   func() { w.daemons.limits["server threads"] = "99.0" },
-		"answers \"80G\"":    func() { w.daemons.limits["server memory"] = "80G" },
-		"in state FAULT":     func() { w.daemons.status = faulty },
-		"no answer":          func() { w.daemons.silent = true },
-		"EXCLUSIVE_PROCESS ": func() { w.nvml.mode = device.ComputeDefault },
+		"answers \"99.0\"":               func() { w.daemons.limits["server threads"] = "99.0" },
+		"answers \"80G\"":                func() { w.daemons.limits["server memory"] = "80G" },
+		"in state FAULT":                 func() { w.daemons.status = faulty },
+		"no answer":                      func() { w.daemons.silent = true },
+		"EXCLUSIVE_PROCESS ":             func() { w.nvml.mode = device.ComputeDefault },
+		"process 1 has another /dev/shm": func() { w.daemons.others = map[int]int{1: 99} },
+		fmt.Sprintf("process %d has another /dev/shm", w.daemons.server): func() { w.daemons.others = map[int]int{w.daemons.server: 99} },
 	} {
 		limits := map[string]string{}
 		for k, v := range w.daemons.limits {
@@ -121,6 +127,7 @@ func TestNotReady(t *testing.T) {
 		_, err := w.Apply(c, 1)
 		w.fails(err, says)
 		w.daemons.limits, w.daemons.status, w.daemons.silent, w.nvml.mode = limits, active, false, device.ComputeExclusiveProcess
+		w.daemons.others = nil
 	}
 	// Raised before a larger slice is given out, never after.
 	w.slices["b"] = v1alpha1.Slice{Pod: "b", Owner: "team/b", Ctr: "main", Core: 60, Mem: 2048, Mode: v1alpha1.ModeMPS}
@@ -175,7 +182,7 @@ func TestRestart(t *testing.T) {
 	daemon, server := w.daemons.daemon, w.daemons.server
 	w.restart()
 	w.must(w.Settle())
-	if w.daemons.daemon != daemon || w.daemons.server != server || w.daemons.started != 1 {
+	if w.daemons.daemon != daemon || w.daemons.server != server || w.daemons.started != 1 || w.daemons.mounts != 1 {
 		t.Errorf("%+v", w.daemons)
 	}
 	if _, err := w.Apply(c, 1); err != nil {
@@ -295,6 +302,26 @@ func TestLost(t *testing.T) {
 	if shown, err := os.ReadFile(filepath.Join(w.files.clients(gpu, ""), "control")); err != nil || string(shown) != strings.TrimSpace(readPipe(t, w)) {
 		t.Errorf("%q, %v", shown, err)
 	}
+}
+
+// A daemon that has another /dev/shm than containers get, such as one that was started
+// before a device had its own, is ended; its server goes on for the clients that it has.
+func TestDaemonWithAnotherSharedMemory(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	w.containers = []mode.Container{w.container("a")}
+	w.daemons.has, w.daemons.clients = 99, []int{41}
+	w.restart()
+	w.fails(w.Settle(), "goes on for the clients")
+	w.fails(w.Inject(w.container("a"), &api.ContainerAdjustment{}), "not ready")
+	w.daemons.server = 0
+	w.must(w.Settle())
+	if _, err := w.Apply(w.container("a"), 1); err != nil || w.daemons.mounts != 1 {
+		t.Errorf("%v, %+v", err, w.daemons)
+	}
+	// The agent finds it out by itself.
+	w.daemons.has = 99
+	w.fails(w.Look(time.Now()), "goes on for the clients")
 }
 
 func readPipe(t *testing.T, w *world) string {

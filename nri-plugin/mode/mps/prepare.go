@@ -64,6 +64,9 @@ func (m *Mode) bring(uuid string) (began bool, err error) {
 // limits of the slices. What is there of an earlier agent's is used. m.mu is held.
 func (m *Mode) ensure(uuid string, c control, slices spaces) error {
 	pid, _, err := c.look()
+	if err == nil {
+		err = m.shares(uuid)
+	}
 	if err != nil {
 		if c, err = m.start(uuid); err != nil {
 			m.unset(uuid)
@@ -124,6 +127,9 @@ func (m *Mode) start(uuid string) (control, error) {
 			return nil, err
 		}
 	}
+	if err := m.mount(uuid, c, dir); err != nil {
+		return nil, err
+	}
 	if err := c.Start(dir, uuid, driver); err != nil {
 		return nil, fmt.Errorf("starting nvidia-cuda-mps-control: %w", err)
 	}
@@ -137,7 +143,49 @@ func (m *Mode) start(uuid string) (control, error) {
 	})
 }
 
-// clear ends a daemon that does not answer, and takes the device over.
+// mount has the memory that the daemon shares with its clients. Containers that live
+// longer than a daemon have what they were given, so the next one takes that over; where
+// there are none it begins empty.
+func (m *Mode) mount(uuid string, c Daemons, dir string) error {
+	all, known := m.node.Containers()
+	had := slices.ContainsFunc(all, func(of mode.Container) bool { return slices.ContainsFunc(of.Grants, onDevice(uuid)) })
+	if known && !had {
+		if err := c.Unmount(dir); err != nil {
+			return err
+		}
+	}
+	now, _ := m.node.Devices.Snapshot()
+	return c.Mount(dir, memoryPercent(len(now.Devices)))
+}
+
+// shares is an error unless the device's daemon has the memory that containers are given;
+// its servers have what it has.
+func (m *Mode) shares(uuid string) error {
+	c, err := m.daemons()
+	if err != nil {
+		return err
+	}
+	dir := m.files.folder(uuid)
+	all, err := c.Processes(dir)
+	for _, p := range all {
+		if err == nil && !p.Server {
+			err = common(c, dir, p.PID)
+		}
+	}
+	return err
+}
+
+// common is an error unless the process has the folder's memory.
+func common(c Daemons, dir string, pid int) error {
+	is, err := c.Shares(dir, pid)
+	if err == nil && !is {
+		err = fmt.Errorf("process %d has another %s than %s; see that the agent's state directory passes mounts on to the node (mountPropagation: Bidirectional), and that nobody unmounts there", pid, SharedMemory, shared(dir))
+	}
+	return err
+}
+
+// clear ends a daemon that does not answer, or that shares no memory with containers, and
+// takes the device over.
 func (m *Mode) clear(uuid string, c Daemons, dir string) error {
 	left, err := c.Processes(dir)
 	if err != nil {
@@ -294,6 +342,9 @@ func (m *Mode) giveBack(s state) error {
 	left, err := c.Processes(m.files.folder(s.UUID))
 	if err == nil {
 		err = c.End(left)
+	}
+	if err == nil {
+		err = c.Unmount(m.files.folder(s.UUID))
 	}
 	if err != nil {
 		return fmt.Errorf("ending the MPS daemon of device %s: %w", s.UUID, err)

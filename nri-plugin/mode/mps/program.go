@@ -70,7 +70,8 @@ func (p *Program) command(ctx context.Context, dir string, args ...string) *exec
 // foreground has the daemon run as the process that we start.
 const foreground = "-f"
 
-// Start starts a daemon that goes on without us, and does not wait for it.
+// Start starts a daemon that goes on without us, and does not wait for it. The folder's
+// tmpfs is mounted.
 func (p *Program) Start(dir, uuid string, driver branch) error {
 	output, err := os.OpenFile(filepath.Join(dir, "log", "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -93,7 +94,13 @@ func (p *Program) Start(dir, uuid string, driver branch) error {
 		defer group.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
-	if err := cmd.Start(); err != nil {
+	err = apart(func() error {
+		if err := p.arrange(dir); err != nil {
+			return err
+		}
+		return cmd.Start()
+	})
+	if err != nil {
 		return err
 	}
 	go func() { _ = cmd.Wait() }() // its end is seen by its silence

@@ -38,7 +38,9 @@ type node struct {
 	told       []string
 }
 
+// newNode is for tests in a mount namespace of their own.
 func newNode(t *testing.T, driver string) *node {
+	t.Helper()
 	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})}
 	// What has no device nodes of its own sees the device by this.
 	t.Setenv("SIMGPU_ALL_DEVICES", "1")
@@ -67,6 +69,9 @@ func newNode(t *testing.T, driver string) *node {
 		}
 		if now, err := inv.ComputeMode(n.uuid()); now != device.ComputeDefault || err != nil {
 			t.Errorf("compute mode %d, %v is left", now, err)
+		}
+		if left := mounted(t, dir); left != "" {
+			t.Errorf("mounts are left:\n%s", left)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -126,14 +131,14 @@ func (n *node) run(c mode.Container, without ...string) string {
 	return string(out)
 }
 
-// command is a program of the container's.
+// command is a program of the container's, in a mount namespace of its own.
 func (n *node) command(c mode.Container, without []string, name string, args ...string) *exec.Cmd {
 	n.t.Helper()
 	adjust := &api.ContainerAdjustment{}
 	if err := n.Inject(c, adjust); err != nil {
 		n.t.Fatal(err)
 	}
-	cmd := exec.Command(n.sim.Program(name), args...)
+	cmd := within(adjust, n.sim.Program(name), args...)
 	cmd.Env = n.sim.Env()
 	for _, v := range adjust.GetEnv() {
 		if !slices.Contains(without, v.GetKey()) {
@@ -154,9 +159,12 @@ func (n *node) plant(fault string, value ...string) {
 // The driver's own programs: containers are held to their slices; without the limits
 // in their environment, to those of the largest; and without the pipe they get nothing.
 func TestPrograms(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.Driver535)
 	small, large := n.grant("a", 30, 1000), n.grant("b", 50, 2000)
-	if _, err := n.Apply(small, 1); err != nil {
+	if _, err := n.Apply(small, n.first(small)); err != nil {
 		t.Fatal(err)
 	}
 	for _, run := range []struct {
@@ -199,6 +207,9 @@ var drivers = []string{simgpu.Driver535, simgpu.Driver555, simgpu.DriverNewest}
 
 // A daemon that is killed is replaced, and one that does not answer too.
 func TestDaemonFails(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) { daemonFails(t, newNode(t, driver)) })
 	}
@@ -228,6 +239,9 @@ func daemonFails(t *testing.T, n *node) {
 
 // Invariant 2: a daemon that does not keep its limits is found out.
 func TestLimitsAreReadBack(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) { limitsAreReadBack(t, newNode(t, driver)) })
 	}

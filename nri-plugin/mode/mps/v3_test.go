@@ -60,6 +60,9 @@ func (n *node) hold(c mode.Container) (failed func() string, end func()) {
 // In protocol 3 each slice has its own limits, whatever its environment says and
 // however large its neighbours are, and it cannot command the daemon.
 func TestNamespaces(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	small, large := n.grant("a", 30, 1000), n.grant("b", 50, 2048)
 	for _, run := range []struct {
@@ -82,7 +85,7 @@ func TestNamespaces(t *testing.T) {
 			}
 		}
 	}
-	all, err := n.Apply(small, uint32(os.Getpid()))
+	all, err := n.Apply(small, n.first(small))
 	if err != nil || all[0].Compute != v1alpha1.GuaranteeCooperative || !strings.Contains(all[0].Note, "runAsUser") {
 		t.Errorf("%+v, %v; want what root may do", all, err)
 	}
@@ -102,6 +105,9 @@ func TestNamespaces(t *testing.T) {
 // Slices come and go beside clients, and leave nothing; a namespace whose client
 // outlives its slice goes when the client has.
 func TestNamespacesComeAndGo(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	stays, goes := n.grant("a", 30, 1000), n.grant("b", 50, 2048)
 	before, err := n.program.Processes(n.files.folder(n.uuid()))
@@ -144,18 +150,22 @@ func TestNamespacesComeAndGo(t *testing.T) {
 
 // Limits that root has changed are set again, before anything is started on them.
 func TestStrayNamespace(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
+	first := n.first(c)
 	if _, err := n.program.Run(n.files.folder(n.uuid()), patience, "namespace", "set", spaceOf(c.Key()), "--server="+ourServer, "--pinned-memory-limit=40G"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Apply(c, 1); err == nil || !strings.Contains(err.Error(), "want 1000M") {
+	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "want 1000M") {
 		t.Errorf("%v", err)
 	}
 	if err := n.Look(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Apply(c, 1); err != nil {
+	if _, err := n.Apply(c, first); err != nil {
 		t.Error(err)
 	}
 }
@@ -163,6 +173,9 @@ func TestStrayNamespace(t *testing.T) {
 // A server or a daemon that root has ended is there again with every namespace, and the
 // pods are told.
 func TestRootEndsTheServer(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	n.containers = []mode.Container{c}
@@ -191,6 +204,9 @@ func TestRootEndsTheServer(t *testing.T) {
 
 // A fault ends the server alone, and the next has every namespace with its limits.
 func TestNamespacesAfterAFault(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	n.containers = []mode.Container{c}
@@ -248,6 +264,9 @@ func (d *dies) Run(dir string, wait time.Duration, args ...string) (string, erro
 // Invariant 6: whatever command an agent dies at, the next one has the slices that
 // there are then held, and leaves none that is nobody's.
 func TestNamespacesAfterACrash(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	n := newNode(t, simgpu.DriverNewest)
 	n.patience = briefly
 	for step := 1; ; step++ {

@@ -99,8 +99,8 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	return m.restart(uuid, c, s.pid, clients)
 }
 
-// strays tells whether a server's limits are not what it was told, and removes what no
-// slice has: what had clients still when its slice went.
+// strays tells whether a server's limits are not what it was told, or its memory is not
+// what containers are given, and removes what no slice has: what had clients still when its slice went.
 func (m *Mode) strays(uuid string, c control) (bool, error) {
 	m.setting <- struct{}{}
 	defer func() { <-m.setting }()
@@ -108,7 +108,11 @@ func (m *Mode) strays(uuid string, c control) (bool, error) {
 	if !ready {
 		return false, nil
 	}
-	if c.confirm(s.pid, s.spaces) != nil {
+	all, err := m.daemons()
+	if err != nil {
+		return false, err
+	}
+	if c.confirm(s.pid, s.spaces) != nil || common(all, m.files.folder(uuid), s.pid) != nil {
 		return true, nil
 	}
 	return false, m.sweep(uuid, c, s.spaces)
@@ -169,9 +173,9 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 	}
 }
 
-// verify reads back that the container's slice is held as it was told to be. The
-// runtime waits.
-func (m *Mode) verify(of mode.Container, g ledger.Grant) error {
+// verify reads back that the container's slice is held as it was told to be, and that
+// its server and its first process share memory. The runtime waits.
+func (m *Mode) verify(of mode.Container, g ledger.Grant, first uint32) error {
 	select {
 	case m.setting <- struct{}{}:
 		defer func() { <-m.setting }()
@@ -196,6 +200,13 @@ func (m *Mode) verify(of mode.Container, g ledger.Grant) error {
 	}
 	if err == nil {
 		err = m.exclusive(g.UUID)
+	}
+	all, bad := m.daemons()
+	err = errors.Join(err, bad)
+	for _, process := range []int{pid, int(first)} {
+		if err == nil {
+			err = common(all, m.files.folder(g.UUID), process)
+		}
 	}
 	return err
 }

@@ -149,6 +149,30 @@ type daemons struct {
 	silent  bool // it does not answer
 	old     bool // as 535's it tells no status
 	ignores bool // it takes limits and does not keep them
+
+	// memory is the number of the tmpfs that is mounted, 0 without one; others have
+	// another, by PID: all that have none have the daemon's, which is what it started with.
+	memory, mounts int
+	others         map[int]int
+	has            int
+}
+
+func (d *daemons) Mount(string, int) error {
+	if d.memory == 0 {
+		d.mounts++
+		d.memory = d.mounts
+	}
+	return nil
+}
+
+func (d *daemons) Unmount(string) error { d.memory = 0; return nil }
+
+func (d *daemons) Shares(_ string, pid int) (bool, error) {
+	has, other := d.others[pid]
+	if !other {
+		has = d.has
+	}
+	return d.memory != 0 && has == d.memory, nil
 }
 
 func (d *daemons) pid() int { d.next++; return d.next }
@@ -159,7 +183,7 @@ func (d *daemons) Run(string, time.Duration, ...string) (string, error) {
 
 func (d *daemons) Start(dir, uuid string, _ branch) error {
 	d.started++
-	d.daemon, d.dir, d.uuid, d.silent = d.pid(), dir, uuid, false
+	d.daemon, d.dir, d.uuid, d.silent, d.has = d.pid(), dir, uuid, false, d.memory
 	d.limits = map[string]string{"default threads": "100.0", "default memory": "none"}
 	for _, name := range []string{"control", "control_privileged"} {
 		// As a new socket of the name.

@@ -9,10 +9,14 @@
 //   device that the process doesn't see drops all of them, the daemon's too: that
 //   is what the real one does.
 // - Limits are in force before cuInit returns.
+// - It is a client of the server whose file it finds in /dev/shm, or of none: there is no
+//   way around MPS where a daemon answers.
 #define _GNU_SOURCE
 #include "internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,6 +27,19 @@ static int dial(void) {
     if (dir && *dir) return mps_dial(dir, "control");
     int fd = mps_dial("/tmp/nvidia-mps", "control");
     return fd < 0 ? mps_dial("/run/nvidia-mps", "control") : fd;
+}
+
+// shares tells whether the server's file is where this process looks.
+static bool shares(const struct mps_grant *grant) {
+    struct mps_mark want, got;
+    char path[128];
+    if (!mps_mark_of(&want, grant->server, grant->generation)) return false;
+    snprintf(path, sizeof path, MPS_SHARED "/%s", grant->shared);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool same = read(fd, &got, sizeof got) == sizeof got && memcmp(&got, &want, sizeof got) == 0;
+    close(fd);
+    return same;
 }
 
 // mps_connect becomes a client of the daemon, if there is one: a grant without
@@ -36,7 +53,7 @@ CUresult mps_connect(struct mps_grant *grant) {
     while (n == sizeof hello && (n = recv(fd, grant, sizeof *grant, 0)) < 0 && errno == EINTR)
         n = sizeof hello;
     close(fd);
-    if (n == sizeof *grant) return (CUresult)grant->result;
+    if (n == sizeof *grant && (grant->result || shares(grant))) return (CUresult)grant->result;
     memset(grant, 0, sizeof *grant);
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
 }

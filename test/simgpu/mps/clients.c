@@ -40,6 +40,7 @@ static void admit(struct conn *c, struct server *v) {
     memcpy(grant.devices, v->devices, sizeof grant.devices);
     memcpy(grant.pinned, space->pinned, sizeof grant.pinned);
     memcpy(grant.space, space->name, sizeof grant.space);
+    memcpy(grant.shared, v->shared, sizeof grant.shared);
     answer(c, &grant);
 }
 

@@ -47,6 +47,7 @@ struct server {
     int fd;     // to the process
     int listener;
     uint32_t slot, generation;  // once ready
+    char shared[48];            // its file in MPS_SHARED
     unsigned devices[SIM_MAX_DEVICES], device_count;
     struct space spaces[MPS_SPACES];
     struct partition partitions[SIM_MAX_PARTITIONS];

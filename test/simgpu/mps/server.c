@@ -10,14 +10,18 @@
 // - It becomes its user as soon as it has its files: those need not be his.
 // - It is ready when its slot says so, and has told descriptor 3.
 // - Without its control daemon it serves the clients it has, and ends after them.
+// - It has a file in MPS_SHARED, named as CUDA names its own, for as long as it runs;
+//   the control daemon removes that of one that was killed.
 // - Its end, however it comes, ends its clients' work (state/mps.c).
 #define _GNU_SOURCE
 #include "mps.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct control mps;
@@ -57,6 +61,20 @@ static bool drop_root(void) {
     const char *text = getenv("SIMGPU_MPS_UID");
     uid_t uid = text ? (uid_t)strtoul(text, NULL, 10) : 0;
     return geteuid() != 0 || !uid || setresuid(uid, uid, uid) == 0;
+}
+
+// share makes the file that clients look for.
+static bool share(struct mps_ready *ready) {
+    struct mps_mark mark;
+    char path[128];
+    snprintf(ready->shared, sizeof ready->shared, "cuda.shm.%x.%x.1", (unsigned)getuid(), (unsigned)getpid());
+    snprintf(path, sizeof path, MPS_SHARED "/%s", ready->shared);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    bool ok = mps_mark_of(&mark, ready->slot, ready->generation) && fchmod(fd, 0666) == 0 &&
+              write(fd, &mark, sizeof mark) == sizeof mark;
+    close(fd);
+    return ok;
 }
 
 static bool clients_left(struct sim_state *s, struct sim_client *me) {
@@ -108,11 +126,14 @@ int main(int argc, char **argv) {
         if (me) sim_detach(s, me);
         return 1;
     }
-    struct mps_ready ready = {(uint32_t)(me - s->clients), atomic_load(&me->generation)};
-    if (send(3, &ready, sizeof ready, MSG_NOSIGNAL) == sizeof ready) {
+    struct mps_ready ready = {.slot = (uint32_t)(me - s->clients), .generation = atomic_load(&me->generation)};
+    bool shares = share(&ready);
+    if (!shares) log_line("Failed to start : no file in " MPS_SHARED);
+    if (shares && send(3, &ready, sizeof ready, MSG_NOSIGNAL) == sizeof ready) {
         log_line("Server has started");
         serve(s, me);
     }
+    mps_unshare(ready.shared);
     sim_detach(s, me);
     log_line("Exit");
     return 0;

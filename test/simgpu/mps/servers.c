@@ -106,6 +106,7 @@ void server_ready(struct server *v) {
     if (recv(v->fd, &ready, sizeof ready, MSG_DONTWAIT) != sizeof ready) return;
     v->slot = ready.slot;
     v->generation = ready.generation;
+    memcpy(v->shared, ready.shared, sizeof v->shared);
     v->ready = true;
     log_line("NEW SERVER %d: Ready", (int)v->pid);
     partitions_apply(v);
@@ -119,6 +120,8 @@ static void ended(struct server *v, int status) {
     else
         log_line("Server %d exited with status %d", (int)v->pid, WEXITSTATUS(status));
     mps.failed |= status != 0;
+    mps_unshare(v->shared);
+    v->shared[0] = 0;
     close(v->fd);
     v->fd = -1;
     v->pid = 0;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +28,23 @@ int mps_dial(const char *dir, const char *name) {
     close(fd);
     errno = why;
     return -1;
+}
+
+bool mps_mark_of(struct mps_mark *mark, uint32_t slot, uint32_t generation) {
+    struct stat state;
+    memset(mark, 0, sizeof *mark);
+    if (stat(sim_path(), &state) < 0) return false;
+    mark->device = state.st_dev;
+    mark->inode = state.st_ino;
+    mark->slot = slot;
+    mark->generation = generation;
+    return true;
+}
+
+void mps_unshare(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, MPS_SHARED "/%s", name);
+    if (*name) unlink(path);
 }
 
 bool mps_size(const char *text, uint64_t *bytes) {

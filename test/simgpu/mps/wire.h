@@ -27,13 +27,31 @@ struct mps_grant {
     uint64_t pinned[SIM_MAX_DEVICES];          // by index in the state file; 0 is no limit
     double percent;
     char space[65];
+    char shared[48];  // the server's file in MPS_SHARED
 };
 
 // A server tells the control daemon that it is ready, and is told to end.
 struct mps_ready {
     uint32_t slot, generation;
+    char shared[48];
 };
 enum { MPS_END = 'e', MPS_DRAIN = 'd' };
+
+// Where a server has a file that each of its clients must find: as NVIDIA's, which share
+// memory by files there, they are nobody's clients where that folder is another.
+#define MPS_SHARED "/dev/shm"
+
+// What is in the file: whose it is, in which simulated machine.
+struct mps_mark {
+    uint64_t device, inode;  // of the state file
+    uint32_t slot, generation;
+};
+
+// mps_mark_of fills in a server's.
+bool mps_mark_of(struct mps_mark *mark, uint32_t slot, uint32_t generation);
+
+// mps_unshare removes the file.
+void mps_unshare(const char *name);
 
 // mps_dial connects to dir/name; -1 with errno.
 int mps_dial(const char *dir, const char *name);

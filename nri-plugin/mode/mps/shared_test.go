@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/test/simgpu"
+)
+
+// mounted are the mounts below a folder that this process sees.
+func mounted(t *testing.T, dir string) string {
+	t.Helper()
+	return mountsOf(t, "self", dir)
+}
+
+func mountsOf(t *testing.T, process any, below string) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(text)) {
+		if at := strings.Fields(line)[4]; at == below || strings.HasPrefix(at, below+"/") {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "")
+}
+
+// within runs a program with what a container's adjustment gives it as SharedMemory, as
+// the process that is started.
+func within(adjust *api.ContainerAdjustment, program string, args ...string) *exec.Cmd {
+	source := ""
+	for _, m := range adjust.GetMounts() {
+		if m.GetDestination() == SharedMemory {
+			source = m.GetSource()
+		}
+	}
+	script := `mount --bind "$0" ` + SharedMemory + ` && exec "$@"`
+	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, source, program}, args...)...)
+}
+
+// first is the container's first process, which has what it is given and waits.
+func (n *node) first(c mode.Container) uint32 {
+	n.t.Helper()
+	adjust := &api.ContainerAdjustment{}
+	if err := n.Inject(c, adjust); err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := within(adjust, "sh", "-c", "echo ready; read end")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
+	if said := make([]byte, 6); func() error { _, err := out.Read(said); return err }() != nil {
+		n.t.Fatal("a container's first process does not start")
+	}
+	return uint32(cmd.Process.Pid)
+}
+
+// daemon is the PID of the node's control daemon.
+func (n *node) daemon() int {
+	n.t.Helper()
+	all, err := n.program.Processes(n.files.folder(n.uuid()))
+	at := slices.IndexFunc(all, func(p Process) bool { return !p.Server })
+	if err != nil || at < 0 {
+		n.t.Fatalf("processes %+v, %v", all, err)
+	}
+	return all[at].PID
+}
+
+// The daemon, its server and the containers of a device have one tmpfs as /dev/shm, which
+// nobody else has there; it stays for the next agent and the next daemon, and goes with the
+// last slice.
+func TestSharedMemory(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) { sharedMemory(t, newNode(t, driver)) })
+	}
+}
+
+func sharedMemory(t *testing.T, n *node) {
+	nodes := mountsOf(t, "self", SharedMemory)
+	c := n.grant("a", 30, 1000)
+	n.containers = []mode.Container{c}
+	dir := n.files.folder(n.uuid())
+	first := n.first(c)
+	processes, err := n.program.Processes(dir)
+	if err != nil || len(processes) != 2 {
+		t.Fatalf("processes %+v, %v", processes, err)
+	}
+	for _, p := range processes {
+		if line := mountsOf(t, p.PID, SharedMemory); !strings.Contains(line, "vernier-mps") || strings.Contains(line, "shared:") {
+			t.Errorf("process %+v has %q", p, line)
+		}
+	}
+	for _, pid := range []int{processes[0].PID, processes[1].PID, int(first)} {
+		if is, err := n.program.Shares(dir, pid); !is || err != nil {
+			t.Errorf("process %d does not share it: %v", pid, err)
+		}
+	}
+	if is, err := n.program.Shares(dir, os.Getpid()); is || err != nil {
+		t.Errorf("everybody on the node shares it, %v", err)
+	}
+	if now := mountsOf(t, "self", SharedMemory); now != nodes {
+		t.Errorf("the node has %q, want %q", now, nodes)
+	}
+	line := mounted(t, dir)
+	if strings.Count(line, "\n") != 1 || !strings.Contains(line, "nosuid,nodev,noexec") {
+		t.Errorf("mounted %q", line)
+	}
+	var system unix.Statfs_t
+	var memory unix.Sysinfo_t
+	if err := errors.Join(unix.Statfs(shared(dir), &system), unix.Sysinfo(&memory)); err != nil {
+		t.Fatal(err)
+	}
+	if size, all := system.Blocks*uint64(system.Bsize), memory.Totalram*uint64(memory.Unit); size == 0 || size > all/2+uint64(os.Getpagesize()) {
+		t.Errorf("it takes up to %d of %d bytes", size, all)
+	}
+	if info, err := os.Stat(shared(dir)); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+		t.Error(said)
+	}
+	// A client that does not have it is none.
+	alone := n.command(c, nil, "cudademo", "--alloc", "1")
+	alone.Path, alone.Args = alone.Args[6], alone.Args[6:]
+	if said, _ := alone.CombinedOutput(); !strings.Contains(string(said), "MPS_CONNECTION_FAILED") {
+		t.Errorf("without its /dev/shm a client says %q", said)
+	}
+
+	// What the containers have is the next daemon's, too.
+	keep := filepath.Join(shared(dir), "keep")
+	if err := os.WriteFile(keep, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	n.restart(n.files.dir, n.program)
+	if err := n.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.program.End(slices.Clone(processes)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Look(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(keep); err != nil || mounted(t, dir) != line {
+		t.Errorf("it is another one: %v, %q, want %q", err, mounted(t, dir), line)
+	}
+	if _, err := n.Apply(c, first); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Apply(c, uint32(os.Getpid())); err == nil || !strings.Contains(err.Error(), "mountPropagation: Bidirectional") {
+		t.Errorf("a container with another /dev/shm: %v", err)
+	}
+
+	// One that nobody has any more is made anew.
+	n.containers = nil
+	if err := n.program.End([]Process{{PID: n.daemon(), start: start(t, n.daemon())}}); err != nil {
+		t.Fatal(err)
+	}
+	n.settled()
+	if _, err := os.Stat(keep); !os.IsNotExist(err) {
+		t.Errorf("what was left in it is there still: %v", err)
+	}
+	n.ledger.Spec.Devices = nil
+	if err := n.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if left := mounted(t, n.files.dir); left != "" {
+		t.Errorf("after the last slice:\n%s", left)
+	}
+}
+
+func start(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[19]
+}
+
+// settled waits for the agent to have all as it should be: what ends may take a moment.
+func (n *node) settled() {
+	n.t.Helper()
+	late := time.After(20 * time.Second)
+	for err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil; err = errors.Join(n.Look(time.Now()), n.Settle()) {
+		select {
+		case <-late:
+			n.t.Fatal(err)
+		case <-time.After(startLook):
+		}
+	}
+}
+
+// Somebody unmounts it: what is there goes on, and new containers wait until all have the
+// same one again.
+func TestSharedMemoryIsUnmounted(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.Driver555)
+	c := n.grant("a", 30, 1000)
+	first, before := n.first(c), n.daemon()
+	if err := n.program.Unmount(n.files.folder(n.uuid())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "nobody unmounts") {
+		t.Errorf("%v", err)
+	}
+	n.settled()
+	if n.daemon() == before {
+		t.Error("the daemon has another one than new containers")
+	}
+	if _, err := n.Apply(c, n.first(c)); err != nil {
+		t.Error(err)
+	}
+	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+		t.Error(said)
+	}
+}
+
+// A daemon in another root has the tmpfs there, and its own folder where that root is
+// mounted read-only, as the node's is in the agent's container.
+func TestSharedMemoryInAnotherRoot(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.Driver535)
+	root, state := t.TempDir(), filepath.Dir(n.sim.State)
+	// The simulated machine stays writable, as a machine does.
+	err := unix.Mount(state, state, "", unix.MS_BIND, "")
+	if err == nil {
+		err = unix.Mount("/", root, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(root, unix.MNT_DETACH), unix.Unmount(state, unix.MNT_DETACH)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	n.program.Root = root
+	c := n.grant("a", 30, 1000)
+	if _, err := n.Apply(c, n.first(c)); err != nil {
+		t.Error(err)
+	}
+	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+		t.Error(said)
+	}
+}
+
+// halts is an agent's programs until it dies before or after its nth step with mounts and
+// processes.
+type halts struct {
+	*Program
+	left  int
+	after bool
+}
+
+func (h *halts) step(do func() error) error {
+	h.left--
+	if h.left < 0 || h.left == 0 && !h.after {
+		return errDead
+	}
+	err := do()
+	if h.left == 0 {
+		return errDead
+	}
+	return err
+}
+
+func (h *halts) Mount(dir string, percent int) error {
+	return h.step(func() error { return h.Program.Mount(dir, percent) })
+}
+func (h *halts) Unmount(dir string) error {
+	return h.step(func() error { return h.Program.Unmount(dir) })
+}
+func (h *halts) Start(dir, uuid string, driver branch) error {
+	return h.step(func() error { return h.Program.Start(dir, uuid, driver) })
+}
+func (h *halts) End(all []Process) error {
+	return h.step(func() error { return h.Program.End(all) })
+}
+
+// Invariant 6: whatever step an agent dies at, the next one serves the slices that there
+// are with one tmpfs for all, and with the last of them it is gone.
+func TestSharedMemoryAfterACrash(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.Driver555)
+	n.patience = briefly
+	for step := 1; ; step++ {
+		dead := &halts{Program: n.program, left: step/2 + 1, after: step%2 == 0}
+		n.restart(n.files.dir, dead)
+		n.ledger.Spec.Devices = nil
+		err := n.Prepare(n.enter("gone", 20, 500))
+		n.ledger.Spec.Devices = nil
+		err = errors.Join(err, n.Settle())
+
+		n.restart(n.files.dir, n.program)
+		if step%3 == 0 {
+			if bad := n.Settle(); bad != nil {
+				t.Fatalf("step %d: %v", step, bad)
+			}
+			if left := mounted(t, n.files.dir); left != "" {
+				t.Errorf("step %d: left\n%s", step, left)
+			}
+		}
+		c := n.grant("stays", 30, 1000)
+		if _, bad := n.Apply(c, n.first(c)); bad != nil {
+			t.Errorf("step %d: %v", step, bad)
+		}
+		if now := mounted(t, n.files.dir); strings.Count(now, "\n") != 1 {
+			t.Errorf("step %d: mounted\n%s", step, now)
+		}
+		n.ledger.Spec.Devices = nil
+		if bad := n.Settle(); bad != nil {
+			t.Fatalf("step %d: %v", step, bad)
+		}
+		if left := mounted(t, n.files.dir); left != "" {
+			t.Errorf("step %d: left\n%s", step, left)
+		}
+		if err == nil {
+			return // it did not die any more
+		}
+	}
+}
