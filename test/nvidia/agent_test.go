@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
+	"vernier.dev/vernier/test/simgpu"
 )
 
 // On a machine whose kernel module is not loaded the agent's inventory says that, with
@@ -58,9 +60,13 @@ func (n *node) Processes(string) ([]int, error)                     { return nil
 func (n *node) ComputeMode(string) (device.ComputeMode, error)      { return n.mode, nil }
 func (n *node) SetComputeMode(_ string, m device.ComputeMode) error { n.mode = m; return nil }
 
-// The agent starts the real daemon of each driver, talks to it, reads back what it sets,
-// and ends it; without a GPU no server comes, and it says so and where to look.
+// The agent starts the real daemon of each driver with a /dev/shm of its own, talks to it,
+// reads back what it sets, and ends it; without a GPU no server comes, and it says so and
+// where to look.
 func TestAgentAndTheRealDaemon(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
 	each(t, func(t *testing.T, d driver) {
 		t.Parallel()
 		dir, err := os.MkdirTemp("", "mps") // a socket's path is bounded
@@ -88,8 +94,18 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 		if len(folders) != 1 {
 			t.Fatalf("folders %q", folders)
 		}
-		if all, err := program.Processes(folders[0]); len(all) != 1 || all[0].Server || err != nil {
-			t.Errorf("processes %+v, %v; want the daemon", all, err)
+		all, err := program.Processes(folders[0])
+		if len(all) != 1 || all[0].Server || err != nil {
+			t.Fatalf("processes %+v, %v; want the daemon", all, err)
+		}
+		if is, err := program.Shares(folders[0], all[0].PID); !is || err != nil {
+			t.Errorf("the daemon has another /dev/shm: %v", err)
+		}
+		if own := mounts(t, all[0].PID, mps.SharedMemory); !strings.Contains(own, "vernier-mps") {
+			t.Errorf("the daemon has %q", own)
+		}
+		if ours := mounts(t, os.Getpid(), mps.SharedMemory); strings.Contains(ours, "vernier-mps") {
+			t.Errorf("everybody has %q", ours)
 		}
 		for _, exchange := range [][2]string{
 			{"set_default_active_thread_percentage 30", "30.0"}, {"set_default_device_pinned_mem_limit 0 20328M", ""},
@@ -101,6 +117,8 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 		}
 		if log, _ := os.ReadFile(filepath.Join(folders[0], "log", "daemon.log")); !strings.Contains(string(log), "exited with status 1") {
 			t.Errorf("the log does not say why: %s", log)
+		} else if !strings.Contains(string(log), "Removed Shm file at") {
+			t.Errorf("the daemon does not look after its servers' files in /dev/shm: %s", log)
 		}
 		l.Spec.Devices = nil
 		if err := agent.Settle(); err != nil {
@@ -109,5 +127,24 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 		if all, err := program.Processes(folders[0]); len(all) != 0 || err != nil {
 			t.Errorf("processes %+v, %v are left", all, err)
 		}
+		if left := mounts(t, os.Getpid(), filepath.Join(folders[0], "shm")); left != "" {
+			t.Errorf("%q is left", left)
+		}
 	})
+}
+
+// mounts are what a process has mounted at a place.
+func mounts(t *testing.T, pid int, at string) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := ""
+	for line := range strings.Lines(string(text)) {
+		if strings.Fields(line)[4] == at {
+			found += line
+		}
+	}
+	return found
 }
