@@ -80,6 +80,7 @@ func TestInstalled(t *testing.T) {
 	migrate(t, system.DemoImage)
 
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
+	sharedByMPS(t)
 	takeOffNode(t)
 	for _, block := range remove {
 		await(t, block[1], func(ctx context.Context) (bool, string) {
@@ -88,6 +89,32 @@ func TestInstalled(t *testing.T) {
 		})
 	}
 	checkNothingLeft(t)
+}
+
+// sharedByMPS has a client of an MPS server that the agent runs in its pod: what both have
+// as /dev/shm the agent mounts, and the runtime finds it. Nothing stays mounted.
+func sharedByMPS(t *testing.T) {
+	t.Helper()
+	create(t, "served", 30, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.AnnotationMode: string(v1alpha1.ModeMPS)}
+	})
+	awaitLog(t, "served", fmt.Sprintf("free_mib=%d", deviceMemory(t)*30/100))
+	mounts := func() string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", sys.Node(node).Containerd.ID().PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	const name = "vernier-mps"
+	if now := mounts(); !strings.Contains(now, name) {
+		t.Errorf("the node has no tmpfs of MPS': %s", now)
+	}
+	run(t, "kubectl -n "+namespace+" delete pod served")
+	await(t, "the tmpfs of MPS to be unmounted", func(context.Context) (bool, string) {
+		now := mounts()
+		return !strings.Contains(now, name), now
+	})
 }
 
 // takeOffNode does what the page on operations says: neither capacity nor ledger stays,
@@ -158,10 +185,10 @@ done`)
 }
 
 // create makes a pod that asks for the given percentage of a GPU.
-func create(t *testing.T, name string, percent int64) {
+func create(t *testing.T, name string, percent int64, changes ...func(*corev1.Pod)) {
 	t.Helper()
 	grace := int64(2)
-	_, err := sys.Kube.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &grace,
@@ -170,7 +197,11 @@ func create(t *testing.T, name string, percent int64) {
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{v1alpha1.ResourceCore: *resource.NewQuantity(percent, resource.DecimalSI)}},
 			}},
 		},
-	}, metav1.CreateOptions{})
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	_, err := sys.Kube.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
