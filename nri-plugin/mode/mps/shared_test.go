@@ -357,3 +357,30 @@ func TestSharedMemoryAfterACrash(t *testing.T) {
 		}
 	}
 }
+
+// A daemon lives for long, and volumes of pods come and go: it holds none back that is
+// unmounted on the node.
+func TestDaemonHoldsNoVolume(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.Driver555)
+	volume := t.TempDir()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as a node's
+		t.Fatal(err)
+	}
+	if err := unix.Mount("volume", volume, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	n.grant("a", 30, 1000)
+	before, nodes := mountsOf(t, n.daemon(), volume), mountsOf(t, "self", SharedMemory)
+	if err := unix.Unmount(volume, 0); err != nil {
+		t.Fatal(err)
+	}
+	if after := mountsOf(t, n.daemon(), volume); before == "" || after != "" {
+		t.Errorf("the daemon had %q, and after the unmount %q", before, after)
+	}
+	if strings.Contains(nodes, "vernier-mps") {
+		t.Errorf("the node has %q", nodes)
+	}
+}
