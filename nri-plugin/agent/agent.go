@@ -211,7 +211,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 			l := &v1alpha1.SliceLedger{}
 			return l, live.Get(ctx, client.ObjectKey{Name: o.Node}, l)
 		},
-		Tell: func(message string) { a.report.ledger(o.Node, reasonMIGMode, message) },
+		Tell: func(action, message string) { a.report.ledger(o.Node, reasonMIGMode, action, message) },
 	}
 	a.modes = mode.Set{
 		v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMPS: a.mps, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{},

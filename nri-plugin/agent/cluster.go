@@ -161,10 +161,11 @@ func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
 }
 
 // ledger writes an event about the node's ledger. Events of what has no namespace go
-// to the default one.
-func (r reporter) ledger(node, reason, message string) {
+// to the default one. Those of one reason and action within some minutes are one event to
+// Kubernetes, with the first's message.
+func (r reporter) ledger(node, reason, action, message string) {
 	r.Eventf(&v1alpha1.SliceLedger{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "SliceLedger"},
 		ObjectMeta: metav1.ObjectMeta{Name: node},
-	}, nil, corev1.EventTypeNormal, reason, "Observing", "%s", message)
+	}, nil, corev1.EventTypeNormal, reason, action, "%s", message)
 }

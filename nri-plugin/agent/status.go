@@ -49,7 +49,7 @@ func (a *agent) compareDriver(before, now string) {
 		return
 	}
 	a.toldDriver = now
-	a.report.ledger(a.options.Node, reasonDriver, fmt.Sprintf("the node's NVIDIA driver is %s, it was %s; CDI specs are made for it, and containers that run keep what they were started with", now, before))
+	a.report.ledger(a.options.Node, reasonDriver, "Observing", fmt.Sprintf("the node's NVIDIA driver is %s, it was %s; CDI specs are made for it, and containers that run keep what they were started with", now, before))
 }
 
 func summary(devices []v1alpha1.DeviceStatus) v1alpha1.SummaryStatus {

@@ -45,7 +45,7 @@ func run(m *testing.M) int {
 	var err error
 	sys, err = system.Up(ctx, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
-		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}},
+		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}, MIG: true},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
 	}, Progress: os.Stderr})
 	if sys != nil {

@@ -26,7 +26,7 @@ const (
 type GPUs struct {
 	*simgpu.Sim
 	DriverRoot string
-	// MIG mode is on from the start.
+	// MIG: the node has what instances of MIG need.
 	MIG bool
 }
 
@@ -40,7 +40,7 @@ func (g *GPUs) agentEnv() []string {
 func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 	var configs []cluster.NodeConfig
 	for _, n := range nodes {
-		gpus := &GPUs{MIG: n.GPUs.MIG}
+		gpus := &GPUs{MIG: n.MIG || n.GPUs.MIG}
 		s.gpus = append(s.gpus, gpus)
 		own := map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"}
 		if gpus.MIG {

@@ -52,6 +52,8 @@ type NodeOptions struct {
 	GPUs simgpu.GPU
 	// Driver is the driver's version; empty is the newest.
 	Driver string
+	// MIG: the GPUs may be put into MIG mode, if they aren't from the start.
+	MIG bool
 }
 
 // System is the cluster with Vernier on it.

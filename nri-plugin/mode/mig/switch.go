@@ -18,6 +18,10 @@ import (
 // Switch puts the node's devices into MIG mode where whoever runs the node wants it, one
 // at a time and only one that nothing is on. It never takes one out of MIG mode.
 //
+// It does so whether a slice waits for an instance or not. That is a decision: the way
+// back is by hand, so what one pod asks for must not take the node's idle devices from all
+// that need them whole or in other modes.
+//
 // A slice that is granted just then must not find another device than it was planned for.
 // So the device is first shown as ill: every later grant has seen that, for a grant on
 // what was read before fails, and what came before is in the ledger that is read then.
@@ -28,8 +32,9 @@ type Switch struct {
 	// Withdraw writes the latest picture into the ledger's status, and returns the ledger
 	// as it is after that.
 	Withdraw func(context.Context) (*v1alpha1.SliceLedger, error)
-	// Tell tells how it went.
-	Tell func(message string)
+	// Tell tells how it went. The action names the device: what is told of two of them
+	// is not one and the same.
+	Tell func(action, message string)
 
 	mu      sync.Mutex
 	leaving string
@@ -160,9 +165,9 @@ func (s *Switch) put(ctx context.Context, d v1alpha1.DeviceStatus, at time.Time)
 			pause = switchNever
 		}
 		s.refused[d.UUID] = at.Add(pause)
-		s.Tell(fmt.Sprintf("GPU %d (%s) stays out of MIG mode: %v", d.Index, d.UUID, err))
+		s.Tell(fmt.Sprintf("LeftGPU%d", d.Index), fmt.Sprintf("GPU %d (%s) stays out of MIG mode: %v", d.Index, d.UUID, err))
 		return nil
 	}
-	s.Tell(fmt.Sprintf("GPU %d (%s) was put into MIG mode, as label %s of the node says", d.Index, d.UUID, v1alpha1.LabelMIGMode))
+	s.Tell(fmt.Sprintf("SwitchedGPU%d", d.Index), fmt.Sprintf("GPU %d (%s) was put into MIG mode, as label %s of the node says", d.Index, d.UUID, v1alpha1.LabelMIGMode))
 	return nil
 }

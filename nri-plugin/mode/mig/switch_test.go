@@ -46,7 +46,7 @@ func newWhole() *whole {
 			l.Spec.Devices[0].Slices = append(l.Spec.Devices[0].Slices, w.late...)
 			return l, w.unwritten
 		},
-		Tell: func(message string) { w.told = append(w.told, message) },
+		Tell: func(action, message string) { w.told = append(w.told, action+": "+message) },
 	}
 	_ = w.Refresh() // it never fails
 	return w
@@ -119,7 +119,7 @@ func TestSwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if d := w.seen.Devices[0]; w.switched != 1 || d.MIG != v1alpha1.MIGEnabled || !d.Healthy || len(w.told) != 1 {
+	if d := w.seen.Devices[0]; w.switched != 1 || d.MIG != v1alpha1.MIGEnabled || !d.Healthy || len(w.told) != 1 || !strings.HasPrefix(w.told[0], "SwitchedGPU0: ") {
 		t.Errorf("switched %d times, %+v, told %q", w.switched, d, w.told)
 	}
 
@@ -136,7 +136,7 @@ func TestSwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if w.switched != 3 || len(w.told) != 3 || !strings.Contains(w.told[0], "somebody watches it") || !w.seen.Devices[0].Healthy {
+	if w.switched != 3 || len(w.told) != 3 || !strings.HasPrefix(w.told[0], "LeftGPU0: ") || !strings.Contains(w.told[0], "somebody watches it") || !w.seen.Devices[0].Healthy {
 		t.Errorf("switched %d times, told %q, %+v", w.switched, w.told, w.seen.Devices)
 	}
 }
