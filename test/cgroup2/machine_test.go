@@ -42,7 +42,7 @@ func boot(t *testing.T, memoryMiB int) *Machine {
 // control groups; "inside" has those that need one.
 func TestOnVersion2(t *testing.T) {
 	m, bin := boot(t, 1024), t.TempDir()
-	dirs, err := tools.Ensure(t.Context(), os.Stderr, tools.Runc)
+	dirs, err := tools.Ensure(t.Context(), os.Stderr, tools.Runc, tools.Containerd, tools.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,8 @@ func TestOnVersion2(t *testing.T) {
 		build(t, "test", "-c", "-tags", "cgroup2", "-o", program, folder)
 		script += "echo; echo " + pkg + "\ncd " + folder + "\n" + program + " -test.v\n"
 	}
-	c := Command{Argv: []string{"/bin/sh", "-c", script}, Dir: "/", Env: append(os.Environ(), "VERNIER_RUNC="+filepath.Join(dirs[0], "runc"))}
+	c := Command{Argv: []string{"/bin/sh", "-c", script}, Dir: "/", Env: append(os.Environ(),
+		"VERNIER_RUNC="+filepath.Join(dirs[0], "runc"), "VERNIER_CONTAINERD="+dirs[1], "VERNIER_PAUSE="+filepath.Join(dirs[2], "pause"))}
 	if err := m.Run(t.Context(), c, t.Output()); err != nil {
 		t.Fatal(err)
 	}

@@ -12,21 +12,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
-
-	"vernier.dev/vernier/nri-plugin/cgroup"
 )
 
 // container is one of runc, with the resources that it was last given.
 type container struct {
-	t         *testing.T
-	id        string
-	pid       uint32
-	dir       string
+	group
 	resources *rspec.LinuxResources
 }
 
@@ -62,7 +56,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{t: t, id: id, resources: merged(asked, adjust.GetLinux().GetResources()).ToOCI()}
+	c := &container{resources: merged(asked, adjust.GetLinux().GetResources()).ToOCI()}
 	spec := rspec.Spec{
 		Version: rspec.Version,
 		Root:    &rspec.Root{Path: root},
@@ -104,14 +98,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.pid = uint32(n)
-	finder, err := cgroup.New("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.dir, err = finder.Leaf(c.pid, id); err != nil {
-		t.Fatal(err)
-	}
+	c.group = groupOf(t, id, uint32(n))
 	if want := "/sys/fs/cgroup" + spec.Linux.CgroupsPath; c.dir != want {
 		t.Errorf("its directory is %s, want %s", c.dir, want)
 	}
@@ -149,40 +136,4 @@ func (c *container) update(said *api.LinuxResources) error {
 		return err
 	}
 	return runc(c.t, text, "update", "--resources", "-", c.id)
-}
-
-// read is a file of its cgroup.
-func (c *container) read(name string) string {
-	c.t.Helper()
-	text, err := os.ReadFile(filepath.Join(c.dir, name))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// want compares files of its cgroup.
-func (c *container) want(what string, files map[string]string) {
-	c.t.Helper()
-	for name, want := range files {
-		if got := c.read(name); got != want {
-			c.t.Errorf("%s: %s of %s is %q, want %q", what, name, c.id, got, want)
-		}
-	}
-}
-
-// count is a counter in one of its files.
-func (c *container) count(name, counter string) int {
-	c.t.Helper()
-	for line := range strings.Lines(c.read(name)) {
-		if text, found := strings.CutPrefix(line, counter+" "); found {
-			n, err := strconv.Atoi(strings.TrimSpace(text))
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			return n
-		}
-	}
-	c.t.Fatalf("%s has no %s", name, counter)
-	return 0
 }
