@@ -219,6 +219,28 @@ func (n *node) settled() {
 	}
 }
 
+// After a reboot nothing is mounted and nothing runs; what is written down is there.
+func TestSharedMemoryAfterAReboot(t *testing.T) {
+	if !simgpu.InMountNamespace(t) {
+		return
+	}
+	n := newNode(t, simgpu.DriverNewest)
+	c := n.grant("a", 30, 1000)
+	dir := n.files.folder(n.uuid())
+	all, err := n.program.Processes(dir)
+	if err = errors.Join(err, n.program.End(all), n.program.Unmount(dir)); err != nil {
+		t.Fatal(err)
+	}
+	n.restart(n.files.dir, n.program)
+	n.settled()
+	if _, err := n.Apply(c, n.first(c)); err != nil {
+		t.Error(err)
+	}
+	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
+		t.Error(said)
+	}
+}
+
 // Somebody unmounts it: what is there goes on, and new containers wait until all have the
 // same one again.
 func TestSharedMemoryIsUnmounted(t *testing.T) {
