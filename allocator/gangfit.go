@@ -29,7 +29,7 @@ type misfit struct {
 
 // fit chooses for at least need of a gang's members, and for as many more as fit
 // too. The larger ones go first; where one is left over because others took the only
-// place that it can have, it goes before them.
+// place that it can have, it goes before them. Who goes by another always goes after it.
 func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *misfit, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
@@ -59,6 +59,7 @@ func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *m
 func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int) ([]choice, *misfit, error) {
 	t := trial{Allocator: a, set: order}
 	defer t.end()
+	order = inTurn(order)
 	var miss *misfit
 	for i, pod := range order {
 		why, err := t.next(ctx, pod)

@@ -88,6 +88,40 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 	return false
 }
 
+// inTurn has each pod of a gang behind those that it selects and that do not select it in
+// return. The scheduler would not take it before them; or where it might as the first of
+// its kind, anywhere, it would not after one of them that is elsewhere. Beside all of them
+// it is taken in the end, in whatever order the scheduler comes to them.
+func inTurn(order []ask) []ask {
+	wishes := map[types.UID]feasible.Company{}
+	for _, p := range order {
+		if company := feasible.CompanyOf(p.pod); company != nil {
+			wishes[p.pod.UID] = company
+		}
+	}
+	if len(wishes) == 0 {
+		return order
+	}
+	turn, begun := make([]ask, 0, len(order)), map[types.UID]bool{}
+	var enter func(p ask)
+	enter = func(p ask) {
+		if begun[p.pod.UID] {
+			return
+		}
+		begun[p.pod.UID] = true
+		for _, other := range order {
+			if wishes[p.pod.UID].Selects(other.pod) && !wishes[other.pod.UID].Selects(p.pod) {
+				enter(other)
+			}
+		}
+		turn = append(turn, p)
+	}
+	for _, p := range order {
+		enter(p)
+	}
+	return turn
+}
+
 // ahead is a pod on its way that the pod has to wait for, nil when there is none. The
 // caller holds mu.
 func (a *Allocator) ahead(pod *corev1.Pod) *corev1.Pod {

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // labelled gives the pod a label by which others select it.
@@ -128,5 +130,50 @@ func TestGangIsNotTornApartByOrder(t *testing.T) {
 	s.work()
 	if got := s.atTheGate("m0", "after"); got != "after" {
 		t.Errorf("at the gate: %q", got)
+	}
+}
+
+// A member of a gang that goes by another, which does not go by it, is decided on after
+// it, although it is the larger.
+func TestGangFollowsItsLeader(t *testing.T) {
+	s := newStage(t, 3)
+	for i := range 3 {
+		s.add(fmt.Sprintf("w%d", i), 60, 600, inGang("g", 4), labelled("worker"), companyOf("leader"))
+	}
+	s.add("leader", 10, 100, inGang("g", 4), labelled("leader"))
+	s.work()
+	if got := s.atTheGate("w0", "w1", "w2", "leader"); got != "w0 w1 w2 leader" {
+		t.Fatalf("at the gate: %q, and three workers have no room beside each other", got)
+	}
+	s.vanish(s.get("w2"))
+	s.add("w2", 30, 300, inGang("g", 4), labelled("worker"), companyOf("leader"), func(p *corev1.Pod) { p.UID = "smaller" })
+	s.work()
+	at := home(s.get("leader"))
+	if got, want := s.seats("w0", "w1", "w2"), fmt.Sprintf("w0:%[1]s w1:%[1]s w2:%[1]s", at); at == "" || got != want {
+		t.Errorf("placed %q, the leader on %q; told %q", got, at, s.told())
+	}
+}
+
+// Pods of a gang that may each be the first of their app go where those of the app go
+// that may go anywhere: then the scheduler may bind them in any order.
+func TestGangMayBeBoundInAnyOrder(t *testing.T) {
+	s := newStage(t, 3)
+	for _, name := range []string{"m0", "m1"} {
+		s.add(name, 90, 900, inGang("g", 3), labelled("x"), companyOf("x"))
+	}
+	s.add("free", 20, 200, inGang("g", 3), labelled("x"))
+	s.work()
+	if got := s.atTheGate("m0", "m1", "free"); got != "m0 m1 free" {
+		t.Errorf("at the gate: %q, and there is no room for all on one node; told %q", got, s.told())
+	}
+	s = newStage(t, 3)
+	for _, name := range []string{"m0", "m1"} {
+		s.add(name, 70, 700, inGang("g", 3), labelled("x"), companyOf("x"))
+	}
+	s.add("free", 20, 200, inGang("g", 3), labelled("x"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread) })
+	s.work()
+	got := s.seats("m0", "m1", "free")
+	if at := home(s.get("free")); got != fmt.Sprintf("m0:%[1]s m1:%[1]s free:%[1]s", at) {
+		t.Errorf("placed %q, want all on one node; told %q", got, s.told())
 	}
 }
