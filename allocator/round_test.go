@@ -77,6 +77,36 @@ func TestFailedRoundIsDecidedAgain(t *testing.T) {
 	}
 }
 
+// A round is so many pods at most, whatever is due.
+func TestRoundIsBounded(t *testing.T) {
+	const due = 3 * maxRound
+	s := newStage(t, 1)
+	s.allocator.Events = &record.FakeRecorder{}
+	s.comeUnfit(due)
+	before := s.queue.Len()
+	s.step()
+	if n := before - s.queue.Len(); before < due || n != maxRound {
+		t.Errorf("%d of %d were looked at in one round, want %d", n, before, maxRound)
+	}
+}
+
+// However often nodes and pods change, who is refused by the scheduler is looked at again
+// after a while, once.
+func TestChangesAreCollected(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("refused", 10, 100, cpu("1000"))
+	s.work()
+	for range 50 {
+		s.allocator.Changed()
+	}
+	if n := s.queue.Len(); n > 0 {
+		t.Errorf("%d looks are due at once", n)
+	}
+	if n := len(s.queue.later); n != 1 {
+		t.Errorf("%d looks are due later, want 1: %+v", n, s.queue.later)
+	}
+}
+
 // A burst that waits does not keep back a pod that fits: it is in the next round but
 // one.
 func TestWaitingPodsDontStarveOthers(t *testing.T) {

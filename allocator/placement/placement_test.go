@@ -183,3 +183,24 @@ func TestExplain(t *testing.T) {
 		})
 	}
 }
+
+// The search on one node ends, however many ways there are to go about it.
+func TestSearchIsBounded(t *testing.T) {
+	node := &Node{Name: "n"}
+	for i := range 24 {
+		mem := v1alpha1.MiB(1000 + i) // none is like another
+		node.Devices = append(node.Devices, Device{UUID: fmt.Sprint(i), Mem: mem, FreeCore: 90, FreeMem: mem, Slots: 9})
+	}
+	// Any twelve of the devices will do for the first, none for the second.
+	demand := &Demand{Containers: []Container{
+		{Name: "a", Mode: v1alpha1.ModeLimiter, Share: v1alpha1.Share{GPUs: 12, Core: 50, MemMiB: 100}},
+		{Name: "b", Mode: v1alpha1.ModeLimiter, Share: v1alpha1.Share{GPUs: 1, Core: 95, MemMiB: 100}},
+	}}
+	s := newSearch(demand, node)
+	if s.place(0) {
+		t.Fatal("what does not fit was placed")
+	}
+	if s.steps < maxSteps || s.steps > maxSteps+100 {
+		t.Errorf("%d steps, want about %d and no more", s.steps, maxSteps)
+	}
+}

@@ -89,3 +89,19 @@ func TestPricesProveTheOptimum(t *testing.T) {
 		}
 	}
 }
+
+// It takes so many steps at most.
+func TestStepsAreBounded(t *testing.T) {
+	const limit = 10
+	asked := 0
+	_, _, optimal := Minimize([]float64{1}, slacks(1), limit, func(prices []float64) (Column, bool) {
+		asked++
+		if asked > 2*limit {
+			return Column{}, false
+		}
+		return Column{prices[0] - 1, []Entry{{0, 1}}}, true // always a better one
+	})
+	if optimal || asked != limit {
+		t.Errorf("asked for %d columns, want %d; optimal %v", asked, limit, optimal)
+	}
+}
