@@ -103,6 +103,7 @@ func TestMIG(t *testing.T) {
 	t.Cleanup(cutting.Unlock)
 	inv := driver(t)
 	device := ledger(t, cut).Status.Devices[0].UUID
+	awaitShown(t, 0) // those of a test before go after its pods
 	if err := inv.CreateInstance(device, theirs); err != nil {
 		t.Fatal(err)
 	}
