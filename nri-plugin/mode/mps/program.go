@@ -145,7 +145,10 @@ type Process struct {
 	start string
 }
 
-// Processes finds them by what they were started with: the folder's pipes.
+// Processes finds them by what they were started with: the folder's pipes. Whose a
+// process is decides what it was started with, so one in another PID namespace than ours, as a
+// container has, is none of them: whoever called his process a daemon would have it ended
+// or waited for in place of the real one.
 func (p *Program) Processes(dir string) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -157,11 +160,18 @@ func (p *Program) Processes(dir string) ([]Process, error) {
 		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
 			continue
 		}
-		if found, is := lookUp(pid, dir); is {
+		if found, is := lookUp(pid, dir); is && besideUs(pid) {
 			all = append(all, found)
 		}
 	}
 	return all, nil
+}
+
+// besideUs tells whether a process is in our PID namespace.
+func besideUs(pid int) bool {
+	own, err := os.Stat("/proc/self/ns/pid")
+	its, bad := os.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	return err == nil && bad == nil && os.SameFile(own, its)
 }
 
 // lookUp tells whether a process is the folder's. One that has ended is not, nor is a
