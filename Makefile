@@ -134,8 +134,9 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 	CGO_ENABLED=0 go run ./docs/reference/gen docs/reference/*.md
 
 .PHONY: lint
-lint: deps ## gofmt, go vet, staticcheck, shellcheck, generated code current
+lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
+	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags envtest,e2e,gpu,vendor,cgroup2 ./...
 	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor,cgroup2 ./...
 	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack
