@@ -149,14 +149,16 @@ type reporter struct{ events.EventRecorder }
 // warnOf writes a warning about a container's pod.
 func (r reporter) warnOf(c mode.Container, reason, message string) {
 	namespace, name, _ := strings.Cut(c.Owner, "/")
-	r.Warn(hooks.PodRef{Namespace: namespace, Name: name, UID: c.Pod}, reason, "container "+c.Name+": "+message)
+	r.Warn(hooks.PodRef{Namespace: namespace, Name: name, UID: c.Pod, Container: c.Name}, reason, "container "+c.Name+": "+message)
 }
 
-// Warn writes a warning about a pod. The recorder queues it.
+// Warn writes a warning about a pod's container, which it names as the kubelet does: two
+// containers' warnings of one reason are two events, and not the first one's twice. The
+// recorder queues it.
 func (r reporter) Warn(pod hooks.PodRef, reason, message string) {
-	r.Eventf(&corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	r.Eventf(&corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		FieldPath: "spec.containers{" + pod.Container + "}",
 	}, nil, corev1.EventTypeWarning, reason, "Enforcing", "%s", message)
 }
 

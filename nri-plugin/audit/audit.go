@@ -231,5 +231,5 @@ func (a *Auditor) tell(u user) {
 		message += "it does not load the limiter, as programs that are linked statically, built on musl or started by a loader of their own; build it for glibc and link it dynamically, or give the pod whole devices"
 	}
 	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
-	a.Report.Warn(u.holder.Pod, ReasonProcess, message)
+	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message)
 }

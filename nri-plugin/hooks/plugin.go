@@ -60,10 +60,17 @@ type Batch interface {
 	Resized(batch.Container, *api.LinuxResources) *api.ContainerUpdate
 }
 
-// PodRef names a pod in an event.
+// PodRef names a pod in an event, and the container that it is about.
 type PodRef struct {
 	Namespace, Name string
 	UID             types.UID
+	Container       string
+}
+
+// Of is the pod's container of that name.
+func (r PodRef) Of(container string) PodRef {
+	r.Container = container
+	return r
 }
 
 // Plugin handles the runtime's events. All exported fields but Roster, which fills

@@ -44,7 +44,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		case len(grants) > 0 && !prepared:
 			p.unenforced(pod, c)
 		case len(grants) == 0 && !isPrivileged(c) && holdsGPU(c):
-			p.Report.Warn(ref(pod), ReasonUnmanaged, fmt.Sprintf("container %s holds a GPU and has no slice of it; other pods' limits do not hold against it: delete the pod and ask for %s", c.GetName(), v1alpha1.ResourceCore))
+			p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnmanaged, fmt.Sprintf("container %s holds a GPU and has no slice of it; other pods' limits do not hold against it: delete the pod and ask for %s", c.GetName(), v1alpha1.ResourceCore))
 		}
 		if len(grants) == 0 && !prepared {
 			continue
@@ -106,7 +106,7 @@ func (p *Plugin) unenforced(pod *api.PodSandbox, c *api.Container) {
 		p.Log.Error(err, "cannot end a container without limits", "pod", owner(pod), "container", c.GetName())
 		message = fmt.Sprintf("container %s started without the limits of its slice and cannot be ended (%v); delete the pod", c.GetName(), err)
 	}
-	p.Report.Warn(ref(pod), ReasonUnenforced, message)
+	p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnenforced, message)
 }
 
 // lives tells whether the container can still use a device.

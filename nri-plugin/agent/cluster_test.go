@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+
+	"vernier.dev/vernier/nri-plugin/mode"
+)
+
+// written are the events that reach the API server, and what is changed of them.
+type written struct{ made, changed chan *eventsv1.Event }
+
+func (w written) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	w.made <- e
+	return e, nil
+}
+func (w written) Update(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	return e, nil
+}
+func (w written) Patch(_ context.Context, e *eventsv1.Event, _ []byte) (*eventsv1.Event, error) {
+	w.changed <- e
+	return e, nil
+}
+
+func next(t *testing.T, of chan *eventsv1.Event) *eventsv1.Event {
+	t.Helper()
+	select {
+	case e := <-of:
+		return e
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing is written")
+		return nil
+	}
+}
+
+// Kubernetes makes one event, with the first's message, of all that are about the same
+// thing for the same reason: two containers of a pod are not the same thing.
+func TestContainersAreWarnedEach(t *testing.T) {
+	w := written{make(chan *eventsv1.Event, 8), make(chan *eventsv1.Event, 8)}
+	broadcaster := events.NewBroadcaster(w)
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := reporter{broadcaster.NewRecorder(scheme.Scheme, "vernier-node")}
+	for _, name := range []string{"main", "helper", "main"} {
+		r.warnOf(mode.Container{Pod: "uid", Owner: "team/pod", Name: name}, "MPSServerFault", "its work has ended")
+	}
+	for range 2 {
+		e := next(t, w.made)
+		on := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "team", Name: "pod", UID: "uid", FieldPath: e.Regarding.FieldPath}
+		want := map[string]string{"spec.containers{main}": "container main: its work has ended", "spec.containers{helper}": "container helper: its work has ended"}
+		if e.Regarding != on || e.Note != want[e.Regarding.FieldPath] || e.Namespace != "team" || e.Note == "" {
+			t.Errorf("%+v", e)
+		}
+	}
+	if again := next(t, w.changed); again.Regarding.FieldPath != "spec.containers{main}" || again.Series == nil {
+		t.Errorf("told again: %+v", again)
+	}
+}
