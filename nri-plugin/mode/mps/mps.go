@@ -117,6 +117,9 @@ type Mode struct {
 	// mu is held while daemons are started and ended, which takes seconds. The
 	// creation of a container must not wait for it.
 	mu sync.Mutex
+	// told are the devices whose containers know that their server is gone, until there is
+	// another.
+	told map[string]bool
 	// setting has a place, taken while a server's limits are changed or read back.
 	setting chan struct{}
 
@@ -125,6 +128,9 @@ type Mode struct {
 	found Daemons
 	// ready are the devices that take clients, by UUID.
 	ready map[string]server
+	// owed are those whose containers could not be told that their server is gone, for the
+	// runtime was out of sight.
+	owed map[string]bool
 
 	// faults are those whose server had one, known to Look alone.
 	faults map[string]fault
@@ -149,7 +155,7 @@ func (s server) space(c mode.Container, own limits) (string, bool) {
 // New keeps its files in a folder, which must have the same path on the node: the
 // runtime mounts from there.
 func New(dir string, node Node) *Mode {
-	return &Mode{node: node, files: files{dir}, patience: patience, setting: make(chan struct{}, 1), ready: map[string]server{}, faults: map[string]fault{}}
+	return &Mode{node: node, files: files{dir}, patience: patience, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
 }
 
 // Able needs a node with MPS and a device that isn't cut up.

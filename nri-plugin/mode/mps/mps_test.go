@@ -272,6 +272,38 @@ func TestStrayLimits(t *testing.T) {
 	}
 }
 
+// Those whose server went while there was no agent are told by the next one, once.
+func TestLostBeforeRestart(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	c := w.container("a")
+	w.containers = []mode.Container{c}
+	w.must(w.grant("b", 30, 1024)) // its container is not there yet
+	for _, blind := range []bool{false, true, true} {
+		w.told, w.daemons.server = nil, 0
+		if w.blind = blind; !blind {
+			w.daemons.daemon = 0
+		}
+		w.restart()
+		w.must(w.Settle())
+		w.must(w.Look(time.Now()))
+		w.blind = false // the runtime comes after the ledger
+		w.must(w.Look(time.Now()))
+		w.must(w.Settle())
+		w.must(w.Look(time.Now()))
+		if len(w.told) != 1 || !strings.HasPrefix(w.told[0], "team/a "+ReasonLost) {
+			t.Errorf("told %q", w.told)
+		}
+	}
+	// Of one that runs nothing is told.
+	w.told = nil
+	w.restart()
+	w.must(w.Settle())
+	if len(w.told) > 0 {
+		t.Errorf("told %q of a server that goes on", w.told)
+	}
+}
+
 // A server that is gone is replaced; one whose daemon is gone keeps its clients, and
 // is replaced with the daemon when they have ended.
 func TestLost(t *testing.T) {

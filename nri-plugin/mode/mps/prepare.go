@@ -63,6 +63,7 @@ func (m *Mode) bring(uuid string) (began bool, err error) {
 // ensure has a daemon on the device, with one server, and both hold clients to the
 // limits of the slices. What is there of an earlier agent's is used. m.mu is held.
 func (m *Mode) ensure(uuid string, c control, slices spaces) error {
+	_, before := m.files.state(uuid)
 	pid, _, err := c.look()
 	if err == nil {
 		err = m.shares(uuid)
@@ -77,11 +78,21 @@ func (m *Mode) ensure(uuid string, c control, slices spaces) error {
 		m.unset(uuid)
 		return err
 	}
+	if pid == 0 && !m.told[uuid] {
+		// It went while nobody looked, as while there was no agent.
+		if _, known := m.node.Containers(); known {
+			m.tell(uuid, ReasonLost, ended, uuid)
+		} else if before {
+			m.owe(uuid)
+		}
+		m.told[uuid] = true
+	}
 	pid, status, err := m.serve(c, pid)
 	if err != nil {
 		m.unset(uuid)
 		return err
 	}
+	delete(m.told, uuid)
 	if status == faulty {
 		// Look replaces it. Until then it holds nobody.
 		m.set(uuid, server{pid: pid})
@@ -335,6 +346,7 @@ func (m *Mode) settle() (changed bool, err error) {
 // giveBack ends a device's daemon and makes the device what it was. m.mu is held.
 func (m *Mode) giveBack(s state) error {
 	m.unset(s.UUID)
+	delete(m.told, s.UUID)
 	c, err := m.daemons()
 	if err != nil {
 		return err

@@ -22,6 +22,9 @@ const (
 	ReasonLost = "MPSServerLost"
 )
 
+// ended is what its containers are told of a server that is gone.
+const ended = "the MPS server of device %s has ended, and the contexts of all processes that it served with it; they have to start again"
+
 // period between two looks at the servers.
 const period = 2 * time.Second
 
@@ -53,9 +56,16 @@ func (m *Mode) Run(ctx context.Context, failed func(error)) error {
 
 // Look looks at every server that there should be once.
 func (m *Mode) Look(now time.Time) error {
+	_, known := m.node.Containers()
 	m.reading.Lock()
-	ready := maps.Clone(m.ready)
+	ready, owed := maps.Clone(m.ready), map[string]bool{}
+	if known {
+		owed, m.owed = m.owed, owed
+	}
 	m.reading.Unlock()
+	for uuid := range owed {
+		m.tell(uuid, ReasonLost, ended, uuid)
+	}
 	var failed []error
 	for _, uuid := range slices.Sorted(maps.Keys(ready)) {
 		failed = append(failed, m.look(uuid, ready[uuid], now))
@@ -134,6 +144,7 @@ func (m *Mode) restart(uuid string, c control, pid int, clients []int) error {
 	defer m.mu.Unlock()
 	m.unset(uuid)
 	delete(m.faults, uuid)
+	m.told[uuid] = true
 	if err := c.end(pid, clients); err != nil {
 		return err
 	}
@@ -157,10 +168,18 @@ func (m *Mode) lost(uuid string, why error) error {
 	if why != nil {
 		m.tell(uuid, ReasonLost, "the MPS control daemon of device %s does not answer (%v): processes that its server serves go on, new ones start when those have ended", uuid, why)
 	} else {
-		m.tell(uuid, ReasonLost, "the MPS server of device %s has ended, and the contexts of all processes that it served with it; they have to start again", uuid)
+		m.tell(uuid, ReasonLost, ended, uuid)
 	}
+	m.told[uuid] = true
 	_, err := m.bring(uuid)
 	return err
+}
+
+// owe has the device's containers told as soon as they are known.
+func (m *Mode) owe(uuid string) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	m.owed[uuid] = true
 }
 
 // tell tells every pod with a container on the device.
