@@ -59,7 +59,7 @@ func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *m
 func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int) ([]choice, *misfit, error) {
 	t := trial{Allocator: a, set: order}
 	defer t.end()
-	order = inTurn(order)
+	order = a.inTurn(order)
 	var miss *misfit
 	for i, pod := range order {
 		why, err := t.next(ctx, pod)

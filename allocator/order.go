@@ -91,8 +91,10 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 // inTurn has each pod of a gang behind those that it selects and that do not select it in
 // return. The scheduler would not take it before them; or where it might as the first of
 // its kind, anywhere, it would not after one of them that is elsewhere. Beside all of them
-// it is taken in the end, in whatever order the scheduler comes to them.
-func inTurn(order []ask) []ask {
+// it is taken in the end, in whatever order the scheduler comes to them. Of two that
+// select each other the one that has to be nearer goes behind: beside the other it is near
+// enough for both.
+func (a *Allocator) inTurn(order []ask) []ask {
 	wishes := map[types.UID]feasible.Company{}
 	for _, p := range order {
 		if company := feasible.CompanyOf(p.pod); company != nil {
@@ -102,6 +104,16 @@ func inTurn(order []ask) []ask {
 	if len(wishes) == 0 {
 		return order
 	}
+	domains := map[string]int{}
+	nearest := func(keys []string) (most int) {
+		for _, key := range keys {
+			if _, known := domains[key]; !known {
+				domains[key] = a.Filters.Domains(key)
+			}
+			most = max(most, domains[key])
+		}
+		return most
+	}
 	turn, begun := make([]ask, 0, len(order)), map[types.UID]bool{}
 	var enter func(p ask)
 	enter = func(p ask) {
@@ -110,7 +122,8 @@ func inTurn(order []ask) []ask {
 		}
 		begun[p.pod.UID] = true
 		for _, other := range order {
-			if wishes[p.pod.UID].Selects(other.pod) && !wishes[other.pod.UID].Selects(p.pod) {
+			there, back := wishes[p.pod.UID], wishes[other.pod.UID]
+			if there.Selects(other.pod) && (!back.Selects(p.pod) || nearest(there.Near(other.pod)) > nearest(back.Near(p.pod))) {
 				enter(other)
 			}
 		}

@@ -177,3 +177,25 @@ func TestGangMayBeBoundInAnyOrder(t *testing.T) {
 		t.Errorf("placed %q, want all on one node; told %q", got, s.told())
 	}
 }
+
+// Of two that go by each other the one that has to be nearer is decided on after the
+// other, although it is the larger: beside it the scheduler takes both in either order.
+func TestGangGoesByTheNearest(t *testing.T) {
+	s := newStage(t, 3)
+	for i := range 3 {
+		old := testNode(fmt.Sprintf("n%d", i))
+		zoned := old.DeepCopy()
+		zoned.Labels[corev1.LabelTopologyZone] = "a"
+		s.allocator.SetNode(old, zoned)
+	}
+	s.add("near", 60, 600, inGang("g", 2), labelled("x"), companyOf("x"))
+	s.add("far", 10, 100, inGang("g", 2), labelled("x"), companyOf("x"), func(p *corev1.Pod) {
+		p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].TopologyKey = corev1.LabelTopologyZone
+		p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread)
+	})
+	s.work()
+	at := home(s.get("far"))
+	if got, want := s.seats("near", "far"), fmt.Sprintf("near:%[1]s far:%[1]s", at); at == "" || got != want {
+		t.Errorf("placed %q, want both on one node; told %q", got, s.told())
+	}
+}

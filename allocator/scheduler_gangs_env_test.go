@@ -46,9 +46,8 @@ func (l *lab) runGangs(all *tally) {
 	l.acquaint()
 	for g := range gangsPerLab {
 		var created []*corev1.Pod
-		near := oneOf(l, l.host(), l.zone())
 		for m := range podsPerGang {
-			p := l.member(fmt.Sprintf("g%d", g), m, near)
+			p := l.member(fmt.Sprintf("g%d", g), m)
 			l.must(l.Create(l.Context(), p))
 			created = append(created, p)
 		}
@@ -65,7 +64,7 @@ func (l *lab) runGangs(all *tally) {
 
 // member is a pod of a gang, of one of the gang's apps, that may wish to be near one of
 // them, or to be alone on its node.
-func (l *lab) member(gang string, m int, near string) *corev1.Pod {
+func (l *lab) member(gang string, m int) *corev1.Pod {
 	p := testPod(fmt.Sprintf("%s-%d", gang, m), map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(5+l.Intn(60)), 50)})
 	inGang(gang, podsPerGang)(p)
 	app := func() string { return gang + oneOf(l, "x", "y") }
@@ -76,7 +75,7 @@ func (l *lab) member(gang string, m int, near string) *corev1.Pod {
 	}
 	if l.chance(60) {
 		affinityOf(p).PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			TopologyKey: near, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app()}}}}}
+			TopologyKey: oneOf(l, l.host(), l.zone()), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app()}}}}}
 	}
 	return p
 }

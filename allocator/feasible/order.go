@@ -28,25 +28,28 @@ type Company []wish
 type wish struct {
 	namespaces []string
 	selector   labels.Selector
+	// near is the node label of which both must have the same value, empty where it is
+	// not affinity that asks.
+	near string
 }
 
 // CompanyOf is nil for a pod to which the order makes no difference, as for most.
 func CompanyOf(pod *corev1.Pod) (c Company) {
-	add := func(of *metav1.LabelSelector, namespaces ...string) {
+	add := func(near string, of *metav1.LabelSelector, namespaces ...string) {
 		// What cannot be parsed the API server has refused.
 		if selector, err := metav1.LabelSelectorAsSelector(of); err == nil {
-			c = append(c, wish{namespaces, selector})
+			c = append(c, wish{namespaces, selector, near})
 		}
 	}
 	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
 		for _, t := range a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 			switch {
 			case t.NamespaceSelector != nil:
-				add(t.LabelSelector) // whichever namespaces it selects at the time
+				add(t.TopologyKey, t.LabelSelector) // whichever namespaces it selects at the time
 			case len(t.Namespaces) > 0:
-				add(t.LabelSelector, t.Namespaces...)
+				add(t.TopologyKey, t.LabelSelector, t.Namespaces...)
 			default:
-				add(t.LabelSelector, pod.Namespace)
+				add(t.TopologyKey, t.LabelSelector, pod.Namespace)
 			}
 		}
 	}
@@ -54,7 +57,7 @@ func CompanyOf(pod *corev1.Pod) (c Company) {
 		everywhere := s.NodeAffinityPolicy != nil && *s.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
 		several := s.MinDomains != nil && *s.MinDomains > 1
 		if s.WhenUnsatisfiable == corev1.DoNotSchedule && (everywhere || several) {
-			add(s.LabelSelector, pod.Namespace)
+			add("", s.LabelSelector, pod.Namespace)
 		}
 	}
 	return c
@@ -63,7 +66,33 @@ func CompanyOf(pod *corev1.Pod) (c Company) {
 // Selects tells whether the other pod may be one of those wished for. It says yes too
 // often rather than too seldom.
 func (c Company) Selects(other *corev1.Pod) bool {
-	return slices.ContainsFunc(c, func(w wish) bool {
-		return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
-	})
+	return slices.ContainsFunc(c, func(w wish) bool { return w.selects(other) })
+}
+
+func (w wish) selects(other *corev1.Pod) bool {
+	return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
+}
+
+// Near are the node labels of which the pod must have the same values as the other.
+func (c Company) Near(other *corev1.Pod) (keys []string) {
+	for _, w := range c {
+		if w.near != "" && w.selects(other) {
+			keys = append(keys, w.near)
+		}
+	}
+	return keys
+}
+
+// Domains is how many different values the nodes have of a label: the more, the nearer to
+// each other are those with the same. One pass over all nodes.
+func (f *Filters) Domains(key string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]bool{}
+	for _, node := range f.nodes {
+		if v, has := node.Labels[key]; has {
+			all[v] = true
+		}
+	}
+	return len(all)
 }
