@@ -160,7 +160,7 @@ struct vgpu_pace_device {
     uint64_t turn;
     uint64_t valid_until; // CLOCK_MONOTONIC ns
     uint64_t returned_ns; // of what the container was ever charged, others' work: it is taken off again
-    uint64_t others_until; // CLOCK_MONOTONIC ns: what others have launched is to be through
+    uint64_t others_until; // CLOCK_MONOTONIC ns: no launch before: what others have launched is to be through
 };
 
 struct vgpu_pace {

@@ -37,8 +37,8 @@ type Turn struct {
 	// Part is for how much of each period, from its beginning, the device is the
 	// container's: 1 to WholePeriod, which is that it may launch at any time.
 	Part uint32
-	// OthersUntil is when what other containers have launched is to be through
-	// (CLOCK_MONOTONIC): nothing is launched beside it.
+	// OthersUntil is when the turn begins and what other containers have launched is to
+	// be through (CLOCK_MONOTONIC): nothing is launched before.
 	OthersUntil time.Duration
 }
 

@@ -4,11 +4,11 @@
 // it just now. The limiter in each container keeps it to its quota by itself;
 // what no container can know, the others, is this package's part:
 //
-//   - Containers that work side by side get turns: their refill periods are of one
-//     length and begin one after the other, so that in the usual case what one
-//     measures on the device holds nothing of the others' work. A turn begins when
-//     what others have launched is to be through. What containers together were
-//     charged beyond the clock all the same is returned to them.
+//   - Containers that work side by side get turns, one after the other, so that in the
+//     usual case what one measures on the device holds nothing of the others' work. The
+//     next turn is always for whoever is furthest behind its quota. It begins when what
+//     others have launched is to be through. What containers together were charged
+//     beyond the clock all the same is returned to them.
 //   - Time that nobody else wants goes to containers whose limits allow bursting,
 //     and back to the others as soon as they launch anything.
 //

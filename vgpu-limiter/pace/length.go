@@ -23,52 +23,60 @@ func free(sharers []sharer) float64 {
 	return max(0, float64(left)/100/float64(len(sharers)))
 }
 
-// A length that loses little more than the best stays, and so does any for a while:
-// another one moves all turns, and what is measured meanwhile holds others' work.
 const (
-	alike   = 0.3 // percent of the device
-	worse   = 1.0
-	shortly = 100 * time.Millisecond
-	dwells  = 2 * time.Second // before one that is only longer than needed is left
+	alike   = 0.3                    // percent of the device
+	unlike  = 2 * alike              // before turns that launches don't fill any more get another length
+	fits    = 1.0                    // of turns that launches fill
+	lates   = 4.0                    // of turns that lose no more by beginning late
+	tight   = 0.02                   // of a period: less is nothing left over
+	shortly = 100 * time.Millisecond // before another length is looked for
+	dwells  = 2 * time.Second        // before one that is only longer than needed is left
 )
 
-// next is what follows `before`.
+// next is what follows `before`: a length that is good enough stays.
 func next(now time.Duration, before rhythm, sharers []sharer) rhythm {
-	best := turnLength(sharers)
-	bad := before.length < shortest(sharers) || cost(sharers, before.length) > cost(sharers, best)+worse
-	if before.length != 0 && (!bad || now < before.since+shortly) && (best >= before.length/2 || now < before.since+dwells) {
+	best, fit := turnLength(sharers)
+	unfilled, _ := lost(sharers, before.length)
+	bad := before.length < best || fit && unfilled > fits+unlike
+	if before.length != 0 && (now < before.since+shortly || !bad && (best > before.length/2 || now < before.since+dwells)) {
 		return before
 	}
 	return rhythm{best, now}
 }
 
-func shortest(sharers []sharer) time.Duration { return period * time.Duration(len(sharers)) }
-
-// turnLength is the length of the periods in which these sharers best take turns.
-// Each divides a second, so that as many turns of each lie in any second: the one
-// that costs least; of those that cost about as little, the shortest.
-func turnLength(sharers []sharer) time.Duration {
-	best, least := longestPeriod, cost(sharers, longestPeriod)
-	for parts := time.Second/longestPeriod + 1; parts <= time.Second/shortest(sharers); parts++ { // longest first
+// turnLength is the length of the periods in which these sharers take turns, and whether
+// their launches fill turns of it: then each second is like the others. Where there is
+// none that they fill, it is long enough for a launch of each. All lengths divide a
+// second, so that as many turns lie in any second.
+func turnLength(sharers []sharer) (time.Duration, bool) {
+	shortest := period * time.Duration(len(sharers))
+	best, least := longestPeriod, math.Inf(1)
+	for parts := time.Second / longestPeriod; parts <= time.Second/shortest; parts++ { // longest first
 		length := (time.Second / parts).Truncate(time.Microsecond)
-		if loses := cost(sharers, length); loses <= least+alike {
-			best, least = length, min(least, loses)
+		unfilled, late := lost(sharers, length)
+		if cost := unfilled + late + 20*length.Seconds(); cost <= least+alike {
+			best, least = length, min(least, cost)
 		}
 	}
-	return best
+	if unfilled, late := lost(sharers, best); unfilled <= fits && late <= lates {
+		return best, true
+	}
+	if free(sharers) < tight {
+		shortest *= 3
+	}
+	launches := time.Duration(0)
+	for _, s := range sharers {
+		launches += min(max(s.longest, 2*s.longest-s.usual), longestPeriod)
+	}
+	parts := max(time.Second/longestPeriod, time.Second/max(shortest, launches*11/10))
+	return (time.Second / parts).Truncate(time.Microsecond), false
 }
 
-// cost is what decides between lengths: what is lost, and how long everybody waits
-// for his turn: a tenth of a second is worth 2 percent of the device.
-func cost(sharers []sharer, length time.Duration) float64 {
-	return lost(sharers, length) + 20*length.Seconds()
-}
-
-// lost is how many percent of the device a sharer loses in some second, at most, with
-// turns of this length: since its launches don't fill its turn, since it has to let
-// a turn go by now and then, and since others' launches run over into its turn.
-func lost(sharers []sharer, length time.Duration) float64 {
-	most, over := 0.0, 0.0
+// lost is how many percent of the device a sharer loses at most in some second, with
+// turns of this length, since its launches don't fill its turn or since it has to let a
+// turn go by now and then; and what all lose since turns begin late and launches differ.
+func lost(sharers []sharer, length time.Duration) (unfilled, lost float64) {
+	sum := 0.0
 	for _, s := range sharers {
 		if s.longest <= 0 {
 			continue
@@ -77,12 +85,11 @@ func lost(sharers []sharer, length time.Duration) float64 {
 		part := (share + free(sharers)) * float64(length)
 		wanted := share * float64(length) / float64(s.longest)
 		fit := max(1, math.Floor((part-float64(late))/float64(s.longest)+0.5))
-		most = max(most, 100*share*(1-fit/wanted))
+		unfilled = max(unfilled, 100*share*(1-fit/wanted))
 		if fit >= wanted {
-			most = max(most, 50*min(1, 10*(math.Ceil(wanted)-wanted))*s.longest.Seconds())
+			unfilled = max(unfilled, 50*min(1, 10*(math.Ceil(wanted)-wanted))*s.longest.Seconds())
 		}
-		used := min(fit, math.Ceil(wanted))*float64(s.longest) + float64(late)
-		over += max(0, used-part) + max(0, float64(s.longest-s.usual)/2)
+		sum += float64(late) + max(0, float64(s.longest-s.usual)/2)
 	}
-	return most + 100*over/float64(length)
+	return unfilled, 100 * sum / float64(length)
 }

@@ -35,6 +35,9 @@ type Loop struct {
 	settled    time.Duration     // when what was charged too much was returned last
 }
 
+// throttled is how long a container's launches had waited, and when that last grew.
+type throttled struct{ sum, when time.Duration }
+
 // Container is a container that a loop looks after.
 type Container struct {
 	loop         *Loop
@@ -44,6 +47,8 @@ type Container struct {
 	pace         *layout.Pace
 	activity     []layout.Activity
 	overlaps     []overlap
+	slots        []slot
+	throttled    []throttled
 	lives        bool
 	counted      time.Duration // when lives was found out
 	failed       bool          // the counters can't be read
@@ -81,6 +86,8 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
 	c.overlaps = make([]overlap, len(c.limits.Devices))
+	c.slots = make([]slot, len(c.limits.Devices))
+	c.throttled = make([]throttled, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -120,14 +127,15 @@ func (l *Loop) Run(ctx context.Context) {
 
 // Step looks once and says what holds from now on. It returns when to look again.
 func (l *Loop) Step() time.Duration {
-	if l.step() {
-		return tick
+	busy, at := l.step()
+	if busy {
+		return max(at-l.now(), tick/25)
 	}
 	return idleTick
 }
 
 // step returns whether anybody is working to whom others matter.
-func (l *Loop) step() bool {
+func (l *Loop) step() (bool, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -138,7 +146,7 @@ func (l *Loop) step() bool {
 			places[d.UUID] = append(places[d.UUID], place{c, i})
 		}
 	}
-	busy, settle := false, now >= l.settled+settles
+	busy, settle, at := false, now >= l.settled+settles, now+tick
 	if settle {
 		l.settled = now
 	}
@@ -148,7 +156,7 @@ func (l *Loop) step() bool {
 			d := p.container.limits.Devices[p.device]
 			members[i] = member{
 				quota: quota(d), mayBurst: d.MayBurst, lives: p.container.lives,
-				Activity: p.container.activity[p.device],
+				slot: p.container.slots[p.device], waits: p.container.throttled[p.device].when > now-2*tick, Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
 		}
@@ -157,11 +165,13 @@ func (l *Loop) step() bool {
 		}
 		turns, r := plan(now, l.rhythms[uuid], members)
 		l.rhythms[uuid] = r
+		at = min(at, event(now, members))
 		for i, turn := range turns {
+			there[i].container.slots[there[i].device] = members[i].slot
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}
-	return busy
+	return busy, at
 }
 
 // place is a container's use of one GPU.
@@ -184,6 +194,11 @@ func (c *Container) look(now time.Duration) {
 	err := layout.ReadActivity(c.counters, c.activity)
 	if err != nil {
 		clear(c.activity)
+	}
+	for i, a := range c.activity {
+		if a.Throttled != c.throttled[i].sum {
+			c.throttled[i] = throttled{a.Throttled, now}
+		}
 	}
 	unlimited := false
 	for _, d := range c.limits.Devices {

@@ -109,11 +109,11 @@ func TestLoop(t *testing.T) {
 	l.now = func() time.Duration { return clock }
 	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30, MayBurst: true}, layout.DeviceLimit{UUID: gpuB, Core: 50})
 	b := attach(t, l, layout.DeviceLimit{UUID: gpuB, Core: 40}, layout.DeviceLimit{UUID: gpuA, Core: 60})
-	if l.step() {
+	if busy, _ := l.step(); busy {
 		t.Error("busy with nobody working")
 	}
 	a.launch(0, clock)
-	if !l.step() {
+	if busy, _ := l.step(); !busy {
 		t.Error("not busy with somebody bursting")
 	}
 	want := func(f files, device int, core, neighbours uint64, length, until time.Duration) {

@@ -32,6 +32,8 @@ type member struct {
 	quota    int // percent; 0 for none
 	mayBurst bool
 	lives    bool // without a quota: has processes that use CUDA
+	slot     slot // its turn, as it was planned last
+	waits    bool // a launch waits
 	layout.Activity
 }
 
@@ -55,11 +57,11 @@ func (m member) launched(now, lately time.Duration) bool {
 	if m.quota == 0 {
 		return m.lives
 	}
-	return m.LastLaunch > now-lately || m.PaidUntil > now
+	return m.LastLaunch > now-lately || m.PaidUntil > now || m.waits
 }
 
-// plan says what holds for each of the containers of one GPU. It is a pure
-// function of what they have done, and of what turns have been before.
+// plan says what holds for each of the containers of one GPU, and moves their slots on.
+// It depends on nothing but what they have done, and what turns have been before.
 func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rhythm) {
 	turns := make([]layout.Turn, len(members))
 	var paced, present []int // paced: working within a quota
@@ -90,6 +92,14 @@ func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rh
 		turns[i].Neighbours = working > 1 || len(others) > 1 || working == 1 && !members[i].working(now, before)
 	}
 	if len(others) < 2 {
+		others = nil
+	}
+	for i := range members {
+		if !slices.Contains(others, i) {
+			members[i].slot = slot{}
+		}
+	}
+	if others == nil {
 		return turns, rhythm{}
 	}
 	return turns, takeTurns(now, before, members, turns, others)
@@ -113,47 +123,4 @@ func giveIdle(members []member, turns []layout.Turn, paced []int, idle int) bool
 		}
 	}
 	return true
-}
-
-// takeTurns gives those that share the device periods of one length that begin as
-// far apart as their parts are long. What nobody's part takes is left free between
-// them.
-func takeTurns(now time.Duration, before rhythm, members []member, turns []layout.Turn, there []int) rhythm {
-	var sharers []sharer
-	for _, i := range there {
-		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest, members[i].Usual})
-	}
-	r, gap := next(now, before, sharers), free(sharers)
-	order := slices.Clone(there)
-	slices.SortStableFunc(order, func(a, b int) int { return int(turns[b].Core) - int(turns[a].Core) })
-	var begins time.Duration
-	for _, i := range order {
-		turns[i].Period = r.length
-		turns[i].Phase = (begins % r.length).Truncate(time.Microsecond)
-		turn := time.Duration((float64(turns[i].Core)/100 + gap) * float64(r.length))
-		turns[i].Part = uint32(min(layout.WholePeriod-1, turn*layout.WholePeriod/r.length))
-		begins += turn
-	}
-	for _, i := range there {
-		turns[i].OthersUntil = othersUntil(now, i, members, turns, there)
-	}
-	return r
-}
-
-// othersUntil is when what others have launched is to be through, before which the
-// container's turn doesn't begin; it has half of it at least.
-func othersUntil(now time.Duration, i int, members []member, turns []layout.Turn, there []int) time.Duration {
-	t := turns[i]
-	begin := now - (now+t.Period-t.Phase)%t.Period
-	part := time.Duration(t.Part) * t.Period / layout.WholePeriod
-	if now >= begin+part {
-		begin += t.Period
-	}
-	var until time.Duration
-	for _, j := range there {
-		if j != i {
-			until = max(until, members[j].WorkingUntil)
-		}
-	}
-	return min(until, begin+part/2)
 }

@@ -3,7 +3,6 @@
 package pace
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -44,46 +43,6 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestTurnsDoNotOverlap: whoever works side by side has a period of one length,
-// in which their parts lie apart.
-func TestTurnsDoNotOverlap(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 10000 {
-		var members []member
-		left := 100
-		for left > 0 && len(members) < 12 {
-			quota := 1 + random.IntN(left)
-			left -= quota
-			m := launches(quota, time.Duration(random.Int64N(int64(100*time.Millisecond))))
-			if random.IntN(4) == 0 {
-				m = idle(quota)
-			}
-			m.mayBurst = random.IntN(4) == 0
-			members = append(members, m)
-		}
-		turns := turnsOf(members)
-		for i, a := range turns {
-			if a.Core < uint32(members[i].quota) || a.Core > uint32(members[i].quota) && !members[i].mayBurst || a.Phase >= a.Period ||
-				a.Period < layout.MinPeriod || a.Period > layout.MaxPeriod {
-				t.Fatalf("%+v: turn %d is %+v", members, i, a)
-			}
-			for j, b := range turns {
-				if i == j || !members[i].working(now, rhythm{}) || !members[j].working(now, rhythm{}) {
-					continue
-				}
-				part := time.Duration(a.Part) * a.Period / layout.WholePeriod
-				if part < time.Duration(a.Core)*a.Period/100-a.Period/layout.WholePeriod {
-					t.Fatalf("%+v: turn %+v is shorter than its part", members, a)
-				}
-				apart := (b.Phase - a.Phase + a.Period) % a.Period
-				if a.Period != b.Period || apart < part-time.Microsecond {
-					t.Fatalf("%+v: turns %+v and %+v overlap", members, a, b)
-				}
-			}
-		}
-	}
-}
-
 // TestLengths: turns are as short as loses little, and long enough for whole
 // launches of everybody; so many of them lie in a second that each second is alike.
 func TestLengths(t *testing.T) {
@@ -91,25 +50,26 @@ func TestLengths(t *testing.T) {
 	for name, test := range map[string]struct {
 		sharers []sharer
 		want    time.Duration
-		loses   float64 // percent, at most
+		loses   float64 // percent, at most; -1: they don't fill it
 	}{
-		"short":              {[]sharer{{30, 10 * time.Microsecond, 10 * time.Microsecond}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 20 * ms, 0.5},
+		"short":              {[]sharer{{30, 10 * time.Microsecond, 10 * time.Microsecond}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 33333 * time.Microsecond, 0.5},
 		"nothing known":      {[]sharer{{30, 0, 0}, {60, 0, 0}}, 20 * ms, 0},
-		"1 ms":               {[]sharer{{30, ms, ms}, {60, ms, ms}}, 20 * ms, 0.5},
+		"1 ms":               {[]sharer{{30, ms, ms}, {60, ms, ms}}, 33333 * time.Microsecond, 0.5},
 		"three":              {[]sharer{{20, ms, ms}, {30, ms, ms}, {40, ms, ms}}, 0, 1},
 		"20 ms and short":    {[]sharer{{30, 20 * ms, 20 * ms}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 66666 * time.Microsecond, 0.5},
 		"100 ms and 100 ms":  {[]sharer{{30, 100 * ms, 100 * ms}, {60, 100 * ms, 100 * ms}}, 333333 * time.Microsecond, 0.5},
 		"5 ms and 5 ms":      {[]sharer{{30, 5 * ms, 5 * ms}, {60, 5 * ms, 5 * ms}}, 0, 0.5},
 		"nothing left":       {[]sharer{{30, ms, ms}, {70, ms, ms}}, 0, 1.5},
-		"no length is right": {[]sharer{{5, 100 * ms, 100 * ms}, {90, 100 * ms, 100 * ms}}, 0, 30},
+		"no length is right": {[]sharer{{5, 100 * ms, 100 * ms}, {90, 100 * ms, 100 * ms}}, 250 * ms, -1},
+		"of random length":   {[]sharer{{30, 40 * ms, 10 * ms}, {60, ms, ms}}, 83333 * time.Microsecond, -1},
 		"many":               {slices.Repeat([]sharer{{2, ms, ms}}, 40), 0, 2},
 	} {
-		length := turnLength(test.sharers)
-		if test.want != 0 && length != test.want || length < shortest(test.sharers) || length > longestPeriod {
+		length, fit := turnLength(test.sharers)
+		if test.want != 0 && length != test.want || length < period*time.Duration(len(test.sharers)) || length > longestPeriod {
 			t.Errorf("%s: turns of %v, want %v", name, length, test.want)
 		}
-		if l := lost(test.sharers, length); l > test.loses {
-			t.Errorf("%s: turns of %v lose %.2f percent", name, length, l)
+		if l, _ := lost(test.sharers, length); fit != (test.loses >= 0) || fit && l > test.loses {
+			t.Errorf("%s: turns of %v lose %.2f percent; launches fill them: %v", name, length, l, fit)
 		}
 	}
 }
@@ -119,7 +79,8 @@ func TestLengths(t *testing.T) {
 func TestTurnsStay(t *testing.T) {
 	const ms = time.Millisecond
 	long, short := []sharer{{30, 20 * ms, 20 * ms}, {60, 0, 0}}, []sharer{{30, ms, ms}, {60, ms, ms}}
-	length := turnLength(long)
+	length, _ := turnLength(long)
+	brief, _ := turnLength(short)
 	for _, test := range []struct {
 		before  rhythm
 		sharers []sharer
@@ -130,7 +91,7 @@ func TestTurnsStay(t *testing.T) {
 		{rhythm{20 * ms, now - shortly/2}, long, 20 * ms},
 		{rhythm{20 * ms, now - shortly}, long, length},
 		{rhythm{length, now - dwells/2}, short, length},
-		{rhythm{length, now - dwells}, short, 20 * ms},
+		{rhythm{length, now - dwells}, short, brief},
 	} {
 		r := next(now, test.before, test.sharers)
 		if r.length != test.want || (r == test.before) != (r.length == test.before.length) {
@@ -204,36 +165,12 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestOthersComeFirst: a turn begins when others' work is through, and half of it is
-// left at least, whatever others say.
-func TestOthersComeFirst(t *testing.T) {
-	const ms = time.Millisecond
-	for late := -20 * ms; late < time.Hour; late = late*2 + 41*ms {
-		a, b := launches(30, 0), launches(60, 0)
-		for since := time.Duration(0); since < 20*ms; since += ms / 3 {
-			at := now + since
-			a.LastLaunch, b.LastLaunch = at, at
-			b.WorkingUntil = at + late
-			turns, _ := plan(at, rhythm{20 * ms, now}, []member{a, b})
-			turn, until := turns[0], turns[0].OthersUntil
-			part := time.Duration(turn.Part) * turn.Period / layout.WholePeriod
-			begin := at - (at+turn.Period-turn.Phase)%turn.Period
-			if at >= begin+part {
-				begin += turn.Period
-			}
-			if want := min(b.WorkingUntil, begin+part/2); until != want || turns[1].OthersUntil != 0 {
-				t.Fatalf("others until %v, want %v; a turn from %v to %v", until-at, want-at, begin-at, begin+part-at)
-			}
-		}
-	}
-}
-
 // TestUnevenLaunches: launches of which some take longer than most run over now and
 // then, so turns are longer.
 func TestUnevenLaunches(t *testing.T) {
 	const ms = time.Millisecond
-	even := turnLength([]sharer{{30, 10 * ms, 10 * ms}, {60, ms, ms}})
-	uneven := turnLength([]sharer{{30, 10 * ms, 5 * ms}, {60, ms, ms}})
+	even, _ := turnLength([]sharer{{30, 10 * ms, 10 * ms}, {60, ms, ms}})
+	uneven, _ := turnLength([]sharer{{30, 10 * ms, 5 * ms}, {60, ms, ms}})
 	if uneven < even*5/4 {
 		t.Errorf("turns of %v, and of %v where launches differ", even, uneven)
 	}

@@ -11,18 +11,17 @@
 //      bursts that keep the device busy from end to end and can be measured
 //      exactly; containers side by side have periods that begin at different
 //      moments (pace).
-//   3. An idle container saves no more than 10 ms, or where it has turns, which bound
-//      what it can do with it, one turn, and no more device time than 15 ms or its
-//      longest launch: a charge counts from the beginning of the current period less
-//      that, if paid_until lies further back. So a launch that didn't fit into one
-//      turn isn't lost.
+//   3. What a container didn't want is lost but for one period, 10 ms without turns.
+//      What it had to wait for isn't, for up to a second: turns come in order of
+//      paid_until, and launches that don't fit into one are made up for in a later one.
 //   4. A launch longer than what a period pays for starts once half of that is
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
 //      only if what was launched before leaves room for at least half of them in
 //      it: so what one turn launches is through when the next one begins, but for
-//      half a launch. A launch longer than a turn starts in its first half. While
-//      others' work isn't through yet, as the node side sees it, the turn hasn't begun.
+//      half a launch. A launch longer than a turn starts in its first half. The node
+//      side says when the next one begins, and while others' work isn't through yet, as
+//      far as it knows, none has.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
 //   7. While a launch of the container has waited for more than a period, no other
@@ -36,7 +35,6 @@
 #include <time.h>
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
-#define SAVED_NS UINT64_C(15000000) // of device time
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_NS UINT64_C(200000)
 #define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
@@ -90,7 +88,7 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
         return until - BURST_AHEAD_NS;
     if (turn->part == turn->period)
         return now;
-    if (turn->others > now && turn->others < begin + turn->part)
+    if (turn->others > now)
         return turn->others;
     uint64_t room = left(process, device, turn, begin, now);
     return room > 0 && (ns < turn->part ? ns : turn->part) / 2 <= room ? now : begin + turn->period;
@@ -137,30 +135,29 @@ uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now
     return then;
 }
 
-void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_queue *queue) {
-    uint64_t since = queue->since;
-    if (since != 0)
-        vgpu_cas(&counters(process, device)->waiting_since, &since, 0);
-}
-
 // Invariant 3.
-static uint64_t saved(const struct vgpu_process *process, int device, const struct vgpu_turn *turn) {
-    if (turn->part == turn->period)
-        return VGPU_PERIOD_NS;
-    uint64_t longest = vgpu_load(&counters(process, device)->longest_ns);
-    uint64_t most = (longest > SAVED_NS ? longest : SAVED_NS) * 100 / turn->core;
-    return turn->period < most ? turn->period : most;
+void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_turn *turn, uint64_t now,
+                    const struct vgpu_queue *queue) {
+    struct vgpu_counters_device *bucket = counters(process, device);
+    bool turns = turn->part != turn->period;
+    uint64_t since = turns && queue->since != 0 ? queue->since : now, first = vgpu_load(&bucket->waiting_since);
+    if (turns && first != 0 && first < since)
+        since = first;
+    if (since + VGPU_PERIOD_MAX_NS < now)
+        since = now - VGPU_PERIOD_MAX_NS;
+    uint64_t earliest = begin_of(turn, since) - (turns ? turn->period : VGPU_PERIOD_NS), until = vgpu_load(&bucket->paid_until);
+    while (until < earliest && !vgpu_cas(&bucket->paid_until, &until, earliest))
+        ;
+    since = queue->since;
+    if (since != 0)
+        vgpu_cas(&bucket->waiting_since, &since, 0);
 }
 
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    uint64_t earliest = begin_of(turn, now) - saved(process, device, turn);
-    uint64_t until = vgpu_load(&bucket->paid_until);
-    while (!vgpu_cas(&bucket->paid_until, &until,
-                     (until > earliest ? until : earliest) + ns * 100 / turn->core))
-        ;
-    until = vgpu_load(&bucket->working_until);
+    vgpu_add(&bucket->paid_until, ns * 100 / turn->core);
+    uint64_t until = vgpu_load(&bucket->working_until);
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
     vgpu_add(&bucket->busy_ns, ns);

@@ -36,7 +36,8 @@ uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now
                           struct vgpu_queue *queue);
 
 // The launch goes: others needn't let it go first any more.
-void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_queue *queue);
+void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_turn *turn, uint64_t now,
+                    const struct vgpu_queue *queue);
 
 // Sleeps for so long, and returns the time then.
 uint64_t vgpu_pause(uint64_t now, uint64_t ns);

@@ -144,8 +144,9 @@ static void open_batch(struct vgpu_launch *launch) {
 // for it if it can be measured.
 static void prepare(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
+    struct vgpu_turn turn;
     for (;;) {
-        struct vgpu_turn turn = vgpu_turn(track->process, track->device, launch->now);
+        turn = vgpu_turn(track->process, track->device, launch->now);
         collect(track);
         expect(launch);
         struct vgpu_batch *batch = vgpu_batch_open(track);
@@ -164,7 +165,7 @@ static void prepare(struct vgpu_launch *launch) {
         else
             break;
     }
-    vgpu_bucket_go(track->process, track->device, &launch->queue);
+    vgpu_bucket_go(track->process, track->device, &turn, launch->now, &launch->queue);
     if (!track->open && track->pending < VGPU_BATCHES)
         open_batch(launch);
 }

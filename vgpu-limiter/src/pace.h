@@ -14,7 +14,7 @@ struct vgpu_turn {
     bool neighbours;        // other containers work on the device too
     bool bursts;            // that is more than the quota
     uint64_t period, phase; // refills come at phase + n × period on CLOCK_MONOTONIC, ns
-    uint64_t others;        // when others' work is through, as far as is known
+    uint64_t others;        // the next launch is no sooner: when others' work is through and the turn begins
     uint64_t part;          // of each period is for launching; the whole of it: any time
 };
 

@@ -46,10 +46,10 @@ static bool record(cu_event *event, cu_stream stream, bool per_thread) {
     return real(*event, stream) == CU_OK;
 }
 
-// Notes when turns have changed.
+// Notes when there are turns.
 static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
-    uint64_t turns = turn.period ^ turn.phase << 20 ^ turn.part << 40;
+    bool turns = turn.part != turn.period;
     if (track->timeline->turns != turns) {
         track->timeline->turns = turns;
         track->timeline->turned = now;
@@ -62,7 +62,10 @@ void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thre
     struct vgpu_batch *batch = vgpu_batch_open(track);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
     batch->apart = track->timeline->under_way == track->pending;
-    batch->beside = turn.others > now;
+    if (turn.part != turn.period) {
+        batch->from = now - (now + turn.period - turn.phase) % turn.period;
+        batch->until = batch->from + turn.part;
+    }
     track->open = record(&batch->start, stream, per_thread);
     track->timeline->under_way += track->open;
 }
@@ -146,12 +149,12 @@ static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch
 // What may be in a measurement from start to end: neighbours' work, but in the
 // container's own turn. For a while after turns have changed, what was launched before
 // that may still be at work.
-static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_turn *turn, uint64_t start,
-                                   uint64_t end, uint64_t seen, bool apart) {
-    uint64_t begin = end - (end + turn->period - turn->phase) % turn->period;
-    if (turn->neighbours && (turn->part == turn->period || start < begin || end > begin + turn->part))
+static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_batch *batch,
+                                   const struct vgpu_turn *turn, uint64_t start, uint64_t end, bool apart) {
+    if (turn->neighbours && (start < batch->from || end > batch->until))
         return VGPU_BESIDE;
-    if (start < turn->others && seen < begin + turn->part) // later it says nothing of that turn any more
+    uint64_t little = (end - start) / 32;
+    if (start + little < turn->others && turn->others < batch->until) // later it speaks of another turn
         return VGPU_BESIDE;
     if (!apart)
         return VGPU_AMONG;
@@ -218,8 +221,7 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     int64_t ns = own_time(track, batch, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    enum vgpu_measured how = batch->beside ? VGPU_BESIDE : measured(track->timeline, &turn, (uint64_t)start, (uint64_t)end, seen,
-                                      apart);
+    enum vgpu_measured how = measured(track->timeline, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
     if (sure || batch->unknown)
         learn(track, batch, (uint64_t)ns, how);
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);

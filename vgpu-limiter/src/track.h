@@ -26,7 +26,7 @@ struct vgpu_batch {
     bool queued;             // start wasn't reached when end was recorded
     bool unknown;            // its launch was charged nothing, for want of knowledge
     bool unsure;             // its launch is one of the first of its kind
-    bool beside;             // others' work wasn't through when it began
+    uint64_t from, until;    // the turn in which it began; 0 for none
     bool apart;              // no other stream had any under way when it began
 };
 
@@ -36,7 +36,8 @@ struct vgpu_timeline {
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
     bool beside;           // others worked on the device when it was measured last
-    uint64_t turns, turned; // what turns were like when that was looked at last, and since when
+    bool turns;            // there were turns when that was looked at last ...
+    uint64_t turned;       // ... and since when that has been so
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind

@@ -210,7 +210,7 @@ func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
 }
 
 // loads are what TestShares holds within 2 points: each second but the first (window),
-// and the first (first), or else the mean.
+// and the first (first). The mean of those after the first is to be within 1.2.
 var loads = []struct {
 	window, first bool
 	tenants       []tenant
@@ -286,10 +286,19 @@ func TestShares(t *testing.T) {
 					}
 					mean, first := sum/(seconds-1), math.Abs(got.windows[0][i]-quota)
 					t.Logf("%d: mean %.2f, worst second %.2f off, first %.2f, longest call %.0f ms, periods of %v", tenant.quota, mean, worst, got.windows[0][i], got.stalls[i], got.period)
-					if math.Abs(mean-quota) > 2 || test.window && worst > 2 || test.first && first > 2 {
+					if math.Abs(mean-quota) > 1.2 || test.window && worst > 2 || test.first && first > 2 {
 						t.Errorf("quota %d: %.2f on average, a second %.2f off, the first one %.2f; seconds: %.1f", tenant.quota, mean, worst, first, got.windows)
 					}
-					if most := longestCall(t, tenant, got.period); got.stalls[i] > most {
+					most := longestCall(t, tenant, got.period)
+					for j, other := range test.tenants { // one that has begun isn't interrupted
+						if j != i {
+							most = max(most, longestCall(t, tenant, got.period)+longestLaunch(t, other))
+						}
+					}
+					if len(test.tenants) > 1 && longestLaunch(t, tenant)*100 > float64(tenant.quota)*got.period.Seconds()*1e3 {
+						most += got.period.Seconds() * 1e3 // others' turns
+					}
+					if got.stalls[i] > most {
 						t.Errorf("quota %d: a launch call of %.0f ms, want no more than %.0f", tenant.quota, got.stalls[i], most)
 					}
 				}
@@ -298,23 +307,32 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// longestCall is how long a launch call may take, in ms: two refill periods and the
-// launch, or until the one before is paid for and the period after that begins; beside
-// other streams as long as what they have under way.
-func longestCall(t *testing.T, tenant tenant, period time.Duration) float64 {
+// longestLaunch is how long a launch of a container takes at most, in ms.
+func longestLaunch(t *testing.T, tenant tenant) float64 {
 	t.Helper()
 	f := strings.Fields(tenant.load)
 	us, err := strconv.ParseFloat(f[0], 64)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(f) > 3 {
+		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1, "fresh": 1, "cooperative": 1}[f[3]]
+	}
+	return us / 1e3
+}
+
+// longestCall is how long a launch call may take beside others' launches, in ms: two
+// refill periods and the launch, or until the one before is paid for and the period after
+// that begins; beside other streams as long as what they have under way.
+func longestCall(t *testing.T, tenant tenant, period time.Duration) float64 {
+	t.Helper()
+	f, ms, p := strings.Fields(tenant.load), longestLaunch(t, tenant), period.Seconds()*1e3
 	streams := 1.0
 	if len(f) > 2 {
 		streams, _ = strconv.ParseFloat(f[2], 64)
 	}
-	if len(f) > 3 {
-		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1, "fresh": 1, "cooperative": 1}[f[3]]
+	if len(f) > 3 && f[3] == "rare" { // until they are known, as many as a stream's batches run over
+		ms *= 9
 	}
-	ms, p := us/1e3, period.Seconds()*1e3
 	return max(2*p+ms, p+streams*ms*100/float64(tenant.quota)) + (streams-1)*8*ms + 2
 }

@@ -11,6 +11,13 @@
 
 void vgpu_test_step(void) {}
 
+// A launch that may go, of one that has waited since then, or hasn't.
+static void launch_at(struct vgpu_process *process, const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t since) {
+    struct vgpu_queue queue = {.since = since};
+    vgpu_bucket_go(process, 0, turn, now, &queue);
+    vgpu_bucket_charge(process, 0, turn, now, ns, 1);
+}
+
 // A container that launches whenever it may gets its quota, whatever its launches
 // take, and one that was idle saves no more than a period.
 static void buckets(void) {
@@ -30,7 +37,7 @@ static void buckets(void) {
                     now = due;
                     continue;
                 }
-                vgpu_bucket_charge(process, 0, &turn, now, launch, 1);
+                launch_at(process, &turn, now, launch, 0);
                 used += launch;
                 now += launch; // on the device
             }
@@ -60,7 +67,7 @@ static void turns(void) {
             }
             uint64_t begin = now - (now - turn.phase) % turn.period;
             CHECK(now < begin + turn.part);
-            vgpu_bucket_charge(process, 0, &turn, now, launch, 1);
+            launch_at(process, &turn, now, launch, 0);
             until = (until > now ? until : now) + launch;
             CHECK(until <= begin + turn.part + launch / 2);
             used += launch;
@@ -71,8 +78,8 @@ static void turns(void) {
     }
 }
 
-// What is launched without asking fits into the turn; and a long wait saves little
-// beside a long turn.
+// What is launched without asking fits into the turn; and what wasn't used of one
+// period is saved.
 static void ends_of_turns(void) {
     static struct vgpu_counters counters;
     static struct vgpu_process zero, *process = &zero;
@@ -86,10 +93,36 @@ static void ends_of_turns(void) {
     CHECK(vgpu_bucket_room(process, 0, &turn, begin + 8 * MS) == 0);
     turn = (struct vgpu_turn){.core = 60, .neighbours = true, .period = 500 * MS, .part = 300 * MS};
     begin = AT - AT % turn.period;
-    vgpu_bucket_charge(process, 0, &turn, begin, 6 * MS, 1);
-    CHECK(counters.header.device[0].paid_until == begin - 25 * MS + 10 * MS);
+    launch_at(process, &turn, begin, 6 * MS, 0);
+    CHECK(counters.header.device[0].paid_until == begin - 500 * MS + 10 * MS);
     CHECK(counters.header.device[0].working_until == begin + 6 * MS);
     CHECK(vgpu_bucket_room(process, 0, &turn, begin) == 294 * MS);
+}
+
+// What a container saves is what it didn't want: while a launch waits it loses nothing,
+// for a second.
+static void waits(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    uint64_t *paid = &counters.header.device[0].paid_until;
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 50;
+    struct vgpu_turn turn = {.core = 50, .neighbours = true, .period = 20 * MS, .part = 10 * MS};
+    uint64_t begin = AT - AT % turn.period;
+    for (uint64_t waited = 0; waited < 3000 * MS; waited += 100 * MS) {
+        uint64_t least = begin - (waited < 1000 * MS ? waited : 1000 * MS) - turn.period;
+        *paid = begin - 900 * MS;
+        launch_at(process, &turn, begin, MS, waited != 0 ? begin - waited : 0);
+        CHECK(*paid == (least > begin - 900 * MS ? least : begin - 900 * MS) + 2 * MS);
+    }
+    *paid = begin - 900 * MS; // another thread's launch has waited
+    counters.header.device[0].waiting_since = begin - 500 * MS;
+    launch_at(process, &turn, begin, MS, 0);
+    CHECK(*paid == begin - 520 * MS + 2 * MS);
+    turn = vgpu_turn(process, 0, AT); // no turns
+    *paid = begin - 900 * MS;
+    launch_at(process, &turn, begin, MS, begin - 500 * MS);
+    CHECK(*paid == begin - 10 * MS + 2 * MS);
 }
 
 // Whoever has others' time doesn't launch far ahead of the device.
@@ -103,7 +136,7 @@ static void bursts(void) {
     turn.bursts = true;
     uint64_t now = AT, launched = 0;
     for (uint64_t due = now; due == now; due = vgpu_bucket_due(process, 0, &turn, now, MS)) {
-        vgpu_bucket_charge(process, 0, &turn, now, MS, 1);
+        launch_at(process, &turn, now, MS, 0);
         launched++;
     }
     CHECK(launched >= 4 && launched <= 5);
@@ -124,7 +157,7 @@ static void queues(void) {
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 5 * MS, &third) == AT + 5 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &first) == AT + 11 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &second) > AT + 11 * MS);
-    vgpu_bucket_go(process, 0, &first);
+    vgpu_bucket_go(process, 0, &turn, AT + 11 * MS, &first);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &third) == AT + 12 * MS);
     vgpu_bucket_wait(process, 0, AT + 2 * MS, AT + 2 * MS + 1, &second); // and then it dies
     uint64_t now = AT + 20 * MS, due, waited = 0;
@@ -194,8 +227,8 @@ static void worst_is_forgotten(void) {
     }
 }
 
-// A turn begins when others' work is through, unless that is after it; and what of the
-// container's charges was others' work is taken off once, by one of its processes.
+// A turn begins when others' work is through; and what of the container's charges was
+// others' work is taken off once, by one of its processes.
 static void others(void) {
     static struct vgpu_counters counters;
     static struct vgpu_process zero, *process = &zero;
@@ -208,10 +241,10 @@ static void others(void) {
     turn.others = begin + 3 * MS;
     CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 3 * MS);
     CHECK(vgpu_bucket_due(process, 0, &turn, begin + 3 * MS, MS) == begin + 3 * MS);
-    turn.others = begin + 8 * MS;
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 1);
+    turn.others = begin + 8 * MS; // the next turn begins elsewhere than the last one
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 8 * MS);
     turn.others = 0;
-    vgpu_bucket_charge(process, 0, &turn, begin, 30 * MS, 1);
+    launch_at(process, &turn, begin, 30 * MS, 0);
     CHECK(vgpu_bucket_due(process, 0, &turn, begin, MS) > begin);
     for (int i = 0; i < 2; i++) {
         pace.device[0].returned_ns = 27 * MS;
@@ -229,6 +262,7 @@ int main(void) {
     buckets();
     turns();
     ends_of_turns();
+    waits();
     bursts();
     queues();
     costs();

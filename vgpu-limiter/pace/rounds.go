@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"vernier.dev/vernier/vgpu-limiter/layout"
+)
+
+// Turns of containers that share a device come one after the other: next is always
+// whoever is furthest behind its quota, by the moment until which what it has launched
+// is paid off. A launch that is longer than a turn, or doesn't fit into what is left of
+// one, so is made up for later, whatever lengths and quotas come together. Each turn is
+// planned anew at every look until it begins.
+//
+// Invariants:
+//   1. At most one container has its turn; no other one's begins before it is through
+//      with what it was to launch, as far as it says so.
+//   2. A container says nothing that holds up others for more than half a period, and
+//      nothing that gives it turns more than twice as often as its share.
+//   3. What a container was told holds: a turn that has come is not planned any more.
+//   4. A container that isn't told anything new goes on with turns as far apart as
+//      periods are long.
+
+// slot is a container's turn: the one that it has, or else the next.
+type slot struct {
+	begun      bool
+	begin, end time.Duration // it launches in between
+	work       time.Duration // about what it launches
+	last, over time.Duration // when the turn before began, and was over
+	least      time.Duration // the next is due no sooner, whatever the container says
+	core       uint32
+}
+
+// round plans the turns on one GPU.
+type round struct {
+	now, length time.Duration
+	free        time.Duration // of a period, for each: nobody's share
+	members     []member
+	turns       []layout.Turn
+	order       []int // of members: whoever has his turn, and then as they are to come
+}
+
+// takeTurns moves the turns on of those that share a device.
+func takeTurns(now time.Duration, before rhythm, members []member, turns []layout.Turn, there []int) rhythm {
+	var sharers []sharer
+	anew := false
+	for _, i := range there {
+		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest, members[i].Usual})
+		anew = anew || members[i].slot.core != turns[i].Core
+	}
+	r := next(now, before, sharers)
+	g := &round{now, r.length, time.Duration(free(sharers) * float64(r.length)), members, turns, slices.Clone(there)}
+	if anew {
+		g.begin()
+	}
+	g.moveOn() // by what they were told
+	for g.forecast(); g.moveOn(); {
+		g.forecast()
+	}
+	g.say()
+	return r
+}
+
+func (g *round) slot(n int) *slot { return &g.members[g.order[n]].slot }
+
+func (g *round) share(i int, of time.Duration) time.Duration {
+	return of * time.Duration(g.turns[i].Core) / 100
+}
+
+// most is how long a turn may be: its end is told before what was said of it looks like
+// the next one's beginning.
+func (g *round) most() time.Duration { return g.length * 19 / 20 }
+
+// work is what a container is to launch in a turn: about its share of a period, and of
+// long launches whole ones.
+func (g *round) work(i int) time.Duration {
+	m, share := g.members[i], min(g.share(i, g.length), g.most())
+	if m.Longest < g.length/50 || m.Usual < m.Longest*9/10 {
+		return max(share, min(m.Usual, g.most()))
+	}
+	return max(1, min((share+m.Usual/2)/m.Usual, g.most()/m.Usual))*m.Usual + late
+}
+
+// begin lets everybody begin anew, one after the other.
+func (g *round) begin() {
+	at := g.now
+	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.turns[b].Core, g.turns[a].Core) })
+	for _, i := range g.order {
+		work := g.share(i, g.length)
+		g.members[i].slot = slot{begin: at, end: at + work + g.free, work: work, last: at - g.length, over: g.now, core: g.turns[i].Core}
+		at += work + g.free
+	}
+}
+
+// moveOn ends the turn that is over, and begins the one whose time has come. It returns
+// whether there was any.
+func (g *round) moveOn() bool {
+	slices.SortStableFunc(g.order, func(a, b int) int {
+		return cmp.Compare(g.members[a].slot.when(), g.members[b].slot.when())
+	})
+	moved := false
+	for range 2 * len(g.order) {
+		s, next := g.slot(0), g.slot(1)
+		switch {
+		case !s.begun && s.begin <= g.now:
+			s.begun = true
+		case s.begun && (s.end <= g.now || next.begin <= g.now):
+			half := min(g.now-s.begin, s.work) * 50 / time.Duration(s.core)
+			*s = slot{begin: g.now + g.length, last: s.begin, over: g.now, least: max(s.least, g.now-time.Second) + half, core: s.core}
+			g.order = append(g.order[1:], g.order[0])
+		default:
+			return moved
+		}
+		moved = true
+	}
+	return moved
+}
+
+// when is what those are in order of that have been told of their turns.
+func (s *slot) when() time.Duration {
+	if s.begun {
+		return 0
+	}
+	return s.begin
+}
+
+// forecast plans all turns that haven't begun.
+func (g *round) forecast() {
+	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.due(a), g.due(b)) })
+	at, first := g.now, 0
+	if g.slot(0).begun {
+		at, first = g.through(), 1
+	}
+	for _, i := range g.order[first:] {
+		at = max(at, g.worksUntil(i))
+	}
+	for n := first; n < len(g.order); n++ {
+		s := g.slot(n)
+		s.begin = (max(at, g.due(g.order[n])) + time.Microsecond - 1).Truncate(time.Microsecond)
+		s.work = g.work(g.order[n])
+		at = s.begin + s.work
+	}
+	for n := range g.order {
+		s := g.slot(n)
+		s.end = s.begin + min(s.work+g.free, g.most())
+		if n+1 < len(g.order) { // it has what nobody wants yet, and no more than that
+			until := max(s.end, min(s.begin+g.most(), g.due(g.order[n+1])))
+			s.end = max(s.begin, min(until, g.slot(n+1).begin))
+		}
+		if m := g.members[g.order[n]]; s.begun && m.Usual > g.length/50 && m.PaidUntil < g.now-g.length/2 {
+			s.end = min(s.end, max(g.through(), g.now)) // it may be the next one again
+		}
+	}
+}
+
+// due is when a container's next turn is to come: once all that it has launched is paid
+// off. If it doesn't wait for its turn, that is no sooner than a period after the last.
+func (g *round) due(i int) time.Duration {
+	m := g.members[i]
+	switch {
+	case m.slot.begun:
+		return 0
+	case m.waits && m.slot.over > m.slot.last:
+		return max(m.PaidUntil, m.slot.least)
+	}
+	return max(m.PaidUntil, m.slot.last+g.length)
+}
+
+// worksUntil is when what a container launched in its last turn is through. That is the
+// tenant's word.
+func (g *round) worksUntil(i int) time.Duration {
+	return min(g.members[i].WorkingUntil, g.members[i].slot.over+g.length/2)
+}
+
+// through is when whoever has his turn is through with it: with what he has launched and,
+// as far as there is room, with what he may launch yet.
+func (g *round) through() time.Duration {
+	m, s := g.members[g.order[0]], g.slot(0)
+	works := min(m.WorkingUntil, s.begin+s.work+g.length/2)
+	left := g.share(g.order[0], max(0, s.begin+g.length-m.PaidUntil))
+	if left < max(late, m.Usual/2) || s.end-max(g.now, works) < min(m.Usual, s.end-s.begin)/2 {
+		left = 0
+	}
+	return max(works, min(s.begin+s.work+g.free, max(g.now, works)+left))
+}
+
+// say is what containers are told.
+func (g *round) say() {
+	for n, i := range g.order {
+		s, t := g.slot(n), &g.turns[i]
+		t.Period, t.Phase = g.length, s.begin%g.length
+		t.Part = uint32(min(layout.WholePeriod-1, max(1, ((s.end-s.begin)*layout.WholePeriod+g.length-1)/g.length)))
+		t.OthersUntil = s.begin
+		for _, j := range g.order {
+			if s.begun && j != i {
+				t.OthersUntil = max(t.OthersUntil, min(g.worksUntil(j), s.begin+(s.end-s.begin)/2))
+			}
+		}
+	}
+}
+
+// event is when the turns are to be looked at again, a tick from now at the latest.
+func event(now time.Duration, members []member) time.Duration {
+	at := now + tick
+	for _, m := range members {
+		for _, e := range []time.Duration{m.slot.begin, m.slot.end} {
+			if e > now {
+				at = min(at, e)
+			}
+		}
+	}
+	return at
+}
