@@ -229,6 +229,43 @@ func TestFault(t *testing.T) {
 	}
 }
 
+// The fault of a server that went with its last slice is not the next one's: nobody tells
+// that its limits once more, and it is ready all the time.
+func TestFaultOfAServerBefore(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	w.daemons.status, w.daemons.clients = faulty, []int{41}
+	w.must(w.Look(time.Now()))
+	w.must(w.drop("a"))
+	w.must(w.grant("b", 30, 1024))
+	w.daemons.asked = nil
+	w.must(w.Look(time.Now()))
+	if slices.ContainsFunc(w.daemons.asked, func(command string) bool { return strings.HasPrefix(command, "set_") }) {
+		t.Errorf("asked %q", w.daemons.asked)
+	}
+}
+
+// A container that starts while its server is told its limits once more waits for that.
+func TestApplyWaitsForTheServer(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	c := w.container("a")
+	ready, _ := w.server(gpu)
+	w.unset(gpu)
+	applied := make(chan error)
+	go func() {
+		_, err := w.Apply(c, 1)
+		applied <- err
+	}()
+	select {
+	case err := <-applied:
+		t.Fatalf("%v before the server is ready", err)
+	case <-time.After(3 * startLook):
+	}
+	w.set(gpu, ready)
+	w.must(<-applied)
+}
+
 // An agent that comes to a server which had a fault goes on from there.
 func TestFaultBeforeRestart(t *testing.T) {
 	w := newWorld(t)

@@ -85,7 +85,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	case err != nil || pid != s.pid:
 		return m.lost(uuid, err)
 	case status != faulty:
-		_, had := m.faults[uuid]
+		had := m.faults[uuid].server == s.pid // not of a server before
 		delete(m.faults, uuid)
 		if status != active {
 			return nil
@@ -195,16 +195,22 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 // verify reads back that the container's slice is held as it was told to be, and that
 // its server and its first process share memory. The runtime waits.
 func (m *Mode) verify(of mode.Container, g ledger.Grant, first uint32) error {
+	end := time.Now().Add(briefly)
+	// One that is just told its limits once more is not ready for some milliseconds.
+	s, _ := m.server(g.UUID)
+	space, held := s.space(of, limitsOf(g))
+	for ; !held; space, held = s.space(of, limitsOf(g)) {
+		if time.Now().After(end) {
+			return errors.New("its MPS server is not ready any more; it is tried again")
+		}
+		time.Sleep(startLook)
+		s, _ = m.server(g.UUID)
+	}
 	select {
 	case m.setting <- struct{}{}:
 		defer func() { <-m.setting }()
-	case <-time.After(briefly):
+	case <-time.After(time.Until(end)):
 		return errors.New("an MPS control daemon is slow to answer; it is tried again")
-	}
-	s, _ := m.server(g.UUID)
-	space, held := s.space(of, limitsOf(g))
-	if !held {
-		return errors.New("its MPS server is not ready any more; it is tried again")
 	}
 	c, err := m.control(g.UUID, briefly)
 	if err != nil {
