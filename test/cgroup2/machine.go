@@ -81,7 +81,7 @@ const exitWord = "exit-status "
 // writeInitrd writes the first program, the kernel's modules and the command.
 func (m *Machine) writeInitrd(path string, c Command) error {
 	a := &archive{}
-	for _, dir := range []string{"dev", "proc", "sys", "here", "own", "root", "modules"} {
+	for _, dir := range []string{"dev", "proc", "sys", "here", "own", "merged", "modules"} {
 		a.add(dir, modeDir|0o755, nil)
 	}
 	program, err := os.ReadFile(m.Init)

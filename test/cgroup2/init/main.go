@@ -82,19 +82,19 @@ func begin() (out *os.File, err error) {
 		return out, err
 	}
 	for _, m := range []mount{
-		{"root", "/root", "overlay", "lowerdir=/here,upperdir=/own/up,workdir=/own/work", 0},
-		{"proc", "/root/proc", "proc", "", 0}, {"sysfs", "/root/sys", "sysfs", "", 0},
-		{"cgroup2", "/root/sys/fs/cgroup", "cgroup2", "", 0},
-		{"dev", "/root/dev", "devtmpfs", "", 0}, {"devpts", "/root/dev/pts", "devpts", "", 0},
-		{"shm", "/root/dev/shm", "tmpfs", "", 0}, {"run", "/root/run", "tmpfs", "", 0},
+		{"root", "/merged", "overlay", "lowerdir=/here,upperdir=/own/up,workdir=/own/work", 0},
+		{"proc", "/merged/proc", "proc", "", 0}, {"sysfs", "/merged/sys", "sysfs", "", 0},
+		{"cgroup2", "/merged/sys/fs/cgroup", "cgroup2", "", 0},
+		{"dev", "/merged/dev", "devtmpfs", "", 0}, {"devpts", "/merged/dev/pts", "devpts", "", 0},
+		{"shm", "/merged/dev/shm", "tmpfs", "", 0}, {"run", "/merged/run", "tmpfs", "", 0},
 		// For what cannot be on an overlay, as the layers of another one.
-		{"lib", "/root/var/lib", "tmpfs", "", 0},
+		{"lib", "/merged/var/lib", "tmpfs", "", 0},
 	} {
 		if err := m.do(); err != nil {
 			return out, err
 		}
 	}
-	return out, errors.Join(controllers("/root/sys/fs/cgroup"), os.Symlink("/proc/self/fd", "/root/dev/fd"))
+	return out, errors.Join(controllers("/merged/sys/fs/cgroup"), os.Symlink("/proc/self/fd", "/merged/dev/fd"))
 }
 
 // modules loads those that there are. Which needs which is not looked up: one that cannot
@@ -157,7 +157,7 @@ func run(out *os.File) (int, error) {
 	}
 	// Mounts of the new root are to be seen there as those of a machine's own: it takes
 	// the place of the first one.
-	if err := errors.Join(unix.Chdir("/root"), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."), unix.Chdir("/")); err != nil {
+	if err := errors.Join(unix.Chdir("/merged"), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."), unix.Chdir("/")); err != nil {
 		return 0, fmt.Errorf("changing the root: %w", err)
 	}
 	if err := os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
