@@ -7,6 +7,7 @@ package inside
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -194,7 +195,7 @@ func TestMemoryHigh(t *testing.T) {
 	n := newNode(t)
 	const memory = 64 * mib
 	c := n.start("greedy", "/busybox dd if=/dev/zero of=/tmp/file bs=1048576 count=60; echo done >/tmp/done; /busybox sleep 1000", asked(memory))
-	done := fmt.Sprintf("/proc/%d/root/tmp/done", c.pid)
+	done := filepath.Join("/proc", fmt.Sprint(c.pid), "root", "tmp/done")
 	tick, late := time.NewTicker(100*time.Millisecond), time.After(2*time.Minute)
 	defer tick.Stop()
 	for {
