@@ -35,11 +35,9 @@ var (
 // Of the pods of a lab the last are alike: see alikePod.
 const podsPerLab, alikePerLab = 24, 4
 
-// Invariant 7, against the real kube-scheduler: random nodes and pods, with taints,
-// selectors, affinities, spreads, ports, volumes and resources. Whatever the allocator
-// pins, the scheduler binds; and where the allocator says that the scheduler would
-// refuse all nodes that have the devices, it does refuse them.
-func TestTheSchedulerAgrees(t *testing.T) {
+// inLabs runs something in each lab, beside an allocator and the real kube-scheduler.
+func inLabs(t *testing.T, run func(*lab, *tally)) (all tally) {
+	t.Helper()
 	s := startWith(t, nil)
 	apiserver.StartScheduler(t, s.cfg)
 	s.run()
@@ -47,11 +45,19 @@ func TestTheSchedulerAgrees(t *testing.T) {
 	cfg.QPS = -1
 	api, err := client.NewWithWatch(cfg, client.Options{Scheme: testScheme(t)})
 	s.must(err)
-	var all tally
 	for i := range *labs {
 		seed := *firstLab + int64(i)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { newLab(t, s, api, seed).run(&all) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { run(newLab(t, s, api, seed), &all) })
 	}
+	return all
+}
+
+// Invariant 7, against the real kube-scheduler: random nodes and pods, with taints,
+// selectors, affinities, spreads, ports, volumes and resources. Whatever the allocator
+// pins, the scheduler binds; and where the allocator says that the scheduler would
+// refuse all nodes that have the devices, it does refuse them.
+func TestTheSchedulerAgrees(t *testing.T) {
+	all := inLabs(t, (*lab).run)
 	t.Logf("%+v", all)
 	if n := *labs; n > 2 && (all.Bound < 4*n || all.Refused < 2*n) {
 		t.Errorf("%+v: the test no longer looks at both", all)

@@ -10,11 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/test/apiserver"
 )
 
 // In a lab of gangs, so many of so many pods.
@@ -23,18 +20,7 @@ const gangsPerLab, podsPerGang = 6, 4
 // Invariant 7, against the real kube-scheduler: gangs whose pods wish to be with each
 // other. They are let go together, and it binds them in an order of its own.
 func TestTheSchedulerTakesGangs(t *testing.T) {
-	s := startWith(t, nil)
-	apiserver.StartScheduler(t, s.cfg)
-	s.run()
-	cfg := rest.CopyConfig(s.cfg)
-	cfg.QPS = -1
-	api, err := client.NewWithWatch(cfg, client.Options{Scheme: testScheme(t)})
-	s.must(err)
-	var all tally
-	for i := range *labs {
-		seed := *firstLab + int64(i)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { newLab(t, s, api, seed).runGangs(&all) })
-	}
+	all := inLabs(t, (*lab).runGangs)
 	t.Logf("%+v", all)
 	if n := *labs; n > 2 && all.Bound < 6*n {
 		t.Errorf("%+v: hardly a gang is placed", all)
