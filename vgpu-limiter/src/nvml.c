@@ -6,7 +6,8 @@
 // Invariants:
 //   1. The driver is asked first: its errors, and the shape of its answer, stand.
 //   2. Without valid limits a view is refused, never the device's own shown.
-//   3. Used never exceeds total.
+//   3. Used never exceeds total, neither the device's nor that of all processes
+//      together, whatever changes while they are read.
 
 #include "nvml.h"
 
@@ -77,16 +78,69 @@ static int find_device(const struct vgpu_view *view, nv_device device) {
     return -1;
 }
 
-// The next living process that holds memory on the device, from *slot on.
-static const struct vgpu_slot *next_process(const struct vgpu_slice *slice, uint32_t *slot, uint64_t *used) {
-    const struct vgpu_region *region = &slice->view->region;
-    for (uint32_t slots = vgpu_region_slots(region->counters); *slot < slots;) {
-        const struct vgpu_slot *at = &region->counters->slot[*slot];
-        *used = vgpu_load(&at->device[slice->device].held) & VGPU_BYTES_MASK;
-        if (vgpu_region_lives(region, (*slot)++) && *used != 0)
-            return at;
+// What the living processes have on a device at one instant.
+struct reading {
+    unsigned count;
+    uint32_t slot[VGPU_SLOTS];
+    uint64_t state[VGPU_SLOTS], begun[VGPU_SLOTS], bytes[VGPU_SLOTS];
+    uint64_t used; // with what is left to them by others
+};
+
+// How often a device is read until nobody's memory has changed meanwhile.
+#define READINGS 16
+
+static bool rests(const struct vgpu_slot_device *slot, uint64_t begun) {
+    return (begun & 0xffff) == vgpu_load(&slot->held) >> 48;
+}
+
+// Reads it, and tells whether nothing changed. What did change counts last, as far
+// as there is room: memory that passed from one process to another meanwhile may
+// have been read at both.
+static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
+    const struct vgpu_counters *counters = slice->view->region.counters;
+    bool changed[VGPU_SLOTS], any = false;
+    uint64_t charged = vgpu_load(&counters->header.device[slice->device].memory) & VGPU_BYTES_MASK;
+    uint64_t room = charged < slice->total ? charged : slice->total;
+    for (unsigned i = 0; i < reading->count; i++) {
+        const struct vgpu_slot *slot = &counters->slot[reading->slot[i]];
+        reading->state[i] = vgpu_load(&slot->state);
+        reading->begun[i] = vgpu_load(&slot->device[slice->device].begun);
+        reading->bytes[i] = vgpu_load(&slot->device[slice->device].held) & VGPU_BYTES_MASK;
+        if (!vgpu_slot_is_live(reading->state[i]))
+            reading->bytes[i] = 0;
     }
-    return NULL;
+    reading->used = vgpu_orphans(counters, slice->device);
+    for (unsigned i = 0; i < reading->count; i++) {
+        const struct vgpu_slot *slot = &counters->slot[reading->slot[i]];
+        uint64_t begun = vgpu_load(&slot->device[slice->device].begun);
+        changed[i] = begun != reading->begun[i] || !rests(&slot->device[slice->device], begun) ||
+                     vgpu_load(&slot->state) != reading->state[i];
+        any |= changed[i];
+    }
+    uint64_t left = slice->total;
+    for (unsigned pass = 0; pass < 2; pass++)
+        for (unsigned i = 0; i < reading->count; i++) {
+            if (changed[i] != (pass == 1))
+                continue;
+            if (reading->bytes[i] > left)
+                reading->bytes[i] = left;
+            left -= reading->bytes[i];
+            reading->used += reading->bytes[i];
+        }
+    if (reading->used > room)
+        reading->used = room;
+    return !any;
+}
+
+static void read_device(const struct vgpu_slice *slice, struct reading *reading) {
+    const struct vgpu_region *region = &slice->view->region;
+    uint32_t slots = vgpu_region_slots(region->counters);
+    reading->count = 0;
+    for (uint32_t i = 0; i < slots; i++)
+        if (vgpu_region_lives(region, i))
+            reading->slot[reading->count++] = i;
+    for (int i = 0; i < READINGS && !read_once(slice, reading); i++)
+        ;
 }
 
 nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out) {
@@ -97,12 +151,6 @@ nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out) {
     if (out->device < 0)
         return NV_NO_PERMISSION;
     out->total = out->view->limits.device[out->device].memory_bytes;
-    uint32_t slot = 0;
-    for (uint64_t used; next_process(out, &slot, &used) != NULL;)
-        out->used += used;
-    out->used += vgpu_orphans(out->view->region.counters, out->device);
-    if (out->used > out->total)
-        out->used = out->total;
     return NV_OK;
 }
 
@@ -114,35 +162,54 @@ bool vgpu_slice_has(const struct vgpu_slice *slice, uint32_t pid) {
     return false;
 }
 
+// Finds the slice, and what is in use of it. On an error both are zero.
+static nv_result find_used(nv_device device, struct vgpu_slice *slice, uint64_t *used) {
+    struct reading reading;
+    nv_result result = vgpu_slice_find(device, slice);
+    *used = 0;
+    if (result != NV_OK)
+        return result;
+    read_device(slice, &reading);
+    *used = reading.used;
+    return NV_OK;
+}
+
 nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory) {
-    struct vgpu_slice slice = {0};
+    struct vgpu_slice slice;
+    uint64_t used;
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo)(device, memory);
     if (result != NV_OK)
         return result;
-    result = vgpu_slice_find(device, &slice);
-    *memory = (struct nv_memory){slice.total, slice.total - slice.used, slice.used};
+    result = find_used(device, &slice, &used);
+    *memory = (struct nv_memory){slice.total, slice.total - used, used};
     return result;
 }
 
 nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory) {
-    struct vgpu_slice slice = {0};
+    struct vgpu_slice slice;
+    uint64_t used;
     nv_result result = VGPU_REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result != NV_OK)
         return result;
-    result = vgpu_slice_find(device, &slice);
-    *memory = (struct nv_memory_v2){memory->version, slice.total, 0, slice.total - slice.used, slice.used};
+    result = find_used(device, &slice, &used);
+    *memory = (struct nv_memory_v2){memory->version, slice.total, 0, slice.total - used, used};
     return result;
 }
 
 // Fills a list by NVML's rules: too small a list is told the size it needs.
 static nv_result list(const struct vgpu_slice *slice, unsigned *count, void *entries, size_t size,
                       void (*fill)(void *entry, uint32_t pid, uint64_t used)) {
-    uint32_t slot = 0;
+    struct reading reading;
     unsigned n = 0;
-    uint64_t used;
-    for (const struct vgpu_slot *at; (at = next_process(slice, &slot, &used)) != NULL; n++)
+    read_device(slice, &reading);
+    for (unsigned i = 0; i < reading.count; i++) {
+        uint32_t pid = (uint32_t)slice->view->region.counters->slot[reading.slot[i]].pid;
+        if (reading.bytes[i] == 0)
+            continue;
         if (n < *count && entries != NULL)
-            fill((char *)entries + n * size, (uint32_t)at->pid, used);
+            fill((char *)entries + n * size, pid, reading.bytes[i]);
+        n++;
+    }
     bool fits = n == 0 || (n <= *count && entries != NULL);
     *count = n;
     return fits ? NV_OK : NV_INSUFFICIENT_SIZE;

@@ -15,10 +15,10 @@ struct vgpu_view;
 struct vgpu_slice {
     struct vgpu_view *view;
     int device;
-    uint64_t total, used;
+    uint64_t total;
 };
 
-// Finds the slice of an NVML device. On an error, total and used are zero.
+// Finds the slice of an NVML device. On an error, total is zero.
 nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out);
 
 // Whether this is the PID of one of the container's processes that use CUDA.

@@ -29,7 +29,7 @@ const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestR
 	"TestLimitsAreJudgedAlike|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
 // Again under the thread sanitizer: what has threads.
-const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm)$/^(threads|processes)?$"
+const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm|TestViews.*)$/^(threads|processes)?$"
 
 // TestSanitized runs these tests again with the library under sanitizers, which see
 // what happens within one process.
