@@ -55,6 +55,9 @@ enum {
     CU_NODE_ALLOC = 10,
     CU_INSTANTIATE_AUTO_FREE = 1,
     CU_INSTANTIATE_UPLOAD = 2,
+    CU_RESOURCE_ARRAY = 0,
+    CU_RESOURCE_MIPMAP = 1,
+    CU_SUBRESOURCE_TAIL = 1,
     CU_OPERATION_MAP = 1,
     CU_SHARE_DESCRIPTOR = 1,
     CU_SHARE_FABRIC = 8,
@@ -144,12 +147,27 @@ struct cu_external_desc {
     unsigned flags, reserved[16];
 };
 
+// CUDA_ARRAY_SPARSE_PROPERTIES
+struct cu_sparse_properties {
+    unsigned tile[3], tail_level;
+    unsigned long long tail_bytes;
+    unsigned flags, reserved[4];
+};
+
 // CUarrayMapInfo
 struct cu_array_map {
     int resource_type;
     void *resource;
     int subresource_type;
-    uint64_t subresource[4];
+    union {
+        struct {
+            unsigned level, layer, at[3], extent[3];
+        } texels;
+        struct {
+            unsigned layer;
+            unsigned long long at, bytes;
+        } tail;
+    };
     int operation;
     int handle_type;
     cu_handle handle;

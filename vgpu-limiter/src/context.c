@@ -140,6 +140,8 @@ static void die_end(struct dying *dying, bool dead) {
     if (dying->ctx == NULL)
         return;
     vgpu_forget_contexts();
+    if (dead)
+        vgpu_sparse_forget(dying->process, dying->ctx);
     vgpu_refresh_pools(dying->process);
 }
 

@@ -113,6 +113,8 @@ cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc
 cu_result cuArrayGetMemoryRequirements(struct cu_requirements *needs, cu_array array, cu_device device);
 cu_result cuMipmappedArrayGetMemoryRequirements(struct cu_requirements *needs, cu_mipmap mipmap,
                                                 cu_device device);
+cu_result cuArrayGetSparseProperties(struct cu_sparse_properties *properties, cu_array array);
+cu_result cuMipmappedArrayGetSparseProperties(struct cu_sparse_properties *properties, cu_mipmap mipmap);
 cu_result cuArrayDestroy(cu_array array);
 cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc *desc,
                                  unsigned levels);

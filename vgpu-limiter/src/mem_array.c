@@ -4,7 +4,7 @@
 //
 // The driver says what an array will take if it is asked with a twin whose memory
 // is to be mapped later: such arrays (deferred, sparse) take none of their own,
-// and what is mapped under them is charged by mem_vmm.c. A driver from before CUDA
+// and what is mapped under them is charged by itself (mem_sparse.c). A driver from before CUDA
 // 11.6, or a format that can't be deferred, leaves only the description: rows
 // rounded up.
 //
@@ -129,10 +129,16 @@ cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc
     return call.result;
 }
 
+static cu_result destroy(enum vgpu_hook hook, void *array) {
+    cu_result why, (*real)(void *) = vgpu_real(hook);
+    struct vgpu_process *process = vgpu_process(&why);
+    return process != NULL ? vgpu_sparse_destroy(process, array, real) : real(array);
+}
+
 cu_result cuArrayDestroy(cu_array array) {
     struct vgpu_release release;
     vgpu_release_begin(&release, vgpu_key(VGPU_ARRAY, (uintptr_t)array));
-    cu_result result = VGPU_REAL(cuArrayDestroy)(array);
+    cu_result result = destroy(VGPU_cuArrayDestroy, array);
     vgpu_release_end(&release, result);
     return result;
 }
@@ -152,7 +158,7 @@ cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc
 cu_result cuMipmappedArrayDestroy(cu_mipmap mipmap) {
     struct vgpu_release release;
     vgpu_release_begin(&release, vgpu_key(VGPU_MIPMAP, (uintptr_t)mipmap));
-    cu_result result = VGPU_REAL(cuMipmappedArrayDestroy)(mipmap);
+    cu_result result = destroy(VGPU_cuMipmappedArrayDestroy, mipmap);
     vgpu_release_end(&release, result);
     return result;
 }

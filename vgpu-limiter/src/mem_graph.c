@@ -87,6 +87,7 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
         if (pool != NULL && !fits) { // what runs on the stream frees what it uses
             if (forms != NULL)
                 vgpu_stream_wait(process, forms, stream);
+            vgpu_let_go(process);
             fits = charge(process, pool, exec, &growth->charged[i], true);
         }
         if (!fits) {

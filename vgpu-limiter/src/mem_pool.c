@@ -58,6 +58,7 @@ static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process
     vgpu_refresh_pools(process);
     bool fits = vgpu_try_charge(process, pool->device, bytes);
     if (!fits) {
+        vgpu_let_go(process);
         vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);

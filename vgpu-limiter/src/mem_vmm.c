@@ -99,9 +99,8 @@ static bool add_mapping(struct vgpu_process *process, struct vgpu_mapping *mappi
     return true;
 }
 
-// Charges for memory from outside the container as far as it is mapped.
-static bool reach(struct vgpu_process *process, struct vgpu_record *record, uint64_t offset,
-                  uint64_t bytes) {
+bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record, uint64_t offset,
+                       uint64_t bytes) {
     uint64_t end;
     if (!record->foreign || record->device < 0)
         return true;
@@ -131,7 +130,7 @@ cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
         if (stranger != NULL)
             stranger->device = stranger->shared = stranger->borrowed = -1;
         *mapping = (struct vgpu_mapping){.ptr = ptr, .bytes = bytes, .record = record};
-        if (reach(process, record, offset, bytes))
+        if (vgpu_record_reach(process, record, offset, bytes))
             result = VGPU_REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
         if (result == CU_OK && !add_mapping(process, mapping)) {
             VGPU_REAL(cuMemUnmap)(ptr, bytes);

@@ -19,6 +19,7 @@ static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     call->charged = bytes;
     if (vgpu_likely(vgpu_try_charge(call->process, call->here.device, bytes)))
         return CU_OK;
+    vgpu_let_go(call->process);
     if (call->process->pool_count != 0)
         vgpu_pools_trim(call->process, call->here.device);
     return vgpu_charge(call->process, call->here.device, bytes) ? CU_OK : CU_OUT_OF_MEMORY;

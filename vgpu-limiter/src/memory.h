@@ -67,6 +67,8 @@ enum vgpu_class {
     VGPU_OPENED, // how often more than once: see mem_import.c
     VGPU_EXTERNAL,
     VGPU_BOUND, // see vmm_bind.c
+    VGPU_SPARSE, // see mem_sparse.c
+    VGPU_TILE,
 };
 
 static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
@@ -116,6 +118,18 @@ static inline uint64_t vgpu_times(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
+
+// Uncharges what the driver has let go of since it was asked to (vmm_linger.c).
+void vgpu_linger_look_now(struct vgpu_process *process);
+static inline void vgpu_let_go(struct vgpu_process *process) {
+    if (vgpu_unlikely(atomic_load_explicit(&process->lingers, memory_order_relaxed)))
+        vgpu_linger_look_now(process);
+}
+
+// Destroys an array and ends what is mapped under it, and what goes with a context
+// that the driver has destroyed (mem_sparse.c).
+cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_result (*destroy)(void *));
+void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx);
 
 // Asks the driver what the process's pools have reserved and corrects their
 // charges.

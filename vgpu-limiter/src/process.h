@@ -24,6 +24,8 @@ struct vgpu_pool {
 };
 
 struct vgpu_mapping;
+struct vgpu_sparse;
+struct vgpu_lingering;
 
 struct vgpu_process {
     _Atomic bool attached; // everything below is set; false again in a child of fork
@@ -59,6 +61,9 @@ struct vgpu_process {
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c
     struct vgpu_mapping *mappings;
+    struct vgpu_sparse *sparse; // see mem_sparse.c
+    struct vgpu_lingering *lingering; // see vmm_linger.c
+    _Atomic bool lingers; // there is some
     struct vgpu_lock pool_lock; // see mem_pool.c
     _Atomic uint32_t pool_count;
     struct vgpu_pool pool[VGPU_POOLS];

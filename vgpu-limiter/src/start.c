@@ -43,6 +43,7 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
     if (free == NULL || total == NULL)
         return CU_INVALID_VALUE;
     vgpu_audit_sometimes(process);
+    vgpu_let_go(process);
     if (process->pool_count != 0)
         vgpu_refresh_pools(process);
     uint64_t limit = process->limits.device[here.device].memory_bytes;

@@ -32,6 +32,21 @@ bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint
 // The mapping around an address, NULL if there is none.
 struct vgpu_mapping *vgpu_mapping_around(const struct vgpu_process *process, cu_ptr ptr);
 
+// Charges for memory from outside the container as far as it is mapped. False if that
+// doesn't fit.
+bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record, uint64_t offset,
+                       uint64_t bytes);
+
+// Memory that the driver lets go of later (vmm_linger.c): mappings of records are
+// added to a list, which ends when the stream has come so far, or at once.
+struct vgpu_lingering;
+void vgpu_linger_add(struct vgpu_lingering **list, struct vgpu_record *record);
+void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list, bool per_thread,
+                       cu_stream stream);
+void vgpu_linger_end(struct vgpu_process *process, struct vgpu_lingering *list);
+void vgpu_linger_look(struct vgpu_process *process);
+void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx);
+
 // Ends memory that neither a handle nor a mapping refers to any more.
 void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record);
 

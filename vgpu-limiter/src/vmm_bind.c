@@ -1,37 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory made by cuMemCreate under sparse arrays and multicast objects, which keep
-// it as mappings do.
+// Memory made by cuMemCreate under multicast objects, which keep it as mappings do.
 
 #include "vmm.h"
-
-// Sparse arrays don't say when they let go of memory mapped under them, so it
-// stays charged: a use that hardly any compute program has.
-static cu_result map_arrays(enum vgpu_hook hook, struct cu_array_map *list, unsigned count,
-                            cu_stream stream) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
-    cu_result (*real)(struct cu_array_map *, unsigned, cu_stream) = vgpu_real(hook);
-    vgpu_lock(&process->vmm_lock);
-    cu_result result = real(list, count, stream);
-    for (unsigned i = 0; result == CU_OK && i < count; i++) {
-        struct vgpu_record *record = vgpu_record_of(process, list[i].handle);
-        if (list[i].operation == CU_OPERATION_MAP && record != NULL)
-            record->mappings++;
-    }
-    vgpu_unlock(&process->vmm_lock);
-    return result;
-}
-
-cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned count, cu_stream stream) {
-    return map_arrays(VGPU_cuMemMapArrayAsync, list, count, stream);
-}
-
-cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_stream stream) {
-    return map_arrays(VGPU_cuMemMapArrayAsync_ptsz, list, count, stream);
-}
 
 // What a multicast object has at an offset of one device's memory.
 static uint64_t binding(const struct vgpu_record *record, int device, cu_handle object, size_t at) {

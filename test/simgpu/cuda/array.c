@@ -5,8 +5,9 @@
 // Invariants:
 // - An array is charged the bytes of its elements, each row rounded up to 64 and
 //   the whole to 512; a mipmapped array the sum of its levels.
-// - One whose mapping is deferred has requirements and no memory; as with the
-//   real driver only such a one tells its requirements.
+// - One that is sparse or whose mapping is deferred has no memory of its own
+//   (sparse.c); as with the real driver only the latter tells its requirements.
+// - An array ends with its context.
 // - Arrays have no contents: copies into them are forgotten, copies out of them
 //   give zeros.
 #define _GNU_SOURCE
@@ -20,13 +21,45 @@ struct CUarray_st {
     unsigned dev;
     size_t charged;
     bool level;  // of a mipmapped array, which owns it
+    CUcontext ctx;
+    struct sparse *tiles;  // NULL for one with memory of its own
+    struct CUarray_st *next;
 };
 
 struct CUmipmappedArray_st {
     unsigned dev, levels;
     size_t size, charged;
+    CUcontext ctx;
+    struct sparse *tiles;
+    struct CUmipmappedArray_st *next;
     struct CUarray_st level[32];
 };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static CUarray arrays;
+static CUmipmappedArray mipmaps;
+
+// LINK and UNLINK keep the lists of all arrays; UNLINK tells whether it was there.
+#define LINK(list, a)                 \
+    do {                              \
+        pthread_mutex_lock(&mutex);   \
+        (a)->next = list;             \
+        list = (a);                   \
+        pthread_mutex_unlock(&mutex); \
+    } while (0)
+#define UNLINK(list, a)                                      \
+    ({                                                       \
+        pthread_mutex_lock(&mutex);                          \
+        __typeof__(list) *at_ = &list;                       \
+        while (*at_ && *at_ != (a)) at_ = &(*at_)->next;     \
+        bool found_ = *at_ != NULL;                          \
+        if (found_) *at_ = (a)->next;                        \
+        pthread_mutex_unlock(&mutex);                        \
+        found_;                                              \
+    })
+
+struct sparse *array_tiles(CUarray array) { return array && !array->level ? array->tiles : NULL; }
+struct sparse *mipmap_tiles(CUmipmappedArray mipmap) { return mipmap ? mipmap->tiles : NULL; }
 
 static size_t element(CUarray_format f, unsigned channels) {
     switch (f) {
@@ -56,18 +89,29 @@ static bool deferred(const CUDA_ARRAY3D_DESCRIPTOR *d) {
     return d->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING;
 }
 
+static bool later(const CUDA_ARRAY3D_DESCRIPTOR *d) { return deferred(d) || d->Flags & CUDA_ARRAY3D_SPARSE; }
+
+static bool tiles_of(struct sparse **tiles, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, size_t bytes) {
+    bool both = deferred(d) && d->Flags & CUDA_ARRAY3D_SPARSE;
+    *tiles = later(d) && !both ? sparse_new(d, element(d->Format, d->NumChannels), levels, bytes) : NULL;
+    return !later(d) || *tiles;
+}
+
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
     CUcontext ctx;
     NEED(array && desc && footprint(desc));
     CHECK(need_context(&ctx));
-    if (desc->Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
+    struct sparse *tiles;
+    NEED(tiles_of(&tiles, desc, 1, footprint(desc)));
     CUarray a = calloc(1, sizeof *a);
-    if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
-    *a = (struct CUarray_st){.desc = *desc, .dev = ctx->dev, .charged = deferred(desc) ? 0 : footprint(desc)};
-    if (!sim_charge(cu, me, a->dev, a->charged)) {
+    size_t bytes = later(desc) ? 0 : footprint(desc);
+    if (!a || !sim_charge(cu, me, ctx->dev, bytes)) {
         free(a);
+        sparse_end(tiles);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    *a = (struct CUarray_st){.desc = *desc, .dev = ctx->dev, .charged = bytes, .ctx = ctx, .tiles = tiles};
+    LINK(arrays, a);
     *array = a;
     return CUDA_SUCCESS;
 }
@@ -80,8 +124,9 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
 
 CUresult cuArrayDestroy(CUarray array) {
     INITIALIZED;
-    if (!array || array->level) return CUDA_ERROR_INVALID_HANDLE;
+    if (!array || !UNLINK(arrays, array)) return CUDA_ERROR_INVALID_HANDLE;
     sim_uncharge(me, array->dev, array->charged);
+    sparse_end(array->tiles);
     free(array);
     return CUDA_SUCCESS;
 }
@@ -123,18 +168,25 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DES
     m->dev = ctx->dev;
     CUDA_ARRAY3D_DESCRIPTOR d = *desc;
     for (bool last = false; m->levels < levels && !last; m->levels++) {
-        m->level[m->levels] = (struct CUarray_st){d, ctx->dev, footprint(&d), true};
+        m->level[m->levels] = (struct CUarray_st){.desc = d, .dev = ctx->dev, .charged = footprint(&d), .level = true};
         m->size += m->level[m->levels].charged;
         last = d.Width <= 1 && d.Height <= 1 && d.Depth <= 1;
         if (d.Width > 1) d.Width /= 2;
         if (d.Height > 1) d.Height /= 2;
         if (d.Depth > 1 && !(d.Flags & CUDA_ARRAY3D_LAYERED)) d.Depth /= 2;
     }
-    m->charged = deferred(desc) ? 0 : m->size;
+    m->charged = later(desc) ? 0 : m->size;
+    m->ctx = ctx;
+    if (!tiles_of(&m->tiles, desc, m->levels, m->size)) {
+        free(m);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (!sim_charge(cu, me, m->dev, m->charged)) {
+        sparse_end(m->tiles);
         free(m);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    LINK(mipmaps, m);
     *mipmap = m;
     return CUDA_SUCCESS;
 }
@@ -159,10 +211,26 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *n
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
     INITIALIZED;
-    if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
+    if (!mipmap || !UNLINK(mipmaps, mipmap)) return CUDA_ERROR_INVALID_HANDLE;
     sim_uncharge(me, mipmap->dev, mipmap->charged);
+    sparse_end(mipmap->tiles);
     free(mipmap);
     return CUDA_SUCCESS;
+}
+
+void arrays_die(CUcontext ctx) {
+    for (CUarray a;;) {
+        pthread_mutex_lock(&mutex);
+        for (a = arrays; a && a->ctx != ctx; a = a->next) {}
+        pthread_mutex_unlock(&mutex);
+        if (!a || cuArrayDestroy(a) != CUDA_SUCCESS) break;
+    }
+    for (CUmipmappedArray m;;) {
+        pthread_mutex_lock(&mutex);
+        for (m = mipmaps; m && m->ctx != ctx; m = m->next) {}
+        pthread_mutex_unlock(&mutex);
+        if (!m || cuMipmappedArrayDestroy(m) != CUDA_SUCCESS) break;
+    }
 }
 
 static CUresult into(CUarray array, size_t offset, size_t n) {

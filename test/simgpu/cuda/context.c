@@ -114,6 +114,7 @@ static void die(CUcontext ctx) {
         va_each(collect, &d);
         for (unsigned i = 0; i < d.n; i++) release(d.at[i]);
     } while (d.n);
+    arrays_die(ctx);
     atomic_store(&ctx->destroyed, true);
     sim_uncharge(me, o->dev, o->d->context_bytes);
     // A terminated MPS client's contexts are gone already.

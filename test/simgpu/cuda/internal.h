@@ -127,9 +127,22 @@ struct block *vmm_around(CUdeviceptr at);
 struct physical;
 struct physical *vmm_physical(CUmemGenericAllocationHandle handle);
 struct physical *vmm_behind(CUdeviceptr at);
+bool vmm_has_tiles(const struct physical *p, CUdevice device, size_t offset, size_t bytes);
 CUdevice vmm_hold(struct physical *p);
 void vmm_let_go(struct physical *p);
 bool multicast_release(CUmemGenericAllocationHandle handle);
+
+// sparse.c: the tiles of an array of these levels, whose elements and the whole of
+// which take so many bytes; sparse_end lets go of what is mapped there.
+struct sparse;
+struct sparse *sparse_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, size_t element, unsigned levels, size_t bytes);
+void sparse_end(struct sparse *tiles);
+
+// array.c: NULL for an array with memory of its own. A context takes its arrays
+// with it.
+struct sparse *array_tiles(CUarray array);
+struct sparse *mipmap_tiles(CUmipmappedArray mipmap);
+void arrays_die(CUcontext ctx);
 
 // alloc.c
 CUresult allocate(CUcontext ctx, size_t size, enum block_kind kind, CUmemoryPool pool,

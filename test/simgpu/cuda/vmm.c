@@ -60,6 +60,11 @@ static void give_back(struct physical *p) {
     free(p);
 }
 
+bool vmm_has_tiles(const struct physical *p, CUdevice device, size_t offset, size_t bytes) {
+    return p && p->prop.allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL && p->prop.location.id == device &&
+           offset <= p->size && bytes <= p->size - offset;
+}
+
 CUdevice vmm_hold(struct physical *p) {
     p->mappings++;
     return p->prop.location.id;
@@ -320,14 +325,3 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
     return CUDA_SUCCESS;
 }
-
-// Fabric handles and sparse arrays are not modelled.
-#define NOT_MODELLED(name, ...)          \
-    CUresult name(__VA_ARGS__) {         \
-        INITIALIZED;                     \
-        return CUDA_ERROR_NOT_SUPPORTED; \
-    }
-
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-NOT_MODELLED(cuMemMapArrayAsync, CUarrayMapInfo *list, unsigned int count, CUstream stream)
-PTSZ(cuMemMapArrayAsync);

@@ -24,6 +24,7 @@ void race(void);
 void pools(void);
 void vmm(void);
 void arrays(void);
+void sparse(void);
 void ipc(void);
 void graph_memory(void);
 

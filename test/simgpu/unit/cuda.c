@@ -258,7 +258,7 @@ static const struct {
     void (*run)(void);
 } all_cases[] = {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
-    {"vmm", vmm}, {"arrays", arrays}, {"contexts", contexts}, {"timing", timing},
+    {"vmm", vmm}, {"arrays", arrays}, {"sparse", sparse}, {"contexts", contexts}, {"timing", timing},
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
     {"shapes", shapes}, {"graphs", graphs}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols},
 };

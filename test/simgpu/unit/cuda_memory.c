@@ -163,6 +163,61 @@ void arrays(void) {
     SAME(available(), all);
 }
 
+static CUresult map(CUarray array, CUmemGenericAllocationHandle h, unsigned x, unsigned width, size_t offset) {
+    CUarrayMapInfo info = {.resource = {.array = array},
+                           .subresource = {.sparseLevel = {.offsetX = x, .extentWidth = width, .extentHeight = 64, .extentDepth = 1}},
+                           .memOperationType = h ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
+                           .memHandle = {h},
+                           .offset = offset,
+                           .deviceBitMask = 1};
+    return cuMemMapArrayAsync(&info, 1, NULL);
+}
+
+void sparse(void) {
+    start();
+    size_t all = available();
+    CUarray a;
+    CUmipmappedArray m;
+    CUDA_ARRAY3D_DESCRIPTOR d = {200, 64, 0, CU_AD_FORMAT_FLOAT, 4, CUDA_ARRAY3D_SPARSE};
+    CUDA_ARRAY_SPARSE_PROPERTIES p;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle plain, h, other;
+    OK(cuMemCreate(&plain, 2 * MIB, &prop, 0));
+    prop.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+    OK(cuMemCreate(&h, 2 * MIB, &prop, 0));
+    OK(cuMemCreate(&other, 2 * MIB, &prop, 0));
+    OK(cuArray3DCreate_v2(&a, &d));
+    SAME(all - available(), 6 * MIB);  // the array has none of its own
+    OK(cuArrayGetSparseProperties(&p, a));
+    SAME(p.tileExtent.width, 64);
+    SAME(p.tileExtent.height, 64);
+    SAME(map(a, plain, 0, 64, 0), CUDA_ERROR_INVALID_VALUE);  // no tile pool
+    SAME(map(a, h, 8, 64, 0), CUDA_ERROR_INVALID_VALUE);
+    SAME(map(a, h, 0, 65, 0), CUDA_ERROR_INVALID_VALUE);
+    SAME(map(a, h, 192, 128, 0), CUDA_ERROR_INVALID_VALUE);
+    SAME(map(a, h, 0, 64, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(map(a, h, 0, 64, 2 * MIB - 65536));
+    OK(map(a, h, 128, 72, 0));  // ends with the array
+    OK(cuMemRelease(h));
+    SAME(all - available(), 6 * MIB);
+    OK(map(a, other, 0, 64, 0));
+    SAME(all - available(), 6 * MIB);
+    OK(map(a, 0, 64, 136, 0));  // the last tile of the first
+    SAME(all - available(), 4 * MIB);
+    OK(cuMemRelease(other));
+    OK(cuArrayDestroy(a));
+    SAME(all - available(), 2 * MIB);
+    SAME(cuArrayDestroy(a), CUDA_ERROR_INVALID_HANDLE);
+    d.Width = 256;
+    OK(cuMipmappedArrayCreate(&m, &d, 4));
+    OK(cuMipmappedArrayGetSparseProperties(&p, m));
+    SAME(p.miptailFirstLevel, 1);  // 128 × 32
+    SAME(p.miptailSize, 131072);
+    OK(cuMipmappedArrayDestroy(m));
+    OK(cuMemRelease(plain));
+    SAME(available(), all);
+}
+
 void ipc(void) {
     int pipes[2];
     CUipcMemHandle handle;

@@ -164,6 +164,7 @@ static int capture(int place, long microseconds, int count) {
 #include "ahead.h"
 #include "modules.h"
 #include "sharing.h"
+#include "sparse.h"
 
 static double now(void) {
     struct timespec t;
@@ -307,6 +308,12 @@ int main(void) {
         ON("destroy_array", cuArrayDestroy(array[a]))
         ON("mipmap", make_array((int)a, (size_t)b, (size_t)c, (size_t)d, (int)e, 0))
         ON("destroy_mipmap", cuMipmappedArrayDestroy(mipmap[a]))
+        ON("tiles", make_tiles((int)a, MIB * (size_t)b))
+        ON("sparse", make_sparse((int)a, (size_t)b, (size_t)c, (int)d))
+        ON("map_tiles", map_tiles((int)a, handle[b], (int)c, (int)d, (int)e))
+        ON("unmap_tiles", map_tiles((int)a, 0, (int)b, (int)c, (int)d))
+        ON("map_tail", map_tail((int)a, handle[b]))
+        ON("unmap_tail", map_tail((int)a, 0))
         ON("churn", start_churning((int)a))
         ON("race", race_all((int)a))
         else answer(call, -1);

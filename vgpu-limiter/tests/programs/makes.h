@@ -77,6 +77,45 @@ static bool make_multicast(struct thing *t) {
     return made;
 }
 
+// A sparse array, mipmapped or not, of 4 layers of 4 × 4 tiles.
+static bool make_sparse(struct thing *t) {
+    CUDA_ARRAY3D_DESCRIPTOR desc = {256, 256, 4, CU_AD_FORMAT_FLOAT, 4, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_LAYERED};
+    t->live = (int)below(2);
+    return t->live ? TRY(cuMipmappedArrayCreate, &t->mipmap, &desc, 9) : TRY(cuArray3DCreate_v2, &t->array, &desc);
+}
+
+// Maps or unmaps some of it, after it has got or given back a handle.
+static void change_sparse(struct thing *t) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, t->device},
+                                .allocFlags = {.usage = CU_MEM_CREATE_USAGE_TILE_POOL}};
+    CUarrayMapInfo map[2];
+    if (t->handles == 0)
+        t->handles = TRY(cuMemCreate, &t->handle, GRANULE, &prop, 0);
+    else if (below(3) == 0)
+        t->handles -= TRY(cuMemRelease, t->handle);
+    for (int i = 0; i < 2; i++) {
+        map[i] = (CUarrayMapInfo){.deviceBitMask = 1u << t->device};
+        map[i].resourceType = t->live ? CU_RESOURCE_TYPE_MIPMAPPED_ARRAY : CU_RESOURCE_TYPE_ARRAY;
+        map[i].resource.array = t->array;
+        map[i].memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+        if (t->handles != 0 && below(2)) {
+            map[i].memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+            map[i].memHandle.memHandle = t->handle;
+        }
+        if (t->live && below(3) == 0) {
+            map[i].subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+            map[i].subresource.miptail.layer = below(4);
+            map[i].subresource.miptail.size = 64 * KIB;
+            continue;
+        }
+        unsigned x = below(4), y = below(4), level = t->live && below(3) == 0;
+        map[i].subresource.sparseLevel = (__typeof__(map[i].subresource.sparseLevel)){
+            level, below(4), (x >> level) * 64, (y >> level) * 64, 0, 64 * ((4 - x + level) >> level), 64, 1};
+    }
+    TRY(cuMemMapArrayAsync, map, 1 + below(2), some_stream(t->device));
+}
+
 static bool make(struct thing *t) {
     size_t pitch;
     switch (t->kind) {
@@ -113,6 +152,8 @@ static bool make(struct thing *t) {
         return receive(t);
     case MULTICAST:
         return make_multicast(t);
+    case SPARSE:
+        return make_sparse(t);
     case NOTHING:
         break;
     }

@@ -32,7 +32,7 @@
 // The last two by a single thread only: what they take is measured, and found late
 // where other threads allocate meanwhile.
 enum kind {
-    NOTHING, PLAIN, ASYNC, VIRTUAL, ARRAY, MIPMAP, CONTEXT, GRAPH, POOL, BORROWED, RECEIVED, MULTICAST, MODULE, LIBRARY
+    NOTHING, PLAIN, ASYNC, VIRTUAL, ARRAY, MIPMAP, CONTEXT, GRAPH, POOL, BORROWED, RECEIVED, MULTICAST, SPARSE, MODULE, LIBRARY
 };
 
 struct thing {
@@ -163,6 +163,14 @@ static void end_of(struct thing *t) {
     case ARRAY:
         TRY(cuArrayDestroy, t->array);
         break;
+    case SPARSE:
+        if (t->handles)
+            TRY(cuMemRelease, t->handle);
+        if (!t->live) {
+            TRY(cuArrayDestroy, t->array);
+            break;
+        }
+        // fallthrough
     case MIPMAP:
         TRY(cuMipmappedArrayDestroy, t->mipmap);
         break;
@@ -208,6 +216,8 @@ static void move(struct thing *t) {
         pass_on(t, false);
     else if ((t->kind == VIRTUAL || t->kind == RECEIVED) && below(16))
         change_virtual(t);
+    else if (t->kind == SPARSE && below(12))
+        change_sparse(t);
     else if (t->kind == GRAPH && below(4))
         change_graph(t);
     else if (t->kind == PLAIN && below(4) == 0)
@@ -275,7 +285,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     seed = (unsigned)atoi(argv[1]);
-    kinds = threads == 1 ? LIBRARY : MULTICAST;
+    kinds = threads == 1 ? LIBRARY : SPARSE;
     setvbuf(stdout, NULL, _IOLBF, 0);
     pthread_barrier_init(&begin, NULL, threads + 1);
     pthread_barrier_init(&end, NULL, threads + 1);

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory made by cuMemCreate that the process refers to no more, and the driver
+// still has: a stream has yet to unmap it.
+//
+// Invariants:
+//   1. It counts as mapped until then: what is charged is never less than what the
+//      driver has.
+//   2. Nobody waits for it. It is looked at by whoever is refused memory or asks how
+//      much there is; until then what is charged is an upper bound.
+//   3. All of it under vmm_lock.
+
+#include "vmm.h"
+
+#include <stdlib.h>
+
+#define DISABLE_TIMING 2 // flag of an event
+
+struct vgpu_lingering {
+    struct vgpu_record *record;
+    unsigned mappings; // of the record, as long as it is here
+    cu_event event;
+    cu_ctx ctx; // the event's
+    struct vgpu_lingering *next;
+};
+
+// Without memory for it, what it counts stays charged until the process ends.
+void vgpu_linger_add(struct vgpu_lingering **list, struct vgpu_record *record) {
+    struct vgpu_lingering *at = *list;
+    while (at != NULL && at->record != record)
+        at = at->next;
+    if (at == NULL && (at = malloc(sizeof *at)) != NULL) {
+        *at = (struct vgpu_lingering){.record = record, .next = *list};
+        *list = at;
+    }
+    if (at != NULL)
+        at->mappings++;
+}
+
+static void finish(struct vgpu_process *process, struct vgpu_lingering *one) {
+    one->record->mappings -= one->mappings;
+    vgpu_record_drop(process, one->record);
+    free(one);
+}
+
+void vgpu_linger_end(struct vgpu_process *process, struct vgpu_lingering *list) {
+    for (struct vgpu_lingering *next; list != NULL; list = next) {
+        next = list->next;
+        finish(process, list);
+    }
+}
+
+static void record_event(struct vgpu_lingering *one, bool per_thread, cu_stream stream) {
+    cu_result (*record)(cu_event, cu_stream) = vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
+    if (VGPU_REAL(cuEventCreate)(&one->event, DISABLE_TIMING) != CU_OK) {
+        one->event = NULL;
+    } else if (record(one->event, stream) != CU_OK) {
+        VGPU_REAL(cuEventDestroy_v2)(one->event);
+        one->event = NULL;
+    }
+}
+
+void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list, bool per_thread, cu_stream stream) {
+    cu_ctx ctx = NULL, popped;
+    if (list == NULL)
+        return;
+    bool other = (uintptr_t)stream > 2 && VGPU_REAL(cuStreamGetCtx)(stream, &ctx) == CU_OK &&
+                 VGPU_REAL(cuCtxPushCurrent_v2)(ctx) == CU_OK;
+    if (!other)
+        VGPU_REAL(cuCtxGetCurrent)(&ctx);
+    struct vgpu_lingering *last = NULL;
+    for (struct vgpu_lingering *one = list; one != NULL; one = one->next) {
+        record_event(one, per_thread, stream);
+        one->ctx = ctx;
+        last = one;
+    }
+    if (other)
+        VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+    last->next = process->lingering;
+    process->lingering = list;
+    atomic_store(&process->lingers, true);
+    vgpu_linger_look(process);
+}
+
+// Without an event nobody knows, and it stays until its context goes.
+static bool is_through(struct vgpu_lingering *one) {
+    if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) == CU_NOT_READY)
+        return false;
+    VGPU_REAL(cuEventDestroy_v2)(one->event);
+    return true;
+}
+
+void vgpu_linger_look(struct vgpu_process *process) {
+    for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
+        if (!is_through(one)) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        finish(process, one);
+    }
+    atomic_store(&process->lingers, process->lingering != NULL);
+}
+
+void vgpu_linger_look_now(struct vgpu_process *process) {
+    vgpu_lock(&process->vmm_lock);
+    vgpu_linger_look(process);
+    vgpu_unlock(&process->vmm_lock);
+}
+
+// The context has taken its streams and events with it.
+void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx) {
+    for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
+        if (one->ctx != ctx) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        finish(process, one);
+    }
+    atomic_store(&process->lingers, process->lingering != NULL);
+}
