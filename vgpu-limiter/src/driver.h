@@ -95,6 +95,7 @@ cu_result cuMemRelease(cu_handle handle);
 cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
                    unsigned long long flags);
 cu_result cuMemUnmap(cu_ptr ptr, size_t bytes);
+cu_result cuMulticastCreate(cu_handle *handle, const void *prop);
 cu_result cuMulticastBindMem(cu_handle object, size_t at, cu_handle memory, size_t offset,
                              size_t bytes, unsigned long long flags);
 cu_result cuMulticastBindMem_v2(cu_handle object, cu_device device, size_t at, cu_handle memory,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory made by cuMemCreate that the process refers to no more, and the driver
-// still has: a stream has yet to unmap it.
+// still has: a stream has yet to unmap it, or an exported descriptor keeps it.
 //
 // Invariants:
 //   1. It counts as mapped until then: what is charged is never less than what the
@@ -19,6 +19,7 @@
 struct vgpu_lingering {
     struct vgpu_record *record;
     unsigned mappings; // of the record, as long as it is here
+    bool passed; // until no descriptor keeps it, or else until
     cu_event event;
     cu_ctx ctx; // the event's
     struct vgpu_lingering *next;
@@ -48,6 +49,16 @@ void vgpu_linger_end(struct vgpu_process *process, struct vgpu_lingering *list) 
         next = list->next;
         finish(process, list);
     }
+}
+
+void vgpu_linger_passed(struct vgpu_process *process, struct vgpu_record *record) {
+    struct vgpu_lingering *one = malloc(sizeof *one);
+    record->mappings++;
+    if (one == NULL)
+        return;
+    *one = (struct vgpu_lingering){.record = record, .mappings = 1, .passed = true, .next = process->lingering};
+    process->lingering = one;
+    atomic_store(&process->lingers, true);
 }
 
 static void record_event(struct vgpu_lingering *one, bool per_thread, cu_stream stream) {
@@ -84,6 +95,8 @@ void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list
 
 // Without an event nobody knows, and it stays until its context goes.
 static bool is_through(struct vgpu_lingering *one) {
+    if (one->passed)
+        return !vgpu_passed_lives(one->record);
     if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) == CU_NOT_READY)
         return false;
     VGPU_REAL(cuEventDestroy_v2)(one->event);
@@ -91,14 +104,17 @@ static bool is_through(struct vgpu_lingering *one) {
 }
 
 void vgpu_linger_look(struct vgpu_process *process) {
+    struct vgpu_lingering *through = NULL;
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
         if (!is_through(one)) {
             at = &one->next;
             continue;
         }
         *at = one->next;
-        finish(process, one);
+        one->next = through;
+        through = one;
     }
+    vgpu_linger_end(process, through); // may leave memory to a descriptor, back in the list
     atomic_store(&process->lingers, process->lingering != NULL);
 }
 
@@ -110,13 +126,16 @@ void vgpu_linger_look_now(struct vgpu_process *process) {
 
 // The context has taken its streams and events with it.
 void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx) {
+    struct vgpu_lingering *gone = NULL;
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
-        if (one->ctx != ctx) {
+        if (one->passed || one->ctx != ctx) {
             at = &one->next;
             continue;
         }
         *at = one->next;
-        finish(process, one);
+        one->next = gone;
+        gone = one;
     }
+    vgpu_linger_end(process, gone);
     atomic_store(&process->lingers, process->lingering != NULL);
 }

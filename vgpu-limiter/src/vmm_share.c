@@ -17,14 +17,18 @@ cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
     vgpu_lock(&process->vmm_lock);
     cu_result result = VGPU_REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
     struct vgpu_record *record = result == CU_OK ? vgpu_record_of(process, handle) : NULL;
+    if (record != NULL && record->device < 0)
+        record->abroad = true;
     if (record != NULL && record->device >= 0 && record->borrowed < 0 && !record->foreign) {
         bool as_bytes = type == CU_SHARE_FABRIC;
         uint64_t id = as_bytes ? vgpu_share_id(out, CU_FABRIC_BYTES)
                                : vgpu_share_id(&record, sizeof record);
         if (record->shared < 0)
             record->shared = vgpu_share(process, id, record->device, record->bytes);
-        if (type == CU_SHARE_DESCRIPTOR)
+        if (type == CU_SHARE_DESCRIPTOR) {
             vgpu_share_mark(record->shared, *(int *)out);
+            vgpu_passed_add(record, *(int *)out);
+        }
     }
     vgpu_unlock(&process->vmm_lock);
     return result;

@@ -33,6 +33,7 @@ func TestEveryPathIsCharged(t *testing.T) {
 		"asynchronous":    {"async 1 600 0", "async 2 600 0", "free_async 1 0"},
 		"own pool":        {"from_pool 1 600 1 0", "from_pool 2 600 1 0", "free_async 1 0"},
 		"virtual":         {"create 1 600 0", "create 2 600 0", "release 1"},
+		"tile pool":       {"tiles 1 600", "tiles 2 600", "release 1"},
 		"2D array":        {fmt.Sprintf("array 1 %d 4800 0 0", edge), fmt.Sprintf("array 2 %d 4800 0 0", edge), "destroy_array 1"},
 		"3D array":        {"array 1 1024 600 64 0", "array 2 1024 600 64 0", "destroy_array 1"},
 		"mipmapped array": {fmt.Sprintf("mipmap 1 %d 3600 0 10", edge), fmt.Sprintf("mipmap 2 %d 3600 0 10", edge), "destroy_mipmap 1"},
@@ -136,6 +137,17 @@ func TestMulticast(t *testing.T) {
 	if held := c.held(0); held != 100 {
 		t.Errorf("the device holds %d MiB, want 100", held)
 	}
+	p.want("release 2", ok)
+
+	// An object that goes lets go of what is bound to it.
+	p.want("create 1 60 0", ok)
+	p.want("bind 9 1 60", ok)
+	p.want("release 1", ok)
+	p.wantUsed(60, 100)
+	p.want("release 9", ok)
+	p.wantUsed(0, 100)
+	p.want("create 2 100 0", ok)
+	c.wantHeld(100)
 }
 
 // TestPools: what was allocated from a destroyed pool stays charged until it is

@@ -21,7 +21,7 @@ func sharings() map[string]sharing {
 		"IPC": {owner: "alloc 1 60", pass: []string{"ipc_get 7 1"}, open: []string{"ipc_open 2 7"},
 			free: "free 1", close: "ipc_close 2"},
 		"virtual": {owner: "create 1 60 0", importer: "listen 7", pass: []string{"export 1 1", "send 1 7"},
-			open: []string{"receive 2", "import 2", "map 2 60"}, free: "release 1", close: "unmap 2 60"},
+			open: []string{"receive 2", "import 2", "close 2", "map 2 60"}, free: "release 1", close: "unmap 2 60"},
 		"pool": {owner: "from_pool 1 60 1 0", importer: "listen 7",
 			pass: []string{"export_pool 1 1", "send 1 7", "export_pointer 8 1"},
 			open: []string{"receive 2", "import_pool 2", "import_pointer 2 8 2"}, close: "free_async 2 0"},

@@ -36,6 +36,8 @@ func (c *container) storm(seed, threads int) *stormer {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(s.kill)
+	s.send(c.t, "run 0") // has what lasts, before others take the rest
+	s.rests(c.t)
 	return s
 }
 

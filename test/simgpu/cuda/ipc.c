@@ -29,18 +29,19 @@ bool ticket_good(const struct ticket *t, unsigned kind) {
 
 int ticket_to_fd(const void *content, size_t size) {
     int fd = memfd_create("simgpu", MFD_CLOEXEC);
-    if (fd >= 0 && write(fd, content, size) == (ssize_t)size) return fd;
+    if (fd >= 0 && pwrite(fd, content, size, 0) == (ssize_t)size) return fd;
     if (fd >= 0) close(fd);
     return -1;
 }
 
 bool ticket_from_fd(int fd, void *content, size_t size) {
-    return pread(fd, content, size, 0) == (ssize_t)size;
+    off_t at = lseek(fd, 0, SEEK_CUR);
+    return at >= 0 && pread(fd, content, size, at) == (ssize_t)size;
 }
 
 CUresult ticket_open(const struct ticket *t, CUcontext ctx, CUmemoryPool pool, CUdeviceptr *at) {
     if (&cu->clients[t->memory.slot] == me) return CUDA_ERROR_INVALID_CONTEXT;
-    int hold = sim_hold_add(cu, me, &t->memory);
+    int hold = sim_hold_add(cu, me, &t->memory, false);
     if (hold < 0) return CUDA_ERROR_INVALID_HANDLE;
     va_lock();
     struct block *b = va_take(t->memory.size, 512);

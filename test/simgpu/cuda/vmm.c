@@ -5,7 +5,8 @@
 // Invariants:
 // - Creating charges, whole granules only; reserving and mapping do not.
 // - A handle's memory is given back when it has been released as often as it
-//   was created or retained AND its last mapping is gone.
+//   was created or retained AND its last mapping is gone, AND no descriptor that
+//   it was exported to is open in any process (holds.c).
 // - A reservation is a block of kind BLOCK_RESERVED; mappings inside it are
 //   blocks of kind BLOCK_MAPPED, never overlapping. An address range is freed
 //   only when nothing is mapped in it.
@@ -298,7 +299,8 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     if (ok) passed = (struct passed){ticket_new(TICKET_VMM, p->dev, p->id, p->size), p->prop};
     va_unlock();
     NEED(ok);
-    int fd = ticket_to_fd(&passed, sizeof passed);
+    int fd = sim_hold_pass(cu, &passed.ticket.memory, &passed, sizeof passed);
+    if (fd < 0) fd = ticket_to_fd(&passed, sizeof passed);  // nowhere to lock: it holds nothing
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)out = fd;
     return CUDA_SUCCESS;
@@ -312,7 +314,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     NEED(ticket_from_fd((int)(intptr_t)os, &passed, sizeof passed) && ticket_good(&passed.ticket, TICKET_VMM));
     struct physical *p = calloc(1, sizeof *p);
-    int hold = p ? sim_hold_add(cu, me, &passed.ticket.memory) : -1;
+    int hold = p ? sim_hold_add(cu, me, &passed.ticket.memory, true) : -1;
     if (hold < 0) {
         free(p);
         return CUDA_ERROR_INVALID_VALUE;

@@ -209,7 +209,8 @@ int sim_client_pid(struct sim_state *s, struct sim_client *c);
 unsigned sim_reap(struct sim_state *s);
 
 // holds.c
-int sim_hold_add(struct sim_state *s, struct sim_client *holder, const struct sim_memory *of);
+int sim_hold_add(struct sim_state *s, struct sim_client *holder, const struct sim_memory *of, bool passed);
+int sim_hold_pass(struct sim_state *s, const struct sim_memory *of, const void *content, size_t size);
 void sim_hold_drop(struct sim_state *s, int hold);
 void sim_hold_freed(struct sim_state *s, struct sim_client *owner, uint64_t id, unsigned dev, uint64_t bytes);
 void sim_hold_end(struct sim_state *s, uint32_t slot);

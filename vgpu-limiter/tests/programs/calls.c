@@ -276,6 +276,7 @@ int main(void) {
         ON("send", send_descriptor((int)a, (int)b))
         ON("receive", receive_descriptor((int)a))
         ON("export", cuMemExportToShareableHandle(&exported[a], handle[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+        ON("close", close(exported[a]))
         ON("import", import_handle((int)a))
         ON("export_pool", cuMemPoolExportToShareableHandle(&exported[a], pool[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
         ON("import_pool", import_pool((int)a))

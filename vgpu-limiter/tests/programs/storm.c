@@ -14,6 +14,7 @@
 #include "cuda.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -154,11 +155,17 @@ static void end_of(struct thing *t) {
     case VIRTUAL:
     case RECEIVED:
         pass_on(t, true);
+        if (t->live > 0 && below(2)) {
+            close(t->descriptor);
+            t->live = 0;
+        }
         for (int i = 0; i < MAPS; i++)
             if (t->map[i] != 0)
                 unmap(t, i);
         for (; t->handles != 0; t->handles--)
             TRY(cuMemRelease, t->handle);
+        if (t->live > 0) // until now it has kept the memory
+            close(t->descriptor);
         break;
     case ARRAY:
         TRY(cuArrayDestroy, t->array);
@@ -192,7 +199,8 @@ static void end_of(struct thing *t) {
         TRY(cuIpcCloseMemHandle, t->ptr);
         break;
     case MULTICAST:
-        TRY(cuMulticastUnbind, t->object, t->device, 0, GRANULE);
+        if (below(2))
+            TRY(cuMulticastUnbind, t->object, t->device, 0, GRANULE);
         TRY(cuMemRelease, t->object);
         break;
     case NOTHING:
