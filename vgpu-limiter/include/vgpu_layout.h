@@ -37,7 +37,7 @@
 #define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
-#define VGPU_COUNTERS_VERSION 2u
+#define VGPU_COUNTERS_VERSION 3u
 #define VGPU_PACE_VERSION 3u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
@@ -103,9 +103,11 @@ struct vgpu_counters_header {
     uint8_t pad_page[1984];
 };
 
+// Charges and uncharges. A process holds what its two of them say together: one
+// thread's alone may be less than nothing, so all arithmetic is modulo 2^48.
 struct vgpu_slot_device {
-    uint64_t begun; // charges begun
-    uint64_t held;  // bytes held: bits 0..47; charges ended, modulo 2^16: bits 48..63
+    uint64_t begun; // how many have begun
+    uint64_t held;  // how many have ended, plus their bytes times 2^16
 };
 
 struct vgpu_slot {
@@ -114,7 +116,8 @@ struct vgpu_slot {
     int32_t pid;         // in the process's own PID namespace
     uint32_t reserved;
     uint64_t pad[5];
-    struct vgpu_slot_device device[VGPU_MAX_DEVICES];
+    struct vgpu_slot_device device[VGPU_MAX_DEVICES]; // changed by all threads but one,
+    struct vgpu_slot_device lone[VGPU_MAX_DEVICES];   // by that one alone (charge.c)
 };
 
 // An allocation that other processes of the container may import. It is charged

@@ -95,6 +95,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_slot, state)", slotStateOff},
 		{"offsetof(struct vgpu_slot, pid)", slotPIDOff},
 		{"offsetof(struct vgpu_slot, device)", slotDevicesOff},
+		{"offsetof(struct vgpu_slot, lone)", slotLoneOff},
 		{"sizeof(struct vgpu_slot_device)", slotDeviceSize},
 		{"offsetof(struct vgpu_slot_device, held)", slotHeldOff},
 		{"offsetof(struct vgpu_counters, exported)", exportsOff},

@@ -139,11 +139,27 @@ func decodeUsage(b []byte) (Usage, error) {
 		}
 		p := ProcessUsage{Slot: slot, PID: int(int32(le.Uint32(s[slotPIDOff:]))), UsedBytes: make([]uint64, n)}
 		for i := range p.UsedBytes {
-			p.UsedBytes[i] = le.Uint64(s[slotDevicesOff+i*slotDeviceSize+slotHeldOff:]) & bytesMask
+			p.UsedBytes[i] = heldBytes(s[slotDevicesOff+i*slotDeviceSize:], s[slotLoneOff+i*slotDeviceSize:])
 		}
 		u.Processes = append(u.Processes, p)
 	}
 	return u, nil
+}
+
+// heldBytes is what a process holds by its two pairs of charges begun and held. A
+// pair counts its charges in the low bits: what differs there is under way. The
+// pairs are read one after the other, so with calls in between their sum may be
+// less than nothing.
+func heldBytes(pairs ...[]byte) uint64 {
+	sum := uint64(0)
+	for _, pair := range pairs {
+		begun, held := binary.LittleEndian.Uint64(pair), binary.LittleEndian.Uint64(pair[slotHeldOff:])
+		sum += (held - begun + 1<<15) >> 16
+	}
+	if sum &= bytesMask; sum > bytesMask/2 {
+		return 0
+	}
+	return sum
 }
 
 // readAtMost reads a file of at most n bytes, and n of a longer one.

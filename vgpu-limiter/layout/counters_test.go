@@ -50,8 +50,15 @@ func TestUsage(t *testing.T) {
 	slot := b[slotsOff+3*slotSize:]
 	le.PutUint64(slot[slotStateOff:], 5)
 	le.PutUint32(slot[slotPIDOff:], 77)
-	le.PutUint64(slot[slotDevicesOff+slotDeviceSize+slotHeldOff:], 9<<48|4096)
-	device := b[countersDevicesOff+countersDeviceSize:]
+	// One thread has charged 8192, another has uncharged half of that and is at work.
+	lone, device := slot[slotLoneOff+slotDeviceSize:], slot[slotDevicesOff+slotDeviceSize:]
+	le.PutUint64(lone, 3)
+	le.PutUint64(lone[slotHeldOff:], 8192<<16+3)
+	le.PutUint64(device, 70001)
+	le.PutUint64(device[slotHeldOff:], 1<<64-4096<<16+70000)
+	// More uncharged than charged: read while both went on.
+	le.PutUint64(slot[slotDevicesOff+slotHeldOff:], 1<<64-1<<16)
+	device = b[countersDevicesOff+countersDeviceSize:]
 	le.PutUint64(device[devRefusalsOff:], 1)
 	le.PutUint64(device[devPeakOff:], 5)
 	le.PutUint64(device[devBusyOff:], 2)

@@ -43,7 +43,7 @@ const (
 	limitsMagic     = 0x314d494c55504756 // "VGPULIM1"
 	limitsVersion   = 1
 	countersMagic   = 0x314e544355504756 // "VGPUCTN1"
-	countersVersion = 2
+	countersVersion = 3
 
 	containerBytes = 128
 	uuidBytes      = 16
@@ -62,7 +62,7 @@ const (
 	limitsFlagsOff     = 28
 	flagMayBurst       = 1
 
-	countersSize       = 626688
+	countersSize       = 888832
 	countersVersionOff = 8
 	countersSizeOff    = 12
 	countersDevsOff    = 16
@@ -94,14 +94,15 @@ const (
 	paceOthersOff  = 24
 
 	slotsOff       = 4096
-	slotSize       = 320
+	slotSize       = 576
 	slotStateOff   = 0
 	slotPIDOff     = 16
 	slotDevicesOff = 64
+	slotLoneOff    = 320
 	slotDeviceSize = 16
 	slotHeldOff    = 8
 
-	exportsOff    = 331776
+	exportsOff    = 593920
 	exportSize    = 64
 	exportWhatOff = 8
 	exportOwnOff  = 16
@@ -109,7 +110,7 @@ const (
 	maxExports    = 512
 	maxImporters  = 5
 
-	calendarOff  = 364544
+	calendarOff  = 626688
 	calendarSize = 4 * CalendarCells
 
 	bytesMask = 1<<48 - 1

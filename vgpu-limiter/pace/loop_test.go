@@ -69,7 +69,7 @@ func (f files) charge(number uint64, ns time.Duration) {
 	file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
 	if err == nil {
 		cell := uint32(number/layout.CalendarCells&0xffff)<<16 | uint32(ns/2)
-		_, err = file.WriteAt(binary.LittleEndian.AppendUint32(nil, cell), 364544+int64(number%layout.CalendarCells)*4)
+		_, err = file.WriteAt(binary.LittleEndian.AppendUint32(nil, cell), 626688+int64(number%layout.CalendarCells)*4)
 		_ = file.Close()
 	}
 	if err != nil {

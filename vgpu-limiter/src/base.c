@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 void vgpu_log_once(atomic_flag *said, const char *format, ...) {
@@ -33,10 +34,11 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...) {
     errno = saved;
 }
 
-void vgpu_lock_wait(struct vgpu_lock *lock) {
+void vgpu_lock_wait(struct vgpu_lock *lock, bool hot) {
+    const struct timespec millisecond = {.tv_nsec = 1000000};
     while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) {
         int saved = errno;
-        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, hot ? &millisecond : NULL, NULL, 0);
         errno = saved;
     }
 }

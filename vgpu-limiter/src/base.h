@@ -45,19 +45,39 @@ struct vgpu_lock {
     atomic_int state; // 0 free, 1 held, 2 held and waited for
 };
 
-void vgpu_lock_wait(struct vgpu_lock *lock);
+// Waits; if nobody may wake it (`hot`), no longer than a millisecond without a look.
+void vgpu_lock_wait(struct vgpu_lock *lock, bool hot);
 void vgpu_lock_wake(struct vgpu_lock *lock);
 
-static inline void vgpu_lock(struct vgpu_lock *lock) {
+static inline bool vgpu_lock_try(struct vgpu_lock *lock) {
     int free_state = 0;
-    if (vgpu_unlikely(!atomic_compare_exchange_strong_explicit(
-            &lock->state, &free_state, 1, memory_order_acquire, memory_order_relaxed)))
-        vgpu_lock_wait(lock);
+    return vgpu_likely(atomic_compare_exchange_strong_explicit(&lock->state, &free_state, 1, memory_order_acquire,
+                                                               memory_order_relaxed));
+}
+
+static inline void vgpu_lock(struct vgpu_lock *lock) {
+    if (!vgpu_lock_try(lock))
+        vgpu_lock_wait(lock, false);
 }
 
 static inline void vgpu_unlock(struct vgpu_lock *lock) {
     if (vgpu_unlikely(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2))
         vgpu_lock_wake(lock);
+}
+
+// For a lock that only these two are used with: it is freed without an atomic
+// exchange, which would be half of its cost. Whoever comes to wait between the two
+// steps of that is woken by nobody, and looks again after a millisecond.
+static inline void vgpu_lock_hot(struct vgpu_lock *lock) {
+    if (!vgpu_lock_try(lock))
+        vgpu_lock_wait(lock, true);
+}
+
+static inline void vgpu_unlock_hot(struct vgpu_lock *lock) {
+    if (vgpu_likely(atomic_load_explicit(&lock->state, memory_order_relaxed) == 1))
+        atomic_store_explicit(&lock->state, 0, memory_order_release);
+    else
+        vgpu_unlock(lock);
 }
 
 // Words of the shared counters. Plain uint64_t in the layout, atomic here.

@@ -2,20 +2,36 @@
 //
 // Charging memory: one word per device decides, one slot per process remembers.
 //
-// Invariants (T = bytes in device.memory, H = bytes in slot.held; what was shared
-// by processes that have gone or freed it, and is used by others, counts as one
-// more H: see share.c):
+// Invariants (T = bytes in device.memory, H = bytes held by a slot, by its two pairs
+// of begun and held together; what was shared by processes that have gone or freed
+// it, and is used by others, counts as one more H: see share.c):
 //   1. A charge is granted only by the compare-and-swap that keeps T within the
 //      limit; a refused one changes nothing.
 //   2. T is never less than the sum of H over live slots: T grows before H grows.
 //      Where it shrinks before H shrinks, the memory is already free.
-//   3. Every change is bracketed by slot.begun and the count of ended charges in
-//      slot.held. A slot is at rest while both agree.
+//   3. Every change is bracketed by begun and the count of ended charges in held, of
+//      one pair. A pair is at rest while both agree, a slot while both its pairs are.
 //   4. With every live slot at rest, T minus the sum of H is exactly what dead
 //      processes left behind, also those killed between the two steps. The audit
 //      takes it off if, and only if, nobody else has since (the corrections
 //      counted in T).
 //   5. No step waits for another process.
+//   6. The pairs in slot.lone are changed by one thread of the process alone, its
+//      loner, by plain stores; the others share slot.device, by atomic additions.
+//      The loner is the first thread to have made LONERS_CHARGES charges, and stays
+//      that until its process ends: a child of fork begins with none, and a thread
+//      that finds itself to be the loner is it, or has been given the memory of one
+//      that has ended, by whose address it is known.
+//
+// Why the audit is exact (4): it reads both words of each pair, then T, then each
+// begun again. All changes of T are read-modify-writes, and each store or addition
+// to begun, to T and to held is a release in the order of 3, each load an acquire.
+//   - A begun and a held that agree were stored before and after the same changes of
+//     T, none of which the load of T can miss: held came after them.
+//   - A later change of T that the load does see brings with it the store to begun
+//     before it, or one after that, so the second look at begun finds it changed.
+// Nothing in this asks how begun and held were changed, but that no change of them
+// is lost: additions that are atomic lose none, nor do those of one thread alone.
 
 #include "charge.h"
 
@@ -27,6 +43,9 @@
 // A slot rests for most of the time even in a process that does nothing but
 // allocate; a dead one is freed before the attempts.
 #define AUDIT_ATTEMPTS 64
+
+// More than a thread makes that only sets things up.
+#define LONERS_CHARGES 16
 
 // Whether the slot is still the one that the process claimed. Somebody who
 // overwrites the counters gains nothing: everything is refused from then on.
@@ -40,12 +59,47 @@ static void raise_peak(uint64_t *peak, uint64_t bytes) {
         ;
 }
 
+// The pair of the slot in which the calling thread counts.
+struct pair {
+    struct vgpu_slot_device *words;
+    bool alone; // no other thread does
+};
+
+// By its address a thread knows itself to be the loner.
+static _Thread_local unsigned charges __attribute__((tls_model("initial-exec")));
+
+static struct pair pair_of(const struct vgpu_process *process, int device) {
+    struct vgpu_slot *slot = process->region.slot;
+    bool alone = vgpu_likely(atomic_load_explicit(&process->loner, memory_order_relaxed) == &charges);
+    return (struct pair){alone ? &slot->lone[device] : &slot->device[device], alone};
+}
+
+// Not between begin and end, which are to be of one pair.
+static void become_loner(struct vgpu_process *process) {
+    const unsigned *none = NULL;
+    if (vgpu_unlikely(atomic_load_explicit(&process->loner, memory_order_relaxed) == NULL) &&
+        ++charges >= LONERS_CHARGES)
+        atomic_compare_exchange_strong(&process->loner, &none, &charges);
+}
+
+static void count(uint64_t *word, uint64_t delta, bool alone) {
+    if (vgpu_likely(alone))
+        vgpu_store(word, __atomic_load_n(word, __ATOMIC_RELAXED) + delta);
+    else
+        vgpu_add(word, delta);
+}
+
+static void begin(struct pair pair) { count(&pair.words->begun, 1, pair.alone); }
+
+static void end(struct pair pair, uint64_t bytes) { count(&pair.words->held, 1 + (bytes << 16), pair.alone); }
+
 static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes) {
-    struct vgpu_slot_device *own = &process->region.slot->device[device];
+    become_loner(process);
+    struct pair pair = pair_of(process, device);
     uint64_t *total = &process->region.counters->header.device[device].memory;
     uint64_t limit = process->limits.device[device].memory_bytes;
     uint64_t granted = 0;
-    vgpu_add(&own->begun, 1);
+    begin(pair);
     VGPU_TEST_STEP();
     uint64_t seen = vgpu_load(total);
     while (bytes <= limit && (seen & VGPU_BYTES_MASK) <= limit - bytes) {
@@ -57,7 +111,7 @@ static bool try_charge(struct vgpu_process *process, int device, uint64_t bytes)
         }
     }
     VGPU_TEST_STEP();
-    vgpu_add(&own->held, VGPU_HIGH_ONE + granted);
+    end(pair, granted);
     return granted == bytes;
 }
 
@@ -82,19 +136,19 @@ bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
 }
 
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {
-    struct vgpu_slot_device *own = &process->region.slot->device[device];
     if (bytes == 0 || !slot_is_ours(process))
         return;
-    vgpu_add(&own->begun, 1);
+    struct pair pair = pair_of(process, device);
+    begin(pair);
     VGPU_TEST_STEP();
     vgpu_add(&process->region.counters->header.device[device].memory, -bytes);
     VGPU_TEST_STEP();
-    vgpu_add(&own->held, VGPU_HIGH_ONE - bytes);
+    end(pair, -bytes);
 }
 
 void vgpu_hand_over_begin(struct vgpu_process *process, int device) {
     if (slot_is_ours(process))
-        vgpu_add(&process->region.slot->device[device].begun, 1);
+        begin(pair_of(process, device));
 }
 
 void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays) {
@@ -104,15 +158,26 @@ void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes
     if (!stays)
         vgpu_add(&process->region.counters->header.device[device].memory, -bytes);
     VGPU_TEST_STEP();
-    vgpu_add(&process->region.slot->device[device].held, VGPU_HIGH_ONE - bytes);
+    end(pair_of(process, device), -bytes);
 }
 
-// Reads one slot at rest: its charges begun and its bytes.
-static bool read_at_rest(const struct vgpu_slot_device *slot, uint64_t *begun, uint64_t *bytes) {
-    *begun = vgpu_load(&slot->begun);
-    uint64_t held = vgpu_load(&slot->held);
-    *bytes = held & VGPU_BYTES_MASK;
-    return (*begun & 0xffff) == held >> 48;
+bool vgpu_read_held(const struct vgpu_slot *slot, int device, uint64_t *begun, uint64_t *bytes) {
+    const struct vgpu_slot_device *pairs[] = {&slot->device[device], &slot->lone[device]};
+    uint64_t sum = 0, under_way = 0;
+    *begun = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t count = vgpu_load(&pairs[i]->begun), held = vgpu_load(&pairs[i]->held) - count;
+        under_way |= held & 0xffff;
+        sum += (held + (1 << 15)) >> 16; // less than 2^15 are under way
+        *begun += count;
+    }
+    *bytes = sum & VGPU_BYTES_MASK;
+    return under_way == 0;
+}
+
+// Neither count ever falls, so their sum is the same only while both are.
+uint64_t vgpu_begun(const struct vgpu_slot *slot, int device) {
+    return vgpu_load(&slot->device[device].begun) + vgpu_load(&slot->lone[device].begun);
 }
 
 // Takes the excess of one device's total off it. Returns false, with nothing
@@ -124,8 +189,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t bytes = 0;
         state[i] = vgpu_load(&counters->slot[i].state);
-        if (vgpu_slot_is_live(state[i]) &&
-            !read_at_rest(&counters->slot[i].device[device], &begun[i], &bytes))
+        if (vgpu_slot_is_live(state[i]) && !vgpu_read_held(&counters->slot[i], device, &begun[i], &bytes))
             return false;
         sum += bytes;
         VGPU_TEST_STEP();
@@ -135,8 +199,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
     VGPU_TEST_STEP();
     for (uint32_t i = 0; i < slots; i++)
         if (vgpu_load(&counters->slot[i].state) != state[i] ||
-            (vgpu_slot_is_live(state[i]) &&
-             vgpu_load(&counters->slot[i].device[device].begun) != begun[i]))
+            (vgpu_slot_is_live(state[i]) && vgpu_begun(&counters->slot[i], device) != begun[i]))
             return false;
     if (vgpu_region_slots(counters) != slots)
         return false;

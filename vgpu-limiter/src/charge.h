@@ -31,6 +31,13 @@ void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
 void vgpu_hand_over_begin(struct vgpu_process *process, int device);
 void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays);
 
+// Reads what a slot's process holds of a device. They are exactly the bytes that it
+// held at one instant if this returns true and vgpu_begun, called afterwards, says what
+// `begun` does. Otherwise something was under way, and they may be less than nothing,
+// modulo 2^48.
+bool vgpu_read_held(const struct vgpu_slot *slot, int device, uint64_t *begun, uint64_t *bytes);
+uint64_t vgpu_begun(const struct vgpu_slot *slot, int device);
+
 // The bytes charged to the container now.
 static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {
     return vgpu_load(&process->region.counters->header.device[device].memory) & VGPU_BYTES_MASK;

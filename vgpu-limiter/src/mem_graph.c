@@ -30,21 +30,21 @@ struct graph_exec {
 // Under graph_lock. The pool of a device's graphs; NULL if there are too many.
 static struct vgpu_pool *pool_of(struct vgpu_process *process, int device) {
     cu_pool handle = (cu_pool)&process->ordinal[device]; // an address that no pool has
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, device);
     if (pool != NULL)
         pool->of_graphs = true;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     return pool;
 }
 
 // What of the pool is free for a launch, as the driver says.
 static uint64_t unused(struct vgpu_process *process, struct vgpu_pool *pool) {
     uint64_t used = 0;
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     vgpu_pool_settle(process, pool, 0);
     uint64_t reserved = pool->reserved;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     if (VGPU_REAL(cuDeviceGetGraphMemAttribute)(process->ordinal[pool->device], CU_GRAPH_USED,
                                                 &used) != CU_OK)
         return 0;
@@ -69,11 +69,11 @@ struct growth {
 };
 
 static void settle(struct vgpu_process *process, struct growth *growth) {
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++)
         if (growth->pool[i] != NULL)
             vgpu_pool_settle(process, growth->pool[i], growth->charged[i]);
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
 }
 
 static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
@@ -94,9 +94,9 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
             settle(process, growth);
             return false;
         }
-        vgpu_lock(&process->pool_lock);
+        vgpu_lock_hot(&process->pool_lock);
         pool->pending += growth->charged[i];
-        vgpu_unlock(&process->pool_lock);
+        vgpu_unlock_hot(&process->pool_lock);
         growth->pool[i] = pool;
     }
     return true;
@@ -144,7 +144,7 @@ static cu_result remember(struct vgpu_process *process, cu_exec handle, const st
         return CU_OK;
     if (kept != NULL) {
         *kept = *exec;
-        if (vgpu_table_put(&process->memory, entry, &old))
+        if (vgpu_table_put(&process->memory, &entry, &old))
             return CU_OK;
         free(kept);
     }

@@ -32,7 +32,7 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
                       : -1;
     if (record >= 0) {
         entry.value |= vgpu_value_shared(record);
-        vgpu_table_put(&process->memory, entry, &old);
+        vgpu_table_put(&process->memory, &entry, &old);
     }
     vgpu_unlock(&process->share_lock);
 }
@@ -69,7 +69,7 @@ static uint64_t opened(struct vgpu_process *process, cu_ptr ptr) {
 static void set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times) {
     struct vgpu_entry entry = {vgpu_key(VGPU_OPENED, ptr), times, NULL}, old;
     if (times != 0)
-        vgpu_table_put(&process->memory, entry, &old);
+        vgpu_table_put(&process->memory, &entry, &old);
     else
         vgpu_table_take(&process->memory, entry.key, &old);
 }
@@ -94,7 +94,7 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
             return true;
     }
     if (index >= 0) {
-        if (vgpu_remember(call->process, entry))
+        if (vgpu_remember(call->process, &entry))
             return true;
         vgpu_import_end(call->process, index);
         call->result = CU_OUT_OF_MEMORY;
@@ -156,9 +156,9 @@ cu_result cuMemPoolImportFromShareableHandle(cu_pool *pool, void *handle, int ty
     result = VGPU_REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result != CU_OK)
         return result;
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     bool known = vgpu_pool_find(process, *pool, -1) != NULL;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     if (known)
         return CU_OK;
     VGPU_REAL(cuMemPoolDestroy)(*pool);

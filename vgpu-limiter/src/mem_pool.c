@@ -63,9 +63,9 @@ static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);
     }
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     pool->pending += fits ? bytes : 0;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     return fits;
 }
 
@@ -118,12 +118,12 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (named == NULL && VGPU_REAL(cuDeviceGetMemPool)(&handle, device) != CU_OK)
         return alloc_alone(forms, ptr, bytes, stream, device);
     uint64_t charged = vgpu_round(bytes);
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, here.device);
     bool fits = pool != NULL && pool->device >= 0 && vgpu_try_charge(process, pool->device, charged);
     if (vgpu_likely(fits))
         pool->pending += charged;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     if (pool == NULL) {
         VGPU_LOG_ONCE("memory refused: more than %d memory pools in one process", VGPU_POOLS);
         return CU_OUT_OF_MEMORY;
@@ -133,12 +133,12 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (!fits && !reserve(forms, process, pool, charged, stream))
         return CU_OUT_OF_MEMORY;
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     fits = vgpu_pool_settle(process, pool, charged);
     // The pool of a driver that doesn't say what it has reserved seems to have less
     // than it has just given: what comes of it is charged by itself.
     bool counted = result != CU_OK || pool->reserved >= charged;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
                                vgpu_value(charged, pool->device) | VGPU_POOLED, handle};
     if (vgpu_unlikely(!counted)) {
@@ -146,7 +146,7 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
         entry.owner = NULL;
         fits = vgpu_charge(process, pool->device, charged);
     }
-    bool remembered = result != CU_OK || !fits || (pool->is_default && counted) || vgpu_remember(process, entry);
+    bool remembered = result != CU_OK || !fits || (pool->is_default && counted) || vgpu_remember(process, &entry);
     // A pool grows in steps of its own, by more than was asked for.
     if (result == CU_OK && (!fits || !remembered)) {
         if (!counted && fits)
@@ -188,9 +188,9 @@ static int location_device(const struct vgpu_process *process, int type,
 }
 
 static bool know_pool(struct vgpu_process *process, cu_pool pool, int device) {
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     bool known = vgpu_pool_find(process, pool, device) != NULL;
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     return known;
 }
 
@@ -250,7 +250,7 @@ cu_result cuMemPoolDestroy(cu_pool handle) {
     if (process == NULL)
         return result;
     VGPU_REAL(cuCtxSynchronize)(); // what was freed is free
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     result = VGPU_REAL(cuMemPoolDestroy)(handle);
     for (uint32_t i = 0; result == CU_OK && i < process->pool_count; i++) {
         struct vgpu_pool *pool = &process->pool[i];
@@ -262,7 +262,7 @@ cu_result cuMemPoolDestroy(cu_pool handle) {
             vgpu_uncharge(process, pool->device, pool->reserved - orphans.bytes);
         pool->handle = NULL;
     }
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
     return result;
 }
 

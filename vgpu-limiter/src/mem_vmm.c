@@ -27,7 +27,7 @@ struct vgpu_record *vgpu_record_of(struct vgpu_process *process, cu_handle handl
 bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint64_t id, void *to) {
     struct vgpu_entry old;
     return vgpu_table_put(&process->memory,
-                          (struct vgpu_entry){vgpu_key(class, id), (uintptr_t)to, NULL}, &old);
+                          &(struct vgpu_entry){vgpu_key(class, id), (uintptr_t)to, NULL}, &old);
 }
 
 void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record) {

@@ -94,7 +94,7 @@ static __attribute__((noinline, cold)) void replaced(struct vgpu_process *proces
         atomic_fetch_sub(&process->contexts[vgpu_value_device(old->value)], 1);
 }
 
-bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry) {
+bool vgpu_remember(struct vgpu_process *process, const struct vgpu_entry *entry) {
     struct vgpu_entry old;
     if (!vgpu_table_put(&process->memory, entry, &old))
         return false;
@@ -110,7 +110,7 @@ bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes) {
     if (!failed) {
         struct vgpu_entry entry = {key, vgpu_value(bytes, call->here.device), call->here.ctx};
         if (vgpu_likely((bytes == call->charged || correct(call, bytes)) &&
-                        vgpu_remember(process, entry)))
+                        vgpu_remember(process, &entry)))
             return true;
         call->result = CU_OUT_OF_MEMORY;
     }
@@ -132,5 +132,5 @@ void vgpu_release_end(struct vgpu_release *release, cu_result result) {
     if (vgpu_likely(result == CU_OK))
         vgpu_uncharge_entry(release->process, &release->entry);
     else
-        vgpu_remember(release->process, release->entry);
+        vgpu_remember(release->process, &release->entry);
 }

@@ -104,7 +104,7 @@ static inline void vgpu_uncharge_entry(struct vgpu_process *process, const struc
 }
 
 // Remembers an entry whose charge is settled; false if there is no memory.
-bool vgpu_remember(struct vgpu_process *process, struct vgpu_entry entry);
+bool vgpu_remember(struct vgpu_process *process, const struct vgpu_entry *entry);
 
 // What a driver takes for an allocation: it aligns addresses and rows to this.
 #define VGPU_GRAIN UINT64_C(512)

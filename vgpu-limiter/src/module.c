@@ -96,7 +96,7 @@ static bool add(struct vgpu_process *process, uint64_t key, uint64_t bytes) {
     if (!vgpu_table_take(&process->memory, key, &entry))
         return false;
     entry.value += bytes;
-    return vgpu_remember(process, entry);
+    return vgpu_remember(process, &entry);
 }
 
 static cu_result charge(struct asking *asking, uint64_t key) {

@@ -89,10 +89,6 @@ struct reading {
 // How often a device is read until nobody's memory has changed meanwhile.
 #define READINGS 16
 
-static bool rests(const struct vgpu_slot_device *slot, uint64_t begun) {
-    return (begun & 0xffff) == vgpu_load(&slot->held) >> 48;
-}
-
 // Reads it, and tells whether nothing changed. What did change counts last, as far
 // as there is room: memory that passed from one process to another meanwhile may
 // have been read at both.
@@ -104,18 +100,18 @@ static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
     for (unsigned i = 0; i < reading->count; i++) {
         const struct vgpu_slot *slot = &counters->slot[reading->slot[i]];
         reading->state[i] = vgpu_load(&slot->state);
-        reading->begun[i] = vgpu_load(&slot->device[slice->device].begun);
-        reading->bytes[i] = vgpu_load(&slot->device[slice->device].held) & VGPU_BYTES_MASK;
+        changed[i] = !vgpu_read_held(slot, slice->device, &reading->begun[i], &reading->bytes[i]);
         if (!vgpu_slot_is_live(reading->state[i]))
             reading->bytes[i] = 0;
     }
     reading->used = vgpu_orphans(counters, slice->device);
     for (unsigned i = 0; i < reading->count; i++) {
         const struct vgpu_slot *slot = &counters->slot[reading->slot[i]];
-        uint64_t begun = vgpu_load(&slot->device[slice->device].begun);
-        changed[i] = begun != reading->begun[i] || !rests(&slot->device[slice->device], begun) ||
-                     vgpu_load(&slot->state) != reading->state[i];
+        changed[i] |= vgpu_begun(slot, slice->device) != reading->begun[i] ||
+                      vgpu_load(&slot->state) != reading->state[i];
         any |= changed[i];
+        if (changed[i] && reading->bytes[i] > VGPU_BYTES_MASK / 2)
+            reading->bytes[i] = 0; // less than nothing
     }
     uint64_t left = slice->total;
     for (unsigned pass = 0; pass < 2; pass++)

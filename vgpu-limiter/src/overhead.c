@@ -29,11 +29,11 @@ static uint64_t expected(const struct vgpu_process *process, int device, bool *u
 // charge aside; negative where managed memory lies elsewhere. False if NVML doesn't
 // tell.
 static bool beyond(const struct vgpu_call *call, int64_t *bytes) {
-    const uint64_t *held = &call->process->region.slot->device[call->here.device].held;
-    uint64_t used;
+    uint64_t used, begun, held;
     if (!vgpu_own_memory(call->process, call->here.device, &used))
         return false;
-    *bytes = (int64_t)(used + call->charged - (vgpu_load(held) & VGPU_BYTES_MASK));
+    vgpu_read_held(call->process->region.slot, call->here.device, &begun, &held);
+    *bytes = (int64_t)(used + call->charged) - ((int64_t)(held << 16) >> 16);
     return true;
 }
 

@@ -68,7 +68,7 @@ static void trim(const struct vgpu_process *process, const struct vgpu_pool *poo
 
 // Asks for every pool, after making those of one device give back what they keep.
 static void ask_all(struct vgpu_process *process, int trimmed) {
-    vgpu_lock(&process->pool_lock);
+    vgpu_lock_hot(&process->pool_lock);
     for (uint32_t i = 0; i < process->pool_count; i++) {
         struct vgpu_pool *pool = &process->pool[i];
         if (pool->handle == NULL || pool->device < 0)
@@ -77,7 +77,7 @@ static void ask_all(struct vgpu_process *process, int trimmed) {
             trim(process, pool);
         vgpu_pool_settle(process, pool, 0);
     }
-    vgpu_unlock(&process->pool_lock);
+    vgpu_unlock_hot(&process->pool_lock);
 }
 
 void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1); }

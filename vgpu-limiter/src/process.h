@@ -57,6 +57,7 @@ struct vgpu_process {
     struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
     unsigned stranger_count[VGPU_MAX_DEVICES];
     uint32_t nvml_pid; // this process's in NVML's lists, 0 if not known
+    _Atomic(const unsigned *) loner; // the thread that has slot.lone to itself (charge.c)
     _Atomic uint64_t last_audit;
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c

@@ -134,6 +134,8 @@ static bool claim(struct vgpu_region *region) {
         for (int d = 0; d < VGPU_MAX_DEVICES; d++) {
             vgpu_store(&slot->device[d].begun, 0);
             vgpu_store(&slot->device[d].held, 0);
+            vgpu_store(&slot->lone[d].begun, 0);
+            vgpu_store(&slot->lone[d].held, 0);
         }
         slot->pid = getpid();
         slot->start_time = start_time(slot->pid);

@@ -64,17 +64,17 @@ static void remove_at(struct vgpu_shard *shard, uint64_t hole) {
     shard->count--;
 }
 
-bool vgpu_table_put(struct vgpu_table *table, struct vgpu_entry entry, struct vgpu_entry *old) {
-    struct vgpu_shard *shard = shard_of(table, entry.key);
-    vgpu_lock(&shard->lock);
+bool vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry, struct vgpu_entry *old) {
+    struct vgpu_shard *shard = shard_of(table, entry->key);
+    vgpu_lock_hot(&shard->lock);
     bool fits = (shard->count + 1) * UINT64_C(2) <= shard->capacity || grow(shard);
     if (fits) {
-        uint64_t i = place(shard, entry.key);
+        uint64_t i = place(shard, entry->key);
         *old = shard->entries[i];
         shard->count += old->key == 0;
-        shard->entries[i] = entry;
+        shard->entries[i] = *entry;
     }
-    vgpu_unlock(&shard->lock);
+    vgpu_unlock_hot(&shard->lock);
     return fits;
 }
 
@@ -83,7 +83,7 @@ static bool find(struct vgpu_table *table, uint64_t key, struct vgpu_entry *out,
     bool found = false;
     if (key == 0)
         return false;
-    vgpu_lock(&shard->lock);
+    vgpu_lock_hot(&shard->lock);
     if (shard->capacity != 0) {
         uint64_t i = place(shard, key);
         found = shard->entries[i].key == key;
@@ -93,7 +93,7 @@ static bool find(struct vgpu_table *table, uint64_t key, struct vgpu_entry *out,
                 remove_at(shard, i);
         }
     }
-    vgpu_unlock(&shard->lock);
+    vgpu_unlock_hot(&shard->lock);
     return found;
 }
 
@@ -109,7 +109,7 @@ void vgpu_table_visit(struct vgpu_table *table, const void *owner,
                       bool (*visit)(void *with, struct vgpu_entry *entry), void *with) {
     for (int s = 0; s < VGPU_TABLE_SHARDS; s++) {
         struct vgpu_shard *shard = &table->shard[s];
-        vgpu_lock(&shard->lock);
+        vgpu_lock_hot(&shard->lock);
         for (uint64_t i = 0; i < shard->capacity;) {
             struct vgpu_entry *entry = &shard->entries[i];
             if (entry->key == 0 || entry->owner != owner || visit(with, entry))
@@ -117,6 +117,6 @@ void vgpu_table_visit(struct vgpu_table *table, const void *owner,
             else
                 remove_at(shard, i); // another entry may take the place: look again
         }
-        vgpu_unlock(&shard->lock);
+        vgpu_unlock_hot(&shard->lock);
     }
 }

@@ -31,7 +31,7 @@ struct vgpu_table {
 // Puts an entry. If the key is there already, the old entry is replaced and
 // handed to *old; otherwise old->key is 0. Returns false, with nothing done, if
 // there is no memory to hold it.
-bool vgpu_table_put(struct vgpu_table *table, struct vgpu_entry entry, struct vgpu_entry *old);
+bool vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry, struct vgpu_entry *old);
 
 // Reads or removes the entry of this key. Returns false if there is none.
 bool vgpu_table_get(struct vgpu_table *table, uint64_t key, struct vgpu_entry *out);

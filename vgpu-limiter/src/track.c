@@ -40,7 +40,7 @@ static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ct
         return (struct vgpu_timeline *)(uintptr_t)entry.value;
     struct vgpu_timeline *timeline = calloc(1, sizeof *timeline);
     entry = (struct vgpu_entry){key, (uintptr_t)timeline, ctx};
-    return timeline != NULL && vgpu_table_put(&process->memory, entry, &old) ? timeline : NULL;
+    return timeline != NULL && vgpu_table_put(&process->memory, &entry, &old) ? timeline : NULL;
 }
 
 static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream stream,
@@ -59,7 +59,7 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
         track->timeline = timeline;
         track->device = here->device;
         entry = (struct vgpu_entry){key, (uintptr_t)track, here->ctx};
-        if (!vgpu_table_put(&process->memory, entry, &old)) {
+        if (!vgpu_table_put(&process->memory, &entry, &old)) {
             free(track);
             track = NULL;
         }

@@ -4,7 +4,7 @@
 // device until they are killed, at any instruction, and are replaced. Whenever
 // the others are stopped, what is really held is within the limit, and the new one
 // goes on all the same; at the end, the last process can have exactly what nobody
-// living holds, and no byte more.
+// living holds, and no byte more. Threads uncharge what others have charged.
 
 #include "charge.h"
 #include "check.h"
@@ -24,6 +24,7 @@
 // uncharge. Written by the child, read by the parent.
 static atomic_ullong (*held)[THREADS];
 static atomic_ullong *grants, *asked;
+static atomic_ullong handed; // charged by one thread, for any other to uncharge
 static struct vgpu_process process;
 
 // Between the steps of a charge and of an audit: let somebody else run.
@@ -60,6 +61,7 @@ static void *churn(void *argument) {
             atomic_fetch_add(grants, 1);
         }
         for (int i = 0; i < 4; i++) {
+            bytes[i] = atomic_exchange(&handed, bytes[i]);
             atomic_fetch_sub(mine, bytes[i]);
             vgpu_uncharge(&process, 0, bytes[i]);
         }
@@ -92,6 +94,35 @@ static void stop(pid_t pid) {
     int status;
     CHECK(kill(pid, SIGSTOP) == 0);
     CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+}
+
+static bool holds(uint64_t bytes) {
+    uint64_t begun, now;
+    return vgpu_read_held(process.region.slot, 0, &begun, &now) && now == bytes && vgpu_begun(process.region.slot, 0) == begun;
+}
+
+// Takes the place of what a thread before has charged by itself.
+static void *relieve(void *argument) {
+    uint64_t *charged = argument;
+    for (int i = 0; i < 40; i++) {
+        CHECK(vgpu_charge(&process, 0, *charged + 1));
+        vgpu_uncharge(&process, 0, *charged);
+        ++*charged;
+    }
+    return NULL;
+}
+
+// Threads that end, the first among them, and others that begin where they were.
+static void relieve_each_other(void) {
+    uint64_t charged = 0;
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, relieve, &charged) == 0 && pthread_join(thread, NULL) == 0);
+        if (i % 3 == 0)
+            relieve(&charged);
+        CHECK(holds(charged) && vgpu_charged(&process, 0) == charged);
+    }
+    vgpu_uncharge(&process, 0, charged);
 }
 
 int main(int argc, char **argv) {
@@ -128,6 +159,8 @@ int main(int argc, char **argv) {
     CHECK(!vgpu_charge(&process, 0, 1));
     vgpu_uncharge(&process, 0, LIMIT);
     CHECK(vgpu_charged(&process, 0) == 0);
+    relieve_each_other();
+    CHECK(vgpu_charged(&process, 0) == 0 && holds(0));
     CHECK(process.region.counters->header.slots_used <= CHILDREN + 1);
     return 0;
 }

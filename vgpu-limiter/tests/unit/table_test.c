@@ -34,7 +34,7 @@ static void step(uint64_t *random, uint64_t first, uint64_t apart) {
     switch (next(random) % 3) {
     case 0: {
         struct vgpu_entry entry = {key_of(i), next(random), &owners[next(random) % 3]};
-        CHECK(vgpu_table_put(&table, entry, &got));
+        CHECK(vgpu_table_put(&table, &entry, &got));
         CHECK((got.key != 0) == there && (!there || got.value == model[i].value));
         model[i] = entry;
         break;
