@@ -25,8 +25,13 @@ enum vgpu_hook {
 extern void *_Atomic vgpu_reals[VGPU_HOOKS];
 void *vgpu_resolve(enum vgpu_hook hook);
 
+// The driver's own function; NULL where it hasn't been looked for yet.
+static inline void *vgpu_known(enum vgpu_hook hook) {
+    return atomic_load_explicit(&vgpu_reals[hook], memory_order_acquire);
+}
+
 static inline void *vgpu_real(enum vgpu_hook hook) {
-    void *real = atomic_load_explicit(&vgpu_reals[hook], memory_order_acquire);
+    void *real = vgpu_known(hook);
     return vgpu_likely(real != NULL) ? real : vgpu_resolve(hook);
 }
 

@@ -12,8 +12,9 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
     return vgpu_cost_key(f, UINT64_MAX, threads != 0 ? 64 - (unsigned)__builtin_clzll(threads) : 0, 0);
 }
 
+#define KIND(f, gx, gy, gz, bx, by, bz) vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz))
 #define KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, ...)                      \
-    VGPU_LIMITED(vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz)),                 \
+    VGPU_LIMITED(KIND(f, gx, gy, gz, bx, by, bz),                                            \
             size_key(f, (uint64_t)(gx) * (gy) * (gz) * (bx) * (by) * (bz)), stream, per_thread, __VA_ARGS__)
 #define CONFIGURED(config, f, per_thread, ...)                                          \
     do {                                                                                \
@@ -25,19 +26,26 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 #define SIMPLE(what, stream, per_thread, ...)                                           \
     VGPU_LIMITED(vgpu_cost_key(what, 0, 0, 0), 0, stream, per_thread, __VA_ARGS__)
 
-cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                         unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params,
-                         void **extra) {
-    KERNEL(f, gx, gy, gz, bx, by, bz, stream, false,
-           VGPU_REAL(cuLaunchKernel)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));
-}
-
-cu_result cuLaunchKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
-                              void **params, void **extra) {
-    KERNEL(f, gx, gy, gz, bx, by, bz, stream, true,
-           VGPU_REAL(cuLaunchKernel_ptsz)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));
-}
+// The launch that most programs make most of the time. Those to be measured have a
+// function of their own, so that the others don't pay for its frame.
+#define PARAMETERS                                                                               \
+    cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+        unsigned shared, cu_stream stream, void **params, void **extra
+#define ARGUMENTS f, gx, gy, gz, bx, by, bz, shared, stream, params, extra
+#define THE_KERNEL(symbol, per_thread)                                                           \
+    static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                   \
+        KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));     \
+    }                                                                                            \
+    cu_result symbol(PARAMETERS) {                                                               \
+        __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                    \
+        if (vgpu_unlikely(real == NULL) ||                                                       \
+            (vgpu_launch_limited() &&                                                            \
+             !vgpu_launch_paid(KIND(f, gx, gy, gz, bx, by, bz), stream, per_thread)))            \
+            return symbol##_measured(ARGUMENTS);                                                 \
+        return real(ARGUMENTS);                                                                  \
+    }
+THE_KERNEL(cuLaunchKernel, false)
+THE_KERNEL(cuLaunchKernel_ptsz, true)
 
 cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function f, void **params,
                            void **extra) {

@@ -56,7 +56,7 @@ struct vgpu_track {
     struct vgpu_batch ring[VGPU_BATCHES + 1];
 };
 
-// One thread's way into one stream.
+// One thread's way into one stream. Aligned to be found by a shift.
 struct vgpu_lane {
     cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
     cu_ctx ctx;       // the stream's
@@ -70,7 +70,7 @@ struct vgpu_lane {
     bool mixed;       // there are such
     uint32_t size;    // of the next allowance
     struct vgpu_track *track; // NULL: the device has no quota
-};
+} __attribute__((aligned(128)));
 
 #define VGPU_LANES 4
 extern _Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
