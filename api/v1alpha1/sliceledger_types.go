@@ -50,7 +50,7 @@ type SliceLedgerSpec struct {
 	// Devices that have or had slices, one entry a device.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self.all(d, self.exists_one(e, e.uuid == d.uuid))",message="a device may be listed once only"
+	// +kubebuilder:validation:XValidation:rule="[self.map(d, d.uuid)].all(names, names.all(n, names.exists_one(m, m == n)))",message="a device may be listed once only"
 	// +optional
 	Devices []DeviceLedger `json:"devices,omitempty"`
 	// Holds are which of these slices are held for a gang's pods and not granted yet.
@@ -118,13 +118,17 @@ type Hold struct {
 	Pods []types.UID `json:"pods"`
 }
 
+// The rules below are most of what a write of a ledger costs the API server: each time that
+// one reads a field, it makes the schema of all fields beside it anew. Hence what only few
+// slices have is looked for once, a sum is made without reuse before it is made with it, and
+// devices are compared by names that were read once. A slice in mode mig has a mode, by a
+// rule of its own.
+
 // DeviceLedger is what has been granted on one device.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1)",message="instances of slices in mode mig overlap",fieldPath=".slices"
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))",message="a device has slices in mode mig or in other modes, not both",fieldPath=".slices"
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps')",message="a device has slices in mode mps or in other modes, not both",fieldPath=".slices"
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
-// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || !self.slices.exists(s, has(s.mode)) || [0, 1, 2, 3, 4, 5, 6, 7].all(p, self.slices.filter(s, has(s.mig) && s.mig.start <= p && p < s.mig.start + s.mig.size).size() <= 1) && (self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) && (self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps'))",messageExpression="!(self.slices.all(s, has(s.mig)) || !self.slices.exists(s, has(s.mig))) ? 'a device has slices in mode mig or in other modes, not both' : !(self.slices.all(s, has(s.mode) && s.mode == 'mps') || !self.slices.exists(s, has(s.mode) && s.mode == 'mps')) ? 'a device has slices in mode mps or in other modes, not both' : 'instances of slices in mode mig overlap'",message="slices in modes that cannot be beside each other",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.core).sum() <= self.core || self.slices.map(s, s.core - (has(s.reuseCore) ? s.reuseCore : 0)).sum() <= self.core",message="slices add up to more compute than the device has",fieldPath=".slices"
+// +kubebuilder:validation:XValidation:rule="!has(self.slices) || self.slices.map(s, s.mem).sum() <= self.mem || self.slices.map(s, s.mem - (has(s.reuseMem) ? s.reuseMem : 0)).sum() <= self.mem",message="slices add up to more memory than the device has",fieldPath=".slices"
 type DeviceLedger struct {
 	// UUID of the device, as NVML gives it.
 	// +kubebuilder:validation:MinLength=1
