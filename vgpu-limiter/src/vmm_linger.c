@@ -93,11 +93,11 @@ void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list
     vgpu_linger_look(process);
 }
 
-// Without an event nobody knows, and it stays until its context goes.
+// Without an event, or an answer, nobody knows, and it stays until its context goes.
 static bool is_through(struct vgpu_lingering *one) {
     if (one->passed)
         return !vgpu_passed_lives(one->record);
-    if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) == CU_NOT_READY)
+    if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) != CU_OK)
         return false;
     VGPU_REAL(cuEventDestroy_v2)(one->event);
     return true;
@@ -105,6 +105,11 @@ static bool is_through(struct vgpu_lingering *one) {
 
 void vgpu_linger_look(struct vgpu_process *process) {
     struct vgpu_lingering *through = NULL;
+    // While any thread captures in the strict mode, asking about events would break
+    // its capture, unless the asking thread is in the relaxed mode.
+    int mode = atomic_load(&process->captures) != 0 ? CU_CAPTURE_RELAXED : -1;
+    if (mode >= 0)
+        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
         if (!is_through(one)) {
             at = &one->next;
@@ -114,6 +119,8 @@ void vgpu_linger_look(struct vgpu_process *process) {
         one->next = through;
         through = one;
     }
+    if (mode >= 0)
+        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     vgpu_linger_end(process, through); // may leave memory to a descriptor, back in the list
     atomic_store(&process->lingers, process->lingering != NULL);
 }

@@ -125,6 +125,9 @@ func TestUnmappingInTurn(t *testing.T) {
 	p.want("launch 1 1000 1", ok)
 	p.want("unmap_tiles 1 0 8 1", ok)
 	p.want("synchronize 1", ok)
-	p.want("alloc 2 12", ok) // whoever is refused looks whether it is through
+	p.want("stream 2", ok)
+	p.want("begin_capture 2", ok) // in which threads may not ask about events, but for us
+	p.want("alloc 2 12", ok)      // whoever is refused looks whether it is through
 	p.wantUsed(12, 20)
+	p.want("end_capture 2", ok)
 }

@@ -3,11 +3,18 @@
 // capture.c: recording a stream's work into a graph.
 //
 // Invariant: a capture ends on the stream that began it and takes along every
-// stream that joined it by waiting for one of its events.
+// stream that joined it by waiting for one of its events. While one is under way that
+// began in the global mode, a thread in that mode may not ask about events; the real
+// driver also spoils the capture then.
 #define _GNU_SOURCE
 #include "internal.h"
 
-static CUresult begin(CUstream stream, CUgraph into) {
+static _Atomic unsigned strict;  // captures in the global mode
+static _Thread_local CUstreamCaptureMode mine;
+
+bool capture_forbids(void) { return atomic_load(&strict) && mine == CU_STREAM_CAPTURE_MODE_GLOBAL; }
+
+static CUresult begin(CUstream stream, CUgraph into, CUstreamCaptureMode mode) {
     CUstream s;
     CHECK(context_stream(stream, &s));
     if (s == &s->ctx->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -15,12 +22,14 @@ static CUresult begin(CUstream stream, CUgraph into) {
     if (!into) CHECK(graph_new(&into));
     s->capture = into;
     s->origin = true;
+    s->strict = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    atomic_fetch_add(&strict, s->strict);
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     NEED((unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
-    return begin(stream, NULL);
+    return begin(stream, NULL, mode);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
@@ -29,7 +38,12 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                      CUstreamCaptureMode mode) {
     (void)dependencies, (void)edges, (void)n;
     NEED(graph && (unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
-    return begin(stream, graph);
+    return begin(stream, graph, mode);
+}
+
+void capture_gone(CUstream s) {
+    atomic_fetch_sub(&strict, s->strict);
+    s->strict = false;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
@@ -42,6 +56,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     for (CUstream other = s->ctx->streams; other; other = other->next)
         if (other->capture == *graph) other->capture = NULL;
     s->origin = false;
+    capture_gone(s);
     return CUDA_SUCCESS;
 }
 
@@ -89,7 +104,6 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *depende
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    static _Thread_local CUstreamCaptureMode mine;
     NEED(mode && (unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
     CUstreamCaptureMode before = mine;
     mine = *mode;

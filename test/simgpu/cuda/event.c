@@ -63,6 +63,7 @@ CUresult cuEventQuery(CUevent event) {
     INITIALIZED;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
+    if (capture_forbids()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!event->recorded) return CUDA_SUCCESS;
     CHECK(lost_or(event->dev, CUDA_SUCCESS));
     return work_done(event->dev, event->position) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;

@@ -41,6 +41,7 @@ struct CUstream_st {
     unsigned long long id;
     CUgraph capture;  // not NULL while work is recorded instead of queued
     bool origin;      // the stream that began that capture
+    bool strict;      // in the global mode
     _Atomic unsigned calls;  // host functions not yet run
     struct CUstream_st *next;
 };
@@ -193,6 +194,10 @@ struct CUfunc_st {
 };
 CUresult load_code(CUfunction f);
 uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
+
+// capture.c: whether this thread may not ask now; and what a stream takes with it.
+bool capture_forbids(void);
+void capture_gone(CUstream s);
 
 // graph.c
 CUresult graph_capture(CUgraph g, CUgraphNodeType type, uint64_t duration_ns);

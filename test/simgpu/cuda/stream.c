@@ -59,6 +59,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(stream_wait(stream));
+    capture_gone(stream);
     pthread_mutex_lock(&links);
     CUstream *p = &stream->ctx->streams;
     while (*p && *p != stream) p = &(*p)->next;

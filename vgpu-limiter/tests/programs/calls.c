@@ -250,6 +250,8 @@ int main(void) {
         ON("stream", cuStreamCreate(&stream[a], CU_STREAM_NON_BLOCKING))
         ON("synchronize", cuStreamSynchronize(stream[a]))
         ON("launch", launch((int)a, b, (int)c))
+        ON("begin_capture", cuStreamBeginCapture_v2(stream[a], CU_STREAM_CAPTURE_MODE_GLOBAL))
+        ON("end_capture", cuStreamEndCapture(stream[a], &(CUgraph){NULL}))
         ON("capture", capture((int)a, b, (int)c))
         ON("graph_alloc", graph_alloc((int)a, MIB * (size_t)b, (int)c, (int)d))
         ON("graph_launch", cuGraphLaunch(graph_exec[a], stream[b]))
