@@ -182,7 +182,7 @@ func (g *round) through() time.Duration {
 	m, s := g.members[g.order[0]], g.slot(0)
 	works := min(m.WorkingUntil, s.begin+s.work+g.length/2)
 	left := g.share(g.order[0], max(0, s.begin+g.length-m.PaidUntil))
-	if left < max(late, m.Usual/2) || s.end-max(g.now, works) < min(m.Usual, s.end-s.begin)/2 {
+	if left < max(late, min(m.Usual, g.share(g.order[0], g.length))/2) || s.end-max(g.now, works) < min(m.Usual, s.end-s.begin)/2 {
 		left = 0
 	}
 	return max(works, min(s.begin+s.work+g.free, max(g.now, works)+left))

@@ -17,6 +17,7 @@ type busy struct {
 	member
 	launch time.Duration // that each of its launches takes
 	used   time.Duration
+	waited time.Duration // from one launch to the next, at most
 }
 
 // step lets it launch at a moment, by what it was told.
@@ -29,6 +30,7 @@ func (b *busy) step(at time.Duration, t layout.Turn) {
 		begin+part-max(at, b.WorkingUntil) >= max(1, min(b.launch, part)/2) {
 		b.PaidUntil = max(b.PaidUntil, at-time.Second) + price
 		b.WorkingUntil = max(b.WorkingUntil, at) + b.launch
+		b.waited = max(b.waited, at-b.LastLaunch)
 		b.LastLaunch, b.Longest, b.Usual = at, b.launch, b.launch
 		b.used += b.launch
 	}
@@ -74,7 +76,9 @@ func randomly(random *rand.Rand) []*busy {
 }
 
 // TestMeans: side by side each container has its quota within about 1 point, whatever
-// launches take and whether anything is left over; and turns never overlap.
+// launches take and whether anything is left over; turns never overlap; and nobody waits
+// for longer than two periods, or than until the launch before is paid off and a period,
+// and the turns of others.
 func TestMeans(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -83,10 +87,11 @@ func TestMeans(t *testing.T) {
 			continue
 		}
 		const length = 60 * time.Second
+		var longest time.Duration // period
 		run(all, length, func(at time.Duration, members []member, turns []layout.Turn) {
 			order := []int{}
 			for i, m := range members {
-				order = append(order, i)
+				order, longest = append(order, i), max(longest, turns[i].Period)
 				if turns[i].Core != uint32(m.quota) || turns[i].Period < layout.MinPeriod || turns[i].Period > longestPeriod || turns[i].Phase >= turns[i].Period {
 					t.Fatalf("turn %d is %+v", i, turns[i])
 				}
@@ -101,6 +106,9 @@ func TestMeans(t *testing.T) {
 		})
 		for i, b := range all {
 			got := 100 * float64(b.used) / float64(length)
+			if most := longest + max(2*longest, longest+b.launch*100/time.Duration(b.quota)) + b.launch; b.waited > most {
+				t.Errorf("%d percent in launches of %v waited %v, with periods of %v", b.quota, b.launch, b.waited, longest)
+			}
 			if math.Abs(got-float64(b.quota)) > 1.2 {
 				t.Errorf("%d percent in launches of %v got %.2f", b.quota, b.launch, got)
 				for j, other := range all {
