@@ -76,7 +76,7 @@ func turnLength(sharers []sharer) (time.Duration, bool) {
 // turns of this length, since its launches don't fill its turn or since it has to let a
 // turn go by now and then; and what all lose since turns begin late and launches differ.
 func lost(sharers []sharer, length time.Duration) (unfilled, lost float64) {
-	sum := 0.0
+	short, begins, differ := true, 0.0, 0.0
 	for _, s := range sharers {
 		if s.longest <= 0 {
 			continue
@@ -89,7 +89,12 @@ func lost(sharers []sharer, length time.Duration) (unfilled, lost float64) {
 		if fit >= wanted {
 			unfilled = max(unfilled, 50*min(1, 10*(math.Ceil(wanted)-wanted))*s.longest.Seconds())
 		}
-		sum += float64(late) + max(0, float64(s.longest-s.usual)/2)
+		short = short && 8*s.longest <= period
+		begins += float64(late)
+		differ += max(0, float64(s.longest-s.usual)/2)
 	}
-	return unfilled, 100 * sum / float64(length)
+	if short { // what is nobody's makes up for turns that begin late
+		begins = max(0, begins-free(sharers)*float64(len(sharers))*float64(length))
+	}
+	return unfilled, 100 * (begins + differ) / float64(length)
 }

@@ -52,9 +52,9 @@ func TestLengths(t *testing.T) {
 		want    time.Duration
 		loses   float64 // percent, at most; -1: they don't fill it
 	}{
-		"short":              {[]sharer{{30, 10 * time.Microsecond, 10 * time.Microsecond}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 33333 * time.Microsecond, 0.5},
+		"short":              {[]sharer{{30, 10 * time.Microsecond, 10 * time.Microsecond}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 20 * ms, 0.5},
 		"nothing known":      {[]sharer{{30, 0, 0}, {60, 0, 0}}, 20 * ms, 0},
-		"1 ms":               {[]sharer{{30, ms, ms}, {60, ms, ms}}, 33333 * time.Microsecond, 0.5},
+		"1 ms":               {[]sharer{{30, ms, ms}, {60, ms, ms}}, 20 * ms, 0.5},
 		"three":              {[]sharer{{20, ms, ms}, {30, ms, ms}, {40, ms, ms}}, 0, 1},
 		"20 ms and short":    {[]sharer{{30, 20 * ms, 20 * ms}, {60, 100 * time.Microsecond, 100 * time.Microsecond}}, 66666 * time.Microsecond, 0.5},
 		"100 ms and 100 ms":  {[]sharer{{30, 100 * ms, 100 * ms}, {60, 100 * ms, 100 * ms}}, 333333 * time.Microsecond, 0.5},
