@@ -35,17 +35,24 @@ static inline bool vgpu_launch_limited(void) {
     return vgpu_unlikely(process != NULL && process->has_quota);
 }
 
-// Pays for a launch of this kind from the thread's lane. The hot path where
-// launches are limited. False: the launch is to be begun and ended.
-static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thread) {
-    cu_stream stream = vgpu_stream(handle, per_thread);
-    struct vgpu_lane *lane = vgpu_lane_of(stream);
-    if (vgpu_unlikely(lane->key != key || lane->left < lane->step || !vgpu_lane_is(lane, stream) ||
+// Pays for a launch of this kind from the thread's lane, if that is the stream's and,
+// which is not asked here, a default stream's is the current context's. The hot path
+// where launches are limited.
+static inline bool vgpu_lane_pays(struct vgpu_lane *lane, uint64_t key, cu_stream stream) {
+    if (vgpu_unlikely(lane->key != key || lane->left < lane->step || lane->stream != stream ||
+                      lane->epoch != vgpu_epoch() ||
                       atomic_load_explicit(&vgpu_process_page, memory_order_relaxed)->captures != 0))
         return false;
     lane->left -= lane->step;
     lane->launches++;
     return true;
+}
+
+// The same for any stream. False: the launch is to be begun and ended.
+static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thread) {
+    cu_stream stream = vgpu_stream(handle, per_thread);
+    struct vgpu_lane *lane = vgpu_lane_of(stream);
+    return (stream > VGPU_PER_THREAD || vgpu_lane_is(lane, stream)) && vgpu_lane_pays(lane, key, stream);
 }
 
 // Waits until the container's bucket allows the launch, and prepares to measure

@@ -164,12 +164,19 @@ cu_result cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit
                                 unsigned jit_count, void *options, void **values, unsigned count);
 cu_result cuLibraryUnload(cu_library library);
 
+// The arguments of a launch that are on the stack, in one: x86-64 passes a structure
+// of this size there as well, and a function that only hands it on leaves it where it
+// is. One by one they would be read and written back for each launch.
+struct cu_stacked {
+    _Alignas(8) unsigned bz;
+    _Alignas(8) unsigned shared;
+    cu_stream stream;
+    void **params, **extra;
+};
 cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                         unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params,
-                         void **extra);
+                         unsigned by, struct cu_stacked rest);
 cu_result cuLaunchKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
-                              void **params, void **extra);
+                              unsigned by, struct cu_stacked rest);
 cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function f, void **params,
                            void **extra);
 cu_result cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function f, void **params,

@@ -26,23 +26,33 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 #define SIMPLE(what, stream, per_thread, ...)                                           \
     VGPU_LIMITED(vgpu_cost_key(what, 0, 0, 0), 0, stream, per_thread, __VA_ARGS__)
 
-// The launch that most programs make most of the time. Those to be measured have a
-// function of their own, so that the others don't pay for its frame.
-#define PARAMETERS                                                                               \
-    cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
-        unsigned shared, cu_stream stream, void **params, void **extra
-#define ARGUMENTS f, gx, gy, gz, bx, by, bz, shared, stream, params, extra
-#define THE_KERNEL(symbol, per_thread)                                                           \
-    static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                   \
-        KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));     \
-    }                                                                                            \
-    cu_result symbol(PARAMETERS) {                                                               \
-        __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                    \
-        if (vgpu_unlikely(real == NULL) ||                                                       \
-            (vgpu_launch_limited() &&                                                            \
-             !vgpu_launch_paid(KIND(f, gx, gy, gz, bx, by, bz), stream, per_thread)))            \
-            return symbol##_measured(ARGUMENTS);                                                 \
-        return real(ARGUMENTS);                                                                  \
+// The launch that most programs make most of the time. The function itself is for
+// streams that were created: it calls nothing but the driver, and that last, so it
+// saves and moves no argument. Those on default streams, of which the driver must be
+// asked whose they are, and those to be measured have functions of their own.
+#define PARAMETERS \
+    cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, struct cu_stacked rest
+#define ARGUMENTS f, gx, gy, gz, bx, by, rest
+#define THE_KERNEL(symbol, per_thread)                                                                     \
+    static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                             \
+        KERNEL(f, gx, gy, gz, bx, by, rest.bz, rest.stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));     \
+    }                                                                                                      \
+    static __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                           \
+        if (vgpu_likely(vgpu_launch_paid(KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream, per_thread)))  \
+            return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                            \
+        return symbol##_measured(ARGUMENTS);                                                               \
+    }                                                                                                      \
+    cu_result symbol(PARAMETERS) {                                                                         \
+        __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                              \
+        if (vgpu_unlikely(real == NULL))                                                                   \
+            return symbol##_measured(ARGUMENTS);                                                           \
+        if (!vgpu_launch_limited())                                                                        \
+            return real(ARGUMENTS);                                                                        \
+        if (rest.stream <= VGPU_PER_THREAD)                                                                \
+            return symbol##_by_default(ARGUMENTS);                                                         \
+        if (!vgpu_lane_pays(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream)) \
+            return symbol##_measured(ARGUMENTS);                                                           \
+        return real(ARGUMENTS);                                                                            \
     }
 THE_KERNEL(cuLaunchKernel, false)
 THE_KERNEL(cuLaunchKernel_ptsz, true)
