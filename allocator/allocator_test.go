@@ -256,8 +256,7 @@ func TestEventsTellChanges(t *testing.T) {
 		t.Errorf("another reason: %q", got)
 	}
 	s.allocator.SetNode(node, testNode("n0"))
-	s.queue.flush()
-	s.work()
+	s.pass(refusedDelay)
 	if gated(s.get("p")) {
 		t.Error("not placed after the node was uncordoned")
 	}
@@ -285,15 +284,11 @@ func TestRefusedAfterThePin(t *testing.T) {
 	s.unschedulable("alone")
 	s.unschedulable("controlled")
 	s.told()
-	s.clock.Step(refusedGrace - time.Second)
-	s.queue.flush()
-	s.work()
+	s.pass(refusedGrace - time.Second)
 	if got := s.told(); len(got) != 0 || s.get("controlled") == nil {
 		t.Fatalf("given up before the time: %q", got)
 	}
-	s.clock.Step(time.Second)
-	s.queue.flush()
-	s.work()
+	s.pass(time.Second)
 	if got := s.told(); len(got) != 2 || !strings.Contains(got[0], "free what it lacks") || !strings.Contains(got[1], "controller creates it again") {
 		t.Errorf("%q", got)
 	}
@@ -328,8 +323,7 @@ func TestPlacedPodsCount(t *testing.T) {
 	s.must(s.api.Delete(t.Context(), first))
 	s.notify(first, true)
 	s.work()
-	s.queue.flush()
-	s.work()
+	s.pass(refusedDelay)
 	if gated(s.get("second")) {
 		t.Error("not woken by the deletion of the first")
 	}

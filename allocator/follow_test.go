@@ -14,10 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// pass lets time go by, and everything be done that was put off.
+// pass lets time go by, and what was put off for no longer be done.
 func (s *stage) pass(d time.Duration) {
 	s.clock.Step(d)
-	s.queue.flush()
+	s.queue.ring()
 	s.work()
 }
 

@@ -37,9 +37,7 @@ func TestOneEventForAReason(t *testing.T) {
 	s.work()
 	for range 200 {
 		s.lookAgain()
-		s.clock.Step(97 * time.Second)
-		s.queue.flush()
-		s.work()
+		s.pass(97 * time.Second)
 	}
 	for _, e := range s.told() {
 		if about([]string{e}, reasonWaiting) != 1 {
@@ -197,9 +195,7 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 	if told := s.told(); len(told) != 1 || about(told, reasonPlaced) != 1 {
 		t.Errorf("told %q, want that small is placed, whose owner was told that it waits", told)
 	}
-	s.clock.Step(hearingAgain)
-	s.queue.flush()
-	s.work()
+	s.pass(hearingAgain)
 	told := s.told()
 	if about(told, reasonWaiting) != 2 {
 		t.Errorf("told %q, want that other and never wait", told)

@@ -3,8 +3,11 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -18,6 +21,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -108,7 +112,7 @@ func (r *replicaInTest) restart() {
 		}),
 		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,
 	})
-	r.queue = &queueInTest{}
+	r.queue = &queueInTest{clock: r.world.clock, later: map[item]time.Time{}}
 	r.watch, r.dead, r.busy = nil, false, false
 	r.list()
 	r.allocator.begin(r.queue)
@@ -266,11 +270,13 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 	})
 }
 
-// queueInTest is a work queue without goroutines: what is due later waits until
-// flush.
+// queueInTest is a work queue without goroutines: what is due later waits until its
+// time has come, or until flush.
 type queueInTest struct {
 	workqueue.TypedRateLimitingInterface[item]
-	due, later []item
+	clock clock.PassiveClock
+	due   []item
+	later map[item]time.Time
 }
 
 func (q *queueInTest) Add(it item) {
@@ -279,13 +285,15 @@ func (q *queueInTest) Add(it item) {
 	}
 }
 
-func (q *queueInTest) AddAfter(it item, _ time.Duration) { q.AddRateLimited(it) }
-
-func (q *queueInTest) AddRateLimited(it item) {
-	if !slices.Contains(q.later, it) {
-		q.later = append(q.later, it)
+// AddAfter keeps the earliest time, as the real one does.
+func (q *queueInTest) AddAfter(it item, delay time.Duration) {
+	if at, waits := q.later[it]; !waits || q.clock.Now().Add(delay).Before(at) {
+		q.later[it] = q.clock.Now().Add(delay)
 	}
 }
+
+// AddRateLimited has no time of its own: how long the pauses are is the real queue's.
+func (q *queueInTest) AddRateLimited(it item) { q.AddAfter(it, 0) }
 
 func (q *queueInTest) Get() (item, bool) {
 	it := q.due[0]
@@ -297,10 +305,21 @@ func (q *queueInTest) Len() int    { return len(q.due) }
 func (q *queueInTest) Done(item)   {}
 func (q *queueInTest) Forget(item) {}
 
-func (q *queueInTest) flush() {
-	later := q.later
-	q.later = nil
-	for _, it := range later {
-		q.Add(it)
+// ring adds what is due by now.
+func (q *queueInTest) ring() { q.take(func(at time.Time) bool { return !at.After(q.clock.Now()) }) }
+
+// flush adds all of it.
+func (q *queueInTest) flush() { q.take(func(time.Time) bool { return true }) }
+
+// take adds those of a time that ok takes, the earliest first.
+func (q *queueInTest) take(ok func(time.Time) bool) {
+	due := slices.SortedFunc(maps.Keys(q.later), func(a, b item) int {
+		return cmp.Or(q.later[a].Compare(q.later[b]), cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+	})
+	for _, it := range due {
+		if ok(q.later[it]) {
+			delete(q.later, it)
+			q.Add(it)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,4 +140,23 @@ func TestKueueTotal(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d, %q", name, got, err, tt.want, tt.err)
 		}
 	}
+}
+
+// Who needs no groups does not wait for them for ever, and nobody waits once both APIs
+// are known.
+func TestAwaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, start := &Sizes{}, time.Now()
+		s.set(Native, absent)
+		s.Await(t.Context(), time.Minute)
+		if waited := time.Since(start); waited != time.Minute {
+			t.Errorf("waited for %v, want a minute", waited)
+		}
+		start = time.Now()
+		time.AfterFunc(10*time.Second, func() { s.set(Coscheduling, served) })
+		s.Await(t.Context(), time.Minute)
+		if waited := time.Since(start); waited < 10*time.Second || waited > 11*time.Second {
+			t.Errorf("waited for %v, want 10 s", waited)
+		}
+	})
 }

@@ -146,6 +146,24 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+// Nobody has the page read more of a form than a token is long.
+func TestFormIsBounded(t *testing.T) {
+	p := newPage(t, sources(), keys{})
+	for _, tt := range []struct {
+		spaces, status int
+	}{{8 << 10, http.StatusSeeOther}, {1 << 20, http.StatusUnauthorized}} {
+		body := strings.NewReader("token=" + strings.Repeat("+", tt.spaces) + "good")
+		all := body.Len()
+		r := httptest.NewRequest(http.MethodPost, "/login", body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, r)
+		if read := all - body.Len(); w.Code != tt.status || read > 64<<10 {
+			t.Errorf("a form of %d bytes: %d after %d bytes, want %d", all, w.Code, read, tt.status)
+		}
+	}
+}
+
 // The page says who has what, what is free, what is broken and who waits, escapes
 // what others wrote, and takes nothing from outside.
 func TestPage(t *testing.T) {

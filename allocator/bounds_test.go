@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientset "k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// What bounds the loops and the waits, within what it is for. The other tests take the
+// constants as they are, so that it is here that one which was changed by mistake shows.
+func TestBounds(t *testing.T) {
+	const takeOver = 5 * time.Second
+	for _, tt := range []struct {
+		name            string
+		is, least, most time.Duration
+		why             string
+	}{
+		{"refusedGrace", refusedGrace, 30 * time.Second, 30 * time.Second, "docs/architecture.md says so"},
+		{"refusedHold", refusedHold, 10 * time.Minute, 10 * time.Minute, "docs/architecture.md says so"},
+		{"elsewherePatience", elsewherePatience, 5 * time.Second, 5 * time.Second, "docs/reference/events.md says so"},
+		{"toldAgain", toldAgain, time.Minute, time.Minute, "docs/reference/events.md says so"},
+		{"toldRarely", toldRarely, time.Hour, time.Hour, "docs/reference/events.md says so"},
+		{"holdFor", holdFor, 4 * takeOver, time.Minute, "a new leader goes on with a gang; nobody else has the room meanwhile"},
+		{"prepareGrace", prepareGrace, 3 * time.Second, 10 * time.Second, "an instance takes a second or two; the kubelet tries again after 10 s"},
+		{"firstRetry", firstRetry, 5 * time.Millisecond, 100 * time.Millisecond, "most errors pass at once; no server is asked without a pause"},
+		{"lastRetry", lastRetry, time.Second, takeOver, "a server that is down is left alone; nobody waits for long when it is back"},
+		{"refusedDelay", refusedDelay, 20 * time.Millisecond, 500 * time.Millisecond, "changes come in crowds; a pod that fits now does not wait for a second"},
+		{"hearingPatience", hearingPatience, takeOver, 20 * time.Second, "a list of events takes seconds; a pod that waits is told why"},
+		{"hearingAgain", hearingAgain, 200 * time.Millisecond, hearingPatience / 5, "a few looks while nothing is known"},
+		{"groupsPatience", groupsPatience, time.Second, 10 * time.Second, "a list of PodGroups takes so long; a replica is ready without"},
+		{"verdictsAge", verdictsAge, 2 * time.Second, 10 * time.Second, "one list for all readers; the page is asked for every few seconds"},
+		{"retryPeriod", retryPeriod, 200 * time.Millisecond, renewDeadline / 4, "the Lease is no load; an attempt or two may fail"},
+		{"renewDeadline", renewDeadline, leaseDuration / 2, leaseDuration - retryPeriod, "a leader steps down before another may lead"},
+	} {
+		if tt.is < tt.least || tt.is > tt.most {
+			t.Errorf("%s is %v, want %v to %v: %s", tt.name, tt.is, tt.least, tt.most, tt.why)
+		}
+	}
+	for _, tt := range []struct {
+		name            string
+		is, least, most int
+		why             string
+	}{
+		{"maxAgain", maxAgain, 3, 20, "a crowd of writers is got through; a server that always conflicts is not"},
+		{"maxRound", maxRound, 32, 256, "a ledger's grants share a write; a pod waits for those that it is decided with"},
+		{"maxWoken", maxWoken, maxRound / 4, maxRound - 1, "who waits has a turn; who comes is in the round as well"},
+		{"maxOrders", maxOrders, 4, 20, "each order costs a decision for every member"},
+		{"newsFreely", newsFreely, 4, 4, "docs/reference/events.md says so"},
+		{"maxCauses", maxCauses, 2 * newsFreely, 64, "what is remembered of each waiting pod"},
+		{"requests", requests, 8, 32, "more make a busy API server no faster"},
+		{"maxNote", maxNote, 1024, 1024, "the API server refuses a longer one"},
+	} {
+		if tt.is < tt.least || tt.is > tt.most {
+			t.Errorf("%s is %d, want %d to %d: %s", tt.name, tt.is, tt.least, tt.most, tt.why)
+		}
+	}
+}
+
+// Against a server that refuses all writes the attempts come further and further apart,
+// up to a bound; and all is placed when it takes writes again. A conflict is no error:
+// some attempts follow at once.
+func TestPausesAfterErrors(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer error
+		atOnce int
+	}{
+		"errors":    {apierrors.NewInternalError(errors.New("always")), 0},
+		"conflicts": {apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("always")), maxAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.allocator.end()
+			s.allocator.Clock = clock.RealClock{}
+			s.add("p", 10, 100)
+			s.readAll()
+			s.refuse = tt.answer
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go func() { _ = s.allocator.Lead(ctx) }()
+				synctest.Wait()
+				refused := func(pauses int) {
+					pause := firstRetry
+					for n := range pauses {
+						if s.updates != 1+tt.atOnce {
+							t.Fatalf("%d attempts after pause %d, want %d", s.updates, n, 1+tt.atOnce)
+						}
+						s.updates = 0
+						time.Sleep(pause - time.Millisecond)
+						if synctest.Wait(); s.updates > 0 {
+							t.Fatalf("pause %d did not last %v", n, pause)
+						}
+						time.Sleep(time.Millisecond)
+						synctest.Wait()
+						pause = min(2*pause, lastRetry)
+					}
+				}
+				refused(20)
+				s.refuse = nil
+				time.Sleep(lastRetry)
+				if synctest.Wait(); s.patches != 1 {
+					t.Fatalf("%d pods placed one pause after the server was back, want 1", s.patches)
+				}
+				// What went well once begins anew: with attempts at once, and a short pause.
+				s.vanish(s.get("p"))
+				s.readAll()
+				synctest.Wait()
+				s.refuse, s.updates = tt.answer, 0
+				s.add("p", 10, 100, func(p *corev1.Pod) { p.UID = "p-again" })
+				s.readAll()
+				synctest.Wait()
+				refused(3)
+			})
+		})
+	}
+}
+
+// silent is an API server that does not answer a list of events, and counts them.
+type silent struct {
+	typedcorev1.EventInterface
+	asked int
+}
+
+func (s *silent) List(ctx context.Context, _ metav1.ListOptions) (*corev1.EventList, error) {
+	s.asked++
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A new leader that does not get to know what pods were told before tells them itself,
+// after a bounded time.
+func TestHearingIsBounded(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("large", 10, deviceMiB+1)
+	s.allocator.listen()
+	s.work()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		s.allocator.hear(t.Context(), &silent{})
+		if waited := time.Since(start); waited != hearingPatience {
+			t.Errorf("asked for %v, want %v", waited, hearingPatience)
+		}
+	})
+	if told := s.told(); len(told) != 0 {
+		t.Errorf("told meanwhile: %q", told)
+	}
+	s.pass(hearingAgain)
+	if told := s.told(); about(told, reasonWaiting) != 1 {
+		t.Errorf("told %q, want that it waits", told)
+	}
+}
+
+// A text that is longer than an event may be is cut, and is one still; however long the
+// names are that are in it.
+func TestNoteIsBounded(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 10, 100, func(p *corev1.Pod) {
+		p.Annotations[v1alpha1.AnnotationGPUModel] = strings.Repeat("modèle,", 400)
+	})
+	s.work()
+	told := s.told()
+	if about(told, reasonInvalid) != 1 || len(told[0]) > 1024+len("Warning VernierInvalid ") {
+		t.Errorf("told %q, want what is wrong, in 1024 bytes", told)
+	}
+	for n := range 8 {
+		whole := strings.Repeat("x", n) + strings.Repeat("è", 510)
+		got := note(whole)
+		if len(got) > 1024 || !utf8.ValidString(got) || (got == whole) != (len(whole) <= 1024) {
+			t.Errorf("%d bytes become %d, valid: %v", len(whole), len(got), utf8.ValidString(got))
+		}
+		if cut, short := strings.CutSuffix(got, "..."); short && (!strings.HasPrefix(whole, cut) || len(cut) < 1019) {
+			t.Errorf("of %d bytes %d are left: %q", len(whole), len(cut), got)
+		}
+	}
+}
+
+// So many requests are under way at a time, and all are made.
+func TestRequestsAreBounded(t *testing.T) {
+	for _, atATime := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &Allocator{Config: Config{Requests: atATime}}
+			var now, most, made atomic.Int32
+			a.each(10, func(int) {
+				most.Store(max(most.Load(), now.Add(1)))
+				time.Sleep(time.Second) // until all others are asleep
+				now.Add(-1)
+				made.Add(1)
+			})
+			if int(most.Load()) != atATime || made.Load() != 10 {
+				t.Errorf("%d of 10 requests, %d at a time, want %d", made.Load(), most.Load(), atATime)
+			}
+		})
+	}
+}
+
+// However many read the page, events are listed once in a while; and then again.
+func TestVerdictsAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := clientset.NewClientset()
+		v := &verdicts{kube: kube}
+		for i, pause := range []time.Duration{0, 0, verdictsAge - time.Millisecond, time.Millisecond, 0} {
+			time.Sleep(pause)
+			if _, err := v.read(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if lists, want := len(kube.Actions()), []int{1, 1, 1, 2, 2}[i]; lists != want {
+				t.Errorf("%d lists at reading %d, want %d", lists, i, want)
+			}
+		}
+	})
+}
