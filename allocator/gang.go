@@ -30,6 +30,10 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	if len(g.due) == 0 {
 		return nil
 	}
+	// Whatever comes of it, what is noted of them ends with the round.
+	for _, pod := range g.due {
+		r.begin(pod)
+	}
 	least, err := a.Groups.Min(name, g.members)
 	need := least - g.in
 	switch {
@@ -50,9 +54,6 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	}
 	if a.queues(g.due...) {
 		return nil
-	}
-	for _, pod := range g.due {
-		r.begin(pod)
 	}
 	asks, unfit := a.asks(g.due)
 	if need > len(asks) {

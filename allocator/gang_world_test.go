@@ -9,9 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 const otherGate = "example.com/admission"
@@ -125,6 +128,33 @@ func (w *world) checkGangs() {
 			}
 		}
 	}
+}
+
+// lateHold is what a leader wrote that was deposed long ago: a hold for a pod that is no
+// more. It ends by itself, or when the node says so.
+func (w *world) lateHold(n *nodeInTest) {
+	l := w.ledger(n.name)
+	if n.lost || len(l.Status.Devices) == 0 {
+		return
+	}
+	seen := l.Status.Devices[w.rand.Intn(len(l.Status.Devices))]
+	core, mem := v1alpha1.Percent(1), v1alpha1.MiB(1)
+	for _, d := range l.Spec.Devices {
+		for _, s := range d.Slices {
+			if d.UUID == seen.UUID {
+				core, mem = core+s.Core, mem+s.Mem
+			}
+		}
+	}
+	if core > v1alpha1.WholeGPU || mem > seen.Mem {
+		return
+	}
+	w.made++
+	pod := types.UID(fmt.Sprintf("late%d", w.made))
+	w.must(book.Grant(l, pod, "ns/"+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
+	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/"+string(pod), w.clock.Now().Add(holdFor), pod)
+	w.must(w.api.Update(context.Background(), l))
+	w.notify(l, false)
 }
 
 // together tells whether the pod has to wait for others, so that room for it alone

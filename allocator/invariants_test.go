@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -160,6 +161,55 @@ func (w *world) checkRest() {
 		}
 		if l := w.ledger(n.name); len(l.Status.Released) > 0 {
 			w.fail("Invariant 6: %s still shows as released: %v", n.name, l.Status.Released)
+		}
+	}
+}
+
+// checkMemory asserts what replicas know at rest: of every device exactly what its ledger
+// leaves, and nothing of pods that are gone or no longer wait.
+func (w *world) checkMemory() {
+	for _, r := range w.replicas {
+		a := r.allocator
+		for _, n := range w.nodes {
+			if room, _ := a.index.On(n.name); room != nil {
+				w.checkRoom(r.name, room)
+			}
+		}
+		if len(a.placing)+len(a.neverRan)+len(a.woken)+len(a.again) > 0 {
+			w.fail("%s at rest: placing %v, never ran %v, woken %v, looked at again %v", r.name, a.placing, a.neverRan, a.woken, a.again)
+		}
+		for key := range a.waiting {
+			if p := a.pods[key]; p == nil || !gated(p) || w.find(p.UID) == nil {
+				w.fail("%s at rest: pod %v waits", r.name, key)
+			}
+		}
+		for _, p := range a.pods {
+			if w.find(p.UID) == nil {
+				w.fail("%s at rest: pod %s, which is gone, is known", r.name, p.Name)
+			}
+		}
+		for _, uid := range slices.Concat(slices.Collect(maps.Keys(a.refusals)), slices.Collect(maps.Keys(a.preparations)), slices.Collect(maps.Keys(a.order.unbound)),
+			slices.Collect(maps.Keys(a.order.choosy)), slices.Collect(maps.Keys(a.order.behind))) {
+			if w.find(uid) == nil {
+				w.fail("%s at rest: pod %s, which is gone, is remembered", r.name, uid)
+			}
+		}
+	}
+}
+
+// checkRoom asserts that a node's devices are shown with what is left of them.
+func (w *world) checkRoom(replica string, room *placement.Node) {
+	for _, d := range room.Devices {
+		core, mem := v1alpha1.WholeGPU, d.Mem
+		for _, granted := range w.ledger(room.Name).Spec.Devices {
+			for _, s := range granted.Slices {
+				if granted.UUID == d.UUID {
+					core, mem = core-s.Core+s.ReuseCore, mem-s.Mem+s.ReuseMem
+				}
+			}
+		}
+		if d.FreeCore != core || d.FreeMem != mem {
+			w.fail("Invariant 6: %s shows %d core and %d MiB free of %s on %s, its ledger leaves %d and %d", replica, d.FreeCore, d.FreeMem, d.UUID, room.Name, core, mem)
 		}
 	}
 }

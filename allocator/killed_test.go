@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Invariants 1 and 6 with a replica killed at each of its requests, once before the
@@ -101,5 +103,29 @@ func TestEndlessConflictsAreSlowedDown(t *testing.T) {
 		if s.patches != 3 {
 			t.Errorf("%v: %d pods placed when it was over, want 3", answer, s.patches)
 		}
+	}
+}
+
+// Conflicts are counted in a row: one that was got through gives the next as many looks.
+func TestConflictsInARow(t *testing.T) {
+	s := newStage(t, 1)
+	conflict := apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("no"))
+	for life := range 3 {
+		s.add("p", 10, 100, func(p *corev1.Pod) { p.UID = types.UID(fmt.Sprint("p", life)) })
+		s.readAll()
+		s.refuse, s.updates = conflict, 0
+		for range maxAgain {
+			s.step()
+		}
+		if s.updates != maxAgain || s.queue.Len() == 0 {
+			t.Fatalf("life %d: %d of %d attempts at once", life, s.updates, maxAgain)
+		}
+		s.refuse = nil
+		s.work()
+		s.vanish(s.get("p"))
+		s.work()
+	}
+	if len(s.allocator.again) > 0 {
+		t.Errorf("remembered: %v", s.allocator.again)
 	}
 }

@@ -158,6 +158,29 @@ func TestEveryWaitingPodHasATurn(t *testing.T) {
 	}
 }
 
+// Whoever is woken has a turn without being woken again, however many they are.
+func TestOneWakeIsEnough(t *testing.T) {
+	s := newStage(t, 1)
+	const waiting = 3*maxWoken + 1
+	s.allocator.Events = &record.FakeRecorder{}
+	s.comeUnfit(waiting)
+	s.work()
+	s.allocator.mu.Lock()
+	s.allocator.wake(wakeAll)
+	s.allocator.mu.Unlock()
+	seen := map[string]bool{}
+	for s.queue.Len() > 0 {
+		for _, it := range s.queue.due {
+			seen[it.pod.Name] = true
+		}
+		s.step()
+	}
+	delete(seen, "")
+	if len(seen) != waiting || len(s.allocator.woken) > 0 {
+		t.Errorf("%d of %d had a turn, %d have it before them", len(seen), waiting, len(s.allocator.woken))
+	}
+}
+
 // comeUnfit shows the allocator pods that fit on no device. The API server, which is
 // never asked for them, need not have them.
 func (s *stage) comeUnfit(n int) {

@@ -17,6 +17,9 @@ func (w *world) act() {
 	if w.rand.Intn(40) == 0 {
 		w.upheave(n)
 	}
+	if w.gangsOnly && w.rand.Intn(40) == 0 {
+		w.lateHold(n)
+	}
 	switch k := w.rand.Intn(128); {
 	case k < 12:
 		if len(w.live) < 16 {
@@ -74,6 +77,7 @@ func (w *world) act() {
 // settle lets everything happen that is under way, without faults.
 func (w *world) settle() {
 	w.calm = true
+	w.endHolds()
 	for range 200 {
 		before := w.versions()
 		for w.admit() {
@@ -111,6 +115,30 @@ func (w *world) settle() {
 	w.fail("the cluster does not come to rest")
 }
 
+// endHolds has the time of all holds go by, in which no node says anything: what is
+// held ends by itself.
+func (w *world) endHolds() {
+	w.clock.Step(holdFor)
+	now := w.clock.Now()
+	for _, r := range w.replicas {
+		for range 2 {
+			for len(r.watch) > 0 {
+				r.read()
+			}
+			r.queue.flush()
+			for r.step() {
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		for _, h := range w.ledger(n.name).Spec.Holds {
+			if !h.Until.After(now) {
+				w.fail("Invariant 6: %s holds %+v, whose time was over at %v", n.name, h, now)
+			}
+		}
+	}
+}
+
 func always() bool { return true }
 
 func (w *world) versions() string {
@@ -131,6 +159,7 @@ func (w *world) run(steps int) (ran int) {
 	}
 	w.settle()
 	w.checkRest()
+	w.checkMemory()
 	for _, p := range w.live {
 		if p.Spec.NodeName != "" {
 			ran++
@@ -141,6 +170,7 @@ func (w *world) run(steps int) (ran int) {
 	}
 	w.settle()
 	w.checkRest()
+	w.checkMemory()
 	return ran
 }
 
