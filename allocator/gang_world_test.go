@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,8 @@ type gangInTest struct {
 	// formed is true once all of it ran together; lost once a member ended. Both
 	// count from the moment on that its first member was let go.
 	formed, lost bool
+	// ended is which of the world's changes was the last end of a member.
+	ended int
 }
 
 // enlist makes a new pod a member of a gang, at times, and has it wait for another
@@ -93,7 +96,7 @@ func (w *world) follow(p *corev1.Pod) {
 		w.formed++
 	}
 	if standingOf(p) == out || terminal(p) || w.find(p.UID) == nil {
-		g.lost = count[in] > 0
+		g.lost, g.ended = count[in] > 0, w.changes
 	}
 }
 
@@ -130,6 +133,37 @@ func (w *world) checkGangs() {
 	}
 }
 
+// checkLetGo asserts, before a replica lets a member of a gang go, that as many of it as
+// must start together are past the gate or have slices that nobody can take back, as far
+// as the replica can know.
+func (r *replicaInTest) checkLetGo(key string) {
+	w, a := r.world, r.allocator
+	pod := a.pod(ownerKey(key))
+	if pod == nil {
+		return
+	}
+	name, is := group.Of(pod)
+	if !is {
+		return
+	}
+	for _, n := range w.nodes {
+		if known := a.index.Ledger(n.name); known == nil || known.ResourceVersion != w.ledger(n.name).ResourceVersion {
+			return
+		}
+	}
+	have := 0
+	for _, p := range a.gang(name).members {
+		holders := a.index.Holders(p.UID)
+		if standingOf(p) == in || len(holders) > 0 && book.Held(a.index.Ledger(holders[0]))[p.UID] == nil {
+			have++
+		}
+	}
+	// Of who has ended meanwhile the decision could not know.
+	if total := w.gangs[name].total; have < total && w.gangs[name].ended <= r.knew {
+		w.fail("%s lets pod %s go when %d of %s can start, %d must start together", r.name, key, have, name, total)
+	}
+}
+
 // lateHold is what a leader wrote that was deposed long ago: a hold for a pod that is no
 // more. It ends by itself, or when the node says so.
 func (w *world) lateHold(n *nodeInTest) {
@@ -151,11 +185,16 @@ func (w *world) lateHold(n *nodeInTest) {
 	}
 	w.made++
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
-	w.must(book.Grant(l, pod, "ns/"+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
-	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/"+string(pod), w.clock.Now().Add(holdFor), pod)
+	w.must(book.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
+	book.Hold(l, late+string(pod), w.clock.Now().Add(holdFor), pod)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
 }
+
+// late begins the owners of late holds.
+const late = "late/"
+
+func isLate(owner string) bool { return strings.HasPrefix(owner, late) }
 
 // together tells whether the pod has to wait for others, so that room for it alone
 // is no reason to let it go.

@@ -48,6 +48,8 @@ type replicaInTest struct {
 	// sawUnbindable is the pod that was read last in this step, if it was gated then,
 	// or refused by the scheduler.
 	sawUnbindable types.UID
+	// knew is how many of the world's changes it had all read when this step began.
+	knew int
 	// updates and patches are how many of these requests it has made.
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
@@ -57,6 +59,8 @@ type replicaInTest struct {
 type change struct {
 	obj     client.Object
 	deleted bool
+	// at is which of the world's changes it is.
+	at int
 }
 
 // restart begins a new process: it lists everything and leads.
@@ -107,6 +111,7 @@ func (r *replicaInTest) restart() {
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				r.patches++
+				r.checkLetGo(obj.GetNamespace() + "/" + obj.GetName())
 				return r.write(obj, func() error { return c.Patch(ctx, obj, p, o...) })
 			},
 		}),
@@ -197,7 +202,10 @@ func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
 	}
-	r.busy, r.sawUnbindable = true, ""
+	r.busy, r.sawUnbindable, r.knew = true, "", r.world.changes
+	for _, c := range r.watch {
+		r.knew = min(r.knew, c.at-1)
+	}
 	ok := r.allocator.step(context.Background(), r.queue)
 	r.busy = false
 	if r.dead {

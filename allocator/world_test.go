@@ -53,6 +53,8 @@ type world struct {
 	// formed and held count how often all of a gang was let go, and a ledger was
 	// written that holds something.
 	formed, held int
+	// changes counts what the API server has stored.
+	changes int
 	// kill, if set, is asked at every request whether the replica dies before the API
 	// server has it, or after.
 	kill func() (before, after bool)
@@ -141,6 +143,7 @@ func (w *world) anyNode() *nodeInTest { return w.nodes[w.rand.Intn(len(w.nodes))
 // notify takes in what the API server has now, and sends it to every replica's
 // watch.
 func (w *world) notify(obj client.Object, deleted bool) {
+	w.changes++
 	obj = obj.DeepCopyObject().(client.Object)
 	same := func(o client.Object) bool { return o.GetName() == obj.GetName() }
 	switch obj := obj.(type) {
@@ -155,7 +158,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 		w.follow(obj)
 	case *v1alpha1.SliceLedger:
 		w.ledgers[obj.Name] = obj
-		if len(obj.Spec.Holds) > 0 {
+		if slices.ContainsFunc(obj.Spec.Holds, func(h v1alpha1.Hold) bool { return !isLate(h.Owner) }) {
 			w.held++
 		}
 		if deleted {
@@ -163,7 +166,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 		}
 	}
 	for _, r := range w.replicas {
-		r.watch = append(r.watch, change{obj, deleted})
+		r.watch = append(r.watch, change{obj, deleted, w.changes})
 	}
 }
 
