@@ -94,6 +94,17 @@ func BenchmarkSteps(b *testing.B) {
 	step("let-go", func(b *testing.B) *corev1.Pod { return create(b, gated) }, letGo)
 	step("let-go-no-managed-fields", bare, letGo)
 	step("bind-plain", func(b *testing.B) *corev1.Pod { return create(b, plain) }, bind)
+	ledgers, ledger := apiserver.Client(b, cfg), fullLedger("full")
+	if err := ledgers.Create(ctx, ledger); err != nil {
+		b.Fatal(err)
+	}
+	step("write-ledger", none, func(b *testing.B, _ *corev1.Pod) {
+		first := &ledger.Spec.Devices[0].Slices[0]
+		first.Core = 24 + (first.Core+1)%2 // another amount each time: what changes nothing is not written
+		if err := ledgers.Update(ctx, ledger); err != nil {
+			b.Fatal(err)
+		}
+	})
 }
 
 // pid is a process on this machine.
