@@ -85,8 +85,11 @@ func TestStoppedAtAnyInstant(t *testing.T) {
 	}
 	for _, w := range workers {
 		w.signal(unix.SIGCONT)
-		if got := w.call("churned"); got[0] != ok || got[1] == 0 {
-			t.Errorf("a process answered %v", got)
+		// Three of four were stopped at any time: this may be its first round.
+		for got := w.call("churned"); got[0] != ok || got[1] == 0; got = w.call("churned") {
+			if got[0] != ok {
+				t.Fatalf("a process failed with %d", got[0])
+			}
 		}
 		w.kill()
 	}
