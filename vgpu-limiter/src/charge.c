@@ -83,10 +83,13 @@ static void become_loner(struct vgpu_process *process) {
 }
 
 static void count(uint64_t *word, uint64_t delta, bool alone) {
-    if (vgpu_likely(alone))
-        vgpu_store(word, __atomic_load_n(word, __ATOMIC_RELAXED) + delta);
-    else
+    if (vgpu_likely(alone)) {
+        uint64_t before = __atomic_load_n(word, __ATOMIC_RELAXED);
+        VGPU_TEST_STEP();
+        vgpu_store(word, before + delta);
+    } else {
         vgpu_add(word, delta);
+    }
 }
 
 static void begin(struct pair pair) { count(&pair.words->begun, 1, pair.alone); }

@@ -101,6 +101,17 @@ static bool holds(uint64_t bytes) {
     return vgpu_read_held(process.region.slot, 0, &begun, &now) && now == bytes && vgpu_begun(process.region.slot, 0) == begun;
 }
 
+// What is under way is told apart from what is held, in the pair of either kind of
+// thread.
+static void *under_way(void *argument) {
+    uint64_t begun, now, *charged = argument;
+    vgpu_hand_over_begin(&process, 0);
+    CHECK(!vgpu_read_held(process.region.slot, 0, &begun, &now) && now == *charged);
+    vgpu_hand_over_end(&process, 0, 0, true);
+    CHECK(holds(*charged));
+    return NULL;
+}
+
 // Takes the place of what a thread before has charged by itself.
 static void *relieve(void *argument) {
     uint64_t *charged = argument;
@@ -121,6 +132,9 @@ static void relieve_each_other(void) {
         if (i % 3 == 0)
             relieve(&charged);
         CHECK(holds(charged) && vgpu_charged(&process, 0) == charged);
+        CHECK(pthread_create(&thread, NULL, under_way, &charged) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        under_way(&charged);
     }
     vgpu_uncharge(&process, 0, charged);
 }
