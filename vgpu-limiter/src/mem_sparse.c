@@ -221,6 +221,8 @@ static bool reach(struct vgpu_process *process, const struct cu_array_map *map) 
         return true;
     struct vgpu_sparse *sparse = open_sparse(process, map);
     struct box box = sparse != NULL ? box_of(sparse, map) : (struct box){.n = {1, 1, 1}};
+    if (sparse != NULL && sparse->count == 0) // there may be no such array
+        close_sparse(process, sparse);
     return vgpu_record_reach(process, record, map->offset, vgpu_times(tiles_in(&box), TILE_BYTES));
 }
 

@@ -105,11 +105,11 @@ static bool is_through(struct vgpu_lingering *one) {
 
 void vgpu_linger_look(struct vgpu_process *process) {
     struct vgpu_lingering *through = NULL;
-    // While any thread captures in the strict mode, asking about events would break
-    // its capture, unless the asking thread is in the relaxed mode.
-    int mode = atomic_load(&process->captures) != 0 ? CU_CAPTURE_RELAXED : -1;
-    if (mode >= 0)
-        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    // While any thread captures in the global mode, asking about events would break
+    // its capture, unless the asking thread is in the relaxed mode. A capture may
+    // begin at any time.
+    int mode = CU_CAPTURE_RELAXED;
+    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
         if (!is_through(one)) {
             at = &one->next;
@@ -119,8 +119,7 @@ void vgpu_linger_look(struct vgpu_process *process) {
         one->next = through;
         through = one;
     }
-    if (mode >= 0)
-        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     vgpu_linger_end(process, through); // may leave memory to a descriptor, back in the list
     atomic_store(&process->lingers, process->lingering != NULL);
 }
