@@ -9,6 +9,10 @@
 //      open file, whichever processes have it, and drops it when the last of them
 //      has closed it or died. Whoever opens the file anew is told whether the lock is
 //      there. Nobody ever waits for it.
+//      What it does to others: nobody may lock the whole file for writing meanwhile, and
+//      as with every descriptor of a file that is closed, the process loses the locks of
+//      the older kind (F_SETLK) that it has on this one. Nobody is known to do either
+//      with a device file of the driver's.
 //   2. Where that can't be told at the export, nothing is kept for the descriptor;
 //      where it can't be told later, the memory stays charged.
 
