@@ -74,7 +74,7 @@ func New(from Sources) *Collector {
 		throttled:    desc("container_throttled_seconds_total", "Time that the container's launches have waited for its quota, added up over threads.", slice...),
 		launches:     desc("container_launches_total", "Launches that were measured; stays 0 without a quota.", slice...),
 		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
-		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them.", slice[:3]...),
+		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them, or was started by a release with others.", slice[:3]...),
 		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
 
 		deviceHealthy:   desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),

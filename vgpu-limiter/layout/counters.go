@@ -106,15 +106,21 @@ func ReadUsage(path string) (Usage, error) {
 	return u, nil
 }
 
+var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
+
 // decodeUsage reads the counters without their processes' liveness: every
 // claimed slot is listed, and no device's UsedBytes is summed yet.
 func decodeUsage(b []byte) (Usage, error) {
 	le := binary.LittleEndian
-	if len(b) != countersSize || le.Uint64(b) != countersMagic || le.Uint32(b[countersSizeOff:]) != countersSize {
-		return Usage{}, errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
+	if len(b) < countersDevicesOff || le.Uint64(b) != countersMagic {
+		return Usage{}, errDamaged
 	}
+	// First: another version may be of another size.
 	if v := le.Uint32(b[countersVersionOff:]); v != countersVersion {
 		return Usage{}, fmt.Errorf("counters: version %d, this release reads %d", v, countersVersion)
+	}
+	if len(b) != countersSize || le.Uint32(b[countersSizeOff:]) != countersSize {
+		return Usage{}, errDamaged
 	}
 	n := le.Uint32(b[countersDevsOff:])
 	if n == 0 || n > MaxDevices || le.Uint32(b[countersSlotsOff:]) != MaxProcesses {

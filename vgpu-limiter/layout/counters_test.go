@@ -4,6 +4,7 @@ package layout
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -31,6 +32,29 @@ func TestNewCounters(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o666 || info.Size() != countersSize {
 		t.Errorf("mode %v, %d bytes, %v; want writable for all, %d bytes", info.Mode(), info.Size(), err, countersSize)
+	}
+}
+
+// TestUsageOfAnotherRelease: an earlier release's counters, which may be shorter, are
+// called that, and not damaged.
+func TestUsageOfAnotherRelease(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "counters")
+	if err := CreateCounters(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(b[countersVersionOff:], countersVersion-1)
+	binary.LittleEndian.PutUint32(b[countersSizeOff:], countersSize/2)
+	for _, size := range []int{countersSize / 2, countersSize} {
+		if err := os.WriteFile(path, b[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadUsage(path); err == nil || errors.Is(err, errDamaged) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
 	}
 }
 
