@@ -30,7 +30,7 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 	case ready(pod):
 		r.begin(pod)
 		return a.place(ctx, r, pod)
-	case gated(pod) && !neverRuns(pod):
+	case waitsForOthers(pod):
 		return nil, nil
 	default:
 		return nil, a.follow(ctx, pod)

@@ -67,7 +67,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	if !ready(pod) {
 		a.stopWaiting(key)
 	}
-	a.enqueue(itemOf(pod))
+	a.enqueuePod(pod)
 }
 
 func older(a, b *corev1.Pod) bool {
@@ -150,6 +150,9 @@ func (a *Allocator) SetLedger(ledger *v1alpha1.SliceLedger) {
 	defer a.mu.Unlock()
 	before := a.index.Ledger(ledger.Name)
 	roomy := a.index.Put(ledger)
+	if a.index.Ledger(ledger.Name) != ledger {
+		return // the watch shows what a write has answered, or what was before it
+	}
 	a.enqueue(item{node: ledger.Name})
 	a.judgeLedger(before, ledger.Name)
 	for uid := range a.neverRan {

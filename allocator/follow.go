@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,12 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	default:
 		return a.hold(ctx, pod, since)
 	}
+}
+
+// toFollow tells whether there is anything for follow to do. The caller holds mu.
+func (a *Allocator) toFollow(pod *corev1.Pod) bool {
+	return stuck(pod) || refused(pod) || a.refusals[pod.UID] != nil ||
+		slices.ContainsFunc(a.index.Holders(pod.UID), func(node string) bool { return node != home(pod) })
 }
 
 // refusedFor is how long the scheduler has refused the pod, zero when it does not.

@@ -197,3 +197,35 @@ func TestDeletedBeforeItWasBound(t *testing.T) {
 		}
 	}
 }
+
+// What happens to a pod that has its place takes no room of a round from pods that have
+// none: neither the answer to its own patch, nor that it is bound, or runs. Nor does it
+// when a new leader comes, or before another gate is gone.
+func TestPlacedPodsNeedNoLook(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 10, 100)
+	s.add("late", 10, 100, func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/another"})
+	})
+	none := func(when string) {
+		t.Helper()
+		s.readAll()
+		if i := slices.IndexFunc(s.queue.due, func(it item) bool { return it.pod.Name != "" }); i >= 0 {
+			t.Errorf("%s %v is to be looked at", when, s.queue.due[i].pod)
+		}
+	}
+	s.readAll()
+	s.step()
+	if gated(s.get("p")) {
+		t.Fatal("not placed")
+	}
+	none("once it is let go,")
+	s.schedule(s.get("p"))
+	none("once it is bound,")
+	p := s.get("p")
+	p.Status.Phase = corev1.PodRunning
+	s.setStatus(p)
+	none("once it runs,")
+	s.restart()
+	none("with a new leader")
+}

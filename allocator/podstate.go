@@ -45,6 +45,9 @@ func ready(pod *corev1.Pod) bool {
 	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil
 }
 
+// waitsForOthers tells whether there is another gate beside ours.
+func waitsForOthers(pod *corev1.Pod) bool { return gated(pod) && !ready(pod) && !neverRuns(pod) }
+
 // arrived tells whether it is our turn, or was: no gate but ours is or was left.
 func arrived(pod *corev1.Pod) bool { return ready(pod) || len(pod.Spec.SchedulingGates) == 0 }
 

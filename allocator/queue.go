@@ -80,7 +80,7 @@ func (a *Allocator) begin(q queue) {
 		a.enqueue(item{node: node})
 	}
 	for _, pod := range oldestFirst(a.pods) {
-		a.enqueue(itemOf(pod))
+		a.enqueuePod(pod)
 	}
 }
 
@@ -133,6 +133,16 @@ func (a *Allocator) step(ctx context.Context, q queue) bool {
 func (a *Allocator) enqueue(it item) {
 	if a.queue != nil {
 		a.queue.Add(it)
+	}
+}
+
+// enqueuePod is enqueue for a pod that was just learnt of, or for none: most of what
+// happens to a pod that has its place needs no look, and would take the room of one that
+// waits from the round. What follow looks at besides the pod, its slices elsewhere, comes
+// with their ledger too. The caller holds mu.
+func (a *Allocator) enqueuePod(pod *corev1.Pod) {
+	if a.queue != nil && (ready(pod) || !waitsForOthers(pod) && a.toFollow(pod)) {
+		a.enqueue(itemOf(pod))
 	}
 }
 

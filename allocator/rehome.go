@@ -28,11 +28,14 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 	if known == nil {
 		return nil
 	}
-	ledger := known.DeepCopy()
+	ledger := known
 	notes := map[*corev1.Pod]string{}
 	for _, pod := range oldestFirst(a.granted(ledger)) {
+		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) {
+			continue
+		}
 		uid, from := pod.UID, failed(ledger, pod)
-		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) || len(from) == 0 {
+		if len(from) == 0 {
 			continue
 		}
 		without := ledger.DeepCopy()

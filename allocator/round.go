@@ -119,7 +119,8 @@ func (r *round) end() {
 	for _, pod := range r.begun {
 		delete(a.placing, pod.UID)
 		a.forgetNeverRan(pod.UID)
-		if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
+		// One that was let go was counted then.
+		if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID && ready(known) {
 			a.count(known)
 		}
 	}

@@ -33,6 +33,23 @@ func TestOneWriteForManyPods(t *testing.T) {
 	}
 }
 
+// A write is looked at once, not again when the watch shows it.
+func TestAnsweredWriteIsNoNews(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 10, 100)
+	s.work()
+	known := s.allocator.index.Ledger("n0")
+	s.allocator.SetLedger(s.ledger("n0"))
+	if s.queue.Len() > 0 || s.allocator.index.Ledger("n0") != known {
+		t.Errorf("%v are to be looked at", s.queue.due)
+	}
+	s.grantBy("n0", s.get("p"), 1)
+	s.readAll()
+	if s.queue.Len() == 0 {
+		t.Error("what somebody else wrote is not looked at")
+	}
+}
+
 // Pods of one round don't take the same room: of a device, or of what the scheduler
 // counts on the node.
 func TestRoundCountsItself(t *testing.T) {

@@ -350,3 +350,24 @@ func TestHost(t *testing.T) {
 		t.Errorf("changed: %v, %v", names, err)
 	}
 }
+
+// Of a pod that stays where it is, only what it asks for and its labels are news to
+// others.
+func TestCountTellsWhatMattersToOthers(t *testing.T) {
+	f := newFilters(t)
+	f.SetNode(gpuNode("a"))
+	for _, tt := range []struct {
+		now  *corev1.Pod
+		want bool
+	}{
+		{gpuPod("p"), true},
+		{gpuPod("p", func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.Status.Phase = "new", corev1.PodRunning }), false},
+		{gpuPod("p", request(corev1.ResourceCPU, "1000m")), false},
+		{gpuPod("p", request(corev1.ResourceCPU, "500m")), true},
+		{gpuPod("p", request(corev1.ResourceCPU, "500m"), func(p *corev1.Pod) { p.Labels["app"] = "y" }), true},
+	} {
+		if changed, err := f.Count(tt.now, "a"); err != nil || changed != tt.want {
+			t.Errorf("%v, %v, want %v: %v", changed, err, tt.want, tt.now)
+		}
+	}
+}

@@ -6,10 +6,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -58,7 +59,7 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	if err != nil {
 		return nil, fmt.Errorf("default scheduler configuration: %w", err)
 	}
-	slices, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices(), KubeClient: client})
+	offered, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices(), KubeClient: client})
 	if err != nil {
 		return nil, fmt.Errorf("resource slice tracker: %w", err)
 	}
@@ -75,7 +76,7 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		runtime.WithClientSet(client),
 		runtime.WithInformerFactory(factory),
 		runtime.WithSnapshotSharedLister(f.snapshot),
-		runtime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, slices, factory)),
+		runtime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, offered, factory)),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		runtime.WithPodGroupManager(f.cache),
 	)
@@ -161,8 +162,14 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 	if old != nil {
 		// Of a pod that stays where it is, labels matter, and requests, which can
 		// be resized in place.
-		changed = !maps.Equal(old.Labels, pod.Labels) || !equality.Semantic.DeepEqual(old.Spec.Containers, pod.Spec.Containers)
+		changed = !maps.Equal(old.Labels, pod.Labels) || !slices.EqualFunc(old.Spec.Containers, pod.Spec.Containers, asksTheSame)
 		return changed, f.cache.UpdatePod(klog.Background(), old, pod)
 	}
 	return true, f.cache.AddPod(klog.Background(), pod)
+}
+
+// asksTheSame looks at nothing else of two containers, unlike a comparison of all they
+// have: it is asked with every change of every pod.
+func asksTheSame(a, b corev1.Container) bool {
+	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, func(p, q resource.Quantity) bool { return p.Cmp(q) == 0 })
 }
