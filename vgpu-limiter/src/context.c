@@ -126,6 +126,8 @@ static bool drop(void *with, struct vgpu_entry *entry) {
 
 static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx ctx) {
     *dying = (struct dying){process, ctx, false};
+    if (ctx != NULL)
+        vgpu_sparse_give(process, ctx, mark_of(dying));
     vgpu_lock(&process->dying_lock);
     if (ctx != NULL)
         vgpu_table_visit(&process->memory, ctx, give_to, mark_of(dying));
@@ -141,7 +143,9 @@ static void die_end(struct dying *dying, bool dead) {
         return;
     vgpu_forget_contexts();
     if (dead)
-        vgpu_sparse_forget(dying->process, dying->ctx);
+        vgpu_sparse_forget(dying->process, mark_of(dying));
+    else
+        vgpu_sparse_give(dying->process, mark_of(dying), dying->ctx);
     vgpu_refresh_pools(dying->process);
 }
 

@@ -276,6 +276,15 @@ cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_resu
     return result;
 }
 
+void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
+    vgpu_lock(&process->vmm_lock);
+    for (struct vgpu_sparse *sparse = process->sparse; sparse != NULL; sparse = sparse->next)
+        if (sparse->ctx == from)
+            sparse->ctx = to;
+    vgpu_linger_give(process, from, to);
+    vgpu_unlock(&process->vmm_lock);
+}
+
 void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx) {
     vgpu_lock(&process->vmm_lock);
     for (struct vgpu_sparse *sparse = process->sparse, *next; sparse != NULL; sparse = next) {

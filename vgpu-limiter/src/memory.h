@@ -127,8 +127,10 @@ static inline void vgpu_let_go(struct vgpu_process *process) {
 }
 
 // Destroys an array and ends what is mapped under it, and what goes with a context
-// that the driver has destroyed (mem_sparse.c).
+// that the driver has destroyed. Its handle may be another's by then: before, what is
+// its own is given to an owner that no context has (mem_sparse.c).
 cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_result (*destroy)(void *));
+void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to);
 void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx);
 
 // Asks the driver what the process's pools have reserved and corrects their

@@ -49,6 +49,7 @@ void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list
                        cu_stream stream);
 void vgpu_linger_end(struct vgpu_process *process, struct vgpu_lingering *list);
 void vgpu_linger_look(struct vgpu_process *process);
+void vgpu_linger_give(struct vgpu_process *process, cu_ctx from, cu_ctx to);
 void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx);
 
 // A descriptor that the memory was exported to keeps it as long as it is open in any

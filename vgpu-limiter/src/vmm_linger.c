@@ -97,6 +97,8 @@ void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list
 static bool is_through(struct vgpu_lingering *one) {
     if (one->passed)
         return !vgpu_passed_lives(one->record);
+    if (((uintptr_t)one->ctx & VGPU_DYING) != 0) // the event may have gone already
+        return false;
     if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) != CU_OK)
         return false;
     VGPU_REAL(cuEventDestroy_v2)(one->event);
@@ -128,6 +130,12 @@ void vgpu_linger_look_now(struct vgpu_process *process) {
     vgpu_lock(&process->vmm_lock);
     vgpu_linger_look(process);
     vgpu_unlock(&process->vmm_lock);
+}
+
+void vgpu_linger_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
+    for (struct vgpu_lingering *one = process->lingering; one != NULL; one = one->next)
+        if (!one->passed && one->ctx == from)
+            one->ctx = to;
 }
 
 // The context has taken its streams and events with it.
