@@ -32,11 +32,11 @@ func (a *Allocator) tellIllness(ctx context.Context, node string, known map[type
 		return nil
 	}
 	ill := illnesses(ledger)
-	for uid, pod := range known {
+	for _, pod := range oldestFirst(known) {
 		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || terminal(pod) {
 			continue
 		}
-		if err := a.tellHealth(ctx, pod, ill[uid]); err != nil {
+		if err := a.tellHealth(ctx, pod, ill[pod.UID]); err != nil {
 			return err
 		}
 	}

@@ -63,13 +63,8 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 	for _, d := range after.Spec.Devices {
 		for _, s := range d.Slices {
 			c := container{s.Pod, s.Ctr}
-			had := slicesOf(before, c)
-			if slices.Contains(had, runningSlice{d.UUID, s}) {
+			if slices.Contains(slicesOf(before, c), runningSlice{d.UUID, s}) {
 				continue
-			}
-			if len(had) > 0 {
-				// Moved off a device that was ill; it may have recovered just now.
-				w.disturbed[s.Pod] = true
 			}
 			if p := w.find(s.Pod); p == nil || !gated(p) {
 				continue

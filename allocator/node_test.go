@@ -11,9 +11,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -24,6 +27,9 @@ type nodeInTest struct {
 	name  string
 	// seen is the ledger that the agent's watch delivered last; it may be old.
 	seen *v1alpha1.SliceLedger
+	// said is the version of the ledger in which it last said something else of its
+	// devices' health; what it has seen of before does not count.
+	said string
 	// running are the slices that containers were started with.
 	running map[container][]runningSlice
 	// ghosts are pods that were deleted by force; the kubelet does not know yet.
@@ -126,13 +132,19 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 	if n.fenced[p.UID] {
 		return nil, false
 	}
-	if held = slicesOf(n.seen, c); held == nil {
-		held = slicesOf(w.ledger(n.name), c)
+	ledger := n.seen
+	held = slicesOf(ledger, c)
+	if behind(ledger, n.said) || !placedOn(p, c.name, held) || !shownWell(ledger, held) {
+		ledger = w.ledger(n.name)
+		held = slicesOf(ledger, c)
 	}
 	if held == nil {
 		if !w.disturbed[p.UID] && !w.over(p.UID) {
 			w.fail("Invariant 6: pod %s was let go to %s, whose ledger has no slices for its container %s", p.Name, n.name, c.name)
 		}
+		return nil, false
+	}
+	if !shownWell(ledger, held) {
 		return nil, false
 	}
 	for _, h := range held {
@@ -141,6 +153,34 @@ func (n *nodeInTest) create(p *corev1.Pod, c container) (held []runningSlice, ok
 		}
 	}
 	return held, true
+}
+
+// behind tells whether a ledger is older than a version of it.
+func behind(ledger *v1alpha1.SliceLedger, version string) bool {
+	c, err := resourceversion.CompareResourceVersion(ledger.ResourceVersion, version)
+	return err == nil && c < 0
+}
+
+// placedOn tells whether the slices are where the pod says that it was placed. They may
+// have been taken back before it was let go, and others granted.
+func placedOn(p *corev1.Pod, ctr string, held []runningSlice) bool {
+	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
+	if err != nil {
+		return false
+	}
+	devices := placed.Containers[ctr].Devices
+	for _, h := range held {
+		if !slices.ContainsFunc(devices, func(d v1alpha1.PlacedDevice) bool { return d.UUID == h.uuid }) {
+			return false
+		}
+	}
+	return len(held) == len(devices)
+}
+
+// shownWell tells whether the ledger says that the devices are well, so that nothing
+// is moved off them.
+func shownWell(ledger *v1alpha1.SliceLedger, held []runningSlice) bool {
+	return !slices.ContainsFunc(held, func(h runningSlice) bool { return !index.Well(ledger, h.uuid) })
 }
 
 // room tells whether the device has room beside what runs on it. Without faults it
@@ -283,11 +323,15 @@ func (n *nodeInTest) report() {
 	if len(l.Status.Devices) == 0 {
 		withStatus(l)
 	}
+	devices := l.Status.Devices
 	l.Status.Devices = n.list()
 	l.Status.Released, l.Status.Slices = released, used
 	if fmt.Sprint(l.Status) == before {
 		return
 	}
 	w.must(w.api.Status().Update(context.Background(), l))
+	if !equality.Semantic.DeepEqual(devices, l.Status.Devices) {
+		n.said = l.ResourceVersion
+	}
 	w.notify(l, false)
 }

@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,9 +19,12 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// rehome plans pods anew on their node whose devices failed or went away, for pods
+// rehome plans containers anew on their node whose devices failed or went away, for pods
 // that are bound and cannot start because of it: the kubelet's next attempt then
-// succeeds. A pod of which anything ever ran keeps its devices. Planning anew makes
+// succeeds. A pod of which anything ever ran keeps its devices, and so does a container
+// whose devices are all well: it may be started this moment. One whose devices are not
+// is not before the ledger says that they are well again, and the node agent reads no
+// older one: from then on nothing is moved off them. Planning anew makes
 // percentages the other device's, which need not be of the same size. All moves are
 // one write. The placement annotation stays as it was; the ledger decides.
 func (a *Allocator) rehome(ctx context.Context, node string) error {
@@ -45,7 +49,7 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 		if room == nil || err != nil {
 			continue
 		}
-		plan, fits := placement.Fit(demand, room)
+		plan, fits := placement.Refit(demand, room, well(ledger, pod))
 		if !fits {
 			continue
 		}
@@ -71,6 +75,27 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 // attached tells whether the node has any of the pod's slices in use.
 func attached(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(ledger.Status.Slices, func(s v1alpha1.SliceStatus) bool { return s.Pod == pod.UID })
+}
+
+// well are the devices, by name, of the pod's containers that have none that failed.
+func well(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) map[string][]placement.Has {
+	devices, failed := map[string][]placement.Has{}, map[string]bool{}
+	for _, d := range ledger.Spec.Devices {
+		for i := range d.Slices {
+			s := &d.Slices[i]
+			if s.Pod != pod.UID {
+				continue
+			}
+			has := placement.Has{UUID: d.UUID}
+			if s.MIG != nil {
+				has.MIG = *s.MIG
+			}
+			_, ill := index.Ill(ledger, d.UUID, s)
+			devices[s.Ctr], failed[s.Ctr] = append(devices[s.Ctr], has), failed[s.Ctr] || ill
+		}
+	}
+	maps.DeleteFunc(devices, func(ctr string, _ []placement.Has) bool { return failed[ctr] })
+	return devices
 }
 
 // failed are the devices with slices of the pod that are ill or gone, or of which the

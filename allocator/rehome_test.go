@@ -141,3 +141,31 @@ func TestRehomeToAnotherSize(t *testing.T) {
 		})
 	}
 }
+
+// Invariant 6: a container on devices that are well keeps them when another one of its
+// pod is moved: it may be started this moment.
+func TestRehomeLeavesWhatIsWell(t *testing.T) {
+	s := newStage(t, 1)
+	p := testPod("p", map[string]v1alpha1.Share{"a": share(60, 600), "b": share(60, 600)})
+	p.UID = "p"
+	s.must(s.api.Create(t.Context(), p))
+	s.notify(p, false)
+	s.work()
+	s.bind()
+	on := func(ctr string) string { return slicesOf(s.ledger("n0"), container{"p", ctr})[0].uuid }
+	failed, kept := on("a"), on("b")
+	p = s.get("p")
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: waitingFor("CreateContainerError")}}
+	s.setStatus(p)
+	s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: deviceMiB})
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+		st.Devices = append(st.Devices, v1alpha1.DeviceStatus{UUID: "GPU-n0-2", Index: 2, Minor: 2, Model: "T4", Mem: st.Devices[0].Mem, Healthy: true})
+		for i := range st.Devices {
+			st.Devices[i].Healthy = st.Devices[i].UUID != failed
+		}
+	})
+	s.work()
+	if on("a") != "GPU-n0-2" || on("b") != kept {
+		t.Errorf("a is on %s, b on %s; want GPU-n0-2 and, as before, %s", on("a"), on("b"), kept)
+	}
+}

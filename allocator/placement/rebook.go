@@ -24,17 +24,41 @@ func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	slices.SortStableFunc(s.order, func(a, b int) int {
 		return cmp.Compare(b2i(!lies(devices[demand.Containers[a].Name])), b2i(!lies(devices[demand.Containers[b].Name])))
 	})
-	for _, i := range s.order {
+	if !s.keep(s.order, devices) {
+		return Plan{}, false
+	}
+	return s.plan(), true
+}
+
+// Refit is the plan that leaves the containers that have devices on them and finds
+// others for the rest; false when that does not fit.
+func Refit(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
+	s := newSearch(demand, node)
+	moves := func(i int) bool { return devices[demand.Containers[i].Name] == nil }
+	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(b2i(moves(a)), b2i(moves(b))) })
+	kept := s.order
+	if first := slices.IndexFunc(s.order, moves); first >= 0 {
+		kept = s.order[:first]
+	}
+	if !s.keep(kept, devices) || !s.place(len(kept)) {
+		return Plan{}, false
+	}
+	return s.plan(), true
+}
+
+// keep puts these containers on the devices that they have.
+func (s *search) keep(containers []int, devices map[string][]Has) bool {
+	for _, i := range containers {
 		var at []int
-		for _, has := range devices[demand.Containers[i].Name] {
-			at = append(at, slices.IndexFunc(node.Devices, func(d Device) bool { return d.UUID == has.UUID }))
+		for _, has := range devices[s.demand.Containers[i].Name] {
+			at = append(at, slices.IndexFunc(s.node.Devices, func(d Device) bool { return d.UUID == has.UUID }))
 			s.places[i] = has.MIG
 		}
 		if !s.fix(i, at) {
-			return Plan{}, false
+			return false
 		}
 	}
-	return s.plan(), true
+	return true
 }
 
 func lies(on []Has) bool {

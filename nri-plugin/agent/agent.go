@@ -218,7 +218,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 	}
 	settle := func() error { return errors.Join(a.mig.Settle(), a.mps.Settle()) }
 	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
-	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Log: o.Log.WithName("ledger")})
+	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Cache: a.ledger, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
 		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Log: o.Log.WithName("capacity"),
 	})

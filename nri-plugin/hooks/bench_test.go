@@ -114,6 +114,11 @@ func manyPods(shares string) []*api.PodSandbox {
 	return pods
 }
 
+// delivered is a watch that has shown all.
+type delivered struct{ *ledger.Cache }
+
+func (delivered) Behind() bool { return false }
+
 // fullNode is a node on which every pod has its slice, and all are prepared.
 func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 	n := newNode(b)
@@ -127,6 +132,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 			device.Slices = append(device.Slices, slice3(pods[d*benchSlices+s]))
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
+		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: device.UUID, Mem: size, Healthy: true})
 	}
 	cache := &ledger.Cache{}
 	_, index := cache.Set(l)
@@ -135,7 +141,7 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 			b.Fatal(err)
 		}
 	})
-	n.Plugin.Ledger = cache
+	n.Plugin.Ledger = delivered{cache}
 	return n.Plugin
 }
 

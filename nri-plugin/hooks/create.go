@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -30,7 +31,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 }
 
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
-	grants, err := p.grants(ctx, pod, c)
+	grants, index, err := p.grants(ctx, pod, c)
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +52,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	for _, g := range grants {
 		if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
 			return nil, err
+		}
+		if !index.Well(g) {
+			return nil, fmt.Errorf("device %s is well, and the ledger does not say so yet; until it does the slices can be moved to another; it is tried again", g.UUID)
 		}
 	}
 	// The user's own word is enough: the time is nobody else's while it is used,
@@ -104,29 +108,29 @@ func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *de
 	if err != nil {
 		return nil
 	}
-	slices := make([]environ.Slice, len(grants))
+	shown := make([]environ.Slice, len(grants))
 	for i, g := range grants {
 		d, _ := now.Device(g.UUID)
-		slices[i] = environ.Slice{Index: d.Index, DeviceMem: g.DeviceMem, Mem: g.Mem, Core: g.Core}
+		shown[i] = environ.Slice{Index: d.Index, DeviceMem: g.DeviceMem, Mem: g.Mem, Core: g.Core}
 	}
-	return environ.Of(dialect, shares, slices)
+	return environ.Of(dialect, shares, shown)
 }
 
 // grants are the slices that the ledger gives the container. The pod's shares
 // annotation is only compared with them: it can make the container fail and can
 // never give it anything.
-func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, error) {
+func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, *ledger.Index, error) {
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	index := p.Ledger.Index()
-	if index.Held(key.Pod) {
+	if index.Held(key.Pod) || p.moved(pod, c, index) {
 		var err error
 		// The watch can be behind the allocator, who lets the pod go after it has ended
 		// the hold.
 		if index, err = p.fetch(ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if index.Held(key.Pod) {
-			return nil, errors.New("its slices are held for its gang and not granted yet: not the allocator has taken its scheduling gate off; it is tried again")
+			return nil, nil, errors.New("its slices are held for its gang and not granted yet: not the allocator has taken its scheduling gate off; it is tried again")
 		}
 	}
 	grants := index.Grants(key)
@@ -134,30 +138,53 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if text == "" {
 		// Without the annotation the ledger still decides: it may have been
 		// removed from the pod, its slices have not.
-		return grants, nil
+		return grants, index, nil
 	}
 	shares, err := p.parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
+		return nil, nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
 	}
 	share, asked := shares.Containers[c.GetName()]
 	if !asked {
-		return grants, nil
+		return grants, index, nil
 	}
 	if len(grants) == 0 {
 		// The pod can be here before the watch has delivered its slices.
-		index, err := p.fetch(ctx)
-		if err != nil {
-			return nil, err
+		if index, err = p.fetch(ctx); err != nil {
+			return nil, nil, err
 		}
 		if grants = index.Grants(key); len(grants) == 0 {
-			return nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
+			return nil, nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
 		}
 	}
 	if err := agree(share, grants); err != nil {
-		return nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
+		return nil, nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)
 	}
-	return grants, nil
+	return grants, index, nil
+}
+
+// moved tells whether a container's slices may be elsewhere than the watch has shown:
+// they were taken back and granted again before the pod was let go, or moved off a
+// device that was ill. The annotation may be anybody's; it can only make us ask.
+func (p *Plugin) moved(pod *api.PodSandbox, c *api.Container, index *ledger.Index) bool {
+	grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
+	if len(grants) == 0 {
+		return false
+	}
+	if p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Well(g) }) {
+		return true
+	}
+	text := pod.GetAnnotations()[v1alpha1.AnnotationPlacement]
+	if text == "" {
+		return false
+	}
+	placed, err := v1alpha1.ParsePlacement(text)
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(grants, func(g ledger.Grant) bool {
+		return !slices.ContainsFunc(placed.Containers[c.GetName()].Devices, func(d v1alpha1.PlacedDevice) bool { return d.UUID == g.UUID })
+	})
 }
 
 // fetch is the ledger as the API server has it now.

@@ -156,3 +156,53 @@ func TestCreateBurst(t *testing.T) {
 		}
 	}
 }
+
+// Invariants 1 and 6: a container does not start on slices that were moved since the
+// watch has shown them, nor on a device that they can be moved off this moment.
+func TestSlicesThatWereMoved(t *testing.T) {
+	ill := func(n *testNode) { n.ledger.ill = map[string]bool{gpu0: true} }
+	tests := []struct {
+		name, placed string
+		behind       func(*testNode)
+		server, want string
+	}{
+		{"nothing moved", gpu0, func(*testNode) {}, "", gpu0},
+		{"behind, moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu1, gpu1},
+		{"behind, not moved", gpu0, func(n *testNode) { n.ledger.behind = true }, gpu0, gpu0},
+		{"ill, moved", gpu0, ill, gpu1, gpu1},
+		{"ill, not moved", gpu0, ill, gpu0, ""},
+		{"taken back before it was let go", gpu1, func(*testNode) {}, gpu1, gpu1},
+		{"another's annotation", gpu1, func(*testNode) {}, gpu0, gpu0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n, pod := newNode(t), podOf("a", share30)
+			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
+				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: tt.placed, Core: 30, MemMiB: 20480}}},
+			}}
+			document, err := placed.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod.Annotations[v1alpha1.AnnotationPlacement] = document
+			if tt.server != "" {
+				n.ledger.grant(tt.server, slice30(pod))
+				n.ledger.server, n.ledger.watched = n.ledger.watched.DeepCopy(), v1alpha1.SliceLedger{}
+			}
+			n.ledger.grant(gpu0, slice30(pod))
+			tt.behind(n)
+			c := containerOf(pod, "main")
+			_, _, err = n.CreateContainer(t.Context(), pod, c)
+			if tt.want == "" {
+				refusedFor(t, err, "the ledger does not say so yet", "tried again")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e, _ := n.Book.Get(c.Id); e.Grants[0].UUID != tt.want {
+				t.Errorf("it was given %s, want %s", e.Grants[0].UUID, tt.want)
+			}
+		})
+	}
+}

@@ -99,7 +99,25 @@ type testLedger struct {
 	watched v1alpha1.SliceLedger
 	server  *v1alpha1.SliceLedger
 	err     error
+	// behind is a watch that has not shown what was moved; ill are devices that the
+	// ledger does not show as well.
+	behind bool
+	ill    map[string]bool
 }
+
+// index is that of a ledger whose status shows its devices.
+func (l *testLedger) index(of *v1alpha1.SliceLedger) *ledger.Index {
+	if of == nil {
+		return ledger.NewIndex(nil)
+	}
+	of = of.DeepCopy()
+	for _, d := range of.Spec.Devices {
+		of.Status.Devices = append(of.Status.Devices, v1alpha1.DeviceStatus{UUID: d.UUID, Healthy: !l.ill[d.UUID]})
+	}
+	return ledger.NewIndex(of)
+}
+
+func (l *testLedger) Behind() bool { return l.behind }
 
 // grant puts slices into the ledger as the watch shows it.
 func (l *testLedger) grant(uuid string, slices ...v1alpha1.Slice) {
@@ -112,7 +130,7 @@ func (l *testLedger) grant(uuid string, slices ...v1alpha1.Slice) {
 func (l *testLedger) Index() *ledger.Index {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ledger.NewIndex(&l.watched)
+	return l.index(&l.watched)
 }
 
 func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
@@ -121,7 +139,7 @@ func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ledger.NewIndex(l.server), l.err
+	return l.index(l.server), l.err
 }
 
 type nvml interface{ device.Library }

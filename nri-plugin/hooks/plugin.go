@@ -35,6 +35,8 @@ const fetchTimeout = time.Second
 type Ledger interface {
 	// Index is the latest version that the watch delivered.
 	Index() *ledger.Index
+	// Behind tells whether that may not show what was moved off a device that was ill.
+	Behind() bool
 	// Fetch asks the API server.
 	Fetch(context.Context) (*ledger.Index, error)
 }

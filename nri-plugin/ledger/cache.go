@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -20,6 +21,26 @@ type Cache struct {
 	Live client.Reader
 
 	index atomic.Pointer[Index]
+	// least is the version in which the agent last said something else of what is well;
+	// nil while that is being written, or not known.
+	least atomic.Pointer[string]
+}
+
+// doubt has the watch be behind until the status was written.
+func (c *Cache) doubt() { c.least.Store(nil) }
+
+// settle ends the doubt: the status was written in that version, or was so already.
+func (c *Cache) settle(version string) { c.least.CompareAndSwap(nil, &version) }
+
+// Behind tells whether the watch may not have delivered yet what became of slices on
+// a device that was ill: the allocator moves them until the ledger says that it is well.
+func (c *Cache) Behind() bool {
+	least := c.least.Load()
+	if least == nil {
+		return true
+	}
+	older, err := resourceversion.CompareResourceVersion(c.Index().version, *least)
+	return err != nil || older < 0
 }
 
 // Set takes a ledger that the watch delivered, nil when it has been deleted, and

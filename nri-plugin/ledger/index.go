@@ -8,6 +8,9 @@
 package ledger
 
 import (
+	"fmt"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -51,6 +54,9 @@ type Index struct {
 	owners map[types.UID]string
 	held   map[types.UID]bool
 	inUse  []v1alpha1.SliceStatus
+
+	version string
+	well    []string
 }
 
 // NewIndex reads a ledger; nil is an empty one.
@@ -60,6 +66,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 		return x
 	}
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
+	x.version, x.well = l.ResourceVersion, well(l.Status.Devices)
 	for i := range l.Spec.Holds {
 		for _, pod := range l.Spec.Holds[i].Pods {
 			x.held[pod] = true
@@ -99,6 +106,33 @@ func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
 // may be prepared, and no container may have them: they can be taken back at any
 // time, without a word from this node.
 func (x *Index) Held(pod types.UID) bool { return x.held[pod] }
+
+// Well tells whether the status said that what the grant is on is there and healthy.
+// The allocator moves slices only off what is not.
+func (x *Index) Well(g Grant) bool {
+	return slices.Contains(x.well, g.UUID) && (g.Mode != v1alpha1.ModeMIG || !slices.Contains(x.well, illInstance(g.UUID, g.MIG)))
+}
+
+// well are the healthy devices, and with them their instances that are not.
+func well(devices []v1alpha1.DeviceStatus) (names []string) {
+	for i := range devices {
+		d := &devices[i]
+		if !d.Healthy {
+			continue
+		}
+		names = append(names, d.UUID)
+		for j := range d.Instances {
+			if d.Instances[j].Reason != "" {
+				names = append(names, illInstance(d.UUID, d.Instances[j].MIGPlace))
+			}
+		}
+	}
+	return names
+}
+
+func illInstance(uuid string, place v1alpha1.MIGPlace) string {
+	return fmt.Sprint(uuid, " not ", place)
+}
 
 // InUse is what the status said of containers; it may be of before a restart. The
 // caller must not change it.

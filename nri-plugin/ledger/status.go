@@ -5,6 +5,8 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -37,14 +39,18 @@ type Writer struct {
 	Live client.Client
 	// Fill sets every field of the status from the agent's present state.
 	Fill func(*v1alpha1.SliceLedgerStatus)
-	Log  logr.Logger
+	// Cache is told which version it must have delivered.
+	Cache *Cache
+	Log   logr.Logger
 
 	kick chan struct{}
+	// writing is held in a write.
+	writing *sync.Mutex
 }
 
 // NewWriter makes a writer.
 func NewWriter(w Writer) *Writer {
-	w.kick = make(chan struct{}, 1)
+	w.kick, w.writing = make(chan struct{}, 1), &sync.Mutex{}
 	return &w
 }
 
@@ -84,6 +90,8 @@ func (w *Writer) Run(ctx context.Context) error {
 func (w *Writer) Write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
+	w.writing.Lock()
+	defer w.writing.Unlock()
 	l := &v1alpha1.SliceLedger{}
 	err := w.Live.Get(ctx, client.ObjectKey{Name: w.Node}, l)
 	if apierrors.IsNotFound(err) {
@@ -94,12 +102,18 @@ func (w *Writer) Write(ctx context.Context) error {
 	}
 	before := l.Status.DeepCopy()
 	w.Fill(&l.Status)
-	if equality.Semantic.DeepEqual(before, &l.Status) {
-		return nil
+	if !slices.Equal(well(before.Devices), well(l.Status.Devices)) {
+		w.Cache.doubt()
 	}
-	// The resource version that was read goes along, so that a write by anybody
-	// in between is a conflict and not lost.
-	return w.Live.Status().Update(ctx, l)
+	if !equality.Semantic.DeepEqual(before, &l.Status) {
+		// The resource version that was read goes along, so that a write by anybody
+		// in between is a conflict and not lost.
+		if err := w.Live.Status().Update(ctx, l); err != nil {
+			return err
+		}
+	}
+	w.Cache.settle(l.ResourceVersion)
+	return nil
 }
 
 // create makes an empty ledger that lives as long as the node object.

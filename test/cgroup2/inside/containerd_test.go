@@ -44,6 +44,7 @@ const (
 type granted struct{ *v1alpha1.SliceLedger }
 
 func (g granted) Index() *ledger.Index                         { return ledger.NewIndex(g.SliceLedger) }
+func (g granted) Behind() bool                                 { return false }
 func (g granted) Fetch(context.Context) (*ledger.Index, error) { return g.Index(), nil }
 
 func grant(pods ...string) granted {
@@ -51,7 +52,10 @@ func grant(pods ...string) granted {
 	for _, name := range pods {
 		d.Slices = append(d.Slices, v1alpha1.Slice{Pod: types.UID("uid-" + name), Owner: "team/" + name, Ctr: "main", Core: 10, Mem: mem})
 	}
-	return granted{&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{d}}}}
+	return granted{&v1alpha1.SliceLedger{
+		Spec:   v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{d}},
+		Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: gpu, Mem: size, Healthy: true}}},
+	}}
 }
 
 type nvml interface{ device.Library }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Invariant 6: what the watch delivered before the agent said that a device is ill, or
+// well again, is behind: slices may have been moved meanwhile.
+func TestBehindWhatIsWell(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	l := twoDevices()
+	l.Name = "n"
+	lost := false
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(l).WithStatusSubresource(l).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, kind string, obj client.Object, o ...client.SubResourceUpdateOption) error {
+			if err := c.SubResource(kind).Update(ctx, obj, o...); err != nil || !lost {
+				return err
+			}
+			return errors.New("the answer was lost")
+		},
+	}).Build()
+	healthy, cache := true, &Cache{Node: "n", Live: api}
+	w := NewWriter(Writer{Node: "n", Live: api, Cache: cache, Log: logr.Discard(), Fill: func(s *v1alpha1.SliceLedgerStatus) {
+		s.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-0", Mem: 80, Healthy: healthy}}
+	}})
+	deliver := func() {
+		t.Helper()
+		now := &v1alpha1.SliceLedger{}
+		if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, now); err != nil {
+			t.Fatal(err)
+		}
+		cache.Set(now)
+	}
+	expect := func(when string, behind bool) {
+		t.Helper()
+		if cache.Behind() != behind {
+			t.Errorf("%s: behind %v, want %v", when, !behind, behind)
+		}
+	}
+	write := func() error { return w.Write(t.Context()) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	deliver()
+	expect("before the first write", true)
+	must(write())
+	expect("before the watch", true)
+	deliver()
+	expect("after it", false)
+	must(write())
+	expect("with nothing new to say", false)
+	healthy = false
+	must(write())
+	expect("ill", true)
+	deliver()
+	expect("ill, and delivered", false)
+	if g := (Grant{UUID: "GPU-0"}); cache.Index().Well(g) {
+		t.Error("a device that is ill is shown as well")
+	}
+	healthy, lost = true, true
+	if write() == nil {
+		t.Fatal("the answer was not lost")
+	}
+	deliver()
+	expect("with the answer lost", true)
+	lost = false
+	must(write())
+	expect("once it is known to be so", false)
+	if g := (Grant{UUID: "GPU-0"}); !cache.Index().Well(g) || cache.Index().Well(Grant{UUID: "GPU-1"}) {
+		t.Error("not just GPU-0 is shown as well")
+	}
+}
+
+func TestWellInstances(t *testing.T) {
+	place := v1alpha1.MIGPlace{Profile: 14, Start: 2, Size: 2}
+	l := &v1alpha1.SliceLedger{}
+	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: []v1alpha1.MIGInstance{{MIGPlace: place, Reason: "Xid 94"}}}}
+	x := NewIndex(l)
+	g := Grant{UUID: "GPU-0", Mode: v1alpha1.ModeMIG, MIG: place}
+	if x.Well(g) {
+		t.Error("an instance that is ill is shown as well")
+	}
+	if g.MIG.Start = 0; !x.Well(g) {
+		t.Error("another instance of the device is shown as ill")
+	}
+}
