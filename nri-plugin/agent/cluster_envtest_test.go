@@ -283,6 +283,10 @@ func (n *node) revoke(t *testing.T, pod types.UID) {
 func (n *node) runPod(t *testing.T, name string) (*corev1.Pod, *api.PodSandbox, *api.Container) {
 	t.Helper()
 	pod := n.createPod(t, n.name+"-"+name, n.name)
+	// On what no ledger shows as well nobody grants, and nothing starts.
+	n.awaitLedger(t, "its devices show", func(l *v1alpha1.SliceLedger) bool {
+		return slices.ContainsFunc(l.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == gpu0 && d.Healthy })
+	})
 	n.grant(t, pod.UID, pod.Namespace+"/"+pod.Name)
 	sandbox := &api.PodSandbox{
 		Id: "sandbox-" + string(pod.UID), Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID),
