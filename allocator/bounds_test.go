@@ -73,6 +73,12 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// pass moves the clock of the test's bubble on, and has everybody do what is due.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 // Against a server that refuses all writes the attempts come further and further apart,
 // up to a bound; and all is placed when it takes writes again. A conflict is no error:
 // some attempts follow at once.
@@ -103,19 +109,18 @@ func TestPausesAfterErrors(t *testing.T) {
 							t.Fatalf("%d attempts after pause %d, want %d", s.updates, n, 1+tt.atOnce)
 						}
 						s.updates = 0
-						time.Sleep(pause - time.Millisecond)
-						if synctest.Wait(); s.updates > 0 {
+						pass(pause - time.Millisecond)
+						if s.updates > 0 {
 							t.Fatalf("pause %d did not last %v", n, pause)
 						}
-						time.Sleep(time.Millisecond)
-						synctest.Wait()
+						pass(time.Millisecond)
 						pause = min(2*pause, lastRetry)
 					}
 				}
 				refused(20)
 				s.refuse = nil
-				time.Sleep(lastRetry)
-				if synctest.Wait(); s.patches != 1 {
+				pass(lastRetry)
+				if s.patches != 1 {
 					t.Fatalf("%d pods placed one pause after the server was back, want 1", s.patches)
 				}
 				// What went well once begins anew: with attempts at once, and a short pause.
@@ -196,15 +201,24 @@ func TestRequestsAreBounded(t *testing.T) {
 	for _, atATime := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
 			a := &Allocator{Config: Config{Requests: atATime}}
-			var now, most, made atomic.Int32
-			a.each(10, func(int) {
-				most.Store(max(most.Load(), now.Add(1)))
-				time.Sleep(time.Second) // until all others are asleep
-				now.Add(-1)
-				made.Add(1)
-			})
-			if int(most.Load()) != atATime || made.Load() != 10 {
-				t.Errorf("%d of 10 requests, %d at a time, want %d", made.Load(), most.Load(), atATime)
+			var begun atomic.Int32
+			answer, done := make(chan bool), false
+			go func() {
+				a.each(10, func(int) {
+					begun.Add(1)
+					<-answer
+				})
+				done = true
+			}()
+			for answered := range 10 {
+				synctest.Wait() // until no other can begin
+				if now := int(begun.Load()) - answered; now != min(atATime, 10-answered) {
+					t.Errorf("%d requests under way after %d answers, want %d", now, answered, min(atATime, 10-answered))
+				}
+				answer <- true
+			}
+			if synctest.Wait(); !done || begun.Load() != 10 {
+				t.Errorf("%d of 10 requests, over: %v", begun.Load(), done)
 			}
 		})
 	}
@@ -216,7 +230,7 @@ func TestVerdictsAge(t *testing.T) {
 		kube := clientset.NewClientset()
 		v := &verdicts{kube: kube}
 		for i, pause := range []time.Duration{0, 0, verdictsAge - time.Millisecond, time.Millisecond, 0} {
-			time.Sleep(pause)
+			pass(pause)
 			if _, err := v.read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
