@@ -129,7 +129,16 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 		}
 		n.gpus.more = append(n.gpus.more, v1alpha1.DeviceStatus{UUID: device.UUID, Mem: size})
 		for s := range benchSlices {
-			device.Slices = append(device.Slices, slice3(pods[d*benchSlices+s]))
+			pod := pods[d*benchSlices+s]
+			device.Slices = append(device.Slices, slice3(pod))
+			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
+				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: device.UUID, Core: 3, MemMiB: 2048}}},
+			}}
+			document, err := placed.Encode()
+			if err != nil {
+				b.Fatal(err)
+			}
+			pod.Annotations[v1alpha1.AnnotationPlacement] = document
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
 		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: device.UUID, Mem: size, Healthy: true})

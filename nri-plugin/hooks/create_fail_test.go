@@ -179,6 +179,7 @@ func TestSlicesThatWereMoved(t *testing.T) {
 			n, pod := newNode(t), podOf("a", share30)
 			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
 				"main": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: tt.placed, Core: 30, MemMiB: 20480}}},
+				"next": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: gpu0, Core: 30, MemMiB: 20480}}},
 			}}
 			document, err := placed.Encode()
 			if err != nil {
