@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,11 +24,25 @@ const otherGate = "example.com/admission"
 // gangInTest is what has become of a gang of the world.
 type gangInTest struct {
 	total int
-	// formed is true once all of it ran together; lost once a member ended. Both
-	// count from the moment on that its first member was let go.
-	formed, lost bool
-	// ended is which of the world's changes was the last end of a member.
-	ended int
+	// formed is true once all of it ran together; from the moment on that its first
+	// member was let go.
+	formed bool
+	// ended is which of the world's changes was the end of which member.
+	ended map[types.UID]int
+	// since is the change after which ends count: when the first member was let go, or
+	// what a replica knew that let one go, if that is longer ago. Who was let go beside a
+	// member of whose end nobody could know is as if that one had ended a moment later.
+	since int
+}
+
+// endedAfter counts the members that ended after a change, but for those that ok leaves out.
+func (g *gangInTest) endedAfter(change int, ok func(types.UID) bool) (n int) {
+	for uid, at := range g.ended {
+		if at > change && ok(uid) {
+			n++
+		}
+	}
+	return n
 }
 
 // enlist makes a new pod a member of a gang, at times, and has it wait for another
@@ -74,15 +89,15 @@ func (w *world) standings(name group.Name) (count map[standing]int, ready []*cor
 	return count, ready
 }
 
-// follow keeps book of the gang of a pod that changed.
-func (w *world) follow(p *corev1.Pod) {
+// follow keeps book of the gang of a pod that changed. before is nil for a new one.
+func (w *world) follow(before, p *corev1.Pod) {
 	name, is := group.Of(p)
 	if !is {
 		return
 	}
 	g := w.gangs[name]
 	if g == nil {
-		g = &gangInTest{}
+		g = &gangInTest{ended: map[types.UID]int{}}
 		w.gangs[name] = g
 		_, err := fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
 		w.must(err)
@@ -90,13 +105,13 @@ func (w *world) follow(p *corev1.Pod) {
 	count, _ := w.standings(name)
 	switch {
 	case count[in] == 0:
-		g.formed, g.lost = false, false
+		g.formed, g.since = false, w.changes
 	case count[in] >= g.total && !g.formed:
 		g.formed = true
 		w.formed++
 	}
-	if standingOf(p) == out || terminal(p) || w.find(p.UID) == nil {
-		g.lost, g.ended = count[in] > 0, w.changes
+	if before != nil && standingOf(before) != out && (standingOf(p) == out || w.find(p.UID) == nil) {
+		g.ended[p.UID] = w.changes
 	}
 }
 
@@ -120,7 +135,7 @@ func (w *world) checkGangs() {
 	}
 	for name, g := range w.gangs {
 		count, ready := w.standings(name)
-		if count[in] > 0 && !g.formed && !g.lost {
+		if count[in] > 0 && !g.formed && count[in]+g.endedAfter(g.since, func(types.UID) bool { return true }) < g.total {
 			w.fail("%d pods of %s were let go, %d must start together", count[in], name, g.total)
 		}
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
@@ -151,16 +166,27 @@ func (r *replicaInTest) checkLetGo(key string) {
 			return
 		}
 	}
-	have := 0
-	for _, p := range a.gang(name).members {
+	have, members := 0, a.gang(name).members
+	for _, p := range members {
 		holders := a.index.Holders(p.UID)
 		if standingOf(p) == in || len(holders) > 0 && book.Held(a.index.Ledger(holders[0]))[p.UID] == nil {
 			have++
 		}
 	}
 	// Of who has ended meanwhile the decision could not know.
-	if total := w.gangs[name].total; have < total && w.gangs[name].ended <= r.knew {
+	have += w.gangs[name].endedAfter(r.knew, func(uid types.UID) bool {
+		return !slices.ContainsFunc(members, func(p *corev1.Pod) bool { return p.UID == uid })
+	})
+	if total := w.gangs[name].total; have < total {
 		w.fail("%s lets pod %s go when %d of %s can start, %d must start together", r.name, key, have, name, total)
+	}
+}
+
+// letGo notes that a replica has let a pod go, by what it knew.
+func (r *replicaInTest) letGo(pod *corev1.Pod) {
+	if name, is := group.Of(pod); is {
+		g := r.world.gangs[name]
+		g.since = min(g.since, r.knew)
 	}
 }
 

@@ -3,7 +3,7 @@
 package allocator
 
 import (
-	"maps"
+	"cmp"
 	"time"
 )
 
@@ -65,8 +65,8 @@ func (n *notices) enter(cause, text string, now time.Time) {
 	n.last, n.at = cause, now
 	for len(n.by) > maxCauses {
 		oldest := cause
-		for other := range maps.Keys(n.by) {
-			if n.by[other].at.Before(n.by[oldest].at) {
+		for other := range n.by {
+			if cmp.Or(n.by[other].at.Compare(n.by[oldest].at), cmp.Compare(other, oldest)) < 0 {
 				oldest = other
 			}
 		}

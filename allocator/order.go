@@ -135,25 +135,27 @@ func (a *Allocator) inTurn(order []ask) []ask {
 	return turn
 }
 
-// ahead is a pod on its way that the pod has to wait for, nil when there is none. The
-// caller holds mu.
-func (a *Allocator) ahead(pod *corev1.Pod) *corev1.Pod {
+// ahead is the oldest pod on its way that the pod has to wait for, nil when there is
+// none. The caller holds mu.
+func (a *Allocator) ahead(pod *corev1.Pod) (first *corev1.Pod) {
 	gang, inGang := group.Of(pod)
-	apart := func(other *corev1.Pod) bool {
+	consider := func(other *corev1.Pod) {
 		its, is := group.Of(other)
-		return other.UID != pod.UID && !(inGang && is && its == gang)
+		if other.UID != pod.UID && !(inGang && is && its == gang) && (first == nil || byAge(other, first) < 0) {
+			first = other
+		}
 	}
 	for uid, company := range a.order.choosy {
-		if other := a.order.unbound[uid]; company.Selects(pod) && apart(other) {
-			return other
+		if company.Selects(pod) {
+			consider(a.order.unbound[uid])
 		}
 	}
 	if company := feasible.CompanyOf(pod); company != nil {
 		for _, other := range a.order.unbound {
-			if company.Selects(other) && apart(other) {
-				return other
+			if company.Selects(other) {
+				consider(other)
 			}
 		}
 	}
-	return nil
+	return first
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -197,5 +198,26 @@ func TestGangGoesByTheNearest(t *testing.T) {
 	at := home(s.get("far"))
 	if got, want := s.seats("near", "far"), fmt.Sprintf("near:%[1]s far:%[1]s", at); at == "" || got != want {
 		t.Errorf("placed %q, want both on one node; told %q", got, s.told())
+	}
+}
+
+// Whom a pod waits for does not change from look to look: the oldest of all.
+func TestAheadIsTheOldest(t *testing.T) {
+	for name, wish := range map[string][2]func(*corev1.Pod){
+		"who selects others":   {labelled("x"), wishCompany},
+		"who others select":    {wishCompany, labelled("x")},
+		"who does and is both": {wishCompany, wishCompany},
+	} {
+		s := newStage(t, 1)
+		for i := range 20 {
+			p := s.add(fmt.Sprintf("p%02d", i), 1, 10, labelled("x"), wish[0])
+			s.allocator.order.unbound[p.UID] = p
+			if company := feasible.CompanyOf(p); company != nil {
+				s.allocator.order.choosy[p.UID] = company
+			}
+		}
+		if first := s.allocator.ahead(s.add("next", 1, 10, labelled("x"), wish[1])); first.GetName() != "p00" {
+			t.Errorf("%s waits for %v, want p00", name, first.GetName())
+		}
 	}
 }

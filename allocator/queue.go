@@ -92,9 +92,11 @@ func (a *Allocator) end() {
 
 // oldestFirst are the pods in order of creation.
 func oldestFirst[K comparable](pods map[K]*corev1.Pod) []*corev1.Pod {
-	return slices.SortedFunc(maps.Values(pods), func(p, q *corev1.Pod) int {
-		return cmp.Or(p.CreationTimestamp.Compare(q.CreationTimestamp.Time), compareKeys(keyOf(p), keyOf(q)))
-	})
+	return slices.SortedFunc(maps.Values(pods), byAge)
+}
+
+func byAge(p, q *corev1.Pod) int {
+	return cmp.Or(p.CreationTimestamp.Compare(q.CreationTimestamp.Time), compareKeys(keyOf(p), keyOf(q)))
 }
 
 // step looks at what is due, up to a round of it; false when the queue has ended.

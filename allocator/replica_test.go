@@ -48,7 +48,7 @@ type replicaInTest struct {
 	// sawUnbindable is the pod that was read last in this step, if it was gated then,
 	// or refused by the scheduler.
 	sawUnbindable types.UID
-	// knew is how many of the world's changes it had all read when this step began.
+	// knew is the world's change up to which it had read all of pods when this step began.
 	knew int
 	// updates and patches are how many of these requests it has made.
 	updates, patches int
@@ -112,7 +112,13 @@ func (r *replicaInTest) restart() {
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 				r.patches++
 				r.checkLetGo(obj.GetNamespace() + "/" + obj.GetName())
-				return r.write(obj, func() error { return c.Patch(ctx, obj, p, o...) })
+				return r.write(obj, func() error {
+					err := c.Patch(ctx, obj, p, o...)
+					if err == nil {
+						r.letGo(obj.(*corev1.Pod))
+					}
+					return err
+				})
 			},
 		}),
 		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,
@@ -204,7 +210,9 @@ func (r *replicaInTest) step() bool {
 	}
 	r.busy, r.sawUnbindable, r.knew = true, "", r.world.changes
 	for _, c := range r.watch {
-		r.knew = min(r.knew, c.at-1)
+		if _, is := c.obj.(*corev1.Pod); is {
+			r.knew = min(r.knew, c.at-1)
+		}
 	}
 	ok := r.allocator.step(context.Background(), r.queue)
 	r.busy = false

@@ -18,8 +18,9 @@ type trial struct {
 	choices []choice
 	// counted is how many of the choices the filters and the ranking know of.
 	counted int
-	// touched are the nodes of the choices.
+	// touched are the nodes of the choices, names them in the order of the first choice.
 	touched map[string]*touched
+	names   []string
 }
 
 // touched is a node as the index shows it, and what the choices leave of it.
@@ -37,8 +38,8 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 	if err := t.survey(); err != nil {
 		return nil, err
 	}
-	for name, on := range t.touched {
-		t.showRoom(name, on.left)
+	for _, name := range t.names {
+		t.showRoom(name, t.touched[name].left)
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
 	if lacks := t.scarce.find(kindOf(pod.pod)); lacks != nil && len(t.set) == 1 {
@@ -101,6 +102,7 @@ func (t *trial) take(pod ask, plan placement.Plan, room *placement.Node) {
 	if on == nil {
 		on = &touched{room, room}
 		t.touched[plan.Node] = on
+		t.names = append(t.names, plan.Node)
 	}
 	on.left = on.left.Without(&plan)
 	t.choices = append(t.choices, choice{ask: pod, plan: plan})

@@ -3,7 +3,7 @@
 package allocator
 
 import (
-	"maps"
+	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,24 +56,20 @@ func (a *Allocator) strike(pod types.UID) {
 }
 
 // judgeLedger judges the pods that a new version of a ledger may concern: those
-// that were unbooked, and those that only one of the two versions has. The caller
-// holds mu.
+// that were unbooked, and those that only one of the two versions has, oldest first:
+// those that waited for them are looked at in that order. The caller holds mu.
 func (a *Allocator) judgeLedger(before *v1alpha1.SliceLedger, node string) {
 	now := a.index.Ledger(node)
-	concerned := maps.Clone(a.unbooked[node])
-	if concerned == nil {
-		concerned = map[types.UID]types.NamespacedName{}
-	}
-	for uid, owner := range book.Gone(before, now) {
-		concerned[uid] = ownerKey(owner)
-	}
-	for uid, owner := range book.Gone(now, before) {
-		concerned[uid] = ownerKey(owner)
-	}
-	for uid, key := range concerned {
-		if pod := a.pods[key]; pod != nil && pod.UID == uid {
-			a.judge(pod)
+	concerned := a.unbookedOn(node)
+	for _, differ := range []iter.Seq2[types.UID, string]{book.Gone(before, now), book.Gone(now, before)} {
+		for uid, owner := range differ {
+			if pod := a.pods[ownerKey(owner)]; pod != nil && pod.UID == uid {
+				concerned[uid] = pod
+			}
 		}
+	}
+	for _, pod := range oldestFirst(concerned) {
+		a.judge(pod)
 	}
 }
 

@@ -30,7 +30,7 @@ import (
 
 // world is a cluster in memory: an API server with real compare-and-swap, a stock
 // scheduler, node agents, users and some allocators. Everything happens on one
-// goroutine, in an order that a seed decides.
+// goroutine, in an order that a seed decides: it replays.
 type world struct {
 	t    *testing.T
 	rand *rand.Rand
@@ -55,6 +55,8 @@ type world struct {
 	formed, held int
 	// changes counts what the API server has stored.
 	changes int
+	// stored, if set, is told of each.
+	stored func(obj client.Object, deleted bool)
 	// kill, if set, is asked at every request whether the replica dies before the API
 	// server has it, or after.
 	kill func() (before, after bool)
@@ -145,9 +147,13 @@ func (w *world) anyNode() *nodeInTest { return w.nodes[w.rand.Intn(len(w.nodes))
 func (w *world) notify(obj client.Object, deleted bool) {
 	w.changes++
 	obj = obj.DeepCopyObject().(client.Object)
+	if w.stored != nil {
+		w.stored(obj, deleted)
+	}
 	same := func(o client.Object) bool { return o.GetName() == obj.GetName() }
 	switch obj := obj.(type) {
 	case *corev1.Pod:
+		before := w.find(obj.UID)
 		w.live = slices.DeleteFunc(w.live, func(p *corev1.Pod) bool { return same(p) })
 		if !deleted {
 			w.live = append(w.live, obj)
@@ -155,7 +161,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 		if obj.Spec.NodeName != "" {
 			w.wasBound[obj.UID] = obj.Spec.NodeName
 		}
-		w.follow(obj)
+		w.follow(before, obj)
 	case *v1alpha1.SliceLedger:
 		w.ledgers[obj.Name] = obj
 		if slices.ContainsFunc(obj.Spec.Holds, func(h v1alpha1.Hold) bool { return !isLate(h.Owner) }) {

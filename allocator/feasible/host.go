@@ -4,6 +4,7 @@ package feasible
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +22,8 @@ type Host struct {
 	Shut bool
 }
 
-// Changed are the nodes whose Host may be another since the last call. It brings
-// up to date what Host shows.
+// Changed are the nodes whose Host may be another since the last call, sorted. It
+// brings up to date what Host shows.
 func (f *Filters) Changed() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,6 +32,7 @@ func (f *Filters) Changed() ([]string, error) {
 		names = append(names, name)
 	}
 	clear(f.changed)
+	slices.Sort(names)
 	if err := f.cache.UpdateSnapshot(klog.Background(), f.snapshot); err != nil {
 		return nil, fmt.Errorf("scheduler snapshot: %w", err)
 	}

@@ -84,7 +84,8 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 	}
 }
 
-// Changed are the nodes whose room may be another since the last call.
+// Changed are the nodes whose room may be another since the last call, sorted: in which
+// order they are taken in may decide between nodes that are equally good.
 func (x *Index) Changed() (names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -92,6 +93,7 @@ func (x *Index) Changed() (names []string) {
 		names = append(names, name)
 	}
 	clear(x.changed)
+	slices.Sort(names)
 	return names
 }
 

@@ -3,6 +3,7 @@
 package index
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -276,5 +277,19 @@ func TestRoomOfMPSDevice(t *testing.T) {
 	}
 	if !roomier(shared, empty) || !roomier(limited, empty) || roomier(empty, shared) {
 		t.Error("a device that is empty again helps those who wait")
+	}
+}
+
+// In which order nodes are taken in decides between those that are equally good: it is
+// always the same.
+func TestChangedIsSorted(t *testing.T) {
+	x := New()
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprintf("n%02d", i))
+		x.Put(ledger(want[i], 1))
+	}
+	if got := x.Changed(); !slices.Equal(got, want) {
+		t.Errorf("%v, want them sorted", got)
 	}
 }
