@@ -208,6 +208,7 @@ func (a *Allocator) DeleteNode(node *corev1.Node) {
 func (a *Allocator) Changed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.claimsChanged()
 	a.wake(wakeRefused)
 }
 

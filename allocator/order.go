@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,7 +19,9 @@ import (
 // decided before it, and without those after it. Such a pod is therefore not decided on
 // while a pod that it selects, or that selects it, is on its way to its node; it comes
 // when that one is bound. Pods that nobody selects never wait, and neither do the pods
-// of one gang for each other: they go together or not at all.
+// of one gang for each other: they go together or not at all. The same goes for pods that
+// may take each other's volumes or devices of other drivers (Filters.Undecided), of which
+// the filters know only what bound pods took.
 
 // order is which pods are on their way, and who waits for which of them.
 type order struct {
@@ -26,22 +29,36 @@ type order struct {
 	unbound map[types.UID]*corev1.Pod
 	// choosy are those of them with wishes of other pods.
 	choosy map[types.UID]feasible.Company
+	// taking are those of which the filters do not know what they take. One that is bound
+	// is on its way until they do.
+	taking map[types.UID][]string
 	// behind are the pods that wait until one is bound, by that one.
 	behind map[types.UID]map[types.NamespacedName]bool
 }
 
 func newOrder() order {
-	return order{map[types.UID]*corev1.Pod{}, map[types.UID]feasible.Company{}, map[types.UID]map[types.NamespacedName]bool{}}
+	return order{
+		unbound: map[types.UID]*corev1.Pod{}, choosy: map[types.UID]feasible.Company{}, taking: map[types.UID][]string{},
+		behind: map[types.UID]map[types.NamespacedName]bool{},
+	}
 }
 
 // onTheWay notes whether the pod has its node and is not bound to it. One that the
 // scheduler refuses is not waited for: it may never be. The caller holds mu.
 func (a *Allocator) onTheWay(pod *corev1.Pod, node string) {
-	if node == "" || pod.Spec.NodeName != "" || refused(pod) {
+	var takes []string
+	bound := pod.Spec.NodeName != ""
+	if node != "" && !refused(pod) && (!bound || a.order.taking[pod.UID] != nil) {
+		takes = a.Filters.Undecided(pod)
+	}
+	if node == "" || refused(pod) || bound && takes == nil {
 		a.arrivedOrGone(pod.UID)
 		return
 	}
 	a.order.unbound[pod.UID] = pod
+	if delete(a.order.taking, pod.UID); takes != nil {
+		a.order.taking[pod.UID] = takes
+	}
 	if company := feasible.CompanyOf(pod); company != nil {
 		a.order.choosy[pod.UID] = company
 	}
@@ -52,6 +69,7 @@ func (a *Allocator) onTheWay(pod *corev1.Pod, node string) {
 func (a *Allocator) arrivedOrGone(pod types.UID) {
 	delete(a.order.unbound, pod)
 	delete(a.order.choosy, pod)
+	delete(a.order.taking, pod)
 	due := map[types.NamespacedName]*corev1.Pod{}
 	for key := range a.order.behind[pod] {
 		if known := a.pods[key]; known != nil {
@@ -61,6 +79,16 @@ func (a *Allocator) arrivedOrGone(pod types.UID) {
 	delete(a.order.behind, pod)
 	for _, next := range oldestFirst(due) {
 		a.enqueue(itemOf(next))
+	}
+}
+
+// claimsChanged looks again at the bound pods of which the filters did not know what they
+// take. The caller holds mu.
+func (a *Allocator) claimsChanged() {
+	for uid := range a.order.taking {
+		if pod := a.order.unbound[uid]; pod.Spec.NodeName != "" {
+			a.onTheWay(pod, pod.Spec.NodeName)
+		}
 	}
 }
 
@@ -80,7 +108,7 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 		for _, p := range pods {
 			a.order.behind[first.UID][keyOf(p)] = true
 			a.waitElsewhere(p, reasonWaiting, "order", fmt.Sprintf(
-				"pod %s is placed and not bound yet, and by the affinity or spread of one of them it matters which comes first", keyOf(first)))
+				"pod %s is placed and not bound yet, and by the affinity, the spread, the volumes or the resource claims of one of them it matters which comes first", keyOf(first)))
 		}
 		waitingPods.Set(float64(len(a.waiting)))
 		return true
@@ -154,6 +182,13 @@ func (a *Allocator) ahead(pod *corev1.Pod) (first *corev1.Pod) {
 		for _, other := range a.order.unbound {
 			if company.Selects(other) {
 				consider(other)
+			}
+		}
+	}
+	if takes := a.Filters.Undecided(pod); takes != nil {
+		for uid, theirs := range a.order.taking {
+			if slices.ContainsFunc(takes, func(what string) bool { return slices.Contains(theirs, what) }) {
+				consider(a.order.unbound[uid])
 			}
 		}
 	}

@@ -21,6 +21,8 @@ type trial struct {
 	// touched are the nodes of the choices, names them in the order of the first choice.
 	touched map[string]*touched
 	names   []string
+	// reserved ends what the filters take for taken by the choices.
+	reserved []func()
 }
 
 // touched is a node as the index shows it, and what the choices leave of it.
@@ -51,8 +53,7 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 		if ok, err := j.accepts(ctx, plan.Node); err != nil {
 			return nil, err
 		} else if ok {
-			t.take(pod, plan, room)
-			return nil, nil
+			return nil, t.take(ctx, pod, plan, room, &j)
 		}
 	}
 	if t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
@@ -82,8 +83,7 @@ func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, erro
 			return nil, err
 		} else if ok {
 			// There was no room a moment ago.
-			t.take(pod, plan, n)
-			return nil, nil
+			return nil, t.take(ctx, pod, plan, n, j)
 		}
 	}
 	why := &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}
@@ -93,8 +93,16 @@ func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, erro
 	return why, nil
 }
 
-// take makes the plan on a node the pod's, which leaves less of the node.
-func (t *trial) take(pod ask, plan placement.Plan, room *placement.Node) {
+// take makes the plan on a node the pod's, which leaves less of the node. It is the node
+// that was accepted last.
+func (t *trial) take(ctx context.Context, pod ask, plan placement.Plan, room *placement.Node, j *judge) error {
+	if len(t.set) > 1 && t.Filters.Undecided(pod.pod) != nil {
+		end, err := j.cycle.Reserve(ctx, plan.Node)
+		if err != nil {
+			return err
+		}
+		t.reserved = append(t.reserved, end)
+	}
 	if t.touched == nil {
 		t.touched = map[string]*touched{}
 	}
@@ -106,6 +114,7 @@ func (t *trial) take(pod ask, plan placement.Plan, room *placement.Node) {
 	}
 	on.left = on.left.Without(&plan)
 	t.choices = append(t.choices, choice{ask: pod, plan: plan})
+	return nil
 }
 
 // decided are the choices with the ledgers that they were made on.
@@ -122,6 +131,9 @@ func (t *trial) decided() ([]choice, error) {
 // end has the filters count the pods of the set where they are in truth, and the
 // ranking see their nodes as they are.
 func (t *trial) end() {
+	for _, end := range slices.Backward(t.reserved) {
+		end()
+	}
 	t.mu.Lock()
 	for _, c := range t.choices[:t.counted] {
 		if known := t.pods[keyOf(c.pod)]; known != nil && known.UID == c.pod.UID {

@@ -20,6 +20,8 @@ type Cycle struct {
 	filters *Filters
 	pod     *corev1.Pod
 	run     run
+	// pinned is the run for the node that was accepted last.
+	pinned run
 }
 
 // run is one pod that went through the plugins' PreFilter.
@@ -59,11 +61,23 @@ func (c *Cycle) Refusals(ctx context.Context, node string) ([]string, error) {
 	}
 	pinned := *c.pod
 	pinned.Spec.Affinity = pin.To(pinned.Spec.Affinity, node)
-	run, err := c.filters.preFilter(ctx, &pinned)
-	if err != nil {
+	if c.pinned, err = c.filters.preFilter(ctx, &pinned); err != nil {
 		return nil, err
 	}
-	return c.filters.refusals(ctx, &run, node)
+	return c.filters.refusals(ctx, &c.pinned, node)
+}
+
+// Reserve has the filters take what the pod will of volumes and of other drivers' devices
+// for taken, until the returned function is called. The node is the one that Refusals has
+// accepted last.
+func (c *Cycle) Reserve(ctx context.Context, node string) (end func(), err error) {
+	f, r := c.filters.framework, c.pinned
+	end = func() { f.RunReservePluginsUnreserve(context.WithoutCancel(ctx), r.state, r.pod, node) }
+	if status := f.RunReservePluginsReserve(ctx, r.state, r.pod, node); !status.IsSuccess() {
+		end()
+		return nil, fmt.Errorf("reserving what the pod takes of node %s: %w", node, status.AsError())
+	}
+	return end, nil
 }
 
 func (f *Filters) preFilter(ctx context.Context, pod *corev1.Pod) (run, error) {

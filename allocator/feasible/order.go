@@ -20,8 +20,8 @@ import (
 //     pin leaves one domain, which is never ahead of itself, unless minDomains asks for
 //     more than one.
 //
-// All other filters only add up, or exclude pairs: anti-affinity, ports, resources,
-// volumes come out the same in any order.
+// All other filters only add up, or exclude pairs: anti-affinity, ports, resources come out
+// the same in any order. What volumes and resource claims do is told by Undecided.
 type Company []wish
 
 // wish is for pods of the namespaces, of any where there are none.

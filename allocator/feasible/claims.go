@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feasible
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+)
+
+// Undecided are what of the pod's volumes and resource claims the scheduler decides when
+// it binds the pod, in words that are equal where two pods may take it from each other:
+// the filters do not know what a pod takes that is on its way to its node. As far as the
+// informers have seen, so that it also tells when the filters know what a bound pod took.
+//
+//   - A claim for a volume that waits for its first pod is where that one goes.
+//   - Of a storage class without a provisioner there are so many volumes on a node.
+//     Where there is a provisioner one more is made.
+//   - Devices of other drivers are allocated to resource claims. Which drivers' is not
+//     looked into: pods with such claims are on their way for milliseconds.
+func (f *Filters) Undecided(pod *corev1.Pod) (all []string) {
+	add := func(what string) {
+		if !slices.Contains(all, what) {
+			all = append(all, what)
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		if claim, class := f.unboundClaim(pod, &pod.Spec.Volumes[i]); claim != "" {
+			add("claim " + claim)
+			if class != "" {
+				add("volumes of class " + class)
+			}
+		}
+	}
+	if f.allocates(pod) {
+		add("resource claims")
+	}
+	return all
+}
+
+// unboundClaim is the claim of a volume whose place is not known yet, and its class where
+// that makes no volumes.
+func (f *Filters) unboundClaim(pod *corev1.Pod, of *corev1.Volume) (claim, class string) {
+	name := ""
+	switch {
+	case of.PersistentVolumeClaim != nil:
+		name = of.PersistentVolumeClaim.ClaimName
+	case of.Ephemeral != nil:
+		name = pod.Name + "-" + of.Name
+	default:
+		return "", ""
+	}
+	core := f.factory.Core().V1()
+	c, err := core.PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace).Get(name)
+	if err != nil {
+		return "", "" // no node will do
+	}
+	if c.Spec.VolumeName != "" {
+		v, err := core.PersistentVolumes().Lister().Get(c.Spec.VolumeName)
+		if err != nil || v.Spec.ClaimRef != nil {
+			return "", ""
+		}
+	}
+	if name := storagehelpers.GetPersistentVolumeClaimClass(c); name != "" {
+		s, err := f.factory.Storage().V1().StorageClasses().Lister().Get(name)
+		if err == nil && s.Provisioner == storagehelpers.NotSupportedProvisioner {
+			class = name
+		}
+	}
+	return pod.Namespace + "/" + c.Name, class
+}
+
+// allocates tells whether the scheduler allocates devices of other drivers to the pod.
+func (f *Filters) allocates(pod *corev1.Pod) bool {
+	claims := f.factory.Resource().V1().ResourceClaims().Lister().ResourceClaims(pod.Namespace)
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			continue // no node will do before it is made, or there is none to make
+		}
+		if c, err := claims.Get(*name); err == nil && c.Status.Allocation == nil {
+			return true
+		}
+	}
+	return pod.Spec.NodeName == "" && f.asksByClass(pod)
+}
+
+// asksByClass tells whether the pod asks for a device class as for an extended resource:
+// its claim is made as it is bound.
+func (f *Filters) asksByClass(pod *corev1.Pod) bool {
+	classes, err := f.factory.Resource().V1().DeviceClasses().Lister().List(labels.Everything())
+	if err != nil || len(classes) == 0 {
+		return false
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if slices.ContainsFunc(classes, func(c *resourcev1.DeviceClass) bool {
+					return string(name) == resourcev1.ResourceDeviceClassPrefix+c.Name ||
+						c.Spec.ExtendedResourceName != nil && *c.Spec.ExtendedResourceName == string(name)
+				}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

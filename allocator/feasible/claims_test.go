@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feasible
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+)
+
+// claiming has the pod ask for the device of a resource claim.
+func claiming(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: &name}}
+	}
+}
+
+// What two pods may take from each other is told while the filters don't know who has it,
+// and not any longer.
+func TestUndecided(t *testing.T) {
+	bound := volume()
+	change := func(volume func(*corev1.PersistentVolume), claim func(*corev1.PersistentVolumeClaim)) []runtime.Object {
+		objects := []runtime.Object{bound[0].DeepCopyObject(), bound[1].DeepCopyObject(), bound[2]}
+		claim(objects[0].(*corev1.PersistentVolumeClaim))
+		volume(objects[1].(*corev1.PersistentVolume))
+		return objects
+	}
+	asIs, unbound := func(*corev1.PersistentVolume) {}, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" }
+	static := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "static"}, Provisioner: "kubernetes.io/no-provisioner"}
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/nic")}}
+	device := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "device"}}
+	allocated := device.DeepCopy()
+	allocated.Status.Allocation = &resourcev1.AllocationResult{}
+	for _, tt := range []struct {
+		name    string
+		objects []runtime.Object
+		edits   []func(*corev1.Pod)
+		want    string
+	}{
+		{"nothing", nil, nil, "[]"},
+		{"no such claim", nil, []func(*corev1.Pod){claim, claiming("device")}, "[]"},
+		{"bound", bound, []func(*corev1.Pod){claim}, "[]"},
+		{"unbound", change(asIs, unbound), []func(*corev1.Pod){claim}, "[claim ns/data]"},
+		{"the claim knows, the volume does not", change(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }, func(*corev1.PersistentVolumeClaim) {}),
+			[]func(*corev1.Pod){claim}, "[claim ns/data]"},
+		{"of a class without a provisioner", append(change(asIs, func(c *corev1.PersistentVolumeClaim) {
+			unbound(c)
+			c.Spec.StorageClassName = &static.Name
+		}), static), []func(*corev1.Pod){claim}, "[claim ns/data volumes of class static]"},
+		{"ephemeral", change(asIs, func(c *corev1.PersistentVolumeClaim) {
+			unbound(c)
+			c.Name = "p-scratch"
+		}), []func(*corev1.Pod){func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+		}}, "[claim ns/p-scratch]"},
+		{"a device", []runtime.Object{device}, []func(*corev1.Pod){claiming("device")}, "[resource claims]"},
+		{"an allocated device", []runtime.Object{allocated}, []func(*corev1.Pod){claiming("device")}, "[]"},
+		{"a device by an extended resource", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/nic", "1")}, "[resource claims]"},
+		{"a device by its class", []runtime.Object{class}, []func(*corev1.Pod){request("deviceclass.resource.kubernetes.io/nic", "1")}, "[resource claims]"},
+		{"a device by its class, bound", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/nic", "1"), func(p *corev1.Pod) { p.Spec.NodeName = "a" }}, "[]"},
+		{"another extended resource", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/fpga", "1")}, "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFilters(t, tt.objects...)
+			if got := fmt.Sprint(f.Undecided(gpuPod("p", tt.edits...))); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
