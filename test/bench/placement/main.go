@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
+	"slices"
 	"strings"
 
 	"vernier.dev/vernier/test/bench/placement/bound"
@@ -44,19 +45,16 @@ func run() error {
 	flag.Float64Var(&o.churn, "churn", 0, "instead of filling the cluster, let pods come and go at this `load` (0.95: 95 % of the GPUs asked for on average)")
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.Parse()
-	if o.ties != "name" && o.ties != "random" || o.seeds < 1 || o.churn < 0 {
-		return fmt.Errorf("-ties is name or random, -seeds 1 or more, -churn 0 or more; see -help")
-	}
-	if o.nodes == "" || o.pods == "" {
-		return fmt.Errorf("-nodes and -pods name the files to replay; see -help")
+	if err := o.check(flag.Args()); err != nil {
+		return err
 	}
 	w, err := trace.Load(o.nodes, o.pods)
 	if err != nil {
 		return err
 	}
 	var rows []*row
-	for _, name := range strings.Split(o.policies, ",") {
-		row := &row{Policy: strings.TrimSpace(name)}
+	for _, name := range o.names() {
+		row := &row{Policy: name}
 		for seed := o.seed0; seed < o.seed0+int64(o.seeds); seed++ {
 			if err := row.add(w, o, seed); err != nil {
 				return err
@@ -72,6 +70,39 @@ func run() error {
 	}
 	show(os.Stdout, rows, o.churn > 0)
 	return nil
+}
+
+// check finds what cannot be meant, before anything is played: that takes minutes.
+func (o *options) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("%q is no flag, and what follows it would not be read; see -help", rest[0])
+	case o.ties != "name" && o.ties != "random":
+		return fmt.Errorf("-ties is name or random; see -help")
+	case o.seeds < 1:
+		return fmt.Errorf("-seeds is 1 or more; see -help")
+	case !(o.churn >= 0 && o.churn <= maxLoad):
+		return fmt.Errorf("-churn is a load from 0 to %d, 1 for as many GPUs as there are; see -help", maxLoad)
+	case o.nodes == "" || o.pods == "":
+		return fmt.Errorf("-nodes and -pods name the files to replay; see -help")
+	}
+	for _, name := range o.names() {
+		if !slices.Contains(names(), name) {
+			return fmt.Errorf("-policy: %q is none of %s", name, strings.Join(names(), ", "))
+		}
+	}
+	return nil
+}
+
+// maxLoad is more than anybody can learn from, and less than what takes for ever.
+const maxLoad = 100
+
+// names of the policies to compare.
+func (o *options) names() (names []string) {
+	for name := range strings.SplitSeq(o.policies, ",") {
+		names = append(names, strings.TrimSpace(name))
+	}
+	return names
 }
 
 // add plays one seed.
@@ -107,6 +138,9 @@ func (r *row) bound(w *trace.Workload, o options, seed int64) error {
 			}
 			wanted += w.Part(pods)
 			possible += part
+		}
+		if wanted == 0 {
+			possible, wanted = 1, 1 // nothing ran at these moments, nothing is refused
 		}
 		r.rejected = append(r.rejected, 1-possible/wanted)
 		return nil

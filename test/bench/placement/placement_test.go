@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"math/rand"
 	"strings"
 	"testing"
@@ -233,6 +234,50 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{"@95 %", "@130 %", "first-fit  8", "shared ", "\nbound "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+// What cannot be meant is said before the minutes that a replay takes, not after them,
+// and never left unread.
+func TestOptions(t *testing.T) {
+	good := options{nodes: "n", pods: "p", policies: "fgd, ours,bound", ties: "name", seeds: 1}
+	if err := good.check(nil); err != nil {
+		t.Error(err)
+	}
+	for _, tt := range []struct {
+		edit func(*options)
+		rest []string
+		want string
+	}{
+		{func(*options) {}, []string{"extra", "-json"}, `"extra" is no flag`},
+		{func(o *options) { o.policies = "fgd,luck" }, nil, `"luck" is none of first-fit`},
+		{func(o *options) { o.policies = "ours," }, nil, `"" is none of first-fit`},
+		{func(o *options) { o.ties = "none" }, nil, "-ties"},
+		{func(o *options) { o.seeds = 0 }, nil, "-seeds"},
+		{func(o *options) { o.churn = math.NaN() }, nil, "-churn"},
+		{func(o *options) { o.churn = math.Inf(1) }, nil, "-churn"},
+		{func(o *options) { o.churn = -1 }, nil, "-churn"},
+		{func(o *options) { o.pods = "" }, nil, "-pods"},
+	} {
+		o := good
+		tt.edit(&o)
+		if err := o.check(tt.rest); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v %v: got %v, want %s", o, tt.rest, err, tt.want)
+		}
+	}
+}
+
+// Where nobody comes nobody is refused.
+func TestChurnOfNobody(t *testing.T) {
+	w := &trace.Workload{Nodes: []trace.Node{{GPUs: 1}}, Classes: []trace.Class{{GPUs: 1, Milli: 500}}, Pods: []int{0}}
+	for _, name := range []string{"first-fit", "ours", "bound"} {
+		r := &row{Policy: name}
+		if err := r.add(w, options{ties: "name", churn: 1e-9}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.rejected[0]; got != 0 {
+			t.Errorf("%s refuses %v", name, got)
 		}
 	}
 }

@@ -37,6 +37,9 @@ func Churn(w *trace.Workload, p Placer, seed int64, load float64) (rejected floa
 			}
 		}
 	}
+	if arrived == 0 {
+		return 0 // so few are asked for that none came while it was watched
+	}
 	return refused / arrived
 }
 

@@ -83,7 +83,7 @@ func (w *Workload) addPod(r row, known map[Class]int) error {
 	case (gpus == 0) != (milli == 0):
 		return fmt.Errorf("column gpu_milli: %d of each of %d devices is no request; both are zero or neither", milli, gpus)
 	}
-	c := Class{CPU: r.numbers[0], Mem: r.numbers[1], GPUs: int(gpus), Milli: int(milli), Spec: r.text("gpu_spec")}
+	c := Class{CPU: r.numbers[0], Mem: r.numbers[1], GPUs: int(gpus), Milli: int(milli), Spec: models(r.text("gpu_spec"))}
 	id, ok := known[c]
 	if !ok {
 		id = len(w.Classes)
@@ -92,6 +92,15 @@ func (w *Workload) addPod(r row, known map[Class]int) error {
 	}
 	w.Pods = append(w.Pods, id)
 	return nil
+}
+
+// models is the list without the blanks around each of them.
+func models(spec string) string {
+	list := strings.Split(spec, "|")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return strings.Join(list, "|")
 }
 
 // read takes the lines of a file, which must have counts in the columns.
@@ -113,6 +122,11 @@ func read(path string, columns []string, take func(row) error) error {
 	for _, c := range columns {
 		if !slices.Contains(head, c) {
 			return fmt.Errorf("%s: line 1: no column %s; it has %q", path, c, head)
+		}
+	}
+	for i, c := range head {
+		if c != "" && slices.Contains(head[:i], c) {
+			return fmt.Errorf("%s: line 1: two columns are called %s", path, c)
 		}
 	}
 	for {

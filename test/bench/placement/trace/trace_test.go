@@ -72,6 +72,7 @@ func TestLoadNamesTheFault(t *testing.T) {
 		{nodesCSV, head + "a,1,1,0,0\n", "no pod asks for a GPU"},
 		{nodesCSV, "name,cpu_milli\n", "line 1: no column memory_mib"},
 		{nodesCSV, "", "line 1: no column cpu_milli"},
+		{"sn,cpu_milli,memory_mib,gpu,gpu,model\nn0,8000,32768,2,4,T4\n", good, "line 1: two columns are called gpu"},
 		{"sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,65,T4\n", good, "line 2: column gpu: 65 is more than 64"},
 		{"sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,0,\n", good, "no node has a GPU"},
 	} {
@@ -84,12 +85,12 @@ func TestLoadNamesTheFault(t *testing.T) {
 
 // As other programs write them: a byte order mark, blanks, counts with a point.
 func TestLoadIsLenient(t *testing.T) {
-	pods := "\ufeffname, cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\r\na, 1000.0,1024,1.0,460, T4\r\n"
+	pods := "\ufeffname, cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\r\na, 1000.0,1024,1.0,460, T4 | G2|\r\n"
 	w, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.Classes[0], (Class{CPU: 1000, Mem: 1024, GPUs: 1, Milli: 460, Spec: "T4"}); got != want {
+	if got, want := w.Classes[0], (Class{CPU: 1000, Mem: 1024, GPUs: 1, Milli: 460, Spec: "T4|G2|"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
