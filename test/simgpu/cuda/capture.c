@@ -4,15 +4,30 @@
 //
 // Invariant: a capture ends on the stream that began it and takes along every
 // stream that joined it by waiting for one of its events. While one is under way that
-// began in the global mode, a thread in that mode may not ask about events; the real
-// driver also spoils the capture then.
+// began in the global mode, a thread in that mode may not ask about events, and spoils
+// the capture if it does; so does who waits for a stream that is capturing, or for its
+// context, in whatever mode.
 #define _GNU_SOURCE
 #include "internal.h"
 
 static _Atomic unsigned strict;  // captures in the global mode
+static _Atomic unsigned spoilt;  // changes when those in the global mode are
 static _Thread_local CUstreamCaptureMode mine;
 
-bool capture_forbids(void) { return atomic_load(&strict) && mine == CU_STREAM_CAPTURE_MODE_GLOBAL; }
+bool capture_forbids(void) {
+    bool forbids = atomic_load(&strict) && mine == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    atomic_fetch_add(&spoilt, forbids);
+    return forbids;
+}
+
+void capture_spoil(CUstream s) {
+    for (CUstream other = s->ctx->streams; other; other = other->next)
+        other->spoilt |= other->capture == s->capture;
+}
+
+static bool is_spoilt(CUstream s) {
+    return s->spoilt || (s->strict && s->began_at != atomic_load(&spoilt));
+}
 
 static CUresult begin(CUstream stream, CUgraph into, CUstreamCaptureMode mode) {
     CUstream s;
@@ -23,6 +38,8 @@ static CUresult begin(CUstream stream, CUgraph into, CUstreamCaptureMode mode) {
     s->capture = into;
     s->origin = true;
     s->strict = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    s->spoilt = false;
+    s->began_at = atomic_load(&spoilt);
     atomic_fetch_add(&strict, s->strict);
     return CUDA_SUCCESS;
 }
@@ -56,15 +73,20 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     for (CUstream other = s->ctx->streams; other; other = other->next)
         if (other->capture == *graph) other->capture = NULL;
     s->origin = false;
+    bool good = !is_spoilt(s);
     capture_gone(s);
-    return CUDA_SUCCESS;
+    if (good) return CUDA_SUCCESS;
+    *graph = NULL;
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     CUstream s;
     NEED(status);
     CHECK(context_stream(stream, &s));
-    *status = s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = !s->capture     ? CU_STREAM_CAPTURE_STATUS_NONE
+              : is_spoilt(s) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
 }
 

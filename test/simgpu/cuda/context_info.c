@@ -47,7 +47,10 @@ CUresult cuCtxSynchronize(void) {
     CUcontext ctx;
     CHECK(need_context(&ctx));
     for (CUstream s = ctx->streams; s; s = s->next)
-        if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        if (s->capture) {
+            capture_spoil(s);
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
     CHECK(work_wait(ctx->dev, work_queued(ctx->dev)));
     for (CUstream s = ctx->streams; s; s = s->next) CHECK(stream_wait(s));
     return CUDA_SUCCESS;

@@ -42,6 +42,8 @@ struct CUstream_st {
     CUgraph capture;  // not NULL while work is recorded instead of queued
     bool origin;      // the stream that began that capture
     bool strict;      // in the global mode
+    bool spoilt;      // by itself; those in the global mode together: began_at
+    unsigned began_at;
     _Atomic unsigned calls;  // host functions not yet run
     struct CUstream_st *next;
 };
@@ -195,8 +197,10 @@ struct CUfunc_st {
 CUresult load_code(CUfunction f);
 uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
 
-// capture.c: whether this thread may not ask now; and what a stream takes with it.
+// capture.c: whether this thread may not ask now; the end of a capture to come to
+// nothing; and what a stream takes with it.
 bool capture_forbids(void);
+void capture_spoil(CUstream s);
 void capture_gone(CUstream s);
 
 // graph.c

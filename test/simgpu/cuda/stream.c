@@ -153,14 +153,20 @@ CUresult stream_wait(CUstream s) {
 CUresult cuStreamSynchronize(CUstream stream) {
     CUstream s;
     CHECK(context_stream(stream, &s));
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) {
+        capture_spoil(s);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     return stream_wait(s);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
     CUstream s;
     CHECK(context_stream(stream, &s));
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) {
+        capture_spoil(s);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     CHECK(lost_or(s->ctx->dev, CUDA_SUCCESS));
     bool idle = work_done(s->ctx->dev, stream_position(s)) && !atomic_load(&s->calls);
     return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;

@@ -195,7 +195,6 @@ static void graphs(void) {
     OK(cuEventRecord(fork_event, s));
     OK(cuStreamWaitEvent(other, fork_event, 0));
     launch(f, other);
-    SAME(cuStreamSynchronize(other), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     OK(cuStreamEndCapture(s, &g));
     OK(cuGraphGetNodes(g, nodes, &n));
     SAME(n, 3);  // two kernels and the event
@@ -208,6 +207,35 @@ static void graphs(void) {
     OK(cuStreamSynchronize(s));
     SAME(calls, 1);
     OK(cuGraphExecDestroy(exec));
+}
+
+// A capture that somebody waits for, or asks about, comes to nothing.
+static void spoilt_captures(void) {
+    start();
+    CUfunction f = kernel("simgpu-module 1\nkernel k 1000000\n", "k");
+    CUstream s, other;
+    CUevent event;
+    CUgraph g;
+    CUstreamCaptureStatus status;
+    OK(cuStreamCreate(&s, 0));
+    OK(cuStreamCreate(&other, 0));
+    OK(cuEventCreate(&event, 0));
+    OK(cuEventRecord(event, other));
+    for (int how = 0; how < 5; how++) {
+        CUstreamCaptureMode mode = how == 4 ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
+        OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        launch(f, s);
+        OK(cuThreadExchangeStreamCaptureMode(&mode));
+        CUresult got = how == 0   ? cuStreamSynchronize(s)
+                       : how == 1 ? cuStreamQuery(s)
+                       : how == 2 ? cuCtxSynchronize()
+                                  : cuEventQuery(event);
+        OK(cuThreadExchangeStreamCaptureMode(&mode));
+        SAME(got, how == 4 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        OK(cuStreamIsCapturing(s, &status));
+        SAME(status, how == 4 ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        SAME(cuStreamEndCapture(s, &g), how == 4 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
 }
 
 static void symbols(void) {
@@ -260,7 +288,7 @@ static const struct {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
     {"vmm", vmm}, {"arrays", arrays}, {"sparse", sparse}, {"contexts", contexts}, {"timing", timing},
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
-    {"shapes", shapes}, {"graphs", graphs}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols},
+    {"shapes", shapes}, {"graphs", graphs}, {"spoilt_captures", spoilt_captures}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols},
 };
 
 int main(int argc, char **argv) {
