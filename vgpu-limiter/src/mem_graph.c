@@ -88,6 +88,7 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
             if (forms != NULL)
                 vgpu_stream_wait(process, forms, stream);
             vgpu_let_go(process);
+            vgpu_pools_trim_for_graph(process, (int)i);
             fits = charge(process, pool, exec, &growth->charged[i], true);
         }
         if (!fits) {

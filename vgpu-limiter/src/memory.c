@@ -14,15 +14,19 @@
 #include "pool.h"
 #include "share.h"
 
+bool vgpu_charge_after_all(struct vgpu_process *process, int device, uint64_t bytes) {
+    vgpu_let_go(process);
+    if (process->pool_count != 0)
+        vgpu_pools_trim(process, device);
+    return vgpu_charge(process, device, bytes);
+}
+
 static cu_result charge(struct vgpu_call *call, uint64_t wanted) {
     uint64_t bytes = vgpu_round(wanted);
     call->charged = bytes;
-    if (vgpu_likely(vgpu_try_charge(call->process, call->here.device, bytes)))
-        return CU_OK;
-    vgpu_let_go(call->process);
-    if (call->process->pool_count != 0)
-        vgpu_pools_trim(call->process, call->here.device);
-    return vgpu_charge(call->process, call->here.device, bytes) ? CU_OK : CU_OUT_OF_MEMORY;
+    bool fits = vgpu_likely(vgpu_try_charge(call->process, call->here.device, bytes)) ||
+                vgpu_charge_after_all(call->process, call->here.device, bytes);
+    return fits ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 cu_result vgpu_begin(struct vgpu_call *call, uint64_t bytes) {
@@ -60,7 +64,9 @@ cu_result vgpu_raise(struct vgpu_call *call, uint64_t bytes) {
 // Makes the charge what the driver really took.
 static bool correct(struct vgpu_call *call, uint64_t bytes) {
     if (bytes > call->charged) {
-        if (!vgpu_charge(call->process, call->here.device, bytes - call->charged))
+        uint64_t more = bytes - call->charged;
+        if (!vgpu_try_charge(call->process, call->here.device, more) &&
+            !vgpu_charge_after_all(call->process, call->here.device, more))
             return false;
     } else {
         vgpu_uncharge(call->process, call->here.device, call->charged - bytes);

@@ -107,7 +107,8 @@ static cu_result charge(struct asking *asking, uint64_t key) {
         return CU_OK;
     vgpu_lock(&process->code_lock);
     uint64_t bytes = vgpu_round(vgpu_module_bytes(call, asking->before));
-    bool fits = bytes == 0 || vgpu_charge(process, call->here.device, bytes);
+    bool fits = bytes == 0 || vgpu_try_charge(process, call->here.device, bytes) ||
+                vgpu_charge_after_all(process, call->here.device, bytes);
     // What nobody knows the module of goes with the context.
     if (bytes != 0 && fits && !add(process, key, bytes) &&
         !add(process, vgpu_key(VGPU_CONTEXT, (uintptr_t)call->here.ctx), bytes))

@@ -60,30 +60,35 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
 }
 
 static void trim(const struct vgpu_process *process, const struct vgpu_pool *pool) {
+    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     if (pool->of_graphs)
         VGPU_REAL(cuDeviceGraphMemTrim)(process->ordinal[pool->device]);
     else
         VGPU_REAL(cuMemPoolTrimTo)(pool->handle, 0);
+    vgpu_capture_mode(mode);
 }
 
-// Asks for every pool, after making those of one device give back what they keep.
-static void ask_all(struct vgpu_process *process, int trimmed) {
+// Asks for every pool, after making those of one device give back what they keep, the
+// memory of its graphs only if that is said.
+static void ask_all(struct vgpu_process *process, int trimmed, bool graphs) {
     vgpu_lock_hot(&process->pool_lock);
     for (uint32_t i = 0; i < process->pool_count; i++) {
         struct vgpu_pool *pool = &process->pool[i];
         if (pool->handle == NULL || pool->device < 0)
             continue;
-        if (pool->device == trimmed)
+        if (pool->device == trimmed && (graphs || !pool->of_graphs))
             trim(process, pool);
         vgpu_pool_settle(process, pool, 0);
     }
     vgpu_unlock_hot(&process->pool_lock);
 }
 
-void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1); }
+void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1, false); }
+
+void vgpu_pools_trim_for_graph(struct vgpu_process *process, int device) { ask_all(process, device, false); }
 
 void vgpu_pools_trim(struct vgpu_process *process, int device) {
     vgpu_lock(&process->graph_lock); // a launch under way counts on what its pool keeps
-    ask_all(process, device);
+    ask_all(process, device, true);
     vgpu_unlock(&process->graph_lock);
 }

@@ -15,8 +15,10 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
 bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine);
 
 // Makes the pools of one device give back what nobody uses. Not under pool_lock or
-// graph_lock, which is taken before the former.
+// graph_lock, which is taken before the former. The second is for a graph's launch,
+// under graph_lock: what graphs keep is there for it anyway.
 void vgpu_pools_trim(struct vgpu_process *process, int device);
+void vgpu_pools_trim_for_graph(struct vgpu_process *process, int device);
 
 // The driver's functions for one kind of default stream.
 struct vgpu_forms {

@@ -110,6 +110,14 @@ struct vgpu_here {
 // there is no context, CU_NOT_PERMITTED where the process has no share.
 cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here);
 
+// Around the library's own questions: while any thread captures in the global mode, a
+// thread in that mode may ask about no event and wait for no stream; if it does, the
+// capture is broken. A capture may begin at any time. Returns what to put back.
+static inline int vgpu_capture_mode(int mode) {
+    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
 // Changes when handles of contexts or streams may be used again for others.
 extern atomic_uint vgpu_handle_epoch;
 static inline unsigned vgpu_epoch(void) {

@@ -214,6 +214,31 @@ func TestPoolThatKeeps(t *testing.T) {
 	}
 }
 
+// TestPoolsGiveBack: whatever needs the memory that a pool keeps gets it.
+func TestPoolsGiveBack(t *testing.T) {
+	t.Parallel()
+	for name, needs := range map[string][]string{
+		"graph":       {"graph_alloc 1 60 0 1", "graph_launch 1 0"},
+		"upload":      {"graph_alloc 1 60 0 1", "graph_upload 1 0"},
+		"instantiate": {"graph_alloc 1 60 0 3"},
+		"module":      {"module 1 60"},
+		"kernel":      {"lazy_module 1 60", "function 1"},
+		"array":       {"array 1 1024 1024 4 0"},
+		"import":      {"external 1 60"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newContainer(t, share{0, 100}).start()
+			p.want("pool 1 0", ok)
+			p.want("from_pool 1 60 1 0", ok)
+			p.want("free_async 1 0", ok)
+			p.wantUsed(60, 100)
+			for _, call := range needs {
+				p.want(call, ok)
+			}
+		})
+	}
+}
+
 // TestSmallAllocations: what the driver takes for a byte is charged.
 func TestSmallAllocations(t *testing.T) {
 	t.Parallel()
