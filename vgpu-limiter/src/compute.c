@@ -36,19 +36,16 @@ static bool is_captured(const struct vgpu_launch *launch) {
 }
 
 // Before and after the library's own calls: events belong to the stream's
-// context, and while any thread captures in the strict mode, asking about events
-// would break its capture unless the asking thread is in the relaxed mode.
+// context, and asking about them must break nobody's capture.
 static void enter(struct vgpu_launch *launch) {
     if (launch->context != NULL)
         VGPU_REAL(cuCtxPushCurrent_v2)(launch->context);
-    if (launch->capture_mode >= 0)
-        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&launch->capture_mode);
+    launch->capture_mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
 }
 
 static void leave(struct vgpu_launch *launch) {
     cu_ctx popped;
-    if (launch->capture_mode >= 0)
-        VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&launch->capture_mode);
+    vgpu_capture_mode(launch->capture_mode);
     if (launch->context != NULL)
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 }
@@ -196,15 +193,11 @@ void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, 
                        bool per_thread) {
     cu_result why;
     struct vgpu_process *process = vgpu_process(&why);
-    *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread, .capture_mode = -1};
+    *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread};
     if (process == NULL)
         return;
-    if (atomic_load_explicit(&process->captures, memory_order_relaxed) != 0) {
-        if (is_captured(launch))
-            return;
-        launch->capture_mode = CU_CAPTURE_RELAXED;
-    }
-    begin(launch, process);
+    if (atomic_load_explicit(&process->captures, memory_order_relaxed) == 0 || !is_captured(launch))
+        begin(launch, process);
 }
 
 // The lane may launch on by itself, until the batch is full or the turn over.

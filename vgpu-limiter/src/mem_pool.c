@@ -48,8 +48,11 @@ bool vgpu_is_capturing(const struct vgpu_process *process, const struct vgpu_for
 void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_forms *forms,
                       cu_stream stream) {
     cu_result (*wait)(cu_stream) = vgpu_real(forms->synchronize);
-    if (!vgpu_is_capturing(process, forms, stream))
-        wait(stream);
+    if (vgpu_is_capturing(process, forms, stream))
+        return;
+    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
+    wait(stream);
+    vgpu_capture_mode(mode);
 }
 
 // Charges a call of this size to a pool's device and counts it as under way.
@@ -249,7 +252,8 @@ cu_result cuMemPoolDestroy(cu_pool handle) {
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    VGPU_REAL(cuCtxSynchronize)(); // what was freed is free
+    if (atomic_load(&process->captures) == 0) // it would break them
+        VGPU_REAL(cuCtxSynchronize)();        // what was freed is free
     vgpu_lock_hot(&process->pool_lock);
     result = VGPU_REAL(cuMemPoolDestroy)(handle);
     for (uint32_t i = 0; result == CU_OK && i < process->pool_count; i++) {

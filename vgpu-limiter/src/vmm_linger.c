@@ -107,11 +107,7 @@ static bool is_through(struct vgpu_lingering *one) {
 
 void vgpu_linger_look(struct vgpu_process *process) {
     struct vgpu_lingering *through = NULL;
-    // While any thread captures in the global mode, asking about events would break
-    // its capture, unless the asking thread is in the relaxed mode. A capture may
-    // begin at any time.
-    int mode = CU_CAPTURE_RELAXED;
-    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
         if (!is_through(one)) {
             at = &one->next;
@@ -121,7 +117,7 @@ void vgpu_linger_look(struct vgpu_process *process) {
         one->next = through;
         through = one;
     }
-    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    vgpu_capture_mode(mode);
     vgpu_linger_end(process, through); // may leave memory to a descriptor, back in the list
     atomic_store(&process->lingers, process->lingering != NULL);
 }
