@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log line and the slow half of the lock.
+// The log line, the low descriptors and the slow half of the lock.
 
 #include "base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -32,6 +33,18 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...) {
         }
     }
     errno = saved;
+}
+
+void vgpu_low_hold(struct vgpu_low *low) {
+    low->count = 0;
+    for (int fd = -1; fd < STDERR_FILENO; low->fd[low->count++] = fd)
+        if ((fd = open("/", O_PATH | O_CLOEXEC)) < 0)
+            return;
+}
+
+void vgpu_low_free(struct vgpu_low *low) {
+    while (low->count > 0)
+        close(low->fd[--low->count]);
 }
 
 void vgpu_lock_wait(struct vgpu_lock *lock, bool hot) {

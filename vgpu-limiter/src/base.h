@@ -5,6 +5,7 @@
 #ifndef VGPU_BASE_H
 #define VGPU_BASE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,11 +39,21 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...)
         vgpu_log_once(&vgpu_said, __VA_ARGS__);      \
     } while (0)
 
+// Descriptors that are opened between the two are none of standard input, output and
+// error, where a program that was started without these would write its output.
+struct vgpu_low {
+    int fd[3], count;
+};
+void vgpu_low_hold(struct vgpu_low *low);
+void vgpu_low_free(struct vgpu_low *low);
+
 // A lock among threads of one process: never in shared memory. A zeroed lock is
 // free. Its owner holds it for short computations, and across a call of the
-// driver only where the lock's user says so: the driver never calls back.
+// driver only where the lock's user says so: the driver never calls back. It can't be
+// cancelled meanwhile (pthread_cancel): nobody would ever free the lock.
 struct vgpu_lock {
     atomic_int state; // 0 free, 1 held, 2 held and waited for
+    int cancel;       // whether its owner may be cancelled afterwards
 };
 
 // Waits; if nobody may wake it (`hot`), no longer than a millisecond without a look.
@@ -56,17 +67,27 @@ static inline bool vgpu_lock_try(struct vgpu_lock *lock) {
 }
 
 static inline void vgpu_lock(struct vgpu_lock *lock) {
+    int cancel = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     if (!vgpu_lock_try(lock))
         vgpu_lock_wait(lock, false);
+    lock->cancel = cancel;
 }
 
-static inline void vgpu_unlock(struct vgpu_lock *lock) {
+static inline void vgpu_lock_free(struct vgpu_lock *lock) {
     if (vgpu_unlikely(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2))
         vgpu_lock_wake(lock);
 }
 
+static inline void vgpu_unlock(struct vgpu_lock *lock) {
+    int cancel = lock->cancel;
+    vgpu_lock_free(lock);
+    pthread_setcancelstate(cancel, &(int){0});
+}
+
 // For a lock that only these two are used with: it is freed without an atomic
-// exchange, which would be half of its cost. Whoever comes to wait between the two
+// exchange, which would be half of its cost, and is held only where nothing can be
+// cancelled anyway: system calls aren't made under it, but the driver's. Whoever comes to wait between the two
 // steps of that is woken by nobody, and looks again after a millisecond.
 static inline void vgpu_lock_hot(struct vgpu_lock *lock) {
     if (!vgpu_lock_try(lock))
@@ -77,7 +98,7 @@ static inline void vgpu_unlock_hot(struct vgpu_lock *lock) {
     if (vgpu_likely(atomic_load_explicit(&lock->state, memory_order_relaxed) == 1))
         atomic_store_explicit(&lock->state, 0, memory_order_release);
     else
-        vgpu_unlock(lock);
+        vgpu_lock_free(lock);
 }
 
 // Words of the shared counters. Plain uint64_t in the layout, atomic here.

@@ -31,8 +31,11 @@ static nv_device open_device(const uint8_t *b) {
 static nv_device find_device(struct vgpu_process *process, int device) {
     if (!process->nvml_tried) {
         process->nvml_tried = true;
+        struct vgpu_low low;
+        vgpu_low_hold(&low);
         process->nvml_good = vgpu_open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL &&
                              VGPU_REAL(nvmlInit_v2)() == NV_OK;
+        vgpu_low_free(&low);
     }
     if (process->nvml_good && process->nvml[device] == NULL)
         process->nvml[device] = open_device(process->limits.device[device].uuid);

@@ -10,9 +10,12 @@
 //      that it names has gone or has become another program by exec: the lock
 //      alone is lost as well when a program closes descriptors that aren't its
 //      own. PIDs are compared within the container, where they were written,
-//      together with the start time.
+//      together with the start time. A process of which /proc doesn't say more than
+//      that it is there, or that has no descriptor left to ask with, lives.
 //   3. No descriptor of the counters is closed once the process may hold a slot:
-//      closing any of them would drop all of its locks.
+//      closing any of them would drop all of its locks. None is standard input,
+//      output or error: a program that was started without them would write its
+//      output into the counters.
 //   4. A process that dies in here leaves a lock that is free and a slot that the
 //      next one may take.
 
@@ -34,14 +37,24 @@ static bool set_lock(int fd, uint32_t slot, short type) {
     return fcntl(fd, F_SETLK, &lock) == 0;
 }
 
+static int open_counters(const char *path, int flags) {
+    struct vgpu_low low;
+    vgpu_low_hold(&low);
+    int fd = open(path, flags | O_CLOEXEC), saved = errno;
+    vgpu_low_free(&low);
+    errno = saved;
+    return fd;
+}
+
 // The start time of a living process in clock ticks since boot; 0 if there is no
-// such process, it is a zombie, or /proc doesn't say.
+// such process or it is a zombie, UNTOLD if that is all that is known.
+#define UNTOLD UINT64_MAX
 static uint64_t start_time(int pid) {
     char path[32], stat[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return 0;
+        return getpgid(pid) < 0 && errno == ESRCH ? 0 : UNTOLD;
     ssize_t n = read(fd, stat, sizeof stat - 1);
     close(fd);
     stat[n > 0 ? n : 0] = 0;
@@ -80,7 +93,8 @@ static bool maps_inode(int pid, uint64_t inode) {
 }
 
 static bool owner_lives(const struct vgpu_region *region, const struct vgpu_slot *slot) {
-    return slot->start_time != 0 && start_time(slot->pid) == slot->start_time &&
+    uint64_t now = start_time(slot->pid);
+    return now != 0 && (now == slot->start_time || now == UNTOLD || slot->start_time == 0) &&
            maps_inode(slot->pid, region->inode);
 }
 
@@ -138,7 +152,8 @@ static bool claim(struct vgpu_region *region) {
             vgpu_store(&slot->lone[d].held, 0);
         }
         slot->pid = getpid();
-        slot->start_time = start_time(slot->pid);
+        uint64_t began = start_time(slot->pid);
+        slot->start_time = began != UNTOLD ? began : 0;
         raise_slots_used(region->counters, i + 1);
         region->slot = slot;
         region->slot_state = generation * 2 + 1;
@@ -181,7 +196,7 @@ static const char *map(int fd, int protection, uint32_t devices, struct vgpu_cou
 }
 
 const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_region *out) {
-    struct vgpu_region region = {.fd = open(path, O_RDWR | O_CLOEXEC)};
+    struct vgpu_region region = {.fd = open_counters(path, O_RDWR)};
     if (region.fd < 0)
         return strerror(errno);
     region.inode = inode_of(region.fd);
@@ -198,7 +213,7 @@ const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_reg
 }
 
 const char *vgpu_region_view(const char *path, uint32_t devices, struct vgpu_region *out) {
-    struct vgpu_region region = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    struct vgpu_region region = {.fd = open_counters(path, O_RDONLY)};
     if (region.fd < 0)
         return strerror(errno);
     region.inode = inode_of(region.fd);

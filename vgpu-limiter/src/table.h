@@ -20,7 +20,7 @@ struct vgpu_shard {
     uint32_t count;
     uint64_t capacity; // a power of two, or 0
     struct vgpu_entry *entries;
-    uint8_t pad[40];
+    uint8_t pad[32];
 };
 
 // A zeroed table is empty.

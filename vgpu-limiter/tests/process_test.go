@@ -100,6 +100,50 @@ func TestClosedDescriptors(t *testing.T) {
 	q.want("alloc 2 40", ok)
 }
 
+// TestNoDescriptorLeft: a process that can't open a file any more takes nothing from
+// one whose lock was lost with its descriptors.
+func TestNoDescriptorLeft(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	p, q := c.start(), c.start()
+	p.want("alloc 1 60", ok)
+	p.want("close_descriptors", ok)
+	q.want("use_up_descriptors", ok)
+	q.want("alloc 1 41", outOfMemory)
+	q.want("alloc 1 40", ok)
+	q.want("free 1", ok)
+	p.want("alloc 2 40", ok)
+	p.kill()
+	q.want("alloc 1 100", ok) // it is seen to be gone all the same
+}
+
+// TestWithoutStandardOutput: a program that was started without standard input and
+// output, as daemons are, writes its output into none of the library's files.
+func TestWithoutStandardOutput(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	for _, closed := range []string{"<&- >&-", "<&-", ">&-", "<&- >&- 2>&-"} {
+		cmd := c.command("libvgpu-test.so", "calls")
+		demo := filepath.Join(c.sim, "cudademo")
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "exec " + demo + " --alloc 1 " + closed}
+		_ = cmd.Run() // that it can't write is an error to it
+		c.start().wantUsed(0, 100)
+	}
+}
+
+// TestCancelledThreads: a thread that is cancelled in a call leaves no lock held.
+func TestCancelledThreads(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"module", "launch"} {
+		p := newContainer(t, share{5, 100}).start()
+		for range 3 {
+			p.want("cancel_"+call, ok)
+			p.want("module 1 1", ok)
+			p.want("launch 0 10 1", ok)
+		}
+	}
+}
+
 // TestFailsClosed: with anything wrong about its files, CUDA is refused with a
 // CUDA error and one line that says which file.
 func TestFailsClosed(t *testing.T) {

@@ -188,6 +188,8 @@ static int burn(int streams, long microseconds, long milliseconds) {
 
 #include "copies.h"
 
+#include "dying.h"
+
 static int open_some(void) {
     int fd = -1;
     for (int i = 0; i < 20; i++)
@@ -233,6 +235,9 @@ int main(void) {
         }
         ON("close_descriptors", close_range(3, 1000, 0))
         ON("open_descriptors", open_some())
+        ON("use_up_descriptors", use_up_descriptors())
+        ON("cancel_module", cancelled(loads_module))
+        ON("cancel_launch", cancelled(launches))
         ON("exec_self", execl("/proc/self/exe", "calls", (char *)NULL))
         ON("exec_cat", execl("/bin/cat", "cat", (char *)NULL))
         ON("init", cuInit(0))
