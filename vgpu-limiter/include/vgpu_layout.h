@@ -30,6 +30,7 @@
 #define VGPU_SLOTS 1024         // processes of one container that use CUDA at a time
 #define VGPU_EXPORTS 512        // allocations of one container that are shared between its processes
 #define VGPU_IMPORTERS 5        // processes that are known to use one of them
+#define VGPU_FILES 4            // files that descriptors of such allocations are of
 #define VGPU_CONTAINER_BYTES 128 // container identity, NUL-terminated
 #define VGPU_UUID_BYTES 16
 
@@ -37,7 +38,7 @@
 #define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
-#define VGPU_COUNTERS_VERSION 3u
+#define VGPU_COUNTERS_VERSION 4u
 #define VGPU_PACE_VERSION 3u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
@@ -90,6 +91,14 @@ struct vgpu_counters_device {
     uint64_t waiting_since; // CLOCK_MONOTONIC ns: the launch that has waited longest; 0 for none
 };
 
+// A file that descriptors of exported memory are of, such as a device node, and how
+// it is opened anew (passed.c).
+struct vgpu_file {
+    uint64_t key;  // which file it is; 0 for none
+    uint64_t good; // 1 once the path is filled in; neither changes any more
+    char path[480];
+};
+
 struct vgpu_counters_header {
     uint64_t magic;
     uint32_t version;
@@ -100,7 +109,7 @@ struct vgpu_counters_header {
     uint32_t exports_used; // the same of exported
     uint64_t pad[4];
     struct vgpu_counters_device device[VGPU_MAX_DEVICES];
-    uint8_t pad_page[1984];
+    struct vgpu_file file[VGPU_FILES];
 };
 
 // Charges and uncharges. A process holds what its two of them say together: one
@@ -122,14 +131,18 @@ struct vgpu_slot {
 
 // An allocation that other processes of the container may import. It is charged
 // to its owner while that lives and hasn't freed it, and belongs to its importers
-// from then on (share.c). A holder is slot index + 1 in bits 48..62 and the low 48
-// bits of the slot's state; without an index it is nobody, with bit 63 nobody yet.
+// and to its open descriptors from then on (share.c). A holder is slot index + 1 in
+// bits 48..60 and the low 48 bits of the slot's state; without an index it is nobody.
 struct vgpu_export {
-    uint64_t id;   // what its handles are known by, 0 in a free record
-    uint64_t what; // bytes in bits 0..47, index of the device in bits 48..63
-    uint64_t owner;
+    uint64_t id;    // what its handles are known by, 0 in a free record
+    uint64_t what;  // bytes in bits 0..47, index of the device in bits 48..51, in bits
+                    // 52..55 of which files it has descriptors
+    uint64_t owner; // or nobody, with one of these bits:
     uint64_t importer[VGPU_IMPORTERS];
 };
+#define VGPU_TAKEN (UINT64_C(1) << 63)  // with a holder: it fills the record in
+#define VGPU_KEPT (UINT64_C(1) << 62)   // a descriptor was open when somebody looked
+#define VGPU_CLOSED (UINT64_C(1) << 61) // no descriptor is, nor will be
 
 // When the container has had work on the device of late: how much of each interval
 // of VGPU_CELL_NS of CLOCK_MONOTONIC. By it, time in which several of its streams
@@ -192,6 +205,7 @@ _Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
 _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
 _Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
 _Static_assert(sizeof(struct vgpu_pace) == 576, "pace file");
+_Static_assert(sizeof(struct vgpu_file) == 496, "four of them fill the page");
 _Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
 _Static_assert(sizeof(struct vgpu_export) == 64, "one cache line");
 

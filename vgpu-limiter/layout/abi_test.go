@@ -105,6 +105,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_export, importer)", exportImpOff},
 		{"VGPU_EXPORTS", maxExports},
 		{"VGPU_IMPORTERS", maxImporters},
+		{"VGPU_KEPT", exportKept},
 	}
 	var source strings.Builder
 	source.WriteString("#include \"vgpu_layout.h\"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n")

@@ -43,7 +43,7 @@ const (
 	limitsMagic     = 0x314d494c55504756 // "VGPULIM1"
 	limitsVersion   = 1
 	countersMagic   = 0x314e544355504756 // "VGPUCTN1"
-	countersVersion = 3
+	countersVersion = 4
 
 	containerBytes = 128
 	uuidBytes      = 16
@@ -109,6 +109,7 @@ const (
 	exportImpOff  = 24
 	maxExports    = 512
 	maxImporters  = 5
+	exportKept    = 1 << 62
 
 	calendarOff  = 626688
 	calendarSize = 4 * CalendarCells

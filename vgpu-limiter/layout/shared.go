@@ -4,9 +4,9 @@ package layout
 
 import "encoding/binary"
 
-// addOrphans adds to the devices' figures what live processes use of memory
-// that other processes made and shared, and that these have freed or taken to
-// their graves: it is charged to no process any more.
+// addOrphans adds to the devices' figures what live processes use, or descriptors
+// keep, of memory that other processes made and shared, and that these have freed or
+// taken to their graves: it is charged to no process any more.
 func addOrphans(b []byte, u *Usage) {
 	le := binary.LittleEndian
 	holders := map[uint64]bool{}
@@ -16,16 +16,17 @@ func addOrphans(b []byte, u *Usage) {
 	}
 	for i := range maxExports {
 		e := b[exportsOff+i*exportSize:][:exportSize]
-		what := le.Uint64(e[exportWhatOff:])
-		device := int(what >> 48)
-		if le.Uint64(e) == 0 || device >= len(u.Devices) || holders[le.Uint64(e[exportOwnOff:])] {
+		what, owner := le.Uint64(e[exportWhatOff:]), le.Uint64(e[exportOwnOff:])
+		device := int(what >> 48 & 0xf)
+		if le.Uint64(e) == 0 || device >= len(u.Devices) || holders[owner] {
 			continue
 		}
+		used := owner&exportKept != 0
 		for j := range maxImporters {
-			if holders[le.Uint64(e[exportImpOff+8*j:])] {
-				u.Devices[device].UsedBytes += what & bytesMask
-				break
-			}
+			used = used || holders[le.Uint64(e[exportImpOff+8*j:])]
+		}
+		if used {
+			u.Devices[device].UsedBytes += what & bytesMask
 		}
 	}
 }

@@ -4,7 +4,8 @@
 //
 // Invariants (T = bytes in device.memory, H = bytes held by a slot, by its two pairs
 // of begun and held together; what was shared by processes that have gone or freed
-// it, and is used by others, counts as one more H: see share.c):
+// it, and is used by others or kept by a descriptor, counts as one more H: see
+// share.c):
 //   1. A charge is granted only by the compare-and-swap that keeps T within the
 //      limit; a refused one changes nothing.
 //   2. T is never less than the sum of H over live slots: T grows before H grows.
@@ -197,7 +198,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
         sum += bytes;
         VGPU_TEST_STEP();
     }
-    sum += vgpu_orphans(counters, device);
+    sum += vgpu_orphans(counters, device, true);
     uint64_t seen = vgpu_load(total);
     VGPU_TEST_STEP();
     for (uint32_t i = 0; i < slots; i++)
@@ -217,6 +218,7 @@ static bool correct(struct vgpu_counters *counters, int device) {
 
 void vgpu_audit(struct vgpu_process *process) {
     vgpu_region_reap(&process->region);
+    vgpu_share_look(process);
     for (uint32_t device = 0; device < process->limits.device_count; device++)
         for (int attempt = 0; attempt < AUDIT_ATTEMPTS; attempt++) {
             if (correct(process->region.counters, (int)device))
@@ -225,12 +227,15 @@ void vgpu_audit(struct vgpu_process *process) {
         }
 }
 
-void vgpu_audit_sometimes(struct vgpu_process *process) {
+bool vgpu_audit_sometimes(struct vgpu_process *process) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     uint64_t tenths = (uint64_t)now.tv_sec * 10 + (uint64_t)now.tv_nsec / 100000000;
     uint64_t last = atomic_load_explicit(&process->last_audit, memory_order_relaxed);
     if (vgpu_unlikely(tenths != last) &&
-        atomic_compare_exchange_strong(&process->last_audit, &last, tenths))
+        atomic_compare_exchange_strong(&process->last_audit, &last, tenths)) {
         vgpu_audit(process);
+        return true;
+    }
+    return false;
 }

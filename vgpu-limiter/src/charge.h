@@ -46,7 +46,7 @@ static inline uint64_t vgpu_charged(const struct vgpu_process *process, int devi
 // Frees dead processes' slots and takes their bytes off the totals.
 void vgpu_audit(struct vgpu_process *process);
 
-// vgpu_audit, unless the process did it in the last 100 ms.
-void vgpu_audit_sometimes(struct vgpu_process *process);
+// vgpu_audit, unless the process did it in the last 100 ms: then it returns false.
+bool vgpu_audit_sometimes(struct vgpu_process *process);
 
 #endif

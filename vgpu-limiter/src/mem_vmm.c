@@ -4,8 +4,8 @@
 //
 // Invariants:
 //   1. Memory is charged from before cuMemCreate until neither a handle nor a
-//      mapping refers to it, nor a descriptor: create, map, release leaves it
-//      charged.
+//      mapping refers to it, nor a descriptor (share.c): create, map, release leaves
+//      it charged.
 //   2. A mapping refers to the record, not to the handle, whose number the driver
 //      may give to other memory once it is released.
 //   3. vmm_lock is held across these calls of the driver, so that the counts and
@@ -34,17 +34,12 @@ void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record) 
     if (record->handles != 0 || record->mappings != 0)
         return;
     vgpu_bindings_end(process, record);
-    if (record->passed != NULL && vgpu_passed_lives(record)) {
-        vgpu_linger_passed(process, record);
-        return;
-    }
     if (record->borrowed >= 0)
         vgpu_import_end(process, record->borrowed);
     else if (record->shared >= 0)
         vgpu_share_end(process, record->shared, false);
     else if (record->device >= 0)
         vgpu_uncharge(process, record->device, record->bytes);
-    vgpu_passed_free(record);
     free(record);
 }
 

@@ -50,6 +50,7 @@ struct vgpu_process {
     struct vgpu_lock share_lock; // see share.c
     struct vgpu_lock open_lock;  // see mem_import.c
     uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
+    _Atomic bool left; // a descriptor keeps memory that no process has
     struct vgpu_lock code_lock; // see overhead.h
     struct vgpu_lock nvml_lock; // see own_memory.c
     bool nvml_tried, nvml_good;

@@ -16,26 +16,33 @@ uint64_t vgpu_share_id(const void *handle, size_t bytes);
 // charged for it again.
 int vgpu_share(struct vgpu_process *process, uint64_t id, int device, uint64_t bytes);
 
-// Marks a descriptor so that an importer finds the record behind it, and finds
-// it. -1 if it isn't an allocation of a living process of the container.
-void vgpu_share_mark(int index, int fd);
-int vgpu_share_marked(struct vgpu_process *process, int fd, uint64_t *id);
+// Marks a descriptor of the allocation, so that an importer finds the record behind it
+// and the bytes stay charged as long as it is open.
+void vgpu_share_mark(struct vgpu_process *process, int index, int fd);
 
 // Ends what vgpu_share began, when the allocation is freed: takes its charge back
-// or, where other processes of the container still use it, leaves it to them.
+// or, where other processes of the container still use it or a descriptor is open,
+// leaves it to them.
 // What is charged with its pool is only forgotten: importers have to let go first.
 void vgpu_share_end(struct vgpu_process *process, int index, bool pooled);
 
 // Makes this process one of those who use the record of this id. Returns its
-// index, or -1 if there is none that a living process of the container is charged
-// for: then the import is charged to this process.
+// index, or -1 if there is none that the container is charged for: then the import is
+// charged to this process.
 int vgpu_import(struct vgpu_process *process, uint64_t id);
-int vgpu_import_at(struct vgpu_process *process, int index, uint64_t id);
+
+// The same for the record behind a descriptor, which stays open meanwhile.
+int vgpu_import_marked(struct vgpu_process *process, int fd);
 
 // Ends it, after the driver has let go.
 void vgpu_import_end(struct vgpu_process *process, int index);
 
-// What records say is used by importers alone. For the audit.
-uint64_t vgpu_orphans(const struct vgpu_counters *counters, int device);
+// What records say is used by importers and descriptors alone; with what nobody has
+// looked at since its owner died, or as views show it, without.
+uint64_t vgpu_orphans(const struct vgpu_counters *counters, int device, bool doubtful);
+
+// Looks at descriptors that may keep what nobody else has. Returns whether one of them
+// was found to be closed: then an audit takes off what it kept.
+bool vgpu_share_look(struct vgpu_process *process);
 
 #endif

@@ -5,6 +5,7 @@
 // Invariant: used never exceeds total, whatever the counters say.
 
 #include "memory.h"
+#include "share.h"
 
 // The limits are read before the driver starts: a program that is refused has
 // started nothing that it could go on with.
@@ -42,7 +43,9 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
         return result;
     if (free == NULL || total == NULL)
         return CU_INVALID_VALUE;
-    vgpu_audit_sometimes(process);
+    if (!vgpu_audit_sometimes(process) && vgpu_unlikely(atomic_load_explicit(&process->left, memory_order_relaxed)) &&
+        vgpu_share_look(process))
+        vgpu_audit(process);
     vgpu_let_go(process);
     if (process->pool_count != 0)
         vgpu_refresh_pools(process);

@@ -13,7 +13,6 @@ struct vgpu_record {
     unsigned handles, mappings; // whatever else keeps it counts as a mapping
     int shared;   // its record (share.c), -1 for none
     int borrowed; // the record of another process, -1 for none
-    struct vgpu_passed *passed; // descriptors that may keep it
     struct vgpu_binding *bindings; // of a multicast object (vmm_bind.c)
     bool abroad;  // an object that others may have: it doesn't end with us
     bool foreign; // from outside the container: its size is known by its mappings
@@ -43,7 +42,6 @@ bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record,
 // Memory that the driver lets go of later (vmm_linger.c): mappings of records are
 // added to a list, which ends when the stream has come so far, or at once.
 struct vgpu_lingering;
-void vgpu_linger_passed(struct vgpu_process *process, struct vgpu_record *record);
 void vgpu_linger_add(struct vgpu_lingering **list, struct vgpu_record *record);
 void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list, bool per_thread,
                        cu_stream stream);
@@ -52,17 +50,10 @@ void vgpu_linger_look(struct vgpu_process *process);
 void vgpu_linger_give(struct vgpu_process *process, cu_ctx from, cu_ctx to);
 void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx);
 
-// A descriptor that the memory was exported to keeps it as long as it is open in any
-// process (vmm_passed.c).
-void vgpu_passed_add(struct vgpu_record *record, int fd);
-bool vgpu_passed_lives(const struct vgpu_record *record);
-void vgpu_passed_free(struct vgpu_record *record);
-
 // Lets go of what is bound to a multicast object that has gone.
 void vgpu_bindings_end(struct vgpu_process *process, struct vgpu_record *object);
 
-// Ends memory that neither a handle nor a mapping refers to any more, or leaves it to
-// a descriptor.
+// Ends memory that neither a handle nor a mapping refers to any more.
 void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory made by cuMemCreate that the process refers to no more, and the driver
-// still has: a stream has yet to unmap it, or an exported descriptor keeps it.
+// still has: a stream has yet to unmap it.
 //
 // Invariants:
 //   1. It counts as mapped until then: what is charged is never less than what the
@@ -19,8 +19,7 @@
 struct vgpu_lingering {
     struct vgpu_record *record;
     unsigned mappings; // of the record, as long as it is here
-    bool passed; // until no descriptor keeps it, or else until
-    cu_event event;
+    cu_event event; // until it
     cu_ctx ctx; // the event's
     struct vgpu_lingering *next;
 };
@@ -49,16 +48,6 @@ void vgpu_linger_end(struct vgpu_process *process, struct vgpu_lingering *list) 
         next = list->next;
         finish(process, list);
     }
-}
-
-void vgpu_linger_passed(struct vgpu_process *process, struct vgpu_record *record) {
-    struct vgpu_lingering *one = malloc(sizeof *one);
-    record->mappings++;
-    if (one == NULL)
-        return;
-    *one = (struct vgpu_lingering){.record = record, .mappings = 1, .passed = true, .next = process->lingering};
-    process->lingering = one;
-    atomic_store(&process->lingers, true);
 }
 
 static void record_event(struct vgpu_lingering *one, bool per_thread, cu_stream stream) {
@@ -95,8 +84,6 @@ void vgpu_linger_until(struct vgpu_process *process, struct vgpu_lingering *list
 
 // Without an event, or an answer, nobody knows, and it stays until its context goes.
 static bool is_through(struct vgpu_lingering *one) {
-    if (one->passed)
-        return !vgpu_passed_lives(one->record);
     if (((uintptr_t)one->ctx & VGPU_DYING) != 0) // the event may have gone already
         return false;
     if (one->event == NULL || VGPU_REAL(cuEventQuery)(one->event) != CU_OK)
@@ -118,7 +105,7 @@ void vgpu_linger_look(struct vgpu_process *process) {
         through = one;
     }
     vgpu_capture_mode(mode);
-    vgpu_linger_end(process, through); // may leave memory to a descriptor, back in the list
+    vgpu_linger_end(process, through);
     atomic_store(&process->lingers, process->lingering != NULL);
 }
 
@@ -130,7 +117,7 @@ void vgpu_linger_look_now(struct vgpu_process *process) {
 
 void vgpu_linger_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
     for (struct vgpu_lingering *one = process->lingering; one != NULL; one = one->next)
-        if (!one->passed && one->ctx == from)
+        if (one->ctx == from)
             one->ctx = to;
 }
 
@@ -138,7 +125,7 @@ void vgpu_linger_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
 void vgpu_linger_forget(struct vgpu_process *process, cu_ctx ctx) {
     struct vgpu_lingering *gone = NULL;
     for (struct vgpu_lingering **at = &process->lingering, *one; (one = *at) != NULL;) {
-        if (one->passed || one->ctx != ctx) {
+        if (one->ctx != ctx) {
             at = &one->next;
             continue;
         }

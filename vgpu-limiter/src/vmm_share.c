@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory made by cuMemCreate on its way to other processes: charged to the one
-// that made it as long as that lives, then to those who have imported it; from
-// outside the container, as far as it is mapped.
+// that made it as long as that lives, then to those who have imported it, or to
+// nobody while a descriptor is open; from outside the container, as far as it is
+// mapped.
 
 #include "vmm.h"
 
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+// An id that no other memory of any process ever has.
+static uint64_t new_id(const struct vgpu_record *record) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t named[] = {(uintptr_t)record, (uint64_t)getpid(), (uint64_t)now.tv_sec, (uint64_t)now.tv_nsec};
+    return vgpu_share_id(named, sizeof named);
+}
 
 cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
                                        unsigned long long flags) {
@@ -21,14 +32,11 @@ cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
         record->abroad = true;
     if (record != NULL && record->device >= 0 && record->borrowed < 0 && !record->foreign) {
         bool as_bytes = type == CU_SHARE_FABRIC;
-        uint64_t id = as_bytes ? vgpu_share_id(out, CU_FABRIC_BYTES)
-                               : vgpu_share_id(&record, sizeof record);
+        uint64_t id = as_bytes ? vgpu_share_id(out, CU_FABRIC_BYTES) : new_id(record);
         if (record->shared < 0)
             record->shared = vgpu_share(process, id, record->device, record->bytes);
-        if (type == CU_SHARE_DESCRIPTOR) {
-            vgpu_share_mark(record->shared, *(int *)out);
-            vgpu_passed_add(record, *(int *)out);
-        }
+        if (type == CU_SHARE_DESCRIPTOR)
+            vgpu_share_mark(process, record->shared, *(int *)out);
     }
     vgpu_unlock(&process->vmm_lock);
     return result;
@@ -49,14 +57,11 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    uint64_t id = 0;
     int from = -1;
     if (type == CU_SHARE_FABRIC && os != NULL)
         from = vgpu_import(process, vgpu_share_id(os, CU_FABRIC_BYTES));
     else if (type == CU_SHARE_DESCRIPTOR)
-        from = vgpu_share_marked(process, (int)(intptr_t)os, &id);
-    if (from >= 0 && type == CU_SHARE_DESCRIPTOR)
-        from = vgpu_import_at(process, from, id);
+        from = vgpu_import_marked(process, (int)(intptr_t)os);
     atomic_store(&process->imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);
     vgpu_lock(&process->vmm_lock);

@@ -14,7 +14,6 @@
 #include "cuda.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
