@@ -41,6 +41,8 @@ type Engine struct {
 	shares bySize
 	// bookings until the tolls are worked out anew.
 	bookings int
+	// came is how many devices all arrivals asked for that were not refused.
+	came float64
 
 	// Scratch space of one update.
 	view view
@@ -130,6 +132,7 @@ func (e *Engine) Place(r Request) (id NodeID, devices uint64, ok bool) {
 	c := e.class(r)
 	e.mix.add(c, e.total)
 	if id, devices, ok = e.choose(c); ok {
+		e.came += e.shape(c).part()
 		e.book(id, c, devices, 1)
 	}
 	return id, devices, ok
@@ -137,7 +140,11 @@ func (e *Engine) Place(r Request) (id NodeID, devices uint64, ok bool) {
 
 // Learn takes note that a pod with that request has arrived. Once per pod, however
 // often it is decided on.
-func (e *Engine) Learn(r Request) { e.mix.add(e.class(r), e.total) }
+func (e *Engine) Learn(r Request) {
+	c := e.class(r)
+	e.mix.add(c, e.total)
+	e.came += e.shape(c).part()
+}
 
 // Best is the node that Place would choose, and the devices there. Nothing is
 // booked or learnt.

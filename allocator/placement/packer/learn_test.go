@@ -133,6 +133,41 @@ func TestPlacesForGroupsAreKept(t *testing.T) {
 	}
 }
 
+// Where pods come and go, groups may be wanted at any time in any number, not only those
+// that come until it is full: more places for them are worth keeping.
+func TestMorePlacesAreKeptWherePodsComeAndGo(t *testing.T) {
+	group := share(Whole)
+	group.GPUs = 8
+	l := newLoad(1, eights(100, "A"), []Request{share(Whole), group}, []int{24, 1})
+	// worth of a place, when there are so many more than groups to be expected.
+	worth := func(more float64) float64 {
+		p := *l.prices
+		part := l.mix.parts()[l.class(group)]
+		p.setSlots(l.Engine, l.mix.parts(), &[maxGroups]float64{part/p.demand*float64(l.total)*(1-l.full()) + more})
+		return p.slot[0]
+	}
+	for l.full() < 0.9 {
+		l.place(l.arrival())
+		l.due, l.again = 0, 0
+		l.Reprice()
+	}
+	if n := l.turnover(); n != 0 {
+		t.Errorf("nothing has left, and %v devices have changed hands", n)
+	}
+	if got := worth(10); got > notable {
+		t.Errorf("while it fills up, a place too many is worth %v", got)
+	}
+	for range 20 * len(l.running) {
+		l.steady(0.9)
+	}
+	if n := l.turnover(); n < 600 || n > 720 {
+		t.Errorf("20 times as many have come, and %v of 720 devices have changed hands", n)
+	}
+	if got := worth(10); got < 20*notable {
+		t.Errorf("when all have come and gone, a place more than are expected is worth %v", got)
+	}
+}
+
 // Before anybody has insisted on a model, pods keep off the rare ones all the same.
 func TestRareModelIsKeptFromTheFirstPodOn(t *testing.T) {
 	l := newLoad(1, append(eights(1, "A"), eights(40, "B")...), nil, nil)

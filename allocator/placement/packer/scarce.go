@@ -26,27 +26,42 @@ const negligible = 1e-3
 // setSlots weighs the requests for several devices, until as much has arrived as
 // is free now, against the places that are left for them.
 func (p *prices) setSlots(e *Engine, parts []float64, have *[maxGroups]float64) {
-	var asked [maxGroups]float64
+	var asked, part [maxGroups]float64
 	free := 0
 	for _, f := range e.fleets {
 		free += f.free
 	}
+	turnover := e.turnover()
 	for i := range e.classes {
 		s := e.shape(i)
 		for j, g := range p.groups {
 			// A larger request takes the place of a smaller one too.
 			if s.GPUs >= g.gpus && s.size >= g.size && e.classes[i].CPU >= g.cpu {
 				asked[j] += parts[i] / p.demand * float64(free) / steps
+				part[j] += parts[i] / p.demand
 			}
 		}
 	}
 	for j, g := range p.groups {
-		missed := math.Erfc((have[j]-asked[j])/math.Sqrt(2*(asked[j]+1))) / 2
+		missed := math.Erfc((have[j]-asked[j])/math.Sqrt(2*(asked[j]+turnover*part[j]+1))) / 2
 		p.slot[j] = 0
 		if missed > negligible {
 			p.slot[j] = worthWhenMissed * missed * float64(g.gpus*g.size) / steps
 		}
 	}
+}
+
+// turnover is how many devices are in the hands of pods that came in place of others
+// which are gone. What only fills up has none.
+func (e *Engine) turnover() float64 {
+	used := float64(e.total)
+	for _, f := range e.fleets {
+		used -= float64(f.free) / steps
+	}
+	if e.came <= used {
+		return 0
+	}
+	return used * (1 - used/e.came)
 }
 
 // count is how many of the gaps are large enough.
