@@ -9,6 +9,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -88,7 +89,7 @@ func (l *lab) anyPod(name string) *corev1.Pod {
 		percent int
 		wish    func(*corev1.Pod)
 	}{
-		{10, l.wantDisk}, {10, l.wantNIC}, {10, l.wantStorage}, {10, l.wantInit}, {20, l.wantPort}, {20, l.wantVolume},
+		{10, l.wantDisk}, {10, l.wantNIC}, {10, l.wantStorage}, {10, l.wantInit}, {10, l.wantSidecar}, {10, l.wantOfPod}, {20, l.wantPort}, {20, l.wantVolume},
 		{45, l.tolerate}, {25, l.wantNodes}, {15, l.wantCompany}, {20, l.wantDistance}, {30, l.wantSpread},
 	} {
 		if l.chance(w.percent) {
@@ -115,9 +116,20 @@ func (l *lab) wantInit(p *corev1.Pod) {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(1+l.Intn(6)), resource.DecimalSI)}}}}
 }
 
+// wantSidecar adds a container that is started before the others and goes on beside them.
+func (l *lab) wantSidecar(p *corev1.Pod) {
+	p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "sidecar", Image: "i", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(500+l.Intn(2000)), resource.DecimalSI)}}})
+}
+
+// wantOfPod asks for CPU for the pod as a whole.
+func (l *lab) wantOfPod(p *corev1.Pod) {
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(5+l.Intn(4)), resource.DecimalSI)}}
+}
+
 func (l *lab) wantPort(p *corev1.Pod) {
 	port := int32(8000 + l.Intn(2))
-	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: port, HostPort: port, HostIP: oneOf(l, "", "127.0.0.1")}}
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: port, HostPort: port, HostIP: oneOf(l, "", "0.0.0.0", "127.0.0.1", "127.0.0.2")}}
 }
 
 func (l *lab) wantVolume(p *corev1.Pod) {
@@ -127,13 +139,15 @@ func (l *lab) wantVolume(p *corev1.Pod) {
 
 func (l *lab) tolerate(p *corev1.Pod) {
 	t := corev1.Toleration{Key: "dedicated", Operator: corev1.TolerationOpExists}
-	switch l.Intn(4) {
+	switch l.Intn(5) {
 	case 0:
 		t.Key = ""
 	case 1:
 		t.Effect = corev1.TaintEffectNoSchedule
 	case 2:
 		t.Operator, t.Value = corev1.TolerationOpEqual, oneOf(l, "x", "y")
+	case 3:
+		t.Effect, t.TolerationSeconds = corev1.TaintEffectNoExecute, ptr.To(int64(3600))
 	}
 	p.Spec.Tolerations = append(p.Spec.Tolerations, t)
 }
@@ -155,15 +169,34 @@ func (l *lab) wantNodes(p *corev1.Pod) {
 		case 1:
 			e.Operator, e.Values = oneOf(l, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist), nil
 		}
-		wanted.NodeSelectorTerms = append(wanted.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{e}})
+		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{e}}
+		if l.chance(25) {
+			term.MatchFields = []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField,
+				Operator: oneOf(l, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn), Values: []string{oneOf(l, l.nodes...)}}}
+			if l.chance(50) {
+				term.MatchExpressions = nil
+			}
+		}
+		wanted.NodeSelectorTerms = append(wanted.NodeSelectorTerms, term)
 	}
 	affinityOf(p).NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: wanted}
+	if l.chance(30) {
+		p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{"hdd"}}}}}}
+	}
 }
 
 func (l *lab) term() []corev1.PodAffinityTerm {
 	t := corev1.PodAffinityTerm{TopologyKey: l.someKey(), LabelSelector: l.someApp()}
-	if l.chance(20) {
+	switch l.Intn(10) {
+	case 0, 1:
 		t.MatchLabelKeys = []string{"version"}
+	case 2:
+		t.MismatchLabelKeys = []string{"version"}
+	case 3:
+		t.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: oneOf(l, l.name, "ns")}}
+	case 4:
+		t.Namespaces, t.NamespaceSelector = []string{oneOf(l, l.name, "ns")}, nil
 	}
 	return []corev1.PodAffinityTerm{t}
 }
@@ -211,6 +244,15 @@ func (l *lab) alikePod(name string) *corev1.Pod {
 // claims of the lab: of a volume that one zone reaches, of one that a node does, and
 // of one that only one pod at a time may use.
 var claims = []string{"zonal", "local", "exclusive"}
+
+// limitVolumes has some nodes attach few volumes at a time.
+func (l *lab) limitVolumes(ctx context.Context, node string) {
+	if !l.chance(40) {
+		return
+	}
+	l.must(l.Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+		Name: "example.com", NodeID: node, Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(l.Intn(3)))}}}}}))
+}
 
 // addVolumes makes the claims, bound, as a volume controller leaves them.
 func (l *lab) addVolumes(ctx context.Context) {
