@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/asked"
+	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
 )
 
@@ -49,6 +50,8 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 			a.enqueue(item{pod: keyOf(pod)})
 		}
 		return nil
+	case need > len(g.due) && g.in > 0 && a.begun(g):
+		need = len(g.due)
 	case need > len(g.due):
 		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
 	}
@@ -64,6 +67,24 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 		return nil
 	}
 	return err
+}
+
+// begun tells whether all members that wait have their slices, held no longer. There
+// were enough of them then, and one that was let go already would be alone if the others
+// gave theirs back because another has ended: they follow it, as if it had ended later.
+func (a *Allocator) begun(g *gang) bool {
+	for _, pod := range g.due {
+		nodes := a.index.Holders(pod.UID)
+		if len(nodes) == 0 {
+			return false
+		}
+		for _, node := range nodes {
+			if ledger := a.index.Ledger(node); ledger == nil || book.Held(ledger)[pod.UID] != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // alone tells whether the pod is placed by itself: it belongs to no gang, or there

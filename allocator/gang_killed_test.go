@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/placement"
 )
@@ -96,4 +99,83 @@ func (s *stage) grab(node string) {
 	}
 	s.must(s.api.Update(s.t.Context(), l))
 	s.notify(l, false)
+}
+
+// A member of a gang ends while the others are being let go, and the replica dies. Those
+// that have their slices follow the one that is past the gate; before the first was let
+// go, nobody is.
+func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		at   int
+		want string
+	}{
+		// Two holds and two commits come first, then the patches.
+		{5, ""}, {6, "m0:n0 m1:n0"}, {7, "m0:n0 m1:n0"},
+	} {
+		s := newStage(t, 2)
+		n, killed := tt.at, false
+		s.kill = func() (before, after bool) {
+			n--
+			killed = killed || n == 0
+			return n == 0, false
+		}
+		for i := range 3 {
+			s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+		}
+		s.readAll()
+		for !killed {
+			s.step()
+		}
+		s.kill = nil
+		s.vanish(s.get("m2"))
+		s.work()
+		if got := s.seats("m0", "m1"); got != tt.want {
+			t.Errorf("killed at request %d: placed %q, want %q", tt.at, got, tt.want)
+		}
+		for _, node := range s.nodes {
+			if pods := book.Pods(s.ledger(node.name)); len(pods) != strings.Count(tt.want, node.name) {
+				t.Errorf("killed at request %d: Invariant 6: %s has slices of %v", tt.at, node.name, pods)
+			}
+		}
+	}
+}
+
+// Those whose slices are only held follow nobody: not all of the gang may have had its
+// own.
+func TestHeldMembersFollowNobody(t *testing.T) {
+	s := newStage(t, 2)
+	add := func(i, life int) *corev1.Pod {
+		return s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3), func(p *corev1.Pod) { p.UID += types.UID(fmt.Sprint("-", life)) })
+	}
+	for i := range 3 {
+		add(i, 1)
+	}
+	s.work()
+	for i := 1; i < 3; i++ {
+		s.vanish(s.get(fmt.Sprintf("m%d", i)))
+	}
+	s.work()
+	n, killed := 3, false
+	s.kill = func() (before, after bool) {
+		n-- // after two holds
+		killed = killed || n == 0
+		return n == 0, false
+	}
+	for i := 1; i < 3; i++ {
+		add(i, 2)
+	}
+	s.readAll()
+	for !killed {
+		s.step()
+	}
+	s.kill = nil
+	if holds := len(s.ledger("n0").Spec.Holds) + len(s.ledger("n1").Spec.Holds); holds != 2 {
+		t.Fatalf("held in %d ledgers", holds)
+	}
+	s.vanish(s.get("m2"))
+	s.work()
+	if got := s.seats("m0", "m1"); got != "m0:n0" {
+		t.Errorf("placed %q, want m0 alone", got)
+	}
 }

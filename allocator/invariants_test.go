@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/asked"
@@ -128,20 +129,23 @@ func (w *world) checkRest() {
 				}
 			}
 		case len(held) == 0 && w.disturbed[p.UID]:
-			// Nothing runs without slices, and they are not there only for want of room.
-			if _, fits := rebooked(p, w.ledger(home(p))); node != "" && (fits || w.node(node).runs(p.UID)) {
-				w.fail("Invariant 6: pod %s lost its slices on %s: there is room %v, it runs %v", p.Name, node, fits, w.node(node).runs(p.UID))
+			// They are not there only for want of room.
+			if _, fits := putBack(p, w.ledger(home(p))); node != "" && fits {
+				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
+			w.checkAdrift(p)
 		case len(held) != 1 || held[0] != node || !book.Serves(w.ledger(node), p.UID, shares):
 			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
 		default:
 			for name := range shares.Containers {
 				c := container{p.UID, name}
 				granted, held := slicesOf(w.ledger(node), c), w.node(node).running[c]
-				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) }) {
-					continue // the device was taken out of the node for good
+				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) || w.crowdedOut(w.node(node), r) }) {
+					continue // the device was taken out of the node for good, or see checkAdrift
 				}
-				if !slices.Equal(granted, held) {
+				if _, fits := putBack(p, w.ledger(node)); !slices.Equal(granted, held) && w.disturbed[p.UID] && !fits {
+					w.checkAdrift(p)
+				} else if !slices.Equal(granted, held) {
 					w.fail("Invariant 6: container %s of pod %s runs with %v and is granted %v", name, p.Name, held, granted)
 				}
 			}
@@ -158,6 +162,58 @@ func (w *world) checkRest() {
 			w.fail("Invariant 6: %s still shows as released: %v", n.name, l.Status.Released)
 		}
 	}
+}
+
+// checkAdrift asserts of a pod that runs without slices that it does so by the one fault
+// that cannot be healed before it ends: they were lost before its node had said on which
+// devices it runs, its placement did not say so either, as it had been moved, and others
+// were granted the room meanwhile. One of them is then kept from starting, and nobody
+// else is granted anything there.
+func (w *world) checkAdrift(p *corev1.Pod) {
+	if p.Spec.NodeName == "" {
+		return
+	}
+	n, ledger := w.node(p.Spec.NodeName), w.ledger(p.Spec.NodeName)
+	crowded, runs := false, n.runs(p.UID)
+	for c, held := range n.running {
+		if c.pod != p.UID {
+			continue
+		}
+		for _, h := range held {
+			core, mem := h.slice.Core, h.slice.Mem
+			for _, d := range ledger.Spec.Devices {
+				for _, s := range d.Slices {
+					if d.UUID == h.uuid {
+						core, mem = core+s.Core, mem+s.Mem
+					}
+				}
+			}
+			crowded = crowded || core > v1alpha1.WholeGPU || mem > n.ever[h.uuid]
+			for _, r := range w.replicas {
+				if room, _ := r.allocator.index.On(n.name); room.Device(h.uuid) != nil {
+					w.fail("Invariant 1: %s would grant %s of %s, which pod %s uses without a slice", r.name, h.uuid, n.name, p.Name)
+				}
+			}
+		}
+	}
+	if runs && !crowded {
+		w.fail("Invariant 6: pod %s runs on %s without slices, and no others are in its place", p.Name, n.name)
+	}
+}
+
+// crowdedOut tells whether a slice cannot be used for what runs on its device without
+// having slices there: see checkAdrift.
+func (w *world) crowdedOut(n *nodeInTest, r runningSlice) bool {
+	core, mem, adrift := r.slice.Core, r.slice.Mem, false
+	for c, held := range n.running {
+		for _, h := range held {
+			if h.uuid == r.uuid {
+				core, mem = core+h.slice.Core, mem+h.slice.Mem
+				adrift = adrift || w.disturbed[c.pod] && !slices.Contains(slicesOf(w.ledger(n.name), c), h)
+			}
+		}
+	}
+	return adrift && (core > v1alpha1.WholeGPU || mem > n.ever[r.uuid])
 }
 
 // checkMemory asserts what replicas know at rest: of every device exactly what its ledger

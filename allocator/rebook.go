@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -21,28 +22,43 @@ import (
 // rebook brings a node's ledger in line with its pods: the slices of unbooked pods
 // are written back, and those of a pod that runs elsewhere than it is booked go
 // where it runs. The latter is a device that recovered at the moment when the pod
-// was moved off it.
+// was moved off it. Who has to have another device comes last, and takes nobody's place.
 func (a *Allocator) rebook(ctx context.Context, node string) error {
 	known := a.index.Ledger(node)
 	if known == nil {
 		return nil
 	}
 	ledger := known
+	news := func(pod *corev1.Pod, now *v1alpha1.SliceLedger) bool {
+		return !equality.Semantic.DeepEqual(book.Placement(ledger, pod.UID), book.Placement(now, pod.UID))
+	}
+	var homeless, moved []*corev1.Pod
 	for _, pod := range a.amiss(known) {
-		now, fits := rebooked(pod, ledger)
-		if !fits {
-			a.Log.Info("the ledger of a pod's node does not have its slices and has no room for them; what of it does not run cannot start until others are gone",
-				"pod", keyOf(pod), "node", node)
-			continue
-		}
-		if !equality.Semantic.DeepEqual(book.Placement(ledger, pod.UID), book.Placement(now, pod.UID)) {
+		if now, fits := rebooked(pod, ledger); !fits {
+			homeless = append(homeless, pod)
+		} else if news(pod, now) {
 			ledger = now
 		}
+	}
+	for _, pod := range homeless {
+		if now, fits := refitted(pod, ledger); fits && news(pod, now) {
+			ledger, moved = now, append(moved, pod)
+			continue
+		}
+		a.Log.Info("the ledger of a pod's node does not have its slices and has no room for them; what of it does not run cannot start until others are gone",
+			"pod", keyOf(pod), "node", node)
 	}
 	if ledger == known {
 		return nil
 	}
-	return a.write(ctx, ledger)
+	if err := a.write(ctx, ledger); err != nil {
+		return err
+	}
+	for _, pod := range moved {
+		a.tell(pod, corev1.EventTypeNormal, reasonMoved, fmt.Sprintf("its slices were lost from the ledger of node %s, and a device that they were on is gone: moved; now %s",
+			node, describe(book.Placement(ledger, pod.UID), deviceNumbers(ledger))))
+	}
+	return nil
 }
 
 // amiss are the pods that are not in the ledger as they should be, oldest first.
@@ -73,6 +89,15 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 	return append(running, others...)
 }
 
+// putBack is the ledger with the pod's slices where they can be, at once or on another
+// device than before; false when nowhere.
+func putBack(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
+	if now, fits := rebooked(pod, ledger); fits {
+		return now, true
+	}
+	return refitted(pod, ledger)
+}
+
 // rebooked is the ledger with the pod's slices where they belong; false when it
 // does not have the room.
 func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
@@ -88,6 +113,73 @@ func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLed
 		return nil, false
 	}
 	return now, true
+}
+
+// refitted is the ledger with the pod's slices where they belong but for those on a
+// device that the node has no more: their containers get others, if none of them runs;
+// false when there are none for them, or there is no need. Nothing of the kind is started
+// before the ledger says that the device is back, as with rehome.
+func refitted(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
+	demand, _, err := asked.Of(pod)
+	keep := devicesOf(pod, ledger)
+	if err != nil || keep == nil {
+		return nil, false
+	}
+	gone := func(h placement.Has) bool {
+		return !slices.ContainsFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == h.UUID })
+	}
+	moves := 0
+	for ctr, devices := range keep {
+		if slices.ContainsFunc(devices, gone) {
+			if runs(ctr, pod, ledger) {
+				return nil, false
+			}
+			delete(keep, ctr)
+			moves++
+		}
+	}
+	if moves == 0 {
+		return nil, false
+	}
+	now := ledger.DeepCopy()
+	book.Release(now, func(uid types.UID) bool { return uid == pod.UID })
+	plan, fits := placement.Refit(demand, besides(keep, pod, now), keep)
+	if !fits || book.Grant(now, pod.UID, keyOf(pod).String(), plan) != nil {
+		return nil, false
+	}
+	return now, true
+}
+
+// runs tells whether the container runs, by the node's word or by the pod's own, which
+// may be the first to say so. Where it runs then nobody knows yet.
+func runs(ctr string, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
+	return slices.ContainsFunc(ledger.Status.Slices, func(s v1alpha1.SliceStatus) bool { return s.Pod == pod.UID && s.Ctr == ctr }) ||
+		slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+			return s.Name == ctr && s.State.Running != nil
+		})
+}
+
+// besides is the node with what may be granted on it, and with the devices that the pod
+// keeps whatever their state: of those that take no others nothing but that.
+func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) *placement.Node {
+	// What the pod itself has in use is in nobody's way.
+	others := *ledger
+	others.Status.Slices = slices.DeleteFunc(slices.Clone(ledger.Status.Slices), func(s v1alpha1.SliceStatus) bool { return s.Pod == pod.UID })
+	node, open := index.Unfiltered(ledger), index.Room(&others)
+	for i := range node.Devices {
+		d := &node.Devices[i]
+		if open.Device(d.UUID) != nil {
+			continue
+		}
+		kept := 0
+		for _, devices := range keep {
+			if slices.ContainsFunc(devices, func(h placement.Has) bool { return h.UUID == d.UUID }) {
+				kept++
+			}
+		}
+		d.Slots = min(d.Slots, kept)
+	}
+	return node
 }
 
 // devicesOf are the devices of the pod's containers, by name: those that they run

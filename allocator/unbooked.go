@@ -82,7 +82,7 @@ func (a *Allocator) unsettled(node string) bool {
 	}
 	for _, pod := range a.unbookedOn(node) {
 		if ledger := a.index.Ledger(node); ledger != nil {
-			if _, fits := rebooked(pod, ledger); fits {
+			if _, fits := putBack(pod, ledger); fits {
 				return true
 			}
 		}

@@ -35,7 +35,10 @@ func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 func Refit(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	s := newSearch(demand, node)
 	moves := func(i int) bool { return devices[demand.Containers[i].Name] == nil }
-	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(b2i(moves(a)), b2i(moves(b))) })
+	slices.SortStableFunc(s.order, func(a, b int) int {
+		on := func(i int) []Has { return devices[demand.Containers[i].Name] }
+		return cmp.Or(cmp.Compare(b2i(moves(a)), b2i(moves(b))), cmp.Compare(b2i(!lies(on(a))), b2i(!lies(on(b)))))
+	})
 	kept := s.order
 	if first := slices.IndexFunc(s.order, moves); first >= 0 {
 		kept = s.order[:first]
