@@ -351,23 +351,65 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// Of a pod that stays where it is, only what it asks for and its labels are news to
-// others.
+// Of a pod that stays where it is, only what it takes and its labels are news to others,
+// and that it is on its way out.
 func TestCountTellsWhatMattersToOthers(t *testing.T) {
 	f := newFilters(t)
 	f.SetNode(gpuNode("a"))
-	for _, tt := range []struct {
+	cpu := func(amount string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount), v1alpha1.ResourceCore: resource.MustParse("30")}
+	}
+	asks := func(amount string) func(*corev1.Pod) { return request(corev1.ResourceCPU, amount) }
+	// has is what its node says that the container has.
+	has := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: cpu(amount), Resources: &corev1.ResourceRequirements{Requests: cpu(amount)}}}
+		}
+	}
+	pending := func(reason string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason}}
+		}
+	}
+	beside := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}}}}
+		}
+	}
+	inAll := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Resources = &corev1.ResourceRequirements{Requests: cpu(amount)} }
+	}
+	leaving := func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }
+	for i, tt := range []struct {
 		now  *corev1.Pod
 		want bool
 	}{
 		{gpuPod("p"), true},
 		{gpuPod("p", func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.Status.Phase = "new", corev1.PodRunning }), false},
-		{gpuPod("p", request(corev1.ResourceCPU, "1000m")), false},
-		{gpuPod("p", request(corev1.ResourceCPU, "500m")), true},
-		{gpuPod("p", request(corev1.ResourceCPU, "500m"), func(p *corev1.Pod) { p.Labels["app"] = "y" }), true},
+		{gpuPod("p", asks("1000m")), false},
+		{gpuPod("p", asks("500m")), true},
+		{gpuPod("p", asks("500m"), func(p *corev1.Pod) { p.Labels["app"] = "y" }), true},
+		// Its node begins to say what it has, which is what it asks for.
+		{gpuPod("p", asks("2")), true},
+		{gpuPod("p", asks("2"), has("2")), false},
+		// It asks for less, and takes less when its node has seen to it.
+		{gpuPod("p", asks("1"), has("2")), false},
+		{gpuPod("p", asks("1"), has("1")), true},
+		// It asks for more, which its node then says it cannot have.
+		{gpuPod("p", asks("3"), has("1")), true},
+		{gpuPod("p", asks("3"), has("1"), pending(corev1.PodReasonDeferred)), false},
+		{gpuPod("p", asks("3"), has("1"), pending(corev1.PodReasonInfeasible)), true},
+		{gpuPod("p", asks("1"), has("1")), false},
+		{gpuPod("p", asks("1"), has("1"), beside("2")), true},
+		{gpuPod("p", asks("1"), has("1"), beside("1")), true},
+		{gpuPod("p", asks("1"), has("1"), beside("1"), inAll("4")), true},
+		{gpuPod("p", asks("1"), has("1"), beside("1"), inAll("3")), true},
+		{gpuPod("p", asks("1"), has("1"), beside("1"), inAll("3"), leaving), true},
+		{gpuPod("p", asks("1"), has("1"), beside("1"), inAll("3"), leaving), false},
 	} {
 		if changed, err := f.Count(tt.now, "a"); err != nil || changed != tt.want {
-			t.Errorf("%v, %v, want %v: %v", changed, err, tt.want, tt.now)
+			t.Errorf("%d: %v, %v, want %v: %v", i, changed, err, tt.want, tt.now)
 		}
 	}
 }

@@ -5,12 +5,9 @@ package feasible
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -160,16 +157,8 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 	f.pods[pod.UID] = pod
 	f.changed[node] = true
 	if old != nil {
-		// Of a pod that stays where it is, labels matter, and requests, which can
-		// be resized in place.
-		changed = !maps.Equal(old.Labels, pod.Labels) || !slices.EqualFunc(old.Spec.Containers, pod.Spec.Containers, asksTheSame)
+		changed = !sameToOthers(old, pod)
 		return changed, f.cache.UpdatePod(klog.Background(), old, pod)
 	}
 	return true, f.cache.AddPod(klog.Background(), pod)
-}
-
-// asksTheSame looks at nothing else of two containers, unlike a comparison of all they
-// have: it is asked with every change of every pod.
-func asksTheSame(a, b corev1.Container) bool {
-	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, func(p, q resource.Quantity) bool { return p.Cmp(q) == 0 })
 }
