@@ -250,17 +250,22 @@ static int import_at(struct vgpu_process *process, uint32_t index, uint64_t id, 
     return good ? (int)index : -1;
 }
 
-int vgpu_import_marked(struct vgpu_process *process, int fd) {
+int vgpu_import_marked(struct vgpu_process *process, int fd, int *device, uint64_t *bytes) {
     struct vgpu_counters *counters = process->region.counters;
-    uint64_t bytes[LOCKS];
-    int locks = vgpu_passed_bytes(fd, bytes, LOCKS);
+    uint64_t locked[LOCKS];
+    int locks = vgpu_passed_bytes(fd, locked, LOCKS);
     int pid = fcntl(fd, F_GETOWN), mark = fcntl(fd, F_GETSIG) - 1;
     atomic_store(&process->imports, true);
     for (uint32_t i = 0; i < records(counters); i++) {
         uint64_t owner = look(&counters->exported[i].owner), id = look(&counters->exported[i].id);
         for (int lock = 0; lock < locks; lock++)
-            if (id != 0 && (owner & VGPU_TAKEN) == 0 && bytes[lock] == vgpu_passed_byte(id))
-                return import_at(process, i, id, true);
+            if (id != 0 && (owner & VGPU_TAKEN) == 0 && locked[lock] == vgpu_passed_byte(id)) {
+                uint64_t what = look(&counters->exported[i].what);
+                int index = import_at(process, i, id, true);
+                *device = device_of(what);
+                *bytes = index < 0 ? what & VGPU_BYTES_MASK : 0;
+                return index;
+            }
     }
     for (uint32_t i = 0; locks == 0 && i < records(counters); i++) {
         uint64_t owner = look(&counters->exported[i].owner), id = look(&counters->exported[i].id);

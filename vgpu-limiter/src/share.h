@@ -31,8 +31,10 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled);
 // charged to this process.
 int vgpu_import(struct vgpu_process *process, uint64_t id);
 
-// The same for the record behind a descriptor, which stays open meanwhile.
-int vgpu_import_marked(struct vgpu_process *process, int fd);
+// The same for the record behind a descriptor, which stays open meanwhile. What the
+// import is to be charged in full, where the record has too many importers, is in
+// *device and *bytes.
+int vgpu_import_marked(struct vgpu_process *process, int fd, int *device, uint64_t *bytes);
 
 // Ends it, after the driver has let go.
 void vgpu_import_end(struct vgpu_process *process, int index);

@@ -57,11 +57,15 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    int from = -1;
+    int from = -1, device = -1;
+    uint64_t charged = 0;
     if (type == CU_SHARE_FABRIC && os != NULL)
         from = vgpu_import(process, vgpu_share_id(os, CU_FABRIC_BYTES));
     else if (type == CU_SHARE_DESCRIPTOR)
-        from = vgpu_import_marked(process, (int)(intptr_t)os);
+        from = vgpu_import_marked(process, (int)(intptr_t)os, &device, &charged);
+    if (charged != 0 && !vgpu_try_charge(process, device, charged) &&
+        !vgpu_charge_after_all(process, device, charged))
+        return CU_OUT_OF_MEMORY;
     atomic_store(&process->imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);
     vgpu_lock(&process->vmm_lock);
@@ -71,11 +75,13 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     if (known != NULL) { // the driver gives one handle for the same memory
         known->handles++;
     } else if (result == CU_OK) {
-        *made = (struct vgpu_record){.device = device_of(process, *handle), .handles = 1, .shared = -1,
-                                .borrowed = from, .foreign = from < 0};
+        *made = (struct vgpu_record){.bytes = charged, .handles = 1, .shared = -1, .borrowed = from,
+                                .device = charged != 0 ? device : device_of(process, *handle),
+                                .foreign = from < 0 && charged == 0};
         if (vgpu_record_refer(process, VGPU_HANDLE, *handle, made)) {
             made = NULL;
             from = -1;
+            charged = 0;
         } else {
             VGPU_REAL(cuMemRelease)(*handle);
             result = CU_OUT_OF_MEMORY;
@@ -84,6 +90,8 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     vgpu_unlock(&process->vmm_lock);
     if (from >= 0)
         vgpu_import_end(process, from);
+    if (charged != 0)
+        vgpu_uncharge(process, device, charged);
     free(made);
     return result;
 }

@@ -146,6 +146,52 @@ func TestSharedByManyImporters(t *testing.T) {
 	}
 }
 
+// TestPassedToManyImporters: one too many to be written down is charged by itself, before
+// it maps anything, and stays so when the others have gone.
+func TestPassedToManyImporters(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 130})
+	owner := c.start()
+	owner.want("create 1 60 0", ok)
+	pass := func(to int) *process {
+		p := c.start()
+		p.want(fmt.Sprintf("listen %d", to), ok)
+		owner.want(fmt.Sprintf("export %d 1", to), ok)
+		owner.want(fmt.Sprintf("send %d %d", to, to), ok)
+		p.want("receive 3", ok)
+		return p
+	}
+	var importers []*process
+	for i := range 5 {
+		p := pass(10 + i)
+		p.want("import 3", ok)
+		p.want("close 3", ok)
+		importers = append(importers, p)
+	}
+	late := pass(20)
+	late.want("alloc 1 11", ok)
+	late.want("import 3", outOfMemory)
+	late.wantUsed(71, 130)
+	late.want("free 1", ok)
+	late.want("import 3", ok)
+	late.want("close 3", ok)
+	late.wantUsed(120, 130)
+	owner.kill()
+	for _, p := range importers {
+		p.kill()
+	}
+	late.want("alloc 1 71", outOfMemory)
+	late.wantUsed(60, 130)
+	if held := c.held(0); held != 60 {
+		t.Errorf("the device holds %d MiB, want 60", held)
+	}
+	late.want("map 3 60", ok)
+	late.wantUsed(60, 130)
+	late.want("release 3", ok)
+	late.want("unmap 3 60", ok)
+	late.wantUsed(0, 130)
+}
+
 // TestSharedFromOutside: what nobody in the container is charged for is charged to
 // the process that opens it.
 func TestSharedFromOutside(t *testing.T) {

@@ -82,7 +82,7 @@ static void obey(void) {
             continue;
         }
         if (order == 'i')
-            CHECK((record = vgpu_import_marked(&process, fd)) >= 0);
+            CHECK((record = vgpu_import_marked(&process, fd, &(int){0}, &(uint64_t){0})) >= 0);
         if (order == 'm')
             record = export(++id, &fd);
         if (order == 'e')
@@ -146,7 +146,7 @@ static void export_and_free(uint64_t id, int fd) {
 
 static void import_one(uint64_t id, int fd) {
     (void)id;
-    CHECK(vgpu_import_marked(&process, fd) >= 0);
+    CHECK(vgpu_import_marked(&process, fd, &(int){0}, &(uint64_t){0}) >= 0);
 }
 
 static int lent;

@@ -98,7 +98,7 @@ static struct object *fetch(unsigned bit, int *record) {
     memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
     struct object *o = &objects[number % OBJECTS];
     CHECK(atomic_load(&o->number) == number); // it lives as long as the descriptor
-    *record = vgpu_import_marked(&process, fd);
+    *record = vgpu_import_marked(&process, fd, &(int){0}, &(uint64_t){0});
     CHECK(*record >= 0);
     bool mine = (atomic_fetch_or(&o->holders, bit) & bit) != 0;
     vgpu_test_step();
