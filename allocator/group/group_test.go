@@ -129,11 +129,13 @@ func TestKueueTotal(t *testing.T) {
 		want    int
 		err     string
 	}{
-		"all say the same": {[]*corev1.Pod{three, three}, 3, ""},
-		"they differ":      {[]*corev1.Pod{three, four}, 0, `say "3" and "4"`},
-		"nobody says":      {[]*corev1.Pod{pod()}, 0, "annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/g is \"\""},
-		"zero":             {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "0"))}, 0, "1 or more"},
-		"not a number":     {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "all"))}, 0, "1 or more"},
+		"all say the same":   {[]*corev1.Pod{three, three}, 3, ""},
+		"they differ":        {[]*corev1.Pod{three, four}, 0, `say "3" and "4"`},
+		"the last says not":  {[]*corev1.Pod{three, pod()}, 0, `say "3" and ""`},
+		"the first says not": {[]*corev1.Pod{pod(), three}, 0, `say "" and "3"`},
+		"nobody says":        {[]*corev1.Pod{pod()}, 0, "annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/g is \"\""},
+		"zero":               {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "0"))}, 0, "1 or more"},
+		"not a number":       {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "all"))}, 0, "1 or more"},
 	} {
 		got, err := new(Sizes).Min(n, tt.members)
 		if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {

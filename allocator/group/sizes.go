@@ -77,9 +77,9 @@ func (s *Sizes) Await(ctx context.Context, atMost time.Duration) {
 // kueueTotal reads the one number that all pods of one of Kueue's groups carry.
 func kueueTotal(n Name, members []*corev1.Pod) (int, error) {
 	text := ""
-	for _, pod := range members {
+	for i, pod := range members {
 		switch t := pod.Annotations[AnnotationKueueTotal]; {
-		case text == "":
+		case i == 0:
 			text = t
 		case t != text:
 			return 0, fmt.Errorf("annotation %s: pods of %s say %q and %q: all must say the same", AnnotationKueueTotal, n, text, t)
