@@ -50,23 +50,32 @@ static void leave(struct vgpu_launch *launch) {
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-// The lane goes on with launches of another kind that is known.
+// The lane can pay for launches of this kind from now on, if it is known.
 static bool turn_to(struct vgpu_lane *lane, uint64_t key) {
     struct vgpu_price price;
+    struct vgpu_kind *kind = vgpu_kind_of(lane, key);
+    if (kind->key != key && (kind->key != 0 || vgpu_kind_place(lane, key)->key == 0))
+        kind = vgpu_kind_place(lane, key); // the second place only where that is of use
     if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price))
         return false;
-    lane->spent += lane->launches * lane->each;
-    lane->spent_over += lane->launches * lane->over;
-    lane->count += lane->launches;
-    lane->mixed |= lane->count != 0;
-    lane->launches = 0;
-    lane->key = key;
-    lane->each = price.ns;
-    lane->over = price.worst - price.ns;
-    lane->step = price.worst < SMALLEST_STEP ? SMALLEST_STEP
+    vgpu_kind_settle(lane, kind);
+    lane->kinds |= UINT64_C(1) << (kind - lane->kind);
+    kind->key = key;
+    kind->each = price.ns;
+    kind->over = price.worst - price.ns;
+    kind->step = price.worst < SMALLEST_STEP ? SMALLEST_STEP
                  : price.worst < UINT32_MAX  ? (uint32_t)price.worst
                                              : UINT32_MAX;
     return true;
+}
+
+// What has been learned meanwhile of the kinds that the lane can pay for.
+static void learn_kinds(struct vgpu_lane *lane) {
+    for (uint64_t left = lane->kinds; left != 0; left &= left - 1) {
+        struct vgpu_kind *kind = &lane->kind[__builtin_ctzll(left)];
+        if (kind->key != 0 && !turn_to(lane, kind->key))
+            kind->key = 0;
+    }
 }
 
 // What the launch is expected to cost.
@@ -175,7 +184,7 @@ static void begin(struct vgpu_launch *launch, struct vgpu_process *process) {
         return;
     if (lane->track == NULL)
         return;
-    if (lane->key != launch->key && lane->left != 0 && turn_to(lane, launch->key) &&
+    if (vgpu_kind_of(lane, launch->key)->key != launch->key && lane->left != 0 && turn_to(lane, launch->key) &&
         vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
         return;
     launch->lane = lane;
@@ -212,6 +221,7 @@ static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
         room = left;
     if (room > launches * SMALLEST_STEP)
         room = launches * SMALLEST_STEP;
+    learn_kinds(lane);
     if (turn_to(lane, key))
         lane->left = room < lane->size ? (uint32_t)room : lane->size;
     if (lane->size < VGPU_BATCH_NS)

@@ -35,24 +35,28 @@ static inline bool vgpu_launch_limited(void) {
     return vgpu_unlikely(process != NULL && process->has_quota);
 }
 
-// Pays for a launch of this kind from the thread's lane, if that is the stream's and,
-// which is not asked here, a default stream's is the current context's. The hot path
-// where launches are limited.
-static inline bool vgpu_lane_pays(struct vgpu_lane *lane, uint64_t key, cu_stream stream) {
-    if (vgpu_unlikely(lane->key != key || lane->left < lane->step || lane->stream != stream ||
-                      lane->epoch != vgpu_epoch() ||
+// Pays for a launch of this kind from a lane that is the stream's.
+static inline bool vgpu_kind_pays(struct vgpu_lane *lane, struct vgpu_kind *kind, uint64_t key) {
+    if (vgpu_unlikely(kind->key != key || lane->left < kind->step ||
                       atomic_load_explicit(&vgpu_process_page, memory_order_relaxed)->captures != 0))
         return false;
-    lane->left -= lane->step;
-    lane->launches++;
+    lane->left -= kind->step;
+    kind->launches++;
     return true;
 }
 
-// The same for any stream. False: the launch is to be begun and ended.
+// The hot path where launches are limited: the first place of the kind, on a stream
+// that was created, or one that is known to be the current context's.
+static inline bool vgpu_lane_pays(struct vgpu_lane *lane, uint64_t key, cu_stream stream) {
+    return vgpu_likely(lane->stream == stream && lane->epoch == vgpu_epoch()) &&
+           vgpu_kind_pays(lane, vgpu_kind_place(lane, key), key);
+}
+
+// The same for either place and any stream. False: the launch is to be begun and ended.
 static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thread) {
     cu_stream stream = vgpu_stream(handle, per_thread);
     struct vgpu_lane *lane = vgpu_lane_of(stream);
-    return (stream > VGPU_PER_THREAD || vgpu_lane_is(lane, stream)) && vgpu_lane_pays(lane, key, stream);
+    return vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_of(lane, key), key);
 }
 
 // Waits until the container's bucket allows the launch, and prepares to measure

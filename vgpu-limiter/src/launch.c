@@ -33,26 +33,29 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 #define PARAMETERS \
     cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, struct cu_stacked rest
 #define ARGUMENTS f, gx, gy, gz, bx, by, rest
-#define THE_KERNEL(symbol, per_thread)                                                                     \
-    static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                             \
-        KERNEL(f, gx, gy, gz, bx, by, rest.bz, rest.stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));     \
-    }                                                                                                      \
-    static __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                           \
-        if (vgpu_likely(vgpu_launch_paid(KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream, per_thread)))  \
-            return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                            \
-        return symbol##_measured(ARGUMENTS);                                                               \
-    }                                                                                                      \
-    cu_result symbol(PARAMETERS) {                                                                         \
-        __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                              \
-        if (vgpu_unlikely(real == NULL))                                                                   \
-            return symbol##_measured(ARGUMENTS);                                                           \
-        if (!vgpu_launch_limited())                                                                        \
-            return real(ARGUMENTS);                                                                        \
-        if (rest.stream <= VGPU_PER_THREAD)                                                                \
-            return symbol##_by_default(ARGUMENTS);                                                         \
-        if (!vgpu_lane_pays(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream)) \
-            return symbol##_measured(ARGUMENTS);                                                           \
-        return real(ARGUMENTS);                                                                            \
+#define THE_KERNEL(symbol, per_thread)                                                                        \
+    static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                                \
+        KERNEL(f, gx, gy, gz, bx, by, rest.bz, rest.stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));        \
+    }                                                                                                         \
+    static __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                              \
+        cu_stream stream = vgpu_stream(rest.stream, per_thread);                                              \
+        struct vgpu_lane *lane = VGPU_DEFAULT_LANE;                                                           \
+        uint64_t key = KIND(f, gx, gy, gz, bx, by, rest.bz);                                                  \
+        if (vgpu_likely(vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_place(lane, key), key))) \
+            return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
+        return symbol##_measured(ARGUMENTS);                                                                  \
+    }                                                                                                         \
+    cu_result symbol(PARAMETERS) {                                                                            \
+        __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                                 \
+        if (vgpu_unlikely(real == NULL))                                                                      \
+            return symbol##_measured(ARGUMENTS);                                                              \
+        if (!vgpu_launch_limited())                                                                           \
+            return real(ARGUMENTS);                                                                           \
+        if (rest.stream <= VGPU_PER_THREAD)                                                                   \
+            return symbol##_by_default(ARGUMENTS);                                                            \
+        if (!vgpu_lane_pays(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream))    \
+            return symbol##_measured(ARGUMENTS);                                                              \
+        return real(ARGUMENTS);                                                                               \
     }
 THE_KERNEL(cuLaunchKernel, false)
 THE_KERNEL(cuLaunchKernel_ptsz, true)

@@ -69,13 +69,12 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
 }
 
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
-    uint64_t count = lane->count + lane->launches;
-    uint64_t spent = lane->spent + lane->launches * lane->each;
-    uint64_t over = lane->spent_over + lane->launches * lane->over;
+    for (uint64_t left = lane->kinds; left != 0; left &= left - 1)
+        vgpu_kind_settle(lane, &lane->kind[__builtin_ctzll(left)]);
     vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
-    if (count != 0)
-        vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, count, (struct vgpu_price){spent, spent + over, count}, now);
-    lane->launches = 0;
+    if (lane->count != 0)
+        vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, lane->count,
+                        (struct vgpu_price){lane->spent, lane->spent + lane->spent_over, lane->count}, now);
     lane->spent = lane->spent_over = lane->count = 0;
     lane->mixed = false;
     lane->left = 0;

@@ -56,24 +56,54 @@ struct vgpu_track {
     struct vgpu_batch ring[VGPU_BATCHES + 1];
 };
 
-// One thread's way into one stream. Aligned to be found by a shift.
+// A kind of launch that a lane can pay for: programs make many kinds in turn.
+struct vgpu_kind {
+    uint64_t key;      // 0 for none
+    uint32_t step;     // what a launch takes off what is left to the lane
+    uint32_t launches; // not yet told to the track
+    uint64_t each, over; // what one of them costs, and how much more it may
+};
+
+#define VGPU_LANES 4
+#define VGPU_KINDS 64
+
+// One thread's way into one stream.
 struct vgpu_lane {
     cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
     uint32_t left;    // device time that may be launched before the next look, ns
-    uint32_t step;    // what a launch of `key` takes off it
-    uint32_t launches; // of `key` not yet told to the track
-    uint64_t key;
-    uint64_t each, over; // what one of them costs, and how much more it may
-    uint64_t spent, spent_over, count; // launches before them, with other keys
-    bool mixed;       // there are such
     uint32_t size;    // of the next allowance
+    bool mixed;       // the launches that are none of its kinds' any more have several keys
+    uint64_t spent, spent_over, count, key; // of these
+    uint64_t kinds;   // which places have one, a bit each
     struct vgpu_track *track; // NULL: the device has no quota
-} __attribute__((aligned(128)));
+    struct vgpu_kind kind[VGPU_KINDS];
+} __attribute__((aligned(64)));
 
-#define VGPU_LANES 4
 extern _Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
+
+// Where a lane has launches of this key, if it has any: a key has this place and its
+// neighbour.
+static inline struct vgpu_kind *vgpu_kind_place(struct vgpu_lane *lane, uint64_t key) {
+    return &lane->kind[key >> 1 & (VGPU_KINDS - 1)];
+}
+static inline struct vgpu_kind *vgpu_kind_of(struct vgpu_lane *lane, uint64_t key) {
+    struct vgpu_kind *first = vgpu_kind_place(lane, key);
+    return vgpu_likely(first->key == key) ? first : &lane->kind[(first - lane->kind) ^ 1];
+}
+
+// Puts what a kind has launched among what the lane has.
+static inline void vgpu_kind_settle(struct vgpu_lane *lane, struct vgpu_kind *kind) {
+    if (kind->launches == 0)
+        return;
+    lane->mixed |= lane->count != 0 && lane->key != kind->key;
+    lane->key = kind->key;
+    lane->spent += kind->launches * kind->each;
+    lane->spent_over += kind->launches * kind->over;
+    lane->count += kind->launches;
+    kind->launches = 0;
+}
 
 #define VGPU_LEGACY ((cu_stream)1)
 #define VGPU_PER_THREAD ((cu_stream)2)
@@ -82,6 +112,8 @@ static inline struct vgpu_lane *vgpu_lane_of(cu_stream stream) {
     uintptr_t bits = (uintptr_t)stream;
     return &vgpu_lanes[(bits >> 4 ^ bits >> 8) % VGPU_LANES];
 }
+
+#define VGPU_DEFAULT_LANE (&vgpu_lanes[0]) // of the default streams
 
 // Whether the lane is this stream's, and good.
 static inline bool vgpu_lane_is(const struct vgpu_lane *lane, cu_stream stream) {

@@ -50,7 +50,7 @@ func TestQuota(t *testing.T) {
 		"10 µs":           {[]int{10, 30}, []string{"burn 1 10 800"}},
 		"100 µs":          {[]int{10, 30}, []string{"burn 1 100 800"}},
 		"1 ms":            {[]int{10, 30, 95}, []string{"burn 1 1000 800"}},
-		"20 ms":           {[]int{10, 30, 95}, []string{"burn 1 20000 800"}},
+		"20 ms":           {[]int{10, 30, 95}, []string{"burn 1 5000 800"}},
 		"1 ms, 3 streams": {[]int{30, 95}, []string{"burn 3 1000 800"}},
 		"graphs":          {[]int{10, 30, 95}, []string{"capture 1 200 5", "burn 1 0 800"}},
 	} {
@@ -142,6 +142,23 @@ func TestStreamOfAnotherDevice(t *testing.T) {
 	u := c.usage().Devices[0]
 	if busy := c.busy(); busy == 0 || busy > took/10+40*time.Millisecond || u.Launches == 0 {
 		t.Errorf("the device worked %v in %v, want 10 %%; counters %+v", busy, took, u)
+	}
+}
+
+// TestManyKinds: launches of many kinds in turn are counted as those of one are, also those of more kinds than a thread knows at a time.
+func TestManyKinds(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{90, 100})
+	p := c.start()
+	for _, kinds := range []int{1, 3, 20, 70, 500} {
+		before := c.usage().Devices[0].Launches
+		p.want("stream 1", ok)
+		p.want(fmt.Sprintf("launch_kinds 1 %d 5000", kinds), ok)
+		p.want("synchronize 1", ok)
+		p.want("destroy_stream 1", ok) // tells what isn't told yet
+		if launches := c.usage().Devices[0].Launches - before; launches != 5000 {
+			t.Errorf("%d kinds: %d launches are counted, want 5000", kinds, launches)
+		}
 	}
 }
 

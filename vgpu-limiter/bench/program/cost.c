@@ -19,6 +19,8 @@
 #define CALLS 2000
 #define CROWD_CALLS 100000 // as in bench_test.go
 
+#define KINDS 20
+
 static CUfunction kernel;
 static CUcontext context;
 static _Thread_local CUstream stream;
@@ -34,6 +36,15 @@ static void launch(void) {
     unsigned long long ns = 0;
     void *params[] = {&ns};
     must(cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+}
+
+// As programs launch: another kind each time.
+static void launch_kinds(void) {
+    static _Thread_local unsigned kind;
+    unsigned long long ns = 0;
+    void *params[] = {&ns};
+    kind = kind + 1 < KINDS ? kind + 1 : 0;
+    must(cuLaunchKernel(kernel, 1 + kind, 1, 1, 32, 1, 1, 0, stream, params, NULL));
 }
 
 static void get_info(void) {
@@ -74,7 +85,8 @@ static const struct {
     const char *name;
     void (*call)(void);
 } calls[] = {
-    {"launch", launch},         {"launch-default", launch_default}, {"get-info", get_info},
+    {"launch", launch},         {"launch-default", launch_default}, {"launch-kinds", launch_kinds},
+    {"get-info", get_info},
     {"total-mem", total_mem},   {"alloc-free", alloc_free},         {"alloc-free-async", alloc_free_async},
     {"not-limited", not_limited}};
 

@@ -144,6 +144,16 @@ static int launch(int place, long microseconds, int count) {
     return result;
 }
 
+// So many launches of one microsecond, of so many kinds in turn.
+static int launch_kinds(int place, int kinds, int count) {
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    int result = load_kernel();
+    for (int i = 0; result == 0 && i < count; i++)
+        result = cuLaunchKernel(kernel, 1 + (unsigned)(i % kinds), 1, 1, 1, 1, 1, 0, stream[place], params, NULL);
+    return result;
+}
+
 // A graph of `count` kernels by stream capture; 1000 if it has other nodes too.
 static int capture(int place, long microseconds, int count) {
     CUgraph graph;
@@ -255,6 +265,7 @@ int main(void) {
         ON("stream", cuStreamCreate(&stream[a], CU_STREAM_NON_BLOCKING))
         ON("synchronize", cuStreamSynchronize(stream[a]))
         ON("launch", launch((int)a, b, (int)c))
+        ON("launch_kinds", launch_kinds((int)a, (int)b, (int)c))
         ON("begin_capture", cuStreamBeginCapture_v2(stream[a], CU_STREAM_CAPTURE_MODE_GLOBAL))
         ON("end_capture", cuStreamEndCapture(stream[a], &(CUgraph){NULL}))
         ON("capture", capture((int)a, b, (int)c))
