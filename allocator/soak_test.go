@@ -222,16 +222,22 @@ func essence(obj client.Object) string {
 // pods that the scheduler refuses, that are deleted by force, and that end slowly.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	seeds := 24
+	var seeds []int
+	for seed := range 24 {
+		seeds = append(seeds, seed)
+	}
+	// Those found slices that were lost with a device and never came back, and a member of
+	// a gang that was left alone.
+	seeds = append(seeds, 5396, 6559, 8886)
 	if testing.Short() {
-		seeds = 12
+		seeds = seeds[:12]
 	}
 	ran := 0
-	for seed := range seeds {
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { ran += newWorld(t, int64(seed), 2, 1+seed%3).run(soakSteps) })
 	}
-	if ran < seeds {
-		t.Errorf("%d pods ran in %d seeds: the test no longer places anything", ran, seeds)
+	if ran < len(seeds) {
+		t.Errorf("%d pods ran in %d seeds: the test no longer places anything", ran, len(seeds))
 	}
 }
 
