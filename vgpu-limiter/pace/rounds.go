@@ -21,7 +21,8 @@ import (
 //      with what it was to launch, as far as it says so.
 //   2. A container says nothing that holds up others for more than half a period, and
 //      nothing that gives it turns more than twice as often as its share.
-//   3. What a container was told holds: a turn that has come is not planned any more.
+//   3. What a container was told holds: a turn that has come is only made longer, or, of
+//      one that stays the furthest behind, followed by the next before its end.
 //   4. A container that isn't told anything new goes on with turns as far apart as
 //      periods are long.
 
@@ -29,8 +30,10 @@ import (
 type slot struct {
 	begun      bool
 	begin, end time.Duration // it launches in between
+	length     time.Duration // of periods when it began
 	work       time.Duration // about what it launches
 	last, over time.Duration // when the turn before began, and was over
+	most       time.Duration // for how long after that its work may hold up others
 	least      time.Duration // the next is due no sooner, whatever the container says
 	core       uint32
 }
@@ -91,7 +94,7 @@ func (g *round) begin() {
 	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.turns[b].Core, g.turns[a].Core) })
 	for _, i := range g.order {
 		work := g.share(i, g.length)
-		g.members[i].slot = slot{begin: at, end: at + work + g.free, work: work, last: at - g.length, over: g.now, core: g.turns[i].Core}
+		g.members[i].slot = slot{begin: at, end: at + work + g.free, work: work, last: at - g.length, over: g.now, most: g.length / 2, core: g.turns[i].Core}
 		at += work + g.free
 	}
 }
@@ -107,17 +110,55 @@ func (g *round) moveOn() bool {
 		s, next := g.slot(0), g.slot(1)
 		switch {
 		case !s.begun && s.begin <= g.now:
-			s.begun = true
+			s.begun, s.length = true, g.length
 		case s.begun && (s.end <= g.now || next.begin <= g.now):
-			half := min(g.now-s.begin, s.work) * 50 / time.Duration(s.core)
-			*s = slot{begin: g.now + g.length, last: s.begin, over: g.now, least: max(s.least, g.now-time.Second) + half, core: s.core}
+			*s = g.ended(s)
 			g.order = append(g.order[1:], g.order[0])
+		case s.begun && g.goesOn():
+			*s = g.ended(s)
+			s.begun, s.begin, s.end, s.length = true, g.now, g.now+g.most(), g.length
+			s.work = min(g.most(), g.members[g.order[0]].WorkingUntil-g.now+g.catchesUp(0, g.now))
 		default:
 			return moved
 		}
 		moved = true
 	}
 	return moved
+}
+
+// ended is what follows a turn that ends now.
+func (g *round) ended(s *slot) slot {
+	half := min(g.now-s.begin, s.work) * 50 / time.Duration(s.core)
+	return slot{begin: g.now + g.length, last: s.begin, over: g.now, most: s.length / 2, least: max(s.least, g.now-time.Second) + half, core: s.core}
+}
+
+// goesOn is whether whoever has his turn has the next one, too, since nobody else wants
+// it: then that begins before this one's end is told, or the device would be idle from
+// one to the other.
+func (g *round) goesOn() bool {
+	s, m := g.slot(0), g.members[g.order[0]]
+	return g.now >= s.begin+g.length/2 && m.WorkingUntil > g.now && g.catchesUp(0, g.now) > 0
+}
+
+// behind is for how long whoever is n-th stays behind the one after, at its quota.
+func (g *round) behind(n int) time.Duration {
+	if n+1 == len(g.order) {
+		return 0
+	}
+	return min(g.now, g.due(g.order[n+1])) - max(g.members[g.order[n]].PaidUntil, g.slot(n).least)
+}
+
+// catchesUp is what whoever is n-th may launch, in a turn that begins then, until the
+// next one is further behind.
+func (g *round) catchesUp(n int, begin time.Duration) time.Duration {
+	i := g.order[n]
+	m := g.members[i]
+	late, may := g.share(i, g.behind(n)), g.share(i, begin+g.length-m.PaidUntil)
+	if late <= 0 || may <= min(m.Usual, g.share(i, g.length))/2 {
+		return 0
+	}
+	usual := max(1, m.Usual)
+	return min(g.most(), min((late+usual-1)/usual, max(1, (may+usual/2)/usual))*usual)
 }
 
 // when is what those are in order of that have been told of their turns.
@@ -132,7 +173,12 @@ func (s *slot) when() time.Duration {
 func (g *round) forecast() {
 	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.due(a), g.due(b)) })
 	at, first := g.now, 0
-	if g.slot(0).begun {
+	if s := g.slot(0); s.begun {
+		works := g.members[g.order[0]].WorkingUntil
+		if more := g.catchesUp(0, s.begin); more > 0 && works > g.now {
+			s.work = max(s.work, min(g.most(), min(works-s.begin, g.length)+more))
+			s.end = max(s.end, s.begin+s.work)
+		}
 		at, first = g.through(), 1
 	}
 	for _, i := range g.order[first:] {
@@ -142,6 +188,9 @@ func (g *round) forecast() {
 		s := g.slot(n)
 		s.begin = (max(at, g.due(g.order[n])) + time.Microsecond - 1).Truncate(time.Microsecond)
 		s.work = g.work(g.order[n])
+		if n == 0 && g.members[g.order[n]].waits {
+			s.work = max(s.work, g.catchesUp(n, s.begin))
+		}
 		at = s.begin + s.work
 	}
 	for n := range g.order {
@@ -158,13 +207,14 @@ func (g *round) forecast() {
 }
 
 // due is when a container's next turn is to come: once all that it has launched is paid
-// off. If it doesn't wait for its turn, that is no sooner than a period after the last.
+// off. If it neither waits for its turn nor was at work when the last one was over, that
+// is no sooner than a period after it.
 func (g *round) due(i int) time.Duration {
 	m := g.members[i]
 	switch {
 	case m.slot.begun:
 		return 0
-	case m.waits && m.slot.over > m.slot.last:
+	case (m.waits || m.WorkingUntil >= m.slot.over) && m.slot.over > m.slot.last:
 		return max(m.PaidUntil, m.slot.least)
 	}
 	return max(m.PaidUntil, m.slot.last+g.length)
@@ -173,7 +223,7 @@ func (g *round) due(i int) time.Duration {
 // worksUntil is when what a container launched in its last turn is through. That is the
 // tenant's word.
 func (g *round) worksUntil(i int) time.Duration {
-	return min(g.members[i].WorkingUntil, g.members[i].slot.over+g.length/2)
+	return min(g.members[i].WorkingUntil, g.members[i].slot.over+g.members[i].slot.most)
 }
 
 // through is when whoever has his turn is through with it: with what he has launched and,
@@ -184,6 +234,8 @@ func (g *round) through() time.Duration {
 	left := g.share(g.order[0], max(0, s.begin+g.length-m.PaidUntil))
 	if left < max(late, min(m.Usual, g.share(g.order[0], g.length))/2) || s.end-max(g.now, works) < min(m.Usual, s.end-s.begin)/2 {
 		left = 0
+	} else if m.Usual > 0 && m.Usual >= m.Longest*9/10 { // whole launches
+		left = max(1, (left+m.Usual/2)/m.Usual) * m.Usual
 	}
 	return max(works, min(s.begin+s.work+g.free, max(g.now, works)+left))
 }

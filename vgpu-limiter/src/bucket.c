@@ -35,6 +35,7 @@
 #include <time.h>
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
+#define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_NS UINT64_C(200000)
 #define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
@@ -130,7 +131,8 @@ uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now
     uint64_t since = vgpu_load(&bucket->waiting_since);
     if (since == 0 || since > queue->since)
         vgpu_cas(&bucket->waiting_since, &since, queue->since);
-    uint64_t then = vgpu_pause(now, until - now < LONGEST_SLEEP_NS ? until - now : LONGEST_SLEEP_NS);
+    uint64_t longest = vgpu_load(&bucket->paid_until) > now ? LONGEST_SLEEP_NS : LATE_SLEEP_NS;
+    uint64_t then = vgpu_pause(now, until - now < longest ? until - now : longest);
     vgpu_add(&bucket->throttled_ns, then - now);
     return then;
 }

@@ -77,7 +77,7 @@ func TestRandomShares(t *testing.T) {
 					first += count(early > bound)
 					each += count(worst > bound)
 					mean += count(off > max(1, ms[i]/10/(seconds-1)))
-					if off > 3 {
+					if off > 2 {
 						t.Errorf("quota %d: %.2f off on average; seconds: %.1f", tenant.quota, off, got.windows)
 					}
 				}
@@ -85,8 +85,8 @@ func TestRandomShares(t *testing.T) {
 		}
 	})
 	t.Logf("of %d containers %d are farther off in the first second, %d in another one, %d on average", containers, first, each, mean)
-	if first*10 > containers || each*20 > containers || mean*20 > containers {
-		t.Errorf("of %d containers %d are farther off in the first second, %d in another one, %d on average; want no more than a tenth, a twentieth, a twentieth", containers, first, each, mean)
+	if first*10 > containers || each*20 > containers || mean*50 > containers {
+		t.Errorf("of %d containers %d are farther off in the first second, %d in another one, %d on average; want no more than a tenth, a twentieth, a fiftieth", containers, first, each, mean)
 	}
 }
 
