@@ -11,6 +11,9 @@
 //      and RTLD_NEXT a function of the table is found as soon as the driver is
 //      loaded, wherever. Which objects the caller sees beside the global ones only
 //      the real dlsym knows, and it finds the library before them.
+//   3. A function of that name in an object that stands before the library, the
+//      program's own or another preloaded library's, is found as without it, but not by
+//      a version of it.
 //
 // Programs ask for dlsym@GLIBC_2.2.5 or, built on glibc 2.34 and later,
 // dlsym@GLIBC_2.34; the unversioned symbol here satisfies both.
@@ -33,8 +36,8 @@ struct lookup {
 // Where the jumps go; used by the assembler text.
 void *vgpu_real_dlsym __attribute__((visibility("hidden")));
 void *vgpu_real_dlvsym __attribute__((visibility("hidden")));
-struct lookup vgpu_dlsym(void *handle, const char *name);
-struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version);
+struct lookup vgpu_dlsym(void *handle, const char *name, const char *unused, const void *caller);
+struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller);
 
 static void *find_nothing(void) { return NULL; }
 
@@ -59,7 +62,7 @@ static void *real_lookup(void *handle, const char *name, const char *version) {
     return ((void *(*)(void *, const char *))vgpu_real_dlsym)(handle, name);
 }
 
-static struct lookup look_up(void *handle, const char *name, const char *version) {
+static struct lookup look_up(void *handle, const char *name, const char *version, const void *caller) {
     // Racing threads store the same value.
     if (__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_ACQUIRE) == NULL) {
         __atomic_store_n(&vgpu_real_dlsym, find_real("dlsym"), __ATOMIC_RELEASE);
@@ -80,6 +83,9 @@ static struct lookup look_up(void *handle, const char *name, const char *version
         found = real_lookup(handle, name, version);
         if (found != ours)
             return (struct lookup){vgpu_stand_in(name, found), 1};
+    } else if (version == NULL &&
+               (found = vgpu_object_before(ours, handle == RTLD_NEXT ? caller : NULL, name)) != NULL) {
+        return (struct lookup){vgpu_stand_in(name, found), 1};
     }
     // A search through the global scope comes to us before the driver.
     if (driver_has_it)
@@ -87,13 +93,17 @@ static struct lookup look_up(void *handle, const char *name, const char *version
     return (struct lookup){real_lookup(RTLD_NEXT, name, version), 1};
 }
 
-struct lookup vgpu_dlsym(void *handle, const char *name) { return look_up(handle, name, NULL); }
-
-struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version) {
-    return look_up(handle, name, version);
+struct lookup vgpu_dlsym(void *handle, const char *name, const char *unused, const void *caller) {
+    (void)unused;
+    return look_up(handle, name, NULL, caller);
 }
 
-// Three pushes keep the arguments and leave the stack aligned for the call.
+struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller) {
+    return look_up(handle, name, version, caller);
+}
+
+// Three pushes keep the arguments and leave the stack aligned for the call. Above them
+// lies the caller's address.
 #define JUMP_UNLESS_DONE(symbol, decide, real)      \
     __asm__(".text\n"                               \
             ".globl " symbol "\n"                   \
@@ -107,6 +117,7 @@ struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version) {
             "    .cfi_adjust_cfa_offset 8\n"        \
             "    push %rdx\n"                       \
             "    .cfi_adjust_cfa_offset 8\n"        \
+            "    mov 24(%rsp), %rcx\n"              \
             "    call " decide "\n"                 \
             "    mov %rdx, %rcx\n"                  \
             "    pop %rdx\n"                        \

@@ -87,6 +87,33 @@ bool vgpu_object_at(const void *address, struct vgpu_object *out) {
     return dl_iterate_phdr(visit, &search) != 0;
 }
 
+struct before {
+    uintptr_t address, after; // where to end and, unless 0, where to begin
+    const char *name;
+    void *found;
+};
+
+static int visit_before(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    struct before *before = data;
+    struct vgpu_object object;
+    if (contains(info, before->address))
+        return 1;
+    if (before->after != 0) {
+        if (contains(info, before->after))
+            before->after = 0;
+    } else if (read_dynamic(info, &object)) {
+        before->found = vgpu_object_function(&object, before->name);
+    }
+    return before->found != NULL;
+}
+
+void *vgpu_object_before(const void *address, const void *after, const char *name) {
+    struct before before = {(uintptr_t)address, (uintptr_t)after, name, NULL};
+    dl_iterate_phdr(visit_before, &before);
+    return before.found;
+}
+
 static bool is_function(const struct vgpu_object *object, const ElfW(Sym) *symbol,
                         const char *name) {
     return symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&

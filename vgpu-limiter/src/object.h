@@ -28,4 +28,9 @@ bool vgpu_object_at(const void *address, struct vgpu_object *out);
 // symbol version, or NULL.
 void *vgpu_object_function(const struct vgpu_object *object, const char *name);
 
+// The first function of this name in the objects that stand before the one with
+// `address` in the loader's list, which is the order in which it searches them; only
+// in those after the one with `after`, if that isn't NULL. NULL if there is none.
+void *vgpu_object_before(const void *address, const void *after, const char *name);
+
 #endif

@@ -54,6 +54,37 @@ func TestLookups(t *testing.T) {
 	}
 }
 
+// TestLookupsOfOthers: a library that is preloaded before ours, and has a function of
+// the table, is found as it is without ours.
+func TestLookupsOfOthers(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	before := filepath.Join(c.dir, "before.so")
+	if err := os.WriteFile(before+".c", []byte("int cuArrayDestroy(void *a) { return a != 0; }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "gcc", "-shared", "-fPIC", "-o", before, before+".c")
+	own := func(preload string) string {
+		cmd := c.command("", "lookup")
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var lines []string
+		for line := range strings.Lines(string(out)) {
+			if strings.HasPrefix(line, "own-") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	native, limited := own(before), own(before+":"+filepath.Join(c.built.dir, "libvgpu-test.so"))
+	if !strings.Contains(native, "own-next other") || limited != native {
+		t.Errorf("limited:\n%snatively:\n%s", limited, native)
+	}
+}
+
 // TestNVML: NVML shows the slice as the device and the container's processes, in
 // a process that uses no CUDA, before and after the library is loaded anew.
 func TestNVML(t *testing.T) {

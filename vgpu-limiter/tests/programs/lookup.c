@@ -25,6 +25,9 @@ static void say(const char *how, void *found) {
     printf("%s %s\n", how, where);
 }
 
+// The program's own function of a name of the table.
+__attribute__((visibility("default"))) int cuArrayDestroy(void *array) { return array != NULL; }
+
 typedef int (*get_proc_v1)(const char *, void **, int, uint64_t);
 typedef int (*get_proc_v2)(const char *, void **, int, uint64_t, int *);
 
@@ -49,6 +52,9 @@ int main(void) {
     say("unknown", dlsym(RTLD_DEFAULT, "cuNoSuchFunction"));
     say("next", dlsym(RTLD_NEXT, "puts"));
 
+    say("own-default", dlsym(RTLD_DEFAULT, "cuArrayDestroy"));
+    say("own-next", dlsym(RTLD_NEXT, "cuArrayDestroy"));
+
     void *cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (cuda == NULL) {
         fprintf(stderr, "%s\n", dlerror());
@@ -67,6 +73,7 @@ int main(void) {
         say("dlvsym-of-dlsym",
             versioned != NULL ? ((void *(*)(void *, const char *))versioned)(cuda, "cuMemAlloc_v2") : NULL);
     }
+    say("own-default-beside-driver", dlsym(RTLD_DEFAULT, "cuArrayDestroy"));
     say("whole-program", dlsym(dlopen(NULL, RTLD_LAZY), "cuNoSuchFunction"));
 
     get_proc_v1 get1 = (get_proc_v1)dlsym(cuda, "cuGetProcAddress");
