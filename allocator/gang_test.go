@@ -52,6 +52,22 @@ func TestGangMakesWay(t *testing.T) {
 	}
 }
 
+// Nor is a member in the way that can have no place at all, where there are enough
+// without it.
+func TestGangLeavesOut(t *testing.T) {
+	for _, device := range []string{"GPU-n0-0", "GPU-n0-1"} {
+		s := newStage(t, 1)
+		s.add("anywhere", 70, 700, inGang("g", 2))
+		s.add("picky", 60, 600, inGang("g", 2), onDevice(device))
+		s.add("hopeless", 90, 900, inGang("g", 2), onDevice("GPU-n9-9"))
+		s.readAll()
+		s.work()
+		if got := s.seats("anywhere", "picky", "hopeless"); got != "anywhere:n0 picky:n0" {
+			t.Errorf("%s: placed %q; told %q", device, got, s.told())
+		}
+	}
+}
+
 // Members that run count: so many as are missing start together, fewer wait.
 func TestGangIsMadeWholeAgain(t *testing.T) {
 	s := newStage(t, 2)

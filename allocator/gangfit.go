@@ -16,7 +16,7 @@ import (
 )
 
 // maxOrders bounds how often a gang is tried again with the member first that found
-// no place. Each try costs a decision for every member.
+// no place, or without it. Each try costs a decision for every member.
 const maxOrders = 8
 
 // misfit is why a gang cannot be placed.
@@ -29,13 +29,15 @@ type misfit struct {
 
 // fit chooses for at least need of a gang's members, and for as many more as fit
 // too. The larger ones go first; where one is left over because others took the only
-// place that it can have, it goes before them. Who goes by another always goes after it.
+// place that it can have, it goes before them; where it has none even so, and enough are
+// left, they are tried without it. Who goes by another always goes after it.
 func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *misfit, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
 	order := slices.Clone(asks)
 	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(q.demand.Devices(), p.demand.Devices()) })
 	var first *misfit
+	tries := 0
 	promoted := map[types.UID]bool{}
 	for {
 		choices, miss, err := a.tryOrder(ctx, order, need)
@@ -46,12 +48,18 @@ func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *m
 			first = miss
 		}
 		at := slices.IndexFunc(order, func(p ask) bool { return p.pod == miss.pod })
-		if at == 0 || promoted[miss.pod.UID] || len(promoted) == maxOrders || miss.why.known {
+		tries++
+		switch surplus := len(order) > need; {
+		case tries > maxOrders || miss.why.known || promoted[miss.pod.UID] && at > 0 || at == 0 && !surplus:
 			return nil, first, nil
+		case at == 0:
+			// Even first it has no place, and there are enough without it.
+			order = order[1:]
+		default:
+			promoted[miss.pod.UID] = true
+			pod := order[at]
+			order = slices.Insert(slices.Delete(order, at, at+1), 0, pod)
 		}
-		promoted[miss.pod.UID] = true
-		pod := order[at]
-		order = slices.Insert(slices.Delete(order, at, at+1), 0, pod)
 	}
 }
 
