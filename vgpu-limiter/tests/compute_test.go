@@ -50,7 +50,7 @@ func TestQuota(t *testing.T) {
 		"10 µs":           {[]int{10, 30}, []string{"burn 1 10 800"}},
 		"100 µs":          {[]int{10, 30}, []string{"burn 1 100 800"}},
 		"1 ms":            {[]int{10, 30, 95}, []string{"burn 1 1000 800"}},
-		"20 ms":           {[]int{10, 30, 95}, []string{"burn 1 5000 800"}},
+		"20 ms":           {[]int{10, 30, 95}, []string{"burn 1 20000 800"}},
 		"1 ms, 3 streams": {[]int{30, 95}, []string{"burn 3 1000 800"}},
 		"graphs":          {[]int{10, 30, 95}, []string{"capture 1 200 5", "burn 1 0 800"}},
 	} {
