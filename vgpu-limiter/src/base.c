@@ -17,7 +17,7 @@
 void vgpu_log_once(atomic_flag *said, const char *format, ...) {
     if (atomic_flag_test_and_set(said))
         return;
-    int saved = errno;
+    int saved = errno, cancel = vgpu_cancel_hold();
     char line[512] = "vernier: ";
     va_list args;
     va_start(args, format);
@@ -32,6 +32,7 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...) {
             // Nobody to tell.
         }
     }
+    vgpu_cancel_free(cancel);
     errno = saved;
 }
 

@@ -47,10 +47,19 @@ struct vgpu_low {
 void vgpu_low_hold(struct vgpu_low *low);
 void vgpu_low_free(struct vgpu_low *low);
 
+// Between the two the thread can't be cancelled (pthread_cancel): what it holds, nobody
+// would ever free.
+static inline int vgpu_cancel_hold(void) {
+    int before = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+static inline void vgpu_cancel_free(int before) { pthread_setcancelstate(before, &(int){0}); }
+
 // A lock among threads of one process: never in shared memory. A zeroed lock is
 // free. Its owner holds it for short computations, and across a call of the
 // driver only where the lock's user says so: the driver never calls back. It can't be
-// cancelled meanwhile (pthread_cancel): nobody would ever free the lock.
+// cancelled meanwhile; of several locks, the last one taken is freed first.
 struct vgpu_lock {
     atomic_int state; // 0 free, 1 held, 2 held and waited for
     int cancel;       // whether its owner may be cancelled afterwards
@@ -67,8 +76,7 @@ static inline bool vgpu_lock_try(struct vgpu_lock *lock) {
 }
 
 static inline void vgpu_lock(struct vgpu_lock *lock) {
-    int cancel = PTHREAD_CANCEL_ENABLE;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    int cancel = vgpu_cancel_hold();
     if (!vgpu_lock_try(lock))
         vgpu_lock_wait(lock, false);
     lock->cancel = cancel;
@@ -82,12 +90,13 @@ static inline void vgpu_lock_free(struct vgpu_lock *lock) {
 static inline void vgpu_unlock(struct vgpu_lock *lock) {
     int cancel = lock->cancel;
     vgpu_lock_free(lock);
-    pthread_setcancelstate(cancel, &(int){0});
+    vgpu_cancel_free(cancel);
 }
 
 // For a lock that only these two are used with: it is freed without an atomic
 // exchange, which would be half of its cost, and is held only where nothing can be
-// cancelled anyway: system calls aren't made under it, but the driver's. Whoever comes to wait between the two
+// cancelled anyway: but for the driver's, system calls are made under it only by the
+// audit and the log, which see to that themselves. Whoever comes to wait between the two
 // steps of that is woken by nobody, and looks again after a millisecond.
 static inline void vgpu_lock_hot(struct vgpu_lock *lock) {
     if (!vgpu_lock_try(lock))

@@ -216,7 +216,9 @@ static bool correct(struct vgpu_counters *counters, int device) {
     return true;
 }
 
+// Also under pool_lock, and with the locks of dead processes' slots in hand.
 void vgpu_audit(struct vgpu_process *process) {
+    int cancel = vgpu_cancel_hold();
     vgpu_region_reap(&process->region);
     vgpu_share_look(process);
     for (uint32_t device = 0; device < process->limits.device_count; device++)
@@ -225,6 +227,7 @@ void vgpu_audit(struct vgpu_process *process) {
                 break;
             sched_yield(); // somebody is between two steps, or died there just now
         }
+    vgpu_cancel_free(cancel);
 }
 
 bool vgpu_audit_sometimes(struct vgpu_process *process) {

@@ -101,6 +101,7 @@ bool vgpu_passed_lock(const struct vgpu_counters *counters, int fd, uint64_t fil
 }
 
 void vgpu_passed_begin(struct vgpu_looking *looking, const struct vgpu_counters *counters) {
+    looking->cancel = vgpu_cancel_hold();
     looking->counters = counters;
     for (int i = 0; i < VGPU_FILES; i++)
         looking->fd[i] = -1;
@@ -110,6 +111,7 @@ void vgpu_passed_end(struct vgpu_looking *looking) {
     for (int i = 0; i < VGPU_FILES; i++)
         if (looking->fd[i] >= 0)
             close(looking->fd[i]);
+    vgpu_cancel_free(looking->cancel);
 }
 
 static int file_of(struct vgpu_looking *looking, int i) {

@@ -21,6 +21,7 @@ bool vgpu_passed_lock(const struct vgpu_counters *counters, int fd, uint64_t fil
 struct vgpu_looking {
     const struct vgpu_counters *counters;
     int fd[VGPU_FILES]; // -1 where it isn't needed yet
+    int cancel;         // whether the thread may be cancelled afterwards
 };
 void vgpu_passed_begin(struct vgpu_looking *looking, const struct vgpu_counters *counters);
 void vgpu_passed_end(struct vgpu_looking *looking);

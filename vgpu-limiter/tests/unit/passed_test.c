@@ -4,7 +4,8 @@
 // what dead ones have left off the total, and another one, which has a descriptor of
 // it, imports that and closes it, between any two steps of this. And processes are
 // killed between any two steps of exporting, freeing and importing, and of others'
-// audits. What is charged is always what somebody has.
+// audits. What is charged is always what somebody has. And a thread is cancelled in none
+// of this.
 
 #include "passed.h"
 #include "share.h"
@@ -246,6 +247,28 @@ static void free_in_audit(uint64_t *id) {
     }
 }
 
+static void look(void) { vgpu_share_look(&process); }
+static void say(void) {
+    atomic_flag said = ATOMIC_FLAG_INIT;
+    vgpu_log_once(&said, "this line is part of a test");
+}
+
+static bool ended;
+static void *cancel_and_run(void *run) {
+    pthread_cancel(pthread_self());
+    (*(void (**)(void))run)();
+    ended = true;
+    return NULL;
+}
+
+// Runs it in a thread that would be cancelled at the first chance.
+static void uncancelled(void (*run)(void)) {
+    pthread_t thread;
+    ended = false;
+    CHECK(pthread_create(&thread, NULL, cancel_and_run, &run) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(ended);
+}
+
 int main(int argc, char **argv) {
     int pair[2];
     CHECK(argc >= 2);
@@ -258,6 +281,16 @@ int main(int argc, char **argv) {
     for (unsigned when = 1; killed(only_export, ++id, -1, when); when++)
         want(0);
     want(0);
+
+    CHECK(!killed(only_export, ++id, -1, 0));
+    uncancelled(audit);
+    want(0);
+    lent = export(++id, &fd);
+    free_it();
+    uncancelled(look);
+    CHECK(close(fd) == 0);
+    want(0);
+    uncancelled(say);
 
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     pid_t pid = fork();
