@@ -172,16 +172,18 @@ func (r *replicaInTest) checkLetGo(key string) {
 	}
 	counted := map[types.UID]bool{}
 	for _, p := range a.gang(name).members {
-		// Another leader may hold slices for it elsewhere.
-		if standingOf(p) == in || slices.ContainsFunc(a.index.Holders(p.UID), func(node string) bool { return book.Held(a.index.Ledger(node))[p.UID] == nil }) {
+		// It may have been let go without an answer. Another leader may hold slices for it
+		// elsewhere.
+		now := w.find(p.UID)
+		if standingOf(p) == in || now != nil && standingOf(now) == in || slices.ContainsFunc(a.index.Holders(p.UID), func(node string) bool { return book.Held(a.index.Ledger(node))[p.UID] == nil }) {
 			counted[p.UID] = true
 		}
 	}
-	// Of who has ended meanwhile the decision could not know. Nor does it matter to those
-	// that follow one that was let go before.
+	// Of who has ended meanwhile the decision could not know. Nor does it matter to one
+	// that follows others who were let go: it has its slices by a decision before.
 	g, since := w.gangs[name], r.knew
-	if count, _ := w.standings(name); count[in] > 0 && !g.formed {
-		since = min(since, g.since)
+	if count, _ := w.standings(name); count[in] > 0 {
+		since = min(since, w.decided[pod.UID])
 	}
 	have := len(counted) + g.endedAfter(since, func(uid types.UID) bool { return !counted[uid] })
 	if have < g.total {
@@ -189,11 +191,21 @@ func (r *replicaInTest) checkLetGo(key string) {
 	}
 }
 
-// letGo notes that a replica has let a pod go, by what it knew.
+// letGo notes that a replica has let a pod go, by what it knew, or who gave it its slices.
 func (r *replicaInTest) letGo(pod *corev1.Pod) {
 	if name, is := group.Of(pod); is {
 		g := r.world.gangs[name]
-		g.since = min(g.since, r.knew)
+		g.since = min(g.since, r.knew, r.world.decided[pod.UID])
+	}
+}
+
+// decide notes by what the replica knew pods got slices that are not held, or no longer.
+func (r *replicaInTest) decide(before, after *v1alpha1.SliceLedger) {
+	had := book.Pods(before)
+	for uid := range book.Pods(after) {
+		if book.Held(after)[uid] == nil && (had[uid] == "" || book.Held(before)[uid] != nil) {
+			r.world.decided[uid] = r.knew
+		}
 	}
 }
 

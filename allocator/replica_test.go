@@ -99,6 +99,7 @@ func (r *replicaInTest) restart() {
 					if err == nil {
 						r.world.checkGrants(before, obj.(*v1alpha1.SliceLedger))
 						r.checkReleases(before, obj.(*v1alpha1.SliceLedger))
+						r.decide(before, obj.(*v1alpha1.SliceLedger))
 					}
 					return err
 				})

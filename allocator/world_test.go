@@ -50,6 +50,9 @@ type world struct {
 	// destroyed are the last versions of the ledgers that were deleted.
 	destroyed map[string]string
 	gangs     map[group.Name]*gangInTest
+	// decided is the change up to which a replica had read all of pods when it gave one
+	// its slices.
+	decided map[types.UID]int
 	// formed and held count how often all of a gang was let go, and a ledger was
 	// written that holds something.
 	formed, held int
@@ -112,7 +115,7 @@ func newWorldOn(t *testing.T, api client.WithWatch, seed int64, nodes, replicas 
 	t.Helper()
 	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
 		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{},
-		gangs: map[group.Name]*gangInTest{}, fail: t.Fatalf}
+		gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)
