@@ -179,3 +179,34 @@ func TestHeldMembersFollowNobody(t *testing.T) {
 		t.Errorf("placed %q, want m0 alone", got)
 	}
 }
+
+// Another leader takes back what members have on one node while what the others have is
+// committed on the next: nobody is let go before all have their slices again.
+func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
+	s := newStage(t, 2)
+	n := 0
+	s.kill = func() (before, after bool) {
+		if n++; n == 4 { // two holds, one commit
+			l := s.ledger("n0")
+			book.Release(l, func(types.UID) bool { return true })
+			s.must(s.api.Update(t.Context(), l))
+			s.notify(l, false)
+			s.readAll()
+		}
+		return false, false
+	}
+	for i := range 3 {
+		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+	}
+	s.readAll()
+	for n < 4 {
+		s.step()
+	}
+	if got := s.seats("m0", "m1", "m2"); got != "" {
+		t.Errorf("placed %q of a gang of which two had nothing", got)
+	}
+	s.work()
+	if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
+		t.Errorf("placed %q in the end", got)
+	}
+}

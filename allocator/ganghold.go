@@ -145,7 +145,17 @@ func (a *Allocator) commit(ctx context.Context, members []*placing) error {
 		book.Commit(drafts[p.node], func(uid types.UID) bool { return uid == p.pod.UID })
 	}
 	nodes := slices.Sorted(maps.Keys(drafts))
-	return a.all(len(nodes), func(i int) error { return a.write(ctx, drafts[nodes[i]]) })
+	if err := a.all(len(nodes), func(i int) error { return a.write(ctx, drafts[nodes[i]]) }); err != nil {
+		return err
+	}
+	// Another leader may have taken back what some of them had while the others' was
+	// committed: then nobody is let go.
+	for _, p := range members {
+		if ledger := a.index.Ledger(p.node); ledger == nil || book.Placement(ledger, p.pod.UID) == nil {
+			return errAgain
+		}
+	}
+	return nil
 }
 
 // expired are the pods whose slices in a ledger are held past their time. next is how
