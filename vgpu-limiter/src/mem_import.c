@@ -24,7 +24,9 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
         return;
     if (VGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, ptr) != CU_OK)
         base = ptr;
-    vgpu_lock(&process->share_lock); // one record, whoever else asks for the handle now
+    // One record, whoever else asks for the handle now. Not under share_lock, which is
+    // taken under a table's lock where a context ends.
+    vgpu_lock(&process->open_lock);
     bool ours = vgpu_table_get(&process->memory, vgpu_key(VGPU_POINTER, base), &entry) &&
                 (entry.value & (VGPU_SHARED | VGPU_BORROWED)) == 0;
     int record = ours ? vgpu_share(process, vgpu_share_id(handle, bytes), vgpu_value_device(entry.value),
@@ -34,7 +36,7 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
         entry.value |= vgpu_value_shared(record);
         vgpu_table_put(&process->memory, &entry, &old);
     }
-    vgpu_unlock(&process->share_lock);
+    vgpu_unlock(&process->open_lock);
 }
 
 cu_result cuIpcGetMemHandle(struct cu_handle_bytes *handle, cu_ptr ptr) {

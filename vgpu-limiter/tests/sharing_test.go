@@ -256,3 +256,17 @@ func TestManyShared(t *testing.T) {
 		q.kill()
 	}
 }
+
+// TestSharedWhileAContextEnds: a thread that shares memory and one that destroys a context
+// with memory of others don't wait for each other.
+func TestSharedWhileAContextEnds(t *testing.T) {
+	t.Parallel()
+	const handles = 40
+	c := newContainer(t, share{0, 1000})
+	owner, importer := c.start(), c.start()
+	for i := range handles {
+		owner.want(fmt.Sprintf("alloc_bytes %d 1", i), ok)
+		owner.want(fmt.Sprintf("ipc_get %d %d", i, i), ok)
+	}
+	importer.want(fmt.Sprintf("share_beside %d 4000", handles), ok)
+}

@@ -288,6 +288,7 @@ int main(void) {
         ON("unload_library", cuLibraryUnload(library[a]))
         ON("directory", chdir(words))
         ON("ipc_get", ipc_get((int)a, (int)b))
+        ON("share_beside", share_beside((int)a, (int)b))
         ON("ipc_open", ipc_open((int)a, (int)b))
         ON("ipc_close", cuIpcCloseMemHandle(ptr[a]))
         ON("listen", listen_at((int)a))

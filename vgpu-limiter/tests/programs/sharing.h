@@ -43,6 +43,47 @@ static int ipc_open(int place, int number) {
                : (int)cuIpcOpenMemHandle_v2(&ptr[place], ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
+static atomic_bool enough;
+
+static void *share_all(void *unused) {
+    CUipcMemHandle ipc;
+    CUdeviceptr own[64];
+    int result = (int)cuCtxSetCurrent(context[0]);
+    for (int i = 0; result == 0 && i < 64; i++)
+        result = (int)cuMemAlloc_v2(&own[i], 1);
+    for (unsigned i = 0; result == 0 && !atomic_load(&enough); i++)
+        result = (int)cuIpcGetMemHandle(&ipc, own[i % 64]);
+    (void)unused;
+    return (void *)(intptr_t)result;
+}
+
+// Destroys a context in which the numbers below are open, again and again, while another
+// thread shares memory.
+static int share_beside(int numbers, int rounds) {
+    pthread_t thread;
+    void *other;
+    CUipcMemHandle ipc[64];
+    int result = numbers <= 64 ? 0 : -1;
+    for (int n = 0; result == 0 && n < numbers; n++)
+        result = load(n, &ipc[n], sizeof ipc[n]);
+    if (result != 0 || (result = pthread_create(&thread, NULL, share_all, NULL)) != 0)
+        return result;
+    alarm(300); // who waits for ever
+    for (int i = 0; result == 0 && i < rounds; i++) {
+        result = (int)cuCtxCreate_v2(&context[1], 0, 0);
+        for (int n = 0; result == 0 && n < numbers; n++)
+            result = (int)cuIpcOpenMemHandle_v2(&ptr[n], ipc[n], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+        if (result == 0)
+            result = (int)cuCtxDestroy_v2(context[1]);
+        for (int n = 0; result == 0 && n < numbers; n++) // the simulated driver keeps it
+            result = (int)cuIpcCloseMemHandle(ptr[n]);
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, &other);
+    alarm(0);
+    return result != 0 ? result : (int)(intptr_t)other;
+}
+
 static struct sockaddr_un address(int number) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     snprintf(at.sun_path, sizeof at.sun_path, "%s", file("socket", number));
