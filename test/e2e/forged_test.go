@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -82,18 +83,28 @@ func TestForgedPastAdmissionGetsNothing(t *testing.T) {
 // against whoever writes.
 func TestLedgerCannotBeOverbooked(t *testing.T) {
 	p := awaitReady(t, create(t, newPod("booked").share(60, 60).on(small)))
-	l := ledger(t, small)
-	for i := range l.Spec.Devices {
-		for _, s := range l.Spec.Devices[i].Slices {
-			if s.Pod == p.UID {
-				s.Ctr = "second"
-				l.Spec.Devices[i].Slices = append(l.Spec.Devices[i].Slices, s)
-				break
+	err := changeLedger(t, small, func(l *v1alpha1.SliceLedger) {
+		for i := range l.Spec.Devices {
+			for _, s := range l.Spec.Devices[i].Slices {
+				if s.Pod == p.UID {
+					s.Ctr = "second"
+					l.Spec.Devices[i].Slices = append(l.Spec.Devices[i].Slices, s)
+					break
+				}
 			}
 		}
-	}
-	err := sys.Client.Update(t.Context(), l)
+	})
 	if err == nil || !strings.Contains(err.Error(), "more compute than the device has") {
 		t.Errorf("Invariant 1: 120 percent of a device: %v", err)
 	}
+}
+
+// changeLedger writes a node's ledger as an administrator would, and returns what the API
+// server says to the change: that others have written meanwhile is no answer to it.
+func changeLedger(t *testing.T, node string, change func(*v1alpha1.SliceLedger)) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		l := ledger(t, node)
+		change(l)
+		return sys.Client.Update(t.Context(), l)
+	})
 }

@@ -27,11 +27,12 @@ func TestMPSKeepsToItself(t *testing.T) {
 	}
 
 	// Whoever writes the ledger.
-	forged := ledger(t, small)
-	slice := forged.Spec.Devices[0].Slices[0]
-	slice.Pod, slice.Mode = "forged", v1alpha1.ModeMPS
-	forged.Spec.Devices[0].Slices = append(forged.Spec.Devices[0].Slices, slice)
-	if err := sys.Client.Update(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "in mode mps or in other modes, not both") {
+	err := changeLedger(t, small, func(l *v1alpha1.SliceLedger) {
+		slice := l.Spec.Devices[0].Slices[0]
+		slice.Pod, slice.Mode = "forged", v1alpha1.ModeMPS
+		l.Spec.Devices[0].Slices = append(l.Spec.Devices[0].Slices, slice)
+	})
+	if err == nil || !strings.Contains(err.Error(), "in mode mps or in other modes, not both") {
 		t.Errorf("a slice in mode mps beside another: %v", err)
 	}
 
