@@ -4,12 +4,15 @@ package feasible
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Undecided are what of the pod's volumes and resource claims the scheduler decides when
@@ -90,23 +93,27 @@ func (f *Filters) allocates(pod *corev1.Pod) bool {
 }
 
 // asksByClass tells whether the pod asks for a device class as for an extended resource:
-// its claim is made as it is bound.
+// its claim is made as it is bound. It is asked of each pod in each round, and nearly all
+// ask for nothing of the kind.
 func (f *Filters) asksByClass(pod *corev1.Pod) bool {
-	classes, err := f.factory.Resource().V1().DeviceClasses().Lister().List(labels.Everything())
-	if err != nil || len(classes) == 0 {
-		return false
-	}
 	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range containers {
 			for name := range containers[i].Resources.Requests {
-				if slices.ContainsFunc(classes, func(c *resourcev1.DeviceClass) bool {
-					return string(name) == resourcev1.ResourceDeviceClassPrefix+c.Name ||
-						c.Spec.ExtendedResourceName != nil && *c.Spec.ExtendedResourceName == string(name)
-				}) {
+				domain, _, extended := strings.Cut(string(name), "/")
+				if extended && domain != v1alpha1.Group && f.isOfClass(string(name)) {
 					return true
 				}
 			}
 		}
 	}
 	return false
+}
+
+// isOfClass tells whether a resource of that name is had of a device class.
+func (f *Filters) isOfClass(resource string) bool {
+	classes, err := f.factory.Resource().V1().DeviceClasses().Lister().List(labels.Everything())
+	return err == nil && slices.ContainsFunc(classes, func(c *resourcev1.DeviceClass) bool {
+		return resource == resourcev1.ResourceDeviceClassPrefix+c.Name ||
+			c.Spec.ExtendedResourceName != nil && *c.Spec.ExtendedResourceName == resource
+	})
 }
