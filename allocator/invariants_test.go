@@ -167,28 +167,38 @@ func (w *world) checkRest() {
 // checkAdrift asserts of a pod that runs without slices that it does so by the one fault
 // that cannot be healed before it ends: they were lost before its node had said on which
 // devices it runs, its placement did not say so either, as it had been moved, and others
-// were granted the room meanwhile. One of them is then kept from starting, and nobody
-// else is granted anything there.
+// were granted the room meanwhile, of this container or of another of the pod that does
+// not run: its slices come back together. Who was granted it may be kept from starting by
+// that, and nobody else is granted anything on what runs.
 func (w *world) checkAdrift(p *corev1.Pod) {
 	if p.Spec.NodeName == "" {
 		return
 	}
 	n, ledger := w.node(p.Spec.NodeName), w.ledger(p.Spec.NodeName)
 	crowded, runs := false, n.runs(p.UID)
+	full := func(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB) bool {
+		for _, d := range ledger.Spec.Devices {
+			for _, s := range d.Slices {
+				if d.UUID == uuid {
+					core, mem = core+s.Core, mem+s.Mem
+				}
+			}
+		}
+		return core > v1alpha1.WholeGPU || mem > n.ever[uuid]
+	}
+	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
+	w.must(err)
+	for name, c := range placed.Containers {
+		for _, d := range c.Devices {
+			crowded = crowded || n.running[container{p.UID, name}] == nil && full(d.UUID, d.Core, d.MemMiB)
+		}
+	}
 	for c, held := range n.running {
 		if c.pod != p.UID {
 			continue
 		}
 		for _, h := range held {
-			core, mem := h.slice.Core, h.slice.Mem
-			for _, d := range ledger.Spec.Devices {
-				for _, s := range d.Slices {
-					if d.UUID == h.uuid {
-						core, mem = core+s.Core, mem+s.Mem
-					}
-				}
-			}
-			crowded = crowded || core > v1alpha1.WholeGPU || mem > n.ever[h.uuid]
+			crowded = crowded || full(h.uuid, h.slice.Core, h.slice.Mem)
 			for _, r := range w.replicas {
 				if room, _ := r.allocator.index.On(n.name); room.Device(h.uuid) != nil {
 					w.fail("Invariant 1: %s would grant %s of %s, which pod %s uses without a slice", r.name, h.uuid, n.name, p.Name)
