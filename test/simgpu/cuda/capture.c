@@ -16,7 +16,7 @@ static _Thread_local CUstreamCaptureMode mine;
 
 bool capture_forbids(void) {
     bool forbids = atomic_load(&strict) && mine == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    atomic_fetch_add(&spoilt, forbids);
+    if (forbids) atomic_fetch_add(&spoilt, 1);
     return forbids;
 }
 
