@@ -100,49 +100,49 @@ func (s *server) awaitBoundWithVolumes(names ...string) {
 	}
 }
 
-// Invariant 7, against the real kube-scheduler: of two pods that each need a local
-// volume, the second is decided on when it is known which one the first took.
-func TestVolumesOnTheWay(t *testing.T) {
+// startWithVolumes has two nodes with a local volume each, and these claims for them.
+func startWithVolumes(t *testing.T, claims ...string) *server {
 	s := startWith(t, nil)
 	s.addNode("n0")
 	s.addNode("n1")
 	s.localStorage("n0", "n1")
-	s.addClaim("c0")
-	s.addClaim("c1")
+	for _, name := range claims {
+		s.addClaim(name)
+	}
 	s.run()
-	s.addPod("p0", share(10, 100), withVolume("c0"))
-	s.addPod("p1", share(10, 100), withVolume("c1"))
+	return s
+}
+
+// allGetTheirs has the scheduler begin once a pod that came after p0 and p1 has its
+// place, by when one that didn't wait has, too.
+func (s *server) allGetTheirs() {
+	s.t.Helper()
 	s.addPod("last", share(10, 100))
 	s.awaitPlaced("last")
-	apiserver.StartScheduler(t, s.cfg)
+	apiserver.StartScheduler(s.t, s.cfg)
 	s.awaitBoundWithVolumes("p0", "p1", "last")
+}
+
+// Invariant 7, against the real kube-scheduler: of two pods that each need a local
+// volume, the second is decided on when it is known which one the first took.
+func TestVolumesOnTheWay(t *testing.T) {
+	s := startWithVolumes(t, "c0", "c1")
+	s.addPod("p0", share(10, 100), withVolume("c0"))
+	s.addPod("p1", share(10, 100), withVolume("c1"))
+	s.allGetTheirs()
 }
 
 // The same of two pods with one volume of which it is not known yet where it is.
 func TestSharedVolumeOnTheWay(t *testing.T) {
-	s := startWith(t, nil)
-	s.addNode("n0")
-	s.addNode("n1")
-	s.localStorage("n0", "n1")
-	s.addClaim("c0")
-	s.run()
+	s := startWithVolumes(t, "c0")
 	s.addPod("p0", share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
 	s.addPod("p1", share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
-	s.addPod("last", share(10, 100))
-	s.awaitPlaced("last")
-	apiserver.StartScheduler(t, s.cfg)
-	s.awaitBoundWithVolumes("p0", "p1", "last")
+	s.allGetTheirs()
 }
 
 // Pods of a gang go together: each takes a volume that those before it left.
 func TestVolumesOfAGang(t *testing.T) {
-	s := startWith(t, nil)
-	s.addNode("n0")
-	s.addNode("n1")
-	s.localStorage("n0", "n1")
-	s.addClaim("c0")
-	s.addClaim("c1")
-	s.run()
+	s := startWithVolumes(t, "c0", "c1")
 	for _, n := range []string{"0", "1"} {
 		s.addPod("p"+n, share(10, 100), withVolume("c"+n), inGang("g", 2))
 	}
