@@ -62,6 +62,8 @@ func TestBounds(t *testing.T) {
 		{"maxRound", maxRound, 32, 256, "a ledger's grants share a write; a pod waits for those that it is decided with"},
 		{"maxWoken", maxWoken, maxRound / 4, maxRound - 1, "who waits has a turn; who comes is in the round as well"},
 		{"maxOrders", maxOrders, 4, 20, "each order costs a decision for every member"},
+		{"maxDomains", maxDomains, 4, 20, "each place costs some orders"},
+		{"domainOrders", domainOrders, 2, 4, "one to go first, one to go before those that it goes by"},
 		{"newsFreely", newsFreely, 4, 4, "docs/reference/events.md says so"},
 		{"maxCauses", maxCauses, 2 * newsFreely, 64, "what is remembered of each waiting pod"},
 		{"requests", requests, 8, 32, "more make a busy API server no faster"},

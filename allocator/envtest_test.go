@@ -201,7 +201,9 @@ type process struct {
 	server *server
 	cut    atomic.Bool
 	// fail, when set, decides which requests get lost.
-	fail  atomic.Pointer[func(*http.Request) bool]
+	fail atomic.Pointer[func(*http.Request) bool]
+	// again is how many times it was started again.
+	again atomic.Int32
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -220,7 +222,8 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// run starts a replica with the rights of the allocator's service account.
+// run starts a replica with the rights of the allocator's service account. One that loses
+// its lease on a machine that has no time for it is started again, as its Deployment would.
 func (s *server) run() *process {
 	s.t.Helper()
 	p := &process{server: s, ended: make(chan error, 1)}
@@ -228,10 +231,29 @@ func (s *server) run() *process {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return wire{p, next} })
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	mgr, err := NewManager(cfg, "0", "0")
-	s.must(err)
-	s.must(setup(ctx, mgr, "0", s.clock))
-	go func() { p.ended <- mgr.Start(ctx) }()
+	start := func() error {
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		mgr, err := NewManager(cfg, "0", "0")
+		if err == nil {
+			err = setup(ctx, mgr, "0", s.clock)
+		}
+		if err == nil {
+			err = mgr.Start(ctx)
+		}
+		return err
+	}
+	go func() {
+		err := start()
+		for err != nil && err.Error() == "leader election lost" && !p.cut.Load() {
+			s.t.Logf("the allocator has lost its lease and is started again, for the %d. time", p.again.Add(1))
+			err = start()
+		}
+		if err != nil && !p.cut.Load() && ctx.Err() == nil {
+			s.t.Errorf("the allocator has ended: %v", err)
+		}
+		p.ended <- err
+	}()
 	s.t.Cleanup(p.end)
 	return p
 }

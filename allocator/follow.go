@@ -42,7 +42,7 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 			a.enqueue(item{node: node})
 		}
 	}
-	if stuck(pod) {
+	if denied(pod) {
 		a.enqueue(item{node: pod.Spec.NodeName})
 	}
 	since := a.refusedFor(pod)
@@ -59,7 +59,7 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 
 // toFollow tells whether there is anything for follow to do. The caller holds mu.
 func (a *Allocator) toFollow(pod *corev1.Pod) bool {
-	return stuck(pod) || refused(pod) || a.refusals[pod.UID] != nil ||
+	return denied(pod) || refused(pod) || a.refusals[pod.UID] != nil ||
 		slices.ContainsFunc(a.index.Holders(pod.UID), func(node string) bool { return node != home(pod) })
 }
 

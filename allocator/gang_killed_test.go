@@ -210,3 +210,41 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 		t.Errorf("placed %q in the end", got)
 	}
 }
+
+// Nor is a part of a gang placed anew because it would have followed: the node of one that
+// has its slices is cordoned after the first of the gang was let go, and another has ended.
+// All give theirs back, and start with as many as are missing.
+func TestNobodyFollowsToAnotherNode(t *testing.T) {
+	s := newStage(t, 3)
+	n, killed := 5, false
+	s.kill = func() (before, after bool) {
+		n-- // two holds, two commits, one patch
+		killed = killed || n == 0
+		return false, n == 0
+	}
+	for i := range 4 {
+		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 4))
+	}
+	s.readAll()
+	for !killed {
+		s.step()
+	}
+	s.kill = nil
+	n1 := testNode("n1")
+	n1.Spec.Unschedulable = true
+	s.notify(n1, false)
+	s.vanish(s.get("m3"))
+	s.readAll()
+	s.work()
+	if got := s.seats("m0", "m1", "m2"); got != "m0:n0" {
+		t.Errorf("placed %q, want m0 alone: two of the other three are there, and one would have to go elsewhere", got)
+	}
+	if pods := book.Pods(s.ledger("n1")); len(pods) > 0 || len(book.Pods(s.ledger("n0"))) != 1 {
+		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", book.Pods(s.ledger("n0")), pods)
+	}
+	s.add("m3", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
+	s.work()
+	if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n0 m1:n0 m2:n2 m3:n2" {
+		t.Errorf("placed %q when all were there", got)
+	}
+}

@@ -5,9 +5,11 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,22 +29,43 @@ type gangInTest struct {
 	// formed is true once all of it ran together; from the moment on that its first
 	// member was let go.
 	formed bool
-	// ended is which of the world's changes was the end of which member.
+	// finished is how often all that ran of it was done: the next pods are of another
+	// controller, if of any.
+	finished int
+	// ended is which of the world's changes was the end of which member, or of its being one
+	// of the last run.
 	ended map[types.UID]int
+	// robbed is which change took from a member that waits what it was to be let go with, by
+	// another leader, and edited by somebody who edits ledgers. Those that were let go did
+	// not know.
+	robbed, edited map[types.UID]int
+	// over are those that were let go and are of the last run no longer. They are again once
+	// nothing is left of the run after theirs.
+	over map[types.UID]bool
 	// since is the change after which ends count: when the first member was let go, or
 	// what a replica knew that let one go, if that is longer ago. Who was let go beside a
 	// member of whose end nobody could know is as if that one had ended a moment later.
 	since int
+	// read is the same for what it knew of ledgers.
+	read int
 }
 
-// endedAfter counts the members that ended after a change, but for those that ok leaves out.
-func (g *gangInTest) endedAfter(change int, ok func(types.UID) bool) (n int) {
+// endedAfter counts the members that ended after a change, but for those that ok leaves out,
+// and those that lost their slices to an edit after another, read; where they follow others
+// that were let go, also those that were robbed.
+func (g *gangInTest) endedAfter(change, read int, follow bool, ok func(types.UID) bool) int {
+	missing := map[types.UID]bool{}
 	for uid, at := range g.ended {
-		if at > change && ok(uid) {
-			n++
-		}
+		missing[uid] = at > change && ok(uid)
 	}
-	return n
+	for uid, at := range g.edited {
+		missing[uid] = missing[uid] || at > read && ok(uid)
+	}
+	for uid, at := range g.robbed {
+		missing[uid] = missing[uid] || follow && at > change && ok(uid)
+	}
+	maps.DeleteFunc(missing, func(_ types.UID, is bool) bool { return !is })
+	return len(missing)
 }
 
 // enlist makes a new pod a member of a gang, at times, and has it wait for another
@@ -58,9 +81,31 @@ func (w *world) enlist(p *corev1.Pod) {
 	}
 	metav1.SetMetaDataLabel(&p.ObjectMeta, group.LabelKueue, fmt.Sprintf("g%d", i))
 	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
+	if name, _ := group.Of(p); w.gangsOnly && len(p.OwnerReferences) > 0 && w.gangs[name] != nil {
+		// Every other controller has the name of the one before.
+		owner, n := &p.OwnerReferences[0], w.gangs[name].finished
+		owner.Name, owner.UID = fmt.Sprint("r", n/2), types.UID(fmt.Sprint("r", n))
+	}
 	if w.rand.Intn(3) == 0 {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: otherGate})
 	}
+}
+
+// finish has all that runs of a gang do its work, so that its name is used again while it
+// is there, if somebody makes a pod before they are deleted.
+func (w *world) finish() {
+	first := w.somePod(func(p *corev1.Pod) bool { _, is := group.Of(p); return is })
+	if first == nil {
+		return
+	}
+	name, _ := group.Of(first)
+	for _, p := range w.members(name) {
+		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" && w.node(p.Spec.NodeName).runs(p.UID) {
+			w.node(p.Spec.NodeName).succeed(p.DeepCopy())
+		}
+	}
+	w.gangs[name].finished++
+	w.clock.Step(time.Second)
 }
 
 // admit is the other system, which takes its gate off some pod.
@@ -75,29 +120,58 @@ func (w *world) admit() bool {
 	return true
 }
 
+// pods are those of a gang, of whatever run, oldest first.
+func (w *world) pods(name group.Name) []*corev1.Pod {
+	pods := map[types.UID]*corev1.Pod{}
+	for _, p := range w.live {
+		if of, is := group.Of(p); is && of == name {
+			pods[p.UID] = p
+		}
+	}
+	return oldestFirst(pods)
+}
+
+// members are the pods of the last run of a gang.
+func (w *world) members(name group.Name) []*corev1.Pod {
+	if w.real {
+		return w.replicas[0].allocator.lastRun(name, w.pods(name)) // its clock is not ours
+	}
+	return w.lastRun(name, w.pods(name))
+}
+
+// counting are the members of a pod's gang that count, as it is now.
+func (w *world) counting(p *corev1.Pod) (pods []types.UID) {
+	if name, is := group.Of(p); is {
+		for _, m := range w.members(name) {
+			if standingOf(m) != out {
+				pods = append(pods, m.UID)
+			}
+		}
+	}
+	return pods
+}
+
 // standings counts the members of a gang.
 func (w *world) standings(name group.Name) (count map[standing]int, ready []*corev1.Pod) {
 	count = map[standing]int{}
-	for _, p := range w.live {
-		if of, is := group.Of(p); is && of == name {
-			s := standingOf(p)
-			if count[s]++; s == due {
-				ready = append(ready, p)
-			}
+	for _, p := range w.members(name) {
+		s := standingOf(p)
+		if count[s]++; s == due {
+			ready = append(ready, p)
 		}
 	}
 	return count, ready
 }
 
-// follow keeps book of the gang of a pod that changed. before is nil for a new one.
-func (w *world) follow(before, p *corev1.Pod) {
+// follow keeps book of the gang of a pod that changed. before are those that counted.
+func (w *world) follow(before []types.UID, p *corev1.Pod) {
 	name, is := group.Of(p)
 	if !is {
 		return
 	}
 	g := w.gangs[name]
 	if g == nil {
-		g = &gangInTest{ended: map[types.UID]int{}}
+		g = &gangInTest{ended: map[types.UID]int{}, robbed: map[types.UID]int{}, edited: map[types.UID]int{}, over: map[types.UID]bool{}}
 		w.gangs[name] = g
 		_, err := fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
 		w.must(err)
@@ -105,13 +179,38 @@ func (w *world) follow(before, p *corev1.Pod) {
 	count, _ := w.standings(name)
 	switch {
 	case count[in] == 0:
-		g.formed, g.since = false, w.changes
+		g.formed, g.since, g.read = false, w.changes, w.changes
 	case count[in] >= g.total && !g.formed:
 		g.formed = true
 		w.formed++
 	}
-	if before != nil && standingOf(before) != out && (standingOf(p) == out || w.find(p.UID) == nil) {
-		g.ended[p.UID] = w.changes
+	now := w.counting(p)
+	for _, uid := range before {
+		if !slices.Contains(now, uid) {
+			g.ended[uid] = w.changes
+			if other := w.find(uid); other != nil && standingOf(other) == in {
+				g.over[uid] = true
+			}
+		}
+	}
+}
+
+// rob notes who loses with a change of a ledger, the next of all, what it was to be let go
+// with.
+func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
+	has := book.Pods(after)
+	for uid := range book.Pods(before) {
+		p := w.find(uid)
+		if p == nil || !gated(p) || has[uid] != "" || book.Held(before)[uid] != nil {
+			continue
+		}
+		if name, is := group.Of(p); is {
+			lost := w.gangs[name].robbed
+			if byHand {
+				lost = w.gangs[name].edited
+			}
+			lost[uid] = w.changes + 1
+		}
 	}
 }
 
@@ -134,9 +233,14 @@ func (w *world) checkGangs() {
 			w.fail("Invariant 6: %s still holds %+v", n.name, holds)
 		}
 	}
+	w.checkRuns()
 	for name, g := range w.gangs {
 		count, ready := w.standings(name)
-		if count[in] > 0 && !g.formed && count[in]+g.endedAfter(g.since, func(types.UID) bool { return true }) < g.total {
+		gone := func(uid types.UID) bool {
+			return !slices.ContainsFunc(w.members(name), func(p *corev1.Pod) bool { return p.UID == uid && standingOf(p) == in })
+		}
+		part := slices.ContainsFunc(w.members(name), func(p *corev1.Pod) bool { return standingOf(p) == in && !g.over[p.UID] })
+		if part && !g.formed && count[in]+g.endedAfter(g.since, g.read, true, gone) < g.total {
 			w.fail("%d pods of %s were let go, %d must start together", count[in], name, g.total)
 		}
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
@@ -171,7 +275,10 @@ func (r *replicaInTest) checkLetGo(key string) {
 		}
 	}
 	counted := map[types.UID]bool{}
-	for _, p := range a.gang(name).members {
+	known := a.gang(name)
+	// Another leader may have given slices to one that it has not heard of.
+	there := slices.DeleteFunc(w.members(name), func(p *corev1.Pod) bool { return standingOf(p) == out })
+	for _, p := range slices.Concat(known.members, there) {
 		// It may have been let go without an answer. Another leader may hold slices for it
 		// elsewhere.
 		now := w.find(p.UID)
@@ -181,11 +288,15 @@ func (r *replicaInTest) checkLetGo(key string) {
 	}
 	// Of who has ended meanwhile the decision could not know. Nor does it matter to one
 	// that follows others who were let go: it has its slices by a decision before.
-	g, since := w.gangs[name], r.knew
-	if count, _ := w.standings(name); count[in] > 0 {
+	g, since, read := w.gangs[name], r.knew, r.knewLedgers
+	// It may not have heard either that the others whom it follows have ended just now.
+	count, _ := w.standings(name)
+	follows := count[in] > 0 || known.in > 0
+	if follows {
 		since = min(since, w.decided[pod.UID])
+		read = min(read, since)
 	}
-	have := len(counted) + g.endedAfter(since, func(uid types.UID) bool { return !counted[uid] })
+	have := len(counted) + g.endedAfter(since, read, follows, func(uid types.UID) bool { return !counted[uid] })
 	if have < g.total {
 		w.fail("%s lets pod %s go when %d of %s can start, %d must start together", r.name, key, have, name, g.total)
 	}
@@ -196,11 +307,13 @@ func (r *replicaInTest) letGo(pod *corev1.Pod) {
 	if name, is := group.Of(pod); is {
 		g := r.world.gangs[name]
 		g.since = min(g.since, r.knew, r.world.decided[pod.UID])
+		g.read = min(g.read, g.since, r.knewLedgers)
 	}
 }
 
 // decide notes by what the replica knew pods got slices that are not held, or no longer.
 func (r *replicaInTest) decide(before, after *v1alpha1.SliceLedger) {
+	r.world.rob(before, after, false)
 	had := book.Pods(before)
 	for uid := range book.Pods(after) {
 		if book.Held(after)[uid] == nil && (had[uid] == "" || book.Held(before)[uid] != nil) {

@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -28,19 +30,36 @@ type misfit struct {
 }
 
 // fit chooses for at least need of a gang's members, and for as many more as fit
-// too. The larger ones go first; where one is left over because others took the only
-// place that it can have, it goes before them; where it has none even so, and enough are
-// left, they are tried without it. Who goes by another always goes after it.
+// too. The larger ones go first; where those that go by each other have no room where the
+// first of them went, the other places that have it are tried.
 func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *misfit, error) {
 	start := a.Clock.Now()
 	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
 	order := slices.Clone(asks)
 	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(q.demand.Devices(), p.demand.Devices()) })
+	choices, miss, err := a.fitIn(ctx, order, need, nil, maxOrders)
+	if miss == nil || err != nil {
+		return choices, nil, err
+	}
+	for _, in := range a.domains(order, need) {
+		if choices, none, err := a.fitIn(ctx, order, need, in, domainOrders); none == nil || err != nil {
+			return choices, nil, err
+		}
+	}
+	return nil, miss, nil
+}
+
+// fitIn is fit in one domain, or anywhere. Who is left over because others took the only
+// place that it can have goes before them, and those by which it goes before it; where
+// that does not help, it goes before those too. Who has none even so, if enough are left,
+// is left out.
+func (a *Allocator) fitIn(ctx context.Context, order []ask, need int, in *domain, orders int) ([]choice, *misfit, error) {
+	order = slices.Clone(order)
 	var first *misfit
 	tries := 0
-	promoted := map[types.UID]bool{}
+	promoted, leads := map[types.UID]bool{}, map[types.UID]bool{}
 	for {
-		choices, miss, err := a.tryOrder(ctx, order, need)
+		choices, miss, err := a.tryOrder(ctx, order, need, in, leads)
 		if miss == nil || err != nil {
 			return choices, nil, err
 		}
@@ -50,7 +69,11 @@ func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *m
 		at := slices.IndexFunc(order, func(p ask) bool { return p.pod == miss.pod })
 		tries++
 		switch surplus := len(order) > need; {
-		case tries > maxOrders || miss.why.known || promoted[miss.pod.UID] && at > 0 || at == 0 && !surplus:
+		case tries > orders || miss.why.known && orderIsNoMatter(order, at):
+			return nil, first, nil
+		case at == 0 && !leads[miss.pod.UID] && a.inTurn(order)[0].pod != miss.pod:
+			leads[miss.pod.UID] = true
+		case promoted[miss.pod.UID] && at > 0 || at == 0 && !surplus:
 			return nil, first, nil
 		case at == 0:
 			// Even first it has no place, and there are enough without it.
@@ -63,13 +86,42 @@ func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *m
 	}
 }
 
-// tryOrder is one try of fit.
-func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int) ([]choice, *misfit, error) {
-	t := trial{Allocator: a, set: order}
+// orderIsNoMatter tells whether another order would come to the same, since all before the
+// pod that has no place are like it, or all at all where it is the first. Who waits is
+// looked at often, and most gangs are of pods that are alike.
+func orderIsNoMatter(order []ask, at int) bool {
+	pod, others := order[at].pod, order[:at]
+	if at == 0 {
+		others = order
+	}
+	return !slices.ContainsFunc(others, func(p ask) bool { return !alike(p.pod, pod) || feasible.CompanyOf(p.pod) != nil })
+}
+
+// alike tells whether each of two pods may go where the other may.
+func alike(p, q *corev1.Pod) bool {
+	same := func(c, d corev1.Container) bool {
+		return equality.Semantic.DeepEqual(c.Resources, d.Resources) && equality.Semantic.DeepEqual(c.Ports, d.Ports)
+	}
+	return kindOf(p) == kindOf(q) && maps.Equal(p.Spec.NodeSelector, q.Spec.NodeSelector) &&
+		equality.Semantic.DeepEqual(p.Spec.Affinity, q.Spec.Affinity) &&
+		equality.Semantic.DeepEqual(p.Spec.Tolerations, q.Spec.Tolerations) &&
+		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
+		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&
+		slices.EqualFunc(p.Spec.Containers, q.Spec.Containers, same)
+}
+
+// tryOrder is one try of fitIn, with the leads before those by which they go.
+func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int, in *domain, leads map[types.UID]bool) ([]choice, *misfit, error) {
+	t := trial{Allocator: a, set: order, in: in, leads: leads}
 	defer t.end()
-	order = a.inTurn(order)
+	turn := a.inTurn(order)
+	if len(leads) > 0 {
+		turn = slices.Clone(turn)
+		lead := func(p ask) bool { return leads[p.pod.UID] }
+		turn = slices.Concat(slices.DeleteFunc(slices.Clone(turn), func(p ask) bool { return !lead(p) }), slices.DeleteFunc(turn, lead))
+	}
 	var miss *misfit
-	for i, pod := range order {
+	for i, pod := range turn {
 		why, err := t.next(ctx, pod)
 		if err != nil {
 			return nil, nil, err
@@ -80,9 +132,14 @@ func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int) ([]choi
 		if miss == nil {
 			miss = &misfit{pod: pod.pod, why: why}
 		}
-		if len(t.choices)+len(order)-i-1 < need {
+		if len(t.choices)+len(turn)-i-1 < need {
 			miss.fits = len(t.choices)
 			return nil, miss, nil
+		}
+	}
+	if len(leads) > 0 {
+		if miss, err := t.judgeAgain(ctx, a.inTurn(order)); miss != nil || err != nil {
+			return nil, miss, err
 		}
 	}
 	choices, err := t.decided()
@@ -125,18 +182,7 @@ func (a *Allocator) neverFits(asks []ask, need int) bool {
 		return sum > room
 	}
 	for range need {
-		if !takeAny(nodes, order[0].demand) {
-			return true
-		}
-	}
-	return false
-}
-
-// takeAny takes the demand out of the first node that has it.
-func takeAny(nodes []*placement.Node, demand *placement.Demand) bool {
-	for i, n := range nodes {
-		if plan, fits := placement.Fit(demand, n); fits {
-			nodes[i] = n.Without(&plan)
+		if firstFit(nodes, order[0].demand) == len(nodes) {
 			return true
 		}
 	}

@@ -30,6 +30,11 @@ func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need, le
 	if err != nil {
 		return err
 	}
+	if len(rest) > 0 && len(g.due) < least-g.in {
+		// They are fewer than must start together and would have followed those that were
+		// let go, each with what it has. Nobody is placed anew by that.
+		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
+	}
 	choices, miss, err := a.fit(ctx, rest, need-len(members))
 	if err != nil {
 		return err

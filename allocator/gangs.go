@@ -44,7 +44,7 @@ func standingOf(pod *corev1.Pod) standing {
 	}
 }
 
-// gang is a group at one moment, as far as it counts.
+// gang is the last run of a group at one moment, as far as it counts.
 type gang struct {
 	name group.Name
 	// members are all that count, due those among them that wait for us alone,
@@ -60,7 +60,7 @@ func (a *Allocator) gang(name group.Name) *gang {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	g := &gang{name: name}
-	for _, pod := range oldestFirst(a.gangs.members[name]) {
+	for _, pod := range a.lastRun(name, oldestFirst(a.gangs.members[name])) {
 		switch standingOf(pod) {
 		case out:
 			continue

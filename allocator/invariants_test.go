@@ -188,9 +188,21 @@ func (w *world) checkAdrift(p *corev1.Pod) {
 	}
 	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
 	w.must(err)
+	open := index.Room(ledger)
 	for name, c := range placed.Containers {
+		if n.running[container{p.UID, name}] != nil {
+			continue
+		}
 		for _, d := range c.Devices {
-			crowded = crowded || n.running[container{p.UID, name}] == nil && full(d.UUID, d.Core, d.MemMiB)
+			crowded = crowded || full(d.UUID, d.Core, d.MemMiB)
+			// Or a device of one that does not run was taken out of the node, which has no other
+			// for it.
+			if !slices.ContainsFunc(n.has, func(h hardware) bool { return h.uuid == d.UUID }) {
+				crowded = crowded || !slices.ContainsFunc(n.has, func(h hardware) bool {
+					return open.Device(h.uuid) != nil && !full(h.uuid, d.Core, d.MemMiB) &&
+						!slices.ContainsFunc(c.Devices, func(own v1alpha1.PlacedDevice) bool { return own.UUID == h.uuid })
+				})
+			}
 		}
 	}
 	for c, held := range n.running {

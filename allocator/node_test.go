@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -268,14 +269,21 @@ func (n *nodeInTest) end(pod types.UID) {
 	n.ghosts = slices.DeleteFunc(n.ghosts, func(p *corev1.Pod) bool { return p.UID == pod })
 }
 
-// complete is a pod whose containers have done their work.
+// complete has some pod do its work.
 func (n *nodeInTest) complete() {
 	p := n.world.somePod(func(p *corev1.Pod) bool { return n.runs(p.UID) && !terminal(p) })
-	if p == nil {
-		return
+	if p != nil {
+		n.succeed(p)
 	}
+}
+
+// succeed is a pod whose containers have done their work.
+func (n *nodeInTest) succeed(p *corev1.Pod) {
 	n.end(p.UID)
 	p.Status.Phase = corev1.PodSucceeded
+	for i := range p.Status.ContainerStatuses {
+		p.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(n.world.now())}}
+	}
 	n.world.setStatus(p)
 }
 

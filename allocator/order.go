@@ -123,12 +123,7 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 // select each other the one that has to be nearer goes behind: beside the other it is near
 // enough for both.
 func (a *Allocator) inTurn(order []ask) []ask {
-	wishes := map[types.UID]feasible.Company{}
-	for _, p := range order {
-		if company := feasible.CompanyOf(p.pod); company != nil {
-			wishes[p.pod.UID] = company
-		}
-	}
+	wishes := wishesOf(order)
 	if len(wishes) == 0 {
 		return order
 	}
@@ -136,7 +131,7 @@ func (a *Allocator) inTurn(order []ask) []ask {
 	nearest := func(keys []string) (most int) {
 		for _, key := range keys {
 			if _, known := domains[key]; !known {
-				domains[key] = a.Filters.Domains(key)
+				domains[key] = len(a.Filters.Domains(key))
 			}
 			most = max(most, domains[key])
 		}

@@ -77,20 +77,26 @@ func home(pod *corev1.Pod) string {
 	return placed.Node
 }
 
-// stuck tells whether the pod is bound, none of its containers runs or ever ran,
-// and the last attempt to create one failed.
-func stuck(pod *corev1.Pod) bool {
+// denied tells whether the pod is bound and the last attempt to create one of its
+// containers failed.
+func denied(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || terminal(pod) {
 		return false
 	}
-	failed := false
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if c.ContainerID != "" || c.State.Waiting == nil {
-			return false
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if w := list[i].State.Waiting; w != nil && w.Reason == "CreateContainerError" {
+				return true
+			}
 		}
-		failed = failed || c.State.Waiting.Reason == "CreateContainerError"
 	}
-	return failed
+	return false
+}
+
+// stuck tells whether it is denied, and none of its containers runs or ever ran.
+func stuck(pod *corev1.Pod) bool {
+	return denied(pod) && !slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool { return s.ContainerID != "" || s.State.Waiting == nil })
 }
 
 // refused tells whether the scheduler says that it cannot bind a placed pod, with

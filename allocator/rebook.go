@@ -78,6 +78,11 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 				"uid", uid, "device", uuid, "node", ledger.Name)
 		}
 	}
+	for uid, pod := range known {
+		if pods[uid] == nil && denied(pod) && short(pod, ledger) {
+			pods[uid] = pod
+		}
+	}
 	var running, others []*corev1.Pod
 	for _, pod := range oldestFirst(pods) {
 		if attached(ledger, pod) {
@@ -87,6 +92,13 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 		}
 	}
 	return append(running, others...)
+}
+
+// short tells whether the ledger of the pod's node has other slices for it than it asks
+// for: somebody has edited them by hand, and the node starts nothing with them.
+func short(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
+	_, shares, err := asked.Of(pod)
+	return err == nil && pod.Spec.NodeName == ledger.Name && !book.Serves(ledger, pod.UID, shares)
 }
 
 // putBack is the ledger with the pod's slices where they can be, at once or on another
@@ -183,21 +195,29 @@ func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.
 }
 
 // devicesOf are the devices of the pod's containers, by name: those that they run
-// on, as slices can have been moved; else those that the ledger says, else the
-// placement. Nil when nothing of this can be read.
+// on, as slices can have been moved; else those that the ledger says, else, or where
+// the ledger has not as many, the placement. Nil when nothing of this can be read.
 func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]placement.Has {
-	placed := book.Placement(ledger, pod.UID)
-	if placed == nil {
-		var err error
-		placed, err = v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-		if err != nil || placed.Node != ledger.Name {
-			return nil
-		}
+	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+	booked := book.Placement(ledger, pod.UID)
+	if booked == nil && (err != nil || placed.Node != ledger.Name) {
+		return nil
 	}
 	devices := map[string][]placement.Has{}
-	for name, c := range placed.Containers {
-		for _, d := range c.Devices {
-			devices[name] = append(devices[name], placement.Has{UUID: d.UUID})
+	for _, p := range []*v1alpha1.Placement{booked, placed} {
+		if p == nil || p.Node != ledger.Name {
+			continue
+		}
+		for name, c := range p.Containers {
+			var on []placement.Has
+			for _, d := range c.Devices {
+				if has := (placement.Has{UUID: d.UUID}); !slices.Contains(on, has) {
+					on = append(on, has)
+				}
+			}
+			if len(on) != len(devices[name]) {
+				devices[name] = on
+			}
 		}
 	}
 	running := map[string][]placement.Has{}

@@ -48,8 +48,9 @@ type replicaInTest struct {
 	// sawUnbindable is the pod that was read last in this step, if it was gated then,
 	// or refused by the scheduler.
 	sawUnbindable types.UID
-	// knew is the world's change up to which it had read all of pods when this step began.
-	knew int
+	// knew is the world's change up to which it had read all of pods when this step began,
+	// and knewLedgers that of ledgers.
+	knew, knewLedgers int
 	// updates and patches are how many of these requests it has made.
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
@@ -209,10 +210,13 @@ func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
 	}
-	r.busy, r.sawUnbindable, r.knew = true, "", r.world.changes
+	r.busy, r.sawUnbindable, r.knew, r.knewLedgers = true, "", r.world.changes, r.world.changes
 	for _, c := range r.watch {
-		if _, is := c.obj.(*corev1.Pod); is {
+		switch c.obj.(type) {
+		case *corev1.Pod:
 			r.knew = min(r.knew, c.at-1)
+		case *v1alpha1.SliceLedger:
+			r.knewLedgers = min(r.knewLedgers, c.at-1)
 		}
 	}
 	ok := r.allocator.step(context.Background(), r.queue)

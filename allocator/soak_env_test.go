@@ -8,9 +8,11 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/test/apiserver"
@@ -33,7 +35,7 @@ func TestSoakOnAPIServer(t *testing.T) {
 	ran := 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorldOn(t, api, int64(1000+seed), 2, 2, true)
+			w := newWorldOn(t, api, testclock.NewFakeClock(time.Unix(0, 0)), int64(1000+seed), 2, 2, true)
 			ran += w.run(300)
 			for _, n := range w.nodes {
 				w.must(client.IgnoreNotFound(api.Delete(context.Background(), testNode(n.name))))

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -24,6 +23,9 @@ func (w *world) act() {
 	}
 	if w.gangsOnly && w.rand.Intn(40) == 0 {
 		w.lateHold(n)
+	}
+	if w.gangsOnly && w.rand.Intn(50) == 0 {
+		w.finish()
 	}
 	switch k := w.rand.Intn(128); {
 	case k < 12:
@@ -83,6 +85,7 @@ func (w *world) act() {
 func (w *world) settle() {
 	w.calm = true
 	w.endHolds()
+	w.collect()
 	for range 200 {
 		before := w.versions()
 		for w.admit() {
@@ -202,13 +205,9 @@ func TestSoakReplays(t *testing.T) {
 	}
 }
 
-// essence is all of an object but the times that the API server takes from the clock on
-// the wall.
+// essence is all of an object but the times that are of the clock on the wall.
 func essence(obj client.Object) string {
 	obj = obj.DeepCopyObject().(client.Object)
-	if obj.GetDeletionTimestamp() != nil {
-		obj.SetDeletionTimestamp(&metav1.Time{})
-	}
 	if l, is := obj.(*v1alpha1.SliceLedger); is {
 		l.Status.Conditions = nil
 	}

@@ -6,6 +6,9 @@ import (
 	"context"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 )
@@ -16,6 +19,10 @@ type trial struct {
 	*Allocator
 	set     []ask
 	choices []choice
+	// in, if set, is where those of the set that go by each other are to be, and leads are
+	// decided on before those that they go by.
+	in    *domain
+	leads map[types.UID]bool
 	// counted is how many of the choices the filters and the ranking know of.
 	counted int
 	// touched are the nodes of the choices, names them in the order of the first choice.
@@ -31,11 +38,8 @@ type touched struct{ shown, left *placement.Node }
 // next chooses for one more pod of the set, which is beside those before it. Without
 // a choice that the scheduler accepts it says why.
 func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
-	for ; t.counted < len(t.choices); t.counted++ {
-		last := &t.choices[t.counted]
-		if _, err := t.Filters.Count(last.pod, last.plan.Node); err != nil {
-			return nil, err
-		}
+	if err := t.countAll(); err != nil {
+		return nil, err
 	}
 	if err := t.survey(); err != nil {
 		return nil, err
@@ -47,7 +51,10 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 	if lacks := t.scarce.find(kindOf(pod.pod)); lacks != nil && len(t.set) == 1 {
 		return &shortage{devices: *lacks}, nil
 	}
-	j, wants := judge{Allocator: t.Allocator, pod: pod}, pod.wants()
+	j, wants := judge{Allocator: t.Allocator, pod: pod.pod, in: t.in}, pod.wants()
+	if t.leads[pod.pod.UID] {
+		j.pod = early(pod.pod, t.set)
+	}
 	defer func() { nodesJudged.Observe(float64(len(j.looked))) }()
 	for plan, room := range t.ranking.Plans(wants) {
 		if ok, err := j.accepts(ctx, plan.Node); err != nil {
@@ -56,10 +63,21 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 			return nil, t.take(ctx, pod, plan, room, &j)
 		}
 	}
-	if t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
+	if t.in != nil || t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
 		return &shortage{known: true}, nil
 	}
 	return t.explain(ctx, pod, &j)
+}
+
+// countAll has the filters know of all choices.
+func (t *trial) countAll() error {
+	for ; t.counted < len(t.choices); t.counted++ {
+		last := &t.choices[t.counted]
+		if _, err := t.Filters.Count(last.pod, last.plan.Node); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // explain finds out why the pod fits on no node. It asks the filters about the
@@ -151,7 +169,8 @@ func (t *trial) end() {
 // judge asks the scheduler's filters about nodes for one pod, about each once.
 type judge struct {
 	*Allocator
-	pod    ask
+	pod    *corev1.Pod
+	in     *domain
 	cycle  *feasible.Cycle
 	looked map[string]bool
 	// refused is how many nodes the scheduler would refuse, for reasons.
@@ -160,11 +179,11 @@ type judge struct {
 }
 
 func (j *judge) accepts(ctx context.Context, node string) (bool, error) {
-	if j.looked[node] || j.unsettled(node) {
+	if j.looked[node] || j.in.excludes(j.pod, node) || j.unsettled(node) {
 		return false, nil
 	}
 	if j.cycle == nil {
-		cycle, err := j.Filters.Start(ctx, j.pod.pod)
+		cycle, err := j.Filters.Start(ctx, j.pod)
 		if err != nil {
 			return false, err
 		}

@@ -47,6 +47,8 @@ type world struct {
 	disturbed map[types.UID]bool
 	// wasBound is where a pod was or is bound.
 	wasBound map[types.UID]string
+	// endedAt is when a pod ended.
+	endedAt map[types.UID]time.Time
 	// destroyed are the last versions of the ledgers that were deleted.
 	destroyed map[string]string
 	gangs     map[group.Name]*gangInTest
@@ -91,7 +93,7 @@ func testScheme(t testing.TB) *runtime.Scheme {
 }
 
 // fakeServer is an API server in memory.
-func fakeServer(t *testing.T) client.WithWatch {
+func fakeServer(t *testing.T, now func() time.Time) client.WithWatch {
 	t.Helper()
 	scheme := testScheme(t)
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -101,20 +103,21 @@ func fakeServer(t *testing.T) client.WithWatch {
 	// The usual tracker keeps managedFields too, which nobody looks at here, and
 	// takes half of the time of a soak for it.
 	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjectTracker(tracker).
+	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjectTracker(clockedTracker{tracker, now}).
 		WithStatusSubresource(&v1alpha1.SliceLedger{}, &corev1.Pod{}).Build()
 }
 
 func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 	t.Helper()
-	return newWorldOn(t, fakeServer(t), seed, nodes, replicas, false)
+	clock := testclock.NewFakeClock(time.Unix(0, 0))
+	return newWorldOn(t, fakeServer(t, clock.Now), clock, seed, nodes, replicas, false)
 }
 
 // newWorldOn has its cluster on some API server, a real one or not.
-func newWorldOn(t *testing.T, api client.WithWatch, seed int64, nodes, replicas int, real bool) *world {
+func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, seed int64, nodes, replicas int, real bool) *world {
 	t.Helper()
-	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: testclock.NewFakeClock(time.Unix(0, 0)),
-		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{},
+	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
+		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{},
 		gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
@@ -156,7 +159,8 @@ func (w *world) notify(obj client.Object, deleted bool) {
 	same := func(o client.Object) bool { return o.GetName() == obj.GetName() }
 	switch obj := obj.(type) {
 	case *corev1.Pod:
-		before := w.find(obj.UID)
+		before := w.counting(obj)
+		w.ends(obj)
 		w.live = slices.DeleteFunc(w.live, func(p *corev1.Pod) bool { return same(p) })
 		if !deleted {
 			w.live = append(w.live, obj)
@@ -242,6 +246,7 @@ func (w *world) disturb(l *v1alpha1.SliceLedger) {
 	for uid := range book.Pods(l) {
 		w.disturbed[uid] = true
 	}
+	w.rob(l, &v1alpha1.SliceLedger{}, true)
 }
 
 // lose empties a ledger's spec, as somebody who edits it by hand.

@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,7 +33,7 @@ func (w *world) createPod() {
 		shares = map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
 	}
 	p := testPod(fmt.Sprintf("p%d", w.made), shares)
-	p.UID = types.UID(p.Name)
+	p.UID, p.CreationTimestamp = types.UID(p.Name), metav1.NewTime(w.now())
 	p.Finalizers = []string{"example.com/held"}
 	if w.rand.Intn(2) == 0 {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
@@ -45,6 +46,14 @@ func (w *world) createPod() {
 	w.enlist(p)
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
+}
+
+// now is the time by which pods are created and end.
+func (w *world) now() time.Time {
+	if w.real {
+		return time.Now()
+	}
+	return w.clock.Now()
 }
 
 // deletePod is a user who deletes a pod, gated or bound, by force or not.

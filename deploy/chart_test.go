@@ -88,6 +88,15 @@ func TestChartValues(t *testing.T) {
 					!r.has("PodDisruptionBudget", part) {
 					t.Errorf("%s is not confined: %+v %+v", part, pod.SecurityContext, c.SecurityContext)
 				}
+				// Two replicas that both fail must not keep a node from being drained.
+				if policy, _, _ := unstructured.NestedString(r.object("PodDisruptionBudget", part).Object, "spec", "unhealthyPodEvictionPolicy"); policy != "AlwaysAllow" {
+					t.Errorf("%s: unhealthyPodEvictionPolicy %q", part, policy)
+				}
+			}
+			// One node with a broken driver must not stop the upgrade of all others.
+			agents := r.object("DaemonSet", "vernier-node").Object
+			if most, _, _ := unstructured.NestedString(agents, "spec", "updateStrategy", "rollingUpdate", "maxUnavailable"); !strings.HasSuffix(most, "%") {
+				t.Errorf("an upgrade goes on with at most %q agents away", most)
 			}
 		}},
 		"another registry": {[]string{"--set=image.registry=registry.example.com/gpu,image.tag=v2,image.pullSecrets={key}"}, func(t *testing.T, r *rendered) {

@@ -49,11 +49,11 @@ func TestNodePolicy(t *testing.T) {
 
 	// The API server takes up policies a moment after they are stored.
 	var last error
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
 		last = stray.Create(ctx, ledger(own), client.DryRunAll)
 		return last != nil && strings.Contains(last.Error(), "vernier-nodes"), nil
 	}); err != nil {
-		t.Fatalf("the policy is not in force after 30 s: %v", last)
+		t.Fatalf("the policy is not in force after 90 s: %v", last)
 	}
 
 	granted := ledger(own)

@@ -105,7 +105,7 @@ func TestRemove(t *testing.T) {
 		t.Fatalf("%s%v: %s", blocks[1], err, out)
 	}
 	var out []byte
-	if wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	if wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 90*time.Second, true, func(context.Context) (bool, error) {
 		out, err = run(string(blocks[2]))
 		return err == nil, nil
 	}) != nil {

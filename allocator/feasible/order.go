@@ -83,16 +83,22 @@ func (c Company) Near(other *corev1.Pod) (keys []string) {
 	return keys
 }
 
-// Domains is how many different values the nodes have of a label: the more, the nearer to
-// each other are those with the same. One pass over all nodes.
-func (f *Filters) Domains(key string) int {
+// Satisfies tells whether the other pod, if near, may be all that the affinity asks for:
+// to the scheduler one pod counts only if each of the terms selects it.
+func (c Company) Satisfies(other *corev1.Pod) bool {
+	return len(c.Near(other)) > 0 && !slices.ContainsFunc(c, func(w wish) bool { return w.near != "" && !w.selects(other) })
+}
+
+// Domains are the nodes by their value of a label: the more values there are, the nearer
+// to each other are those with the same. One pass over all nodes.
+func (f *Filters) Domains(key string) map[string][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := map[string]bool{}
+	all := map[string][]string{}
 	for _, node := range f.nodes {
 		if v, has := node.Labels[key]; has {
-			all[v] = true
+			all[v] = append(all[v], node.Name)
 		}
 	}
-	return len(all)
+	return all
 }

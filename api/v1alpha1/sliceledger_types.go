@@ -314,7 +314,7 @@ type DeviceStatus struct {
 	MPS bool `json:"mps,omitempty"`
 	// Healthy is false after a critical error; Reason says which.
 	Healthy bool `json:"healthy"`
-	// Reason of ill health, in words.
+	// Reason of ill health, or why a healthy device takes no slices, in words.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }

@@ -113,7 +113,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	live, err := client.New(o.Config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("setting up the API client: %w", err)
 	}
@@ -285,7 +285,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 	}
 	if err == nil {
 		a.book.Restore(l.Status.Released)
-		a.ledger.Set(l)
+		a.ledger.Begin(l)
 		a.preparer.look()
 		a.keeper.Look()
 	}
@@ -293,10 +293,11 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 }
 
 func (a *agent) devicesChanged() {
-	a.connection.Plugin.Observe()
 	a.preparer.look()
 	a.writer.Publish()
 	a.keeper.Look()
+	// Last: it asks NVML, which may be what hangs. What it finds is published anew.
+	a.connection.Plugin.Observe()
 }
 
 // runtimeChanged follows a connection or its loss. After one the book is whole,

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -36,7 +37,11 @@ func newManager(o Options) (manager.Manager, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	mgr, err := manager.New(o.Config, manager.Options{
+	// What client-go would allow, five requests a second of a kind, the slices of a hundred
+	// pods that end together would wait 20 s for. The API server has its own fairness.
+	config := rest.CopyConfig(o.Config)
+	config.QPS = -1
+	mgr, err := manager.New(config, manager.Options{
 		Scheme:                  scheme,
 		Logger:                  o.Log,
 		Metrics:                 access.Metrics(o.MetricsAddr),

@@ -70,7 +70,7 @@ func newCluster(t *testing.T) *cluster {
 
 func (c *cluster) await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 90*time.Second, true,
 		func(context.Context) (bool, error) { return holds(), nil })
 	if err != nil {
 		t.Fatalf("waiting until %s: %v", what, err)
@@ -244,7 +244,7 @@ func (n *node) awaitCapacity(t *testing.T, devices int) {
 // edit changes a device of the spec, as the allocator does.
 func (n *node) edit(t *testing.T, uuid string, change func(*v1alpha1.DeviceLedger)) {
 	t.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(wait.Backoff{Duration: 20 * time.Millisecond, Steps: 500}, func() error {
 		l := n.ledger(t)
 		at := slices.IndexFunc(l.Spec.Devices, func(d v1alpha1.DeviceLedger) bool { return d.UUID == uuid })
 		if at < 0 {

@@ -4,12 +4,16 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -35,7 +39,7 @@ func next(t *testing.T, of chan *eventsv1.Event) *eventsv1.Event {
 	select {
 	case e := <-of:
 		return e
-	case <-time.After(10 * time.Second):
+	case <-time.After(90 * time.Second):
 		t.Fatal("nothing is written")
 		return nil
 	}
@@ -64,5 +68,30 @@ func TestContainersAreWarnedEach(t *testing.T) {
 	}
 	if again := next(t, w.changed); again.Regarding.FieldPath != "spec.containers{main}" || again.Series == nil {
 		t.Errorf("told again: %+v", again)
+	}
+}
+
+// Nothing of the agent's waits for a turn that client-go gives it: what it reads when pods
+// end is a request for each of them.
+func TestNotThrottled(t *testing.T) {
+	kinds := map[string]string{
+		"/api":  `{"kind":"APIVersions","versions":["v1"]}`,
+		"/apis": `{"kind":"APIGroupList","groups":[{"name":"vernier.dev","versions":[{"groupVersion":"vernier.dev/v1alpha1","version":"v1alpha1"}]}]}`,
+		"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[
+			{"name":"pods","kind":"Pod","namespaced":true},{"name":"nodes","kind":"Node"}]}`,
+		"/apis/vernier.dev/v1alpha1": `{"kind":"APIResourceList","groupVersion":"vernier.dev/v1alpha1","resources":[{"name":"sliceledgers","kind":"SliceLedger"}]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, kinds[r.URL.Path])
+	}))
+	defer server.Close()
+	given := &rest.Config{Host: server.URL}
+	mgr, err := newManager(Options{Node: "n", Config: given, MetricsAddr: "0", HealthAddr: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mgr.GetConfig(); got.QPS >= 0 || got.RateLimiter != nil || given.QPS != 0 {
+		t.Errorf("at most %v requests a second, limiter %v; given %v", got.QPS, got.RateLimiter, given.QPS)
 	}
 }

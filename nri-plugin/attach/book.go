@@ -216,6 +216,13 @@ func (b *Book) fence(pod types.UID) {
 	b.fenced[pod] = true
 }
 
+// Barred tells whether a pod is.
+func (b *Book) Barred(pod types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fenced[pod]
+}
+
 // Fenced are the barred pods, sorted: what the ledger's status.released shows.
 func (b *Book) Fenced() []types.UID {
 	b.mu.Lock()

@@ -147,7 +147,7 @@ func (a *Auditor) users() ([]user, error) {
 	var all []user
 	for _, d := range now.Devices {
 		if d.MIG == v1alpha1.MIGEnabled {
-			continue // not managed in this release
+			continue // the driver keeps every process to its own instance
 		}
 		pids, failed := library.Processes(d.UUID)
 		err = errors.Join(err, failed)
@@ -228,7 +228,7 @@ func (a *Auditor) tell(u user) {
 	if len(u.entry.Grants) == 0 {
 		message += fmt.Sprintf("the container has no slice; delete the pod and ask for %s", v1alpha1.ResourceCore)
 	} else {
-		message += "it does not load the limiter, as programs that are linked statically, built on musl or started by a loader of their own; build it for glibc and link it dynamically, or give the pod whole devices"
+		message += "it passes by the limiter, as programs do that are linked statically, built on musl, started by a loader of their own, or linked with the driver and with that in LD_PRELOAD; build it for glibc, link it dynamically and leave LD_PRELOAD to others, or give the pod whole devices"
 	}
 	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
 	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message)

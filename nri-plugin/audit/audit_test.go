@@ -140,7 +140,7 @@ func TestLook(t *testing.T) {
 	}{
 		"limited":                   {container: "limited", uuid: gpu0, prepare: func(n *node) { n.marked = []int{7} }},
 		"limited, its mark is lost": {container: "limited", uuid: gpu0, prepare: func(n *node) { n.write(7, "maps", "7f00-7f10 rw-s 0 fd:01 5 "+layout.CountersPath+"//deleted\n") }},
-		"past the limiter":          {container: "limited", uuid: gpu0, pod: "limited", says: "does not load the limiter", found: 1},
+		"past the limiter":          {container: "limited", uuid: gpu0, pod: "limited", says: "passes by the limiter", found: 1},
 		"of another device":         {container: "limited", uuid: gpu1, prepare: func(n *node) { n.marked = []int{7} }, pod: "limited", says: gpu1, found: 1},
 		"whole device":              {container: "whole", uuid: gpu1},
 		"no slice":                  {container: "plain", uuid: gpu0, pod: "plain", says: string(v1alpha1.ResourceCore), found: 1},

@@ -27,6 +27,10 @@ const (
 	// failedScans in a row end the process: a replaced driver is only seen by a
 	// process that loads the library anew.
 	failedScans = 3
+	// patience is how long a scan may take, which is seconds under load, or a wait for an
+	// event, before the last picture is not to be trusted. A GPU whose firmware hangs holds
+	// up every call of NVML, for minutes or for good.
+	patience = 30 * time.Second
 )
 
 // tolerance is the part of a device's memory (one in so many) by which it may
@@ -34,6 +38,9 @@ const (
 // by some MiB with its version and settings, and a pod that has its slice must
 // not be shut out by that.
 const tolerance = 100
+
+// errSilent is the state while NVML takes too long.
+var errSilent = fmt.Errorf("NVML has not answered for %s: a GPU hangs; see whether nvidia-smi answers on the node, and reboot it where it does not", patience)
 
 // errOpening is the state before NVML has been opened for the first time.
 var errOpening = errors.New("NVML is being opened")
@@ -83,10 +90,11 @@ func (w *Watcher) Snapshot() (s Snapshot, scanned bool) {
 // Err says why the latest picture is not to be trusted, nil when it is.
 func (w *Watcher) Err() error { return w.load().err }
 
-// Library is NVML once it is open, or an error that says why it is not.
+// Library is NVML once it is open, or an error that says why it is not, or that it would
+// not answer.
 func (w *Watcher) Library() (Library, error) {
 	now := w.load()
-	if now.library == nil {
+	if now.library == nil || errors.Is(now.err, errSilent) {
 		return nil, now.err
 	}
 	return now.library, nil
@@ -149,7 +157,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return fmt.Errorf("NVML fails again and again: %w", err)
 		}
 		for next := time.Now().Add(period); ctx.Err() == nil && time.Now().Before(next); {
-			if library.WaitEvent(min(eventWait, period)) {
+			event := false
+			w.listen(func() { event = library.WaitEvent(min(eventWait, period)) })
+			if event {
 				break
 			}
 		}
@@ -170,7 +180,9 @@ func (w *Watcher) Refresh() error {
 func (w *Watcher) look(library Library) error {
 	w.looking.Lock()
 	defer w.looking.Unlock()
-	snapshot, err := library.Scan()
+	var snapshot Snapshot
+	var err error
+	w.listen(func() { snapshot, err = library.Scan() })
 	if err != nil {
 		w.publish(&state{library: library, snapshot: w.load().snapshot, scanned: w.load().scanned, err: err})
 		return err
@@ -180,6 +192,28 @@ func (w *Watcher) look(library Library) error {
 	}
 	w.publish(&state{library: library, snapshot: snapshot, scanned: true})
 	return nil
+}
+
+// listen calls NVML, and says so while that takes too long: nothing is granted here then,
+// and creations are refused before they hang in a call of NVML, for which the runtime would
+// drop the plugin.
+func (w *Watcher) listen(call func()) {
+	var mu sync.Mutex
+	over := false
+	late := time.AfterFunc(patience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			silent := *w.load()
+			silent.err = errSilent
+			w.publish(&silent)
+		}
+	})
+	call()
+	late.Stop()
+	mu.Lock()
+	defer mu.Unlock()
+	over = true
 }
 
 func (w *Watcher) open(ctx context.Context) (Library, error) {

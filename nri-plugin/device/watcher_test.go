@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +25,7 @@ type fake struct {
 	scan   func() (Snapshot, error)
 	memory func() (v1alpha1.MiB, error)
 	events chan struct{}
+	hangs  chan struct{} // until it is closed a wait for an event does not end, unless nil
 }
 
 func (f *fake) Scan() (Snapshot, error) {
@@ -35,6 +37,12 @@ func (f *fake) Scan() (Snapshot, error) {
 func (f *fake) Memory(string) (v1alpha1.MiB, error) { return f.memory() }
 
 func (f *fake) WaitEvent(timeout time.Duration) bool {
+	f.mu.Lock()
+	hangs := f.hangs
+	f.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
 	select {
 	case <-f.events:
 		return true
@@ -113,6 +121,62 @@ func TestWatcher(t *testing.T) {
 	if w.Err() != nil {
 		t.Errorf("after recovery: %v", w.Err())
 	}
+}
+
+// Invariant 2: a driver that does not answer any more is not waited for. What it said
+// last does not count until it answers again.
+func TestWatcherSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		w := &Watcher{Open: func() (Library, error) { return f, nil }}
+		changed, _ := watch(t, f, w)
+		<-changed
+		answer := make(chan struct{})
+		f.mu.Lock()
+		good := f.scan
+		f.scan = func() (Snapshot, error) { <-answer; return good() }
+		f.mu.Unlock()
+		f.memory = func() (v1alpha1.MiB, error) { t.Error("a driver that hangs is asked"); return 0, nil }
+		f.events <- struct{}{}
+		<-changed
+		if s, scanned := w.Snapshot(); !scanned || len(s.Devices) != 1 || w.Err() == nil {
+			t.Errorf("%+v, %t, %v; want the last picture and the error", s, scanned, w.Err())
+		}
+		if err := w.Check("GPU-x", 100); err == nil || !strings.Contains(err.Error(), "has not answered for 30s") {
+			t.Errorf("a device is taken for well: %v", err)
+		}
+		if _, err := w.Library(); err == nil {
+			t.Error("it is given to others, who would hang in it")
+		}
+		close(answer)
+		<-changed
+		if _, err := w.Library(); err != nil || w.Err() != nil {
+			t.Errorf("after the answer: %v, %v", err, w.Err())
+		}
+	})
+}
+
+// The same where the driver hangs while an event is waited for, and no scan comes.
+func TestWatcherSilentBetweenScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		w := &Watcher{Open: func() (Library, error) { return f, nil }}
+		changed, _ := watch(t, f, w)
+		<-changed
+		answer := make(chan struct{})
+		f.mu.Lock()
+		f.hangs = answer
+		f.mu.Unlock()
+		<-changed
+		if _, err := w.Library(); err == nil || !strings.Contains(err.Error(), "has not answered for 30s") {
+			t.Errorf("a device is taken for well: %v", err)
+		}
+		close(answer)
+		<-changed
+		if _, err := w.Library(); err != nil {
+			t.Errorf("after the answer: %v", err)
+		}
+	})
 }
 
 // A driver that is replaced needs a new process.

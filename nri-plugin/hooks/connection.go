@@ -150,7 +150,7 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 
 func (c *Connection) set(err error) {
 	before := c.state.Swap(&err)
-	if before != nil && (*before == nil) == (err == nil) {
+	if before != nil && said(*before) == said(err) {
 		return
 	}
 	if err != nil {
@@ -161,6 +161,15 @@ func (c *Connection) set(err error) {
 	if c.Changed != nil {
 		c.Changed()
 	}
+}
+
+// said is an error's text. One that has become another is told of like the first: each
+// has its own remedy.
+func said(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // handler is the plugin of one session; it tells when that is synchronized, and

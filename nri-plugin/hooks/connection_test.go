@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-logr/logr"
+
 	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
@@ -30,5 +32,18 @@ func TestRuntimeWithoutValidator(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// What keeps the plugin away is told of when it becomes another thing as well: the
+// ledger shows it with the remedy. The same again is not.
+func TestAnotherReason(t *testing.T) {
+	told := 0
+	c := &Connection{Plugin: &Plugin{Log: logr.Discard()}, Changed: func() { told++ }}
+	for i, err := range []error{errors.New("nobody listens"), errors.New("nobody listens"), errors.New("too old"), nil, nil, ErrNoValidator} {
+		c.set(err)
+		if want := []int{1, 1, 2, 3, 3, 4}[i]; told != want || !errors.Is(c.Err(), err) {
+			t.Errorf("after %v: told %d times, want %d; %v", err, told, want, c.Err())
+		}
 	}
 }

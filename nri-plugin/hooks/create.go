@@ -121,11 +121,22 @@ func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *de
 // never give it anything.
 func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, *ledger.Index, error) {
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
+	// Without the annotation the ledger still decides: it may have been removed from the
+	// pod, its slices have not.
+	var share v1alpha1.Share
+	asked := false
+	if text := pod.GetAnnotations()[v1alpha1.AnnotationShares]; text != "" {
+		shares, err := p.parse(text)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
+		}
+		share, asked = shares.Containers[c.GetName()]
+	}
 	index := p.Ledger.Index()
-	if index.Held(key.Pod) || p.moved(pod, c, index) {
+	if asked && len(index.Grants(key)) == 0 || index.Held(key.Pod) || p.moved(pod, c, index) {
 		var err error
-		// The watch can be behind the allocator, who lets the pod go after it has ended
-		// the hold.
+		// The watch can be behind the allocator, who lets the pod go after it has written
+		// its slices, and ended the hold.
 		if index, err = p.fetch(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -134,28 +145,11 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		}
 	}
 	grants := index.Grants(key)
-	text := pod.GetAnnotations()[v1alpha1.AnnotationShares]
-	if text == "" {
-		// Without the annotation the ledger still decides: it may have been
-		// removed from the pod, its slices have not.
-		return grants, index, nil
-	}
-	shares, err := p.parse(text)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
-	}
-	share, asked := shares.Containers[c.GetName()]
 	if !asked {
 		return grants, index, nil
 	}
 	if len(grants) == 0 {
-		// The pod can be here before the watch has delivered its slices.
-		if index, err = p.fetch(ctx); err != nil {
-			return nil, nil, err
-		}
-		if grants = index.Grants(key); len(grants) == 0 {
-			return nil, nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
-		}
+		return nil, nil, fmt.Errorf("the ledger of this node has no slice for it; pods get slices from vernier-allocator: remove spec.nodeName and annotation %s and create the pod again", v1alpha1.AnnotationShares)
 	}
 	if err := agree(share, grants); err != nil {
 		return nil, nil, fmt.Errorf("annotation %s and the ledger differ: %w; create the pod again and leave that annotation to the system", v1alpha1.AnnotationShares, err)

@@ -57,9 +57,32 @@ func TestCreateOnHeldSlices(t *testing.T) {
 	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "cannot be confirmed") {
 		t.Errorf("held, as far as is known: %v", err)
 	}
-	n.ledger.err, n.ledger.server.Spec.Holds = nil, nil
+	n.ledger.err = nil
+	watched := n.ledger.watched.DeepCopy()
+	n.loseSpec()
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
+		t.Errorf("held, and the watch has nothing of it: %v", err)
+	}
+	n.ledger.watched, n.ledger.server.Spec.Holds = *watched, nil
 	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
 		t.Errorf("granted, and the watch is behind: %v", err)
+	}
+}
+
+// The runtime waits 2 s for all of an answer, so the API server is asked once, however
+// little the watch knows.
+func TestCreateAsksOnce(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	n.ledger.watched.Spec.Holds = []v1alpha1.Hold{{Owner: "podgroups./ns/gang", Pods: []types.UID{uid(pod)}}}
+	n.ledger.server = &v1alpha1.SliceLedger{} // the hold has ended, and the slices with it
+	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "has no slice for it") {
+		t.Errorf("%v", err)
+	}
+	if n.ledger.reads != 1 {
+		t.Errorf("%d reads", n.ledger.reads)
 	}
 }
 

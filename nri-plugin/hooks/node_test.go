@@ -103,6 +103,8 @@ type testLedger struct {
 	// ledger does not show as well.
 	behind bool
 	ill    map[string]bool
+	// reads from the API server.
+	reads int
 }
 
 // index is that of a ledger whose status shows its devices.
@@ -139,6 +141,7 @@ func (l *testLedger) Fetch(ctx context.Context) (*ledger.Index, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.reads++
 	return l.index(l.server), l.err
 }
 

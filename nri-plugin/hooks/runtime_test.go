@@ -48,7 +48,7 @@ func connect(t testing.TB, r *nritest.Runtime, p *Plugin) *link {
 // await waits for a condition that only changes along with a signal.
 func await(t testing.TB, changed <-chan struct{}, holds func() bool) {
 	t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(90 * time.Second)
 	for !holds() {
 		select {
 		case <-changed:

@@ -40,7 +40,7 @@ func scan(t *testing.T, inv *Inventory) device.Snapshot {
 // event waits for a critical event.
 func event(t *testing.T, inv *Inventory) {
 	t.Helper()
-	for late := time.Now().Add(30 * time.Second); time.Now().Before(late); {
+	for late := time.Now().Add(90 * time.Second); time.Now().Before(late); {
 		if inv.WaitEvent(time.Second) {
 			return
 		}

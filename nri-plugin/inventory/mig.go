@@ -109,6 +109,9 @@ func (inv *Inventory) layout(d *v1alpha1.DeviceStatus) {
 	}
 	if err != nil {
 		d.Profiles, d.Instances = nil, nil
+		if d.Healthy {
+			d.Reason = "it takes no slices while MIG is on: " + err.Error()
+		}
 	}
 }
 

@@ -124,8 +124,12 @@ func TestInstanceHalfMade(t *testing.T) {
 func TestNoPlacements(t *testing.T) {
 	inv, d := migDevice(t, simgpu.A100)
 	inv.symbols[symbolPlace] = false
-	if now := scan(t, inv); now.Devices[0].Profiles != nil || len(now.Usable()) != 0 {
+	now := scan(t, inv)
+	if now.Devices[0].Profiles != nil || len(now.Usable()) != 0 {
 		t.Errorf("%+v", now)
+	}
+	if d := now.Devices[0]; !d.Healthy || !strings.Contains(d.Reason, "they come with R470") {
+		t.Errorf("nobody is told why: healthy %t, %q", d.Healthy, d.Reason)
 	}
 	if err := inv.CreateInstance(d.UUID, v1alpha1.MIGPlace{}); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("%v", err)

@@ -54,6 +54,10 @@ func (c *Cache) Set(l *v1alpha1.SliceLedger) (before, now *Index) {
 	return before, now
 }
 
+// Begin takes the ledger as the agent finds it, unless the watch has delivered one
+// already: that one is as new at least.
+func (c *Cache) Begin(l *v1alpha1.SliceLedger) { c.index.CompareAndSwap(nil, NewIndex(l)) }
+
 // Known tells whether the watch has delivered the ledger, or its end.
 func (c *Cache) Known() bool { return c.index.Load() != nil }
 

@@ -23,6 +23,9 @@ const (
 	// settle gathers changes that come together into one write: every write
 	// costs the allocator's next one a conflict.
 	settle = 20 * time.Millisecond
+	// pace is the least pause between two writes, for the same reason: while containers
+	// come and go all the time, each is a change.
+	pace = 50 * time.Millisecond
 	// writeTimeout bounds one exchange with the API server.
 	writeTimeout = 10 * time.Second
 	minRetry     = 100 * time.Millisecond
@@ -83,6 +86,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			continue
 		}
 		retry = minRetry
+		wait(ctx, pace)
 	}
 }
 

@@ -111,6 +111,11 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		r.Publish()
 		return 0, nil
 	}
+	if r.Book.Barred(pod) {
+		// Decided, and published until the spec is clean. Every change of the ledger asks
+		// again, and many pods may end together.
+		return 0, nil
+	}
 	over, seen, err := r.over(ctx, pod, owner)
 	if err != nil {
 		return 0, err

@@ -99,6 +99,14 @@ func TestDecide(t *testing.T) {
 			if got := slices.Contains(book.Fenced(), "uid-a"); got != c.released || (published > 0) != c.released {
 				t.Errorf("released %t, published %d times; want %t", got, published, c.released)
 			}
+			if !c.released {
+				return
+			}
+			// What was decided costs the API server nothing more, nor another write.
+			r.Live = &pods{err: errors.New("asked again")}
+			if again, err := r.decide(t.Context(), "uid-a"); again != 0 || err != nil || published != 1 {
+				t.Errorf("looked at again: again after %s, %v, published %d times", again, err, published)
+			}
 		})
 	}
 }

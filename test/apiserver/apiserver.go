@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -20,6 +21,10 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
 )
+
+// patience bounds the waits. A server that is given a tenth of a core is slow, and not
+// broken.
+const patience = 2 * time.Minute
 
 // Options of a server. The zero value has the CRDs only.
 type Options struct {
@@ -49,6 +54,9 @@ func Start(t testing.TB, o Options) *rest.Config {
 		BinaryAssetsDirectory: assets,
 		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "manifests", "crds")},
 		ErrorIfCRDPathMissing: true,
+		// A start that was given up leaves the port taken, and the next ones fail at it.
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience},
 	}
 	for name, value := range o.Flags {
 		env.ControlPlane.GetAPIServer().Configure().Append(name, value)

@@ -74,12 +74,12 @@ func awaitPolicies(t testing.TB, c client.Client) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none"}}},
 	}
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true,
 		func(ctx context.Context) (bool, error) {
 			last = c.Create(ctx, forged.DeepCopy(), client.DryRunAll)
 			return apierrors.IsInvalid(last) || apierrors.IsForbidden(last), nil
 		})
 	if err != nil {
-		t.Fatalf("the admission policies are not in force after 30 s: creating a forged pod says %v", last)
+		t.Fatalf("the admission policies are not in force after %s: creating a forged pod says %v", patience, last)
 	}
 }

@@ -69,18 +69,17 @@ func containsAny(s string, parts []string) bool {
 func shares(t *testing.T, pods ...*corev1.Pod) []float64 {
 	t.Helper()
 	const window = 4 * time.Second
-	before, got := make([]time.Duration, len(pods)), make([]float64, len(pods))
-	var begun time.Duration
+	before, begun, got := make([]time.Duration, len(pods)), make([]time.Duration, len(pods)), make([]float64, len(pods))
 	for i, p := range pods {
-		before[i], begun = done(t, p)
+		before[i], begun[i] = done(t, p)
 	}
 	await(t, "the device's clock to go on", func() (bool, string) {
 		now := time.Duration(gpuStatus(t, small).NowNS)
-		return now-begun >= window, now.String()
+		return now-begun[len(pods)-1] >= window, now.String()
 	})
 	for i, p := range pods {
 		used, now := done(t, p)
-		got[i] = 100 * float64(used-before[i]) / float64(now-begun)
+		got[i] = 100 * float64(used-before[i]) / float64(now-begun[i])
 	}
 	return got
 }

@@ -7,10 +7,12 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -102,7 +104,7 @@ func TestLedgerCannotBeOverbooked(t *testing.T) {
 // changeLedger writes a node's ledger as an administrator would, and returns what the API
 // server says to the change: that others have written meanwhile is no answer to it.
 func changeLedger(t *testing.T, node string, change func(*v1alpha1.SliceLedger)) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	return retry.RetryOnConflict(wait.Backoff{Duration: 20 * time.Millisecond, Steps: 500}, func() error {
 		l := ledger(t, node)
 		change(l)
 		return sys.Client.Update(t.Context(), l)

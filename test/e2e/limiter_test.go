@@ -121,7 +121,7 @@ wait`)))
 	series := fmt.Sprintf(`{container="main",namespace=%q,node=%q,pod=%q,uuid=%q} `, p.Namespace, small, p.Name, uuid)
 	awaitMetric(t, "vernier_container_memory_used_bytes"+series, "1.048576e+08")
 	awaitMetric(t, "vernier_unenforced_processes"+series, "2")
-	awaitEvent(t, p, "UnenforcedProcess", uuid, "does not load the limiter")
+	awaitEvent(t, p, "UnenforcedProcess", uuid, "passes by the limiter")
 	if _, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pids)"); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@
 // Package nvidia holds NVIDIA's own user-space programs and libraries beside ours, with
 // tag vendor: the drivers' symbols
 // beside the limiter's tables and the simulated libraries, nvidia-smi and the CUDA
-// runtime under the limiter, and the agent on a machine whose driver is not loaded.
+// runtime under the limiter (the runtime also on the simulated driver), and the agent on a machine whose driver is not loaded.
 //
 // The programs are Debian's packages of them, which "unpack" takes from its component
 // non-free. None of them is in the tree, no other test needs them, and none of them needs

@@ -13,13 +13,23 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/simgpu"
 )
+
+// binaries is the folder of what "make build" makes.
+func binaries() string {
+	if bin := os.Getenv("VERNIER_BIN"); bin != "" {
+		return bin
+	}
+	return "../../bin"
+}
 
 // program builds the program in testdata.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), name)
-	if said, err := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-o", out, filepath.Join("testdata", name+".c"), "-ldl").CombinedOutput(); err != nil {
+	if said, err := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-o", out, filepath.Join("testdata", name+".c"), "-ldl", "-pthread").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 	return out
@@ -42,25 +52,17 @@ func run(t *testing.T, d driver, argv ...string) string {
 // Where there is no device NVIDIA's own programs are told under the limiter exactly what
 // they are told without: it adds no word and no error, and ends nobody.
 func TestWithoutADevice(t *testing.T) {
-	bin := os.Getenv("VERNIER_BIN")
-	if bin == "" {
-		bin = "../../bin"
-	}
 	report := filepath.Join(t.TempDir(), "report")
-	limited := []string{filepath.Join(bin, "vgpu-run"), "--report", report,
+	limited := []string{filepath.Join(binaries(), "vgpu-run"), "--report", report,
 		"--device", "GPU-4e34a15c-e4df-475a-84f0-864d4ce2b788,core=30,mem-mib=1024", "--"}
 	runtime := program(t, "runtime")
 	each(t, func(t *testing.T, d driver) {
 		if said := run(t, d, append(limited, "grep", "-c", "libvgpu.so", "/proc/self/maps")...); !strings.HasSuffix(said, "\n[0]") {
 			t.Fatalf("the limiter is not loaded: %s", said)
 		}
-		cudart, err := filepath.Glob(filepath.Join(d.lib(), "libcudart.so.*"))
-		if err != nil || len(cudart) != 1 {
-			t.Fatalf("%v, %v", cudart, err)
-		}
 		for _, argv := range [][]string{
 			{d.smi()}, {d.smi(), "-L"}, {d.smi(), "-q"}, {d.smi(), "--query-gpu=memory.used", "--format=csv"}, {d.smi(), "pmon", "-c", "1"},
-			{runtime, cudart[0], filepath.Join(d.lib(), "libcuda.so.1")},
+			{runtime, d.cudart(t), filepath.Join(d.lib(), "libcuda.so.1")},
 		} {
 			free := run(t, d, argv...)
 			if strings.HasSuffix(free, "[-1]") || len(free) < 20 {
@@ -69,6 +71,35 @@ func TestWithoutADevice(t *testing.T) {
 			if under := run(t, d, append(limited, argv...)...); under != free {
 				t.Errorf("%q under the limiter: %s\nwithout: %s", argv, under, free)
 			}
+		}
+	})
+}
+
+// The real nvidia-smi runs on the simulated NVML of its driver, and shows the slice as
+// the device; of a device without a slice it is not told the memory.
+func TestSMISeesTheSliceAsTheDevice(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		sim := simgpu.New(t, simgpu.Config{Driver: d.version, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
+		status, err := sim.Status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := []string{d.smi(), "--query-gpu=index,memory.total,memory.free,memory.used", "--format=csv,noheader,nounits"}
+		limited := []string{filepath.Join(binaries(), "vgpu-run"), "--report", filepath.Join(t.TempDir(), "report"),
+			"--device", status.Devices[1].UUID + ",mem-mib=1024", "--"}
+		for _, test := range []struct {
+			argv []string
+			want string
+		}{
+			{ask, "0, 81920, 81313, 0\n1, 81920, 81313, 0\n"},
+			{append(limited, ask...), "0, [Insufficient Permissions], [Insufficient Permissions], [Insufficient Permissions]\n1, 1024, 1024, 0\n"},
+		} {
+			if said, complaint := runtimeRun(t, sim, test.argv); said != test.want {
+				t.Errorf("%q: %s%s, want %s", test.argv, said, complaint, test.want)
+			}
+		}
+		if said, _ := runtimeRun(t, sim, append(limited, d.smi())); !strings.Contains(said, " 0MiB /") || !strings.Contains(said, " 1024MiB |") {
+			t.Errorf("%s", said)
 		}
 	})
 }

@@ -130,10 +130,14 @@ func TestMPSCommands(t *testing.T) {
 	}
 	each(t, func(t *testing.T, d driver) {
 		real, ours := both(t, d)
-		real.start(t)
-		ours.start(t)
+		realEnd, _ := real.start(t)
+		oursEnd, _ := ours.start(t)
 		for _, command := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 			want, got := real.run(t, command+"\n"), ours.run(t, command+"\n")
+			// A server that cannot start is listed for a moment.
+			for late := time.Now().Add(answerTime); command == "get_server_list" && got != want && time.Now().Before(late); {
+				want, got = real.run(t, command+"\n"), ours.run(t, command+"\n")
+			}
 			if got != want && !slices.ContainsFunc(keys(unlike), func(k string) bool { return strings.HasPrefix(command, k) }) {
 				t.Errorf("%q: the real daemon answers %q, the simulated one %q", command, want, got)
 			}
@@ -148,6 +152,8 @@ func TestMPSCommands(t *testing.T) {
 				t.Errorf("the %s one answers quit with %q", name, said)
 			}
 		}
+		realEnd()
+		oursEnd()
 		if want, got := real.files(t), ours.files(t); !slices.Equal(want, got) {
 			t.Errorf("after the end the folder has %q, want %q", got, want)
 		}

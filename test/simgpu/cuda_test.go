@@ -15,7 +15,7 @@ import (
 func TestCUDA(t *testing.T) {
 	cases := map[string]string{
 		"uninitialised": "", "memory": "", "race": "", "pools": "", "vmm": "", "arrays": "", "sparse": "", "contexts": "",
-		"timing": "", "idle": "", "pending": "", "queue": "", "ipc": "", "shapes": "", "graphs": "", "spoilt_captures": "", "graph_memory": "", "symbols": "", "old_symbols": Driver535,
+		"timing": "", "idle": "", "pending": "", "queue": "", "ipc": "", "shapes": "", "graphs": "", "spoilt_captures": "", "graph_memory": "", "symbols": "", "old_symbols": Driver535, "runtime": "",
 	}
 	for name, driver := range cases {
 		t.Run(name, func(t *testing.T) {

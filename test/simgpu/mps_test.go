@@ -62,7 +62,7 @@ func (m *service) start(t *testing.T, args ...string) {
 		cmd.Process.Signal(syscall.SIGTERM) // its servers end with it
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			cmd.Process.Kill()
 			t.Error("the control daemon does not end")
 		}
@@ -111,7 +111,7 @@ func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !is(); <-tick.C {
+	for end := time.Now().Add(90 * time.Second); !is(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("waited for %s in vain", what)
 		}

@@ -124,7 +124,7 @@ func BenchmarkCall(b *testing.B) {
 		live int
 		core uint32
 	}{
-		{"launch", 0, 0}, {"launch", 0, 90}, {"launch-default", 0, 90}, {"launch-kinds", 0, 90}, {"get-info", 0, 0}, {"total-mem", 0, 0},
+		{"launch", 0, 0}, {"launch", 0, 90}, {"launch-default", 0, 90}, {"launch-20-kinds", 0, 90}, {"launch-40-kinds", 0, 90}, {"launch-100-kinds", 0, 90}, {"launch-200-kinds", 0, 90}, {"get-info", 0, 0}, {"total-mem", 0, 0},
 		{"alloc-free", 0, 0}, {"alloc-free", 10000, 0}, {"alloc-free-async", 0, 0}, {"not-limited", 0, 0}, {"init", 0, 0},
 	} {
 		b.Run(fmt.Sprintf("%s/live=%d/quota=%d", bench.call, bench.live, bench.core), func(b *testing.B) {

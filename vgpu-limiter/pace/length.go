@@ -41,7 +41,7 @@ func next(now time.Duration, before rhythm, sharers []sharer) rhythm {
 	if before.length != 0 && (now < before.since+shortly || !bad && (best > before.length/2 || now < before.since+dwells)) {
 		return before
 	}
-	return rhythm{best, now}
+	return rhythm{length: best, since: now}
 }
 
 // turnLength is the length of the periods in which these sharers take turns, and whether

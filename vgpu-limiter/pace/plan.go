@@ -25,6 +25,9 @@ const (
 	// anything, and other turns would move all of them.
 	recent = 50 * time.Millisecond
 	stays  = time.Second
+	// first is for how long a container's first launch waits to be seen, so that it comes in
+	// a turn: nobody knows how long it is.
+	first = 3 * idleTick
 )
 
 // member is one container on one GPU as the plan sees it.
@@ -37,9 +40,10 @@ type member struct {
 	layout.Activity
 }
 
-// rhythm is the length of the turns on a GPU, 0 for none, and since when.
+// rhythm is the length of the turns on a GPU, 0 for none, since when, and when they were
+// planned last.
 type rhythm struct {
-	length, since time.Duration
+	length, since, looked time.Duration
 }
 
 // working: it launches, or what it has launched isn't paid for yet. One that waits
@@ -94,9 +98,14 @@ func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rh
 	if len(others) < 2 {
 		others = nil
 	}
+	for i, m := range members {
+		if m.quota != 0 && m.LastLaunch == 0 && len(members) > 1 {
+			turns[i].Part, turns[i].OthersUntil = layout.WholePeriod-1, now+first
+		}
+	}
 	for i := range members {
 		if !slices.Contains(others, i) {
-			members[i].slot = slot{}
+			members[i].slot = slot{held: members[i].slot.held}
 		}
 	}
 	if others == nil {

@@ -43,6 +43,27 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// TestFirstLaunch: a container that has never launched and isn't alone on its GPU launches
+// once it has been seen to want to, and is told of its turn; nobody else notices.
+func TestFirstLaunch(t *testing.T) {
+	fresh := member{quota: 60}
+	for _, members := range [][]member{{fresh, launches(30, time.Millisecond)}, {fresh, fresh}} {
+		for i, turn := range turnsOf(members) {
+			if waits := members[i].LastLaunch == 0; (turn.OthersUntil > now+idleTick && turn.Part != layout.WholePeriod) != waits {
+				t.Errorf("told %+v", turn)
+			}
+		}
+	}
+	if turn := turnsOf([]member{fresh})[0]; turn.Part != layout.WholePeriod || turn.OthersUntil != 0 {
+		t.Errorf("alone it is told %+v", turn)
+	}
+	fresh.LastLaunch = now // as soon as it tries
+	turns := turnsOf([]member{launches(30, time.Millisecond), fresh})
+	if turns[0].OthersUntil == turns[1].OthersUntil || turns[1].OthersUntil > now+100*time.Millisecond {
+		t.Errorf("told %+v", turns)
+	}
+}
+
 // TestLengths: turns are as short as loses little, and long enough for whole
 // launches of everybody; so many of them lie in a second that each second is alike.
 func TestLengths(t *testing.T) {
@@ -87,11 +108,11 @@ func TestTurnsStay(t *testing.T) {
 		want    time.Duration
 	}{
 		{rhythm{}, long, length},
-		{rhythm{length, 0}, []sharer{{30, 20*ms + ms/4, 20*ms + ms/4}, {60, 0, 0}}, length},
-		{rhythm{20 * ms, now - shortly/2}, long, 20 * ms},
-		{rhythm{20 * ms, now - shortly}, long, length},
-		{rhythm{length, now - dwells/2}, short, length},
-		{rhythm{length, now - dwells}, short, brief},
+		{rhythm{length: length, since: 0}, []sharer{{30, 20*ms + ms/4, 20*ms + ms/4}, {60, 0, 0}}, length},
+		{rhythm{length: 20 * ms, since: now - shortly/2}, long, 20 * ms},
+		{rhythm{length: 20 * ms, since: now - shortly}, long, length},
+		{rhythm{length: length, since: now - dwells/2}, short, length},
+		{rhythm{length: length, since: now - dwells}, short, brief},
 	} {
 		r := next(now, test.before, test.sharers)
 		if r.length != test.want || (r == test.before) != (r.length == test.before.length) {

@@ -19,12 +19,16 @@ import (
 // Invariants:
 //   1. At most one container has its turn; no other one's begins before it is through
 //      with what it was to launch, as far as it says so.
-//   2. A container says nothing that holds up others for more than half a period, and
-//      nothing that gives it turns more than twice as often as its share.
+//   2. A container says nothing that holds up others for more than half a period, but for
+//      `patience` in all: it may launch what nobody knows the length of, and what others
+//      launched meanwhile would be measured with it. And nothing that gives it turns more
+//      than twice as often as its share.
 //   3. What a container was told holds: a turn that has come is only made longer, or, of
 //      one that stays the furthest behind, followed by the next before its end.
 //   4. A container that isn't told anything new goes on with turns as far apart as
 //      periods are long.
+
+const patience = time.Second
 
 // slot is a container's turn: the one that it has, or else the next.
 type slot struct {
@@ -36,6 +40,7 @@ type slot struct {
 	most       time.Duration // for how long after that its work may hold up others
 	least      time.Duration // the next is due no sooner, whatever the container says
 	core       uint32
+	held       time.Duration // for how long its work has held up others beyond that
 }
 
 // round plans the turns on one GPU.
@@ -57,6 +62,12 @@ func takeTurns(now time.Duration, before rhythm, members []member, turns []layou
 	}
 	r := next(now, before, sharers)
 	g := &round{now, r.length, time.Duration(free(sharers) * float64(r.length)), members, turns, slices.Clone(there)}
+	for _, i := range there {
+		if s := &members[i].slot; !s.begun && s.core != 0 && members[i].WorkingUntil > now && s.over+s.most < now {
+			s.held += min(tick, now-before.looked)
+		}
+	}
+	r.looked = now
 	if anew {
 		g.begin()
 	}
@@ -94,7 +105,7 @@ func (g *round) begin() {
 	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.turns[b].Core, g.turns[a].Core) })
 	for _, i := range g.order {
 		work := g.share(i, g.length)
-		g.members[i].slot = slot{begin: at, end: at + work + g.free, work: work, last: at - g.length, over: g.now, most: g.length / 2, core: g.turns[i].Core}
+		g.members[i].slot = slot{begin: at, end: at + work + g.free, work: work, last: at - g.length, over: g.now, most: g.length / 2, core: g.turns[i].Core, held: g.members[i].slot.held}
 		at += work + g.free
 	}
 }
@@ -129,7 +140,7 @@ func (g *round) moveOn() bool {
 // ended is what follows a turn that ends now.
 func (g *round) ended(s *slot) slot {
 	half := min(g.now-s.begin, s.work) * 50 / time.Duration(s.core)
-	return slot{begin: g.now + g.length, last: s.begin, over: g.now, most: s.length / 2, least: max(s.least, g.now-time.Second) + half, core: s.core}
+	return slot{begin: g.now + g.length, last: s.begin, over: g.now, most: s.length / 2, least: max(s.least, g.now-time.Second) + half, core: s.core, held: s.held}
 }
 
 // goesOn is whether whoever has his turn has the next one, too, since nobody else wants
@@ -223,7 +234,8 @@ func (g *round) due(i int) time.Duration {
 // worksUntil is when what a container launched in its last turn is through. That is the
 // tenant's word.
 func (g *round) worksUntil(i int) time.Duration {
-	return min(g.members[i].WorkingUntil, g.members[i].slot.over+g.members[i].slot.most)
+	s := g.members[i].slot
+	return min(g.members[i].WorkingUntil, max(g.now+patience-s.held, s.over+s.most))
 }
 
 // through is when whoever has his turn is through with it: with what he has launched and,

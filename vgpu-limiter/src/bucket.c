@@ -18,10 +18,10 @@
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
 //      only if what was launched before leaves room for at least half of them in
-//      it: so what one turn launches is through when the next one begins, but for
-//      half a launch. A launch longer than a turn starts in its first half. The node
-//      side says when the next one begins, and while others' work isn't through yet, as
-//      far as it knows, none has.
+//      it, if they take as long as they may: so what one turn launches is through when
+//      the next one begins, but for half a launch. A launch longer than a turn starts in
+//      its first half. The node side says when the next one begins, and while others' work
+//      isn't through yet, as far as it knows, none has.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
 //   7. While a launch of the container has waited for more than a period, no other
@@ -38,6 +38,7 @@
 #define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_NS UINT64_C(200000)
+#define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
 #define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
 
 uint64_t vgpu_now(void) {
@@ -76,12 +77,12 @@ static void take_back(const struct vgpu_process *process, int device, const stru
 }
 
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
+                         const struct vgpu_turn *turn, uint64_t now, struct vgpu_price price) {
     take_back(process, device, turn);
     uint64_t begin = begin_of(turn, now);
-    uint64_t price = ns * 100 / turn->core;
+    uint64_t pays = price.ns * 100 / turn->core;
     uint64_t paid = vgpu_load(&counters(process, device)->paid_until) +
-                    (price < turn->period ? price : turn->period) / 2;
+                    (pays < turn->period ? pays : turn->period) / 2;
     if (paid >= begin + turn->period)
         return begin_of(turn, paid);
     uint64_t until = vgpu_load(&counters(process, device)->working_until);
@@ -92,7 +93,7 @@ uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
     if (turn->others > now)
         return turn->others;
     uint64_t room = left(process, device, turn, begin, now);
-    return room > 0 && (ns < turn->part ? ns : turn->part) / 2 <= room ? now : begin + turn->period;
+    return room > 0 && (price.worst < turn->part ? price.worst : turn->part) / 2 <= room ? now : begin + turn->period;
 }
 
 uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
@@ -167,9 +168,20 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
 }
 
 void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns) {
+                         int64_t ns, uint64_t moved) {
     struct vgpu_counters_device *bucket = counters(process, device);
     vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
-    vgpu_add(&bucket->working_until, (uint64_t)ns);
+    vgpu_add(&bucket->working_until, (uint64_t)ns - moved);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
+}
+
+uint64_t vgpu_bucket_late(const struct vgpu_process *process, int device, uint64_t now, uint64_t moved) {
+    uint64_t *word = &counters(process, device)->working_until, until = vgpu_load(word), then;
+    do {
+        uint64_t due = until - moved;
+        then = now + (now - due < LATEST_NS ? now - due : LATEST_NS);
+        if (now <= due || then <= until)
+            return moved;
+    } while (!vgpu_cas(word, &until, then));
+    return moved + then - until;
 }

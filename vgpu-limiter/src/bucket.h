@@ -5,14 +5,15 @@
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
 
+#include "cost.h"
 #include "pace.h"
 
 uint64_t vgpu_now(void);
 
-// The moment from which a launch that is expected to take `ns` of device time may
-// start: not after `now` if that is right now.
+// The moment from which a launch that is expected to cost so much may start: not after
+// `now` if that is right now.
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
-                         const struct vgpu_turn *turn, uint64_t now, uint64_t ns);
+                         const struct vgpu_turn *turn, uint64_t now, struct vgpu_price price);
 
 // How much may be launched after it without asking again: what is left of the
 // container's turn.
@@ -42,11 +43,16 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
 // Sleeps for so long, and returns the time then.
 uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 
-// Charges launches with device time as it is expected; then the difference to
-// what was measured, which may be negative.
+// A launch isn't through at `now`: moves the moment on until which the container works, if
+// it has passed; the later it is, the farther. `moved` is by how much that was done before.
+// Returns by how much it is now.
+uint64_t vgpu_bucket_late(const struct vgpu_process *process, int device, uint64_t now, uint64_t moved);
+
+// Charges launches with device time as it is expected; then the difference to what was
+// measured, which may be negative, and what was said of a launch that was late.
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches);
 void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns);
+                         int64_t ns, uint64_t moved);
 
 #endif

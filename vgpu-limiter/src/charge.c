@@ -184,12 +184,13 @@ uint64_t vgpu_begun(const struct vgpu_slot *slot, int device) {
     return vgpu_load(&slot->device[device].begun) + vgpu_load(&slot->lone[device].begun);
 }
 
-// Takes the excess of one device's total off it. Returns false, with nothing
-// done, if some slot was not at rest.
-static bool correct(struct vgpu_counters *counters, int device) {
+// Under audit_lock. Takes the excess of one device's total off it. Returns false, with
+// nothing done, if some slot was not at rest.
+static bool correct(struct vgpu_process *process, int device) {
+    struct vgpu_counters *counters = process->region.counters;
     uint64_t *total = &counters->header.device[device].memory;
     uint32_t slots = vgpu_region_slots(counters);
-    uint64_t state[VGPU_SLOTS], begun[VGPU_SLOTS], sum = 0;
+    uint64_t *state = process->seen_state, *begun = process->seen_begun, sum = 0;
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t bytes = 0;
         state[i] = vgpu_load(&counters->slot[i].state);
@@ -217,18 +218,23 @@ static bool correct(struct vgpu_counters *counters, int device) {
 }
 
 // Also under pool_lock, and with the locks of dead processes' slots in hand.
-void vgpu_audit(struct vgpu_process *process) {
+static void audit(struct vgpu_process *process, bool all) {
     int cancel = vgpu_cancel_hold();
-    vgpu_region_reap(&process->region);
+    vgpu_region_reap(&process->region, all);
     vgpu_share_look(process);
+    vgpu_lock(&process->audit_lock);
     for (uint32_t device = 0; device < process->limits.device_count; device++)
         for (int attempt = 0; attempt < AUDIT_ATTEMPTS; attempt++) {
-            if (correct(process->region.counters, (int)device))
+            if (correct(process, (int)device))
                 break;
             sched_yield(); // somebody is between two steps, or died there just now
         }
+    vgpu_unlock(&process->audit_lock);
     vgpu_cancel_free(cancel);
 }
+
+void vgpu_audit(struct vgpu_process *process) { audit(process, true); }
+void vgpu_audit_first(struct vgpu_process *process) { audit(process, false); }
 
 bool vgpu_audit_sometimes(struct vgpu_process *process) {
     struct timespec now;

@@ -18,6 +18,7 @@
 //      device for what the program does only later. What it has taken by then is
 //      charged.
 //   6. Who has waited longest goes first, as far as that is longer than a period.
+//   7. What there is no memory to limit with isn't launched.
 
 #include "compute.h"
 
@@ -26,7 +27,6 @@
 #define FIRST_TIMES 4 // measurements of a kind of launch
 #define FIRST_LOOK_NS UINT64_C(20000)
 #define LONGEST_LOOK_NS UINT64_C(300000000)
-#define SMALLEST_STEP (VGPU_BATCH_NS / VGPU_BATCH_LAUNCHES)
 
 static bool is_captured(const struct vgpu_launch *launch) {
     int status = CU_CAPTURE_NONE;
@@ -48,34 +48,6 @@ static void leave(struct vgpu_launch *launch) {
     vgpu_capture_mode(launch->capture_mode);
     if (launch->context != NULL)
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
-}
-
-// The lane can pay for launches of this kind from now on, if it is known.
-static bool turn_to(struct vgpu_lane *lane, uint64_t key) {
-    struct vgpu_price price;
-    struct vgpu_kind *kind = vgpu_kind_of(lane, key);
-    if (kind->key != key && (kind->key != 0 || vgpu_kind_place(lane, key)->key == 0))
-        kind = vgpu_kind_place(lane, key); // the second place only where that is of use
-    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price))
-        return false;
-    vgpu_kind_settle(lane, kind);
-    lane->kinds |= UINT64_C(1) << (kind - lane->kind);
-    kind->key = key;
-    kind->each = price.ns;
-    kind->over = price.worst - price.ns;
-    kind->step = price.worst < SMALLEST_STEP ? SMALLEST_STEP
-                 : price.worst < UINT32_MAX  ? (uint32_t)price.worst
-                                             : UINT32_MAX;
-    return true;
-}
-
-// What has been learned meanwhile of the kinds that the lane can pay for.
-static void learn_kinds(struct vgpu_lane *lane) {
-    for (uint64_t left = lane->kinds; left != 0; left &= left - 1) {
-        struct vgpu_kind *kind = &lane->kind[__builtin_ctzll(left)];
-        if (kind->key != 0 && !turn_to(lane, kind->key))
-            kind->key = 0;
-    }
 }
 
 // What the launch is expected to cost.
@@ -112,10 +84,19 @@ static void collect(struct vgpu_track *track) {
         vgpu_sample_collect(track->timeline->unsure);
 }
 
+// Says that the container works on, as long as a long launch isn't through that was
+// expected to be, or of which nobody knows yet what it takes.
+static void say_late(struct vgpu_track *track, uint64_t now) {
+    struct vgpu_track *late = track->timeline->unsure != NULL ? track->timeline->unsure : track;
+    if (late->pending != 0 && late->ring[late->first].launches == 1)
+        late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
+}
+
 // Waits without the lock until the bucket may allow the launch.
 static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
     struct vgpu_track *track = launch->lane->track;
     close_batch(launch);
+    say_late(track, launch->now);
     vgpu_unlock(&track->timeline->lock);
     launch->now = vgpu_bucket_wait(track->process, track->device, launch->now, due, &launch->queue);
     vgpu_lock(&track->timeline->lock);
@@ -126,29 +107,33 @@ static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
 static void wait_for_device(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
     uint64_t began = launch->now;
+    say_late(track, began);
     vgpu_unlock(&track->timeline->lock);
     launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
     vgpu_lock(&track->timeline->lock);
     launch->looked += launch->now - began;
 }
 
-static void open_batch(struct vgpu_launch *launch) {
+// False: what it would cost is neither known nor to be learned.
+static bool open_batch(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
     if (launch->by_itself)
         launch->now = vgpu_now();
-    vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now);
+    if (!vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now) && launch->unknown)
+        return false;
     struct vgpu_batch *batch = vgpu_batch_open(track);
     batch->unknown = launch->unknown;
     batch->unsure = launch->unsure;
     if (!launch->by_itself)
-        return;
+        return true;
     batch->like = launch->like;
     batch->gap = vgpu_now() - launch->now;
+    return true;
 }
 
 // Waits until the launch may be made. Returns under the lock, with an open batch
-// for it if it can be measured.
-static void prepare(struct vgpu_launch *launch) {
+// for it if it can be measured; false if it must not be made.
+static bool prepare(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
     struct vgpu_turn turn;
     for (;;) {
@@ -156,10 +141,10 @@ static void prepare(struct vgpu_launch *launch) {
         collect(track);
         expect(launch);
         struct vgpu_batch *batch = vgpu_batch_open(track);
-        if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - SMALLEST_STEP ||
+        if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - VGPU_SMALLEST_STEP ||
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
-        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price.ns);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price);
         if (due <= launch->now)
             due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
         if (due > launch->now)
@@ -172,21 +157,24 @@ static void prepare(struct vgpu_launch *launch) {
             break;
     }
     vgpu_bucket_go(track->process, track->device, &turn, launch->now, &launch->queue);
-    if (!track->open && track->pending < VGPU_BATCHES)
-        open_batch(launch);
+    return track->open || track->pending == VGPU_BATCHES || open_batch(launch);
 }
 
-static void begin(struct vgpu_launch *launch, struct vgpu_process *process) {
+static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process) {
     cu_stream stream = vgpu_stream(launch->stream, launch->per_thread);
     struct vgpu_lane *lane = vgpu_lane_of(stream);
     cu_ctx current = NULL;
-    if (!vgpu_lane_is(lane, stream) && vgpu_lane_open(process, lane, stream) != CU_OK)
-        return;
+    if (!vgpu_lane_is(lane, stream)) {
+        cu_result result = vgpu_lane_open(process, stream);
+        if (result != CU_OK) // what else is wrong the driver says
+            return result == CU_OUT_OF_MEMORY ? result : CU_OK;
+        lane = vgpu_lane_of(stream);
+    }
     if (lane->track == NULL)
-        return;
-    if (vgpu_kind_of(lane, launch->key)->key != launch->key && lane->left != 0 && turn_to(lane, launch->key) &&
+        return CU_OK;
+    if (lane->left != 0 && vgpu_kind_of(vgpu_kind_name(lane, launch->key)) == NULL && vgpu_lane_learn(lane, launch->key) &&
         vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
-        return;
+        return CU_OK;
     launch->lane = lane;
     if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != lane->ctx)
         launch->context = lane->ctx;
@@ -194,19 +182,25 @@ static void begin(struct vgpu_launch *launch, struct vgpu_process *process) {
     launch->now = vgpu_now();
     vgpu_lock(&lane->track->timeline->lock);
     vgpu_lane_settle(lane, launch->now);
-    prepare(launch);
+    bool good = prepare(launch);
+    if (!good)
+        vgpu_unlock(&lane->track->timeline->lock);
     leave(launch);
+    if (!good)
+        launch->lane = NULL;
+    return good ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
-void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
-                       bool per_thread) {
+cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
+                            bool per_thread) {
     cu_result why;
     struct vgpu_process *process = vgpu_process(&why);
     *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread};
     if (process == NULL)
-        return;
+        return CU_OK;
     if (atomic_load_explicit(&process->captures, memory_order_relaxed) == 0 || !is_captured(launch))
-        begin(launch, process);
+        return begin(launch, process);
+    return CU_OK;
 }
 
 // The lane may launch on by itself, until the batch is full or the turn over.
@@ -219,10 +213,10 @@ static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
     uint64_t left = vgpu_bucket_room(lane->track->process, lane->track->device, &turn, now);
     if (room > left)
         room = left;
-    if (room > launches * SMALLEST_STEP)
-        room = launches * SMALLEST_STEP;
-    learn_kinds(lane);
-    if (turn_to(lane, key))
+    if (room > launches * VGPU_SMALLEST_STEP)
+        room = launches * VGPU_SMALLEST_STEP;
+    vgpu_lane_learn_all(lane);
+    if (vgpu_kind_of(vgpu_kind_name(lane, key)) != NULL || vgpu_lane_learn(lane, key))
         lane->left = room < lane->size ? (uint32_t)room : lane->size;
     if (lane->size < VGPU_BATCH_NS)
         lane->size *= 2;

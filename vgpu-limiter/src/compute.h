@@ -36,8 +36,8 @@ static inline bool vgpu_launch_limited(void) {
 }
 
 // Pays for a launch of this kind from a lane that is the stream's.
-static inline bool vgpu_kind_pays(struct vgpu_lane *lane, struct vgpu_kind *kind, uint64_t key) {
-    if (vgpu_unlikely(kind->key != key || lane->left < kind->step ||
+static inline bool vgpu_kind_pays(struct vgpu_lane *lane, struct vgpu_kind *kind, uint64_t name) {
+    if (vgpu_unlikely(kind->name != name || lane->left < kind->step ||
                       atomic_load_explicit(&vgpu_process_page, memory_order_relaxed)->captures != 0))
         return false;
     lane->left -= kind->step;
@@ -48,22 +48,26 @@ static inline bool vgpu_kind_pays(struct vgpu_lane *lane, struct vgpu_kind *kind
 // The hot path where launches are limited: the first place of the kind, on a stream
 // that was created, or one that is known to be the current context's.
 static inline bool vgpu_lane_pays(struct vgpu_lane *lane, uint64_t key, cu_stream stream) {
+    uint64_t name = vgpu_kind_name(lane, key);
     return vgpu_likely(lane->stream == stream && lane->epoch == vgpu_epoch()) &&
-           vgpu_kind_pays(lane, vgpu_kind_place(lane, key), key);
+           vgpu_kind_pays(lane, vgpu_kind_place(name), name);
 }
 
-// The same for either place and any stream. False: the launch is to be begun and ended.
+// The same for any place and any stream. False: the launch is to be begun and ended.
 static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thread) {
     cu_stream stream = vgpu_stream(handle, per_thread);
     struct vgpu_lane *lane = vgpu_lane_of(stream);
-    return vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_of(lane, key), key);
+    uint64_t name = vgpu_kind_name(lane, key);
+    struct vgpu_kind *kind = vgpu_lane_is(lane, stream) ? vgpu_kind_of(name) : NULL;
+    return kind != NULL && vgpu_kind_pays(lane, kind, name);
 }
 
 // Waits until the container's bucket allows the launch, and prepares to measure
 // it. `like` is the key of launches that may cost as much, if this kind has never
 // been measured, or 0. A launch that a stream capture will record is neither.
-void vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
-                       bool per_thread);
+// CU_OUT_OF_MEMORY: there is no memory to limit it with, and it must not be made.
+cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
+                            bool per_thread);
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result);
 
 // Instead of vgpu_launch_end, around a call that may wait for the device, so that
@@ -81,8 +85,10 @@ void vgpu_launch_rejoin(struct vgpu_launch *launch);
         if (vgpu_likely(vgpu_launch_paid(key_, stream, per_thread))) \
             return __VA_ARGS__;                                      \
         struct vgpu_launch launch;                                   \
-        vgpu_launch_begin(&launch, key_, like, stream, per_thread);  \
-        cu_result result = __VA_ARGS__;                              \
+        cu_result result = vgpu_launch_begin(&launch, key_, like, stream, per_thread); \
+        if (vgpu_unlikely(result != CU_OK))                          \
+            return result;                                           \
+        result = __VA_ARGS__;                                        \
         vgpu_launch_end(&launch, result);                            \
         return result;                                               \
     } while (0)

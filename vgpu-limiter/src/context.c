@@ -117,7 +117,7 @@ static bool drop(void *with, struct vgpu_entry *entry) {
     }
     if (class == VGPU_STREAM)
         vgpu_drop_track(entry->value);
-    else
+    else if (class != VGPU_PART)
         vgpu_uncharge_entry(dying->process, entry);
     if (class == VGPU_CONTEXT)
         atomic_fetch_sub(&dying->process->contexts[entry->value >> 48], 1);
@@ -142,6 +142,7 @@ static void die_end(struct dying *dying, bool dead) {
     if (dying->ctx == NULL)
         return;
     vgpu_forget_contexts();
+    VGPU_TEST_STEP();
     if (dead)
         vgpu_sparse_forget(dying->process, mark_of(dying));
     else

@@ -38,9 +38,11 @@ static uint64_t operations(const struct cu_copy_op *copies, size_t n) {
         if (vgpu_likely(vgpu_launch_paid(key, NULL, per_thread)))                    \
             return VGPU_REAL(symbol) arguments;                                      \
         struct vgpu_launch launch;                                                   \
-        vgpu_launch_begin(&launch, key, 0, NULL, per_thread);                        \
+        cu_result result = vgpu_launch_begin(&launch, key, 0, NULL, per_thread);     \
+        if (vgpu_unlikely(result != CU_OK))                                          \
+            return result;                                                           \
         vgpu_launch_part(&launch);                                                   \
-        cu_result result = VGPU_REAL(symbol) arguments;                              \
+        result = VGPU_REAL(symbol) arguments;                                        \
         vgpu_launch_rejoin(&launch);                                                 \
         return result;                                                               \
     }

@@ -40,16 +40,18 @@ static void move(struct vgpu_cost *to, const struct vgpu_cost *from) {
 // Where the key is kept; NULL if it isn't.
 static struct vgpu_cost *find(struct vgpu_costs *costs, uint64_t key) {
     struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
-    if (key_of(cost) != key)
-        cost = &costs->cost[vgpu_cost_place(key) ^ 1];
-    return key != 0 && key_of(cost) == key ? cost : NULL;
+    for (int way = 0; way < VGPU_COST_WAYS; way++)
+        if (key != 0 && key_of(&cost[way]) == key)
+            return &cost[way];
+    return NULL;
 }
 
-// The place of a key that isn't known yet: the older of the place's kinds goes.
+// The place of a key that isn't known yet: the oldest of the kinds there goes.
 static struct vgpu_cost *make(struct vgpu_costs *costs, uint64_t key) {
     struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
-    if (key_of(cost) != 0)
-        move(&costs->cost[vgpu_cost_place(key) ^ 1], cost);
+    for (int way = VGPU_COST_WAYS - 1; way > 0; way--)
+        if (key_of(&cost[way - 1]) != 0)
+            move(&cost[way], &cost[way - 1]);
     put(cost, key, (struct vgpu_price){0});
     cost->beside = VGPU_NEVER_APART;
     return cost;
@@ -80,6 +82,7 @@ void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum v
             price.worst = ns;
     }
     put(cost, key, price);
+    costs->lately[costs->learned++ % VGPU_COSTS_LATELY] = key;
     if (how == VGPU_APART && !early)
         cost->beside = 0;
 }
@@ -89,4 +92,5 @@ void vgpu_cost_doubt(struct vgpu_costs *costs) {
         atomic_store_explicit(&costs->cost[i].worst,
                               atomic_load_explicit(&costs->cost[i].ns, memory_order_relaxed),
                               memory_order_relaxed);
+    costs->learned += VGPU_COSTS_LATELY + 1;
 }

@@ -7,7 +7,9 @@
 
 #include "base.h"
 
-#define VGPU_COSTS 1024
+#define VGPU_COSTS 2048
+#define VGPU_COST_WAYS 4
+#define VGPU_COSTS_LATELY 8
 
 // One kind of launch: a function with its grid and block, or a graph. Read
 // without a lock by every launch: a cost that is just being replaced may be
@@ -28,6 +30,8 @@ struct vgpu_price {
 };
 
 struct vgpu_costs {
+    // Under the timeline's lock: how often something was learned, and of which keys lately.
+    uint64_t learned, lately[VGPU_COSTS_LATELY];
     struct vgpu_cost cost[VGPU_COSTS];
 };
 
@@ -38,16 +42,16 @@ static inline uint64_t vgpu_cost_key(const void *what, uint64_t a, uint64_t b, u
     return (key ^ key >> 32) | 1;
 }
 
-// A key has two places: this one and its neighbour.
+// A key has this place and the next ones, VGPU_COST_WAYS in all.
 static inline uint64_t vgpu_cost_place(uint64_t key) {
-    return key * UINT64_C(0x9e3779b97f4a7c15) >> 54;
+    return (key * UINT64_C(0x9e3779b97f4a7c15) >> 32) % (VGPU_COSTS / VGPU_COST_WAYS) * VGPU_COST_WAYS;
 }
 
 // False where nothing is known of it, which is always so of key 0.
 static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, struct vgpu_price *price) {
-    uint64_t place = vgpu_cost_place(key);
-    if (atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != key)
-        place ^= 1;
+    uint64_t place = vgpu_cost_place(key), last = place + VGPU_COST_WAYS - 1;
+    while (place < last && atomic_load_explicit(&costs->cost[place].key, memory_order_relaxed) != key)
+        place++;
     price->ns = atomic_load_explicit(&costs->cost[place].ns, memory_order_relaxed);
     price->worst = atomic_load_explicit(&costs->cost[place].worst, memory_order_relaxed);
     price->times = atomic_load_explicit(&costs->cost[place].times, memory_order_relaxed);

@@ -22,7 +22,6 @@
 #include "hooks.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #ifndef __x86_64__
 #error "the jumps below are written for x86-64 only"
@@ -41,18 +40,15 @@ struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version, c
 
 static void *find_nothing(void) { return NULL; }
 
-// Before glibc 2.34 the functions are in libdl.
+// Before glibc 2.34 the functions are in libdl, which may have been loaded later.
 static void *find_real(const char *name) {
-    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
-    for (int i = 0; i < 2; i++) {
-        struct vgpu_object object;
-        void *found = NULL;
-        if (vgpu_object_named(homes[i], &object))
-            found = vgpu_object_function(&object, name);
-        if (found != NULL)
-            return found;
-    }
-    return (void *)find_nothing;
+    struct vgpu_object object;
+    void *found = NULL;
+    if (vgpu_object_first_named("libc.so.6", &object))
+        found = vgpu_object_function(&object, name);
+    if (found == NULL && vgpu_object_named("libdl.so.2", &object))
+        found = vgpu_object_function(&object, name);
+    return found != NULL ? found : (void *)find_nothing;
 }
 
 // The real lookup, called from this object.
@@ -70,9 +66,9 @@ static struct lookup look_up(void *handle, const char *name, const char *version
     }
     if (name == NULL || (name[0] != 'c' && name[0] != 'n' && name[0] != 'd'))
         return (struct lookup){0};
-    if (strcmp(name, "dlsym") == 0)
+    if (vgpu_same_text(name, "dlsym"))
         return (struct lookup){(void *)dlsym, 1};
-    if (strcmp(name, "dlvsym") == 0)
+    if (vgpu_same_text(name, "dlvsym"))
         return (struct lookup){(void *)dlvsym, 1};
     void *ours;
     bool driver_has_it;

@@ -154,6 +154,7 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned coun
 cu_result cuModuleLoadFatBinary(cu_module *module, const void *image);
 cu_result cuModuleUnload(cu_module module);
 cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
+cu_result cuModuleGetGlobal_v2(cu_ptr *ptr, size_t *bytes, cu_module module, const char *name);
 cu_result cuKernelGetFunction(cu_function *function, cu_function kernel);
 cu_result cuKernelGetLibrary(cu_library *library, cu_function kernel);
 cu_result cuFuncGetModule(cu_module *module, cu_function function);
@@ -163,6 +164,8 @@ cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit, vo
 cu_result cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values,
                                 unsigned jit_count, void *options, void **values, unsigned count);
 cu_result cuLibraryUnload(cu_library library);
+cu_result cuLibraryGetModule(cu_module *module, cu_library library);
+cu_result cuLibraryGetGlobal(cu_ptr *ptr, size_t *bytes, cu_library library, const char *name);
 
 // The arguments of a launch that are on the stack, in one: x86-64 passes a structure
 // of this size there as well, and a function that only hands it on leaves it where it

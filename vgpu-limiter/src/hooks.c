@@ -99,7 +99,8 @@ bool vgpu_has(enum vgpu_hook hook) {
 }
 
 static int by_symbol(const char *symbol) {
-    if (strncmp(symbol, "cu", 2) != 0 && strncmp(symbol, "nvml", 4) != 0)
+    bool nvml = symbol[0] == 'n' && symbol[1] == 'v' && symbol[2] == 'm' && symbol[3] == 'l';
+    if (!nvml && (symbol[0] != 'c' || symbol[1] != 'u')) // so far without strcmp: see dlsym.c
         return -1;
     for (int i = 0; i < VGPU_HOOKS; i++)
         if (hooks[i].ours != NULL && strcmp(hooks[i].symbol, symbol) == 0)

@@ -41,7 +41,8 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
         cu_stream stream = vgpu_stream(rest.stream, per_thread);                                              \
         struct vgpu_lane *lane = VGPU_DEFAULT_LANE;                                                           \
         uint64_t key = KIND(f, gx, gy, gz, bx, by, rest.bz);                                                  \
-        if (vgpu_likely(vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_place(lane, key), key))) \
+        uint64_t name = vgpu_kind_name(lane, key);                                                            \
+        if (vgpu_likely(vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_place(name), name)))     \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
@@ -98,16 +99,18 @@ cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream) {
 cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, unsigned count,
                                                unsigned flags) {
     struct vgpu_launch launch[VGPU_MAX_DEVICES];
-    unsigned limited = vgpu_launch_limited() && list != NULL && count <= VGPU_MAX_DEVICES ? count : 0;
-    for (unsigned i = 0; i < limited; i++) {
-        const struct cu_launch_params *one = &list[i];
+    unsigned limited = vgpu_launch_limited() && list != NULL && count <= VGPU_MAX_DEVICES ? count : 0, begun = 0;
+    cu_result result = CU_OK;
+    for (; begun < limited && result == CU_OK; begun++) {
+        const struct cu_launch_params *one = &list[begun];
         const unsigned *g = one->grid, *b = one->block;
-        vgpu_launch_begin(&launch[i], vgpu_cost_key(one->f, PAIR(g[0], g[1]), PAIR(g[2], b[0]), PAIR(b[1], b[2])),
-                          0, one->stream, false);
-        vgpu_launch_part(&launch[i]);
+        result = vgpu_launch_begin(&launch[begun], vgpu_cost_key(one->f, PAIR(g[0], g[1]), PAIR(g[2], b[0]), PAIR(b[1], b[2])),
+                                   0, one->stream, false);
+        vgpu_launch_part(&launch[begun]);
     }
-    cu_result result = VGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    for (unsigned i = 0; i < limited; i++)
+    if (result == CU_OK)
+        result = VGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < begun; i++)
         vgpu_launch_rejoin(&launch[i]);
     return result;
 }

@@ -64,14 +64,19 @@ const char *vgpu_limits_read(const char *path, struct vgpu_limits *out) {
     if (fd < 0)
         return strerror(errno);
     size_t have = 0;
+    const char *wrong = NULL;
     for (;;) {
         ssize_t n = read(fd, bytes + have, sizeof bytes - have);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0)
+            wrong = strerror(errno);
         if (n <= 0)
             break;
         have += (size_t)n;
     }
     close(fd);
+    if (wrong != NULL)
+        return wrong;
     return vgpu_limits_parse(bytes, have, out);
 }

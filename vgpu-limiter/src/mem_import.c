@@ -68,12 +68,12 @@ static uint64_t opened(struct vgpu_process *process, cu_ptr ptr) {
     return entry.value;
 }
 
-static void set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times) {
+static bool set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times) {
     struct vgpu_entry entry = {vgpu_key(VGPU_OPENED, ptr), times, NULL}, old;
     if (times != 0)
-        vgpu_table_put(&process->memory, &entry, &old);
-    else
-        vgpu_table_take(&process->memory, entry.key, &old);
+        return vgpu_table_put(&process->memory, &entry, &old);
+    vgpu_table_take(&process->memory, entry.key, &old);
+    return true;
 }
 
 // Ends an import that the driver has answered: remembers it, charged where nobody
@@ -89,11 +89,13 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
     }
     if (class == VGPU_IMPORT) {
         bool again = vgpu_table_get(&call->process->memory, entry.key, &(struct vgpu_entry){0});
-        set_opened(call->process, ptr, again ? opened(call->process, ptr) + 1 : 0);
+        bool noted = set_opened(call->process, ptr, again ? opened(call->process, ptr) + 1 : 0);
         if (again && index >= 0)
             vgpu_import_end(call->process, index);
+        if (!noted)
+            call->result = CU_OUT_OF_MEMORY;
         if (again)
-            return true;
+            return noted;
     }
     if (index >= 0) {
         if (vgpu_remember(call->process, &entry))

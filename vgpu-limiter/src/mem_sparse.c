@@ -8,7 +8,9 @@
 //      until it is unmapped or its array goes, by itself or with its context.
 //   2. Unmapping is the stream's to do: until it has, the memory stays charged
 //      (vmm_linger.c).
-//   3. All under vmm_lock, which is held across the driver's calls as in mem_vmm.c.
+//   3. An array that has just been created has no tiles: what is known of its handle is
+//      of one that went with its context, and whose end hasn't been seen to yet.
+//   4. All under vmm_lock, which is held across the driver's calls as in mem_vmm.c.
 
 #include "vmm.h"
 
@@ -274,6 +276,14 @@ cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_resu
         end(process, sparse);
     vgpu_unlock(&process->vmm_lock);
     return result;
+}
+
+void vgpu_sparse_begin(struct vgpu_process *process, void *array) {
+    vgpu_lock(&process->vmm_lock);
+    struct vgpu_sparse *old = sparse_of(process, array);
+    if (old != NULL)
+        end(process, old);
+    vgpu_unlock(&process->vmm_lock);
 }
 
 void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {

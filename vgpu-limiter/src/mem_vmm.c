@@ -190,8 +190,14 @@ cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address) {
     if (result == CU_OK) {
         struct vgpu_mapping *mapping = vgpu_mapping_around(process, (uintptr_t)address);
         struct vgpu_record *record = vgpu_record_of(process, *handle);
-        if (record == NULL && mapping != NULL && vgpu_record_refer(process, VGPU_HANDLE, *handle, mapping->record))
+        if (record == NULL && mapping != NULL) {
             record = mapping->record;
+            if (!vgpu_record_refer(process, VGPU_HANDLE, *handle, record)) {
+                VGPU_REAL(cuMemRelease)(*handle);
+                record = NULL;
+                result = CU_OUT_OF_MEMORY;
+            }
+        }
         if (record != NULL)
             record->handles++;
     }

@@ -19,6 +19,8 @@ struct vgpu_call {
     struct vgpu_here here;
     uint64_t charged;
     cu_result result;
+    bool alone; // only of one that creates a context: see overhead.c
+    int cancel;
 };
 
 // Finds the process and the context's device, and charges the bytes, rounded up
@@ -73,6 +75,7 @@ enum vgpu_class {
     VGPU_BOUND, // see vmm_bind.c
     VGPU_SPARSE, // see mem_sparse.c
     VGPU_TILE,
+    VGPU_PART, // a library's module, which leads to it: nothing of its own (module.c)
 };
 
 static inline uint64_t vgpu_key(enum vgpu_class class, uint64_t id) {
@@ -133,6 +136,7 @@ static inline void vgpu_let_go(struct vgpu_process *process) {
 // Destroys an array and ends what is mapped under it, and what goes with a context
 // that the driver has destroyed. Its handle may be another's by then: before, what is
 // its own is given to an owner that no context has (mem_sparse.c).
+void vgpu_sparse_begin(struct vgpu_process *process, void *array); // it has been created
 cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_result (*destroy)(void *));
 void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to);
 void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx);

@@ -83,6 +83,7 @@ struct reading {
     unsigned count;
     uint32_t slot[VGPU_SLOTS];
     uint64_t state[VGPU_SLOTS], begun[VGPU_SLOTS], bytes[VGPU_SLOTS];
+    bool changed[VGPU_SLOTS];
     uint64_t used; // with what is left to them by others
 };
 
@@ -94,7 +95,7 @@ struct reading {
 // have been read at both.
 static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
     const struct vgpu_counters *counters = slice->view->region.counters;
-    bool changed[VGPU_SLOTS], any = false;
+    bool *changed = reading->changed, any = false;
     uint64_t charged = vgpu_load(&counters->header.device[slice->device].memory) & VGPU_BYTES_MASK;
     uint64_t room = charged < slice->total ? charged : slice->total;
     for (unsigned i = 0; i < reading->count; i++) {
@@ -128,15 +129,20 @@ static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
     return !any;
 }
 
-static void read_device(const struct vgpu_slice *slice, struct reading *reading) {
+// To be freed, being too much for a small stack; NULL without memory.
+static struct reading *read_device(const struct vgpu_slice *slice) {
     const struct vgpu_region *region = &slice->view->region;
     uint32_t slots = vgpu_region_slots(region->counters);
+    struct reading *reading = malloc(sizeof *reading);
+    if (reading == NULL)
+        return NULL;
     reading->count = 0;
     for (uint32_t i = 0; i < slots; i++)
         if (vgpu_region_lives(region, i))
             reading->slot[reading->count++] = i;
     for (int i = 0; i < READINGS && !read_once(slice, reading); i++)
         ;
+    return reading;
 }
 
 nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out) {
@@ -160,13 +166,17 @@ bool vgpu_slice_has(const struct vgpu_slice *slice, uint32_t pid) {
 
 // Finds the slice, and what is in use of it. On an error both are zero.
 static nv_result find_used(nv_device device, struct vgpu_slice *slice, uint64_t *used) {
-    struct reading reading;
     nv_result result = vgpu_slice_find(device, slice);
     *used = 0;
     if (result != NV_OK)
         return result;
-    read_device(slice, &reading);
-    *used = reading.used;
+    struct reading *reading = read_device(slice);
+    if (reading == NULL) {
+        slice->total = 0;
+        return NV_MEMORY;
+    }
+    *used = reading->used;
+    free(reading);
     return NV_OK;
 }
 
@@ -195,17 +205,19 @@ nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memo
 // Fills a list by NVML's rules: too small a list is told the size it needs.
 static nv_result list(const struct vgpu_slice *slice, unsigned *count, void *entries, size_t size,
                       void (*fill)(void *entry, uint32_t pid, uint64_t used)) {
-    struct reading reading;
     unsigned n = 0;
-    read_device(slice, &reading);
-    for (unsigned i = 0; i < reading.count; i++) {
-        uint32_t pid = (uint32_t)slice->view->region.counters->slot[reading.slot[i]].pid;
-        if (reading.bytes[i] == 0)
+    struct reading *reading = read_device(slice);
+    if (reading == NULL)
+        return NV_MEMORY;
+    for (unsigned i = 0; i < reading->count; i++) {
+        uint32_t pid = (uint32_t)slice->view->region.counters->slot[reading->slot[i]].pid;
+        if (reading->bytes[i] == 0)
             continue;
         if (n < *count && entries != NULL)
-            fill((char *)entries + n * size, pid, reading.bytes[i]);
+            fill((char *)entries + n * size, pid, reading->bytes[i]);
         n++;
     }
+    free(reading);
     bool fits = n == 0 || (n <= *count && entries != NULL);
     *count = n;
     return fits ? NV_OK : NV_INSUFFICIENT_SIZE;

@@ -4,13 +4,16 @@
 // that the library stands in for: it walks the loader's list of objects and
 // reads their hash tables.
 //
-// Invariant: nothing here allocates, locks anything of ours, or calls a function
-// that the library intercepts.
+// Invariants:
+//   1. Nothing here allocates, locks anything of ours, or calls a function that the
+//      library intercepts.
+//   2. What the first lookup of a process needs calls nothing outside of this file: a
+//      sanitizer's runtime looks up what it stands in for before its own functions of
+//      these names can be called, strcmp and dl_iterate_phdr among them.
 
 #include "object.h"
 
 #include <stddef.h>
-#include <string.h>
 
 struct search {
     const char *soname;  // looked for, or NULL
@@ -24,14 +27,10 @@ static const void *pointer(uintptr_t base, ElfW(Addr) value) {
     return (const void *)(value < base ? base + value : value);
 }
 
-static bool read_dynamic(const struct dl_phdr_info *info, struct vgpu_object *out) {
-    const ElfW(Dyn) *dynamic = NULL;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+static bool read_dynamic(uintptr_t base, const char *path, const ElfW(Dyn) *dynamic, struct vgpu_object *out) {
     if (dynamic == NULL)
         return false;
-    *out = (struct vgpu_object){.base = info->dlpi_addr, .path = info->dlpi_name};
+    *out = (struct vgpu_object){.base = base, .path = path};
     ElfW(Xword) soname = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
         const void *at = pointer(out->base, dynamic->d_un.d_ptr);
@@ -59,6 +58,14 @@ static bool read_dynamic(const struct dl_phdr_info *info, struct vgpu_object *ou
     return true;
 }
 
+static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out) {
+    const ElfW(Dyn) *dynamic = NULL;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return read_dynamic(info->dlpi_addr, info->dlpi_name, dynamic, out);
+}
+
 static bool contains(const struct dl_phdr_info *info, uintptr_t address) {
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -68,13 +75,16 @@ static bool contains(const struct dl_phdr_info *info, uintptr_t address) {
     return false;
 }
 
+static bool is_named(const struct vgpu_object *object, const char *soname) {
+    return object->soname != NULL && vgpu_same_text(object->soname, soname);
+}
+
 static int visit(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size;
     struct search *search = data;
     if (search->soname == NULL)
-        return contains(info, search->address) && read_dynamic(info, search->out);
-    return read_dynamic(info, search->out) && search->out->soname != NULL &&
-           strcmp(search->out->soname, search->soname) == 0;
+        return contains(info, search->address) && read_object(info, search->out);
+    return read_object(info, search->out) && is_named(search->out, search->soname);
 }
 
 bool vgpu_object_named(const char *soname, struct vgpu_object *out) {
@@ -85,6 +95,18 @@ bool vgpu_object_named(const char *soname, struct vgpu_object *out) {
 bool vgpu_object_at(const void *address, struct vgpu_object *out) {
     struct search search = {.address = (uintptr_t)address, .out = out};
     return dl_iterate_phdr(visit, &search) != 0;
+}
+
+// The loader's own list, which debuggers read. Weak: the loader isn't linked with, and
+// is always there.
+extern struct r_debug _r_debug __attribute__((weak));
+
+bool vgpu_object_first_named(const char *soname, struct vgpu_object *out) {
+    const struct link_map *map = &_r_debug != NULL ? _r_debug.r_map : NULL;
+    for (; map != NULL; map = map->l_next)
+        if (read_dynamic(map->l_addr, map->l_name, map->l_ld, out) && is_named(out, soname))
+            return true;
+    return false;
 }
 
 struct before {
@@ -102,7 +124,7 @@ static int visit_before(struct dl_phdr_info *info, size_t size, void *data) {
     if (before->after != 0) {
         if (contains(info, before->after))
             before->after = 0;
-    } else if (read_dynamic(info, &object)) {
+    } else if (read_object(info, &object)) {
         before->found = vgpu_object_function(&object, before->name);
     }
     return before->found != NULL;
@@ -117,7 +139,7 @@ void *vgpu_object_before(const void *address, const void *after, const char *nam
 static bool is_function(const struct vgpu_object *object, const ElfW(Sym) *symbol,
                         const char *name) {
     return symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
-           strcmp(object->strings + symbol->st_name, name) == 0;
+           vgpu_same_text(object->strings + symbol->st_name, name);
 }
 
 static const ElfW(Sym) *gnu_lookup(const struct vgpu_object *object, const char *name) {

@@ -18,8 +18,19 @@ struct vgpu_object {
     const char *soname; // NULL where it has none
 };
 
+// strcmp, which isn't always there (object.c).
+static inline bool vgpu_same_text(const char *a, const char *b) {
+    while (*a != 0 && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
 // Finds the first loaded object of this soname.
 bool vgpu_object_named(const char *soname, struct vgpu_object *out);
+
+// The same, for an object that the program was started with: without the loader's
+// lock, by which what is loaded later is kept from going meanwhile.
+bool vgpu_object_first_named(const char *soname, struct vgpu_object *out);
 
 // Finds the loaded object that holds this address.
 bool vgpu_object_at(const void *address, struct vgpu_object *out);

@@ -32,6 +32,9 @@ uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside befo
 // or doesn't say which process this is.
 bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes);
 
+// Whether NVML is there and has the device.
+bool vgpu_can_measure(struct vgpu_process *process, int device);
+
 // Notes who uses the device before this process does.
 void vgpu_own_memory_begin(struct vgpu_process *process, int device);
 

@@ -4,7 +4,8 @@
 //
 // Invariants:
 //   1. NVML is loaded and started with the first question, never before, and stays:
-//      it counts its users, so the program's own use of it isn't touched.
+//      it counts its users, so the program's own use of it isn't touched. Where it can't
+//      be, for want of descriptors or memory perhaps, the next few questions try again.
 //   2. Some drivers number processes as the host does: such a one knows the process
 //      by a PID that it doesn't have. It is the only one that is there after its
 //      first context and wasn't before; where several are, there is no answer.
@@ -15,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define TRIES 16 // each takes as long as looking for a library that isn't there
 
 #define HEX4(b) (b)[0], (b)[1], (b)[2], (b)[3]
 
@@ -29,8 +32,8 @@ static nv_device open_device(const uint8_t *b) {
 
 // Under nvml_lock. NULL where NVML doesn't know the device.
 static nv_device find_device(struct vgpu_process *process, int device) {
-    if (!process->nvml_tried) {
-        process->nvml_tried = true;
+    if (!process->nvml_good && process->nvml_tries < TRIES) {
+        process->nvml_tries++;
         struct vgpu_low low;
         vgpu_low_hold(&low);
         process->nvml_good = vgpu_open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL &&
@@ -64,6 +67,13 @@ static struct nv_process_v2 *list(nv_device device, unsigned *count) {
         return processes;
     free(processes);
     return NULL;
+}
+
+bool vgpu_can_measure(struct vgpu_process *process, int device) {
+    vgpu_lock(&process->nvml_lock);
+    bool can = find_device(process, device) != NULL;
+    vgpu_unlock(&process->nvml_lock);
+    return can;
 }
 
 void vgpu_own_memory_begin(struct vgpu_process *process, int device) {

@@ -59,6 +59,15 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
     return NULL;
 }
 
+bool vgpu_pools_grow(struct vgpu_process *process, int device) {
+    bool grow = false;
+    vgpu_lock_hot(&process->pool_lock);
+    for (uint32_t i = 0; i < process->pool_count; i++)
+        grow |= process->pool[i].handle != NULL && process->pool[i].device == device && process->pool[i].pending != 0;
+    vgpu_unlock_hot(&process->pool_lock);
+    return grow;
+}
+
 static void trim(const struct vgpu_process *process, const struct vgpu_pool *pool) {
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     if (pool->of_graphs)

@@ -93,7 +93,7 @@ static cu_result find_devices(struct vgpu_process *process) {
 cu_result vgpu_attach_begin(void) {
     struct vgpu_process *process = page();
     if (process == NULL) {
-        VGPU_LOG_ONCE("CUDA refused: no memory, or a kernel before 4.14");
+        VGPU_LOG_ONCE("CUDA refused: no memory, a kernel before 4.14, or no right to call madvise");
         return CU_NOT_PERMITTED;
     }
     vgpu_lock(&process->lock);
@@ -128,7 +128,7 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
     vgpu_unlock(&process->lock);
     if (*why != CU_OK)
         return NULL;
-    vgpu_audit(process); // what earlier processes left behind
+    vgpu_audit_first(process); // what earlier processes left behind
     return process;
 }
 

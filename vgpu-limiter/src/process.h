@@ -12,6 +12,7 @@
 
 #define VGPU_ORDINALS 64 // CUDA devices that a process can see
 #define VGPU_POOLS 64    // memory pools of a process that are told apart
+#define VGPU_ASKED 256
 
 // What a pool is charged: see mem_pool.c.
 struct vgpu_pool {
@@ -52,14 +53,19 @@ struct vgpu_process {
     uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
     _Atomic bool left; // a descriptor keeps memory that no process has
     struct vgpu_lock code_lock; // see overhead.h
+    _Atomic unsigned unloads; // of modules and libraries
+    _Atomic uint64_t asked[VGPU_ASKED]; // what has loaded what it needs (module.c)
     struct vgpu_lock nvml_lock; // see own_memory.c
-    bool nvml_tried, nvml_good;
+    unsigned nvml_tries;
+    bool nvml_good;
     nv_device nvml[VGPU_MAX_DEVICES];
     struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
     unsigned stranger_count[VGPU_MAX_DEVICES];
     uint32_t nvml_pid; // this process's in NVML's lists, 0 if not known
     _Atomic(const unsigned *) loner; // the thread that has slot.lone to itself (charge.c)
     _Atomic uint64_t last_audit;
+    struct vgpu_lock audit_lock; // held by the thread that uses what it has seen:
+    uint64_t seen_state[VGPU_SLOTS], seen_begun[VGPU_SLOTS]; // too much for a small stack
     struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
     struct vgpu_lock vmm_lock; // see mem_vmm.c
     struct vgpu_mapping *mappings;

@@ -31,9 +31,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+// How often a slot is looked for among all of them: somebody who looks whether the owner
+// of the only free one lives has it locked meanwhile.
+#define CLAIMS 3
+
 // Locks or unlocks one byte without waiting.
-static bool set_lock(int fd, uint32_t slot, short type) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+static bool set_lock(int fd, uint32_t at, short type) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
     return fcntl(fd, F_SETLK, &lock) == 0;
 }
 
@@ -46,6 +50,8 @@ static int open_counters(const char *path, int flags) {
     return fd;
 }
 
+static bool is_gone(int pid) { return getpgid(pid) < 0 && errno == ESRCH; }
+
 // The start time of a living process in clock ticks since boot; 0 if there is no
 // such process or it is a zombie, UNTOLD if that is all that is known.
 #define UNTOLD UINT64_MAX
@@ -54,10 +60,12 @@ static uint64_t start_time(int pid) {
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return getpgid(pid) < 0 && errno == ESRCH ? 0 : UNTOLD;
+        return is_gone(pid) ? 0 : UNTOLD;
     ssize_t n = read(fd, stat, sizeof stat - 1);
     close(fd);
-    stat[n > 0 ? n : 0] = 0;
+    if (n <= 0)
+        return is_gone(pid) ? 0 : UNTOLD;
+    stat[n] = 0;
     char *field = strrchr(stat, ')'); // the name before it may hold anything
     if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
         return 0;
@@ -138,8 +146,12 @@ static bool seize(const struct vgpu_region *region, uint32_t i) {
     return false;
 }
 
-static bool claim(struct vgpu_region *region) {
+// Each look at a lock costs the more, the more locks there are: of hundreds of processes
+// that start at once, each looks at a few.
+static bool claim(struct vgpu_region *region, bool also_of_the_dead) {
     for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
+        if (!also_of_the_dead && vgpu_slot_is_live(vgpu_load(&region->counters->slot[i].state)))
+            continue;
         if (!seize(region, i))
             continue;
         struct vgpu_slot *slot = &region->counters->slot[i];
@@ -163,21 +175,38 @@ static bool claim(struct vgpu_region *region) {
     return false;
 }
 
-void vgpu_region_reap(const struct vgpu_region *region) {
+void vgpu_region_reap(const struct vgpu_region *region, bool all) {
     uint32_t slots = descriptor_is_ours(region) ? vgpu_region_slots(region->counters) : 0;
+    int own = getpid();
     for (uint32_t i = 0; i < slots; i++) {
         struct vgpu_slot *slot = &region->counters->slot[i];
-        if (!vgpu_slot_is_live(vgpu_load(&slot->state)) || !seize(region, i))
+        bool looks = vgpu_slot_is_live(vgpu_load(&slot->state)) && (all || slot->pid == own || is_gone(slot->pid));
+        if (!looks || !seize(region, i))
             continue;
         vgpu_store(&slot->state, vgpu_load(&slot->state) & ~UINT64_C(1));
         set_lock(region->fd, i, F_UNLCK);
     }
 }
 
+// The locks behind those of the slots.
+enum vgpu_turn_taken vgpu_region_take_turn(const struct vgpu_region *region, uint32_t number) {
+    if (!descriptor_is_ours(region))
+        return VGPU_TURN_UNKNOWN;
+    if (set_lock(region->fd, VGPU_SLOTS + number, F_WRLCK))
+        return VGPU_TURN_OURS;
+    return errno == EAGAIN || errno == EACCES ? VGPU_TURN_OTHERS : VGPU_TURN_UNKNOWN;
+}
+
+void vgpu_region_end_turn(const struct vgpu_region *region, uint32_t number) {
+    if (descriptor_is_ours(region))
+        set_lock(region->fd, VGPU_SLOTS + number, F_UNLCK);
+}
+
 // Maps the counters behind fd and checks their header.
 static const char *map(int fd, int protection, uint32_t devices, struct vgpu_counters **out) {
-    if (lseek(fd, 0, SEEK_END) != (off_t)sizeof **out)
-        return "damaged";
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end != (off_t)sizeof **out)
+        return end < 0 ? strerror(errno) : "damaged";
     struct vgpu_counters *counters = mmap(NULL, sizeof *counters, protection, MAP_SHARED, fd, 0);
     if (counters == MAP_FAILED)
         return strerror(errno);
@@ -200,10 +229,15 @@ const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_reg
     if (region.fd < 0)
         return strerror(errno);
     region.inode = inode_of(region.fd);
-    const char *wrong = map(region.fd, PROT_READ | PROT_WRITE, devices, &region.counters);
-    if (wrong == NULL && !claim(&region)) {
+    const char *wrong = region.inode == 0 ? strerror(errno)
+                                          : map(region.fd, PROT_READ | PROT_WRITE, devices, &region.counters);
+    bool claimed = wrong == NULL && claim(&region, false);
+    for (int i = 0; wrong == NULL && !claimed && i < CLAIMS; i++)
+        claimed = claim(&region, true);
+    if (wrong == NULL && !claimed) {
+        bool locks = set_lock(region.fd, VGPU_SLOTS + VGPU_MAX_DEVICES, F_WRLCK) || errno == EAGAIN;
+        wrong = locks ? "every slot is taken: too many processes of this container use CUDA" : strerror(errno);
         munmap(region.counters, sizeof *region.counters);
-        wrong = "every slot is taken: too many processes of this container use CUDA";
     }
     if (wrong != NULL)
         close(region.fd);

@@ -15,7 +15,8 @@
 //      were charged beyond the clock the node side returns (pace).
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
-//   4. An event that fails costs only the measurement: the expected cost stands.
+//   4. An event that fails costs only the measurement: the expected cost stands. One
+//      that there is no memory for costs a launch of unknown cost, too.
 
 #include "sample.h"
 
@@ -36,11 +37,16 @@ static void let_go(struct vgpu_track *track, const struct vgpu_batch *batch) {
         track->timeline->unsure = NULL;
 }
 
-static bool record(cu_event *event, cu_stream stream, bool per_thread) {
-    if (*event == NULL && VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC) != CU_OK) {
+static cu_result create(cu_event *event) {
+    cu_result result = *event != NULL ? CU_OK : VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC);
+    if (result != CU_OK)
         *event = NULL;
+    return result;
+}
+
+static bool record(cu_event *event, cu_stream stream, bool per_thread) {
+    if (create(event) != CU_OK)
         return false;
-    }
     cu_result (*real)(cu_event, cu_stream) =
         vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
     return real(*event, stream) == CU_OK;
@@ -57,7 +63,7 @@ static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
     return turn;
 }
 
-void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
     struct vgpu_turn turn = look(track, now);
     struct vgpu_batch *batch = vgpu_batch_open(track);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
@@ -66,8 +72,12 @@ void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thre
         batch->from = now - (now + turn.period - turn.phase) % turn.period;
         batch->until = batch->from + turn.part;
     }
-    track->open = record(&batch->start, stream, per_thread);
+    cu_result made = create(&batch->start);
+    if (made == CU_OK)
+        made = create(&batch->end);
+    track->open = made == CU_OK && record(&batch->start, stream, per_thread);
     track->timeline->under_way += track->open;
+    return made != CU_OUT_OF_MEMORY; // what else is wrong the driver says
 }
 
 void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
@@ -201,9 +211,13 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     track->first = (track->first + 1) % (VGPU_BATCHES + 1);
     track->pending--;
     let_go(track, batch);
+    uint64_t moved = track->moved;
+    track->moved = 0;
     bool apart = batch->apart && track->timeline->under_way == track->pending + track->open;
-    if (!place(track->timeline, batch, seen, &start, &end))
+    if (!place(track->timeline, batch, seen, &start, &end)) {
+        vgpu_bucket_correct(track->process, track->device, &turn, 0, moved);
         return;
+    }
     // A launch by itself on an idle stream: start was passed before the launch.
     int64_t worked = end - start, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
     bool alone = batch->launches == 1;
@@ -224,7 +238,7 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     enum vgpu_measured how = measured(track->timeline, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
     if (sure || batch->unknown)
         learn(track, batch, (uint64_t)ns, how);
-    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected);
+    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected, moved);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
         note_longest(track, batch, (uint64_t)ns, how);
     track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
@@ -245,12 +259,16 @@ void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now) {
         if (!batch->unsure || taken <= batch->expected || VGPU_REAL(cuEventQuery)(batch->start) != CU_OK)
             continue;
         struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
-        vgpu_bucket_correct(track->process, track->device, &turn, (int64_t)(taken - batch->expected));
+        vgpu_bucket_correct(track->process, track->device, &turn, (int64_t)(taken - batch->expected), track->moved);
+        track->moved = 0;
         batch->expected = taken;
     }
 }
 
 void vgpu_sample_drop(struct vgpu_track *track) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, vgpu_now());
+    vgpu_bucket_correct(track->process, track->device, &turn, 0, track->moved);
+    track->moved = 0;
     for (unsigned i = 0; i < track->pending + track->open; i++)
         let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
     track->pending = 0;

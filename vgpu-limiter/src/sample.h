@@ -13,8 +13,9 @@ static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_track *track) {
     return &track->ring[(track->first + track->pending) % (VGPU_BATCHES + 1)];
 }
 
-// Begins and ends a batch on the stream. per_thread: as in hooks.def.
-void vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
+// Begins and ends a batch on the stream. per_thread: as in hooks.def. False: there is no
+// memory for its events.
+bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 
 // Adds launches that take so much together to the open batch, if there is one, and

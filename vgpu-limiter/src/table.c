@@ -10,6 +10,7 @@
 //      doesn't depend on the past.
 //   3. Memory comes from mmap, not malloc: the program's allocator may be what
 //      called the driver.
+//   4. What is there already can be put anew, whatever memory there is.
 
 #include "table.h"
 
@@ -64,10 +65,14 @@ static void remove_at(struct vgpu_shard *shard, uint64_t hole) {
     shard->count--;
 }
 
+static bool has(const struct vgpu_shard *shard, uint64_t key) {
+    return shard->capacity != 0 && shard->entries[place(shard, key)].key == key;
+}
+
 bool vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry, struct vgpu_entry *old) {
     struct vgpu_shard *shard = shard_of(table, entry->key);
     vgpu_lock_hot(&shard->lock);
-    bool fits = (shard->count + 1) * UINT64_C(2) <= shard->capacity || grow(shard);
+    bool fits = (shard->count + 1) * UINT64_C(2) <= shard->capacity || has(shard, entry->key) || grow(shard);
     if (fits) {
         uint64_t i = place(shard, entry->key);
         *old = shard->entries[i];

@@ -8,6 +8,9 @@
 //   2. A lane is its thread's own. What it holds untold is at most one allowance,
 //      and is told before the lane serves another stream, and before its own
 //      thread destroys a stream.
+//   3. The kinds that a thread's lanes can pay for share its places: a lane's are those
+//      of which it has the bit. A kind whose place is taken has told its lane what it
+//      launched.
 
 #include "compute.h"
 
@@ -16,10 +19,39 @@
 #include "sample.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #define FIRST_ALLOWANCE 16000u      // ns
 
-_Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
+static const struct vgpu_ways nobodys;
+#define NOBODYS ((struct vgpu_ways *)(uintptr_t)&nobodys)
+_Thread_local struct vgpu_ways *vgpu_ways __attribute__((tls_model("initial-exec"))) = NOBODYS;
+
+// The C library's, of threads, not of the process: C has no word for it. C++ programs with
+// thread_local objects call the same.
+int __cxa_thread_atexit_impl(void (*end)(void *), void *object, void *of);
+
+// Whatever the thread launches after this, from what else ends with it, gets new ways.
+static void end_ways(void *ways) {
+    vgpu_ways = NOBODYS;
+    munmap(ways, sizeof *vgpu_ways);
+}
+
+// The thread gets ways of its own. They aren't malloc's: a program may have one of its own
+// that gives no aligned memory.
+static bool begin_ways(void) {
+    if (vgpu_ways != NOBODYS)
+        return true;
+    void *ways = mmap(NULL, sizeof *vgpu_ways, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ways == MAP_FAILED)
+        return false;
+    if (__cxa_thread_atexit_impl(end_ways, ways, NOBODYS) != 0) {
+        munmap(ways, sizeof *vgpu_ways);
+        return false;
+    }
+    vgpu_ways = ways;
+    return true;
+}
 
 static uint64_t track_key(cu_stream stream, cu_ctx ctx) {
     static _Thread_local char own __attribute__((tls_model("initial-exec")));
@@ -68,9 +100,75 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
     return track;
 }
 
+// Puts what a kind has launched among what its lane has.
+static inline void settle(struct vgpu_lane *lane, unsigned place) {
+    struct vgpu_kind *kind = &vgpu_ways->kinds[place];
+    uint64_t key = vgpu_kind_name(lane, kind->name);
+    if (kind->launches == 0)
+        return;
+    lane->mixed |= lane->count != 0 && lane->key != key;
+    lane->key = key;
+    lane->spent += (uint64_t)kind->launches * vgpu_ways->prices[place].each;
+    lane->spent_over += (uint64_t)kind->launches * vgpu_ways->prices[place].over;
+    lane->count += kind->launches;
+    kind->launches = 0;
+}
+
+static void drop(struct vgpu_lane *lane, unsigned place) {
+    settle(lane, place);
+    lane->kinds[place / 64] &= ~(UINT64_C(1) << place % 64);
+    vgpu_ways->kinds[place].name = 0;
+}
+
+// The place for a kind that has none: a free one of its line, or its first.
+static unsigned make_room(uint64_t name) {
+    unsigned first = (unsigned)(vgpu_kind_place(name) - vgpu_ways->kinds), way = 0;
+    while (way < VGPU_KIND_WAYS && vgpu_ways->kinds[first ^ way].name != 0)
+        way++;
+    if (way < VGPU_KIND_WAYS)
+        return first ^ way;
+    for (int i = 0; i < VGPU_LANES; i++)
+        if ((vgpu_ways->lanes[i].kinds[first / 64] >> first % 64 & 1) != 0)
+            drop(&vgpu_ways->lanes[i], first);
+    return first;
+}
+
+bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key) {
+    struct vgpu_price price;
+    uint64_t name = vgpu_kind_name(lane, key);
+    struct vgpu_kind *kind = vgpu_kind_of(name);
+    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price) || price.worst > UINT32_MAX) {
+        if (kind != NULL)
+            drop(lane, (unsigned)(kind - vgpu_ways->kinds));
+        return false;
+    }
+    unsigned place = kind != NULL ? (unsigned)(kind - vgpu_ways->kinds) : make_room(name);
+    settle(lane, place);
+    lane->kinds[place / 64] |= UINT64_C(1) << place % 64;
+    vgpu_ways->prices[place] = (struct vgpu_kind_price){(uint32_t)price.ns, (uint32_t)(price.worst - price.ns)};
+    vgpu_ways->kinds[place] = (struct vgpu_kind){.name = name, .step = price.worst < VGPU_SMALLEST_STEP ? VGPU_SMALLEST_STEP : (uint32_t)price.worst};
+    return true;
+}
+
+void vgpu_lane_learn_all(struct vgpu_lane *lane) {
+    const struct vgpu_costs *costs = &lane->track->timeline->costs;
+    uint64_t learned = costs->learned;
+    if (learned - lane->learned <= VGPU_COSTS_LATELY) {
+        for (uint64_t i = lane->learned; i != learned; i++)
+            if (vgpu_kind_of(vgpu_kind_name(lane, costs->lately[i % VGPU_COSTS_LATELY])) != NULL)
+                vgpu_lane_learn(lane, costs->lately[i % VGPU_COSTS_LATELY]);
+    } else {
+        for (unsigned place = 0; place < VGPU_KINDS; place++)
+            if ((lane->kinds[place / 64] >> place % 64 & 1) != 0)
+                vgpu_lane_learn(lane, vgpu_kind_name(lane, vgpu_ways->kinds[place].name));
+    }
+    lane->learned = learned;
+}
+
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
-    for (uint64_t left = lane->kinds; left != 0; left &= left - 1)
-        vgpu_kind_settle(lane, &lane->kind[__builtin_ctzll(left)]);
+    for (unsigned word = 0; word < VGPU_KIND_WORDS; word++)
+        for (uint64_t left = lane->kinds[word]; left != 0; left &= left - 1)
+            settle(lane, word * 64 + (unsigned)__builtin_ctzll(left));
     vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
     if (lane->count != 0)
         vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, lane->count,
@@ -87,13 +185,19 @@ static void vacate(struct vgpu_lane *lane) {
         vgpu_lane_settle(lane, vgpu_now());
         vgpu_unlock(&lane->track->timeline->lock);
     }
+    for (unsigned place = 0; place < VGPU_KINDS; place++)
+        if ((lane->kinds[place / 64] >> place % 64 & 1) != 0)
+            drop(lane, place);
     *lane = (struct vgpu_lane){0};
 }
 
-cu_result vgpu_lane_open(struct vgpu_process *process, struct vgpu_lane *lane, cu_stream stream) {
+cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_here here;
     cu_ctx own = NULL, popped;
     unsigned epoch = vgpu_epoch();
+    if (!begin_ways())
+        return CU_OUT_OF_MEMORY;
+    struct vgpu_lane *lane = vgpu_lane_of(stream);
     vacate(lane);
     if (stream > VGPU_PER_THREAD && VGPU_REAL(cuStreamGetCtx)(stream, &own) != CU_OK)
         own = NULL;
@@ -114,8 +218,8 @@ cu_result vgpu_lane_open(struct vgpu_process *process, struct vgpu_lane *lane, c
 
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_entry entry;
-    for (int i = 0; i < VGPU_LANES; i++)
-        vacate(&vgpu_lanes[i]);
+    for (int i = 0; i < VGPU_LANES && vgpu_ways != NOBODYS; i++)
+        vacate(&vgpu_ways->lanes[i]);
     vgpu_forget_contexts();
     if (!vgpu_table_take(&process->memory, track_key(stream, NULL), &entry))
         return;

@@ -13,6 +13,7 @@
 #define VGPU_BATCHES 8
 #define VGPU_BATCH_NS 250000u // expected device time of a batch of several launches
 #define VGPU_BATCH_LAUNCHES 128
+#define VGPU_SMALLEST_STEP (VGPU_BATCH_NS / VGPU_BATCH_LAUNCHES)
 
 // Launches of one stream between two events.
 struct vgpu_batch {
@@ -51,21 +52,27 @@ struct vgpu_track {
     bool open;               // a batch has a start and no end yet
     bool probe;              // the next launch is to be measured by itself
     uint64_t over;           // of the batches that aren't measured yet
+    uint64_t moved;          // by how much the container was said to work longer, while one of them was late
     unsigned batches;        // since the last one that was
     unsigned first, pending; // ring of batches that have ended; the open one comes after them
     struct vgpu_batch ring[VGPU_BATCHES + 1];
 };
 
-// A kind of launch that a lane can pay for: programs make many kinds in turn.
+// A kind of launch that a lane can pay for: programs make many kinds in turn. What each
+// launch reads is in few cache lines.
 struct vgpu_kind {
-    uint64_t key;      // 0 for none
+    uint64_t name;     // the key and whose it is (vgpu_kind_name); 0 for none
     uint32_t step;     // what a launch takes off what is left to the lane
     uint32_t launches; // not yet told to the track
-    uint64_t each, over; // what one of them costs, and how much more it may
+};
+struct vgpu_kind_price {
+    uint32_t each, over; // what one of them costs, and how much more it may, ns
 };
 
 #define VGPU_LANES 4
-#define VGPU_KINDS 64
+#define VGPU_KINDS 256 // of all lanes of a thread
+#define VGPU_KIND_WAYS 4 // a cache line of them
+#define VGPU_KIND_WORDS (VGPU_KINDS / 64)
 
 // One thread's way into one stream.
 struct vgpu_lane {
@@ -76,33 +83,43 @@ struct vgpu_lane {
     uint32_t size;    // of the next allowance
     bool mixed;       // the launches that are none of its kinds' any more have several keys
     uint64_t spent, spent_over, count, key; // of these
-    uint64_t kinds;   // which places have one, a bit each
+    uint64_t learned; // what the timeline's costs had learned when the kinds' prices were looked at last
     struct vgpu_track *track; // NULL: the device has no quota
-    struct vgpu_kind kind[VGPU_KINDS];
+    uint64_t kinds[VGPU_KIND_WORDS]; // which of the thread's are the lane's, a bit each
 } __attribute__((aligned(64)));
 
-extern _Thread_local struct vgpu_lane vgpu_lanes[VGPU_LANES] __attribute__((tls_model("initial-exec")));
+// What a thread launches by. It is not itself thread-local memory, which the C library takes
+// from every thread's stack, in programs without CUDA as well, and doesn't have where
+// LD_AUDIT is set.
+struct vgpu_ways {
+    struct vgpu_lane lanes[VGPU_LANES];
+    struct vgpu_kind kinds[VGPU_KINDS] __attribute__((aligned(64)));
+    struct vgpu_kind_price prices[VGPU_KINDS];
+};
 
-// Where a lane has launches of this key, if it has any: a key has this place and its
-// neighbour.
-static inline struct vgpu_kind *vgpu_kind_place(struct vgpu_lane *lane, uint64_t key) {
-    return &lane->kind[key >> 1 & (VGPU_KINDS - 1)];
-}
-static inline struct vgpu_kind *vgpu_kind_of(struct vgpu_lane *lane, uint64_t key) {
-    struct vgpu_kind *first = vgpu_kind_place(lane, key);
-    return vgpu_likely(first->key == key) ? first : &lane->kind[(first - lane->kind) ^ 1];
+// Never NULL: until the thread's first launch that is to be measured they are nobody's,
+// empty and read-only.
+extern _Thread_local struct vgpu_ways *vgpu_ways __attribute__((tls_model("initial-exec")));
+
+// Tells a lane's kinds from those of the thread's others. Keys are odd, lanes aligned; the
+// same with the name gives the key.
+static inline uint64_t vgpu_kind_name(const struct vgpu_lane *lane, uint64_t key) {
+    return key ^ (uintptr_t)lane;
 }
 
-// Puts what a kind has launched among what the lane has.
-static inline void vgpu_kind_settle(struct vgpu_lane *lane, struct vgpu_kind *kind) {
-    if (kind->launches == 0)
-        return;
-    lane->mixed |= lane->count != 0 && lane->key != kind->key;
-    lane->key = kind->key;
-    lane->spent += kind->launches * kind->each;
-    lane->spent_over += kind->launches * kind->over;
-    lane->count += kind->launches;
-    kind->launches = 0;
+// A name's place, if that is free or its own when it comes; else it is in another one of the
+// same line.
+static inline struct vgpu_kind *vgpu_kind_place(uint64_t name) {
+    return &vgpu_ways->kinds[name >> 1 & (VGPU_KINDS - 1)];
+}
+
+// Where the name is, or NULL.
+static inline struct vgpu_kind *vgpu_kind_of(uint64_t name) {
+    unsigned first = (unsigned)(name >> 1 & (VGPU_KINDS - 1));
+    for (unsigned way = 0; way < VGPU_KIND_WAYS; way++)
+        if (vgpu_ways->kinds[first ^ way].name == name)
+            return &vgpu_ways->kinds[first ^ way];
+    return NULL;
 }
 
 #define VGPU_LEGACY ((cu_stream)1)
@@ -110,10 +127,10 @@ static inline void vgpu_kind_settle(struct vgpu_lane *lane, struct vgpu_kind *ki
 
 static inline struct vgpu_lane *vgpu_lane_of(cu_stream stream) {
     uintptr_t bits = (uintptr_t)stream;
-    return &vgpu_lanes[(bits >> 4 ^ bits >> 8) % VGPU_LANES];
+    return &vgpu_ways->lanes[(bits >> 4 ^ bits >> 8) % VGPU_LANES];
 }
 
-#define VGPU_DEFAULT_LANE (&vgpu_lanes[0]) // of the default streams
+#define VGPU_DEFAULT_LANE (&vgpu_ways->lanes[0]) // of the default streams
 
 // Whether the lane is this stream's, and good.
 static inline bool vgpu_lane_is(const struct vgpu_lane *lane, cu_stream stream) {
@@ -124,8 +141,16 @@ static inline bool vgpu_lane_is(const struct vgpu_lane *lane, cu_stream stream) 
            (VGPU_REAL(cuCtxGetCurrent)(&ctx) == CU_OK && ctx == lane->ctx);
 }
 
-// Makes the lane this stream's, with its track. CU_OK, or why that isn't possible.
-cu_result vgpu_lane_open(struct vgpu_process *process, struct vgpu_lane *lane, cu_stream stream);
+// Makes a lane of the thread, vgpu_lane_of from then on, this stream's, with its track. CU_OK,
+// or why that isn't possible.
+cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream);
+
+// The lane can pay for launches of this kind from now on, if it is known.
+bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key);
+
+// What has been learned meanwhile of the kinds that the lane can pay for. Under the
+// timeline's lock.
+void vgpu_lane_learn_all(struct vgpu_lane *lane);
 
 // Tells the lane's track what was launched by it. Under the timeline's lock.
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now);

@@ -71,6 +71,14 @@ func TestLibrary(t *testing.T) {
 			t.Errorf("has %s", tag)
 		}
 	}
+	// It comes out of the stack of each thread of each program, and the loader has little of
+	// it for programs that are audited.
+	local := regexp.MustCompile(`(?m)^ *TLS( +0x[0-9a-f]+){4} 0x([0-9a-f]+)`).FindStringSubmatch(run(t, "readelf", "-lW", library))
+	if local == nil {
+		t.Error("readelf shows no thread-local memory")
+	} else if size, _ := strconv.ParseUint(local[2], 16, 64); size > 128 {
+		t.Errorf("%d bytes of thread-local memory, want 128 at most", size)
+	}
 	symbols := run(t, "objdump", "-T", library)
 	versions := regexp.MustCompile(`GLIBC_([0-9]+)\.([0-9]+)`).FindAllStringSubmatch(symbols, -1)
 	if len(versions) == 0 {

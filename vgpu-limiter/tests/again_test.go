@@ -26,7 +26,7 @@ var sanitized = os.Getenv(sanitizedVar) != ""
 // are made elsewhere.
 const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
 	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|" +
-	"TestLimitsAreJudgedAlike|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
+	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
 // Again under the thread sanitizer: what has threads.
 const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm|TestViews.*)$/^(threads|processes)?$"
@@ -51,14 +51,45 @@ func TestSanitized(t *testing.T) {
 			cmd.Env = append(os.Environ(), sanitizedVar+"="+runtime+" "+library,
 				"ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=halt_on_error=1", "TSAN_OPTIONS=halt_on_error=1") // a context takes its events with it
 			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
-			if !strings.Contains(string(out), "PASS: TestStorm/processes") {
+			switch {
+			case err != nil:
+				t.Errorf("%v\n%s", err, failures(string(out)))
+			case !strings.Contains(string(out), "PASS: TestStorm/processes"):
 				t.Errorf("TestStorm hasn't run:\n%s", out)
 			}
 		})
 	}
+}
+
+// failures is what the tests that failed have printed, of hundreds that ran; or all
+// that was printed, if none is said to have failed: then the tests themselves died.
+func failures(out string) string {
+	failed := map[string]bool{}
+	of := func(line string) (result, test string) { // that the line is about
+		if f := strings.Fields(line); len(f) > 2 && (f[0] == "===" || f[0] == "---") {
+			return f[1], f[2]
+		}
+		return "", ""
+	}
+	for line := range strings.Lines(out) {
+		if result, test := of(line); result == "FAIL:" {
+			failed[test] = true
+		}
+	}
+	if len(failed) == 0 {
+		return out
+	}
+	var said strings.Builder
+	wanted := false
+	for line := range strings.Lines(out) {
+		if _, test := of(line); test != "" {
+			wanted = failed[test]
+		}
+		if wanted {
+			said.WriteString(line)
+		}
+	}
+	return said.String()
 }
 
 // TestUnits runs the parts that need no driver: plain, and under sanitizers; under
@@ -66,7 +97,7 @@ func TestSanitized(t *testing.T) {
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	threads := []string{"table_test", "charge_test", "calendar_test"}
-	all := append([]string{"share_test", "passed_test", "limits_test", "region_test", "pace_test", "time_test"}, threads...)
+	all := append([]string{"share_test", "passed_test", "limits_test", "region_test", "pace_test", "time_test", "context_test", "module_test", "refer_test", "overhead_test"}, threads...)
 	for sanitizers, units := range map[string][]string{"": all, "address,undefined": all, "thread": threads} {
 		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
 			t.Parallel()

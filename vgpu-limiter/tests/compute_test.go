@@ -95,15 +95,18 @@ func TestQuota(t *testing.T) {
 // a time (and what a refill pays for): what they take is paid off before the next.
 func TestFirstLaunches(t *testing.T) {
 	t.Parallel()
-	const long = 20 * time.Millisecond
-	for name, how := range map[string]int{"graphs": 0, "sometimes long": 1, "other grids": 2} {
+	for name, how := range map[string]int{"graphs": 0, "sometimes long": 1, "other grids": 2, "long later": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			long := 20 * time.Millisecond
 			p := newContainer(t, share{20, 100}).start()
 			p.want("stream 1", ok)
 			count := 8
 			if how == 1 {
 				count = 40
+			}
+			if how == 3 {
+				count, long = 800, 200*time.Microsecond
 			}
 			ahead := time.Duration(p.call(fmt.Sprintf("ahead %d %d %d", how, long.Microseconds(), count))[0]) * time.Microsecond
 			t.Logf("%v of work at once", ahead)
@@ -158,6 +161,20 @@ func TestManyKinds(t *testing.T) {
 		p.want("destroy_stream 1", ok) // tells what isn't told yet
 		if launches := c.usage().Devices[0].Launches - before; launches != 5000 {
 			t.Errorf("%d kinds: %d launches are counted, want 5000", kinds, launches)
+		}
+	}
+	for _, kinds := range []int{1, 100, 500} { // streams that share what the thread knows
+		const streams = 3
+		before := c.usage().Devices[0].Launches
+		for i := range streams {
+			p.want(fmt.Sprintf("stream %d", 1+i), ok)
+		}
+		p.want(fmt.Sprintf("launch_kinds 1 %d 9000 %d", kinds, streams), ok)
+		for i := range streams {
+			p.want(fmt.Sprintf("destroy_stream %d", 1+i), ok)
+		}
+		if launches := c.usage().Devices[0].Launches - before; launches != 9000 {
+			t.Errorf("%d kinds on %d streams: %d launches are counted, want 9000", kinds, streams, launches)
 		}
 	}
 }

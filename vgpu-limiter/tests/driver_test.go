@@ -69,3 +69,16 @@ func TestCapturesThatCannotBeAsked(t *testing.T) {
 		t.Error("no launch after the capture was charged")
 	}
 }
+
+// TestLaunchesAfterAFault: after a kernel with a fault every launch says what the driver
+// says of it, also one of a kind that the library could not measure.
+func TestLaunchesAfterAFault(t *testing.T) {
+	t.Parallel()
+	c := newBareContainer(t, share{50, 100})
+	p := c.start()
+	p.want("stream 1", ok)
+	p.want("launch 1 700 1", ok)
+	const illegalAddress = 700
+	p.want("launch 1 20 1", illegalAddress)
+	p.want("launch 0 20 1", illegalAddress)
+}

@@ -164,3 +164,22 @@ func TestUnloading(t *testing.T) {
 		t.Errorf("%v: %s, want the library's answer, 77", err, out)
 	}
 }
+
+// TestAudited: programs start and are limited where LD_AUDIT names a library that looks on.
+func TestAudited(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	audit := filepath.Join(c.dir, "audit.so")
+	if err := os.WriteFile(audit+".c", []byte("unsigned la_version(unsigned version) { return version; }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "gcc", "-shared", "-fPIC", "-o", audit, audit+".c")
+	p := c.prepare("libvgpu-test.so")
+	p.cmd.Env = append(p.cmd.Env, "LD_AUDIT="+audit)
+	p.begin()
+	p.want("init", ok)
+	p.want("primary 0 0", ok)
+	p.want("current 0", ok)
+	p.want("alloc 1 100", ok)
+	p.want("alloc 2 1", outOfMemory)
+}

@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -169,6 +170,7 @@ func TestLazyCode(t *testing.T) {
 	p.want("lazy_module 1 30", ok)
 	p.want("lazy_library 1 20", ok)
 	p.want("lazy_library 2 5", ok)
+	p.want("lazy_library 4 5", ok)
 	p.wantUsed(10, 100)
 	p.want("function 1", ok)
 	p.want("function 1", ok)
@@ -177,6 +179,9 @@ func TestLazyCode(t *testing.T) {
 	p.wantUsed(60, 100)
 	p.want("library_function 2 1", ok)
 	p.wantUsed(65, 100)
+	p.want("library_function 4 2", ok)
+	p.wantUsed(70, 100)
+	p.want("unload_library 4", ok)
 	p.want("unload_module 1", ok)
 	p.wantUsed(35, 100)
 	p.want("lazy_module 3 70", ok)
@@ -193,6 +198,81 @@ func TestLazyCode(t *testing.T) {
 	p.wantUsed(41, 100)
 	if held := c.held(0); held != 41 {
 		t.Errorf("the device holds %d MiB, want 41", held)
+	}
+}
+
+// TestModulesPastTheAPI: a module that was loaded by the driver's private tables, as the
+// CUDA runtime 11 does, is charged when something of it is asked for, once, and refused
+// then if it doesn't fit; unloading it uncharges.
+func TestModulesPastTheAPI(t *testing.T) {
+	t.Parallel()
+	c := newContainerOn(t, 10, share{0, 100})
+	p := c.start()
+	p.want("private_module 1 30", ok)
+	p.want("private_module 2 20", ok)
+	p.want("function 1", ok) // it is found with the other's
+	p.wantUsed(60, 100)
+	p.want("global 2", ok)
+	p.wantUsed(60, 100)
+	p.want("unload_module 2", ok)
+	p.want("unload_module 1", ok)
+	p.wantUsed(10, 100)
+	p.want("private_module 1 30", ok)
+	p.want("global 1", ok)
+	p.wantUsed(40, 100)
+	p.want("unload_module 1", ok)
+	p.wantUsed(10, 100)
+	p.want("private_module 1 91", ok)
+	p.want("function 1", outOfMemory)
+	p.want("global 1", outOfMemory)
+	p.want("unload_module 1", ok)
+	p.wantUsed(10, 100)
+}
+
+// TestLibraries: what a library takes is charged in each context in which it is, on
+// that context's device, until one of the two goes.
+func TestLibraries(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100}, share{0, 200})
+	p := c.start()
+	used := func(context, mib, of int) {
+		t.Helper()
+		p.want(fmt.Sprint("current ", context), ok)
+		p.wantUsed(mib, of)
+	}
+	p.want("primary 1 1", ok)
+	p.want("library 1 30", ok) // in device 0's
+	p.want("current 1", ok)
+	p.want("library_global 1", ok)
+	used(0, 30, 100)
+	used(1, 30, 200)
+	p.want("library_function 1 0", ok)
+	p.want("context 2 1", ok) // and current
+	p.want("library_function 1 1", ok)
+	p.wantUsed(60, 200)
+	p.want("destroy_context 2", ok)
+	used(1, 30, 200)
+	p.want("reset_primary 1", ok)
+	p.wantUsed(0, 200)
+	p.want("library_function 1 1", ok)
+	p.wantUsed(30, 200)
+	p.want("unload_library 1", ok)
+	p.wantUsed(0, 200)
+	used(0, 0, 100)
+	// More contexts than a library has entries for: then the context has it.
+	p.want("library 2 2", ok)
+	for i := 2; i < 12; i++ {
+		p.want(fmt.Sprintf("context %d 0", i), ok)
+		p.want("library_global 2", ok)
+	}
+	p.wantUsed(22, 100)
+	p.want("unload_library 2", ok)
+	for i := 2; i < 12; i++ {
+		p.want(fmt.Sprint("destroy_context ", i), ok)
+	}
+	used(0, 0, 100)
+	if held := c.held(0) + c.held(1); held != 0 {
+		t.Errorf("the devices hold %d MiB, want none", held)
 	}
 }
 

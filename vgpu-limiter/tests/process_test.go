@@ -258,3 +258,14 @@ func TestManyProcesses(t *testing.T) {
 		t.Errorf("counters: %+v", u)
 	}
 }
+
+// TestBriefThreads: what a thread launches by goes with it.
+func TestBriefThreads(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{30, 100})
+	out, err := c.command("libvgpu-test.so", "brief", "300").CombinedOutput()
+	var failed, pages int
+	if _, scan := fmt.Sscan(string(out), &failed, &pages); err != nil || scan != nil || failed != 0 || pages > 100 {
+		t.Errorf("%v; %s; want no launch that failed, and 100 pages at most", err, out)
+	}
+}

@@ -32,7 +32,7 @@ type ran struct {
 // are those of its own arguments.
 func (c *container) vgpuRun(args ...string) *exec.Cmd {
 	cmd := c.command("", "vgpu-run", append([]string{"--run-dir", filepath.Join(c.dir, "run"), "--json"}, args...)...)
-	cmd.Stdin = strings.NewReader("init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n")
+	cmd.Stdin = strings.NewReader(heldCalls)
 	return cmd
 }
 
@@ -55,7 +55,8 @@ func (c *container) end(cmd *exec.Cmd) ran {
 	return r
 }
 
-// held100 is what calls answers under 100 MiB.
+// heldCalls are calls, and held100 is what they answer under 100 MiB.
+const heldCalls = "init\nprimary 0 0\ncurrent 0\ntotal 0\nalloc 1 101\nalloc 1 100\n"
 const held100 = "init 0\nprimary 0\ncurrent 0\ntotal 0 104857600\nalloc 2\nalloc 0\n"
 
 // TestRun: a command under vgpu-run is held to its share, in whatever way it is

@@ -90,6 +90,7 @@ func (n *node) add(quota int, bursts bool) *container {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(attached.Detach)
+	n.loop.Step() // as it does all the time, also before a program begins
 	return c
 }
 

@@ -109,7 +109,7 @@ func TestUnmappingInTurn(t *testing.T) {
 	p.want("tiles 1 12", ok)
 	p.want("map_tiles 1 1 0 8 1", ok)
 	p.want("release 1", ok)
-	p.want("launch 1 30000000 1", ok) // half a minute
+	p.want("launch 1 3600000000 1", ok) // an hour
 	p.want("unmap_tiles 1 0 8 1", ok)
 	p.wantUsed(12, 20)
 	p.want("alloc 2 12", outOfMemory)

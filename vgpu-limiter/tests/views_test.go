@@ -128,3 +128,13 @@ func (c *container) wantPossible(w *process, looks int, there []int) {
 		}
 	}
 }
+
+// TestNVMLInSmallStacks: memory is charged, refused and seen in threads with the smallest
+// stacks that there are; the limit's audit and NVML's view are about all processes of a container.
+func TestNVMLInSmallStacks(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 100})
+	if out, err := c.command("libvgpu-test.so", "small", "16").CombinedOutput(); err != nil || string(out) != "0 2 0 0\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -219,7 +219,7 @@ func TestStart(t *testing.T) {
 // await blocks until Start sleeps.
 func await(t *testing.T, clock *clocktesting.FakeClock) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 30*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 90*time.Second, true,
 		func(context.Context) (bool, error) { return clock.HasWaiters(), nil })
 	if err != nil {
 		t.Fatal("Start does not come to rest")

@@ -90,7 +90,9 @@ func TestHostPath(t *testing.T) {
 		"/var/run/docker.sock", "/var", "/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/vernier",
 		"/var/lib/vernier/x", "/var/lib/../lib/vernier", "/etc", "/etc/cdi", "/etc/kubernetes/manifests", "/opt", "/opt/nri/plugins",
 		"/usr", "/usr/bin", "/usr/sbin/runc", "/bin", "/sbin", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64",
-		"/boot", "/root", path.Join("/root", ".ssh"), "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool"} {
+		"/boot", "/root", path.Join("/root", ".ssh"), "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool",
+		"/usr/local", "/usr/local/sbin/runc", "/usr/local/bin/containerd", "/usr/libexec/kubernetes", "/opt/cni/bin", "/etc/cni/net.d",
+		"/etc/crontab", "/etc/cron.hourly/x", "/etc/ld.so.cache"} {
 		if hostPath(p) == "" {
 			t.Errorf("%s is let through", p)
 		}

@@ -151,7 +151,7 @@ func TestMorePlacesAreKeptWherePodsComeAndGo(t *testing.T) {
 		l.due, l.again = 0, 0
 		l.Reprice()
 	}
-	if n := l.turnover(); n != 0 {
+	if _, n := l.turnover(); n != 0 {
 		t.Errorf("nothing has left, and %v devices have changed hands", n)
 	}
 	if got := worth(10); got > notable {
@@ -160,11 +160,41 @@ func TestMorePlacesAreKeptWherePodsComeAndGo(t *testing.T) {
 	for range 20 * len(l.running) {
 		l.steady(0.9)
 	}
-	if n := l.turnover(); n < 600 || n > 720 {
+	if _, n := l.turnover(); n < 600 || n > 720 {
 		t.Errorf("20 times as many have come, and %v of 720 devices have changed hands", n)
 	}
 	if got := worth(10); got < 20*notable {
 		t.Errorf("when all have come and gone, a place more than are expected is worth %v", got)
+	}
+}
+
+// Where pods come and go, a node on which one pod is in the way of a group is left to become
+// a place for it, though that node is the fuller one; while it only fills up none is.
+func TestAlmostAPlaceIsKeptWherePodsComeAndGo(t *testing.T) {
+	small := Machine{Model: "A", Devices: 8, DeviceMem: 80 << 10, CPU: 96_000}
+	large := small
+	large.CPU *= 10
+	for _, left := range []int{0, 200} {
+		l := newLoad(1, []Machine{small, large}, nil, nil)
+		whole, group := share(Whole), share(Whole)
+		whole.CPU, group.CPU, group.GPUs = 6_000, 48_000, 8
+		l.Book(whole, 0, 1)
+		for d := range 4 {
+			l.Book(whole, 1, 1<<d)
+		}
+		l.arrive(10, whole, whole, group)
+		for range left {
+			l.Learn(whole)
+		}
+		l.due, l.again = 0, 0
+		l.Reprice()
+		want := NodeID(0)
+		if left > 0 {
+			want = 1
+		}
+		if got, _, _ := l.Best(whole); got != want {
+			t.Errorf("after %d have left, a pod for one device goes to node %d, want %d", left, got, want)
+		}
 	}
 }
 

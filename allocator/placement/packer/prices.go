@@ -63,6 +63,12 @@ type prices struct {
 	likely [][levels][maxGroups]float64
 	// slot is what a place for a whole group is worth beyond its devices.
 	slot [maxGroups]float64
+	// places[group][gaps] is how many such places so many gaps of a node are, and perCPU how
+	// many devices of a group a thousandth of a core serves. turned is the part of what is
+	// in use that came in place of others, when the places were tabled.
+	places [maxGroups][MaxDevices + 1]float64
+	perCPU [maxGroups]float64
+	turned float64
 	// insist are the demands that only some models can serve. unsure is how
 	// frequent they are believed to be beyond that.
 	insist []insist

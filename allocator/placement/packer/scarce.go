@@ -31,7 +31,9 @@ func (p *prices) setSlots(e *Engine, parts []float64, have *[maxGroups]float64) 
 	for _, f := range e.fleets {
 		free += f.free
 	}
-	turnover := e.turnover()
+	used, turnover := e.turnover()
+	p.turned = turnover / max(used, 1)
+	p.setPlaces()
 	for i := range e.classes {
 		s := e.shape(i)
 		for j, g := range p.groups {
@@ -51,17 +53,17 @@ func (p *prices) setSlots(e *Engine, parts []float64, have *[maxGroups]float64) 
 	}
 }
 
-// turnover is how many devices are in the hands of pods that came in place of others
-// which are gone. What only fills up has none.
-func (e *Engine) turnover() float64 {
-	used := float64(e.total)
+// turnover is how many devices are in use, and how many of these by pods that came in place
+// of others which are gone. What only fills up has none.
+func (e *Engine) turnover() (used, turned float64) {
+	used = float64(e.total)
 	for _, f := range e.fleets {
 		used -= float64(f.free) / steps
 	}
 	if e.came <= used {
-		return 0
+		return used, 0
 	}
-	return used * (1 - used/e.came)
+	return used, used * (1 - used/e.came)
 }
 
 // count is how many of the gaps are large enough.
@@ -87,11 +89,38 @@ func (g *group) places(gaps int, cpu Milli) int {
 	return n
 }
 
-// places is what a node's places for groups are worth.
-func (p *prices) places(count *[maxGroups]int, cpu Milli) (sum float64) {
+// nearly is what a place counts for when hardly anything is in its way: little enough that
+// what is scarcer, a model that others insist on, is not taken instead.
+const nearly = 0.1
+
+// setPlaces tables how many places for each group some free devices of a node are. Where
+// pods come and go, the last place of a node counts for something already while pods are
+// in its way, nearly times half for each device that they keep: the fewer they are, the
+// sooner all of them will have left, unless others take their place. So those go where
+// more would have to leave.
+func (p *prices) setPlaces() {
+	for j, g := range p.groups {
+		p.perCPU[j] = float64(g.gpus) / float64(max(g.cpu, 1))
+		none := math.Exp2(-float64(g.gpus))
+		for n := range p.places[j] {
+			missing := float64(g.gpus - n%g.gpus)
+			p.places[j][n] = float64(n/g.gpus) + nearly*p.turned*(math.Exp2(-missing)-none)/(1-none)
+		}
+	}
+}
+
+// kept is what the places for groups are worth of a node of that kind with so many gaps
+// that are large enough, and that much CPU.
+func (p *prices) kept(k *kind, gaps *[maxGroups]int, cpu Milli) (sum float64) {
 	for j := range p.groups {
-		if p.slot[j] > 0 {
-			sum += p.slot[j] * float64(p.groups[j].places(count[j], cpu))
+		g := &p.groups[j]
+		if p.slot[j] > 0 && k.Devices >= g.gpus && k.CPU >= g.cpu {
+			n := gaps[j]
+			if g.cpu > 0 {
+				// A little more, as a product may be a little less than the number it is.
+				n = max(0, min(n, int(float64(cpu)*p.perCPU[j]+1e-6)))
+			}
+			sum += p.slot[j] * p.places[j][n]
 		}
 	}
 	return sum

@@ -83,6 +83,6 @@ func (e *Engine) rate(v *view, class int) int32 {
 		return noFit
 	}
 	p, cpu := v.p, v.cpu-c.CPU
-	kept := p.worth(cpu, v.mem-c.HostMem, &e.cand.value) + p.places(&e.cand.count, cpu) + roomWeight*e.usable(v, &e.cand, cpu)
+	kept := p.worth(cpu, v.mem-c.HostMem, &e.cand.value) + p.kept(v.kind, &e.cand.count, cpu) + roomWeight*e.usable(v, &e.cand, cpu)
 	return int32(math.RoundToEven((kept - v.worth) * perMilli))
 }

@@ -53,7 +53,7 @@ func (e *Engine) look(id NodeID) *view {
 	}
 	c := &e.cand
 	c.set(v)
-	v.worth = p.worth(v.cpu, v.mem, &v.value) + p.places(&v.count, v.cpu) + roomWeight*e.usable(v, c, v.cpu)
+	v.worth = p.worth(v.cpu, v.mem, &v.value) + p.kept(v.kind, &v.count, v.cpu) + roomWeight*e.usable(v, c, v.cpu)
 	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*p.spare*float64(v.cpu)
 	return v
 }

@@ -2,6 +2,8 @@
 
 package packer
 
+import "math"
+
 // walk is a change of prices under way. First nodes are counted, to know what is
 // scarce; if that or anything else makes the prices notably others, nodes are then
 // scored by them. Both go node by node, a few at a time, so that no decision waits
@@ -107,11 +109,11 @@ func (e *Engine) adopt() {
 	now, done := e.prices, e.walk
 	e.prices, e.walk = done.next, walk{}
 	e.prices.setScarce(e, &done.have)
-	if done.anew || scarcer(&now.slot, &e.prices.slot) {
+	if done.anew || scarcer(&now.slot, &e.prices.slot) || math.Abs(e.prices.turned-now.turned) > 1./8 {
 		e.walk.former = now
 	} else {
 		// Nodes must be scored by what others were.
-		e.prices.slot = now.slot
+		e.prices.slot, e.prices.places, e.prices.turned = now.slot, now.places, now.turned
 	}
 	e.setTolls()
 }

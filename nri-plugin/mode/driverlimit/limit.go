@@ -40,10 +40,18 @@ func (d *Limit) Apply(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) 
 	return d.each(c, pid, all, d.set)
 }
 
-// Observe does the same for a container that runs, and only reads.
+// Observe does the same for a container that runs. It changes no limit that is in force,
+// whoever has set it. Where there is none at all it sets it: the agent was away between
+// the container's creation and its start, which the runtime then does not hold back.
 func (d *Limit) Observe(c mode.Container, pid uint32, all []v1alpha1.SliceStatus) error {
 	return d.each(c, pid, all, func(g ledger.Grant, cgroup string) error {
-		if err := d.verify(g, cgroup); err != nil {
+		got, err := d.read(g, cgroup)
+		if err == nil && got == 0 {
+			err = d.set(g, cgroup)
+		} else if err == nil {
+			err = same(g, got)
+		}
+		if err != nil {
 			return unavailable{err}
 		}
 		return nil
@@ -86,6 +94,9 @@ func (d *Limit) cgroup(c mode.Container, pid uint32) (string, error) {
 	if errors.Is(err, cgroup.ErrNone) {
 		return "", unavailable{err}
 	}
+	if err == nil {
+		_, err = d.Devices.Library() // an NVML that does not answer now may do so again
+	}
 	return leaf, err
 }
 
@@ -103,19 +114,28 @@ func (d *Limit) set(g ledger.Grant, cgroup string) error {
 	if err != nil {
 		return fmt.Errorf("the driver refuses the memory limit of %d MiB on device %s: %w; check nvidia-smi and the driver's log on the node", g.Mem, g.UUID, err)
 	}
-	return d.verify(g, cgroup)
-}
-
-// verify compares the limit that is in force with the slice.
-func (d *Limit) verify(g ledger.Grant, cgroup string) error {
-	library, err := d.Devices.Library()
+	got, err := d.read(g, cgroup)
 	if err != nil {
 		return err
 	}
+	return same(g, got)
+}
+
+// read is the limit that is in force; 0 is none.
+func (d *Limit) read(g ledger.Grant, cgroup string) (v1alpha1.MiB, error) {
+	library, err := d.Devices.Library()
+	if err != nil {
+		return 0, err
+	}
 	got, err := library.MemoryLimit(g.UUID, cgroup)
 	if err != nil {
-		return fmt.Errorf("reading the memory limit on device %s back: %w; check nvidia-smi and the driver's log on the node", g.UUID, err)
+		return 0, fmt.Errorf("reading the memory limit on device %s back: %w; check nvidia-smi and the driver's log on the node", g.UUID, err)
 	}
+	return got, nil
+}
+
+// same compares the limit that is in force with the slice.
+func same(g ledger.Grant, got v1alpha1.MiB) error {
 	if got != g.Mem {
 		return fmt.Errorf("the driver holds the container to %d MiB of device %s instead of %d MiB; check that nothing else sets memory limits on the node", got, g.UUID, g.Mem)
 	}

@@ -27,10 +27,11 @@ type gpus struct {
 	lacking string
 	halves  string
 	set     int
+	away    error
 }
 
 func (g *gpus) Snapshot() (device.Snapshot, bool) { return device.Snapshot{Driver: g.driver}, true }
-func (g *gpus) Library() (device.Library, error)  { return g, nil }
+func (g *gpus) Library() (device.Library, error)  { return g, g.away }
 func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 	g.set++
 	switch uuid {
@@ -82,6 +83,45 @@ func TestSeveralDevices(t *testing.T) {
 	}
 	if all[0].Memory != v1alpha1.GuaranteeDriver || all[1].Memory != v1alpha1.GuaranteeCooperative || !strings.Contains(all[1].Note, "4096 MiB") {
 		t.Errorf("%+v", all)
+	}
+}
+
+// Invariant 2: a container that was created with us and started without, between two
+// agents, gets its limit as soon as it is seen.
+func TestStartedWithoutUs(t *testing.T) {
+	g := newGPUs()
+	g.limits["GPU-1/c"] = 2048
+	c, all := container()
+	if err := (&Limit{Devices: g, Leaf: leaf}).Observe(c, 1, all); err != nil || g.set != 1 || g.limits["GPU-0/c"] != 1024 {
+		t.Errorf("%v, set %d times, %v", err, g.set, g.limits)
+	}
+	for _, s := range all {
+		if s.Memory != v1alpha1.GuaranteeDriver || s.Note != "" {
+			t.Errorf("%+v", s)
+		}
+	}
+	// What the device cannot hold is said, as for one that is read only.
+	g.lacking, g.limits = "GPU-0", map[string]v1alpha1.MiB{"GPU-1/c": 2048}
+	_, all = container()
+	if err := (&Limit{Devices: g, Leaf: leaf}).Observe(c, 1, all); err != nil {
+		t.Error(err)
+	}
+	if all[0].Memory != v1alpha1.GuaranteeCooperative || !strings.Contains(all[0].Note, "not supported") || all[1].Memory != v1alpha1.GuaranteeDriver {
+		t.Errorf("%+v", all)
+	}
+}
+
+// While NVML does not answer nothing is known of what is in force: it is looked at again.
+func TestNoAnswer(t *testing.T) {
+	g := newGPUs()
+	g.away = errors.New("NVML has not answered")
+	c, all := container()
+	l := &Limit{Devices: g, Leaf: leaf}
+	if err := l.Observe(c, 1, all); !errors.Is(err, g.away) || all[0].Note != "" {
+		t.Errorf("%v, %+v", err, all)
+	}
+	if err := l.Apply(c, 1, all); !errors.Is(err, g.away) {
+		t.Errorf("Invariant 2: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -120,20 +121,29 @@ func (d folder) whole() bool {
 
 // sweep removes the folders of runs that are not to be kept.
 func (f files) sweep(keep map[folder]bool) error {
-	all, err := filepath.Glob(filepath.Join(f.dir, "*", "*", runPrefix+"*"))
-	for _, path := range all {
-		if !keep[folder(path)] {
-			err = errors.Join(err, os.RemoveAll(path))
+	pods, err := f.pods()
+	for _, pod := range pods {
+		all, failed := filepath.Glob(filepath.Join(f.pod(pod), "*", runPrefix+"*"))
+		err = errors.Join(err, failed)
+		for _, path := range all {
+			if !keep[folder(path)] {
+				err = errors.Join(err, os.RemoveAll(path))
+			}
 		}
 	}
 	return err
 }
 
+// podUID is a UID as the API server makes them.
+var podUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// pods are those that have a folder. What has another name is somebody else's: whoever
+// sets the state directory may have put it where other things are.
 func (f files) pods() ([]types.UID, error) {
 	entries, err := os.ReadDir(f.dir)
 	var uids []types.UID
 	for _, e := range entries {
-		if e.IsDir() && e.Name() != libFolder {
+		if e.IsDir() && podUID.MatchString(e.Name()) {
 			uids = append(uids, types.UID(e.Name()))
 		}
 	}

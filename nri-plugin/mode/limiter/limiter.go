@@ -55,7 +55,7 @@ type made struct {
 	mayBurst bool
 }
 
-// NewLimiter keeps its files below dir, which must have the same path on the
+// New keeps its files below dir, which must have the same path on the
 // node: the runtime mounts from there. library is the libvgpu.so to install.
 func New(dir, library string, driver *driverlimit.Limit) (*Limiter, error) {
 	l := &Limiter{files: files{dir: dir}, driver: driver, ready: map[ledger.Key]made{}, given: map[string]folder{}, paced: newPaced()}

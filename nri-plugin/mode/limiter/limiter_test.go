@@ -45,8 +45,11 @@ func bringing(t *testing.T, content, dir string, driver *driverlimit.Limit) *Lim
 	return l
 }
 
+// podID is a UID of the API server's making.
+const podID = "3f1c9a52-7d0e-4b1b-9a6e-2c5d8e4f7a10"
+
 func container(id string) mode.Container {
-	return mode.Container{Pod: "pod-uid", Owner: "team/a", Name: "main", ID: id, Grants: []ledger.Grant{
+	return mode.Container{Pod: podID, Owner: "team/a", Name: "main", ID: id, Grants: []ledger.Grant{
 		{UUID: gpu0, Core: 30, Mem: 1024, Mode: v1alpha1.ModeLimiter},
 		{UUID: gpu1, Core: 0, Mem: 2048, Mode: v1alpha1.ModeLimiter},
 	}}
@@ -85,7 +88,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 // runs are the folders of the container's runs, past and next.
 func runs(t *testing.T, dir string) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(dir, "pod-uid", "main", "*"))
+	all, err := filepath.Glob(filepath.Join(dir, podID, "main", "*"))
 	must(t, err)
 	return all
 }
@@ -184,7 +187,7 @@ func TestForeignFolder(t *testing.T) {
 	other := container("1")
 	other.Name = "other"
 	taken := inject(t, l, other)
-	own := filepath.Join(dir, "pod-uid", "main")
+	own := filepath.Join(dir, podID, "main")
 	for _, source := range []string{string(taken), dir, filepath.Dir(own), own, own + "/", own + "/.", own + "/..",
 		own + "/../other", own + "/run-1/../../other", "/var/lib/kubelet/run-1", ""} {
 		c := container("2")
@@ -259,15 +262,18 @@ func TestInjectMakesAnew(t *testing.T) {
 
 func TestRelease(t *testing.T) {
 	dir := t.TempDir()
+	// Whoever has set the state directory may have put it where other things are.
+	others := filepath.Join(dir, "postgres", "data", "run-1")
+	must(t, os.MkdirAll(others, 0o755))
 	l := newLimiter(t, dir, nil)
 	if err := l.Prepare(container("")); err != nil {
 		t.Fatal(err)
 	}
-	if pods, err := l.Pods(); err != nil || !slices.Equal(pods, []types.UID{"pod-uid"}) {
+	if pods, err := l.Pods(); err != nil || !slices.Equal(pods, []types.UID{podID}) {
 		t.Errorf("pods %v, %v", pods, err)
 	}
 	for range 2 {
-		if err := l.Release("pod-uid"); err != nil {
+		if err := l.Release(podID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -281,6 +287,10 @@ func TestRelease(t *testing.T) {
 	}
 	if _, err := os.Stat(l.files.library()); err != nil {
 		t.Errorf("the library is gone: %v", err)
+	}
+	must(t, l.Sweep(func() []mode.Container { return nil }))
+	if _, err := os.Stat(others); err != nil {
+		t.Errorf("what is not ours is gone: %v", err)
 	}
 }
 

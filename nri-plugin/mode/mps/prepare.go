@@ -281,7 +281,8 @@ func (m *Mode) exclusive(uuid string) error {
 func (m *Mode) serve(c control, found int) (pid int, status string, err error) {
 	said := ""
 	if found == 0 {
-		if said, err = c.begin(); err != nil {
+		// One that was deleted is no longer listed, and has its name until its process has ended.
+		if m.await("its server to be begun", func() (bool, error) { said, err = c.begin(); return err == nil, nil }) != nil {
 			return 0, "", err
 		}
 	}

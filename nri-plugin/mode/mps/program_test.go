@@ -217,13 +217,14 @@ func TestDaemonFails(t *testing.T) {
 
 func daemonFails(t *testing.T, n *node) {
 	c := n.grant("a", 30, 1000)
-	n.patience = briefly // it is silent for long enough
 	for how, is := range map[string]func(){"killed": func() { n.plant("crash") }, "silent": func() { n.plant("hang", "on") }} {
 		is()
+		n.patience = briefly // it is silent for long enough
 		err := n.Look(time.Now())
+		n.patience = patience
 		n.plant("hang", "off")
 		// Its server may go on for a moment, and another is started after it.
-		late := time.After(20 * time.Second)
+		late := time.After(90 * time.Second)
 		for ; err != nil || n.Prepare(c) != nil; err = n.Settle() {
 			select {
 			case <-late:

@@ -209,7 +209,7 @@ func start(t *testing.T, pid int) string {
 // settled waits for the agent to have all as it should be: what ends may take a moment.
 func (n *node) settled() {
 	n.t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(90 * time.Second)
 	for err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil; err = errors.Join(n.Look(time.Now()), n.Settle()) {
 		select {
 		case <-late:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -184,7 +185,7 @@ func TestRootEndsTheServer(t *testing.T) {
 		if _, err := n.program.Run(n.files.folder(n.uuid()), patience, command...); err != nil {
 			t.Fatal(err)
 		}
-		late := time.After(20 * time.Second)
+		late := time.After(90 * time.Second)
 		// What ends may do so a moment later.
 		for err := n.Look(time.Now()); err != nil || len(n.told) == 0; err = errors.Join(n.Look(time.Now()), n.Settle()) {
 			select {
@@ -202,6 +203,26 @@ func TestRootEndsTheServer(t *testing.T) {
 	}
 }
 
+// lingers is an agent's programs with a server that does not end before another one has
+// been refused its name.
+type lingers struct {
+	*Program
+	server  int
+	refused int
+}
+
+func (l *lingers) Run(dir string, wait time.Duration, args ...string) (string, error) {
+	if l.server != 0 && args[0] == "server" && args[1] == "delete" {
+		_ = unix.Kill(l.server, unix.SIGSTOP)
+	}
+	said, err := l.Program.Run(dir, wait, args...)
+	if l.server != 0 && args[0] == "server" && args[1] == "create" && err != nil {
+		l.refused++
+		_ = unix.Kill(l.server, unix.SIGCONT)
+	}
+	return said, err
+}
+
 // A fault ends the server alone, and the next has every namespace with its limits.
 func TestNamespacesAfterAFault(t *testing.T) {
 	if !simgpu.InMountNamespace(t) {
@@ -214,6 +235,17 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := slices.IndexFunc(before, func(p Process) bool { return p.Server })
+	if at < 0 {
+		t.Fatalf("no server among %+v", before)
+	}
+	old := &lingers{Program: n.program}
+	n.restart(n.files.dir, old)
+	n.patience = 90 * time.Second
+	if err := n.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	old.server = before[at].PID
 	failed, _ := n.hold(c)
 	n.plant("fault")
 	failed()
@@ -223,8 +255,8 @@ func TestNamespacesAfterAFault(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !slices.Equal(n.told, []string{"team/a " + ReasonFault}) {
-		t.Errorf("told %q", n.told)
+	if !slices.Equal(n.told, []string{"team/a " + ReasonFault}) || old.refused == 0 {
+		t.Errorf("told %q; the name was refused %d times", n.told, old.refused)
 	}
 	after, err := n.program.Processes(n.files.folder(n.uuid()))
 	if err != nil || len(after) != 2 {

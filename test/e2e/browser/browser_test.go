@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // tab is a browser with one page, told what to do over a pipe in the protocol of its
 // developer tools.

@@ -49,6 +49,10 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     return begin(stream, NULL, mode);
 }
 
+CUresult cuStreamBeginCapture(CUstream stream) {
+    return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                      const CUgraphNode *dependencies,
                                      const CUgraphEdgeData *edges, size_t n,
@@ -110,6 +114,10 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
     return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL, n);
 }
 
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id) {
+    return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
+}
+
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies,
                                               const CUgraphEdgeData *edges, size_t n,
                                               unsigned int flags) {
@@ -133,10 +141,12 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     return CUDA_SUCCESS;
 }
 
+PTSZ(cuStreamBeginCapture);
 PTSZ(cuStreamBeginCapture_v2);
 PTSZ(cuStreamBeginCaptureToGraph);
 PTSZ(cuStreamEndCapture);
 PTSZ(cuStreamIsCapturing);
+PTSZ(cuStreamGetCaptureInfo);
 PTSZ(cuStreamGetCaptureInfo_v2);
 PTSZ(cuStreamGetCaptureInfo_v3);
 PTSZ(cuStreamUpdateCaptureDependencies);

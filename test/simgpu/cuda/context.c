@@ -109,6 +109,7 @@ static void collect(struct block *b, void *arg) {
 static void die(CUcontext ctx) {
     struct ordinal *o = &ordinals[ctx->ordinal];
     struct doomed d = {.ctx = ctx};
+    private_end(ctx);
     do {
         d.n = 0;
         va_each(collect, &d);
@@ -121,6 +122,8 @@ static void die(CUcontext ctx) {
     if (atomic_load(&me->mps.failed) != CUDA_ERROR_MPS_CLIENT_TERMINATED)
         atomic_fetch_sub(&me->work[o->dev].contexts, 1);
 }
+
+CUcontext context_primary(CUdevice dev) { return &primaries[dev]; }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     struct ordinal *o;
@@ -183,6 +186,10 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
     *active = primaries[dev].retained > 0;
     return CUDA_SUCCESS;
 }
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
 
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
     struct ordinal *o;

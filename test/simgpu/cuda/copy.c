@@ -193,3 +193,18 @@ PTSZ(cuMemcpyHtoDAsync_v2);
 PTSZ(cuMemcpyDtoHAsync_v2);
 PTSZ(cuMemcpyDtoDAsync_v2);
 PTSZ(cuMemcpyPeerAsync);
+
+// PyTorch does not allocate where the driver has none of it.
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value,
+                                 unsigned int flags) {
+    NEED(flags <= 1);
+    LATER(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, sizeof value,
+          fill_bytes(at, 0, value, sizeof value, 1, 1));
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+    return cuStreamWriteValue32_v2(stream, at, value, flags);
+}
+
+PTSZ(cuStreamWriteValue32);
+PTSZ(cuStreamWriteValue32_v2);

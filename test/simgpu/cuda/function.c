@@ -50,6 +50,7 @@ CUresult cuFuncLoad(CUfunction f) {
 CUresult cuFuncGetModule(CUmodule *module, CUfunction f) {
     NEED(module);
     CHECK(some(f));
+    if (f->module->text) return cuLibraryGetModule(module, (CUlibrary)f->module);
     *module = f->module;
     return CUDA_SUCCESS;
 }
@@ -61,19 +62,8 @@ CUresult cuFuncGetName(const char **name, CUfunction f) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel) {
-    NEED(f);
-    CHECK(some(kernel));
-    *f = (CUfunction)kernel;
-    return load_code(*f);
-}
-
 CUresult cuKernelGetName(const char **name, CUkernel kernel) {
     return cuFuncGetName(name, (CUfunction)kernel);
-}
-
-CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
-    return cuFuncGetModule((CUmodule *)library, (CUfunction)kernel);
 }
 
 CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attrib, CUkernel kernel,

@@ -183,6 +183,11 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *er
     return cuGraphInstantiateWithFlags(exec, graph, 0);
 }
 
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
+                            size_t n) {
+    return cuGraphInstantiate_v2(exec, graph, error_node, log, n);
+}
+
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
     NEED(p);
@@ -214,6 +219,13 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
     NEED(exec && node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL && (p->func || p->kern));
     exec->duration_ns += graph_kernel_time(p) - node->duration_ns;
     return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    NEED(p);
+    CUDA_KERNEL_NODE_PARAMS_v2 v2 = graph_kernel_params(p);
+    return cuGraphExecKernelNodeSetParams_v2(exec, node, &v2);
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {

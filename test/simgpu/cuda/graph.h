@@ -39,6 +39,7 @@ CUresult graph_memory_upload(const struct graph_step *steps, size_t n);
 CUresult graph_memory_launch(const struct graph_step *steps, size_t n, bool auto_free);
 
 // graph_nodes.c
+CUDA_KERNEL_NODE_PARAMS_v2 graph_kernel_params(const CUDA_KERNEL_NODE_PARAMS_v1 *p);
 uint64_t graph_kernel_time(const CUDA_KERNEL_NODE_PARAMS_v2 *p);
 uint64_t graph_duration(CUgraph g);
 

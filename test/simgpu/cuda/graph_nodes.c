@@ -7,10 +7,18 @@
 #define _GNU_SOURCE
 #include "graph.h"
 
+#include <string.h>
+
 uint64_t graph_kernel_time(const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     return kernel_time(p->func ? p->func : (CUfunction)p->kern,
                        (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ, p->kernelParams,
                        p->extra);
+}
+
+CUDA_KERNEL_NODE_PARAMS_v2 graph_kernel_params(const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    CUDA_KERNEL_NODE_PARAMS_v2 v2 = {0};
+    memcpy(&v2, p, sizeof *p);  // the same members, two less
+    return v2;
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
@@ -25,9 +33,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
 CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                               size_t n, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
     NEED(p);
-    CUDA_KERNEL_NODE_PARAMS_v2 v2 = {
-        p->func,      p->gridDimX,       p->gridDimY,     p->gridDimZ, p->blockDimX, p->blockDimY,
-        p->blockDimZ, p->sharedMemBytes, p->kernelParams, p->extra,    NULL,         NULL};
+    CUDA_KERNEL_NODE_PARAMS_v2 v2 = graph_kernel_params(p);
     return cuGraphAddKernelNode_v2(node, graph, dependencies, n, &v2);
 }
 
@@ -37,11 +43,25 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
     return CUDA_SUCCESS;
 }
 
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    CUDA_KERNEL_NODE_PARAMS_v2 v2;
+    NEED(p);
+    CHECK(cuGraphKernelNodeGetParams_v2(node, &v2));
+    memcpy(p, &v2, sizeof *p);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     NEED(node && p && node->type == CU_GRAPH_NODE_TYPE_KERNEL && (p->func || p->kern));
     node->kernel = *p;
     node->duration_ns = graph_kernel_time(p);
     return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    NEED(p);
+    CUDA_KERNEL_NODE_PARAMS_v2 v2 = graph_kernel_params(p);
+    return cuGraphKernelNodeSetParams_v2(node, &v2);
 }
 
 // PLAIN makes the nodes that only count.

@@ -173,9 +173,3 @@ CUresult cuGetErrorString(CUresult error, const char **out) {
     *out = NULL;
     return CUDA_ERROR_INVALID_VALUE;
 }
-
-CUresult cuGetExportTable(const void **table, const CUuuid *id) {
-    NEED(table && id);
-    *table = NULL;
-    return CUDA_ERROR_NOT_FOUND;
-}

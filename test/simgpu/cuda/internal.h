@@ -66,10 +66,14 @@ struct CUctx_st {
 // context.c
 extern _Thread_local CUcontext current __attribute__((tls_model("initial-exec")));
 CUresult need_context(CUcontext *ctx);
+CUcontext context_primary(CUdevice dev);  // live or not
 CUresult context_stream(CUstream h, CUstream *stream);
 
 // init.c: whether name is an ordinal's index or (cut short) UUID.
 bool is_named(const struct ordinal *o, unsigned index, const char *name);
+
+// export_table.c: the runtime library is told that a context ends.
+void private_end(CUcontext ctx);
 
 // device.c
 CUresult need_device(CUdevice dev, struct ordinal **o);
@@ -183,6 +187,23 @@ CUresult stream_add(CUstream s, uint64_t duration_ns);
 void stream_link(CUcontext ctx, CUstream s);
 
 // module.c
+struct global {
+    char name[64];
+    CUdeviceptr at;
+    size_t size;
+    struct global *next;
+};
+
+struct CUmod_st {
+    CUcontext ctx;            // NULL for a library
+    unsigned long long life;  // of the context
+    CUfunction functions;
+    struct global *globals;
+    unsigned count;
+    char *text;       // a library's
+    CUmodule loaded;  // a library's modules, linked by the same
+};
+
 struct CUfunc_st {
     CUmodule module;
     char name[64];
@@ -190,11 +211,25 @@ struct CUfunc_st {
     bool first_argument_ns;  // the first kernel argument adds nanoseconds
     unsigned block[3], shared;  // launch state of the calls from before CUDA 4
     int max_dynamic_shared;
+    bool loads;         // something of it, when it is used
     size_t code_bytes;  // loaded at its first use; 0 for with its module
     CUdeviceptr code;   // 0 before that
     struct CUfunc_st *next;
 };
 CUresult load_code(CUfunction f);
+CUresult module_load(CUmodule *module, CUcontext ctx, const char *text);
+bool module_lives(const struct CUmod_st *m);
+void module_unload(CUmodule m);
+CUfunction module_function(CUmodule m, const char *name);
+enum { IMAGE_ROOM = 65536 };
+CUresult image_read(const char *path, char *text, size_t room);
+
+// library.c: a kernel's function in the current context.
+CUresult kernel_function(CUfunction kernel, CUfunction *f);
+
+// fatbin.c: the text of an image, behind its first line; NULL for none.
+const char *module_text(const void *image);
+
 uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
 
 // capture.c: whether this thread may not ask now; the end of a capture to come to

@@ -84,6 +84,10 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsigned 
     return ticket_open(&t, ctx, NULL, at);
 }
 
+CUresult cuIpcOpenMemHandle(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags) {
+    return cuIpcOpenMemHandle_v2(at, handle, flags);
+}
+
 CUresult cuIpcCloseMemHandle(CUdeviceptr at) {
     INITIALIZED;
     va_lock();

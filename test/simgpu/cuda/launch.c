@@ -26,7 +26,7 @@ static inline CUresult launch(CUfunction f, uint64_t blocks, uint64_t threads, C
     CHECK(context_stream(h, &s));
     if (__builtin_expect(!f, 0)) return CUDA_ERROR_INVALID_HANDLE;
     if (__builtin_expect(!blocks || !threads || threads > 1024, 0)) return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_expect(f->code_bytes != 0, 0)) CHECK(load_code(f));
+    if (__builtin_expect(f->loads, 0)) CHECK(load_code(f));
     uint64_t ns = kernel_time(f, blocks, params, extra);
     uint32_t gi = me->work[s->ctx->dev].gi;
     if (__builtin_expect(gi != SIM_WHOLE_GPU, 0)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// module.c: modules, libraries and kernels, in a text format of our own:
+// module.c: modules and their functions, in a text format of our own:
 //
 //   simgpu-module 1
 //   kernel NAME BASE_NS [PER_BLOCK_NS] [argument]
@@ -17,9 +17,9 @@
 // newline, the text with a zero byte.
 //
 // Invariants:
-// - Anything else (ELF, PTX, fat binaries) is NO_BINARY_FOR_GPU: there is no
-//   processor here that could run it.
-// - A library is a module, a kernel its function.
+// - Anything else (ELF, PTX, fat binaries without such a text) is NO_BINARY_FOR_GPU:
+//   there is no processor here that could run it.
+// - A module's memory goes with its context, and is given back once.
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -28,37 +28,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct global {
-    char name[64];
-    CUdeviceptr at;
-    size_t size;
-    struct global *next;
-};
-
-struct CUmod_st {
-    CUcontext ctx;
-    CUfunction functions;
-    struct global *globals;
-    unsigned count;
-};
-
 static pthread_mutex_t lazily = PTHREAD_MUTEX_INITIALIZER;
 
-static CUresult unload(CUmodule m) {
+bool module_lives(const struct CUmod_st *m) {
+    return m->ctx && m->ctx->id == m->life && !atomic_load(&m->ctx->destroyed);
+}
+
+void module_unload(CUmodule m) {
+    bool lives = module_lives(m);
     while (m->functions) {
         CUfunction f = m->functions;
         m->functions = f->next;
-        if (f->code) release(f->code);
+        if (f->code && lives) release(f->code);
         free(f);
     }
     while (m->globals) {
         struct global *g = m->globals;
         m->globals = g->next;
-        release(g->at);
+        if (lives) release(g->at);
         free(g);
     }
     free(m);
-    return CUDA_SUCCESS;
 }
 
 static CUresult add_kernel(CUmodule m, const char *line) {
@@ -74,6 +64,7 @@ static CUresult add_kernel(CUmodule m, const char *line) {
         return CUDA_ERROR_INVALID_IMAGE;
     }
     f->module = m;
+    f->loads = !m->ctx;
     f->block[0] = f->block[1] = f->block[2] = 1;
     f->max_dynamic_shared = 49152;
     f->next = m->functions;
@@ -85,9 +76,9 @@ static CUresult add_kernel(CUmodule m, const char *line) {
 static CUresult add_global(CUcontext ctx, CUmodule m, const char *line) {
     struct global *g = calloc(1, sizeof *g);
     if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult ret = sscanf(line, "global %63s %zu", g->name, &g->size) == 2
-                       ? allocate(ctx, g->size, BLOCK_PLAIN, NULL, &g->at)
-                       : CUDA_ERROR_INVALID_IMAGE;
+    CUresult ret = sscanf(line, "global %63s %zu", g->name, &g->size) != 2 ? CUDA_ERROR_INVALID_IMAGE
+                   : ctx ? allocate(ctx, g->size, BLOCK_PLAIN, NULL, &g->at)
+                         : CUDA_SUCCESS;
     if (ret != CUDA_SUCCESS) {
         free(g);
         return ret;
@@ -97,7 +88,7 @@ static CUresult add_global(CUcontext ctx, CUmodule m, const char *line) {
     return CUDA_SUCCESS;
 }
 
-static CUfunction find(CUmodule m, const char *name) {
+CUfunction module_function(CUmodule m, const char *name) {
     CUfunction f = m->functions;
     while (f && strcmp(f->name, name) != 0) f = f->next;
     return f;
@@ -106,31 +97,29 @@ static CUfunction find(CUmodule m, const char *name) {
 static CUresult add_code(CUmodule m, const char *line) {
     char name[64];
     size_t bytes;
-    CUfunction f = sscanf(line, "code %63s %zu", name, &bytes) == 2 ? find(m, name) : NULL;
+    CUfunction f = sscanf(line, "code %63s %zu", name, &bytes) == 2 ? module_function(m, name) : NULL;
     if (!f) return CUDA_ERROR_INVALID_IMAGE;
     f->code_bytes = bytes;
+    f->loads = true;
     return CUDA_SUCCESS;
 }
 
 CUresult load_code(CUfunction f) {
     CUresult ret = CUDA_SUCCESS;
+    if (f->module->text) CHECK(kernel_function(f, &f));
     pthread_mutex_lock(&lazily);
     if (f->code_bytes && !f->code) ret = allocate(f->module->ctx, f->code_bytes, BLOCK_PLAIN, NULL, &f->code);
     pthread_mutex_unlock(&lazily);
     return ret;
 }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    static const char magic[] = "simgpu-module 1\n";
-    CUcontext ctx;
-    NEED(module && image);
-    CHECK(need_context(&ctx));
-    if (strncmp(image, magic, sizeof magic - 1) != 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+CUresult module_load(CUmodule *module, CUcontext ctx, const char *text) {
     CUmodule m = calloc(1, sizeof *m);
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
     m->ctx = ctx;
+    m->life = ctx ? ctx->id : 0;
     CUresult ret = CUDA_SUCCESS;
-    for (const char *p = (const char *)image + sizeof magic - 1; *p && ret == CUDA_SUCCESS;) {
+    for (const char *p = text; *p && ret == CUDA_SUCCESS;) {
         char line[256];
         size_t n = strcspn(p, "\n");
         snprintf(line, sizeof line, "%.*s", (int)n, p);
@@ -145,11 +134,19 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
         p += n + (p[n] == '\n');
     }
     if (ret != CUDA_SUCCESS) {
-        unload(m);
+        module_unload(m);
         return ret;
     }
     *module = m;
     return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    CUcontext ctx;
+    NEED(module && image);
+    CHECK(need_context(&ctx));
+    const char *text = module_text(image);
+    return text ? module_load(module, ctx, text) : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n,
@@ -162,20 +159,27 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     return cuModuleLoadData(module, image);
 }
 
-CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    char text[65536];
-    NEED(module && path);
+CUresult image_read(const char *path, char *text, size_t room) {
+    NEED(path);
     FILE *f = fopen(path, "re");
     if (!f) return CUDA_ERROR_FILE_NOT_FOUND;
-    size_t n = fread(text, 1, sizeof text - 1, f);
+    size_t n = fread(text, 1, room - 1, f);
     fclose(f);
     text[n] = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    char text[IMAGE_ROOM];
+    CHECK(image_read(path, text, sizeof text));
     return cuModuleLoadData(module, text);
 }
 
 CUresult cuModuleUnload(CUmodule module) {
     INITIALIZED;
-    return module ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    module_unload(module);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
@@ -184,18 +188,14 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     return CUDA_SUCCESS;
 }
 
-static CUresult get(CUfunction *function, CUmodule module, const char *name) {
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     NEED(function && name);
     INITIALIZED;
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
-    CUfunction f = find(module, name);
-    if (f) *function = f;
-    return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    CHECK(get(function, module, name));
-    return load_code(*function);
+    CUfunction f = module_function(module, name);
+    if (!f) return CUDA_ERROR_NOT_FOUND;
+    *function = f;
+    return load_code(f);
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module) {
@@ -214,48 +214,5 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module, c
             if (bytes) *bytes = g->size;
             return CUDA_SUCCESS;
         }
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
-                           void **values, unsigned int n, CUlibraryOption *library_options,
-                           void **library_values, unsigned int library_n) {
-    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
-    (void)library_n;
-    return cuModuleLoadData((CUmodule *)library, code);
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
-                               void **values, unsigned int n, CUlibraryOption *library_options,
-                               void **library_values, unsigned int library_n) {
-    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
-    (void)library_n;
-    return cuModuleLoad((CUmodule *)library, path);
-}
-
-CUresult cuLibraryUnload(CUlibrary library) { return cuModuleUnload((CUmodule)library); }
-
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    return get((CUfunction *)kernel, (CUmodule)library, name);
-}
-
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library) {
-    return cuModuleGetFunctionCount(count, (CUmodule)library);
-}
-
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    NEED(module && library);
-    *module = (CUmodule)library;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryGetGlobal(CUdeviceptr *at, size_t *bytes, CUlibrary library, const char *name) {
-    return cuModuleGetGlobal_v2(at, bytes, (CUmodule)library, name);
-}
-
-CUresult cuLibraryGetManaged(CUdeviceptr *at, size_t *bytes, CUlibrary library,
-                             const char *name) {
-    (void)at, (void)bytes;
-    NEED(library && name);
     return CUDA_ERROR_NOT_FOUND;
 }

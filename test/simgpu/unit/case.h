@@ -28,4 +28,7 @@ void sparse(void);
 void ipc(void);
 void graph_memory(void);
 
+// cuda_runtime.c
+void runtime(void);
+
 #endif

@@ -288,7 +288,7 @@ static const struct {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
     {"vmm", vmm}, {"arrays", arrays}, {"sparse", sparse}, {"contexts", contexts}, {"timing", timing},
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
-    {"shapes", shapes}, {"graphs", graphs}, {"spoilt_captures", spoilt_captures}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols},
+    {"shapes", shapes}, {"graphs", graphs}, {"spoilt_captures", spoilt_captures}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols}, {"runtime", runtime},
 };
 
 int main(int argc, char **argv) {

@@ -19,8 +19,6 @@
 #define CALLS 2000
 #define CROWD_CALLS 100000 // as in bench_test.go
 
-#define KINDS 20
-
 static CUfunction kernel;
 static CUcontext context;
 static _Thread_local CUstream stream;
@@ -39,13 +37,17 @@ static void launch(void) {
 }
 
 // As programs launch: another kind each time.
-static void launch_kinds(void) {
+static void launch_kinds(unsigned kinds) {
     static _Thread_local unsigned kind;
     unsigned long long ns = 0;
     void *params[] = {&ns};
-    kind = kind + 1 < KINDS ? kind + 1 : 0;
+    kind = kind + 1 < kinds ? kind + 1 : 0;
     must(cuLaunchKernel(kernel, 1 + kind, 1, 1, 32, 1, 1, 0, stream, params, NULL));
 }
+static void launch_20(void) { launch_kinds(20); }
+static void launch_40(void) { launch_kinds(40); }
+static void launch_100(void) { launch_kinds(100); }
+static void launch_200(void) { launch_kinds(200); }
 
 static void get_info(void) {
     size_t free_bytes, total;
@@ -85,7 +87,8 @@ static const struct {
     const char *name;
     void (*call)(void);
 } calls[] = {
-    {"launch", launch},         {"launch-default", launch_default}, {"launch-kinds", launch_kinds},
+    {"launch", launch},         {"launch-default", launch_default}, {"launch-20-kinds", launch_20},
+    {"launch-40-kinds", launch_40}, {"launch-100-kinds", launch_100}, {"launch-200-kinds", launch_200},
     {"get-info", get_info},
     {"total-mem", total_mem},   {"alloc-free", alloc_free},         {"alloc-free-async", alloc_free_async},
     {"not-limited", not_limited}};

@@ -12,9 +12,16 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+// A kernel that is to run so long has a fault that ends its context: all that comes after
+// it is answered so.
+#define LOSING_NS 700000ull
+#define ILLEGAL_ADDRESS ((CUresult)700)
 
 static _Thread_local CUcontext current;
 static char context;
+static _Atomic CUresult lost = CUDA_SUCCESS;
 
 CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
@@ -164,20 +171,31 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 }
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
-    (void)stream, (void)params, (void)extra, (void)shared;
+    (void)stream, (void)extra, (void)shared;
+    if (lost != CUDA_SUCCESS)
+        return lost;
+    if (params != NULL && *(unsigned long long *)params[0] == LOSING_NS)
+        lost = ILLEGAL_ADDRESS;
     launched++;
     return f != NULL && gx * gy * gz * bx * by * bz != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// Takes memory, as a driver does for what it hasn't had yet.
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    void *memory = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    munmap(memory, 4096);
+    if (lost != CUDA_SUCCESS)
+        return lost;
     *event = handle();
     return flags <= 7 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     (void)stream;
-    return event != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return event != NULL ? lost : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuEventQuery(CUevent event) { return event != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuEventQuery(CUevent event) { return event != NULL ? lost : CUDA_ERROR_INVALID_VALUE; }
 CUresult cuEventSynchronize(CUevent event) { return cuEventQuery(event); }
 CUresult cuEventDestroy_v2(CUevent event) { return cuEventQuery(event); }
 CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -144,13 +145,15 @@ static int launch(int place, long microseconds, int count) {
     return result;
 }
 
-// So many launches of one microsecond, of so many kinds in turn.
-static int launch_kinds(int place, int kinds, int count) {
+// So many launches of one microsecond, of so many kinds in turn, on one stream or on this
+// and the next ones in turn.
+static int launch_kinds(int place, int kinds, int count, int streams) {
     unsigned long long ns = 1000;
     void *params[] = {&ns};
     int result = load_kernel();
     for (int i = 0; result == 0 && i < count; i++)
-        result = cuLaunchKernel(kernel, 1 + (unsigned)(i % kinds), 1, 1, 1, 1, 1, 0, stream[place], params, NULL);
+        result = cuLaunchKernel(kernel, 1 + (unsigned)(i % kinds), 1, 1, 1, 1, 1, 0,
+                                stream[place + (streams > 1 ? i / kinds % streams : 0)], params, NULL);
     return result;
 }
 
@@ -250,6 +253,7 @@ int main(void) {
         ON("cancel_launch", cancelled(launches))
         ON("exec_self", execl("/proc/self/exe", "calls", (char *)NULL))
         ON("exec_cat", execl("/bin/cat", "cat", (char *)NULL))
+        ON("nth", syscall(SYS_getpgid, -1000 - a) != -1)
         ON("init", cuInit(0))
         ON("primary", cuDevicePrimaryCtxRetain(&context[a], (CUdevice)b))
         ON("release_primary", cuDevicePrimaryCtxRelease_v2((CUdevice)a))
@@ -265,7 +269,7 @@ int main(void) {
         ON("stream", cuStreamCreate(&stream[a], CU_STREAM_NON_BLOCKING))
         ON("synchronize", cuStreamSynchronize(stream[a]))
         ON("launch", launch((int)a, b, (int)c))
-        ON("launch_kinds", launch_kinds((int)a, (int)b, (int)c))
+        ON("launch_kinds", launch_kinds((int)a, (int)b, (int)c, (int)d))
         ON("begin_capture", cuStreamBeginCapture_v2(stream[a], CU_STREAM_CAPTURE_MODE_GLOBAL))
         ON("end_capture", cuStreamEndCapture(stream[a], &(CUgraph){NULL}))
         ON("capture", capture((int)a, b, (int)c))
@@ -279,6 +283,9 @@ int main(void) {
         ON("unload_module", cuModuleUnload(module[a]))
         ON("lazy_module", load_lazy_module((int)a, MIB * (size_t)b))
         ON("lazy_library", load_lazy_library((int)a, MIB * (size_t)b))
+        ON("private_module", load_past_the_api((int)a, MIB * (size_t)b))
+        ON("global", global_of(module[a]))
+        ON("library_global", global_of_library((int)a))
         ON("function", function_of_module((int)a))
         ON("library_function", function_of_library((int)a, (int)b))
         ON("library_launch", launch_of_library((int)a))

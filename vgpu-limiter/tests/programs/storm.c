@@ -36,7 +36,7 @@ enum kind {
 };
 
 struct thing {
-    atomic_flag held; // by a thread, while it is changed
+    pthread_mutex_t held; // by a thread, while it is changed: a lock that sanitizers know
     enum kind kind;
     int device;
     CUdeviceptr ptr;
@@ -55,7 +55,7 @@ struct thing {
     CUdeviceptr map[MAPS];
 };
 
-static struct thing things[THINGS];
+static struct thing things[THINGS] = {[0 ... THINGS - 1] = {.held = PTHREAD_MUTEX_INITIALIZER}};
 static unsigned kinds; // how many of them are taken
 static CUcontext context[2];
 static CUstream stream[2][3]; // the first is the default one
@@ -246,10 +246,10 @@ static void *storm(void *number) {
             struct thing *t = &things[below(THINGS)];
             if (below(64) == 0)
                 TRY(cuMemPoolTrimTo, lasting[below(2)][below(2)], below(2) * 512 * KIB);
-            if (atomic_flag_test_and_set(&t->held))
+            if (pthread_mutex_trylock(&t->held) != 0)
                 continue;
             move(t);
-            atomic_flag_clear(&t->held);
+            pthread_mutex_unlock(&t->held);
         }
         pthread_barrier_wait(&end);
     }

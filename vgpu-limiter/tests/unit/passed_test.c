@@ -170,7 +170,7 @@ static void interrupt(void (*run)(void), bool dead, uint64_t *id) {
             if (when % 2)
                 want(BYTES); // seen once: also from there on
             else
-                vgpu_region_reap(&process.region);
+                vgpu_region_reap(&process.region, true);
         } else {
             lent = export(*id, &fd);
             hand_over(fd);
@@ -195,7 +195,7 @@ static void interrupt(void (*run)(void), bool dead, uint64_t *id) {
 static pid_t maker;
 static void bury(void) {
     CHECK(kill(maker, SIGKILL) == 0 && waitpid(maker, NULL, 0) == maker);
-    vgpu_region_reap(&process.region);
+    vgpu_region_reap(&process.region, true);
 }
 
 static void bury_in_audit(uint64_t *id) {

@@ -4,13 +4,22 @@
 // refused. Behind a right header a tenant can write what it wants: whatever is
 // there, nothing is read beyond the file, no walk is longer than the slots, and
 // every charge and audit comes back with an answer.
+//
+// And what a process does to begin doesn't grow with how many there are: it looks at few
+// of their locks, each of which costs the more, the more there are.
 
 #include "charge.h"
 #include "check.h"
 
+#include <signal.h>
+#include <stdarg.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define ROUNDS 100
+#define CROWD 100
+#define FEW 10
 
 void vgpu_test_step(void) {}
 
@@ -62,14 +71,91 @@ static void scribble(const struct vgpu_region *region, int round) {
         region->slot->state = region->slot_state;
 }
 
+// In place of the C library's: the locks are looked at by it.
+static int looks;
+int fcntl(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    looks++;
+    return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+static int live(const struct vgpu_counters *counters) {
+    int n = 0;
+    for (uint32_t i = 0; i < VGPU_SLOTS; i++)
+        n += vgpu_slot_is_live(counters->slot[i].state);
+    return n;
+}
+
+static void begins_in_a_crowd(const char *path) {
+    static struct vgpu_process process;
+    pid_t child[CROWD];
+    int joined[2];
+    char byte = 0;
+    CHECK(pipe(joined) == 0);
+    for (int i = 0; i < CROWD; i++) {
+        child[i] = fork();
+        CHECK(child[i] >= 0);
+        if (child[i] == 0) {
+            CHECK(vgpu_region_join(path, 1, &process.region) == NULL);
+            CHECK(write(joined[1], &byte, 1) == 1);
+            for (;;)
+                pause();
+        }
+    }
+    for (int i = 0; i < CROWD; i++)
+        CHECK(read(joined[0], &byte, 1) == 1);
+    looks = 0;
+    CHECK(vgpu_region_join(path, 1, &process.region) == NULL);
+    process.limits.device_count = 1;
+    vgpu_audit_first(&process);
+    CHECK(looks < FEW);
+    CHECK(live(process.region.counters) == CROWD + 1);
+
+    // Those that are gone are found, those that nobody has waited for when it matters.
+    for (int i = 0; i < CROWD; i++) {
+        siginfo_t info;
+        CHECK(kill(child[i], SIGKILL) == 0);
+        CHECK(i % 2 == 0 ? waitpid(child[i], NULL, 0) == child[i] : waitid(P_PID, (id_t)child[i], &info, WEXITED | WNOWAIT) == 0);
+    }
+    vgpu_audit_first(&process);
+    CHECK(live(process.region.counters) == CROWD / 2 + 1);
+    vgpu_audit(&process);
+    CHECK(live(process.region.counters) == 1);
+}
+
+// Turns are ours, others', or nobody can tell.
+static void tells_turns(const struct vgpu_region *region, const char *path) {
+    static struct vgpu_region other;
+    struct vgpu_region lost = *region;
+    int status;
+    CHECK(vgpu_region_take_turn(region, 0) == VGPU_TURN_OURS);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(vgpu_region_join(path, 1, &other) == NULL);
+        CHECK(vgpu_region_take_turn(&other, 0) == VGPU_TURN_OTHERS);
+        CHECK(vgpu_region_take_turn(&other, 1) == VGPU_TURN_OURS);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    vgpu_region_end_turn(region, 0);
+    lost.fd = open("/dev/null", O_RDWR);
+    CHECK(lost.fd >= 0 && vgpu_region_take_turn(&lost, 0) == VGPU_TURN_UNKNOWN);
+}
+
 int main(int argc, char **argv) {
     static struct vgpu_counters good;
     static struct vgpu_process process;
     CHECK(argc >= 2);
     get(argv[1], &good, sizeof good);
     refuses_damage(argv[1], &good);
+    begins_in_a_crowd(argv[1]);
+    put(argv[1], &good, sizeof good);
 
     CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    tells_turns(&process.region, argv[1]);
     process.limits.device_count = 1;
     process.limits.device[0].memory_bytes = UINT64_C(1) << 30;
     int granted = 0;

@@ -7,6 +7,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #define KEYS 20000
 #define THREADS 4
@@ -63,7 +64,29 @@ static bool visit(void *with, struct vgpu_entry *entry) {
     return entry->value % 2 == 0;
 }
 
+// Without memory to grow, what is there already can be put anew.
+static void puts_anew_without_memory(void) {
+    static struct vgpu_table full;
+    static bool there[KEYS];
+    struct vgpu_entry old;
+    struct rlimit before, none;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    none = (struct rlimit){1, before.rlim_max};
+    int refused = 0, lost = 0;
+    for (uint64_t i = 0; i < KEYS; i++) {
+        if (i == KEYS / 2)
+            CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+        there[i] = vgpu_table_put(&full, &(struct vgpu_entry){key_of(i), 1, NULL}, &old);
+        refused += !there[i];
+    }
+    for (uint64_t i = 0; i < KEYS; i++)
+        lost += there[i] && (!vgpu_table_put(&full, &(struct vgpu_entry){key_of(i), 2, NULL}, &old) || old.value != 1);
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK(refused > 0 && lost == 0);
+}
+
 int main(void) {
+    puts_anew_without_memory();
     uint64_t random = 88172645463325252u;
     struct vgpu_entry got;
     CHECK(!vgpu_table_take(&table, 0, &got) && !vgpu_table_take(&table, 512, &got));

@@ -11,6 +11,11 @@
 
 void vgpu_test_step(void) {}
 
+// When a launch may start that takes as long as all others of its kind.
+static uint64_t due_at(struct vgpu_process *process, const struct vgpu_turn *turn, uint64_t now, uint64_t ns) {
+    return vgpu_bucket_due(process, 0, turn, now, (struct vgpu_price){ns, ns, 1});
+}
+
 // A launch that may go, of one that has waited since then, or hasn't.
 static void launch_at(struct vgpu_process *process, const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t since) {
     struct vgpu_queue queue = {.since = since};
@@ -31,7 +36,7 @@ static void buckets(void) {
             uint64_t now = AT + 3 * MS, used = 0, end = now + 20000 * MS;
             counters.header.device[0].paid_until = 0;
             while (now < end) {
-                uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch);
+                uint64_t due = due_at(process, &turn, now, launch);
                 CHECK(due >= now && due <= now + 2 * turn.period + launch * 100 / quota);
                 if (due > now) {
                     now = due;
@@ -59,7 +64,7 @@ static void turns(void) {
         uint64_t start = AT - AT % turn.period + turn.phase, now = start, until = now, used = 0;
         counters.header.device[0].paid_until = counters.header.device[0].working_until = 0;
         while (now < start + 2000 * MS) {
-            uint64_t due = vgpu_bucket_due(process, 0, &turn, now, launch);
+            uint64_t due = due_at(process, &turn, now, launch);
             if (due > now) {
                 CHECK(due <= now + 2 * turn.period + launch * 100 / 30);
                 now = due;
@@ -87,8 +92,9 @@ static void ends_of_turns(void) {
     process->limits.device[0].core_percent = 30;
     struct vgpu_turn turn = {.core = 30, .neighbours = true, .period = 20 * MS, .part = 7 * MS};
     uint64_t begin = AT - AT % turn.period;
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 6 * MS, 2 * MS) == begin + 6 * MS);
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 6 * MS + 1, 2 * MS) == begin + turn.period);
+    CHECK(due_at(process, &turn, begin + 6 * MS, 2 * MS) == begin + 6 * MS);
+    CHECK(due_at(process, &turn, begin + 6 * MS + 1, 2 * MS) == begin + turn.period);
+    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 6 * MS, (struct vgpu_price){2 * MS, 4 * MS, 9}) == begin + turn.period);
     CHECK(vgpu_bucket_room(process, 0, &turn, begin + 5 * MS) == 2 * MS);
     CHECK(vgpu_bucket_room(process, 0, &turn, begin + 8 * MS) == 0);
     turn = (struct vgpu_turn){.core = 60, .neighbours = true, .period = 500 * MS, .part = 300 * MS};
@@ -135,12 +141,12 @@ static void bursts(void) {
     turn.core = 100;
     turn.bursts = true;
     uint64_t now = AT, launched = 0;
-    for (uint64_t due = now; due == now; due = vgpu_bucket_due(process, 0, &turn, now, MS)) {
+    for (uint64_t due = now; due == now; due = due_at(process, &turn, now, MS)) {
         launch_at(process, &turn, now, MS, 0);
         launched++;
     }
     CHECK(launched >= 4 && launched <= 5);
-    CHECK(vgpu_bucket_due(process, 0, &turn, now + MS, MS) == now + MS);
+    CHECK(due_at(process, &turn, now + MS, MS) == now + MS);
 }
 
 // A launch goes before one that has waited for more than a period only if that one
@@ -168,6 +174,26 @@ static void queues(void) {
     CHECK(waited > MS && waited <= 20 * MS);
 }
 
+// While a launch of which nobody knows what it takes isn't through, the container works for
+// as long again as it has by now, up to 20 ms; once it is measured, for what it took.
+static void late(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    uint64_t *until = &counters.header.device[0].working_until, moved = 0;
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 30;
+    struct vgpu_turn turn = vgpu_turn(process, 0, AT);
+    vgpu_bucket_charge(process, 0, &turn, AT, 0, 1);
+    CHECK(vgpu_bucket_late(process, 0, AT, 0) == 0 && *until == AT);
+    for (uint64_t ms = 1; ms <= 50; ms += 7) {
+        moved = vgpu_bucket_late(process, 0, AT + ms * MS, moved);
+        CHECK(*until == AT + (ms + (ms < 20 ? ms : 20)) * MS && moved == *until - AT);
+    }
+    CHECK(vgpu_bucket_late(process, 0, AT + 43 * MS, moved) == moved);
+    vgpu_bucket_correct(process, 0, &turn, 51 * MS, moved);
+    CHECK(*until == AT + 51 * MS);
+}
+
 // A cost follows the mean, and its worst what was measured apart from others; of kinds
 // that share a place the last ones are known.
 static void costs(void) {
@@ -178,6 +204,7 @@ static void costs(void) {
     for (int i = 0; i < 100; i++)
         vgpu_cost_learn(&table, key, 1000 + (uint64_t)(i % 2) * 1000, VGPU_APART);
     CHECK(vgpu_cost_get(&table, key, &price) && price.ns > 1300 && price.ns < 1700 && price.worst > 1900 && price.times == 100);
+    CHECK(table.learned == 100 && table.lately[99 % VGPU_COSTS_LATELY] == key);
     vgpu_cost_learn(&table, key, 5000, VGPU_AMONG);
     CHECK(vgpu_cost_get(&table, key, &price) && price.worst < 2300 && price.worst >= price.ns);
     vgpu_cost_learn(&table, key, 5000, VGPU_APART);
@@ -186,6 +213,17 @@ static void costs(void) {
     for (uint64_t i = 0; i < 100000; i++)
         vgpu_cost_learn(&table, vgpu_cost_key(&table, i, 0, 0), i, VGPU_APART);
     CHECK(vgpu_cost_get(&table, vgpu_cost_key(&table, 99999, 0, 0), &price) && price.ns == 99999);
+}
+
+// A program with some hundred kinds of launches is one whose launches are all known.
+static void many_costs(void) {
+    static struct vgpu_costs table;
+    struct vgpu_price price;
+    const void *function = (const void *)(uintptr_t)0x1000;
+    for (uint64_t i = 0; i < 300; i++)
+        vgpu_cost_learn(&table, vgpu_cost_key(function, i, 0, 0), i, VGPU_APART);
+    for (uint64_t i = 0; i < 300; i++)
+        CHECK(vgpu_cost_get(&table, vgpu_cost_key(function, i, 0, 0), &price) && price.ns == i);
 }
 
 // What was measured beside others counts until it is known how long such launches take
@@ -239,22 +277,22 @@ static void others(void) {
     struct vgpu_turn turn = {.core = 30, .neighbours = true, .period = 20 * MS, .part = 7 * MS};
     uint64_t begin = AT - AT % turn.period;
     turn.others = begin + 3 * MS;
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 3 * MS);
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 3 * MS, MS) == begin + 3 * MS);
+    CHECK(due_at(process, &turn, begin + 1, MS) == begin + 3 * MS);
+    CHECK(due_at(process, &turn, begin + 3 * MS, MS) == begin + 3 * MS);
     turn.others = begin + 8 * MS; // the next turn begins elsewhere than the last one
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin + 1, MS) == begin + 8 * MS);
+    CHECK(due_at(process, &turn, begin + 1, MS) == begin + 8 * MS);
     turn.others = 0;
     launch_at(process, &turn, begin, 30 * MS, 0);
-    CHECK(vgpu_bucket_due(process, 0, &turn, begin, MS) > begin);
+    CHECK(due_at(process, &turn, begin, MS) > begin);
     for (int i = 0; i < 2; i++) {
         pace.device[0].returned_ns = 27 * MS;
-        vgpu_bucket_due(process, 0, &turn, begin, MS);
+        due_at(process, &turn, begin, MS);
         CHECK(counters.header.device[0].busy_ns == 3 * MS && counters.header.device[0].paid_until == begin - 20 * MS + 10 * MS);
     }
     pace.device[0].returned_ns = 5; // another loop's file
-    vgpu_bucket_due(process, 0, &turn, begin, MS);
+    due_at(process, &turn, begin, MS);
     pace.device[0].returned_ns = MS + 5;
-    vgpu_bucket_due(process, 0, &turn, begin, MS);
+    due_at(process, &turn, begin, MS);
     CHECK(counters.header.device[0].busy_ns == 2 * MS);
 }
 
@@ -265,7 +303,9 @@ int main(void) {
     waits();
     bursts();
     queues();
+    late();
     costs();
+    many_costs();
     costs_beside_others();
     worst_is_forgotten();
     others();

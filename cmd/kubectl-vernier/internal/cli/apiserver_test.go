@@ -191,9 +191,9 @@ func expectError(t *testing.T, r client.Client, args string, parts ...string) {
 
 func await(t *testing.T, ok func() bool, last func() any) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true,
 		func(context.Context) (bool, error) { return ok(), nil })
 	if err != nil {
-		t.Fatalf("not within 30 s; last: %v", last())
+		t.Fatalf("not within 90 s; last: %v", last())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +21,12 @@ import (
 // agentLabels are those of the node agents' pods.
 var agentLabels = client.MatchingLabels{"app.kubernetes.io/name": "vernier", "app.kubernetes.io/component": "node"}
 
-// agentsAtOnce is how many agents are asked at a time.
-const agentsAtOnce = 16
+// agentsAtOnce is how many agents are asked at a time, and agentPatience how long each is
+// waited for: one whose driver hangs may never answer.
+const (
+	agentsAtOnce  = 16
+	agentPatience = 15 * time.Second
+)
 
 // scraper reads the metrics of one node agent.
 type scraper func(ctx context.Context, pod string) ([]byte, error)
@@ -45,9 +50,14 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 	asking.SetLimit(agentsAtOnce)
 	for i := range agents.Items {
 		asking.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, agentPatience)
+			defer cancel()
 			text, err := c.scrape(ctx, agents.Items[i].Name)
-			if err == nil {
+			switch {
+			case err == nil:
 				of[i], err = view.Uses(text)
+			case errors.Is(err, context.DeadlineExceeded):
+				err = fmt.Errorf("no answer within %s", agentPatience)
 			}
 			failed[i] = err
 			return nil

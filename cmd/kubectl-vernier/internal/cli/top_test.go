@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +73,32 @@ team-b      note    main        gpu-1   GPU-aaaaaaaa   0/1          -           
 			t.Errorf("%s says %q", args, errOut.String())
 		}
 	}
+}
+
+// An agent that never answers, as one whose driver hangs, keeps nobody from the others.
+func TestTopBesideAnAgentThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out, errOut bytes.Buffer
+		c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &out, errOut: &errOut,
+			connect: func() (client.Client, error) {
+				return fakeClient(t, agent("vernier-node-1", "gpu-1"), agent("vernier-node-2", "gpu-2")), nil
+			},
+			scrape: func(ctx context.Context, pod string) ([]byte, error) {
+				if pod == "vernier-node-1" {
+					return []byte(scraped), nil
+				}
+				<-ctx.Done()
+				return nil, fmt.Errorf("reading: %w", ctx.Err())
+			}}
+		root := c.root()
+		root.SetArgs([]string{"top", "-A", "--no-headers"})
+		if err := root.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "train") || errOut.String() != "node gpu-2 is left out: no answer within 15s\n" {
+			t.Errorf("prints %q, says %q", out.String(), errOut.String())
+		}
+	})
 }
 
 // Nobody to ask is not the same as nothing in use.

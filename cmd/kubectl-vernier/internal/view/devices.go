@@ -107,7 +107,7 @@ func devicesOf(l *v1alpha1.SliceLedger) []Device {
 		}
 		if !s.Healthy {
 			d.Health = HealthBad
-		} else {
+		} else if d.Reason == "" {
 			d.Reason = instancesIll(s.Instances)
 		}
 		if g := granted[s.UUID]; g != nil {

@@ -63,6 +63,9 @@ CU_PTDS(cuMemsetD2D32_v2, CUdeviceptr dstDevice, size_t dstPitch, unsigned int u
         size_t Height);
 CU_PTSZ(cuMemsetD8Async, CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
 CU_PTSZ(cuMemsetD16Async, CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
+CU_PTSZ(cuStreamWriteValue32, CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
+CU_PTSZ(cuStreamWriteValue32_v2, CUstream stream, CUdeviceptr addr, cuuint32_t value,
+        unsigned int flags);
 CU_PTSZ(cuMemsetD32Async, CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
 CU_PTSZ(cuMemsetD2D8Async, CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
         size_t Height, CUstream hStream);

@@ -21,12 +21,15 @@ CU_PTSZ(cuStreamGetAttribute, CUstream hStream, CUstreamAttrID attr, CUstreamAtt
 CU_PTSZ(cuStreamSetAttribute, CUstream hStream, CUstreamAttrID attr,
         const CUstreamAttrValue *value);
 
+CU_PTSZ(cuStreamBeginCapture, CUstream hStream);
 CU_PTSZ(cuStreamBeginCapture_v2, CUstream hStream, CUstreamCaptureMode mode);
 CU_PTSZ(cuStreamBeginCaptureToGraph, CUstream hStream, CUgraph hGraph,
         const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
         size_t numDependencies, CUstreamCaptureMode mode);
 CU_PTSZ(cuStreamEndCapture, CUstream hStream, CUgraph *phGraph);
 CU_PTSZ(cuStreamIsCapturing, CUstream hStream, CUstreamCaptureStatus *captureStatus);
+CU_PTSZ(cuStreamGetCaptureInfo, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+        cuuint64_t *id_out);
 CU_PTSZ(cuStreamGetCaptureInfo_v2, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
         cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
         size_t *numDependencies_out);

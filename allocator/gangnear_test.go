@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// inZone has the pod's company in its zone instead of on its node.
+func inZone(p *corev1.Pod) {
+	p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].TopologyKey = corev1.LabelTopologyZone
+}
+
+// zones puts the nodes into zones, one letter each.
+func (s *stage) zones(letters string) {
+	for i, zone := range strings.Split(letters, "") {
+		old := testNode(fmt.Sprintf("n%d", i))
+		zoned := old.DeepCopy()
+		zoned.Labels[corev1.LabelTopologyZone] = zone
+		s.allocator.SetNode(old, zoned)
+	}
+}
+
+// use has somebody take so much of a device.
+func (s *stage) use(node string, device, core int) {
+	s.t.Helper()
+	l := s.ledger(node)
+	s.must(book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+		Container: fmt.Sprint("c", device), UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: v1alpha1.Percent(core), Mem: 1}}}))
+	s.must(s.api.Update(s.t.Context(), l))
+	s.notify(l, false)
+	s.readAll()
+}
+
+// A gang that has to be in one zone, or beside one of it, goes where there is room for all
+// of it, and not where the first would have gone alone.
+func TestGangGoesWhereAllHaveRoom(t *testing.T) {
+	t.Run("one zone", func(t *testing.T) {
+		s := newStage(t, 4)
+		s.zones("aabb")
+		s.use("n0", 0, 90)
+		for i := range 4 {
+			s.add(fmt.Sprintf("m%d", i), 70, 700, inGang("g", 4), labelled("x"), companyOf("x"), inZone)
+		}
+		s.work()
+		if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n2 m1:n2 m2:n3 m3:n3" {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	t.Run("one node", func(t *testing.T) {
+		s := newStage(t, 3)
+		s.use("n0", 0, 90)
+		s.use("n0", 1, 80)
+		s.use("n1", 0, 90)
+		s.use("n1", 1, 80)
+		s.add("leader", 10, 100, inGang("g", 3), labelled("leader"))
+		s.add("w0", 60, 600, inGang("g", 3), companyOf("leader"))
+		s.add("w1", 60, 600, inGang("g", 3), companyOf("leader"))
+		s.work()
+		if got := s.seats("leader", "w0", "w1"); got != "leader:n2 w0:n2 w1:n2" {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	t.Run("one zone, of pods that are not alike", func(t *testing.T) {
+		s := newStage(t, 3)
+		s.zones("abb")
+		s.use("n0", 0, 90)
+		s.use("n1", 0, 90)
+		s.use("n1", 1, 70)
+		for i, core := range []v1alpha1.Percent{90, 80, 30} {
+			s.add(fmt.Sprintf("m%d", i), core, 10, inGang("g", 3), labelled("x"), companyOf("x"), inZone)
+		}
+		s.work()
+		if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 || strings.Contains(got, "n0") {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	// One more than there must be is no reason to look elsewhere, and one that goes by
+	// nobody is not bound to the others' place.
+	t.Run("a zone for enough of them", func(t *testing.T) {
+		s := newStage(t, 3)
+		s.zones("abb")
+		s.use("n0", 0, 95)
+		for _, node := range []string{"n1", "n2"} {
+			s.use(node, 0, 90)
+		}
+		for i := range 3 {
+			s.add(fmt.Sprintf("m%d", i), 70, 700, inGang("g", 3), labelled("x"), companyOf("x"), inZone)
+		}
+		s.add("free", 60, 600, inGang("g", 3))
+		s.work()
+		if got := s.seats("m0", "m1", "m2", "free"); got != "m0:n1 m1:n2 free:n0" {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+}
+
+// A member that goes by another is decided on before it where it has one place only, and
+// the other would take it.
+func TestGangLeavesRoomForWhoFollows(t *testing.T) {
+	spread := func(p *corev1.Pod) {
+		wishCompany(p)
+		p.Spec.TopologySpreadConstraints[0].MinDomains = ptr.To(int32(2))
+	}
+	for name, wish := range map[string]func(*corev1.Pod){"affinity": companyOf("x"), "spread": spread} {
+		s := newStage(t, 1)
+		s.add("first", 70, 700, inGang("g", 2), labelled("x"))
+		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"), wish)
+		s.work()
+		if got := s.seats("first", "picky"); got != "first:n0 picky:n0" {
+			t.Errorf("%s: placed %q; told %q", name, got, s.told())
+		}
+	}
+}
+
+// Invariant 7: nobody is let go by that who is not where the scheduler takes it, which is
+// beside the others, and not beside itself.
+func TestGangIsJudgedBesideAll(t *testing.T) {
+	for _, app := range []string{"x", "y"} {
+		s := newStage(t, 2)
+		s.use("n0", 1, 90)
+		s.add("first", 70, 700, inGang("g", 2), labelled("x"))
+		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"), companyOf("x"), labelled(app))
+		s.work()
+		if got := s.seats("first", "picky"); got != "" {
+			t.Errorf("app %s: placed %q: there is no room for both on one node", app, got)
+		}
+		// Nothing of the tries is left behind.
+		s.add("alone", 100, 1000)
+		s.add("beside", 70, 700, labelled("z"), companyOf("z"))
+		s.work()
+		if got := s.seats("alone", "beside"); strings.Count(got, ":") != 2 {
+			t.Errorf("app %s: placed %q; told %q", app, got, s.told())
+		}
+	}
+}
+
+// What a gang was told a moment ago does not keep it from being tried in other orders when
+// there is room again.
+func TestGangThatWaitsMakesWay(t *testing.T) {
+	for _, hopeless := range []bool{false, true} {
+		s := newStage(t, 1)
+		s.use("n0", 0, 90)
+		s.use("n0", 1, 90)
+		s.add("anywhere", 70, 700, inGang("g", 2))
+		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"))
+		if hopeless {
+			s.add("hopeless", 90, 900, inGang("g", 2), onDevice("GPU-n9-9"))
+		}
+		s.work()
+		if len(s.told()) == 0 {
+			t.Fatal("not told that there is no room")
+		}
+		s.pass(time.Second)
+		l := s.ledger("n0")
+		l.Spec.Devices = nil
+		s.must(s.api.Update(t.Context(), l))
+		s.notify(l, false)
+		s.work()
+		if got := s.seats("anywhere", "picky"); got != "anywhere:n0 picky:n0" {
+			t.Errorf("hopeless %v: placed %q; told %q", hopeless, got, s.told())
+		}
+	}
+}
+
+// A member whose affinity none of the others can meet is tried only where it is met, also
+// before those that one of its terms selects.
+func TestGangGoesByThoseOutside(t *testing.T) {
+	s := newStage(t, 3)
+	tier := func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "tier", "db") }
+	both := func(p *corev1.Pod) {
+		terms := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		*terms = append(*terms, corev1.PodAffinityTerm{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "db"}}})
+	}
+	s.add("outside", 10, 10, labelled("x"), tier, onDevice("GPU-n1-0"))
+	s.work()
+	s.bind()
+	s.use("n0", 0, 20)
+	s.use("n1", 1, 90)
+	s.add("first", 70, 700, inGang("g", 2), labelled("x"), onDevice("GPU-n1-0,GPU-n2-0"))
+	s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0,GPU-n1-0"), companyOf("x"), both)
+	s.work()
+	if got := s.seats("first", "picky"); got != "first:n2 picky:n1" {
+		t.Errorf("placed %q; told %q", got, s.told())
+	}
+}
+
+// Pods that may go to different nodes are not alike, whatever they ask of devices.
+func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Pod){
+		"nothing":     func(*corev1.Pod) {},
+		"tolerations": func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} },
+		"CPU": func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+		},
+		"CPU of the pod": func(p *corev1.Pod) {
+			p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
+		},
+		"ports": func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
+	} {
+		var order []ask
+		for _, member := range []string{"m0", "m1"} {
+			order = append(order, ask{pod: testPod(member, map[string]v1alpha1.Share{"c": share(60, 600)})})
+		}
+		edit(order[0].pod)
+		if got, want := orderIsNoMatter(order, 1), name == "nothing"; got != want {
+			t.Errorf("different in %s: order is no matter: %v", name, got)
+		}
+	}
+}
+
+// However many places there are for a gang that none takes, few are tried.
+func TestDomainsAreBounded(t *testing.T) {
+	s := newStage(t, 2*maxDomains)
+	var set []ask
+	for i := range 2 {
+		set = append(set, s.set(s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3), labelled("x"), companyOf("x")))...)
+	}
+	if got := len(s.allocator.domains(set, 2)); got != maxDomains {
+		t.Errorf("%d domains of %d nodes, want %d", got, 2*maxDomains, maxDomains)
+	}
+	// Where the devices are not there, none is.
+	for i := range 2 * maxDomains {
+		s.use(fmt.Sprintf("n%d", i), 0, 50)
+	}
+	if got := len(s.allocator.domains(set, 2)); got != 0 {
+		t.Errorf("%d domains, and no node has room for two", got)
+	}
+	if got := len(s.allocator.domains(set, 1)); got != maxDomains {
+		t.Errorf("%d domains for one of two, want %d", got, maxDomains)
+	}
+	// Full ones aren't tried either where one that goes by nobody is enough.
+	for i := range maxDomains {
+		s.use(fmt.Sprintf("n%d", i), 1, 50)
+	}
+	free := s.set(s.add("free", 10, 100, inGang("g", 3)))
+	got := s.allocator.domains(append(free, set...), 1)
+	for _, d := range got {
+		for node := range d.nodes {
+			if i, _ := strconv.Atoi(node[1:]); i < maxDomains {
+				t.Errorf("node %s is full", node)
+			}
+		}
+	}
+	if len(got) != maxDomains {
+		t.Errorf("%d domains of those that have room, want %d", len(got), maxDomains)
+	}
+	if got := s.allocator.domains(s.set(s.add("alone", 10, 100, inGang("g", 3), labelled("x"))), 1); got != nil {
+		t.Errorf("%v for a pod that goes by nobody", got)
+	}
+}

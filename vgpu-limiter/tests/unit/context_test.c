@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// context_test COUNTERS: a driver that gives out the handles of what it has destroyed at
+// once. While a context's end is still being accounted for, another thread has the next
+// context, which has its handle, an array in it, which has an array's handle, and memory
+// under that: only what was the old context's is uncharged.
+
+#include "check.h"
+#include "memory.h"
+
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define NOT_READY 600
+
+static struct vgpu_process process;
+static char a_context, an_array, an_event;
+static bool destroyed; // by the driver
+
+static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
+    *ctx = (cu_ctx)(void *)&a_context;
+    return flags == 0 && device == 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result destroy_context(cu_ctx ctx) {
+    destroyed = true;
+    return ctx == (cu_ctx)(void *)&a_context ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result get_current(cu_ctx *ctx) { return create_context(ctx, 0, 0); }
+static cu_result get_device(cu_device *device) {
+    *device = 0;
+    return CU_OK;
+}
+static cu_result create_array(cu_array *array, const struct cu_array3d_desc *desc) {
+    *array = (cu_array)(void *)&an_array;
+    return desc != NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result get_properties(struct cu_sparse_properties *properties, cu_array array) {
+    *properties = (struct cu_sparse_properties){.tile = {64, 64, 1}};
+    return array != NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result create(cu_handle *handle, size_t bytes, const struct cu_alloc_prop *prop, unsigned long long flags) {
+    static cu_handle last;
+    *handle = ++last;
+    return bytes != 0 && prop != NULL && flags == 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result release(cu_handle handle) { return handle != 0 ? CU_OK : CU_INVALID_VALUE; }
+static cu_result map_arrays(struct cu_array_map *list, unsigned count, cu_stream stream) {
+    return list != NULL && count == 1 && stream == NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result create_event(cu_event *event, unsigned flags) {
+    *event = (cu_event)(void *)&an_event;
+    return flags != 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result record_event(cu_event event, cu_stream stream) {
+    return event != NULL && stream == NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result query_event(cu_event event) { return event != NULL ? NOT_READY : CU_INVALID_VALUE; }
+static cu_result exchange_mode(int *mode) { return mode != NULL ? CU_OK : CU_INVALID_VALUE; }
+
+static void stand_in(void) {
+    atomic_store(&vgpu_reals[VGPU_cuCtxCreate_v2], (void *)create_context);
+    atomic_store(&vgpu_reals[VGPU_cuCtxDestroy_v2], (void *)destroy_context);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
+    atomic_store(&vgpu_reals[VGPU_cuArray3DCreate_v2], (void *)create_array);
+    atomic_store(&vgpu_reals[VGPU_cuArrayGetSparseProperties], (void *)get_properties);
+    atomic_store(&vgpu_reals[VGPU_cuMemCreate], (void *)create);
+    atomic_store(&vgpu_reals[VGPU_cuMemRelease], (void *)release);
+    atomic_store(&vgpu_reals[VGPU_cuMemMapArrayAsync], (void *)map_arrays);
+    atomic_store(&vgpu_reals[VGPU_cuEventCreate], (void *)create_event);
+    atomic_store(&vgpu_reals[VGPU_cuEventRecord], (void *)record_event);
+    atomic_store(&vgpu_reals[VGPU_cuEventQuery], (void *)query_event);
+    atomic_store(&vgpu_reals[VGPU_cuThreadExchangeStreamCaptureMode], (void *)exchange_mode);
+}
+
+// Maps this much memory under some of the array's tiles, to which nothing else refers
+// then, or unmaps what is there.
+static void map(cu_array array, unsigned first, unsigned tiles, uint64_t bytes) {
+    struct cu_alloc_prop prop = {.location = {CU_LOCATION_DEVICE, 0}};
+    struct cu_array_map map = {.resource_type = CU_RESOURCE_ARRAY, .resource = array, .device_mask = 1};
+    map.texels.at[0] = first * 64;
+    map.texels.extent[0] = tiles * 64;
+    map.texels.extent[1] = map.texels.extent[2] = 1;
+    if (bytes != 0) {
+        map.operation = CU_OPERATION_MAP;
+        CHECK(cuMemCreate(&map.handle, bytes, &prop, 0) == CU_OK);
+    }
+    CHECK(cuMemMapArrayAsync(&map, 1, NULL) == CU_OK);
+    if (bytes != 0)
+        CHECK(cuMemRelease(map.handle) == CU_OK);
+}
+
+// A context with `mapped` under an array and `leaving` that the stream has yet to unmap.
+static cu_ctx begin(uint64_t mapped, uint64_t leaving) {
+    struct cu_array3d_desc desc = {.width = 1024, .height = 64, .format = 0x20, .channels = 4, .flags = CU_ARRAY_SPARSE};
+    cu_ctx ctx;
+    cu_array array;
+    CHECK(cuCtxCreate_v2(&ctx, 0, 0) == CU_OK);
+    CHECK(cuArray3DCreate_v2(&array, &desc) == CU_OK);
+    map(array, 0, 8, mapped);
+    map(array, 8, 2, leaving);
+    map(array, 8, 2, 0);
+    return ctx;
+}
+
+// The other thread, as soon as it needn't wait for the one that destroys a context.
+void vgpu_test_step(void) {
+    if (!destroyed || process.dying_lock.state != 0 || process.vmm_lock.state != 0)
+        return;
+    destroyed = false;
+    begin(8 * MIB, 16 * MIB);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2);
+    stand_in();
+    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    process.limits.device_count = 1;
+    process.limits.device[0].memory_bytes = 100 * MIB;
+    process.device_count = 1;
+    memset(process.index, -1, sizeof process.index);
+    process.index[0] = 0;
+    atomic_store(&process.attached, true);
+    atomic_store(&vgpu_process_page, &process);
+
+    cu_ctx ctx = begin(1 * MIB, 2 * MIB);
+    CHECK(vgpu_charged(&process, 0) == 3 * MIB);
+    CHECK(cuCtxDestroy_v2(ctx) == CU_OK);
+    CHECK(!destroyed); // the other thread has been there
+    CHECK(vgpu_charged(&process, 0) == 24 * MIB);
+    CHECK(cuCtxDestroy_v2(ctx) == CU_OK);
+    CHECK(vgpu_charged(&process, 0) == 24 * MIB); // that of the third one
+    return 0;
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// overhead_test COUNTERS: what another thread allocates and frees while NVML is asked is
+// never taken for a module's or a context's.
+
+#include "check.h"
+#include "memory.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define READINGS 16 // of which the least counts if something has come and gone in each
+
+static struct vgpu_process process;
+static char a_context;
+static uint64_t on_device;   // what the process has there
+static cu_ptr brief;         // the other thread's memory
+static int readings;
+static void (*before)(void); // what that does just before NVML looks, and just after
+static void (*after)(void);
+
+static cu_result get_current(cu_ctx *ctx) {
+    *ctx = (cu_ctx)(void *)&a_context;
+    return CU_OK;
+}
+static cu_result get_device(cu_device *device) {
+    *device = 0;
+    return CU_OK;
+}
+static cu_result create_context(cu_ctx *ctx, unsigned flags, cu_device device) {
+    static uintptr_t last = 1 << 20;
+    *ctx = (cu_ctx)(last += 512);
+    return flags == 0 && device == 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result allocate(cu_ptr *ptr, size_t bytes) {
+    *ptr = UINT64_C(1) << 40;
+    on_device += bytes;
+    return CU_OK;
+}
+static cu_result release(cu_ptr ptr) {
+    on_device -= 3 * MIB;
+    return ptr != 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result load(cu_module *module, const void *image) {
+    static uintptr_t last = 1 << 20;
+    *module = (cu_module)(last += 512);
+    on_device += MIB;
+    return image != NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result unload(cu_module module) {
+    on_device -= MIB;
+    return module != NULL ? CU_OK : CU_INVALID_VALUE;
+}
+
+// A pool that grows by 32 MiB for one, in a call that lasts until it is told.
+static sem_t grown, told;
+static pthread_t user;
+static char a_pool;
+static uint64_t reserved;
+static cu_result get_pool(cu_pool *pool, cu_device device) {
+    *pool = (cu_pool)(void *)&a_pool;
+    return device == 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result get_reserved(cu_pool pool, int attribute, void *value) {
+    *(uint64_t *)value = reserved;
+    return pool != NULL && attribute != 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result allocate_async(cu_ptr *ptr, size_t bytes, cu_stream stream) {
+    *ptr = UINT64_C(2) << 40;
+    reserved = 32 * MIB;
+    on_device += reserved;
+    sem_post(&grown);
+    sem_wait(&told);
+    return bytes == MIB && stream == NULL ? CU_OK : CU_INVALID_VALUE;
+}
+static void *uses_pool(void *unused) {
+    cu_ptr ptr;
+    CHECK(cuMemAllocAsync(&ptr, MIB, NULL) == CU_OK);
+    return unused;
+}
+static nv_result list(nv_device device, unsigned *count, struct nv_process_v2 *processes) {
+    readings++;
+    if (before != NULL)
+        before();
+    *processes = (struct nv_process_v2){.pid = (uint32_t)getpid(), .used = on_device};
+    *count = 1;
+    if (after != NULL)
+        after();
+    return device != NULL ? NV_OK : NV_MEMORY;
+}
+
+void vgpu_test_step(void) {}
+
+static void takes(void) { CHECK(cuMemAlloc_v2(&brief, 3 * MIB) == CU_OK); }
+static void gives(void) { CHECK(cuMemFree_v2(brief) == CU_OK); }
+static void takes_once(void) {
+    takes();
+    before = after = NULL;
+}
+static void gives_once(void) {
+    gives();
+    before = after = NULL;
+}
+static void takes_again(void) {
+    takes();
+    gives();
+    takes_once();
+}
+// In each reading but one it has something just then.
+static void takes_mostly(void) {
+    if (readings != 7)
+        takes();
+}
+static void gives_mostly(void) {
+    if (readings == 7)
+        takes();
+    gives();
+}
+
+// The second time that NVML is asked the call has come back.
+static void comes_back(void) {
+    if (readings == 1)
+        return;
+    sem_post(&told);
+    pthread_join(user, NULL);
+    before = NULL;
+}
+
+// What is charged for a module of one MiB, beside what the other thread has in the end.
+static uint64_t charged(uint64_t others) {
+    cu_module module;
+    readings = 0;
+    CHECK(cuModuleLoadData(&module, "") == CU_OK);
+    before = after = NULL;
+    CHECK(on_device == MIB + others);
+    uint64_t bytes = vgpu_charged(&process, 0) - others;
+    CHECK(cuModuleUnload(module) == CU_OK);
+    if (others % (32 * MIB) != 0)
+        gives();
+    CHECK(on_device == reserved && vgpu_charged(&process, 0) == reserved);
+    return bytes;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
+    atomic_store(&vgpu_reals[VGPU_cuCtxCreate_v2], (void *)create_context);
+    atomic_store(&vgpu_reals[VGPU_cuMemAlloc_v2], (void *)allocate);
+    atomic_store(&vgpu_reals[VGPU_cuMemFree_v2], (void *)release);
+    atomic_store(&vgpu_reals[VGPU_cuMemAllocAsync], (void *)allocate_async);
+    atomic_store(&vgpu_reals[VGPU_cuDeviceGetMemPool], (void *)get_pool);
+    atomic_store(&vgpu_reals[VGPU_cuDeviceGetDefaultMemPool], (void *)get_pool);
+    atomic_store(&vgpu_reals[VGPU_cuMemPoolGetAttribute], (void *)get_reserved);
+    atomic_store(&vgpu_reals[VGPU_cuModuleLoadData], (void *)load);
+    atomic_store(&vgpu_reals[VGPU_cuModuleUnload], (void *)unload);
+    atomic_store(&vgpu_reals[VGPU_nvmlDeviceGetComputeRunningProcesses_v3], (void *)list);
+    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    process.limits.device_count = 1;
+    process.limits.device[0].memory_bytes = 100 * MIB;
+    process.device_count = 1;
+    process.nvml_good = true;
+    process.nvml[0] = (nv_device)(void *)&a_context;
+    memset(process.index, -1, sizeof process.index);
+    process.index[0] = 0;
+    atomic_store(&process.attached, true);
+    atomic_store(&vgpu_process_page, &process);
+
+    CHECK(charged(0) == MIB && readings == 1);
+    takes();
+    after = gives_once;
+    CHECK(charged(0) == MIB && readings == 1);
+    before = takes_once;
+    CHECK(charged(3 * MIB) == MIB && readings == 1);
+    before = takes, after = gives_once; // it has come and gone: once more
+    CHECK(charged(0) == MIB && readings == 2);
+    after = takes_again; // of no more weight than a reading in which it has not
+    CHECK(charged(3 * MIB) == MIB && readings == 2);
+    before = takes_mostly, after = gives_mostly;
+    CHECK(charged(0) == MIB && readings == READINGS);
+
+    cu_ctx ctx; // takes nothing; the second one is measured
+    CHECK(cuCtxCreate_v2(&ctx, 0, 0) == CU_OK);
+    takes();
+    after = gives_once;
+    readings = 0;
+    CHECK(cuCtxCreate_v2(&ctx, 0, 0) == CU_OK && vgpu_charged(&process, 0) == 0 && readings == 1);
+
+    sem_init(&grown, 0, 0);
+    sem_init(&told, 0, 0);
+    CHECK(pthread_create(&user, NULL, uses_pool, NULL) == 0 && sem_wait(&grown) == 0);
+    before = comes_back;
+    CHECK(charged(32 * MIB) == MIB && readings == 2);
+
+    // Where a module is what the difference grows by, nor is that too little before.
+    atomic_store(&process.managed, true);
+    after = takes_once;
+    CHECK(charged(3 * MIB + reserved) == MIB);
+    return 0;
+}
