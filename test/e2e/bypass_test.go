@@ -21,7 +21,7 @@ func TestDriverLimitBypass(t *testing.T) {
 		t.Skip("the driver has no memory limits here: " + ledger(t, large).Status.Driver.MemoryLimitsReason)
 	}
 	p := awaitReady(t, create(t, newPod("walled").limit(v1alpha1.ResourceMemMiB, 1024).on(large).
-		env("LD_PRELOAD", "").env("CUDA_VISIBLE_DEVICES", "0,1").args("--hold").also(container("second", "--hold"))))
+		env("LD_PRELOAD", "").env("CUDA_VISIBLE_DEVICES", "0,1").args("--hold").also(bystander("second"))))
 	awaitGuarantee(t, p, "main", v1alpha1.GuaranteeDriver)
 	if got := values(t, p, "second"); got["device"] != "" || got["error"] != "1" {
 		t.Errorf("Invariant 3: a container without a share beside it sees %v", got)
@@ -48,7 +48,7 @@ func TestExclusiveBypass(t *testing.T) {
 	l := ledger(t, large)
 	all := l.Status.Devices
 	p := awaitReady(t, create(t, newPod("whole-greedy").limit(v1alpha1.ResourceCore, 100).limit(v1alpha1.ResourceMemPercent, 100).on(large).
-		env("CUDA_VISIBLE_DEVICES", all[0].UUID+","+all[1].UUID).args("--hold").also(container("second", "--hold"))))
+		env("CUDA_VISIBLE_DEVICES", all[0].UUID+","+all[1].UUID).args("--hold").also(bystander("second"))))
 	awaitGuarantee(t, p, "main", v1alpha1.GuaranteeDevice)
 	if got := values(t, p, "main"); got["device"] != "1" {
 		t.Errorf("it sees %v, want one device", got)

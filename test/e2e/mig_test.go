@@ -179,7 +179,7 @@ func TestMIGBypass(t *testing.T) {
 	other := instances(t, inv)[0].UUID
 
 	p := instance("mig-greedy", 10, 5).env("CUDA_VISIBLE_DEVICES", "0,1,"+other).env("NVIDIA_DRIVER_CAPABILITIES", "all").
-		also(container("second", "--hold"))
+		also(bystander("second"))
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	made := create(t, p)
 	if got := values(t, made, "main"); got["device"] != "1" || got["device.total_mib"] != smallestMiB {

@@ -135,7 +135,7 @@ func TestMPSBypass(t *testing.T) {
 			held := ledger(t, node).Status.Driver.MemoryLimits
 			neighbour := awaitReady(t, create(t, mpsClient("mps-neighbour-"+node, node, 40, 3072)))
 			greedy := create(t, mpsClient("mps-greedy-"+node, node, 20, 1024).env("CUDA_MPS_PIPE_DIRECTORY", "/tmp").env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=80G").
-				also(container("second", "--hold")))
+				also(bystander("second")))
 			want := v1alpha1.GuaranteeCooperative
 			if held {
 				want = v1alpha1.GuaranteeDriver

@@ -37,6 +37,14 @@ func container(name string, args ...string) corev1.Container {
 	}
 }
 
+// bystander is a container that asks for no share, says what it sees, and stays: its
+// pod is ready for no longer than all of its containers run.
+func bystander(name string) corev1.Container {
+	c := container(name)
+	c.Command = []string{"/bin/sh", "-c", "/bin/cudademo; exec sleep 1000"}
+	return c
+}
+
 func (p *pod) main() *corev1.Container { return &p.Spec.Containers[0] }
 
 // share sets core and memory percent of the main container; 0 leaves one out.

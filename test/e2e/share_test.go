@@ -122,10 +122,8 @@ func TestSeveralContainers(t *testing.T) {
 	first.Resources = shareOf(70, 70)
 	second := container("second", "--hold")
 	second.Resources = shareOf(40, 40)
-	plain := container("plain")
-	plain.Command = []string{"/bin/sh", "-c", "/bin/cudademo; exec sleep 1000"}
 
-	p := newPod("several").share(30, 30).init(sidecar, first).also(second, plain).on(small)
+	p := newPod("several").share(30, 30).init(sidecar, first).also(second, bystander("plain")).on(small)
 	made := awaitReady(t, create(t, p))
 
 	total := int64(ledger(t, small).Status.Devices[0].Mem)
