@@ -16,8 +16,10 @@
 //      pool have grown by more than was charged before, it is asked again; where that
 //      is so each time, the least of some counts. What it misses, the next one finds.
 //      In a process with managed or imported memory, of which NVML may count less
-//      or more than is charged, a module is what the difference has grown by; what another
-//      thread has charged before and allocates meanwhile is taken for the module's.
+//      or more than is charged, a module is what the difference has grown by. What another
+//      thread has charged and not allocated yet, or freed and not uncharged, makes it too
+//      small before: NVML is asked until the greatest has come twice. Who takes longer for
+//      that than NVML does is taken for the module.
 //   3. Without NVML's word the charge stays as it was made.
 
 #include "overhead.h"
@@ -94,11 +96,26 @@ static uint64_t context_bytes(struct vgpu_call *call) {
     return (uint64_t)bytes;
 }
 
+// No less than that, as far as it is to be seen, by invariant 2: surely, or at most.
+static bool beyond_before(const struct vgpu_call *call, int64_t *bytes) {
+    struct beyond now;
+    int64_t surely = INT64_MIN, most = INT64_MIN;
+    bool twice = false;
+    int looks = 0;
+    for (; looks < LOOKS && !twice && look(call, &now); looks++) {
+        twice = now.surely && now.least == surely;
+        if (now.surely && now.least > surely)
+            surely = now.least;
+        if (now.most > most)
+            most = now.most;
+    }
+    *bytes = surely != INT64_MIN ? surely : most;
+    return looks != 0;
+}
+
 struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call) {
     struct vgpu_beside before = {.mixed = is_mixed(call->process)};
-    struct beyond now = {0};
-    before.unknown = before.mixed && !look(call, &now);
-    before.bytes = now.most; // what is too little here would be the module's
+    before.unknown = before.mixed && !beyond_before(call, &before.bytes);
     return before;
 }
 

@@ -119,6 +119,16 @@ static void gives_mostly(void) {
     gives();
 }
 
+// What it has charged in the first reading isn't on the device before the next.
+static void comes_later(void) {
+    on_device += 3 * MIB;
+    before = after = NULL;
+}
+static void is_to_come(void) {
+    on_device -= 3 * MIB;
+    after = comes_later;
+}
+
 // The second time that NVML is asked the call has come back.
 static void comes_back(void) {
     if (readings == 1)
@@ -197,6 +207,11 @@ int main(int argc, char **argv) {
     // Where a module is what the difference grows by, nor is that too little before.
     atomic_store(&process.managed, true);
     after = takes_once;
-    CHECK(charged(3 * MIB + reserved) == MIB);
+    CHECK(charged(3 * MIB + reserved) == MIB && readings == 4);
+    takes();
+    before = is_to_come;
+    CHECK(charged(3 * MIB + reserved) == MIB && readings == 4);
+    before = takes_once; // nor too much
+    CHECK(charged(3 * MIB + reserved) == MIB && readings == 3);
     return 0;
 }
