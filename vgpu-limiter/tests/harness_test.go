@@ -74,7 +74,8 @@ type container struct {
 	dir   string
 	state string // of the driver
 	built
-	attached bool // to a node's loop
+	clock    *clock // of its node, where that isn't the machine's
+	attached bool   // to a node's loop
 }
 
 // share is what the container may use of a device; a device without memory is
@@ -176,6 +177,9 @@ func (c *container) ctl(args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command(filepath.Join(c.sim, "simgpuctl"), args...)
 	cmd.Env = c.native()
+	if c.clock != nil {
+		cmd.Env = append(cmd.Env, append(c.clock.environment(true), "LD_PRELOAD="+filepath.Join(c.built.dir, "libclock.so"))...)
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		c.t.Fatalf("simgpuctl %v: %v\n%s", args, err, out)

@@ -47,27 +47,15 @@ func newNode(t *testing.T, serial bool) *node {
 	}
 	n := &node{t: t, clock: newClock(t)}
 	n.loop, n.next = pace.NewAt(n.clock.now), n.clock.now()
-	first := &container{t: t, dir: t.TempDir(), built: b}
+	first := &container{t: t, dir: t.TempDir(), built: b, clock: n.clock}
 	first.state = filepath.Join(first.dir, "state")
 	gpu := "A100-SXM4-80GB"
 	if serial {
 		gpu += ",serial=1"
 	}
-	n.ctl(first, "create", "--gpu", gpu)
+	first.ctl("create", "--gpu", gpu)
 	n.containers = append(n.containers, first)
 	return n
-}
-
-// ctl is simgpuctl by the node's clock.
-func (n *node) ctl(c *container, args ...string) string {
-	n.t.Helper()
-	cmd := c.command("", filepath.Join("simgpu", "simgpuctl"), args...)
-	cmd.Env = append(cmd.Env, append(n.clock.environment(true), "LD_PRELOAD="+filepath.Join(c.built.dir, "libclock.so"))...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		n.t.Fatalf("simgpuctl %v: %v\n%s", args, err, out)
-	}
-	return string(out)
 }
 
 // add attaches a container with a quota.
@@ -75,12 +63,11 @@ func (n *node) add(quota int, bursts bool) *container {
 	n.t.Helper()
 	c := n.containers[0]
 	if c.attached {
-		c = &container{t: n.t, dir: n.t.TempDir(), state: c.state, built: c.built}
+		c = &container{t: n.t, dir: n.t.TempDir(), state: c.state, built: c.built, clock: n.clock}
 		n.containers = append(n.containers, c)
 	}
 	c.attached = true
-	uuid := regexp.MustCompile(`GPU-[0-9a-f-]{36}`).FindString(n.ctl(c, "status"))
-	c.write([]layout.DeviceLimit{{UUID: uuid, Core: uint32(quota), MemoryBytes: 1000 * mib, MayBurst: bursts}})
+	c.write([]layout.DeviceLimit{{UUID: c.status(0, "uuid"), Core: uint32(quota), MemoryBytes: 1000 * mib, MayBurst: bursts}})
 	err := layout.CreatePace(filepath.Join(c.dir, "pace"), 1)
 	var attached *pace.Container
 	if err == nil {
@@ -139,7 +126,7 @@ func (n *node) period() time.Duration {
 func (n *node) done() map[int]float64 {
 	n.t.Helper()
 	done := map[int]float64{}
-	for _, m := range regexp.MustCompile(`(?m)^client .*pid=(\d+) .*done_ns=(\d+)`).FindAllStringSubmatch(n.ctl(n.containers[0], "status"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^client .*pid=(\d+) .*done_ns=(\d+)`).FindAllStringSubmatch(n.containers[0].ctl("status"), -1) {
 		pid, err := strconv.Atoi(m[1])
 		if err == nil {
 			done[pid], err = strconv.ParseFloat(m[2], 64)
