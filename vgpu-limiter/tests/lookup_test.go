@@ -125,7 +125,7 @@ func TestNVMLUtilization(t *testing.T) {
 	for _, in := range []*container{c, c.neighbour(share{0, 100})} {
 		p := in.start()
 		p.want("stream 1", ok)
-		p.send("burn 1 1000 600000")
+		p.want("launch 1 3600000000 1", ok) // an hour, of which the device is busy also while the process has no CPU
 	}
 	own := c.usage().Processes[0].HostPID
 	want := fmt.Sprintf("busy 0 1 %d\nbusy_info 0 1 %d\n", own, own)
