@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -44,8 +43,7 @@ func TestSanitized(t *testing.T) {
 	} {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
-			library := filepath.Join(sanitizedDir(t, again.sanitizers), "libvgpu-sanitized.so")
-			run(t, "make", "--no-print-directory", "-C", "..", "OUT="+filepath.Dir(library), "SANITIZE="+again.sanitizers, library)
+			library := makeSanitized(t, again.sanitizers, "", "libvgpu-sanitized.so")
 			runtime := strings.TrimSpace(run(t, "gcc", "-print-file-name="+runtime))
 			cmd := exec.Command(os.Args[0], again.tests, "-test.v", "-test.parallel=4")
 			cmd.Env = append(os.Environ(), sanitizedVar+"="+runtime+" "+library,
@@ -124,27 +122,29 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-var buildingUnits sync.Mutex
-
 // buildUnit builds a program of tests/unit with sanitizers, or none, and returns its
 // path.
 func buildUnit(t *testing.T, sanitizers, unit string) string {
 	t.Helper()
-	dir := sanitizedDir(t, "units-"+sanitizers)
-	path := filepath.Join(dir, unit)
-	buildingUnits.Lock()
-	defer buildingUnits.Unlock()
-	run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizers, path)
-	return path
+	return makeSanitized(t, sanitizers, "units-", unit)
 }
 
-// sanitizedDir is where make leaves what it builds for a sanitizer, for the next run
-// as well.
-func sanitizedDir(t *testing.T, name string) string {
+// makeSanitized makes something with sanitizers, or none, where it is left for the next
+// run as well, and returns its path. That isn't where the programs are that all tests
+// run: some tests copy that folder meanwhile.
+func makeSanitized(t *testing.T, sanitizers, prefix, name string) string {
 	t.Helper()
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(b.dir, "sanitized", strings.ReplaceAll(name, ",", "-")) // the linker parts its flags by commas
+	dir := filepath.Join(b.dir+"-sanitized", prefix+strings.ReplaceAll(sanitizers, ",", "-")) // the linker parts its flags by commas
+	made, err := making(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made()
+	path := filepath.Join(dir, name)
+	run(t, "make", "--no-print-directory", "-C", "..", "OUT="+dir, "SANITIZE="+sanitizers, path)
+	return path
 }

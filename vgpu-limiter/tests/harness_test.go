@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -53,6 +55,11 @@ var build = sync.OnceValues(func() (built, error) {
 	if sanitized { // then all is built
 		return b, nil
 	}
+	made, err := making(dir)
+	if err != nil {
+		return built{}, err
+	}
+	defer made()
 	for _, args := range [][]string{
 		{"make", "--no-print-directory", "-C", "../../test/simgpu", "OUT=" + b.sim},
 		{"make", "--no-print-directory", "-C", "../..", "BIN=" + b.dir, "limiter"},
@@ -64,6 +71,26 @@ var build = sync.OnceValues(func() (built, error) {
 	}
 	return b, nil
 })
+
+// making returns when nobody else makes anything in the folder, in this process or in
+// another that runs these tests, and how to say that it is made.
+func making(dir string) (made func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	return func() { _ = lock.Close() }, nil
+}
 
 // container is one simulated node with one container on it: a directory with
 // the driver's state, the limits and the counters, in which programs run. The

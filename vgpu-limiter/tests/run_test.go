@@ -265,9 +265,10 @@ __attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6
 		t.Fatal(err)
 	}
 	run(t, "gcc", "-shared", "-fPIC", "-o", other, other+".c")
-	// A machine with that preload file, in a mount namespace.
+	// A machine with that preload file, in a mount namespace. Of /etc only what loaders read:
+	// others may change the rest while it is copied.
 	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-euc",
-		`cp -a /etc etc; mount --bind etc /etc; echo ` + other + ` >/etc/ld.so.preload; exec "$@"`, "sh"},
+		`mkdir etc; cp -a /etc/ld.so.c* etc; mount --bind etc /etc; echo ` + other + ` >/etc/ld.so.preload; exec "$@"`, "sh"},
 		c.vgpuRun("--", "cat", "/etc/ld.so.preload").Args...)...)
 	cmd.Dir, cmd.Env = c.dir, c.native()
 	cmd.Args[6] = filepath.Join(c.built.dir, "vgpu-run")

@@ -37,6 +37,6 @@ static int cancelled(void (*call)(void)) {
     int result = load_kernel();
     if (result == 0)
         result = pthread_create(&thread, NULL, is_cancelled, &call);
-    alarm(60);
+    alarm(600);
     return result != 0 ? result : pthread_join(thread, NULL);
 }

@@ -29,7 +29,7 @@
 
 static const int uncounted[] = {
     SYS_close, SYS_munmap, SYS_exit, SYS_exit_group, SYS_futex, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
-    SYS_clock_nanosleep, SYS_nanosleep, SYS_restart_syscall, SYS_wait4, SYS_execve, SYS_getpid, SYS_gettid, SYS_poll,
+    SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_restart_syscall, SYS_wait4, SYS_execve, SYS_getpid, SYS_gettid, SYS_poll,
     SYS_kill, SYS_tgkill, SYS_set_robust_list, SYS_rseq, SYS_set_tid_address, SYS_alarm, SYS_brk};
 #define COUNT (sizeof uncounted / sizeof uncounted[0])
 
