@@ -40,6 +40,7 @@ func TestLookupsOfSanitizers(t *testing.T) {
 			run(t, "gcc", append(strings.Fields(program.flags), "-g", "-I../../test/simgpu/include", "-o", cmd.Path,
 				"programs/calls.c", "-L"+c.sim, "-l:libcuda.so.1", "-pthread")...)
 			cmd.Env = append(cmd.Env, program.env)
+			fixAddresses(cmd)
 			c.wantLimited(cmd)
 		})
 	}

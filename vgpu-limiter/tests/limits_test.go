@@ -86,6 +86,7 @@ func TestLimitsAreJudgedAlike(t *testing.T) {
 		t.Errorf("%d of 20000 files are good", good)
 	}
 	cmd := exec.Command(judge, "judge")
+	fixAddresses(cmd)
 	cmd.Stdin = bytes.NewReader(files)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
