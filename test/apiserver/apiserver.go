@@ -10,6 +10,7 @@
 package apiserver
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -50,28 +51,50 @@ func Start(t testing.TB, o Options) *rest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(root, "deploy", "manifests", "crds")},
-		ErrorIfCRDPathMissing: true,
-		// A start that was given up leaves the port taken, and the next ones fail at it.
-		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
-		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience},
+	crds := filepath.Join(root, "deploy", "manifests", "crds")
+	env, cfg, err := start(assets, crds, o.Flags)
+	for range retries {
+		if err == nil {
+			break
+		}
+		t.Logf("starting an API server, which is tried again: %v", err)
+		env, cfg, err = start(assets, crds, o.Flags)
 	}
-	for name, value := range o.Flags {
-		env.ControlPlane.GetAPIServer().Configure().Append(name, value)
+	if err != nil {
+		t.Fatalf("starting an API server from %s: %v", assets, err)
 	}
-	cfg, err := env.Start()
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			t.Errorf("stopping the API server: %v", err)
 		}
 	})
-	if err != nil {
-		t.Fatalf("starting an API server from %s: %v", assets, err)
-	}
 	Apply(t, cfg, o.Manifests...)
 	return cfg
+}
+
+// retries of a start. The ports are chosen before the servers listen on them, so that
+// somebody else may have taken them; and envtest waits no longer than 5 s for the
+// namespace "default", which a slow server makes later. Another try has ports of its own.
+const retries = 2
+
+// start starts an API server; where that fails it leaves nothing behind.
+func start(assets, crds string, flags map[string]string) (*envtest.Environment, *rest.Config, error) {
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{crds},
+		ErrorIfCRDPathMissing: true,
+		// A start that was given up leaves the port taken, and the next ones fail at it.
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience},
+	}
+	for name, value := range flags {
+		env.ControlPlane.GetAPIServer().Configure().Append(name, value)
+	}
+	cfg, err := env.Start()
+	if err != nil {
+		return nil, nil, errors.Join(err, env.Stop())
+	}
+	return env, cfg, nil
 }
 
 // As is a client configuration that acts as a user of the given name, who may do

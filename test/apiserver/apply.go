@@ -5,14 +5,16 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/wait"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -62,24 +64,44 @@ func Client(t testing.TB, cfg *rest.Config) client.Client {
 	return c
 }
 
-// awaitPolicies waits until a forged pod is refused: the API server takes up
-// policies from its watch, a moment after they are stored.
+// awaitPolicies waits until the API server has taken up every policy that was stored, from
+// its watches, a moment later. They show policies and bindings in the order in which they
+// were stored: when a last one refuses what it is for, those before it are in force too.
 func awaitPolicies(t testing.TB, c client.Client) {
 	t.Helper()
-	forged := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "forged", Namespace: metav1.NamespaceDefault,
-			Annotations: map[string]string{v1alpha1.AnnotationPlacement: "{}"},
-		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+	// One of its own for each call: an earlier one may still be in force.
+	name := "last-" + rand.String(10)
+	fail := admissionv1.Fail
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy: &fail,
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			},
+		}}},
+		Validations: []admissionv1.Validation{{Expression: "object.metadata.name != '" + name + "'"}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
+	for _, obj := range []client.Object{policy, binding} {
+		if err := c.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
 	}
+	refused := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
 	var last error
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true,
 		func(ctx context.Context) (bool, error) {
-			last = c.Create(ctx, forged.DeepCopy(), client.DryRunAll)
-			return apierrors.IsInvalid(last) || apierrors.IsForbidden(last), nil
+			last = c.Create(ctx, refused.DeepCopy(), client.DryRunAll)
+			return last != nil && strings.Contains(last.Error(), "ValidatingAdmissionPolicy '"+name+"'"), nil
 		})
 	if err != nil {
-		t.Fatalf("the admission policies are not in force after %s: creating a forged pod says %v", patience, last)
+		t.Fatalf("the admission policies are not in force after %s: creating what the last one refuses says %v", patience, last)
+	}
+	for _, obj := range []client.Object{binding, policy} {
+		if err := c.Delete(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
