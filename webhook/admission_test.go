@@ -239,12 +239,12 @@ func changer(t *testing.T, c client.Client, name, patch, done string) {
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(server.Close)
-	url, none := server.URL, admissionv1.SideEffectClassNone
+	url, none, patience := server.URL, admissionv1.SideEffectClassNone, int32(longest)
 	config := &admissionv1.MutatingWebhookConfiguration{
 		// Webhooks run in the order of their configurations' names.
 		ObjectMeta: metav1.ObjectMeta{Name: "zz-" + name},
 		Webhooks: []admissionv1.MutatingWebhook{{
-			Name: name + ".example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			Name: name + ".example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: &patience,
 			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"change": name}},
 			Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
 				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},

@@ -36,7 +36,7 @@ func TestCertDir(t *testing.T) {
 	c := apiserver.Client(t, cfg)
 	namespaces(t, c)
 	at, dir := address(t), t.TempDir()
-	bundle := selfSigned(t, dir)
+	bundle := selfSigned(t, dir, at)
 	install(t, cfg, at)
 	key := client.ObjectKey{Name: certs.ConfigurationName}
 	config := &admissionv1.MutatingWebhookConfiguration{}
@@ -63,14 +63,18 @@ func TestCertDir(t *testing.T) {
 	}
 }
 
-// selfSigned writes tls.crt and tls.key for 127.0.0.1 and returns the former.
-func selfSigned(t *testing.T, dir string) []byte {
+// selfSigned writes tls.crt and tls.key for an address and returns the former.
+func selfSigned(t *testing.T, dir, address string) []byte {
 	t.Helper()
+	at, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{at.IP},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -7,6 +7,8 @@ package webhook_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"testing"
@@ -61,6 +63,10 @@ func asking(namespace string) *corev1.Pod {
 	return pod
 }
 
+// longest is how many seconds the API server waits for a webhook at the most: where the
+// machine has no time for the one that runs in the test, that is no matter of the test's.
+const longest = 30
+
 // install applies the webhook's configuration of deploy/, with an address on
 // this machine in place of the Service.
 func install(t *testing.T, cfg *rest.Config, address string) {
@@ -74,16 +80,20 @@ func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstru
 	for _, obj := range objects {
 		hook := obj.Object["webhooks"].([]any)[0].(map[string]any)
 		hook["clientConfig"] = map[string]any{"url": "https://" + address + handler.Path}
+		hook["timeoutSeconds"] = int64(longest)
 		if err := c.Create(t.Context(), obj); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// address is one that nothing listens on.
+// address is one that nothing listens on, and nothing will: of an address that only this
+// test knows, as one that has been listened on and left may be somebody else's the next
+// moment; and a port that the kernel gives nobody.
 func address(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	const port = "9443"
+	l, err := net.Listen("tcp", net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)), port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +131,7 @@ func start(t *testing.T, cfg *rest.Config, address string, o webhook.Options) {
 
 // served is the certificate that a replica serves; nil where it serves none.
 func served(address string) []byte {
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	dialer := &net.Dialer{Timeout: time.Minute}
 	conn, err := tls.DialWithDialer(dialer, "tcp", address, &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		return nil
@@ -133,9 +143,9 @@ func served(address string) []byte {
 // await polls until the condition holds.
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 90*time.Second, true,
 		func(context.Context) (bool, error) { return condition(), nil })
 	if err != nil {
-		t.Fatalf("after a minute still not: %s", what)
+		t.Fatalf("after 90 s still not: %s", what)
 	}
 }
