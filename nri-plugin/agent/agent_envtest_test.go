@@ -65,7 +65,7 @@ func testLedger(t *testing.T, c *cluster) {
 	if len(l.Spec.Devices) != 0 {
 		t.Errorf("the agent granted something: %+v", l.Spec)
 	}
-	n.stopRuntime()
+	n.wire.Die()
 	l = n.awaitLedger(t, "the loss of the runtime shows", func(l *v1alpha1.SliceLedger) bool {
 		return meta.IsStatusConditionFalse(l.Status.Conditions, v1alpha1.ConditionReady)
 	})
@@ -264,6 +264,7 @@ func testDriverReplaced(t *testing.T, c *cluster) {
 	n.awaitLedger(t, "the driver shows", func(l *v1alpha1.SliceLedger) bool {
 		return l.Status.Driver.Version == "615" && meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady)
 	})
+	n.runtime.Admitted() // which may be a moment after the agent takes itself for connected
 	pod, sandbox, ctr := n.runPod(t, "a")
 	before := n.awaitLedger(t, "the slice in use shows", func(l *v1alpha1.SliceLedger) bool { return len(l.Status.Slices) == 1 })
 	n.gpus.fails(fmt.Errorf("the driver's library was replaced: %w", device.ErrReplaced), "")

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -99,13 +100,13 @@ func (c *cluster) delete(t *testing.T, pod *corev1.Pod) {
 // node is one node: its agent, its runtime and its GPUs.
 type node struct {
 	*cluster
-	name        string
-	uid         types.UID
-	runtime     *nritest.Runtime
-	stopRuntime func()
-	gpus        *gpus
-	options     Options
-	markers     int
+	name    string
+	uid     types.UID
+	runtime *nritest.Runtime
+	wire    *nritest.Wire
+	gpus    *gpus
+	options Options
+	markers int
 }
 
 func (c *cluster) newNode(t *testing.T) *node {
@@ -126,7 +127,7 @@ func (c *cluster) newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n := &node{cluster: c, name: object.Name, uid: object.UID, runtime: nritest.Start(t), gpus: newGPUs()}
-	n.stopRuntime = n.runtime.ThroughWire(t)
+	n.wire = n.runtime.ThroughWire(t)
 	config := apiserver.AsServiceAccount(c.config, v1alpha1.NodeServiceAccount)
 	// What the API server knows of the token of a pod on the node.
 	config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {n.name}}
@@ -293,9 +294,13 @@ func (n *node) runPod(t *testing.T, name string) (*corev1.Pod, *api.PodSandbox, 
 		Annotations: map[string]string{v1alpha1.AnnotationShares: `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memMiB":1024}}}`},
 	}
 	c := container(sandbox)
-	if _, err := n.runtime.Create(sandbox, c); err != nil {
-		t.Fatal(err)
-	}
+	n.await(t, "the API server answers in time where the agent's watch is behind", func() bool {
+		_, err := n.runtime.Create(sandbox, c)
+		if err != nil && !strings.Contains(err.Error(), "it is tried again once the API server answers") {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	if err := n.runtime.StartContainer(sandbox, c); err != nil {
 		t.Fatal(err)
 	}

@@ -141,6 +141,7 @@ func TestCreateHung(t *testing.T) {
 	// Every look into the ledger hangs: creations, and the next synchronization.
 	n.ledger.mu.Lock()
 	t.Cleanup(n.ledger.mu.Unlock)
+	nritest.Impatient(t)
 
 	_, err := r.Create(pod, containerOf(pod, "main"))
 	refusedFor(t, err, "deadline")

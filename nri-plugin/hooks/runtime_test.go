@@ -15,19 +15,26 @@ import (
 	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
-// link is our plugin, connected. Its state only changes along with changed.
+// link is our plugin, connected.
 type link struct {
 	*Connection
-	changed    chan struct{}
+	// changed has what was each time that it changed: what is now may last for a moment.
+	changed    chan moment
 	disconnect func()
+}
+
+// moment is what was so when a connection changed.
+type moment struct {
+	err    error
+	synced bool
 }
 
 // connect runs our plugin against the runtime until the test ends.
 func connect(t testing.TB, r *nritest.Runtime, p *Plugin) *link {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{changed: make(chan struct{}, 16)}
-	l.Connection = &Connection{Socket: r.Socket, Plugin: p, Changed: func() { l.changed <- struct{}{} }}
+	l := &link{changed: make(chan moment, 64)}
+	l.Connection = &Connection{Socket: r.Socket, Plugin: p, Changed: func() { l.changed <- moment{l.Err(), p.Book.Synced()} }}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -40,18 +47,21 @@ func connect(t testing.TB, r *nritest.Runtime, p *Plugin) *link {
 		<-ended
 	}
 	t.Cleanup(l.disconnect)
-	await(t, l.changed, func() bool { return l.Err() == nil })
+	l.await(t, func(m moment) bool { return m.err == nil })
 	r.Admitted()
 	return l
 }
 
-// await waits for a condition that only changes along with a signal.
-func await(t testing.TB, changed <-chan struct{}, holds func() bool) {
+// await returns the next moment of which that holds.
+func (l *link) await(t testing.TB, holds func(moment) bool) moment {
 	t.Helper()
 	late := time.After(90 * time.Second)
-	for !holds() {
+	for {
 		select {
-		case <-changed:
+		case m := <-l.changed:
+			if holds(m) {
+				return m
+			}
 		case <-late:
 			t.Fatal("it did not come to hold")
 		}

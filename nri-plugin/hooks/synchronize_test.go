@@ -154,15 +154,14 @@ func TestSynchronizeUnmanaged(t *testing.T) {
 // A runtime that goes away and comes back finds us again.
 func TestReconnect(t *testing.T) {
 	n, r := newNode(t), nritest.Start(t)
-	cut := r.ThroughWire(t)
+	wire := r.ThroughWire(t)
 	l := connect(t, r, n.Plugin)
 	for range 2 {
-		cut()
-		await(t, l.changed, func() bool { return l.Err() != nil })
-		if n.Book.Synced() {
+		wire.Cut()
+		if l.await(t, func(m moment) bool { return m.err != nil }).synced {
 			t.Error("Invariant 1: the book counts as the runtime's state without a connection")
 		}
-		await(t, l.changed, func() bool { return l.Err() == nil })
+		l.await(t, func(m moment) bool { return m.err == nil })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
@@ -19,8 +20,24 @@ import (
 	validator "github.com/containerd/nri/plugins/default-validator/builtin"
 )
 
+// Patience is how long the runtime waits for a plugin here. In production it is 2 s, which
+// a machine that has no time for the test may need, and a plugin that was late is dropped.
+const Patience = 90 * time.Second
+
 // The adaptation's log is nobody's concern in a test that passes.
-func init() { nrilog.Set(quiet{}) }
+func init() {
+	nrilog.Set(quiet{})
+	adaptation.SetPluginRegistrationTimeout(Patience)
+	adaptation.SetPluginRequestTimeout(Patience)
+}
+
+// Impatient has the runtime wait for no longer than it does in production, until the test
+// ends, in a test of what never answers.
+func Impatient(t testing.TB) {
+	t.Helper()
+	adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout)
+	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(Patience) })
+}
 
 type quiet struct{}
 
@@ -163,9 +180,15 @@ func (r *Runtime) RemoveContainer(t testing.TB, pod *api.PodSandbox, c *api.Cont
 // The runtime itself creates no container in between.
 func (r *Runtime) Admitted() { r.BlockPluginSync().Unblock() }
 
-// ThroughWire puts a wire between the runtime and plugins that connect from now
-// on, and returns what cuts it, as the runtime's death would.
-func (r *Runtime) ThroughWire(t testing.TB) (cut func()) {
+// Wire is what plugins reach the runtime through.
+type Wire struct {
+	listener net.Listener
+	mu       sync.Mutex
+	ends     []net.Conn
+}
+
+// ThroughWire puts a wire between the runtime and plugins that connect from now on.
+func (r *Runtime) ThroughWire(t testing.TB) *Wire {
 	t.Helper()
 	far := r.Socket
 	r.Socket = filepath.Join(t.TempDir(), "wire.sock")
@@ -173,8 +196,8 @@ func (r *Runtime) ThroughWire(t testing.TB) (cut func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := &Wire{listener: l}
 	t.Cleanup(func() { l.Close() })
-	ends := make(chan net.Conn, 16)
 	go func() {
 		for {
 			plugin, err := l.Accept()
@@ -186,16 +209,30 @@ func (r *Runtime) ThroughWire(t testing.TB) (cut func()) {
 				plugin.Close()
 				continue
 			}
+			w.mu.Lock()
+			w.ends = append(w.ends, plugin, runtime)
+			w.mu.Unlock()
 			go carry(plugin, runtime)
 			go carry(runtime, plugin)
-			ends <- plugin
-			ends <- runtime
 		}
 	}()
-	return func() {
-		(<-ends).Close()
-		(<-ends).Close()
+	return w
+}
+
+// Cut ends all connections, as a restart of the runtime would: plugins may come again.
+func (w *Wire) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, end := range w.ends {
+		end.Close()
 	}
+	w.ends = nil
+}
+
+// Die ends all connections for good, as the runtime's death would.
+func (w *Wire) Die() {
+	w.listener.Close()
+	w.Cut()
 }
 
 // carry copies until one end is closed, and closes the other.
