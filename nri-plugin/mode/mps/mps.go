@@ -110,9 +110,10 @@ const (
 
 // Mode is the mode.
 type Mode struct {
-	node     Node
-	files    files
-	patience time.Duration
+	node  Node
+	files files
+	// patience and haste are those of above; a test has others.
+	patience, haste time.Duration
 
 	// mu is held while daemons are started and ended, which takes seconds. The
 	// creation of a container must not wait for it.
@@ -155,7 +156,7 @@ func (s server) space(c mode.Container, own limits) (string, bool) {
 // New keeps its files in a folder, which must have the same path on the node: the
 // runtime mounts from there.
 func New(dir string, node Node) *Mode {
-	return &Mode{node: node, files: files{dir}, patience: patience, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
+	return &Mode{node: node, files: files{dir}, patience: patience, haste: briefly, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
 }
 
 // Able needs a node with MPS and a device that isn't cut up.

@@ -248,6 +248,7 @@ func TestFaultOfAServerBefore(t *testing.T) {
 // A container that starts while its server is told its limits once more waits for that.
 func TestApplyWaitsForTheServer(t *testing.T) {
 	w := newWorld(t)
+	w.haste = long
 	w.must(w.grant("a", 30, 1024))
 	c := w.container("a")
 	ready, _ := w.server(gpu)

@@ -80,6 +80,10 @@ func newNode(t *testing.T, driver string) *node {
 	return n
 }
 
+// long is the patience with programs that answer: how fast they do is no matter of these
+// tests, and a machine that has no time for them makes them late.
+const long = 90 * time.Second
+
 // restart is the agent's next process.
 func (n *node) restart(dir string, daemons Daemons) {
 	n.Mode = New(dir, Node{
@@ -89,6 +93,9 @@ func (n *node) restart(dir string, daemons Daemons) {
 		Driver:     &driverlimit.Limit{Devices: n}, Root: Root,
 		Warn: func(c mode.Container, reason, _ string) { n.told = append(n.told, c.Owner+" "+reason) },
 	})
+	if daemons == n.program {
+		n.patience, n.haste = long, long
+	}
 }
 
 func (n *node) uuid() string                      { return n.seen.Devices[0].UUID }
@@ -221,7 +228,7 @@ func daemonFails(t *testing.T, n *node) {
 		is()
 		n.patience = briefly // it is silent for long enough
 		err := n.Look(time.Now())
-		n.patience = patience
+		n.patience = long
 		n.plant("hang", "off")
 		// Its server may go on for a moment, and another is started after it.
 		late := time.After(90 * time.Second)

@@ -23,7 +23,7 @@ import (
 // spaces3 are the namespaces that the node's daemon has.
 func (n *node) spaces3() map[string][]string {
 	n.t.Helper()
-	have, err := v3{link{n.program, n.files.folder(n.uuid()), patience}}.have()
+	have, err := v3{link{n.program, n.files.folder(n.uuid()), long}}.have()
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestStrayNamespace(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	first := n.first(c)
-	if _, err := n.program.Run(n.files.folder(n.uuid()), patience, "namespace", "set", spaceOf(c.Key()), "--server="+ourServer, "--pinned-memory-limit=40G"); err != nil {
+	if _, err := n.program.Run(n.files.folder(n.uuid()), long, "namespace", "set", spaceOf(c.Key()), "--server="+ourServer, "--pinned-memory-limit=40G"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Apply(c, first); err == nil || !strings.Contains(err.Error(), "want 1000M") {
@@ -182,10 +182,10 @@ func TestRootEndsTheServer(t *testing.T) {
 	n.containers = []mode.Container{c}
 	for _, command := range [][]string{{"server", "delete", ourServer, "--force"}, {"quit"}} {
 		n.told = nil
-		if _, err := n.program.Run(n.files.folder(n.uuid()), patience, command...); err != nil {
+		if _, err := n.program.Run(n.files.folder(n.uuid()), long, command...); err != nil {
 			t.Fatal(err)
 		}
-		late := time.After(90 * time.Second)
+		late := time.After(long)
 		// What ends may do so a moment later.
 		for err := n.Look(time.Now()); err != nil || len(n.told) == 0; err = errors.Join(n.Look(time.Now()), n.Settle()) {
 			select {
@@ -241,7 +241,7 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	}
 	old := &lingers{Program: n.program}
 	n.restart(n.files.dir, old)
-	n.patience = 90 * time.Second
+	n.patience, n.haste = long, long
 	if err := n.Settle(); err != nil {
 		t.Fatal(err)
 	}

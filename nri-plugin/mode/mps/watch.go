@@ -195,7 +195,7 @@ func (m *Mode) tell(uuid, reason, format string, args ...any) {
 // verify reads back that the container's slice is held as it was told to be, and that
 // its server and its first process share memory. The runtime waits.
 func (m *Mode) verify(of mode.Container, g ledger.Grant, first uint32) error {
-	end := time.Now().Add(briefly)
+	end := time.Now().Add(m.haste)
 	// One that is just told its limits once more is not ready for some milliseconds.
 	s, _ := m.server(g.UUID)
 	space, held := s.space(of, limitsOf(g))
@@ -212,7 +212,7 @@ func (m *Mode) verify(of mode.Container, g ledger.Grant, first uint32) error {
 	case <-time.After(time.Until(end)):
 		return errors.New("an MPS control daemon is slow to answer; it is tried again")
 	}
-	c, err := m.control(g.UUID, briefly)
+	c, err := m.control(g.UUID, m.haste)
 	if err != nil {
 		return err
 	}
