@@ -217,7 +217,7 @@ static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
         room = launches * VGPU_SMALLEST_STEP;
     vgpu_lane_learn_all(lane);
     if (vgpu_kind_of(vgpu_kind_name(lane, key)) != NULL || vgpu_lane_learn(lane, key))
-        lane->left = room < lane->size ? (uint32_t)room : lane->size;
+        vgpu_lane_allow(lane, key, room < lane->size ? room : lane->size);
     if (lane->size < VGPU_BATCH_NS)
         lane->size *= 2;
 }

@@ -37,11 +37,12 @@ static inline bool vgpu_launch_limited(void) {
 
 // Pays for a launch of this kind from a lane that is the stream's.
 static inline bool vgpu_kind_pays(struct vgpu_lane *lane, struct vgpu_kind *kind, uint64_t name) {
-    if (vgpu_unlikely(kind->name != name || lane->left < kind->step ||
+    uint64_t left = lane->left, price = kind->price;
+    if (vgpu_unlikely(kind->name != name || left < price ||
                       atomic_load_explicit(&vgpu_process_page, memory_order_relaxed)->captures != 0))
         return false;
-    lane->left -= kind->step;
-    kind->launches++;
+    lane->left = left - price;
+    lane->names += name;
     return true;
 }
 
@@ -51,6 +52,15 @@ static inline bool vgpu_lane_pays(struct vgpu_lane *lane, uint64_t key, cu_strea
     uint64_t name = vgpu_kind_name(lane, key);
     return vgpu_likely(lane->stream == stream && lane->epoch == vgpu_epoch()) &&
            vgpu_kind_pays(lane, vgpu_kind_place(name), name);
+}
+
+// The same for its other places.
+static inline bool vgpu_lane_pays_elsewhere(struct vgpu_lane *lane, uint64_t key, cu_stream stream) {
+    uint64_t name = vgpu_kind_name(lane, key);
+    if (lane->stream != stream || lane->epoch != vgpu_epoch())
+        return false;
+    struct vgpu_kind *kind = vgpu_kind_of(name);
+    return kind != NULL && vgpu_kind_pays(lane, kind, name);
 }
 
 // The same for any place and any stream. False: the launch is to be begun and ended.

@@ -28,16 +28,23 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 
 // The launch that most programs make most of the time. The function itself is for
 // streams that were created: it calls nothing but the driver, and that last, so it
-// saves and moves no argument. Those on default streams, of which the driver must be
-// asked whose they are, and those to be measured have functions of their own.
+// saves and moves no argument. Those of kinds that aren't in their first place, those on
+// default streams, of which the driver must be asked whose they are, and those to be
+// measured have functions of their own.
 #define PARAMETERS \
     cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, struct cu_stacked rest
 #define ARGUMENTS f, gx, gy, gz, bx, by, rest
+#define HOT __attribute__((aligned(64))) // where a function lies makes up to 1 ns
 #define THE_KERNEL(symbol, per_thread)                                                                        \
     static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                                \
         KERNEL(f, gx, gy, gz, bx, by, rest.bz, rest.stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));        \
     }                                                                                                         \
-    static __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                              \
+    static HOT __attribute__((noinline)) cu_result symbol##_elsewhere(PARAMETERS) {                           \
+        if (vgpu_lane_pays_elsewhere(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream)) \
+            return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
+        return symbol##_measured(ARGUMENTS);                                                                  \
+    }                                                                                                         \
+    static HOT __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                          \
         cu_stream stream = vgpu_stream(rest.stream, per_thread);                                              \
         struct vgpu_lane *lane = VGPU_DEFAULT_LANE;                                                           \
         uint64_t key = KIND(f, gx, gy, gz, bx, by, rest.bz);                                                  \
@@ -46,7 +53,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
-    cu_result symbol(PARAMETERS) {                                                                            \
+    HOT cu_result symbol(PARAMETERS) {                                                                        \
         __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                                 \
         if (vgpu_unlikely(real == NULL))                                                                      \
             return symbol##_measured(ARGUMENTS);                                                              \
@@ -55,7 +62,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
         if (rest.stream <= VGPU_PER_THREAD)                                                                   \
             return symbol##_by_default(ARGUMENTS);                                                            \
         if (!vgpu_lane_pays(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream))    \
-            return symbol##_measured(ARGUMENTS);                                                              \
+            return symbol##_elsewhere(ARGUMENTS);                                                             \
         return real(ARGUMENTS);                                                                               \
     }
 THE_KERNEL(cuLaunchKernel, false)

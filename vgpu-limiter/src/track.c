@@ -9,8 +9,7 @@
 //      and is told before the lane serves another stream, and before its own
 //      thread destroys a stream.
 //   3. The kinds that a thread's lanes can pay for share its places: a lane's are those
-//      of which it has the bit. A kind whose place is taken has told its lane what it
-//      launched.
+//      of which it has the bit.
 
 #include "compute.h"
 
@@ -100,27 +99,12 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
     return track;
 }
 
-// Puts what a kind has launched among what its lane has.
-static inline void settle(struct vgpu_lane *lane, unsigned place) {
-    struct vgpu_kind *kind = &vgpu_ways->kinds[place];
-    uint64_t key = vgpu_kind_name(lane, kind->name);
-    if (kind->launches == 0)
-        return;
-    lane->mixed |= lane->count != 0 && lane->key != key;
-    lane->key = key;
-    lane->spent += (uint64_t)kind->launches * vgpu_ways->prices[place].each;
-    lane->spent_over += (uint64_t)kind->launches * vgpu_ways->prices[place].over;
-    lane->count += kind->launches;
-    kind->launches = 0;
-}
-
 static void drop(struct vgpu_lane *lane, unsigned place) {
-    settle(lane, place);
     lane->kinds[place / 64] &= ~(UINT64_C(1) << place % 64);
     vgpu_ways->kinds[place].name = 0;
 }
 
-// The place for a kind that has none: a free one of its line, or its first.
+// The place for a kind that has none: a free one nearby, or its first.
 static unsigned make_room(uint64_t name) {
     unsigned first = (unsigned)(vgpu_kind_place(name) - vgpu_ways->kinds), way = 0;
     while (way < VGPU_KIND_WAYS && vgpu_ways->kinds[first ^ way].name != 0)
@@ -133,20 +117,25 @@ static unsigned make_room(uint64_t name) {
     return first;
 }
 
+static uint64_t parts_of(const struct vgpu_price *price) {
+    if (price->worst > VGPU_BATCH_NS)
+        return UINT64_MAX;
+    uint64_t takes = price->worst < VGPU_SMALLEST_STEP ? VGPU_SMALLEST_STEP : price->worst;
+    return vgpu_parts(takes, price->worst - price->ns, price->ns, 1);
+}
+
 bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key) {
     struct vgpu_price price;
     uint64_t name = vgpu_kind_name(lane, key);
     struct vgpu_kind *kind = vgpu_kind_of(name);
-    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price) || price.worst > UINT32_MAX) {
+    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price)) {
         if (kind != NULL)
             drop(lane, (unsigned)(kind - vgpu_ways->kinds));
         return false;
     }
     unsigned place = kind != NULL ? (unsigned)(kind - vgpu_ways->kinds) : make_room(name);
-    settle(lane, place);
     lane->kinds[place / 64] |= UINT64_C(1) << place % 64;
-    vgpu_ways->prices[place] = (struct vgpu_kind_price){(uint32_t)price.ns, (uint32_t)(price.worst - price.ns)};
-    vgpu_ways->kinds[place] = (struct vgpu_kind){.name = name, .step = price.worst < VGPU_SMALLEST_STEP ? VGPU_SMALLEST_STEP : (uint32_t)price.worst};
+    vgpu_ways->kinds[place] = (struct vgpu_kind){.name = name, .price = parts_of(&price)};
     return true;
 }
 
@@ -165,16 +154,19 @@ void vgpu_lane_learn_all(struct vgpu_lane *lane) {
     lane->learned = learned;
 }
 
+void vgpu_lane_allow(struct vgpu_lane *lane, uint64_t key, uint64_t ns) {
+    lane->left = vgpu_parts(ns, 0, 0, 0) | VGPU_SPENT;
+    lane->first = vgpu_kind_name(lane, key);
+    lane->names = 0;
+}
+
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
-    for (unsigned word = 0; word < VGPU_KIND_WORDS; word++)
-        for (uint64_t left = lane->kinds[word]; left != 0; left &= left - 1)
-            settle(lane, word * 64 + (unsigned)__builtin_ctzll(left));
+    uint64_t part = (1 << VGPU_TIME_BITS) - 1, spent = lane->left != 0 ? VGPU_SPENT - (lane->left & VGPU_SPENT) : 0;
+    uint64_t count = spent & ((1 << VGPU_COUNT_BITS) - 1), ns = spent >> VGPU_COUNT_BITS & part;
     vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
-    if (lane->count != 0)
-        vgpu_sample_add(lane->track, lane->mixed ? 0 : lane->key, lane->count,
-                        (struct vgpu_price){lane->spent, lane->spent + lane->spent_over, lane->count}, now);
-    lane->spent = lane->spent_over = lane->count = 0;
-    lane->mixed = false;
+    if (count != 0)
+        vgpu_sample_add(lane->track, lane->names == count * lane->first ? vgpu_kind_name(lane, lane->first) : 0, count,
+                        (struct vgpu_price){ns, ns + (spent >> (VGPU_COUNT_BITS + VGPU_TIME_BITS)), count}, now);
     lane->left = 0;
 }
 

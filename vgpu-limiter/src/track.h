@@ -58,20 +58,29 @@ struct vgpu_track {
     struct vgpu_batch ring[VGPU_BATCHES + 1];
 };
 
-// A kind of launch that a lane can pay for: programs make many kinds in turn. What each
-// launch reads is in few cache lines.
+// What a launch takes off what its lane may launch, in one word of four parts, none of
+// which an allowance overflows: a launch is paid for by one comparison and one subtraction,
+// and what a lane has launched is told in one step, of however many kinds it was.
+#define VGPU_TIME_BITS 18 // bits of a time, ns
+#define VGPU_COUNT_BITS 8 // bits of the number of launches
+#define VGPU_SPENT ((UINT64_C(1) << (VGPU_COUNT_BITS + 2 * VGPU_TIME_BITS)) - 1) // all but the highest part
+_Static_assert(VGPU_BATCH_NS < 1 << VGPU_TIME_BITS && 2 * VGPU_BATCH_LAUNCHES <= 1 << VGPU_COUNT_BITS &&
+                   VGPU_COUNT_BITS + 3 * VGPU_TIME_BITS < 64, "an allowance's parts");
+
+static inline uint64_t vgpu_parts(uint64_t left, uint64_t over, uint64_t each, uint64_t count) {
+    return ((left << VGPU_TIME_BITS | over) << VGPU_TIME_BITS | each) << VGPU_COUNT_BITS | count;
+}
+
+// A kind of launch that a lane can pay for: programs make many kinds in turn. Four of them
+// are a cache line, and no launch writes to it.
 struct vgpu_kind {
-    uint64_t name;     // the key and whose it is (vgpu_kind_name); 0 for none
-    uint32_t step;     // what a launch takes off what is left to the lane
-    uint32_t launches; // not yet told to the track
-};
-struct vgpu_kind_price {
-    uint32_t each, over; // what one of them costs, and how much more it may, ns
+    uint64_t name;  // the key and whose it is (vgpu_kind_name); 0 for none
+    uint64_t price; // vgpu_parts; more than any lane has left if it takes longer than a batch
 };
 
 #define VGPU_LANES 4
-#define VGPU_KINDS 256 // of all lanes of a thread
-#define VGPU_KIND_WAYS 4 // a cache line of them
+#define VGPU_KINDS 512 // of all lanes of a thread
+#define VGPU_KIND_WAYS 8 // two cache lines of them
 #define VGPU_KIND_WORDS (VGPU_KINDS / 64)
 
 // One thread's way into one stream.
@@ -79,10 +88,10 @@ struct vgpu_lane {
     cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
-    uint32_t left;    // device time that may be launched before the next look, ns
     uint32_t size;    // of the next allowance
-    bool mixed;       // the launches that are none of its kinds' any more have several keys
-    uint64_t spent, spent_over, count, key; // of these
+    uint64_t left;    // of the allowance (vgpu_parts); 0 without one
+    uint64_t first;   // the kind that it was given for
+    uint64_t names;   // the sum of those that were launched by it: so many times the first, if there were no others
     uint64_t learned; // what the timeline's costs had learned when the kinds' prices were looked at last
     struct vgpu_track *track; // NULL: the device has no quota
     uint64_t kinds[VGPU_KIND_WORDS]; // which of the thread's are the lane's, a bit each
@@ -94,7 +103,6 @@ struct vgpu_lane {
 struct vgpu_ways {
     struct vgpu_lane lanes[VGPU_LANES];
     struct vgpu_kind kinds[VGPU_KINDS] __attribute__((aligned(64)));
-    struct vgpu_kind_price prices[VGPU_KINDS];
 };
 
 // Never NULL: until the thread's first launch that is to be measured they are nobody's,
@@ -107,8 +115,7 @@ static inline uint64_t vgpu_kind_name(const struct vgpu_lane *lane, uint64_t key
     return key ^ (uintptr_t)lane;
 }
 
-// A name's place, if that is free or its own when it comes; else it is in another one of the
-// same line.
+// A name's place, if that is free or its own when it comes; else it is in another one nearby.
 static inline struct vgpu_kind *vgpu_kind_place(uint64_t name) {
     return &vgpu_ways->kinds[name >> 1 & (VGPU_KINDS - 1)];
 }
@@ -151,6 +158,9 @@ bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key);
 // What has been learned meanwhile of the kinds that the lane can pay for. Under the
 // timeline's lock.
 void vgpu_lane_learn_all(struct vgpu_lane *lane);
+
+// Gives the lane an allowance of device time, of at most a batch, for launches such as this.
+void vgpu_lane_allow(struct vgpu_lane *lane, uint64_t key, uint64_t ns);
 
 // Tells the lane's track what was launched by it. Under the timeline's lock.
 void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now);
