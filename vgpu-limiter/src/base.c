@@ -10,9 +10,28 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+// Not where a write would block, nor where it would send a signal that ends the program:
+// nobody reads (SIGPIPE), or the file may not become larger (SIGXFSZ).
+static bool may_write(int fd) {
+    struct pollfd out = {.fd = fd, .events = POLLOUT};
+    struct stat file;
+    struct rlimit most;
+    if (poll(&out, 1, 0) != 1 || out.revents != POLLOUT)
+        return false;
+    // By their numbers: fstat's symbol is younger than the oldest libc that is supported, and
+    // nothing here is to refer to what resource limits are changed by.
+    if (syscall(SYS_getrlimit, RLIMIT_FSIZE, &most) != 0 || most.rlim_cur == RLIM_INFINITY ||
+        syscall(SYS_fstat, fd, &file) != 0 || !S_ISREG(file.st_mode))
+        return true;
+    off_t at = lseek(fd, 0, SEEK_CUR);
+    return (rlim_t)(at > file.st_size ? at : file.st_size) < most.rlim_cur;
+}
 
 void vgpu_log_once(atomic_flag *said, const char *format, ...) {
     if (atomic_flag_test_and_set(said))
@@ -26,9 +45,7 @@ void vgpu_log_once(atomic_flag *said, const char *format, ...) {
     if (n >= 0) {
         size_t length = 9 + (n < (int)sizeof line - 11 ? (size_t)n : sizeof line - 11);
         line[length] = '\n';
-        // Not where it would block, nor where nobody reads: that would be a SIGPIPE.
-        struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-        if (poll(&out, 1, 0) == 1 && out.revents == POLLOUT && write(STDERR_FILENO, line, length + 1) < 0) {
+        if (may_write(STDERR_FILENO) && write(STDERR_FILENO, line, length + 1) < 0) {
             // Nobody to tell.
         }
     }

@@ -25,7 +25,7 @@ var sanitized = os.Getenv(sanitizedVar) != ""
 // are made elsewhere.
 const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
 	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|" +
-	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
+	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestResourceLimits|TestSmallStacks|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
 // Again under the thread sanitizer: what has threads.
 const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm|TestViews.*)$/^(threads|processes)?$"

@@ -5,6 +5,7 @@ package tests
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -33,17 +34,37 @@ func (d done) mib(mib int, calls ...string) int {
 
 const beginning = "init\nprimary 0 0\ncurrent 0\n"
 
-// run runs it with the n-th system call failing, or all from that on, and checks what must
-// hold whatever fails: each call is answered, by success or an error of the driver's; what
-// has succeeded is charged or measured, nothing else is, and nothing goes beyond the limit.
-// It tells whether there were so many system calls.
+// run runs it with the n-th system call failing, or all from that on. It tells whether
+// there were so many system calls.
 func (f *faulty) run(t *testing.T, c *container, n int, on string) bool {
+	t.Helper()
+	cmd := c.command("libvgpu-test.so", "nth", strconv.Itoa(n), on, filepath.Join(c.built.dir, "calls"))
+	last := f.check(t, c, cmd, fmt.Sprintf("failing system call %d (%s)", n, on), "nth 1", "nth 0", 1).last
+	var seen, failed int
+	if _, err := fmt.Sscanf(last, "nth %d %d", &seen, &failed); err != nil {
+		t.Errorf("%q is the last line", last)
+		return false
+	}
+	return failed >= 0
+}
+
+// checked is what has come of calls under faults.
+type checked struct {
+	did  done
+	last string // the last line of output
+}
+
+// check runs it between two lines that begin and end what fails, and checks what must hold
+// whatever does: each call is answered, by success or an error of the driver's; what has
+// succeeded is charged or measured, nothing else is, and nothing goes beyond the limit.
+// The program says so many lines more than it answers.
+func (f *faulty) check(t *testing.T, c *container, cmd *exec.Cmd, faults, from, to string, more int) checked {
+	t.Helper()
 	calls := strings.Split(strings.TrimSpace(beginning+f.calls), "\n")
 	then := strings.Fields(strings.ReplaceAll(f.then, " ", "_"))
-	script := "nth 1\n" + strings.Join(calls, "\n") + "\nnth 0\n" + strings.ReplaceAll(strings.Join(then, "\n"), "_", " ") + "\ninfo\nalloc 60000 101\n"
+	script := from + "\n" + strings.Join(calls, "\n") + "\n" + to + "\n" + strings.ReplaceAll(strings.Join(then, "\n"), "_", " ") + "\ninfo\nalloc 60000 101\n"
 	before := c.usage().Devices[0]
 	var stderr strings.Builder
-	cmd := c.command("libvgpu-test.so", "nth", strconv.Itoa(n), on, filepath.Join(c.built.dir, "calls"))
 	cmd.Stdin, cmd.Stderr = strings.NewReader(script), &stderr
 	out, err := cmd.Output()
 	if cmd.ProcessState.ExitCode() == 77 {
@@ -51,15 +72,14 @@ func (f *faulty) run(t *testing.T, c *container, n int, on string) bool {
 	}
 	bad := func(format string, args ...any) {
 		t.Helper()
-		t.Errorf("%s, with failing system call %d (%s) of:\n%s%s", fmt.Sprintf(format, args...), n, on, out, &stderr)
+		t.Errorf("%s, with %s of:\n%s%s", fmt.Sprintf(format, args...), faults, out, &stderr)
 	}
 	answers := strings.Split(strings.TrimSpace(string(out)), "\n")
-	var seen, failed int
-	if _, scan := fmt.Sscanf(answers[len(answers)-1], "nth %d %d", &seen, &failed); err != nil || scan != nil || len(answers) != len(calls)+len(then)+5 {
-		bad("%v", err)
-		return false
-	}
 	did, launches := done{}, uint64(0)
+	if err != nil || len(answers) != len(calls)+len(then)+4+more {
+		bad("%v", err)
+		return checked{did, ""}
+	}
 	for i, call := range calls {
 		name, code, _ := strings.Cut(answers[1+i], " ")
 		if result, err := strconv.Atoi(code); err != nil || result < 0 || name != strings.Fields(call)[0] {
@@ -94,7 +114,7 @@ func (f *faulty) run(t *testing.T, c *container, n int, on string) bool {
 		strings.Contains(said, "wrong size") || strings.Contains(said, "damaged") || (said == "" && !attached && did["primary 0 0"]) {
 		bad("said %q", said)
 	}
-	return failed >= 0
+	return checked{did, answers[len(answers)-1]}
 }
 
 // TestAnySystemCallFails: whichever of the library's system calls fails, once or from then

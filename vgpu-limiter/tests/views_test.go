@@ -129,12 +129,19 @@ func (c *container) wantPossible(w *process, looks int, there []int) {
 	}
 }
 
-// TestNVMLInSmallStacks: memory is charged, refused and seen in threads with the smallest
-// stacks that there are; the limit's audit and NVML's view are about all processes of a container.
-func TestNVMLInSmallStacks(t *testing.T) {
+// TestSmallStacks: memory is charged, refused and seen in threads with the smallest stacks
+// that there are, and launches are limited in those with the smallest that the simulated
+// driver can launch in; the limit's audit and NVML's view are about all processes of a container.
+func TestSmallStacks(t *testing.T) {
 	t.Parallel()
-	c := newContainer(t, share{0, 100})
-	if out, err := c.command("libvgpu-test.so", "small", "16").CombinedOutput(); err != nil || string(out) != "0 2 0 0\n" {
+	c := newContainer(t, share{50, 100})
+	if out, err := c.command("libvgpu-test.so", "small", "16").CombinedOutput(); err != nil || string(out) != "0 2 0 0 0 0 0\n" {
 		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := c.command("libvgpu-test.so", "small", "24", "launches").CombinedOutput(); err != nil || string(out) != "0 2 0 0 0 0 0 0 0\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if used := c.usage().Devices[0]; used.Launches != 41 {
+		t.Errorf("%d launches are measured, want 41", used.Launches)
 	}
 }

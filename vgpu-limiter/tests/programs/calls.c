@@ -249,6 +249,7 @@ int main(void) {
         ON("close_descriptors", close_range(3, 1000, 0))
         ON("open_descriptors", open_some())
         ON("use_up_descriptors", use_up_descriptors())
+        ON("limit", limit((int)a, b))
         ON("cancel_module", cancelled(loads_module))
         ON("cancel_launch", cancelled(launches))
         ON("exec_self", execl("/proc/self/exe", "calls", (char *)NULL))
