@@ -4,11 +4,12 @@
 // and all later ones do, as they might for want of memory, descriptors or rights. Counted
 // are those of the library, and of the driver without a device, between two calls of
 // getpgid by which the program says so (BEGIN, END), but for what can't fail, waits or
-// answers. Prints at the end how many there were, and which was made to fail.
+// answers. A close that fails has closed the descriptor. Prints at the end how many there were, and which was made to fail.
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,9 +29,9 @@
 #define END (-1000L)
 
 static const int uncounted[] = {
-    SYS_close, SYS_munmap, SYS_exit, SYS_exit_group, SYS_futex, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_exit, SYS_exit_group, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_restart_syscall, SYS_wait4, SYS_execve, SYS_getpid, SYS_gettid, SYS_poll,
-    SYS_kill, SYS_tgkill, SYS_set_robust_list, SYS_rseq, SYS_set_tid_address, SYS_alarm, SYS_brk};
+    SYS_kill, SYS_tgkill, SYS_set_robust_list, SYS_rseq, SYS_set_tid_address, SYS_alarm};
 #define COUNT (sizeof uncounted / sizeof uncounted[0])
 
 static struct sock_filter filter[2 * COUNT + 16];
@@ -61,6 +62,7 @@ static bool filters(void) {
 static int error_of(long call) {
     switch (call) {
     case SYS_mmap:
+    case SYS_munmap: // it may part a mapping, of which there may be only so many
     case SYS_mprotect:
     case SYS_mremap:
     case SYS_madvise:
@@ -74,13 +76,17 @@ static int error_of(long call) {
         return ENOLCK;
     case SYS_read:
     case SYS_pread64:
+    case SYS_close:
         return EIO;
+    case SYS_futex:
+        return EINTR;
     default:
         return EPERM;
     }
 }
 
 static bool counting;
+static pid_t closes; // its close is to have failed when it has been made
 static long wanted, seen, failed = -1;
 
 // Where code of the library, of the program and of the simulated libraries lies.
@@ -105,6 +111,20 @@ static void find_code(pid_t pid) {
     }
     if (maps != NULL)
         fclose(maps);
+}
+
+// What brk answers if it can't do what it is asked to.
+static unsigned long heap_end(pid_t pid) {
+    char path[32], line[512];
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *maps = fopen(path, "re");
+    unsigned long from, to, end = 0;
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, "[heap]") != NULL && sscanf(line, "%lx-%lx", &from, &to) == 2)
+            end = to;
+    if (maps != NULL)
+        fclose(maps);
+    return end;
 }
 
 // Whether it is the address behind a call instruction, unlike those of functions.
@@ -140,6 +160,7 @@ static void look(pid_t pid, bool on) {
         return;
     }
     bool waits = call == SYS_fcntl && registers.rsi == F_OFD_SETLKW; // the simulated driver, for its state
+    waits |= call == SYS_futex && (registers.rsi & FUTEX_CMD_MASK) != FUTEX_WAIT; // to wake can't fail
     if (!counting || waits || !is_library(pid, registers.rsp))
         return;
     if (call == SYS_mmap)
@@ -148,8 +169,21 @@ static void look(pid_t pid, bool on) {
         return;
     if (failed < 0)
         failed = call;
+    if (call == SYS_close) { // the descriptor is closed all the same
+        closes = pid;
+        return;
+    }
     registers.orig_rax = (unsigned long long)-1;
-    registers.rax = (unsigned long long)-error_of(call);
+    registers.rax = call == SYS_brk ? heap_end(pid) : (unsigned long long)-error_of(call);
+    ptrace(PTRACE_SETREGS, pid, NULL, &registers);
+}
+
+static void has_closed(pid_t pid) {
+    struct user_regs_struct registers;
+    closes = 0;
+    if (ptrace(PTRACE_GETREGS, pid, NULL, &registers) != 0)
+        return;
+    registers.rax = (unsigned long long)-error_of(SYS_close);
     ptrace(PTRACE_SETREGS, pid, NULL, &registers);
 }
 
@@ -184,8 +218,10 @@ int main(int argc, char **argv) {
         int event = status >> 16, signal = WSTOPSIG(status);
         if (event == PTRACE_EVENT_SECCOMP)
             look(pid, on);
+        else if (pid == closes && event == 0 && signal == SIGTRAP)
+            has_closed(pid);
         bool own = event != 0 || signal == SIGTRAP || signal == SIGSTOP;
-        ptrace(PTRACE_CONT, pid, NULL, (void *)(long)(own ? 0 : signal));
+        ptrace(pid == closes ? PTRACE_SYSCALL : PTRACE_CONT, pid, NULL, (void *)(long)(own ? 0 : signal));
     }
     printf("nth %ld %ld\n", seen, failed);
     return end;
