@@ -134,9 +134,11 @@ static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx 
 }
 
 static void die_end(struct dying *dying, bool dead) {
-    if (dead && dying->ctx != NULL)
+    if (dead && dying->ctx != NULL) {
+        vgpu_forget_tracks(dying->process);
         vgpu_table_visit(&dying->process->memory, mark_of(dying), drop, dying);
-    else if (dying->ctx != NULL)
+    }
+    if (!dead && dying->ctx != NULL)
         vgpu_table_visit(&dying->process->memory, mark_of(dying), give_to, dying->ctx);
     vgpu_unlock(&dying->process->dying_lock);
     if (dying->ctx == NULL)

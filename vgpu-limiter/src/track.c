@@ -4,10 +4,12 @@
 //
 // Invariants:
 //   1. A track lives until its stream or context is destroyed; both bump the
-//      epoch first, and no lane of an older epoch is used.
+//      epoch first, and no lane of an older epoch is used. A lane that serves its stream
+//      no more may be told while another thread destroys that: track_lock is held from the
+//      look at the epoch until it is told, and taken between the bump and the end.
 //   2. A lane is its thread's own. What it holds untold is at most one allowance,
-//      and is told before the lane serves another stream, and before its own
-//      thread destroys a stream.
+//      and is told before the lane serves another stream, before its own thread destroys
+//      a stream, and when that ends.
 //   3. The kinds that a thread's lanes can pay for share its places: a lane's are those
 //      of which it has the bit.
 
@@ -21,36 +23,12 @@
 #include <sys/mman.h>
 
 #define FIRST_ALLOWANCE 16000u      // ns
+#define TELLING_TRIES 1000
+#define TELLING_PAUSE_NS 20000
 
 static const struct vgpu_ways nobodys;
 #define NOBODYS ((struct vgpu_ways *)(uintptr_t)&nobodys)
 _Thread_local struct vgpu_ways *vgpu_ways __attribute__((tls_model("initial-exec"))) = NOBODYS;
-
-// The C library's, of threads, not of the process: C has no word for it. C++ programs with
-// thread_local objects call the same.
-int __cxa_thread_atexit_impl(void (*end)(void *), void *object, void *of);
-
-// Whatever the thread launches after this, from what else ends with it, gets new ways.
-static void end_ways(void *ways) {
-    vgpu_ways = NOBODYS;
-    munmap(ways, sizeof *vgpu_ways);
-}
-
-// The thread gets ways of its own. They aren't malloc's: a program may have one of its own
-// that gives no aligned memory.
-static bool begin_ways(void) {
-    if (vgpu_ways != NOBODYS)
-        return true;
-    void *ways = mmap(NULL, sizeof *vgpu_ways, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (ways == MAP_FAILED)
-        return false;
-    if (__cxa_thread_atexit_impl(end_ways, ways, NOBODYS) != 0) {
-        munmap(ways, sizeof *vgpu_ways);
-        return false;
-    }
-    vgpu_ways = ways;
-    return true;
-}
 
 static uint64_t track_key(cu_stream stream, cu_ctx ctx) {
     static _Thread_local char own __attribute__((tls_model("initial-exec")));
@@ -170,17 +148,60 @@ void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
     lane->left = 0;
 }
 
-// Settles a lane that is about to serve another stream, or never again.
-static void vacate(struct vgpu_lane *lane) {
-    if (lane->stream != NULL && lane->track != NULL && lane->epoch == vgpu_epoch()) {
-        vgpu_lock(&lane->track->timeline->lock);
-        vgpu_lane_settle(lane, vgpu_now());
-        vgpu_unlock(&lane->track->timeline->lock);
+// Tells what a lane has launched that serves its stream no more, by invariant 1. Not for
+// ever: this may be the process's end, and whoever has the timeline waits for the device.
+static void tell(struct vgpu_lane *lane) {
+    struct vgpu_process *process = atomic_load(&vgpu_process_page);
+    bool told = lane->left == 0 || process == NULL || !atomic_load(&process->attached); // a child of fork
+    for (int i = 0; i < TELLING_TRIES && !told; i++) {
+        if (i > 0)
+            vgpu_pause(vgpu_now(), TELLING_PAUSE_NS);
+        vgpu_lock(&process->track_lock);
+        told = lane->epoch != vgpu_epoch(); // what it was can't be told any more
+        if (!told && vgpu_lock_try(&lane->track->timeline->lock)) {
+            vgpu_lane_settle(lane, vgpu_now());
+            vgpu_lock_free(&lane->track->timeline->lock);
+            told = true;
+        }
+        vgpu_unlock(&process->track_lock);
     }
+}
+
+// Of a lane that is about to serve another stream, or never again.
+static void vacate(struct vgpu_lane *lane) {
+    tell(lane);
     for (unsigned place = 0; place < VGPU_KINDS; place++)
         if ((lane->kinds[place / 64] >> place % 64 & 1) != 0)
             drop(lane, place);
     *lane = (struct vgpu_lane){0};
+}
+
+// The C library's, of threads, not of the process: C has no word for it. C++ programs with
+// thread_local objects call the same.
+int __cxa_thread_atexit_impl(void (*end)(void *), void *object, void *of);
+
+// Whatever the thread launches after this, from what else ends with it, gets new ways.
+static void end_ways(void *ways) {
+    for (int i = 0; i < VGPU_LANES; i++)
+        vacate(&vgpu_ways->lanes[i]);
+    vgpu_ways = NOBODYS;
+    munmap(ways, sizeof *vgpu_ways);
+}
+
+// The thread gets ways of its own. They aren't malloc's: a program may have one of its own
+// that gives no aligned memory.
+static bool begin_ways(void) {
+    if (vgpu_ways != NOBODYS)
+        return true;
+    void *ways = mmap(NULL, sizeof *vgpu_ways, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ways == MAP_FAILED)
+        return false;
+    if (__cxa_thread_atexit_impl(end_ways, ways, NOBODYS) != 0) {
+        munmap(ways, sizeof *vgpu_ways);
+        return false;
+    }
+    vgpu_ways = ways;
+    return true;
 }
 
 cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
@@ -208,11 +229,17 @@ cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
     return CU_OK;
 }
 
+void vgpu_forget_tracks(struct vgpu_process *process) {
+    vgpu_forget_contexts();
+    vgpu_lock(&process->track_lock); // who has seen the epoch before has told its lane
+    vgpu_unlock(&process->track_lock);
+}
+
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_entry entry;
     for (int i = 0; i < VGPU_LANES && vgpu_ways != NOBODYS; i++)
         vacate(&vgpu_ways->lanes[i]);
-    vgpu_forget_contexts();
+    vgpu_forget_tracks(process);
     if (!vgpu_table_take(&process->memory, track_key(stream, NULL), &entry))
         return;
     struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;

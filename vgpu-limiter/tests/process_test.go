@@ -144,6 +144,27 @@ func TestCancelledThreads(t *testing.T) {
 	}
 }
 
+// TestCancelledWaiting: a thread that is cancelled while its launch waits for the quota is
+// waited for by nobody, and what it has launched is charged, nothing else.
+func TestCancelledWaiting(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{5, 100})
+	p := c.start()
+	launches := 0
+	for range 3 {
+		made := p.call("cancel_waiting 20")[0]
+		if made < 20 {
+			t.Fatalf("%d launches were made, want 20", made)
+		}
+		p.want("launch 0 10 5", ok)
+		launches += made + 5
+	}
+	p.end()
+	if got := int(c.usage().Devices[0].Launches); got != launches {
+		t.Errorf("%d launches are charged, want %d", got, launches)
+	}
+}
+
 // TestFailsClosed: with anything wrong about its files, CUDA is refused with a
 // CUDA error and one line that says which file.
 func TestFailsClosed(t *testing.T) {

@@ -3,6 +3,7 @@
 // Threads that are cancelled in a call, and a process without another descriptor or anything
 // else that there is a limit on.
 
+#include <sched.h>
 #include <sys/resource.h>
 
 static int use_up_descriptors(void) {
@@ -65,4 +66,86 @@ static int cancelled(void (*call)(void)) {
         result = pthread_create(&thread, NULL, is_cancelled, &call);
     alarm(600);
     return result != 0 ? result : pthread_join(thread, NULL);
+}
+
+static atomic_int launched;
+
+static void *launches_on(void *unused) {
+    cuCtxSetCurrent(context[0]);
+    while (launch(0, 1000, 1) == 0)
+        atomic_fetch_add(&launched, 1);
+    return unused;
+}
+
+// Cancels a thread that has made so many launches and waits for its turn to make the next
+// one. Returns how many it has made.
+static int cancelled_waiting(int count) {
+    pthread_t thread;
+    atomic_store(&launched, 0);
+    if (load_kernel() != 0 || pthread_create(&thread, NULL, launches_on, NULL) != 0)
+        return -1;
+    alarm(60);
+    while (atomic_load(&launched) < count)
+        sched_yield();
+    return pthread_cancel(thread) != 0 || pthread_join(thread, NULL) != 0 ? -1 : atomic_load(&launched);
+}
+
+// What a thread does before it ends.
+struct task {
+    int (*call)(const struct task *);
+    int place, count, result;
+    long microseconds;
+};
+
+static void *does(void *argument) {
+    struct task *task = argument;
+    task->result = cuCtxSetCurrent(context[0]);
+    if (task->result == 0)
+        task->result = task->call(task);
+    return NULL;
+}
+
+static int in_thread(struct task task, int (*call)(const struct task *)) {
+    pthread_t thread;
+    task.call = call;
+    int result = load_kernel();
+    if (result == 0)
+        result = pthread_create(&thread, NULL, does, &task);
+    return result != 0 ? result : pthread_join(thread, NULL) != 0 ? -1 : task.result;
+}
+
+static int does_launch(const struct task *task) { return launch(task->place, task->microseconds, task->count); }
+
+static int begins_capture(const struct task *task) {
+    int result = cuStreamBeginCapture_v2(stream[task->place], CU_STREAM_CAPTURE_MODE_RELAXED);
+    return result != 0 ? result : does_launch(task);
+}
+
+static int ends_capture(const struct task *task) {
+    CUgraph graph;
+    size_t nodes = 0;
+    int result = does_launch(task);
+    if (result == 0)
+        result = cuStreamEndCapture(stream[task->place], &graph);
+    if (result == 0)
+        result = cuGraphGetNodes(graph, NULL, &nodes);
+    if (result == 0 && nodes != 2 * (size_t)task->count)
+        return 1000;
+    return result != 0 ? result : (int)cuGraphInstantiateWithFlags(&exec[task->place], graph, 0);
+}
+
+// So many threads, one after the other, make launches and end.
+static int launch_by_threads(int place, long microseconds, int count, int threads) {
+    struct task task = {.place = place, .count = count, .microseconds = microseconds};
+    int result = 0;
+    for (int i = 0; result == 0 && i < threads; i++)
+        result = in_thread(task, does_launch);
+    return result;
+}
+
+// A graph of twice so many kernels: the thread that begins it ends with half of them.
+static int capture_by_threads(int place, long microseconds, int count) {
+    struct task task = {.place = place, .count = count, .microseconds = microseconds};
+    int result = in_thread(task, begins_capture);
+    return result != 0 ? result : in_thread(task, ends_capture);
 }
