@@ -7,6 +7,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -51,6 +52,10 @@ func (k keeper) Cleanup(end func()) {
 	defer k.pool.mu.Unlock()
 	k.pool.ends = append(k.pool.ends, end)
 }
+
+// Errorf says what went wrong at the end of all tests, when none is left to fail: a server
+// that took too long to end, and was killed.
+func (k keeper) Errorf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // borrow is a server for as long as the test lasts, empty but for its namespaces.
 func (p *servers) borrow(t *testing.T) *rest.Config {

@@ -87,18 +87,18 @@ func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstru
 	}
 }
 
-// address is one that nothing listens on, and nothing will: of an address that only this
-// test knows, as one that has been listened on and left may be somebody else's the next
-// moment; and a port that the kernel gives nobody.
+// address is one that nothing listens on, nor will by chance: one that has been listened on
+// and left may be somebody else's the next moment. It is on an address of the loopback that
+// only this test knows, and no port that the kernel gives to those that ask for any.
 func address(t *testing.T) string {
 	t.Helper()
-	const port = "9443"
-	l, err := net.Listen("tcp", net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)), port))
+	at := fmt.Sprintf("127.%d.%d.%d:%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254), 10_000+rand.IntN(20_000))
+	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return l.Addr().String()
+	return at
 }
 
 // start runs a replica with the rights of its service account until the test
