@@ -68,7 +68,7 @@ static int share_beside(int numbers, int rounds) {
         result = load(n, &ipc[n], sizeof ipc[n]);
     if (result != 0 || (result = pthread_create(&thread, NULL, share_all, NULL)) != 0)
         return result;
-    alarm(300); // who waits for ever
+    alarm(900); // who waits for ever
     for (int i = 0; result == 0 && i < rounds; i++) {
         result = (int)cuCtxCreate_v2(&context[1], 0, 0);
         for (int n = 0; result == 0 && n < numbers; n++)
