@@ -36,6 +36,10 @@ func TestTimelineWithItsOwnClock(t *testing.T) {
 	run(t, New(t, Config{GPUs: []GPU{{Model: T4}}}), "unit/timeline")
 }
 
+func TestIntegrity(t *testing.T) {
+	run(t, New(t, Config{GPUs: []GPU{{Model: T4}}}), "unit/integrity")
+}
+
 // What ran is what the device was busy, to the nanosecond.
 func TestBusyTimeIsExact(t *testing.T) {
 	tests := []struct {
