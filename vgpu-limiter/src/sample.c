@@ -16,7 +16,7 @@
 //   3. Events are placed on the clock by bounds, too: none is passed before it is
 //      recorded, or after it has been seen.
 //   4. An event that fails costs only the measurement: the expected cost stands. One
-//      that there is no memory for costs a launch of unknown cost, too.
+//      that there is no memory to make or to record costs a launch of unknown cost, too.
 
 #include "sample.h"
 
@@ -44,12 +44,11 @@ static cu_result create(cu_event *event) {
     return result;
 }
 
-static bool record(cu_event *event, cu_stream stream, bool per_thread) {
-    if (create(event) != CU_OK)
-        return false;
+static cu_result record(cu_event *event, cu_stream stream, bool per_thread) {
+    cu_result result = create(event);
     cu_result (*real)(cu_event, cu_stream) =
         vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
-    return real(*event, stream) == CU_OK;
+    return result == CU_OK ? real(*event, stream) : result;
 }
 
 // Notes when there are turns.
@@ -72,10 +71,10 @@ bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thre
         batch->from = now - (now + turn.period - turn.phase) % turn.period;
         batch->until = batch->from + turn.part;
     }
-    cu_result made = create(&batch->start);
+    cu_result made = create(&batch->end);
     if (made == CU_OK)
-        made = create(&batch->end);
-    track->open = made == CU_OK && record(&batch->start, stream, per_thread);
+        made = record(&batch->start, stream, per_thread);
+    track->open = made == CU_OK;
     track->timeline->under_way += track->open;
     return made != CU_OUT_OF_MEMORY; // what else is wrong the driver says
 }
@@ -84,7 +83,7 @@ void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread
     struct vgpu_batch *batch = vgpu_batch_open(track);
     track->open = false;
     batch->closed = now;
-    if (batch->launches == 0 || !record(&batch->end, stream, per_thread)) {
+    if (batch->launches == 0 || record(&batch->end, stream, per_thread) != CU_OK) {
         let_go(track, batch);
         return;
     }

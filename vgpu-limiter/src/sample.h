@@ -14,7 +14,7 @@ static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_track *track) {
 }
 
 // Begins and ends a batch on the stream. per_thread: as in hooks.def. False: there is no
-// memory for its events.
+// memory for its events, or to record the first.
 bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now);
 

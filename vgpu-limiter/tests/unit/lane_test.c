@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lane_test COUNTERS: what a thread launches by itself is told to the stream's batch as it
-// was charged, of however many kinds it is, and never more than it was allowed.
+// was charged, of however many kinds it is, and never more than it was allowed; and what is
+// neither known nor to be measured isn't launched.
 
 #include "check.h"
 #include "compute.h"
@@ -26,9 +27,15 @@ static cu_result create_event(cu_event *event, unsigned flags) {
     *event = (cu_event)(void *)an_event;
     return flags != 0 ? CU_OK : CU_INVALID_VALUE;
 }
+static cu_result recorded = CU_OK;
 static cu_result record(cu_event event, cu_stream stream) {
+    if (recorded != CU_OK)
+        return recorded;
     return event != NULL && stream != NULL ? CU_OK : CU_INVALID_VALUE;
 }
+
+static cu_result query(cu_event event) { return event != NULL ? CU_NOT_READY : CU_INVALID_VALUE; }
+static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVALID_VALUE; }
 
 void vgpu_test_step(void) {}
 
@@ -144,6 +151,27 @@ static void what_changes(void) {
     is_told(other, others, 2, 10000, 2000, key_of(1));
 }
 
+// Where no event can be recorded for want of memory.
+static void what_is_not_measured(void) {
+    struct vgpu_lane *lane = open_lane(0);
+    struct vgpu_launch launch;
+    uint64_t launches = vgpu_load(&process.region.counters->header.device[0].launches);
+    takes(lane, key_of(1), 3000, 4000);
+    recorded = CU_OUT_OF_MEMORY;
+    CHECK(vgpu_launch_begin(&launch, key_of(1001), 0, lane->stream, false) == CU_OUT_OF_MEMORY);
+    CHECK(vgpu_load(&process.region.counters->header.device[0].launches) == launches);
+    CHECK(vgpu_launch_begin(&launch, key_of(1), 0, lane->stream, false) == CU_OK); // what it costs is known
+    vgpu_launch_end(&launch, CU_OK);
+    CHECK(vgpu_load(&process.region.counters->header.device[0].launches) == launches + 1);
+    recorded = CU_INVALID_VALUE; // is the driver's to say of the launch
+    CHECK(vgpu_launch_begin(&launch, key_of(1001), 0, lane->stream, false) == CU_OK);
+    vgpu_launch_end(&launch, CU_INVALID_VALUE);
+    recorded = CU_OK;
+    CHECK(vgpu_launch_begin(&launch, key_of(1001), 0, lane->stream, false) == CU_OK);
+    vgpu_launch_end(&launch, CU_OK);
+    CHECK(lane->track->pending == 1);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
@@ -151,6 +179,8 @@ int main(int argc, char **argv) {
     atomic_store(&vgpu_reals[VGPU_cuEventCreate], (void *)create_event);
     atomic_store(&vgpu_reals[VGPU_cuEventRecord], (void *)record);
     CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    atomic_store(&vgpu_reals[VGPU_cuEventQuery], (void *)query);
+    atomic_store(&vgpu_reals[VGPU_cuThreadExchangeStreamCaptureMode], (void *)exchange_mode);
     process.limits.device_count = process.device_count = 1;
     process.limits.device[0].core_percent = 30;
     process.has_quota = true;
@@ -162,5 +192,6 @@ int main(int argc, char **argv) {
     of_one_kind();
     of_many_kinds();
     what_changes();
+    what_is_not_measured();
     return 0;
 }
