@@ -25,9 +25,14 @@ static void count_captures(int change) {
     } while (0)
 
 // A capture that was spoilt ends with an error; where the driver can't be asked
-// about captures, only success tells that one has ended.
+// about captures, only success tells that one has ended. One at a time: of two threads that
+// end the same one, one doesn't.
 #define END(symbol, is_capturing)                                                  \
     do {                                                                           \
+        struct vgpu_process *process = atomic_load(&vgpu_process_page);            \
+        if (process == NULL)                                                       \
+            return VGPU_REAL(symbol)(stream, graph);                               \
+        vgpu_lock(&process->end_lock);                                             \
         int before = CU_CAPTURE_NONE, after = CU_CAPTURE_NONE;                     \
         bool known = VGPU_REAL(is_capturing)(stream, &before) == CU_OK;            \
         cu_result result = VGPU_REAL(symbol)(stream, graph);                       \
@@ -35,6 +40,7 @@ static void count_captures(int change) {
                      VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE; \
         if (ended || (!known && result == CU_OK))                                  \
             count_captures(-1);                                                    \
+        vgpu_unlock(&process->end_lock);                                           \
         return result;                                                             \
     } while (0)
 

@@ -39,6 +39,7 @@ struct vgpu_process {
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
     bool has_quota; // on any device
     atomic_int captures; // stream captures under way in this process
+    struct vgpu_lock end_lock; // held while one is ended
     struct vgpu_lock track_lock; // held to make a track
     const struct vgpu_pace *pace; // NULL where nobody says more than the limits
     _Atomic bool graph_memory; // a graph has been told to allocate
