@@ -4,7 +4,8 @@
 // and all later ones do, as they might for want of memory, descriptors or rights. Counted
 // are those of the library, and of the driver without a device, between two calls of
 // getpgid by which the program says so (BEGIN, END), but for what can't fail, waits or
-// answers. A close that fails has closed the descriptor. Prints at the end how many there were, and which was made to fail.
+// answers. A close that fails has closed the descriptor. Prints at the end how many there
+// were, and which was made to fail.
 
 #include <errno.h>
 #include <fcntl.h>
