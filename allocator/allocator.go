@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -49,8 +50,8 @@ type Allocator struct {
 	hearing bool
 	// untold are pods that were placed meanwhile.
 	untold []placedPod
-	// woken are waiting pods that are to be looked at again, in this order.
-	woken []types.NamespacedName
+	// woken are waiting pods that are to be looked at again, in the order of their turns.
+	woken []call
 	// short are the demands for which there are no devices just now.
 	scarce scarcity
 	// neverRan are pods that were deleted unbound while they held slices or were
@@ -65,6 +66,7 @@ type Allocator struct {
 	refusals map[types.UID]*refusal
 	// preparations are gated pods that have their slices and wait for their node.
 	preparations map[types.UID]preparation
+	preemptions  preemptions
 	gangs        gangs
 	order        order
 	// arrivals are pods whose turn has come and that the ranking has not learnt of.
@@ -91,6 +93,7 @@ func New(c Config) *Allocator {
 		refusals: map[types.UID]*refusal{},
 
 		preparations: map[types.UID]preparation{},
+		preemptions:  preemptions{inVain: map[types.UID]time.Time{}, letGo: map[types.UID]bool{}},
 		order:        newOrder(),
 
 		gangs: gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},

@@ -94,14 +94,27 @@ func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha
 	return seat, nil
 }
 
-// accepted tells whether the scheduler would take the pod on the node.
+// accepted tells whether the scheduler would take the pod on the node, or preempt for it
+// there.
 func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) (bool, error) {
 	cycle, err := a.Filters.Start(ctx, pod)
 	if err != nil {
 		return false, err
 	}
 	against, err := cycle.Refusals(ctx, node)
-	return err == nil && len(against) == 0, err
+	if err != nil || len(against) == 0 {
+		return err == nil, err
+	}
+	if !a.Filters.MayPreempt(pod) || !a.preemptsNow(pod) {
+		return false, nil
+	}
+	_, would, err := cycle.Preempts(ctx, node)
+	if would {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.preemptions.letGo[pod.UID] = true
+	}
+	return would, err
 }
 
 // errGone says that the pod was deleted. The watch will show it, and whether it

@@ -66,6 +66,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	}
 	if !ready(pod) {
 		a.stopWaiting(key)
+		delete(a.preemptions.inVain, pod.UID)
 	}
 	a.enqueuePod(pod)
 }
@@ -94,10 +95,13 @@ func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 
 func (a *Allocator) forget(pod *corev1.Pod) {
 	a.countOn(pod, "")
+	a.nominate(pod, "")
 	a.arrivedOrGone(pod.UID)
 	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
 	delete(a.preparations, pod.UID)
+	delete(a.preemptions.inVain, pod.UID)
+	delete(a.preemptions.letGo, pod.UID)
 	a.leave(pod)
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
@@ -109,6 +113,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 func (a *Allocator) count(pod *corev1.Pod) (node string) {
 	node = a.seat(pod)
 	a.countOn(pod, node)
+	a.nominate(pod, nominated(pod, node))
 	a.onTheWay(pod, node)
 	return node
 }
@@ -138,6 +143,18 @@ func (a *Allocator) countOn(pod *corev1.Pod, node string) {
 	changed, err := a.Filters.Count(pod, node)
 	if err != nil {
 		a.Log.Error(err, "counting a pod on its node", "pod", keyOf(pod), "node", node)
+	}
+	if changed {
+		a.wake(wakeRefused)
+	}
+}
+
+// nominate tells the filters for which node others are being ended for the pod's sake,
+// empty for none.
+func (a *Allocator) nominate(pod *corev1.Pod, node string) {
+	changed, err := a.Filters.Nominate(pod, node)
+	if err != nil {
+		a.Log.Error(err, "noting a nominated pod", "pod", keyOf(pod), "node", node)
 	}
 	if changed {
 		a.wake(wakeRefused)

@@ -46,6 +46,9 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 		a.enqueue(item{node: pod.Spec.NodeName})
 	}
 	since := a.refusedFor(pod)
+	if since >= refusedGrace {
+		a.preemptedInVain(pod)
+	}
 	a.mu.Unlock()
 	switch {
 	case since < refusedGrace:

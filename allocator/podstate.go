@@ -113,3 +113,19 @@ func refused(pod *corev1.Pod) bool {
 	}
 	return false
 }
+
+// nominated is the node on which the scheduler has made room for the pod, or is about to,
+// if the pod is not counted on one.
+func nominated(pod *corev1.Pod, counted string) string {
+	if counted != "" || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) {
+		return ""
+	}
+	return pod.Status.NominatedNodeName
+}
+
+func priorityOf(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}

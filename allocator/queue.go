@@ -79,7 +79,9 @@ func (a *Allocator) begin(q queue) {
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
-	for _, pod := range oldestFirst(a.pods) {
+	pods := oldestFirst(a.pods)
+	slices.SortStableFunc(pods, func(p, q *corev1.Pod) int { return cmp.Compare(priorityOf(q), priorityOf(p)) })
+	for _, pod := range pods {
 		a.enqueuePod(pod)
 	}
 }

@@ -108,6 +108,7 @@ func (r *round) begin(pod *corev1.Pod) {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
 	r.a.placing[pod.UID] = ""
+	delete(r.a.preemptions.letGo, pod.UID)
 	r.begun = append(r.begun, pod)
 }
 

@@ -63,6 +63,9 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 			return nil, t.take(ctx, pod, plan, room, &j)
 		}
 	}
+	if ok, err := t.preempt(ctx, pod, &j); ok || err != nil {
+		return nil, err
+	}
 	if t.in != nil || t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
 		return &shortage{known: true}, nil
 	}
@@ -182,12 +185,8 @@ func (j *judge) accepts(ctx context.Context, node string) (bool, error) {
 	if j.looked[node] || j.in.excludes(j.pod, node) || j.unsettled(node) {
 		return false, nil
 	}
-	if j.cycle == nil {
-		cycle, err := j.Filters.Start(ctx, j.pod)
-		if err != nil {
-			return false, err
-		}
-		j.cycle, j.looked, j.reasons = cycle, map[string]bool{}, reasons{}
+	if err := j.begin(ctx); err != nil {
+		return false, err
 	}
 	j.looked[node] = true
 	against, err := j.cycle.Refusals(ctx, node)
@@ -197,4 +196,16 @@ func (j *judge) accepts(ctx context.Context, node string) (bool, error) {
 	j.refused++
 	j.reasons.add(against)
 	return false, nil
+}
+
+// begin begins the cycle, once.
+func (j *judge) begin(ctx context.Context) error {
+	if j.cycle != nil {
+		return nil
+	}
+	cycle, err := j.Filters.Start(ctx, j.pod)
+	if err == nil {
+		j.cycle, j.looked, j.reasons = cycle, map[string]bool{}, reasons{}
+	}
+	return err
 }

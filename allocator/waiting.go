@@ -226,9 +226,8 @@ func (a *Allocator) wake(scope wakeScope) {
 // next round but one, however many wait.
 const maxWoken = maxRound / 2
 
-// wakeNow puts the waiting pods behind those that are woken already, oldest first,
-// and the first of all on the queue. So everybody has a turn, even where pods are
-// woken again before all had theirs.
+// wakeNow puts the waiting pods behind those that are woken already, oldest first, and
+// the next of all on the queue.
 func (a *Allocator) wakeNow(scope wakeScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -239,22 +238,48 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 				due[key] = pod
 			}
 		}
-		for _, key := range a.woken {
-			delete(due, key)
+		for _, call := range a.woken {
+			delete(due, call.key)
 		}
 		for _, pod := range oldestFirst(due) {
-			a.woken = append(a.woken, keyOf(pod))
+			a.woken = append(a.woken, call{keyOf(pod), priorityOf(pod)})
 		}
 	}
-	n := min(len(a.woken), maxWoken)
-	for _, key := range a.woken[:n] {
-		if pod := a.pods[key]; pod != nil {
+	for _, call := range a.nextWoken() {
+		if pod := a.pods[call.key]; pod != nil {
 			a.enqueue(itemOf(pod))
 		}
 	}
-	if a.woken = a.woken[n:]; len(a.woken) > 0 {
+	if len(a.woken) > 0 {
 		a.enqueue(item{wake: wakeMore})
 	}
+}
+
+// call is a waiting pod that is to be looked at again.
+type call struct {
+	key      types.NamespacedName
+	priority int32
+}
+
+// nextWoken takes those off the woken that are looked at now, by priority. Half of them are
+// those whose turn it is, so that everybody has one even where pods are woken again before
+// all had theirs; the others are those of the highest priority. The caller holds mu.
+func (a *Allocator) nextWoken() []call {
+	n := min(len(a.woken), maxWoken/2)
+	next := slices.Clone(a.woken[:n])
+	a.woken = a.woken[n:]
+	for len(next) < maxWoken && len(a.woken) > 0 {
+		first := 0
+		for i := range a.woken {
+			if a.woken[i].priority > a.woken[first].priority {
+				first = i
+			}
+		}
+		next = append(next, a.woken[first])
+		a.woken = slices.Delete(a.woken, first, first+1)
+	}
+	slices.SortStableFunc(next, func(p, q call) int { return cmp.Compare(q.priority, p.priority) })
+	return next
 }
 
 func compareKeys(a, b types.NamespacedName) int {

@@ -107,7 +107,7 @@ func (f *Filters) refusals(ctx context.Context, r *run, node string) ([]string, 
 	if r.only != nil && !r.only.Has(node) {
 		return r.others, nil
 	}
-	status := f.framework.RunFilterPlugins(ctx, r.state, r.pod, info)
+	status := f.framework.RunFilterPluginsWithNominatedPods(ctx, r.state, r.pod, info)
 	if status.IsRejected() {
 		refusedNodes.WithLabelValues(status.Plugin()).Inc()
 		return status.Reasons(), nil

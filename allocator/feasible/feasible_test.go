@@ -413,3 +413,32 @@ func TestCountTellsWhatMattersToOthers(t *testing.T) {
 		}
 	}
 }
+
+// Invariant 7: the room that the scheduler has made for a pod is kept from pods of the same
+// and of lower priority, until the pod is counted or gives it up.
+func TestNominate(t *testing.T) {
+	f := newFilters(t)
+	f.SetNode(gpuNode("a"))
+	urgent := func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) }
+	nominated := gpuPod("n", request(corev1.ResourceCPU, "4"), urgent)
+	for _, step := range []struct {
+		node    string
+		changed bool
+		want    string
+	}{{"a", true, "Insufficient cpu"}, {"a", false, "Insufficient cpu"}, {"b", true, ""}, {"a", true, "Insufficient cpu"}, {"", true, ""}, {"", false, ""}} {
+		if changed, err := f.Nominate(nominated, step.node); err != nil || changed != step.changed {
+			t.Errorf("nominated to %q: changed %v, %v", step.node, changed, err)
+		}
+		for _, p := range []*corev1.Pod{gpuPod("p"), gpuPod("equal", urgent)} {
+			if got := refusals(t, f, p, "a"); got != step.want {
+				t.Errorf("nominated to %q: pod %s: %q, want %q", step.node, p.Name, got, step.want)
+			}
+		}
+		if got := refusals(t, f, gpuPod("above", func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](11) }), "a"); got != "" {
+			t.Errorf("of higher priority: %q", got)
+		}
+	}
+	if len(f.nominated)+len(f.nominatedTo) > 0 {
+		t.Errorf("remembered: %v, %v", f.nominated, f.nominatedTo)
+	}
+}

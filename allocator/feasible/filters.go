@@ -9,16 +9,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -41,6 +46,14 @@ type Filters struct {
 	pods  map[types.UID]*corev1.Pod
 	// changed are the nodes that Changed has not told of yet.
 	changed map[string]bool
+	// nominated are the pods that Nominate notes, by node, and nominatedTo is their node.
+	nominated   map[string]map[types.UID]fwk.PodInfo
+	nominatedTo map[types.UID]string
+	// priorities is how many pods are counted, by priority.
+	priorities map[int32]int
+
+	// preemption is the scheduler's way to find whom to end. It is only asked.
+	preemption *defaultpreemption.DefaultPreemption
 }
 
 // metricsOnce because the scheduler's metrics are package variables. They are
@@ -68,6 +81,8 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		nodes:    map[string]*corev1.Node{},
 		pods:     map[types.UID]*corev1.Pod{},
 		changed:  map[string]bool{},
+
+		nominated: map[string]map[types.UID]fwk.PodInfo{}, nominatedTo: map[types.UID]string{}, priorities: map[int32]int{},
 	}
 	f.framework, err = runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &defaults.Profiles[0],
 		runtime.WithClientSet(client),
@@ -76,9 +91,18 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		runtime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, offered, factory)),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		runtime.WithPodGroupManager(f.cache),
+		runtime.WithPodNominator(nominator{f}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("default scheduler profile: %w", err)
+	}
+	for _, c := range defaults.Profiles[0].PluginConfig {
+		if c.Name == defaultpreemption.Name {
+			f.preemption, err = defaultpreemption.New(ctx, c.Args, f.framework, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+		}
+	}
+	if err != nil || f.preemption == nil {
+		return nil, fmt.Errorf("default scheduler preemption: %w", err)
 	}
 	return f, nil
 }
@@ -143,6 +167,11 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 			return false, err
 		}
 		delete(f.pods, pod.UID)
+		if p := corev1helpers.PodPriority(old); f.priorities[p] > 1 {
+			f.priorities[p]--
+		} else {
+			delete(f.priorities, p)
+		}
 		f.changed[old.Spec.NodeName] = true
 		old, changed = nil, true
 	}
@@ -160,5 +189,6 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 		changed = !sameToOthers(old, pod)
 		return changed, f.cache.UpdatePod(klog.Background(), old, pod)
 	}
+	f.priorities[corev1helpers.PodPriority(pod)]++
 	return true, f.cache.AddPod(klog.Background(), pod)
 }

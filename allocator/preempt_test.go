@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+func priority(p int32) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(p) }
+}
+
+func controlled(p *corev1.Pod) {
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
+}
+
+// addPlain creates a pod without a share that is bound to a node.
+func (s *stage) addPlain(name, node, cpu string) {
+	s.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node,
+		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
+	s.must(s.api.Create(s.t.Context(), p))
+	s.notify(p, false)
+}
+
+// Of those that wait the one with the highest priority goes first, however many wait and
+// came before it; to a new leader as well.
+func TestUrgentGoesFirst(t *testing.T) {
+	for _, newLeader := range []bool{false, true} {
+		s := newStage(t, 1)
+		s.add("first", v1alpha1.WholeGPU, deviceMiB)
+		s.add("second", v1alpha1.WholeGPU, deviceMiB)
+		s.work()
+		for i := range 3 * maxWoken {
+			s.add(fmt.Sprintf("a%02d", i), v1alpha1.WholeGPU, deviceMiB)
+		}
+		s.work()
+		s.add("urgent", v1alpha1.WholeGPU, deviceMiB, priority(1000))
+		s.work()
+		if !gated(s.get("urgent")) || gated(s.get("first")) || gated(s.get("second")) {
+			t.Fatal("the node is not full")
+		}
+		s.vanish(s.get("first"))
+		if newLeader {
+			s.node("n0").watch()
+			s.node("n0").report() // the pod that was gone before anybody led
+			s.restart()
+		}
+		s.work()
+		if gated(s.get("urgent")) {
+			t.Errorf("new leader %v: another one got the device", newLeader)
+		}
+	}
+}
+
+// A scheduler that does not preempt, where it was to, has no pods deleted and made again
+// for ever: the next one waits, for as long as a refused pod keeps its slices.
+func TestPreemptedInVain(t *testing.T) {
+	s := newStage(t, 1)
+	s.addPlain("plain", "n0", "60")
+	s.add("urgent", 10, 100, cpu("40"), priority(1000), controlled)
+	s.add("usual", 10, 100, cpu("40"))
+	s.work()
+	if gated(s.get("urgent")) || !gated(s.get("usual")) {
+		t.Fatalf("urgent waits: %v, usual waits: %v; the scheduler would preempt for the first", gated(s.get("urgent")), gated(s.get("usual")))
+	}
+	s.unschedulable("urgent")
+	s.pass(refusedGrace)
+	if s.get("urgent") != nil {
+		t.Fatal("not given up")
+	}
+	s.told()
+	s.add("again", 10, 100, cpu("40"), priority(1000), controlled)
+	s.pass(refusedHold - time.Second)
+	if !gated(s.get("again")) {
+		t.Fatal("let go to be refused once more")
+	}
+	if told := strings.Join(s.told(), "; "); !strings.Contains(told, "1 Insufficient cpu") {
+		t.Errorf("told %q", told)
+	}
+	s.pass(time.Second)
+	if gated(s.get("again")) {
+		t.Error("not tried again")
+	}
+	if n := len(s.allocator.preemptions.inVain); n > 0 {
+		t.Errorf("%d pods remembered", n)
+	}
+}
+
+// A pod for which nobody would be preempted is not asked for at every turn, and goes once
+// there is somebody.
+func TestPreemptionIsLookedForAgain(t *testing.T) {
+	s := newStage(t, 1)
+	s.addPlain("small", "n0", "5")
+	s.add("large", 10, 100, cpu("55"), priority(1000))
+	s.add("urgent", 10, 100, cpu("40"), priority(1000))
+	s.work()
+	if !gated(s.get("urgent")) {
+		t.Fatal("let go beside a pod of its own priority")
+	}
+	s.vanish(s.get("large"))
+	s.addPlain("plain", "n0", "50")
+	s.read()
+	s.read()
+	s.pass(refusedDelay)
+	if !gated(s.get("urgent")) {
+		t.Fatal("asked for again at once")
+	}
+	s.pass(preemptAgain)
+	if gated(s.get("urgent")) {
+		t.Error("not asked for again")
+	}
+}
+
+// Who was let go where others are to be preempted keeps its place through a new leader.
+func TestPreemptingIsAdopted(t *testing.T) {
+	s := newStage(t, 2)
+	for _, n := range []string{"n0", "n1"} {
+		s.addPlain("on-"+n, n, "60")
+	}
+	p := s.add("urgent", 10, 100, cpu("40"), priority(1000))
+	s.grantBy("n1", p, 0)
+	s.work()
+	if got := home(s.get("urgent")); got != "n1" {
+		t.Errorf("on %q, its slices were on n1", got)
+	}
+}
