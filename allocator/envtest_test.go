@@ -37,6 +37,8 @@ type server struct {
 	client.Client
 	// clock is the replicas'.
 	clock hurried
+	// watches, if set, are those of the replicas that run from then on.
+	watches *watches
 }
 
 // start gives the test an API server that no other uses meanwhile. The tests that have
@@ -218,6 +220,9 @@ type wire struct {
 func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fail := w.p.fail.Load(); w.p.cut.Load() || fail != nil && (*fail)(r) {
 		return nil, errCut
+	}
+	if w.p.server.watches != nil {
+		return w.p.server.watches.roundTrip(r, w.next)
 	}
 	return w.next.RoundTrip(r)
 }

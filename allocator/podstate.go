@@ -40,9 +40,10 @@ func others(pod *corev1.Pod) (gates []string) {
 	return gates
 }
 
-// ready tells whether it is our turn: our gate is the last one.
+// ready tells whether it is our turn: our gate is the last one. A pod that somebody has
+// declared over at the gate is for no node any more.
 func ready(pod *corev1.Pod) bool {
-	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil
+	return len(pod.Spec.SchedulingGates) == 1 && gated(pod) && pod.DeletionTimestamp == nil && !terminal(pod)
 }
 
 // waitsForOthers tells whether there is another gate beside ours.

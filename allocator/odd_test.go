@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// A gated pod that was declared over, as by a controller that gives up on its job, gets no
+// slices; one that waited does not go on waiting.
+func TestOverAtTheGate(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("fill", v1alpha1.WholeGPU, deviceMiB)
+	s.add("next", v1alpha1.WholeGPU, deviceMiB)
+	s.work()
+	s.add("waits", v1alpha1.WholeGPU, deviceMiB)
+	s.work()
+	s.update("waits", func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed })
+	s.add("never", 10, 100, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+	s.vanish(s.get("fill"))
+	s.work()
+	for _, name := range []string{"waits", "never"} {
+		if !gated(s.get(name)) || len(s.devicesOf("n0", types.UID(name))) > 0 {
+			t.Errorf("pod %s is over and was let go with %v", name, s.devicesOf("n0", types.UID(name)))
+		}
+	}
+	if n := len(s.allocator.waiting); n > 0 {
+		t.Errorf("%d pods wait", n)
+	}
+}
+
+// A pod that no device is large enough for is told so, and looked at no more until something
+// changes: not by the minute, and not by what others do.
+func TestTooLargeIsNoLoad(t *testing.T) {
+	s := newStage(t, 2)
+	s.add("memory", 10, deviceMiB+1)
+	many := testPod("devices", map[string]v1alpha1.Share{"c": {GPUs: 3, Core: 10, MemMiB: 10}})
+	many.UID = "devices"
+	s.must(s.api.Create(t.Context(), many))
+	s.notify(many, false)
+	s.work()
+	told := strings.Join(s.told(), "\n")
+	for _, want := range []string{
+		"container c needs 10 core + 1001 MiB on one device; best: node n0 GPU 0 has 100 + 1000",
+		"container c needs 10 core + 10 MiB on each of 3 devices of one node; best: node n0 has 2",
+	} {
+		if !strings.Contains(told, want) {
+			t.Errorf("not told %q but %q", want, told)
+		}
+	}
+	looks := 0
+	for range 60 {
+		s.clock.Step(time.Minute)
+		s.queue.ring()
+		looks += s.queue.Len()
+		s.work()
+	}
+	if looks > 0 || len(s.told()) > 0 {
+		t.Errorf("%d looks in an hour in which nothing happened", looks)
+	}
+}
+
+// The machine under a node's name is replaced by another one between a decision and what
+// follows it: other Node, for a moment still the old ledger, then one with other devices.
+// Whoever was placed gets devices that are there, and nobody more than these have.
+func TestAnotherMachineUnderTheName(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("before", 60, 600)
+	s.work()
+	old := testNode("n0")
+	s.must(s.api.Delete(t.Context(), old))
+	s.notify(old, true)
+	s.createNode("n0")
+	s.work()
+	s.add("between", 60, 600)
+	s.work()
+	if gated(s.get("between")) {
+		t.Fatal("the node is there, and so is its ledger")
+	}
+	// Who cleans up deletes the ledger with the old Node; the new machine's agent makes its own.
+	n := s.node("n0")
+	s.destroy("n0")
+	n.has = nil
+	for _, uuid := range []string{"GPU-new-0", "GPU-new-1"} {
+		n.own(hardware{uuid: uuid, mem: deviceMiB})
+	}
+	s.work()
+	s.add("after", 60, 600)
+	n.report() // makes it
+	s.work()
+	for _, name := range []string{"before", "between"} {
+		s.schedule(s.get(name))
+	}
+	n.report() // shows the devices
+	s.work()
+	n.watch()
+	n.start(always)
+	n.report()
+	s.work()
+	for _, name := range []string{"before", "between"} {
+		if got := s.devicesOf("n0", types.UID(name)); len(got) != 1 || !strings.HasPrefix(got[0], "GPU-new-") {
+			t.Errorf("pod %s has %v", name, got)
+		}
+	}
+	if !gated(s.get("after")) {
+		t.Error("Invariant 1: granted to a third what the two have")
+	}
+	s.check()
+}
