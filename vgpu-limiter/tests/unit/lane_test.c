@@ -39,7 +39,7 @@ static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVAL
 
 void vgpu_test_step(void) {}
 
-static struct vgpu_track *tracks[4]; // where the sanitizer looks for what has been lost
+static struct vgpu_track *volatile tracks[4]; // where the sanitizer looks for what has been lost
 
 static struct vgpu_lane *open_lane(unsigned i) {
     cu_stream stream = (cu_stream)(void *)(a_stream + 16 * i);
