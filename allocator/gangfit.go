@@ -88,13 +88,15 @@ func (a *Allocator) fitIn(ctx context.Context, order []ask, need int, in *domain
 
 // orderIsNoMatter tells whether another order would come to the same, since all before the
 // pod that has no place are like it, or all at all where it is the first. Who waits is
-// looked at often, and most gangs are of pods that are alike.
+// looked at often, and most gangs are of pods that are alike. To one that goes by others of
+// them all are others, and they have to be alike to what it wishes for as well.
 func orderIsNoMatter(order []ask, at int) bool {
 	pod, others := order[at].pod, order[:at]
-	if at == 0 {
+	company := feasible.CompanyOf(pod)
+	if at == 0 || company != nil {
 		others = order
 	}
-	return !slices.ContainsFunc(others, func(p ask) bool { return !alike(p.pod, pod) || feasible.CompanyOf(p.pod) != nil })
+	return !slices.ContainsFunc(others, func(p ask) bool { return !alike(p.pod, pod) || !company.Alike(p.pod, pod) })
 }
 
 // alike tells whether each of two pods may go where the other may.
@@ -104,6 +106,7 @@ func alike(p, q *corev1.Pod) bool {
 	}
 	return kindOf(p) == kindOf(q) && maps.Equal(p.Spec.NodeSelector, q.Spec.NodeSelector) &&
 		equality.Semantic.DeepEqual(p.Spec.Affinity, q.Spec.Affinity) &&
+		equality.Semantic.DeepEqual(p.Spec.TopologySpreadConstraints, q.Spec.TopologySpreadConstraints) &&
 		equality.Semantic.DeepEqual(p.Spec.Tolerations, q.Spec.Tolerations) &&
 		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
 		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&

@@ -210,15 +210,51 @@ func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
 		"CPU of the pod": func(p *corev1.Pod) {
 			p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
 		},
-		"ports": func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
+		"ports":                   func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
+		"whom they go by":         companyOf("x"),
+		"who goes by them":        labelled("x"),
+		"how they are spread out": wishCompany,
 	} {
 		var order []ask
 		for _, member := range []string{"m0", "m1"} {
 			order = append(order, ask{pod: testPod(member, map[string]v1alpha1.Share{"c": share(60, 600)})})
 		}
+		if name == "who goes by them" {
+			companyOf("x")(order[0].pod)
+			companyOf("x")(order[1].pod)
+		}
 		edit(order[0].pod)
 		if got, want := orderIsNoMatter(order, 1), name == "nothing"; got != want {
 			t.Errorf("different in %s: order is no matter: %v", name, got)
+		}
+	}
+}
+
+// A gang that goes to one place and does not fit costs a bounded number of tries at each look,
+// and one for each place where its pods are alike.
+func TestTriesAreBounded(t *testing.T) {
+	const zones, ofZone, members = maxDomains + 2, maxOrders + 2, 2*maxOrders + 4
+	port := func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} }
+	for alike, most := range map[bool]int{true: 1 + maxDomains, false: maxOrders + 1 + maxDomains*(domainOrders+1)} {
+		s := newStage(t, zones*ofZone)
+		s.zones(strings.Repeat("abcdefghijklmnopqrstuvwxyz"[:zones], ofZone))
+		for i := range members {
+			own := func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "index", strconv.Itoa(i)) }
+			if !alike {
+				own = cpu(fmt.Sprint(i, "m"))
+			}
+			s.add(fmt.Sprintf("m%d", i), 10, 10, inGang("g", members), labelled("x"), companyOf("x"), inZone, port, own)
+		}
+		s.work()
+		const metric = "vernier_allocator_nodes_judged"
+		before := samples(t, metric)
+		s.lookAgain()
+		// The ports are enough for as many as a zone has nodes, and not for one more.
+		if got, want := samples(t, metric)-before, most*(ofZone+1); got != want {
+			t.Errorf("alike %v: %d decisions in a look, want %d", alike, got, want)
+		}
+		if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
+			t.Errorf("at the gate: %q", got)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -44,18 +45,29 @@ func (r *replicaInTest) checkPicture() {
 // measured is the value of a metric; of a histogram, the sum.
 func measured(t testing.TB, name string) float64 {
 	t.Helper()
+	m := metric(t, name)
+	return m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
+}
+
+// samples is how often a histogram was told something.
+func samples(t testing.TB, name string) int {
+	t.Helper()
+	return int(metric(t, name).GetHistogram().GetSampleCount())
+}
+
+func metric(t testing.TB, name string) *dto.Metric {
+	t.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			m := f.GetMetric()[0]
-			return m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
+			return f.GetMetric()[0]
 		}
 	}
 	t.Fatalf("no metric %s", name)
-	return 0
+	return nil
 }
 
 // device is the number of the device that the pod of one container was placed on.

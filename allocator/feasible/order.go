@@ -73,6 +73,11 @@ func (w wish) selects(other *corev1.Pod) bool {
 	return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
 }
 
+// Alike tells whether each wish is for both pods or for neither.
+func (c Company) Alike(p, q *corev1.Pod) bool {
+	return !slices.ContainsFunc(c, func(w wish) bool { return w.selects(p) != w.selects(q) })
+}
+
 // Near are the node labels of which the pod must have the same values as the other.
 func (c Company) Near(other *corev1.Pod) (keys []string) {
 	for _, w := range c {

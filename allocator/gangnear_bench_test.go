@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// BenchmarkGangWaits is what a look costs at a gang of eight that waits, with members that
+// go by each other to one zone beside members that go anywhere: in a cluster that is full but
+// for seven places, and in one with devices in all of its 20 zones, on nodes that are not theirs.
+// ns/op is CPU time.
+func BenchmarkGangWaits(b *testing.B) {
+	const nodes, zones, members = 1_000, 20, 8
+	for _, full := range []bool{true, false} {
+		for _, kind := range []string{"anywhere", "near", "near unlike"} {
+			b.Run(fmt.Sprintf("full=%v/%s", full, kind), func(b *testing.B) {
+				ctx, stop := context.WithCancel(b.Context())
+				defer stop()
+				kube := clientset.NewClientset()
+				factory := informers.NewSharedInformerFactory(kube, 0)
+				filters, err := feasible.New(ctx, kube, factory)
+				if err != nil {
+					b.Fatal(err)
+				}
+				factory.Start(ctx.Done())
+				factory.WaitForCacheSync(ctx.Done())
+				a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(), Groups: &group.Sizes{}})
+				a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
+				for i := range nodes {
+					node := testNode(fmt.Sprint("n", i))
+					node.Labels[corev1.LabelTopologyZone] = fmt.Sprint("z", i%zones)
+					theirs := i < members-1
+					if theirs {
+						node.Labels["theirs"] = "yes"
+					}
+					a.SetNode(nil, node)
+					l := withStatus(testLedger(node.Name))
+					for d := range 2 {
+						if d == 0 || full && !theirs {
+							if err := book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}); err != nil {
+								b.Fatal(err)
+							}
+						}
+					}
+					l.ResourceVersion = "1"
+					a.SetLedger(l)
+				}
+				var asks []ask
+				for i := range members {
+					pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, 600)})
+					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
+					inGang("g", members)(pod)
+					pod.Labels["index"] = fmt.Sprint(i)
+					pod.Spec.NodeSelector = map[string]string{"theirs": "yes"}
+					if kind != "anywhere" {
+						pod.Labels["app"] = "x"
+						companyOf("x")(pod)
+						inZone(pod)
+					}
+					if kind == "near unlike" {
+						cpu(fmt.Sprint(i, "m"))(pod)
+					}
+					a.SetPod(pod)
+					one, _ := a.asks([]*corev1.Pod{pod})
+					asks = append(asks, one...)
+				}
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				now := func() time.Duration {
+					var t unix.Timespec
+					if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+						b.Fatal(err)
+					}
+					return time.Duration(t.Nano())
+				}
+				var spent time.Duration
+				var judged float64
+				for i := range b.N + 1 {
+					start, before := now(), measured(b, "vernier_allocator_nodes_judged")
+					_, miss, err := a.fit(ctx, asks, members)
+					if err != nil || miss == nil {
+						b.Fatal(miss, err)
+					}
+					a.tellMisfit(&gang{}, asks, miss, 0, members, members)
+					// The first look tells why, the others find that it is so still.
+					if i > 0 {
+						spent += now() - start
+						judged += measured(b, "vernier_allocator_nodes_judged") - before
+					}
+				}
+				b.ReportMetric(float64(spent)/float64(b.N), "ns/op")
+				b.ReportMetric(judged/float64(b.N), "judged/op")
+			})
+		}
+	}
+}
