@@ -137,16 +137,21 @@ func (a *Allocator) seat(pod *corev1.Pod) string {
 	return node
 }
 
-// countOn tells the filters where the pod is. Their error means that the cache and
-// its mirror differ, which only a mistake in this program can cause.
+// countOn tells the filters where the pod is, and wakes whom that may help.
 func (a *Allocator) countOn(pod *corev1.Pod, node string) {
+	if a.tellFilters(pod, node) {
+		a.wake(wakeRefused)
+	}
+}
+
+// tellFilters tells the filters where the pod is. Their error means that the cache and
+// its mirror differ, which only a mistake in this program can cause.
+func (a *Allocator) tellFilters(pod *corev1.Pod, node string) (changed bool) {
 	changed, err := a.Filters.Count(pod, node)
 	if err != nil {
 		a.Log.Error(err, "counting a pod on its node", "pod", keyOf(pod), "node", node)
 	}
-	if changed {
-		a.wake(wakeRefused)
-	}
+	return changed
 }
 
 // nominate tells the filters for which node others are being ended for the pod's sake,

@@ -259,6 +259,32 @@ func TestTriesAreBounded(t *testing.T) {
 	}
 }
 
+// A gang that waits because the scheduler refuses one of it is not looked at again before
+// something changes: that it was tried is no change.
+func TestGangThatWaitsSleeps(t *testing.T) {
+	const metric = "vernier_allocator_nodes_judged"
+	s := newStage(t, 2)
+	s.add("m0", 60, 600, inGang("g", 2))
+	s.add("m1", 60, 600, inGang("g", 2), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
+	s.work()
+	s.pass(refusedDelay)
+	before := measured(t, metric)
+	for range 3 {
+		s.pass(refusedDelay)
+	}
+	if judged := measured(t, metric) - before; judged > 0 {
+		t.Errorf("%v nodes judged for a gang to which nothing has happened", judged)
+	}
+	old := testNode("n1")
+	ssd := old.DeepCopy()
+	ssd.Labels["disk"] = "ssd"
+	s.allocator.SetNode(old, ssd)
+	s.pass(refusedDelay)
+	if got := s.seats("m0", "m1"); strings.Count(got, ":") != 2 {
+		t.Errorf("placed %q; told %q", got, s.told())
+	}
+}
+
 // However many places there are for a gang that none takes, few are tried.
 func TestDomainsAreBounded(t *testing.T) {
 	s := newStage(t, 2*maxDomains)

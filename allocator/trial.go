@@ -150,7 +150,8 @@ func (t *trial) decided() ([]choice, error) {
 }
 
 // end has the filters count the pods of the set where they are in truth, and the
-// ranking see their nodes as they are.
+// ranking see their nodes as they are. It wakes nobody: what was tried is no change, and a
+// set that waits would be looked at again and again for having been looked at.
 func (t *trial) end() {
 	for _, end := range slices.Backward(t.reserved) {
 		end()
@@ -158,9 +159,9 @@ func (t *trial) end() {
 	t.mu.Lock()
 	for _, c := range t.choices[:t.counted] {
 		if known := t.pods[keyOf(c.pod)]; known != nil && known.UID == c.pod.UID {
-			t.count(known)
+			t.tellFilters(known, t.seat(known))
 		} else {
-			t.countOn(c.pod, "")
+			t.tellFilters(c.pod, "")
 		}
 	}
 	t.mu.Unlock()
