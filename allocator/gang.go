@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -88,7 +89,8 @@ func (a *Allocator) begun(g *gang) bool {
 }
 
 // alone tells whether the pod is placed by itself: it belongs to no gang, or there
-// are enough of its gang with it.
+// are enough of its gang with it. One of an earlier run is not the one that is missing: its
+// controller was made again, and it goes in a moment.
 func (a *Allocator) alone(pod *corev1.Pod) bool {
 	name, is := group.Of(pod)
 	if !is {
@@ -96,7 +98,7 @@ func (a *Allocator) alone(pod *corev1.Pod) bool {
 	}
 	g := a.gang(name)
 	least, err := a.Groups.Min(name, g.members)
-	return err == nil && least-g.in <= 1
+	return err == nil && least-g.in <= 1 && slices.ContainsFunc(g.due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
 }
 
 // asks are what the pods ask for. unfit is one that asks for what cannot be.

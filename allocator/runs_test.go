@@ -137,6 +137,32 @@ func TestGangRunsAgainLarger(t *testing.T) {
 	}
 }
 
+// A pod whose controller is made again before its turn has come is not the one that its gang
+// lacks: it is deleted in a moment.
+func TestPodOfAnEarlierRunIsNotTheOneMissing(t *testing.T) {
+	s := newStage(t, 3)
+	for i := range 3 {
+		s.member(fmt.Sprintf("k%d", i), 3, by("k", "k"))
+	}
+	s.work()
+	s.vanish(s.get("k2"))
+	s.work()
+	s.pass(time.Minute)
+	s.member("old", 3, by("j", "old"))
+	s.readAll()
+	s.step() // the gang is looked at, and the pod is next
+	s.clock.Step(time.Minute)
+	s.member("new", 3, by("j", "new"))
+	s.readAll()
+	s.work()
+	if got := s.seats("old", "new"); !strings.HasPrefix(got, "new:") {
+		t.Errorf("placed %q, want the new one", got)
+	}
+	s.vanish(s.get("old"))
+	s.work()
+	s.checkMemory()
+}
+
 // Who is of the last run: those that were there at a time, by others if need be, and
 // those of one controller.
 func TestLastRun(t *testing.T) {
