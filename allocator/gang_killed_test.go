@@ -3,11 +3,13 @@
 package allocator
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/book"
@@ -246,5 +248,34 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	s.work()
 	if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n0 m1:n0 m2:n2 m3:n2" {
 		t.Errorf("placed %q when all were there", got)
+	}
+}
+
+// Another leader takes back what a member has while the others' patches are on their way:
+// they are let go, as they might have been a moment before, and it follows.
+func TestTakenBackWhileAGangIsLetGo(t *testing.T) {
+	s := newStage(t, 2)
+	for i := range 3 {
+		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+	}
+	s.readAll()
+	stolen := false
+	s.kill = func() (before, after bool) {
+		if s.refuse = nil; s.patches == 1 && !stolen {
+			stolen = true
+			s.takeBack(s.ledger("n1"), "m2")
+			s.readAll()
+			s.refuse = apierrors.NewInternalError(errors.New("injected"))
+		}
+		return false, false
+	}
+	s.step()
+	if got := s.seats("m0", "m1", "m2"); got != "m1:n0" {
+		t.Errorf("placed %q, want m1, whose patch came after", got)
+	}
+	s.queue.flush()
+	s.work()
+	if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
+		t.Errorf("placed %q in the end", got)
 	}
 }

@@ -51,18 +51,17 @@ type gangInTest struct {
 }
 
 // endedAfter counts the members that ended after a change, but for those that ok leaves out,
-// and those that lost their slices to an edit after another, read; where they follow others
-// that were let go, also those that were robbed.
-func (g *gangInTest) endedAfter(change, read int, follow bool, ok func(types.UID) bool) int {
+// and those that lost their slices after others: to an edit, or to another leader.
+func (g *gangInTest) endedAfter(change, edit, theft int, ok func(types.UID) bool) int {
 	missing := map[types.UID]bool{}
 	for uid, at := range g.ended {
 		missing[uid] = at > change && ok(uid)
 	}
 	for uid, at := range g.edited {
-		missing[uid] = missing[uid] || at > read && ok(uid)
+		missing[uid] = missing[uid] || at > edit && ok(uid)
 	}
 	for uid, at := range g.robbed {
-		missing[uid] = missing[uid] || follow && at > change && ok(uid)
+		missing[uid] = missing[uid] || at > theft && ok(uid)
 	}
 	maps.DeleteFunc(missing, func(_ types.UID, is bool) bool { return !is })
 	return len(missing)
@@ -201,7 +200,7 @@ func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
 	has := book.Pods(after)
 	for uid := range book.Pods(before) {
 		p := w.find(uid)
-		if p == nil || !gated(p) || has[uid] != "" || book.Held(before)[uid] != nil {
+		if p == nil || !gated(p) || has[uid] != "" || !granted(before, uid) {
 			continue
 		}
 		if name, is := group.Of(p); is {
@@ -240,7 +239,7 @@ func (w *world) checkGangs() {
 			return !slices.ContainsFunc(w.members(name), func(p *corev1.Pod) bool { return p.UID == uid && standingOf(p) == in })
 		}
 		part := slices.ContainsFunc(w.members(name), func(p *corev1.Pod) bool { return standingOf(p) == in && !g.over[p.UID] })
-		if part && !g.formed && count[in]+g.endedAfter(g.since, g.read, true, gone) < g.total {
+		if part && !g.formed && count[in]+g.endedAfter(g.since, g.read, g.since, gone) < g.total {
 			w.fail("%d pods of %s were let go, %d must start together", count[in], name, g.total)
 		}
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
@@ -262,12 +261,19 @@ func (r *replicaInTest) checkLetGo(key string) {
 	if pod == nil {
 		return
 	}
-	if now := w.find(pod.UID); now == nil || !gated(now) {
-		return // another leader was faster, and the patch applies to nothing
-	}
 	name, is := group.Of(pod)
 	if !is {
 		return
+	}
+	// The patches of a gang go beside each other, one after the other only in this test: what
+	// one of them is sent on is what was known when the first went. What the watch tells in
+	// between a leader could have read a moment later just as well, and whatever it looked at
+	// once more, another leader may write right after that.
+	if _, begun := r.sent[name]; !begun {
+		r.sent[name] = r.readLedgers()
+	}
+	if now := w.find(pod.UID); now == nil || !gated(now) {
+		return // another leader was faster, and the patch applies to nothing
 	}
 	for _, n := range w.nodes {
 		if known := a.index.Ledger(n.name); known == nil || known.ResourceVersion != w.ledger(n.name).ResourceVersion {
@@ -282,21 +288,20 @@ func (r *replicaInTest) checkLetGo(key string) {
 		// It may have been let go without an answer. Another leader may hold slices for it
 		// elsewhere.
 		now := w.find(p.UID)
-		if standingOf(p) == in || now != nil && standingOf(now) == in || slices.ContainsFunc(a.index.Holders(p.UID), func(node string) bool { return book.Held(a.index.Ledger(node))[p.UID] == nil }) {
+		if standingOf(p) == in || now != nil && standingOf(now) == in || slices.ContainsFunc(w.nodes, func(n *nodeInTest) bool { return granted(w.ledger(n.name), p.UID) }) {
 			counted[p.UID] = true
 		}
 	}
 	// Of who has ended meanwhile the decision could not know. Nor does it matter to one
 	// that follows others who were let go: it has its slices by a decision before.
-	g, since, read := w.gangs[name], r.knew, r.knewLedgers
+	g, since, edit, theft := w.gangs[name], r.knew, r.sent[name], r.sent[name]
 	// It may not have heard either that the others whom it follows have ended just now.
 	count, _ := w.standings(name)
-	follows := count[in] > 0 || known.in > 0
-	if follows {
+	if count[in] > 0 || known.in > 0 {
 		since = min(since, w.decided[pod.UID])
-		read = min(read, since)
+		edit, theft = min(edit, since), since
 	}
-	have := len(counted) + g.endedAfter(since, read, follows, func(uid types.UID) bool { return !counted[uid] })
+	have := len(counted) + g.endedAfter(since, edit, theft, func(uid types.UID) bool { return !counted[uid] })
 	if have < g.total {
 		w.fail("%s lets pod %s go when %d of %s can start, %d must start together", r.name, key, have, name, g.total)
 	}
@@ -314,9 +319,8 @@ func (r *replicaInTest) letGo(pod *corev1.Pod) {
 // decide notes by what the replica knew pods got slices that are not held, or no longer.
 func (r *replicaInTest) decide(before, after *v1alpha1.SliceLedger) {
 	r.world.rob(before, after, false)
-	had := book.Pods(before)
 	for uid := range book.Pods(after) {
-		if book.Held(after)[uid] == nil && (had[uid] == "" || book.Held(before)[uid] != nil) {
+		if granted(after, uid) && !granted(before, uid) {
 			r.world.decided[uid] = r.knew
 		}
 	}
@@ -349,6 +353,33 @@ func (w *world) lateHold(n *nodeInTest) {
 	w.notify(l, false)
 }
 
+// lateTheft is what a leader does that was deposed long ago and takes a gang for one that
+// does not fit: it takes back what a member on a node has that waits.
+func (w *world) lateTheft(n *nodeInTest) {
+	l := w.ledger(n.name)
+	p := w.somePod(func(p *corev1.Pod) bool { return gated(p) && p.DeletionTimestamp == nil && granted(l, p.UID) })
+	if p == nil {
+		return
+	}
+	w.takeBack(l, p.UID)
+}
+
+// takeBack is another leader that takes back what a gated pod has. Who does not know lets it
+// go without: see checkReleases.
+func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
+	w.disturbed[pod] = true
+	before := l.DeepCopy()
+	book.Release(l, func(uid types.UID) bool { return uid == pod })
+	w.rob(before, l, false)
+	w.must(w.api.Update(context.Background(), l))
+	w.notify(l, false)
+}
+
+// granted tells whether a pod has slices that are not held, or no longer.
+func granted(l *v1alpha1.SliceLedger, pod types.UID) bool {
+	return book.Pods(l)[pod] != "" && book.Held(l)[pod] == nil
+}
+
 // late begins the owners of late holds.
 const late = "late/"
 
@@ -365,6 +396,13 @@ func (w *world) together(p *corev1.Pod) bool {
 	return w.gangs[name].total-count[in] > 1
 }
 
+// newGangs is a world of gangs only.
+func newGangs(t *testing.T, seed int) *world {
+	w := newWorld(t, int64(seed), 3, 2+seed%2)
+	w.gangsOnly = true
+	return w
+}
+
 // Gangs under random faults, in a cluster that is too small for all of them: none is
 // let go in part, and what is held is committed or given back.
 func TestGangSoak(t *testing.T) {
@@ -376,8 +414,7 @@ func TestGangSoak(t *testing.T) {
 	formed, held := 0, 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorld(t, int64(seed), 3, 2+seed%2)
-			w.gangsOnly = true
+			w := newGangs(t, seed)
 			w.run(soakSteps)
 			formed, held = formed+w.formed, held+w.held
 		})

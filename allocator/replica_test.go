@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -51,6 +52,8 @@ type replicaInTest struct {
 	// knew is the world's change up to which it had read all of pods when this step began,
 	// and knewLedgers that of ledgers.
 	knew, knewLedgers int
+	// sent is what it knew of ledgers when it first let go a member of a gang in this step.
+	sent map[group.Name]int
 	// updates and patches are how many of these requests it has made.
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
@@ -126,7 +129,7 @@ func (r *replicaInTest) restart() {
 		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[item]time.Time{}}
-	r.watch, r.dead, r.busy = nil, false, false
+	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}
 	r.list()
 	r.allocator.begin(r.queue)
 }
@@ -174,7 +177,7 @@ func (r *replicaInTest) read() {
 			if c.deleted {
 				r.allocator.DeleteLedger(obj)
 			} else {
-				r.allocator.SetLedger(obj)
+				r.allocator.SetLedger(r.sees(obj))
 			}
 		case *corev1.Node:
 			if c.deleted {
@@ -190,6 +193,23 @@ func (r *replicaInTest) read() {
 			}
 		}
 	}
+}
+
+// sees is the ledger as the replica takes it. A blind one takes no notice of what another
+// leader took back.
+func (r *replicaInTest) sees(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
+	known := r.allocator.index.Ledger(l.Name)
+	if !r.world.blind || known == nil {
+		return l
+	}
+	for uid := range book.Pods(known) {
+		if p := r.world.find(uid); p != nil && gated(p) && book.Pods(l)[uid] == "" {
+			l = l.DeepCopy()
+			l.Spec = known.Spec
+			return l
+		}
+	}
+	return l
 }
 
 // next takes the oldest change of some kind of object: each kind has a watch of its
@@ -210,13 +230,10 @@ func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
 	}
-	r.busy, r.sawUnbindable, r.knew, r.knewLedgers = true, "", r.world.changes, r.world.changes
+	r.busy, r.sawUnbindable, r.knew, r.knewLedgers, r.sent = true, "", r.world.changes, r.readLedgers(), map[group.Name]int{}
 	for _, c := range r.watch {
-		switch c.obj.(type) {
-		case *corev1.Pod:
+		if _, is := c.obj.(*corev1.Pod); is {
 			r.knew = min(r.knew, c.at-1)
-		case *v1alpha1.SliceLedger:
-			r.knewLedgers = min(r.knewLedgers, c.at-1)
 		}
 	}
 	ok := r.allocator.step(context.Background(), r.queue)
@@ -225,6 +242,20 @@ func (r *replicaInTest) step() bool {
 		r.restart()
 	}
 	return ok
+}
+
+// readLedgers is the world's change up to which it has read all of ledgers, by its watch or
+// in the answer to a request.
+func (r *replicaInTest) readLedgers() int {
+	known := r.world.changes
+	for _, c := range r.watch {
+		if l, is := c.obj.(*v1alpha1.SliceLedger); is {
+			if has := r.allocator.index.Ledger(l.Name); c.deleted || has == nil || has.UID != l.UID || behind(has, l.ResourceVersion) {
+				known = min(known, c.at-1)
+			}
+		}
+	}
+	return known
 }
 
 // call is one request of this replica. Anything may happen before it: the other

@@ -24,6 +24,9 @@ func (w *world) act() {
 	if w.gangsOnly && w.rand.Intn(40) == 0 {
 		w.lateHold(n)
 	}
+	if w.gangsOnly && w.rand.Intn(40) == 0 {
+		w.lateTheft(n)
+	}
 	if w.gangsOnly && w.rand.Intn(50) == 0 {
 		w.finish()
 	}
@@ -243,14 +246,19 @@ func TestSoak(t *testing.T) {
 // The soak finds what it is there to find, in no more seeds than TestSoak runs.
 func TestSoakFindsPlantedBugs(t *testing.T) {
 	t.Parallel()
-	for name, plant := range map[string]func(*world){
-		"no compare-and-swap":               func(w *world) { w.lastWriteWins = true },
-		"release at the deletion timestamp": func(w *world) { w.hasty = true },
+	pods := func(t *testing.T, seed int) *world { return newWorld(t, int64(seed), 2, 1+seed%3) }
+	for name, planted := range map[string]struct {
+		world func(t *testing.T, seed int) *world
+		plant func(*world)
+	}{
+		"no compare-and-swap":               {pods, func(w *world) { w.lastWriteWins = true }},
+		"release at the deletion timestamp": {pods, func(w *world) { w.hasty = true }},
+		"gangs let go in part":              {newGangs, func(w *world) { w.blind = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range 12 {
-				w := newWorld(t, int64(seed), 2, 1+seed%3)
-				plant(w)
+				w := planted.world(t, seed)
+				planted.plant(w)
 				if found := w.broken(); found != "" {
 					t.Logf("seed %d: %s", seed, found)
 					return

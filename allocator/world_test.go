@@ -76,6 +76,8 @@ type world struct {
 	lastWriteWins bool
 	// hasty are nodes that release the slices of a pod that is being deleted.
 	hasty bool
+	// blind are leaders that do not see what another took back of what gated pods had.
+	blind bool
 	// fail ends the test: an invariant does not hold.
 	fail func(format string, args ...any)
 }
