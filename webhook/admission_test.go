@@ -45,6 +45,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("applied", func(t *testing.T) { testApplied(t, c) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
+	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
 }
 

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package webhook_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+)
+
+// What a LimitRange adds to a pod or has against it counts as if its owner had written it: the
+// shares say what the containers ask for in the end. A quota that is used up refuses the pod
+// by the resource's name, before it is there.
+func testLimits(t *testing.T, c client.Client) {
+	const limited = "limited"
+	create := func(o client.Object) {
+		t.Helper()
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}})
+	amounts := func(core, cpu string) corev1.ResourceList {
+		return corev1.ResourceList{api.ResourceCore: resource.MustParse(core), corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	create(&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: limited, Name: "defaults"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+		{Type: corev1.LimitTypeContainer, Default: amounts("20", "2"), DefaultRequest: amounts("20", "1"), Max: amounts("40", "4")}}}})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: limited, Name: "quota"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.vernier.dev/gpu-core": resource.MustParse("100")}}}
+	create(quota)
+	// No controller works out what is used.
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{"requests.vernier.dev/gpu-core": resource.MustParse("30")}}
+	if err := c.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+
+	two := asking(limited)
+	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "beside", Image: "none"})
+	await(t, "the LimitRange is in force", func() bool {
+		pod := two.DeepCopy()
+		return c.Create(t.Context(), pod, client.DryRunAll) == nil && len(pod.Spec.Containers[1].Resources.Limits) > 0
+	})
+	create(two)
+	const want = `{"version":"v1alpha1","containers":{"beside":{"gpus":1,"core":20,"memPercent":20},"train":{"gpus":1,"core":30,"memPercent":30}}}`
+	if got := two.Annotations[api.AnnotationShares]; got != want {
+		t.Errorf("shares %s, want %s", got, want)
+	}
+	if r := two.Spec.Containers[0].Resources.Requests; r.Cpu().String() != "1" {
+		t.Errorf("requests %v", r)
+	}
+	large := asking(limited)
+	large.Spec.Containers[0].Resources.Limits[api.ResourceCore] = resource.MustParse("41")
+	expect(t, c.Create(t.Context(), large), "maximum vernier.dev/gpu-core usage per Container is 40, but limit is 41")
+	await(t, "the quota to count the pod", func() bool {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota) == nil && quota.Status.Used.Name("requests.vernier.dev/gpu-core", resource.DecimalSI).Value() == 80
+	})
+	expect(t, c.Create(t.Context(), asking(limited)),
+		"exceeded quota: quota, requested: requests.vernier.dev/gpu-core=30, used: requests.vernier.dev/gpu-core=80, limited: requests.vernier.dev/gpu-core=100")
+}
