@@ -162,7 +162,9 @@ func newCgroup(t *testing.T) string {
 		if _, err := os.Stat(filepath.Join(mount, "cgroup.procs")); err != nil {
 			continue
 		}
-		dir, err := os.MkdirTemp(mount, "vernier-test-")
+		// Not of a name that begins as those of a cluster of test/cluster: its end, beside
+		// this, takes all of them away.
+		dir, err := os.MkdirTemp(mount, "inventory-test-")
 		if err != nil {
 			t.Fatal(err)
 		}
