@@ -44,19 +44,9 @@ func await(t *testing.T, what string, check func() (bool, string)) {
 // slices came back: Invariant 6 after every test.
 func create(t *testing.T, p *pod) *corev1.Pod {
 	t.Helper()
-	made := tryCreate(t, p)
-	if made == nil {
-		t.FailNow()
-	}
-	return made
-}
-
-func tryCreate(t *testing.T, p *pod) *corev1.Pod {
-	t.Helper()
-	made, err := sys.Kube.CoreV1().Pods(p.Namespace).Create(t.Context(), &p.Pod, metav1.CreateOptions{})
+	made, err := ask(t, p)
 	if err != nil {
-		t.Errorf("creating pod %s: %v", p.Name, err)
-		return nil
+		t.Fatalf("creating pod %s: %v", p.Name, err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -70,7 +60,7 @@ func tryCreate(t *testing.T, p *pod) *corev1.Pod {
 // refused creates a pod that must not be admitted, and returns the refusal.
 func refused(t *testing.T, p *pod) string {
 	t.Helper()
-	made, err := sys.Kube.CoreV1().Pods(p.Namespace).Create(t.Context(), &p.Pod, metav1.CreateOptions{})
+	made, err := ask(t, p)
 	if err == nil {
 		remove(t, made)
 		t.Fatalf("pod %s was admitted", p.Name)
@@ -78,12 +68,24 @@ func refused(t *testing.T, p *pod) string {
 	return err.Error()
 }
 
-// remove deletes the pod and waits until no ledger has a slice of it. It has its
-// own context: it runs in clean-ups, when the test's is over.
+// ask creates a pod. As whoever makes pods does, it asks again when the webhook was not
+// heard in its five seconds, which is no answer, and while a pod of that name goes.
+func ask(t *testing.T, p *pod) (made *corev1.Pod, err error) {
+	t.Helper()
+	await(t, "an answer to the creation of pod "+p.Name, func() (bool, string) {
+		made, err = sys.Kube.CoreV1().Pods(p.Namespace).Create(t.Context(), &p.Pod, metav1.CreateOptions{})
+		return err == nil || !strings.Contains(err.Error(), "failed calling webhook") && !strings.Contains(err.Error(), "object is being deleted"), fmt.Sprint(err)
+	})
+	return made, err
+}
+
+// remove deletes the pod and waits until none of its containers runs and no ledger has a
+// slice of it. It has its own context: it runs in clean-ups, when the test's is over.
 func remove(t *testing.T, p *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := sys.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))})
+	pods := sys.Kube.CoreV1().Pods(p.Namespace)
+	err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		t.Errorf("deleting pod %s: %v", p.Name, err)
 		return
@@ -100,10 +102,18 @@ func remove(t *testing.T, p *corev1.Pod) {
 				held = append(held, fmt.Sprintf("%s %+v", l.Name, s))
 			}
 		}
+		now, err := pods.Get(ctx, p.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return false, nil
+		case now.UID == p.UID && now.Status.Phase != corev1.PodSucceeded && now.Status.Phase != corev1.PodFailed:
+			held = append(held, status(now))
+		}
 		return len(held) == 0, nil
 	})
 	if err != nil {
-		t.Errorf("Invariant 6: pod %s is gone and its slices are not released: %v", p.Name, held)
+		t.Errorf("Invariant 6: pod %s was deleted, and has not ended or its slices are not released: %v", p.Name, held)
 	}
 }
 

@@ -5,8 +5,6 @@
 package e2e
 
 import (
-	"context"
-	"io"
 	"strings"
 	"testing"
 
@@ -37,7 +35,7 @@ func TestDrainKeepsBudgets(t *testing.T) {
 	})
 
 	name := small + "/0"
-	t.Cleanup(func() { _ = sys.Kubectl(context.Background(), io.Discard, "vernier", "uncordon", name) })
+	uncordoned(t, name)
 	out, err := sys.Shell(t.Context(), "kubectl vernier drain "+name+" --force --timeout 2s")
 	if err == nil || !strings.Contains(out, "disruption budget") || strings.Contains(out, "drained") {
 		t.Errorf("with a budget: %v\n%s", err, out)

@@ -5,8 +5,8 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +42,15 @@ func deviceOf(t *testing.T, p *corev1.Pod) v1alpha1.DeviceStatus {
 	}
 	t.Fatalf("device %s of pod %s is not on node %s", uuid, p.Name, p.Spec.NodeName)
 	return v1alpha1.DeviceStatus{}
+}
+
+// uncordoned has a device uncordoned when the test ends: the tests that follow need it.
+func uncordoned(t *testing.T, name string) {
+	t.Cleanup(func() {
+		if out, err := sys.Shell(context.Background(), "kubectl vernier uncordon "+name); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // awaitHealth waits until the node says of a device that it is well, or isn't.
@@ -133,7 +142,7 @@ func TestDeviceFails(t *testing.T) {
 	}
 
 	name := fmt.Sprintf("%s/%d", large, device.Index)
-	t.Cleanup(func() { _ = sys.Kubectl(t.Context(), io.Discard, "vernier", "uncordon", large+"/"+device.UUID) })
+	uncordoned(t, large+"/"+device.UUID)
 	out := shell(t, "kubectl vernier drain "+name+" --force --reason 'to be looked at' --timeout 2m --grace-period 1")
 	if !strings.Contains(out, "gpu/"+name+" drained") || !strings.Contains(out, namespace+"/"+running.Name) || strings.Contains(out, next.Name) {
 		t.Errorf("drain printed %q", out)
@@ -188,6 +197,7 @@ func TestDriverReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart := onceBack(t, agent)
+	agent.Leave()
 	text, err := os.ReadFile(library)
 	if err != nil {
 		t.Fatal(err)
@@ -211,9 +221,10 @@ func TestDriverReplaced(t *testing.T) {
 		l := ledger(t, large)
 		return meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady), fmt.Sprintf("%+v", l.Status.Conditions)
 	})
-	if after := inUse(); after != before {
-		t.Errorf("slices in use\n%s\nbefore\n%s", after, before)
-	}
+	await(t, "the slices in use to be said as before", func() (bool, string) {
+		after := inUse()
+		return after == before, after + "\nbefore\n" + before
+	})
 	checkLimited()
 	checkWhole()
 	awaitReady(t, create(t, newPod("after-upgrade").share(10, 10).on(large)))
@@ -229,7 +240,7 @@ func TestAgentKilledBesideAnInstance(t *testing.T) {
 	held := func() (seen string) {
 		l := ledger(t, cut)
 		for _, s := range l.Status.Slices {
-			if s.Pod != p.UID {
+			if s.Pod != p.UID || s.MIG == nil {
 				continue
 			}
 			for _, i := range l.Status.Devices[0].Instances {

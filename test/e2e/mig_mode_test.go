@@ -7,7 +7,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -118,7 +117,7 @@ func TestMIGModeByLabel(t *testing.T) {
 	check()
 
 	// What keeps new slices off a device has it empty in the end.
-	t.Cleanup(func() { _ = sys.Kubectl(context.Background(), io.Discard, "vernier", "uncordon", large+"/"+busy) })
+	uncordoned(t, large+"/"+busy)
 	shell(t, "kubectl vernier drain "+large+"/"+busy+" --force --timeout 2m --grace-period 1")
 	awaitMIGMode(t, busy, v1alpha1.MIGEnabled)
 	shell(t, "kubectl vernier uncordon "+large+"/"+busy)

@@ -57,10 +57,13 @@ func driver(t *testing.T) *inventory.Inventory {
 
 func instances(t *testing.T, inv *inventory.Inventory) []v1alpha1.MIGInstance {
 	t.Helper()
-	all, err := inv.Instances(ledger(t, cut).Status.Devices[0].UUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var all []v1alpha1.MIGInstance
+	await(t, "the driver to tell the device's instances", func() (bool, string) {
+		var err error
+		// One that the agent destroys meanwhile it may not find any more.
+		all, err = inv.Instances(ledger(t, cut).Status.Devices[0].UUID)
+		return err == nil, fmt.Sprint(err)
+	})
 	return all
 }
 
@@ -147,10 +150,8 @@ func TestMIG(t *testing.T) {
 
 	// Invariant 4: nothing is made anew and nobody is touched.
 	agent := sys.Node(cut).Agent
-	if err := agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, agent) // or a parallel test has
+	kill(t, agent)
+	onceBack(t, agent)()
 	remove(t, big)
 	awaitReady(t, waiting)
 	for _, p := range []*corev1.Pod{one, taken} {

@@ -36,7 +36,6 @@ type prometheus struct {
 
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
-	everybody(t)
 	rules, err := filepath.Abs(filepath.Join(chartFiles, "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +68,7 @@ func startPrometheus(t *testing.T) *prometheus {
 		"authorization": map[string]any{"credentials_file": token},
 	}
 	config, err := yaml.Marshal(map[string]any{
-		"global":         map[string]any{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"global":         map[string]any{"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
 		"rule_files":     []string{rules},
 		"scrape_configs": []any{job},
 	})
@@ -202,18 +201,21 @@ func dashboard(t *testing.T) (queries []string) {
 // Nobody reads the names of all pods without a token of somebody who may read
 // metrics.
 func TestMetricsAreForThoseWhoMayRead(t *testing.T) {
-	everybody(t)
 	stranger := account(t, "metrics-stranger", "")
 	for _, p := range sys.Parts() {
 		await(t, p.Name+" to be read", func() (bool, string) {
-			start(t, p)
 			_, err := p.Metrics(t.Context())
 			return err == nil, fmt.Sprint(err)
 		})
 		for token, want := range map[string]string{"": "401 Unauthorized", "nonsense": "401 Unauthorized", stranger: "bind the cluster role vernier-metrics-reader"} {
-			if text, err := p.MetricsFor(t.Context(), token); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v, want %s: %s", p.Name, err, want, text)
-			}
+			await(t, p.Name+" to turn a reader away", func() (bool, string) {
+				text, err := p.MetricsFor(t.Context(), token)
+				if err == nil {
+					t.Fatalf("%s: read with the token %q, want %s: %s", p.Name, token, want, text)
+				}
+				// One that has just been started answers nobody yet.
+				return strings.Contains(err.Error(), want), fmt.Sprint(err)
+			})
 		}
 	}
 }
@@ -225,8 +227,6 @@ func TestPrometheusReadsEverything(t *testing.T) {
 	busy := awaitReady(t, create(t, burner("watched", 30)))
 	p := startPrometheus(t)
 	await(t, "every part to be read", func() (bool, string) {
-		// One that has lost its lease, on a busy machine, is started again by nobody else.
-		everybody(t)
 		state := struct {
 			ActiveTargets []struct{ ScrapeURL, Health, LastError string }
 		}{}

@@ -93,10 +93,8 @@ func TestMPSNamespaces(t *testing.T) {
 	// Invariant 4: the next agent takes up daemon, server and namespaces.
 	first := daemons(t, large)
 	agent := sys.Node(large).Agent
-	if err := agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, agent)
+	kill(t, agent)
+	onceBack(t, agent)()
 	next := awaitReady(t, create(t, idle("v3-next", 5, 512)))
 	if got := daemons(t, large); len(first) != 1 || fmt.Sprint(got) != fmt.Sprint(first) {
 		t.Errorf("daemons %v after the agent's death, want %v", got, first)
@@ -107,10 +105,12 @@ func TestMPSNamespaces(t *testing.T) {
 	// namespace is that. What it changes is seen, and put right.
 	tryIn(t, one, control+"server delete vernier --force")
 	awaitEvent(t, two, mps.ReasonLost, "device")
-	await(t, "the next server", func() (bool, string) {
-		said := tryIn(t, two, "cudademo --alloc 900")
-		return strings.Contains(said, "ok=1"), said
-	})
+	for p := range both { // one namespace after the other
+		await(t, "the next server to serve pod "+p.Name, func() (bool, string) {
+			said := tryIn(t, p, "cudademo --alloc 900")
+			return strings.Contains(said, "ok=1"), said
+		})
+	}
 	held()
 	for _, p := range []*corev1.Pod{one, two, next} {
 		remove(t, p)

@@ -79,10 +79,8 @@ func TestMPSSharedMemory(t *testing.T) {
 	if len(before) != 2 {
 		t.Errorf("the node has %q", before)
 	}
-	if err := agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, agent)
+	kill(t, agent)
+	onceBack(t, agent)()
 	next := idle("shm-next", 5, 1002)
 	if now := mpsMounts(t, agent.ID().PID); fmt.Sprint(now) != fmt.Sprint(before) {
 		t.Errorf("after the agent's death the node has %q, want as before %q", now, before)

@@ -18,11 +18,10 @@ import (
 // the API server refuses it to whoever writes it all the same, and a pod is told why it
 // waits.
 func TestMPSKeepsToItself(t *testing.T) {
-	shared := func() bool { return ledger(t, small).Status.Devices[0].MPS }
 	limited := awaitReady(t, create(t, newPod("beside-limited").share(10, 10).on(small)))
 	waiting := create(t, mpsClient("beside-mps", small, 10, 1024))
 	awaitEvent(t, waiting, "takes no slices in mode mps: it has others")
-	if shared() || len(daemons(t, small)) != 0 {
+	if ledger(t, small).Status.Devices[0].MPS || len(daemons(t, small)) != 0 {
 		t.Error("a device with a slice under the limiter is MPS'")
 	}
 
@@ -39,16 +38,15 @@ func TestMPSKeepsToItself(t *testing.T) {
 	// Empty, it changes, and the others wait in their turn.
 	remove(t, limited)
 	awaitReady(t, waiting)
-	if !shared() {
-		t.Error("the device is not shown as MPS'")
-	}
+	awaitShared(t, small)
 	next := create(t, newPod("beside-next").share(10, 10).on(small))
 	awaitEvent(t, next, "is shared by MPS, which takes no slices of other modes")
 	remove(t, waiting)
 	awaitReady(t, next)
-	if shared() || len(daemons(t, small)) != 0 {
-		t.Error("the device is MPS' after its last slice in that mode")
+	if len(daemons(t, small)) != 0 {
+		t.Error("the device has a daemon after its last slice in that mode")
 	}
+	awaitGone(t, small)
 
 	// On two devices each kind has its own, and a device in MIG mode takes none.
 	pair := []*corev1.Pod{

@@ -44,6 +44,9 @@ func daemons(t *testing.T, node string) []string {
 	var pids []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
+		if os.IsNotExist(err) {
+			continue // it has just ended
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,19 +76,18 @@ func TestMPS(t *testing.T) {
 		}
 	}
 	first := daemons(t, small)
-	if len(first) != 1 || !ledger(t, small).Status.Devices[0].MPS {
-		t.Errorf("daemons %v, device %+v", first, ledger(t, small).Status.Devices[0])
+	if len(first) != 1 {
+		t.Errorf("daemons %v, want one", first)
 	}
+	awaitShared(t, small)
 	// A device changes its mode when it is empty, and the pod is told what it waits for.
 	beside := create(t, newPod("mps-beside").share(5, 5).on(small))
 	awaitEvent(t, beside, "is shared by MPS")
 
 	// Invariant 4: the next agent takes the daemon up, and nobody is touched.
 	agent := sys.Node(small).Agent
-	if err := agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, agent)
+	kill(t, agent)
+	onceBack(t, agent)()
 	three := awaitReady(t, create(t, mpsClient("mps-three", small, 10, 512)))
 	if got := daemons(t, small); fmt.Sprint(got) != fmt.Sprint(first) {
 		t.Errorf("daemons %v after the agent's death, want %v", got, first)
@@ -114,8 +116,19 @@ func TestMPS(t *testing.T) {
 	awaitGone(t, small)
 }
 
-// awaitGone waits until no device of the node is MPS'.
+// awaitShared waits until the node says that its first device is MPS'. It says so a
+// moment after it is.
+func awaitShared(t *testing.T, node string) {
+	t.Helper()
+	await(t, "the first device of node "+node+" to be shared by MPS", func() (bool, string) {
+		d := ledger(t, node).Status.Devices[0]
+		return d.MPS, fmt.Sprintf("%+v", d)
+	})
+}
+
+// awaitGone waits until the node says that none of its devices is MPS'.
 func awaitGone(t *testing.T, node string) {
+	t.Helper()
 	await(t, "node "+node+" to have no device that MPS shares", func() (bool, string) {
 		for _, d := range ledger(t, node).Status.Devices {
 			if d.MPS {

@@ -203,13 +203,6 @@ func (s *System) StopAPIServer(t testing.TB) (start func()) {
 			t.Error(err)
 			return
 		}
-		// An allocator that could not renew its lease has ended itself, and in a pod
-		// it would have been started again.
-		for _, part := range s.Parts() {
-			if err := part.EnsureRunning(); err != nil {
-				t.Error(err)
-			}
-		}
 		if err := s.awaitServing(context.Background()); err != nil {
 			t.Error(err)
 		}

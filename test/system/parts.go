@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"syscall"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,34 +16,89 @@ import (
 	"vernier.dev/vernier/test/cluster"
 )
 
-// Process is one part of Vernier, as one replica, where it runs.
+// Process is one part of Vernier, as one replica, where it runs. When it ends itself it
+// is started again, as a kubelet would; what a test has ended or frozen stays so until
+// the test itself has it run again.
 type Process struct {
 	*cluster.Process
 	Place *cluster.Place
 
 	metricsPort  string
 	metricsToken string
+
+	// changing: one at a time ends or starts it.
+	changing sync.Mutex
+	// left: a test has its hands on it.
+	left bool
 }
 
 // Kill ends it as a power cut would, and returns when it is gone.
 func (p *Process) Kill() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.left = true
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return p.Process.Kill(ctx)
 }
 
-// Freeze stops it without ending it: its sockets stay open and nobody reads them.
-func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+// Stop has it end itself, and returns when it is gone.
+func (p *Process) Stop(ctx context.Context) error {
+	p.Leave()
+	return p.Process.Stop(ctx)
+}
 
-// Thaw lets it go on.
-func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
+// Freeze stops it without ending it: its sockets stay open and nobody reads them.
+func (p *Process) Freeze() error {
+	p.Leave()
+	return p.Signal(syscall.SIGSTOP)
+}
+
+// Leave has it stay ended when it ends itself, until EnsureRunning.
+func (p *Process) Leave() {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.left = true
+}
 
 // EnsureRunning starts it unless it runs, and lets it go on if it was frozen.
 func (p *Process) EnsureRunning() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.left = false
 	if p.Running() {
-		return p.Thaw()
+		return p.Signal(syscall.SIGCONT)
 	}
 	return p.Start()
+}
+
+// lookAfter starts it if it has ended itself.
+func (p *Process) lookAfter() (started bool, err error) {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.left || p.Running() {
+		return false, nil
+	}
+	return true, p.Start()
+}
+
+// lookAfterParts starts parts that have ended themselves, until ctx ends: an allocator
+// does on a busy machine, when it could not renew its lease in time.
+func (s *System) lookAfterParts(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, p := range s.Parts() {
+			if started, err := p.lookAfter(); started {
+				s.step("%s had ended itself and is started again (%v)", p.Name, err)
+			}
+		}
+	}
 }
 
 // Parts are all processes of Vernier.

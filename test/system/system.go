@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,7 +31,7 @@ import (
 )
 
 // patience bounds every wait of this package.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // Options say what to bring up.
 type Options struct {
@@ -70,6 +71,8 @@ type System struct {
 	Allocators []*Process
 
 	metricsToken string
+	// endParts ends the looking after parts, and returns when that is over.
+	endParts func()
 
 	progress io.Writer
 	bin      string
@@ -121,6 +124,13 @@ func (s *System) up(ctx context.Context, o Options) error {
 	if err := s.startParts(ctx, o.Nodes); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	parts.Go(func() { s.lookAfterParts(ctx) })
+	s.endParts = func() {
+		cancel()
+		parts.Wait()
+	}
 	return s.awaitServing(ctx)
 }
 
@@ -138,6 +148,9 @@ func (s *System) connect() error {
 func (s *System) Down() error {
 	if s.Cluster == nil {
 		return nil
+	}
+	if s.endParts != nil {
+		s.endParts()
 	}
 	return s.Cluster.Down()
 }
