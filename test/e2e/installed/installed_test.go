@@ -131,9 +131,10 @@ func takeOffNode(t *testing.T) {
 	}
 	run(t, stand.Replace(string(block[1])))
 	awaitNoCapacity(t)
-	if left := run(t, "kubectl get sliceledgers -o name"); left != "" {
-		t.Errorf("left of a node that was taken off: %s", left)
-	}
+	await(t, "nothing to be left of a node that was taken off", func(ctx context.Context) (bool, string) {
+		left, err := sys.Shell(ctx, "kubectl get sliceledgers -o name")
+		return err == nil && left == "", left
+	})
 }
 
 // checkNothingLeft looks at every object of the cluster.
@@ -173,15 +174,23 @@ func checkNoObjects(t *testing.T) {
 			t.Errorf("pod %s/%s has the gate", p.Namespace, p.Name)
 		}
 	}
-	objects := run(t, `for kind in $(kubectl api-resources --verbs=list -o name | grep -v '^events'); do
+	// What owners have had goes a moment after them.
+	await(t, "nothing to be left behind", func(ctx context.Context) (bool, string) {
+		objects, err := sys.Shell(ctx, `for kind in $(kubectl api-resources --verbs=list -o name | grep -v '^events'); do
   kubectl get $kind -A -o jsonpath="{range .items[*]}$kind {.metadata.namespace}/{.metadata.name} {.metadata.finalizers}{'\n'}{end}"
 done`)
-	for line := range strings.Lines(objects) {
-		// The cluster of the test has vernier in names of its own: none of these.
-		if strings.Contains(line, "vernier") && !strings.HasPrefix(line, "namespaces /vernier-probe") && !strings.Contains(line, " vernier-probe/") {
-			t.Errorf("left behind: %s", line)
+		if err != nil {
+			return false, fmt.Sprint(err, objects)
 		}
-	}
+		var left []string
+		for line := range strings.Lines(objects) {
+			// The cluster of the test has vernier in names of its own: none of these.
+			if strings.Contains(line, "vernier") && !strings.HasPrefix(line, "namespaces /vernier-probe") && !strings.Contains(line, " vernier-probe/") {
+				left = append(left, line)
+			}
+		}
+		return len(left) == 0, strings.Join(left, "")
+	})
 }
 
 // create makes a pod that asks for the given percentage of a GPU.
@@ -201,10 +210,14 @@ func create(t *testing.T, name string, percent int64, changes ...func(*corev1.Po
 	for _, change := range changes {
 		change(pod)
 	}
-	_, err := sys.Kube.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	// As whoever makes pods does, once more where the webhook was not heard in its five seconds.
+	await(t, "pod "+name+" to be made", func(ctx context.Context) (bool, string) {
+		_, err := sys.Kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil && !strings.Contains(err.Error(), "failed calling webhook") {
+			t.Fatal(err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 func deviceMemory(t *testing.T) int64 {

@@ -47,7 +47,11 @@ func migrate(t *testing.T, image string) {
 	}
 	run(t, upgrade+" --timeout="+patience.String())
 	apply := "2>&1 <<'EOF'" + strings.ReplaceAll(hamiPod, "IMAGE", image) + "EOF"
-	// The webhook that leaves answers for some seconds more.
+	// The webhook that leaves answers for some seconds more, now and then.
+	await(t, "only the new webhook to be there", func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, "kubectl -n vernier-system get pods -l app.kubernetes.io/component=webhook -o name")
+		return err == nil && strings.Count(out, "pod/") == 2, out
+	})
 	await(t, "the dialect to be in force", func(ctx context.Context) (bool, string) {
 		out, err := sys.Shell(ctx, "kubectl -n "+namespace+" apply --dry-run=server -f - "+apply)
 		return err == nil && strings.Contains(out, "Warning"), out
