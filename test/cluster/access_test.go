@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -148,15 +149,12 @@ func TestServiceAccountKubeconfig(t *testing.T) {
 		"where": {ofNode, []string{"auth", "whoami", "-o=jsonpath={.status.userInfo.extra}"}, `"authentication.kubernetes.io/node-name":["` + c.Nodes[0].Name + `"]`},
 	} {
 		// On a node: that is where a node's agent connects from.
-		p, err := c.StartProcess(cluster.Command{Name: name, Place: c.Nodes[0].Name, Argv: append([]string{kubectl, "--kubeconfig=" + tc.file}, tc.args...)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := p.Tail(); !strings.Contains(got, tc.want) {
-			t.Errorf("kubectl %v: want %q in\n%s", tc.args, tc.want, got)
+		argv := c.Nodes[0].Argv(append([]string{kubectl, "--kubeconfig=" + tc.file}, tc.args...)...)
+		cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+		got, err := cmd.CombinedOutput() // it may well fail
+		if !strings.Contains(string(got), tc.want) {
+			t.Errorf("%s: kubectl %v: want %q in\n%s (%v)", name, tc.args, tc.want, got, err)
 		}
 	}
 	if _, err := c.ServiceAccountKubeconfig(t.Context(), "default", "nobody"); err == nil || !strings.Contains(err.Error(), "default/nobody") {

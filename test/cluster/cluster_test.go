@@ -36,10 +36,9 @@ func TestMain(m *testing.M) {
 // up starts a cluster that the end of the test takes down.
 func up(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	t.Cleanup(cancel)
 	cfg.Progress = t.Output()
-	c, err := cluster.Up(ctx, cfg)
+	// The start has a bound of its own; the cluster's life is the test's.
+	c, err := cluster.Up(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +50,10 @@ func up(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	return c
 }
 
-// await fails the test when a condition does not come true within a minute.
+// await fails the test when a condition does not come true within two minutes.
 func await(t *testing.T, what string, done func() (bool, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -151,7 +150,7 @@ func TestPodsRunAndTalk(t *testing.T) {
 	if got := run(t, c, "two", "wget", "-qO-", "http://"+one.Status.PodIP+":8080/greeting"); got != "hello" {
 		t.Errorf("pod on n2 read %q from the pod on n1", got)
 	}
-	run(t, c, "two", "sh", "-c", "echo | nc -w 5 10.252.0.1 443") // the API server, as every in-cluster client finds it
+	run(t, c, "two", "sh", "-c", "echo | nc -w 60 10.252.0.1 443") // the API server, as every in-cluster client finds it
 	if log, err := c.Logs(t.Context(), "default", "one", ""); err != nil || log != "said\n" {
 		t.Errorf("log %q, error %v", log, err)
 	}

@@ -75,7 +75,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		return err
 	}
 	return api.await(ctx, "API server ready", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // one that waits at the forwarder
 		defer cancel()
 		return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})

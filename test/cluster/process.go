@@ -98,6 +98,12 @@ func (p *Process) Start() error {
 	if p.record.Process.Running() {
 		return fmt.Errorf("process %s runs already", p.Name)
 	}
+	p.c.mu.Lock()
+	down := p.c.down != nil
+	p.c.mu.Unlock()
+	if down {
+		return errDown
+	}
 	id, err := p.c.spawn(p.Command, p.Log)
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name, err)
