@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -67,7 +68,13 @@ func run(m *testing.M) int {
 	// one by one.
 	os.Setenv("SIMGPU_STATE", sys.Node(cut).GPU.State)
 	os.Setenv("SIMGPU_ALL_DEVICES", "1")
-	return m.Run()
+	code := m.Run()
+	crashes, err := sys.Crashes()
+	if err == nil && len(crashes) == 0 {
+		return code
+	}
+	fmt.Fprintf(os.Stderr, "parts of Vernier broke down: %v %v\n", strings.Join(crashes, "\n"), err)
+	return 1
 }
 
 func placement(t *testing.T, p *corev1.Pod) *v1alpha1.Placement {
