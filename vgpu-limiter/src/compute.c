@@ -243,6 +243,8 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
             launch->now = vgpu_now();
         if (track->open)
             go_on(launch);
+    } else if (track->open && vgpu_batch_open(track)->launches == 0) {
+        close_batch(launch); // the next one would be measured from when this one failed
     }
     vgpu_unlock(&track->timeline->lock);
     leave(launch);

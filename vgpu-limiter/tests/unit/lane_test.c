@@ -172,6 +172,23 @@ static void what_is_not_measured(void) {
     CHECK(lane->track->pending == 1);
 }
 
+// A launch that fails leaves no batch behind in which the next one would be measured: how long
+// the program does something else in between isn't the device's.
+static void what_fails(void) {
+    struct vgpu_lane *lane = open_lane(1);
+    const struct vgpu_timeline *timeline = lane->track->timeline;
+    struct vgpu_launch launch;
+    takes(lane, key_of(1), 3000, 4000);
+    vgpu_sample_drop(lane->track);
+    unsigned under_way = timeline->under_way;
+    for (unsigned kind = 1; kind <= 1002; kind += 1001) { // one that is known, one that isn't
+        CHECK(vgpu_launch_begin(&launch, key_of(kind), 0, lane->stream, false) == CU_OK);
+        CHECK(lane->track->open && timeline->under_way == under_way + 1);
+        vgpu_launch_end(&launch, CU_INVALID_VALUE);
+        CHECK(!lane->track->open && lane->track->pending == 0 && timeline->under_way == under_way);
+    }
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
@@ -193,5 +210,6 @@ int main(int argc, char **argv) {
     of_many_kinds();
     what_changes();
     what_is_not_measured();
+    what_fails();
     return 0;
 }
