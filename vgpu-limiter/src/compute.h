@@ -106,9 +106,6 @@ void vgpu_launch_rejoin(struct vgpu_launch *launch);
 // Forgets what was measured on a stream that is about to be destroyed.
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream);
 
-// No lane of any thread uses a track of before any more: some are about to be freed.
-void vgpu_forget_tracks(struct vgpu_process *process);
-
 // Frees what a table entry of class VGPU_STREAM refers to, when its context and
 // so its events are gone.
 void vgpu_drop_track(uint64_t value);

@@ -135,8 +135,10 @@ static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx 
 
 static void die_end(struct dying *dying, bool dead) {
     if (dead && dying->ctx != NULL) {
-        vgpu_forget_tracks(dying->process);
+        vgpu_forget_contexts();
+        vgpu_lock(&dying->process->track_lock); // no thread tells a track anything meanwhile
         vgpu_table_visit(&dying->process->memory, mark_of(dying), drop, dying);
+        vgpu_unlock(&dying->process->track_lock);
     }
     if (!dead && dying->ctx != NULL)
         vgpu_table_visit(&dying->process->memory, mark_of(dying), give_to, dying->ctx);

@@ -117,6 +117,7 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
                 process->has_quota |= vgpu_quota(process, (int)d) != 0;
             process->pace = vgpu_pace_map(VGPU_PACE_PATH, process->limits.device_count);
             vgpu_forget_contexts(); // a parent's handles mean nothing here
+            process->first_epoch = vgpu_epoch();
             if (wrong == NULL)
                 atomic_store(&process->attached, true);
             else

@@ -40,7 +40,8 @@ struct vgpu_process {
     bool has_quota; // on any device
     atomic_int captures; // stream captures under way in this process
     struct vgpu_lock end_lock; // held while one is ended
-    struct vgpu_lock track_lock; // held to make a track
+    struct vgpu_lock track_lock; // see track.c
+    unsigned first_epoch; // when it was attached: handles of before are a parent's
     const struct vgpu_pace *pace; // NULL where nobody says more than the limits
     _Atomic bool graph_memory; // a graph has been told to allocate
     struct vgpu_lock graph_lock; // see mem_graph.c

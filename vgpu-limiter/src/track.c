@@ -4,9 +4,9 @@
 //
 // Invariants:
 //   1. A track lives until its stream or context is destroyed; both bump the
-//      epoch first, and no lane of an older epoch is used. A lane that serves its stream
-//      no more may be told while another thread destroys that: track_lock is held from the
-//      look at the epoch until it is told, and taken between the bump and the end.
+//      epoch first, and no lane of an older epoch launches. What such a lane has launched
+//      is told to its track if that is still in the table: track_lock is held from that
+//      look until it is told, and while tracks are taken out of the table.
 //   2. A lane is its thread's own. What it holds untold is at most one allowance,
 //      and is told before the lane serves another stream, before its own thread destroys
 //      a stream, and when that ends.
@@ -138,33 +138,57 @@ void vgpu_lane_allow(struct vgpu_lane *lane, uint64_t key, uint64_t ns) {
     lane->names = 0;
 }
 
-void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
+// What the lane has launched by its allowance.
+static struct vgpu_price untold(const struct vgpu_lane *lane) {
     uint64_t part = (1 << VGPU_TIME_BITS) - 1, spent = lane->left != 0 ? VGPU_SPENT - (lane->left & VGPU_SPENT) : 0;
     uint64_t count = spent & ((1 << VGPU_COUNT_BITS) - 1), ns = spent >> VGPU_COUNT_BITS & part;
+    return (struct vgpu_price){ns, ns + (spent >> (VGPU_COUNT_BITS + VGPU_TIME_BITS)), count};
+}
+
+void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
+    struct vgpu_price price = untold(lane);
+    uint64_t count = price.times;
     vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
     if (count != 0)
         vgpu_sample_add(lane->track, lane->names == count * lane->first ? vgpu_kind_name(lane, lane->first) : 0, count,
-                        (struct vgpu_price){ns, ns + (spent >> (VGPU_COUNT_BITS + VGPU_TIME_BITS)), count}, now);
+                        price, now);
     lane->left = 0;
 }
 
+// Where the track has gone.
+static void charge(struct vgpu_process *process, const struct vgpu_lane *lane, uint64_t now) {
+    struct vgpu_price price = untold(lane);
+    struct vgpu_turn turn = vgpu_turn(process, lane->device, now);
+    vgpu_bucket_charge(process, lane->device, &turn, now, price.ns, price.times);
+}
+
 // Tells what a lane has launched that serves its stream no more, by invariant 1. Not for
-// ever: this may be the process's end, and whoever has the timeline waits for the device.
+// ever: this may be the process's end, within a signal's handler even, and whoever has the
+// timeline waits for the device.
 static void tell(struct vgpu_lane *lane) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
-    bool told = lane->left == 0 || process == NULL || !atomic_load(&process->attached); // a child of fork
-    for (int i = 0; i < TELLING_TRIES && !told; i++) {
+    struct vgpu_entry entry;
+    if (lane->left == 0 || process == NULL || !atomic_load(&process->attached) ||
+        (int)(lane->epoch - process->first_epoch) < 0) // in a child of fork it is its parent's
+        return;
+    int cancel = vgpu_cancel_hold();
+    for (int i = 0; i < TELLING_TRIES && lane->left != 0; i++) {
+        uint64_t now = vgpu_now();
         if (i > 0)
-            vgpu_pause(vgpu_now(), TELLING_PAUSE_NS);
-        vgpu_lock(&process->track_lock);
-        told = lane->epoch != vgpu_epoch(); // what it was can't be told any more
-        if (!told && vgpu_lock_try(&lane->track->timeline->lock)) {
-            vgpu_lane_settle(lane, vgpu_now());
+            now = vgpu_pause(now, TELLING_PAUSE_NS);
+        if (!vgpu_lock_try(&process->track_lock))
+            continue;
+        if (!vgpu_table_get(&process->memory, track_key(lane->stream, lane->ctx), &entry) ||
+            entry.value != (uintptr_t)lane->track) {
+            charge(process, lane, now);
+            lane->left = 0;
+        } else if (vgpu_lock_try(&lane->track->timeline->lock)) {
+            vgpu_lane_settle(lane, now);
             vgpu_lock_free(&lane->track->timeline->lock);
-            told = true;
         }
-        vgpu_unlock(&process->track_lock);
+        vgpu_lock_free(&process->track_lock);
     }
+    vgpu_cancel_free(cancel);
 }
 
 // Of a lane that is about to serve another stream, or never again.
@@ -225,22 +249,19 @@ cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
     if (vgpu_quota(process, here.device) != 0 && (track = find_track(process, stream, &here)) == NULL)
         return CU_OUT_OF_MEMORY;
     *lane = (struct vgpu_lane){.stream = stream, .ctx = here.ctx, .epoch = epoch, .track = track,
-                               .size = FIRST_ALLOWANCE};
+                               .size = FIRST_ALLOWANCE, .device = (uint8_t)here.device};
     return CU_OK;
-}
-
-void vgpu_forget_tracks(struct vgpu_process *process) {
-    vgpu_forget_contexts();
-    vgpu_lock(&process->track_lock); // who has seen the epoch before has told its lane
-    vgpu_unlock(&process->track_lock);
 }
 
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_entry entry;
     for (int i = 0; i < VGPU_LANES && vgpu_ways != NOBODYS; i++)
         vacate(&vgpu_ways->lanes[i]);
-    vgpu_forget_tracks(process);
-    if (!vgpu_table_take(&process->memory, track_key(stream, NULL), &entry))
+    vgpu_forget_contexts();
+    vgpu_lock(&process->track_lock);
+    bool found = vgpu_table_take(&process->memory, track_key(stream, NULL), &entry);
+    vgpu_unlock(&process->track_lock);
+    if (!found)
         return;
     struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;
     vgpu_lock(&track->timeline->lock);

@@ -40,3 +40,15 @@ func TestCapturesOfThreadsThatEnd(t *testing.T) {
 		t.Errorf("%d launches are charged, want %d", launches, 3*61)
 	}
 }
+
+// TestLaunchesWhileStreamsEnd: that other threads destroy their streams costs no thread the
+// charge of what it has launched on its own.
+func TestLaunchesWhileStreamsEnd(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{90, 100})
+	p := c.start()
+	p.want("launch_on_own_streams 4 4 2000", ok)
+	if used := c.usage().Devices[0]; used.Launches != 4*2000*4 || used.Busy < 4*2000*4*4*time.Microsecond*9/10 {
+		t.Errorf("%d launches and %v are charged, want %d and 128ms", used.Launches, used.Busy, 4*2000*4)
+	}
+}

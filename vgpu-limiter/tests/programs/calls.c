@@ -252,6 +252,7 @@ int main(void) {
         ON("cancel_waiting", cancelled_waiting((int)a))
         ON("launch_by_threads", launch_by_threads((int)a, b, (int)c, (int)d))
         ON("capture_by_threads", capture_by_threads((int)a, b, (int)c))
+        ON("launch_on_own_streams", launch_on_own_streams((int)a, b, (int)c))
         ON("limit", limit((int)a, b))
         ON("cancel_module", cancelled(loads_module))
         ON("cancel_launch", cancelled(launches))

@@ -149,3 +149,34 @@ static int capture_by_threads(int place, long microseconds, int count) {
     int result = in_thread(task, begins_capture);
     return result != 0 ? result : in_thread(task, ends_capture);
 }
+
+// Makes a stream for a few launches, again and again, while other threads do the same.
+static void *uses_streams(void *argument) {
+    struct task *task = argument;
+    unsigned long long ns = (unsigned long long)task->microseconds * 1000;
+    void *params[] = {&ns};
+    CUstream own;
+    task->result = cuCtxSetCurrent(context[0]);
+    for (int i = 0; task->result == 0 && i < task->count; i++) {
+        task->result = cuStreamCreate(&own, CU_STREAM_NON_BLOCKING);
+        for (int n = 0; task->result == 0 && n < 4; n++)
+            task->result = cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, own, params, NULL);
+        task->result = task->result != 0 ? task->result : (int)cuStreamSynchronize(own);
+        task->result = task->result != 0 ? task->result : (int)cuStreamDestroy_v2(own);
+    }
+    return NULL;
+}
+
+static int launch_on_own_streams(int threads, long microseconds, int count) {
+    pthread_t thread[64];
+    struct task task[64];
+    int result = load_kernel(), begun = 0;
+    for (; result == 0 && begun < threads && begun < 64; begun++) {
+        task[begun] = (struct task){.count = count, .microseconds = microseconds};
+        result = pthread_create(&thread[begun], NULL, uses_streams, &task[begun]);
+    }
+    for (int i = 0; i < begun; i++)
+        if (pthread_join(thread[i], NULL) == 0 && result == 0)
+            result = task[i].result;
+    return result;
+}
