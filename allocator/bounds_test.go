@@ -66,6 +66,7 @@ func TestBounds(t *testing.T) {
 		{"maxDomains", maxDomains, 4, 20, "each place costs some orders"},
 		{"domainOrders", domainOrders, 2, 4, "one to go first, one to go before those that it goes by"},
 		{"maxPreemptAsked", maxPreemptAsked, 50, 500, "the scheduler's own least number of nodes is 100"},
+		{"preemptShare", preemptShare, 2, 10, "pods that need nobody's end are placed in most of the time; the others get their turn"},
 		{"newsFreely", newsFreely, 4, 4, "docs/reference/events.md says so"},
 		{"maxCauses", maxCauses, 2 * newsFreely, 64, "what is remembered of each waiting pod"},
 		{"requests", requests, 8, 32, "more make a busy API server no faster"},

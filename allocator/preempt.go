@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/ranking"
 )
 
 // A pod whose priority is higher than that of others gets their CPU, their memory and
@@ -29,51 +30,107 @@ const (
 	preemptAgain = 30 * time.Second
 	// maxPreemptAsked is how many nodes are asked at a time.
 	maxPreemptAsked = 100
+	// preemptShare is the part of the worker's time that may go into looking for such
+	// nodes, one in so many: in a large cluster each look takes tens of milliseconds, and a
+	// thousand pods may wait for one. Nobody else is placed meanwhile.
+	preemptShare = 4
 )
 
 // preemptions is what is known of pods for which others are to be ended.
 type preemptions struct {
-	// inVain is when it was asked last for a gated pod, and no node would do.
-	inVain map[types.UID]time.Time
+	// inVain are the gated pods for which no node would do when it was asked last.
+	inVain map[types.UID]inVain
 	// letGo are the pods that went where others are in their way.
 	letGo map[types.UID]bool
 	// notBefore is set when one of these was refused: this scheduler does not preempt as
 	// the default one would, so that the next would be too.
 	notBefore time.Time
+	// pause is until when no nodes are looked for, so that others are placed.
+	pause time.Time
+}
+
+// inVain is when it was asked for a pod, and how many of the best nodes the next time is
+// to pass over since it was these: the others would never be asked otherwise.
+type inVain struct {
+	at   time.Time
+	over int
 }
 
 // preempt chooses the node on which the scheduler would do the least harm for the pod.
-// False when there is none, or it is not to be asked now.
-func (t *trial) preempt(ctx context.Context, pod ask, j *judge) (bool, error) {
-	if len(t.set) > 1 || !t.Filters.MayPreempt(pod.pod) || !t.preemptsNow(pod.pod) {
-		return false, nil
+// False when there is none, or it is not to be asked now; later if that is only because
+// others have to be placed first. The pod is looked at again then.
+func (t *trial) preempt(ctx context.Context, pod ask, wants *ranking.Ask, j *judge) (found, later bool, err error) {
+	if len(t.set) > 1 || j.refused == 0 && t.ranking.Short(wants) || !t.Filters.MayPreempt(pod.pod) || !t.preemptsNow(pod.pod) {
+		return false, false, nil
+	}
+	if t.preemptsLater(pod.pod) {
+		return false, true, nil
+	}
+	start := t.Clock.Now()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		now := t.Clock.Now()
+		t.preemptions.pause = now.Add((preemptShare - 1) * now.Sub(start))
+	}()
+	if err := j.begin(ctx); err != nil {
+		return false, false, err
 	}
 	rooms := t.index.Room()
-	var best placement.Plan
-	var least feasible.Harm
 	plans := placement.Rank(pod.demand, rooms)
-	for _, plan := range plans[:min(len(plans), maxPreemptAsked)] {
-		harm, would, err := j.preempts(ctx, plan.Node)
-		if err != nil {
-			return false, err
+	best, over, err := t.leastHarm(ctx, pod.pod, plans, j)
+	if err != nil {
+		return false, false, err
+	}
+	if best == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.preemptions.inVain[pod.pod.UID] = inVain{t.Clock.Now(), over}
+		if over > 0 {
+			t.enqueueAfter(itemOf(pod.pod), preemptAgain)
 		}
-		if would && (best.Node == "" || harm.Compare(least) < 0) {
-			best, least = plan, harm
-		}
+		return false, false, nil
 	}
 	t.mu.Lock()
-	if best.Node == "" {
-		t.preemptions.inVain[pod.pod.UID] = t.Clock.Now()
-	} else {
-		t.preemptions.letGo[pod.pod.UID] = true
-	}
+	t.preemptions.letGo[pod.pod.UID] = true
 	t.mu.Unlock()
-	if best.Node == "" {
-		return false, nil
-	}
-	t.Log.Info("the scheduler is to preempt", "pod", keyOf(pod.pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
 	i := slices.IndexFunc(rooms, func(n *placement.Node) bool { return n.Name == best.Node })
-	return true, t.take(ctx, pod, best, rooms[i], j)
+	return true, false, t.take(ctx, pod, *best, rooms[i], j)
+}
+
+// leastHarm is the best of the plans on the nodes that are asked, nil if none of them would
+// do. Nodes without a pod that might have to go don't count among those. over is how many
+// plans the next time is to pass over, 0 if all were looked at that were not before.
+func (t *trial) leastHarm(ctx context.Context, pod *corev1.Pod, plans []placement.Plan, j *judge) (best *placement.Plan, over int, err error) {
+	t.mu.Lock()
+	first := t.preemptions.inVain[pod.UID].over
+	t.mu.Unlock()
+	if first >= len(plans) {
+		first = 0
+	}
+	var least feasible.Harm
+	asked := 0
+	for i := first; i < len(plans); i++ {
+		if asked == maxPreemptAsked {
+			over = i
+			break
+		}
+		if j.unsettled(plans[i].Node) || !j.cycle.MayPreempt(plans[i].Node) {
+			continue
+		}
+		asked++
+		harm, would, err := j.cycle.Preempts(ctx, plans[i].Node)
+		if err != nil {
+			return nil, 0, err
+		}
+		if would && (best == nil || harm.Compare(least) < 0) {
+			best, least = &plans[i], harm
+		}
+	}
+	if best != nil {
+		t.Log.Info("the scheduler is to preempt", "pod", keyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
+	}
+	return best, over, nil
 }
 
 // preemptsNow tells whether it is time to ask for the pod; if not, it is looked at again
@@ -82,14 +139,28 @@ func (a *Allocator) preemptsNow(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	due := a.preemptions.notBefore
-	if last, asked := a.preemptions.inVain[pod.UID]; asked && last.Add(preemptAgain).After(due) {
-		due = last.Add(preemptAgain)
+	if last, asked := a.preemptions.inVain[pod.UID]; asked && last.at.Add(preemptAgain).After(due) {
+		due = last.at.Add(preemptAgain)
 	}
+	return !a.putOff(pod, due)
+}
+
+// preemptsLater tells whether enough time went into looking for nodes for now. The pod is
+// looked at again when there is time.
+func (a *Allocator) preemptsLater(pod *corev1.Pod) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.putOff(pod, a.preemptions.pause)
+}
+
+// putOff has the pod looked at again when it is due, if that is later than now. The caller
+// holds mu.
+func (a *Allocator) putOff(pod *corev1.Pod, due time.Time) bool {
 	wait := due.Sub(a.Clock.Now())
 	if wait > 0 {
 		a.enqueueAfter(itemOf(pod), wait)
 	}
-	return wait <= 0
+	return wait > 0
 }
 
 // preemptedInVain notes that a pod is refused although the scheduler was to preempt for
@@ -100,15 +171,4 @@ func (a *Allocator) preemptedInVain(pod *corev1.Pod) {
 		a.preemptions.notBefore = a.Clock.Now().Add(refusedHold)
 		a.Log.Info("the scheduler does not preempt; no pod is let go for it to do so for a while", "pod", keyOf(pod), "while", refusedHold.String())
 	}
-}
-
-// preempts is accepts for a node that takes the pod once others are gone.
-func (j *judge) preempts(ctx context.Context, node string) (harm feasible.Harm, would bool, err error) {
-	if j.unsettled(node) {
-		return harm, false, nil
-	}
-	if err := j.begin(ctx); err != nil {
-		return harm, false, err
-	}
-	return j.cycle.Preempts(ctx, node)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,10 +27,13 @@ func controlled(p *corev1.Pod) {
 }
 
 // addPlain creates a pod without a share that is bound to a node.
-func (s *stage) addPlain(name, node, cpu string) {
+func (s *stage) addPlain(name, node, cpu string, edits ...func(*corev1.Pod)) {
 	s.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node,
 		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
+	for _, e := range edits {
+		e(p)
+	}
 	s.must(s.api.Create(s.t.Context(), p))
 	s.notify(p, false)
 }
@@ -134,5 +138,84 @@ func TestPreemptingIsAdopted(t *testing.T) {
 	s.work()
 	if got := home(s.get("urgent")); got != "n1" {
 		t.Errorf("on %q, its slices were on n1", got)
+	}
+}
+
+// The nodes that are asked for a pod at a time are not always the same: one that would do is
+// found even if it is none of the best, with nothing happening meanwhile. Those on which
+// nobody may have to go don't count.
+func TestAllNodesAreAsked(t *testing.T) {
+	const nodes = maxPreemptAsked + 2
+	for _, below := range []bool{true, false} {
+		s := newStage(t, nodes)
+		last := ""
+		for i := range nodes {
+			n := fmt.Sprint("n", i)
+			last = max(last, n)
+		}
+		for i := range nodes {
+			n := fmt.Sprint("n", i)
+			switch {
+			case n == last:
+				s.addPlain("on-"+n, n, "60")
+			case below:
+				s.addPlain("on-"+n, n, "5")
+				s.addPlain("large-on-"+n, n, "55", priority(1000))
+			default:
+				s.addPlain("large-on-"+n, n, "60", priority(1000))
+			}
+		}
+		s.add("urgent", 10, 100, cpu("40"), priority(1000))
+		s.work()
+		if at := home(s.get("urgent")); below != (at == "") {
+			t.Fatalf("pods of lower priority everywhere: %v; placed on %q at once", below, at)
+		}
+		s.pass(preemptAgain)
+		if at := home(s.get("urgent")); at != last {
+			t.Errorf("pods of lower priority everywhere: %v; placed on %q, want %s", below, at, last)
+		}
+	}
+}
+
+// Looking for nodes where others are to be ended takes a part of the worker's time, however
+// many pods want it. The others have their turn, and are not told meanwhile that they wait.
+func TestPreemptionLeavesTime(t *testing.T) {
+	const pods, took = 5, 100 * time.Millisecond
+	s := newStage(t, pods)
+	for i := range pods {
+		n := fmt.Sprint("n", i)
+		s.addPlain("on-"+n, n, "60")
+		s.add(fmt.Sprint("urgent", i), 10, 100, cpu("40"), priority(1000))
+	}
+	s.allocator.Log = funcr.New(func(_, line string) {
+		if strings.Contains(line, "is to preempt") {
+			s.clock.Step(took)
+		}
+	}, funcr.Options{})
+	gone := func() (n int) {
+		for i := range pods {
+			if !gated(s.get(fmt.Sprint("urgent", i))) {
+				n++
+			}
+		}
+		return n
+	}
+	s.readAll()
+	for went := 1; went <= pods; went++ {
+		s.work()
+		if got := gone(); got != went {
+			t.Fatalf("%d went, want %d", got, went)
+		}
+		for _, told := range s.told() {
+			if strings.Contains(told, reasonWaiting) {
+				t.Errorf("told %q", told)
+			}
+		}
+		s.pass((preemptShare-1)*took - time.Millisecond)
+		if again := gone(); again != went {
+			t.Fatalf("%d went before it was time, want %d", again, went)
+		}
+		s.clock.Step(time.Millisecond)
+		s.queue.ring()
 	}
 }

@@ -63,8 +63,10 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 			return nil, t.take(ctx, pod, plan, room, &j)
 		}
 	}
-	if ok, err := t.preempt(ctx, pod, &j); ok || err != nil {
+	if found, later, err := t.preempt(ctx, pod, wants, &j); found || err != nil {
 		return nil, err
+	} else if later {
+		return &shortage{known: true}, nil
 	}
 	if t.in != nil || t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
 		return &shortage{known: true}, nil

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -52,7 +53,7 @@ func (f *Filters) MayPreempt(pod *corev1.Pod) bool {
 // owner wrote it, and pinned.
 func (c *Cycle) Preempts(ctx context.Context, node string) (harm Harm, would bool, err error) {
 	info, err := c.filters.snapshot.Get(node)
-	if err != nil || !hasBelow(info, c.pod) {
+	if err != nil {
 		return harm, false, nil
 	}
 	free, would, err := c.filters.preempts(ctx, &c.run, info)
@@ -97,12 +98,11 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo) (harm
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
 }
 
-// hasBelow tells whether there is a pod of lower priority on the node.
-func hasBelow(info fwk.NodeInfo, pod *corev1.Pod) bool {
-	for _, other := range info.GetPods() {
-		if corev1helpers.PodPriority(other.GetPod()) < corev1helpers.PodPriority(pod) {
-			return true
-		}
-	}
-	return false
+// MayPreempt tells whether there is a pod of lower priority on the node. It takes far less
+// than Preempts.
+func (c *Cycle) MayPreempt(node string) bool {
+	info, err := c.filters.snapshot.Get(node)
+	return err == nil && slices.ContainsFunc(info.GetPods(), func(other fwk.PodInfo) bool {
+		return corev1helpers.PodPriority(other.GetPod()) < corev1helpers.PodPriority(c.pod)
+	})
 }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// BenchmarkPreempt is what a look costs at a pod with a priority that is refused on all of
+// 5,000 nodes, with 31 pods on each: where the scheduler would end others for it, where it
+// would not even so, where all but one node have nobody of lower priority, and where it was
+// asked a moment ago. A crowd is what 64 pods cost that come at once. ns/op is CPU time.
+func BenchmarkPreempt(b *testing.B) {
+	const nodes, small = 5_000, 30
+	for _, kind := range []string{"would", "in vain", "nobody below", "asked before", "crowd"} {
+		b.Run(kind, func(b *testing.B) {
+			ctx, stop := context.WithCancel(b.Context())
+			defer stop()
+			kube := clientset.NewClientset()
+			factory := informers.NewSharedInformerFactory(kube, 0)
+			filters, err := feasible.New(ctx, kube, factory)
+			if err != nil {
+				b.Fatal(err)
+			}
+			factory.Start(ctx.Done())
+			factory.WaitForCacheSync(ctx.Done())
+			a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard()})
+			a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
+			version := 1
+			set := func(p *corev1.Pod) {
+				version++
+				p.UID, p.ResourceVersion = types.UID(p.Name), fmt.Sprint(version)
+				a.SetPod(p)
+			}
+			plain := func(node string, i int, cpu string, priority int32) {
+				set(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("%s-%d", node, i)}, Spec: corev1.PodSpec{NodeName: node, Priority: ptr.To(priority),
+					Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}})
+			}
+			for i := range nodes {
+				node := testNode(fmt.Sprint("n", i))
+				a.SetNode(nil, node)
+				l := withStatus(testLedger(node.Name))
+				l.ResourceVersion = "1"
+				a.SetLedger(l)
+				large := int32(0)
+				if kind != "would" && kind != "crowd" {
+					large = 1000
+				}
+				plain(node.Name, 0, "30", large)
+				for j := range small {
+					p := int32(0)
+					if kind == "nobody below" && i > 0 {
+						p = 1000
+					}
+					plain(node.Name, j+1, "1", p)
+				}
+			}
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			now := func() time.Duration {
+				var t unix.Timespec
+				if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+					b.Fatal(err)
+				}
+				return time.Duration(t.Nano())
+			}
+			var spent, first time.Duration
+			pods := 1
+			if kind == "crowd" {
+				pods = maxRound
+			}
+			for i := range (b.N + 1) * pods {
+				if i%pods == 0 {
+					a.preemptions.pause = time.Time{}
+				}
+				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, 600)})
+				priority(1000)(pod)
+				cpu("40")(pod)
+				if kind == "asked before" {
+					pod.Name = "p"
+				}
+				set(pod)
+				asks, _ := a.asks([]*corev1.Pod{pod})
+				start := now()
+				choices, err := a.decide(ctx, asks)
+				if err != nil || kind != "crowd" && (len(choices) > 0) != (kind == "would") {
+					b.Fatal(choices, err)
+				}
+				if i >= pods {
+					spent += now() - start
+				} else {
+					first += now() - start
+				}
+			}
+			b.ReportMetric(float64(spent)/float64(b.N), "ns/op")
+			b.ReportMetric(float64(first), "first-ns")
+		})
+	}
+}
