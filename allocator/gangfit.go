@@ -99,7 +99,9 @@ func orderIsNoMatter(order []ask, at int) bool {
 	return !slices.ContainsFunc(others, func(p ask) bool { return !alike(p.pod, pod) || !company.Alike(p.pod, pod) })
 }
 
-// alike tells whether each of two pods may go where the other may.
+// alike tells whether each of two pods may go where the other may. The claims of each may be
+// for what is on another node, and room that is kept for a nominated pod is kept from
+// those of lower priority only.
 func alike(p, q *corev1.Pod) bool {
 	same := func(c, d corev1.Container) bool {
 		return equality.Semantic.DeepEqual(c.Resources, d.Resources) && equality.Semantic.DeepEqual(c.Ports, d.Ports)
@@ -109,6 +111,9 @@ func alike(p, q *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(p.Spec.TopologySpreadConstraints, q.Spec.TopologySpreadConstraints) &&
 		equality.Semantic.DeepEqual(p.Spec.Tolerations, q.Spec.Tolerations) &&
 		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
+		equality.Semantic.DeepEqual(p.Spec.Volumes, q.Spec.Volumes) &&
+		equality.Semantic.DeepEqual(p.Spec.ResourceClaims, q.Spec.ResourceClaims) &&
+		priorityOf(p) == priorityOf(q) &&
 		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&
 		slices.EqualFunc(p.Spec.Containers, q.Spec.Containers, same)
 }

@@ -199,6 +199,10 @@ func TestGangGoesByThoseOutside(t *testing.T) {
 	}
 }
 
+func claimed(name string) corev1.Volume {
+	return corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
+}
+
 // Pods that may go to different nodes are not alike, whatever they ask of devices.
 func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Pod){
@@ -214,10 +218,18 @@ func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
 		"whom they go by":         companyOf("x"),
 		"who goes by them":        labelled("x"),
 		"how they are spread out": wishCompany,
+		// Each may be on a disk of another node.
+		"volumes": func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{claimed("m0")} },
+		"claims": func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("m0")}}
+		},
+		"room kept from them": priority(1000),
 	} {
 		var order []ask
 		for _, member := range []string{"m0", "m1"} {
-			order = append(order, ask{pod: testPod(member, map[string]v1alpha1.Share{"c": share(60, 600)})})
+			p := testPod(member, map[string]v1alpha1.Share{"c": share(60, 600)})
+			p.Spec.Volumes = []corev1.Volume{claimed("shared")}
+			order = append(order, ask{pod: p})
 		}
 		if name == "who goes by them" {
 			companyOf("x")(order[0].pod)
