@@ -97,6 +97,11 @@ func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha
 // accepted tells whether the scheduler would take the pod on the node, or preempt for it
 // there.
 func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) (bool, error) {
+	// One that waits for its node to make ready for it is counted there, and would be in
+	// its own way.
+	a.mu.Lock()
+	a.tellFilters(pod, "")
+	a.mu.Unlock()
 	cycle, err := a.Filters.Start(ctx, pod)
 	if err != nil {
 		return false, err

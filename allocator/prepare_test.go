@@ -30,7 +30,7 @@ func TestPrepared(t *testing.T) {
 				d.Profiles = []v1alpha1.MIGProfile{{ID: 19, Core: 14, Mem: 100, Size: 1, Starts: []int32{0}, Max: 1}}
 				st.Devices[1].Healthy = false
 			})
-			s.add("a", 10, 100)
+			s.add("a", 10, 100, cpu("40")) // beside itself it would not fit
 			s.work()
 			if held := s.allocator.index.Holders("a"); len(held) != 1 || !gated(s.get("a")) {
 				t.Fatalf("holds slices on %v, gated is %t: want slices, and the gate", held, gated(s.get("a")))
