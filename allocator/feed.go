@@ -219,11 +219,15 @@ func nodeChanged(old, node *corev1.Node) bool {
 		!equality.Semantic.DeepEqual(old.Status.DeclaredFeatures, node.Status.DeclaredFeatures)
 }
 
-// DeleteNode takes out a node. Its ledger goes by itself.
+// DeleteNode takes out a node. Its ledger goes by itself. Pods that are spread may have
+// waited for the domain that was its alone.
 func (a *Allocator) DeleteNode(node *corev1.Node) {
 	if err := a.Filters.DeleteNode(node.Name); err != nil {
 		a.Log.Error(err, "forgetting a node", "node", node.Name)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.wake(wakeRefused)
 }
 
 // Changed says that something else changed that the filters look at.

@@ -114,3 +114,41 @@ func TestAnotherMachineUnderTheName(t *testing.T) {
 	}
 	s.check()
 }
+
+// A node that goes may be what kept a spread pod waiting: a domain where none of its kind
+// is, and no room for one.
+func TestNodeThatGoesWakes(t *testing.T) {
+	s := newStage(t, 3)
+	for device := range 2 {
+		s.use("n2", device, 100)
+	}
+	evenly := func(p *corev1.Pod) {
+		wishCompany(p)
+		p.Spec.TopologySpreadConstraints[0].MaxSkew = 1
+	}
+	for _, name := range []string{"first", "second", "third"} {
+		s.add(name, 10, 100, labelled("x"), evenly)
+		s.work()
+		if p := s.get(name); !gated(p) {
+			s.bindNow(p)
+			s.work()
+		}
+	}
+	later := func() { // all is looked at that was woken
+		s.work()
+		s.clock.Step(refusedDelay)
+		s.queue.ring()
+		s.work()
+	}
+	later()
+	if got := s.atTheGate("first", "second", "third"); got != "third" {
+		t.Fatalf("at the gate %q, want the third", got)
+	}
+	empty := testNode("n2")
+	s.must(s.api.Delete(t.Context(), empty))
+	s.notify(empty, true)
+	later()
+	if gated(s.get("third")) {
+		t.Error("the node whose lack of room it waited for is gone, and it waits")
+	}
+}
