@@ -19,10 +19,12 @@ import (
 	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,17 +34,7 @@ import (
 func BenchmarkDecide(b *testing.B) {
 	for _, nodes := range []int{100, 5_000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
-			ctx, stop := context.WithCancel(b.Context())
-			defer stop()
-			kube := clientset.NewClientset()
-			factory := informers.NewSharedInformerFactory(kube, 0)
-			filters, err := feasible.New(ctx, kube, factory)
-			if err != nil {
-				b.Fatal(err)
-			}
-			factory.Start(ctx.Done())
-			factory.WaitForCacheSync(ctx.Done())
-			a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard()})
+			a := benchAllocator(b, nil)
 			a.begin(&queueInTest{})
 			for i := range nodes {
 				node := testNode(fmt.Sprint("n", i))
@@ -52,15 +44,7 @@ func BenchmarkDecide(b *testing.B) {
 				l.ResourceVersion = "1"
 				a.SetLedger(l)
 			}
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			now := func() time.Duration {
-				var t unix.Timespec
-				if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-					b.Fatal(err)
-				}
-				return time.Duration(t.Nano())
-			}
+			now := threadTime(b)
 			var placed []*corev1.Pod
 			var deciding time.Duration
 			judged := measured(b, "vernier_allocator_nodes_judged")
@@ -74,7 +58,7 @@ func BenchmarkDecide(b *testing.B) {
 					b.Fatal(err)
 				}
 				start := now()
-				choices, err := a.decide(ctx, []ask{{pod, demand}})
+				choices, err := a.decide(b.Context(), []ask{{pod, demand}})
 				deciding += now() - start
 				if err != nil || len(choices) != 1 {
 					b.Fatal(choices, err)
@@ -108,4 +92,35 @@ func BenchmarkDecide(b *testing.B) {
 func bump(l *v1alpha1.SliceLedger) {
 	v, _ := strconv.Atoi(l.ResourceVersion)
 	l.ResourceVersion = strconv.Itoa(v + 1)
+}
+
+// benchAllocator is an allocator that sees what the benchmark shows it.
+func benchAllocator(b *testing.B, c client.Client) *Allocator {
+	b.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	b.Cleanup(stop)
+	kube := clientset.NewClientset()
+	factory := informers.NewSharedInformerFactory(kube, 0)
+	filters, err := feasible.New(ctx, kube, factory)
+	if err != nil {
+		b.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return New(Config{Client: c, Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(),
+		Groups: &group.Sizes{}, Requests: requests})
+}
+
+// threadTime reads the CPU time of the benchmark's own thread, which nobody else runs on
+// until the benchmark is over.
+func threadTime(b *testing.B) func() time.Duration {
+	runtime.LockOSThread()
+	b.Cleanup(runtime.UnlockOSThread)
+	return func() time.Duration {
+		var t unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(t.Nano())
+	}
 }

@@ -3,24 +3,14 @@
 package allocator
 
 import (
-	"context"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/book"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -34,17 +24,7 @@ func BenchmarkGangWaits(b *testing.B) {
 	for _, full := range []bool{true, false} {
 		for _, kind := range []string{"anywhere", "near", "near unlike"} {
 			b.Run(fmt.Sprintf("full=%v/%s", full, kind), func(b *testing.B) {
-				ctx, stop := context.WithCancel(b.Context())
-				defer stop()
-				kube := clientset.NewClientset()
-				factory := informers.NewSharedInformerFactory(kube, 0)
-				filters, err := feasible.New(ctx, kube, factory)
-				if err != nil {
-					b.Fatal(err)
-				}
-				factory.Start(ctx.Done())
-				factory.WaitForCacheSync(ctx.Done())
-				a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(), Groups: &group.Sizes{}})
+				a := benchAllocator(b, nil)
 				a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
 				for i := range nodes {
 					node := testNode(fmt.Sprint("n", i))
@@ -85,20 +65,12 @@ func BenchmarkGangWaits(b *testing.B) {
 					one, _ := a.asks([]*corev1.Pod{pod})
 					asks = append(asks, one...)
 				}
-				runtime.LockOSThread()
-				defer runtime.UnlockOSThread()
-				now := func() time.Duration {
-					var t unix.Timespec
-					if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-						b.Fatal(err)
-					}
-					return time.Duration(t.Nano())
-				}
+				now := threadTime(b)
 				var spent time.Duration
 				var judged float64
 				for i := range b.N + 1 {
 					start, before := now(), measured(b, "vernier_allocator_nodes_judged")
-					_, miss, err := a.fit(ctx, asks, members)
+					_, miss, err := a.fit(b.Context(), asks, members)
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
 					}

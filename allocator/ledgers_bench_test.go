@@ -5,23 +5,15 @@
 package allocator
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 )
@@ -116,20 +108,4 @@ func fullLedger(name string) *v1alpha1.SliceLedger {
 		l.Spec.Devices = append(l.Spec.Devices, device)
 	}
 	return l
-}
-
-func benchAllocator(b *testing.B, c client.Client) *Allocator {
-	b.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	b.Cleanup(stop)
-	kube := clientset.NewClientset()
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	filters, err := feasible.New(ctx, kube, factory)
-	if err != nil {
-		b.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	return New(Config{Client: c, Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard(),
-		Groups: &group.Sizes{}, Requests: requests})
 }

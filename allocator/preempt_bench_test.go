@@ -3,25 +3,16 @@
 package allocator
 
 import (
-	"context"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -33,17 +24,7 @@ func BenchmarkPreempt(b *testing.B) {
 	const nodes, small = 5_000, 30
 	for _, kind := range []string{"would", "in vain", "nobody below", "asked before", "crowd"} {
 		b.Run(kind, func(b *testing.B) {
-			ctx, stop := context.WithCancel(b.Context())
-			defer stop()
-			kube := clientset.NewClientset()
-			factory := informers.NewSharedInformerFactory(kube, 0)
-			filters, err := feasible.New(ctx, kube, factory)
-			if err != nil {
-				b.Fatal(err)
-			}
-			factory.Start(ctx.Done())
-			factory.WaitForCacheSync(ctx.Done())
-			a := New(Config{Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{}, Log: logr.Discard()})
+			a := benchAllocator(b, nil)
 			a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
 			version := 1
 			set := func(p *corev1.Pod) {
@@ -74,15 +55,7 @@ func BenchmarkPreempt(b *testing.B) {
 					plain(node.Name, j+1, "1", p)
 				}
 			}
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			now := func() time.Duration {
-				var t unix.Timespec
-				if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-					b.Fatal(err)
-				}
-				return time.Duration(t.Nano())
-			}
+			now := threadTime(b)
 			var spent, first time.Duration
 			pods := 1
 			if kind == "crowd" {
@@ -101,7 +74,7 @@ func BenchmarkPreempt(b *testing.B) {
 				set(pod)
 				asks, _ := a.asks([]*corev1.Pod{pod})
 				start := now()
-				choices, err := a.decide(ctx, asks)
+				choices, err := a.decide(b.Context(), asks)
 				if err != nil || kind != "crowd" && (len(choices) > 0) != (kind == "would") {
 					b.Fatal(choices, err)
 				}
