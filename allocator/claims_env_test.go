@@ -6,6 +6,7 @@ package allocator
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -157,21 +158,25 @@ func TestVolumesOfAGang(t *testing.T) {
 	s.awaitEvent("p2", reasonWaiting, "didn't find available persistent volumes to bind")
 }
 
-// The same of two pods that each claim a device of another driver, of which each node
-// has one.
-func TestResourceClaimsOnTheWay(t *testing.T) {
+// startWithDevices has two nodes with a device of another driver each, of the class.
+func startWithDevices(t *testing.T, class *resourcev1.DeviceClass) *server {
 	s := startWith(t, nil)
-	s.addNode("n0")
-	s.addNode("n1")
-	ctx := t.Context()
-	s.must(s.Create(ctx, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}}))
+	s.must(s.Create(t.Context(), class))
 	for _, node := range []string{"n0", "n1"} {
-		s.must(s.Create(ctx, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourcev1.ResourceSliceSpec{
+		s.addNode(node)
+		s.must(s.Create(t.Context(), &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourcev1.ResourceSliceSpec{
 			Driver: "nic.example.com", NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
 			Devices: []resourcev1.Device{{Name: "nic0"}}}}))
 	}
+	return s
+}
+
+// The same of two pods that each claim a device of another driver, of which each node
+// has one.
+func TestResourceClaimsOnTheWay(t *testing.T) {
+	s := startWithDevices(t, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}})
 	for _, name := range []string{"c0", "c1"} {
-		s.must(s.Create(ctx, &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: resourcev1.ResourceClaimSpec{
+		s.must(s.Create(t.Context(), &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: resourcev1.ResourceClaimSpec{
 			Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "nic"}}}}}}))
 	}
 	claiming := func(name string) func(*corev1.Pod) {
@@ -183,8 +188,20 @@ func TestResourceClaimsOnTheWay(t *testing.T) {
 	s.run()
 	s.addPod("p0", share(10, 100), claiming("c0"))
 	s.addPod("p1", share(10, 100), claiming("c1"))
-	s.addPod("last", share(10, 100))
-	s.awaitPlaced("last")
-	apiserver.StartScheduler(t, s.cfg)
-	s.awaitBound("p0", "p1", "last")
+	s.allGetTheirs()
+}
+
+// And of two that ask for such a device as for an extended resource: the scheduler makes
+// their claims as it binds them.
+func TestExtendedResourcesOfAClassOnTheWay(t *testing.T) {
+	s := startWithDevices(t, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/nic")}})
+	asking := func(p *corev1.Pod) {
+		r := &p.Spec.Containers[0].Resources
+		r.Requests, r.Limits = maps.Clone(r.Requests), maps.Clone(r.Limits)
+		r.Requests["example.com/nic"], r.Limits["example.com/nic"] = resource.MustParse("1"), resource.MustParse("1")
+	}
+	s.run()
+	s.addPod("p0", share(10, 100), asking)
+	s.addPod("p1", share(10, 100), asking)
+	s.allGetTheirs()
 }

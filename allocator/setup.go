@@ -142,7 +142,7 @@ func (s standby) Start(ctx context.Context) error {
 			return fmt.Errorf("the cache of %v did not fill", kind)
 		}
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
 	s.allocator.Groups.Await(ctx, groupsPatience)

@@ -17,8 +17,8 @@ import (
 
 // Undecided are what of the pod's volumes and resource claims the scheduler decides when
 // it binds the pod, in words that are equal where two pods may take it from each other:
-// the filters do not know what a pod takes that is on its way to its node. As far as the
-// informers have seen, so that it also tells when the filters know what a bound pod took.
+// the filters do not know what a pod takes that is on its way to its node. By what the
+// filters know, so that it also tells when they know what a bound pod took.
 //
 //   - A claim for a volume that waits for its first pod is where that one goes.
 //   - Of a storage class without a provisioner there are so many volumes on a node.
@@ -57,14 +57,12 @@ func (f *Filters) unboundClaim(pod *corev1.Pod, of *corev1.Volume) (claim, class
 	default:
 		return "", ""
 	}
-	core := f.factory.Core().V1()
-	c, err := core.PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace).Get(name)
-	if err != nil {
+	c := f.known.claim(pod.Namespace, name)
+	if c == nil {
 		return "", "" // no node will do
 	}
 	if c.Spec.VolumeName != "" {
-		v, err := core.PersistentVolumes().Lister().Get(c.Spec.VolumeName)
-		if err != nil || v.Spec.ClaimRef != nil {
+		if v := f.known.volume(c.Spec.VolumeName); v == nil || v.Spec.ClaimRef != nil {
 			return "", ""
 		}
 	}
@@ -79,17 +77,25 @@ func (f *Filters) unboundClaim(pod *corev1.Pod, of *corev1.Volume) (claim, class
 
 // allocates tells whether the scheduler allocates devices of other drivers to the pod.
 func (f *Filters) allocates(pod *corev1.Pod) bool {
-	claims := f.factory.Resource().V1().ResourceClaims().Lister().ResourceClaims(pod.Namespace)
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil || name == nil {
 			continue // no node will do before it is made, or there is none to make
 		}
-		if c, err := claims.Get(*name); err == nil && c.Status.Allocation == nil {
+		if c := f.known.devices(pod.Namespace, *name); c != nil && c.Status.Allocation == nil {
 			return true
 		}
 	}
-	return pod.Spec.NodeName == "" && f.asksByClass(pod)
+	if pod.Spec.NodeName == "" {
+		return f.asksByClass(pod)
+	}
+	// The claim is made before the pod is bound, where the node has no other such devices.
+	made := pod.Status.ExtendedResourceClaimStatus
+	if made == nil {
+		return false
+	}
+	c := f.known.devices(pod.Namespace, made.ResourceClaimName)
+	return c == nil || c.Status.Allocation == nil
 }
 
 // asksByClass tells whether the pod asks for a device class as for an extended resource:

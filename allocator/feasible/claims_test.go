@@ -21,6 +21,14 @@ func claiming(name string) func(*corev1.Pod) {
 	}
 }
 
+// made has the pod bound, and the scheduler have made a claim for what it asks of a class.
+func made(claim string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.NodeName = "a"
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: claim}
+	}
+}
+
 // What two pods may take from each other is told while the filters don't know who has it,
 // and not any longer.
 func TestUndecided(t *testing.T) {
@@ -64,6 +72,9 @@ func TestUndecided(t *testing.T) {
 		{"a device by an extended resource", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/nic", "1")}, "[resource claims]"},
 		{"a device by its class", []runtime.Object{class}, []func(*corev1.Pod){request("deviceclass.resource.kubernetes.io/nic", "1")}, "[resource claims]"},
 		{"a device by its class, bound", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/nic", "1"), func(p *corev1.Pod) { p.Spec.NodeName = "a" }}, "[]"},
+		{"a device by its class, bound, its claim not seen", nil, []func(*corev1.Pod){made("device")}, "[resource claims]"},
+		{"a device by its class, bound, its claim not seen allocated", []runtime.Object{device}, []func(*corev1.Pod){made("device")}, "[resource claims]"},
+		{"a device by its class, bound, its claim allocated", []runtime.Object{allocated}, []func(*corev1.Pod){made("device")}, "[]"},
 		{"another extended resource", []runtime.Object{class}, []func(*corev1.Pod){request("example.com/fpga", "1")}, "[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

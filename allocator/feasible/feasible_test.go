@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -29,7 +30,9 @@ func newFilters(t *testing.T, objects ...runtime.Object) *Filters {
 		t.Fatal(err)
 	}
 	factory.Start(t.Context().Done())
-	factory.WaitForCacheSync(t.Context().Done())
+	if !cache.WaitForCacheSync(t.Context().Done(), f.HasSynced) {
+		t.Fatal("the filters did not fill")
+	}
 	return f
 }
 

@@ -33,7 +33,8 @@ import (
 // Filters is the default scheduler's opinion of the cluster. SetNode, DeleteNode
 // and Count may be called concurrently with everything; cycles run one at a time.
 type Filters struct {
-	factory   informers.SharedInformerFactory
+	factory   inOrder
+	known     known
 	framework framework.Framework
 	cache     schedulercache.Cache
 	// snapshot is what a cycle sees; Start brings it up to date.
@@ -69,13 +70,20 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	if err != nil {
 		return nil, fmt.Errorf("default scheduler configuration: %w", err)
 	}
-	offered, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices(), KubeClient: client})
+	inTurn := newInOrder(factory)
+	offered, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: inTurn.Resource().V1().ResourceSlices(), KubeClient: client})
 	if err != nil {
 		return nil, fmt.Errorf("resource slice tracker: %w", err)
 	}
-	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), factory.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
+	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), inTurn.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
+	devices := dynamicresources.NewDRAManager(ctx, claims, offered, inTurn)
+	if classes, ok := devices.DeviceClassResolver().(cache.ResourceEventHandler); ok {
+		if _, err := inTurn.Resource().V1().DeviceClasses().Informer().AddEventHandler(classes); err != nil {
+			return nil, err
+		}
+	}
 	f := &Filters{
-		factory:  factory,
+		factory:  inTurn,
 		cache:    schedulercache.New(ctx, nil, false),
 		snapshot: schedulercache.NewEmptySnapshot(),
 		nodes:    map[string]*corev1.Node{},
@@ -86,9 +94,9 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	}
 	f.framework, err = runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &defaults.Profiles[0],
 		runtime.WithClientSet(client),
-		runtime.WithInformerFactory(factory),
+		runtime.WithInformerFactory(inTurn),
 		runtime.WithSnapshotSharedLister(f.snapshot),
-		runtime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, offered, factory)),
+		runtime.WithSharedDRAManager(devices),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		runtime.WithPodGroupManager(f.cache),
 		runtime.WithPodNominator(nominator{f}),
@@ -104,12 +112,18 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	if err != nil || f.preemption == nil {
 		return nil, fmt.Errorf("default scheduler preemption: %w", err)
 	}
-	return f, nil
+	// After the plugins' own handlers, of which there are all now.
+	f.known, err = watchKnown(inTurn)
+	return f, err
 }
 
+// HasSynced tells whether the filters have taken in what there was of volumes, claims and
+// the like when the factory was started: its informers have it before.
+func (f *Filters) HasSynced() bool { return f.factory.hasSynced() }
+
 // OnChange calls changed whenever an object other than a pod or a node changes
-// that may turn a refusal into an acceptance: volumes, claims, namespaces. Call it
-// before the factory is started.
+// that may turn a refusal into an acceptance: volumes, claims, namespaces. The filters
+// know of the change by then. Call it before the factory is started.
 func (f *Filters) OnChange(changed func()) error {
 	core, storage, resource := f.factory.Core().V1(), f.factory.Storage().V1(), f.factory.Resource().V1()
 	for _, informer := range []cache.SharedIndexInformer{
