@@ -165,7 +165,7 @@ func Run(ctx context.Context, o Options) error {
 	if errors.Is(err, device.ErrReplaced) {
 		// The writer has ended with the others: nobody would know why the node takes
 		// no slices until the next agent has a driver that works.
-		err = errors.Join(err, a.writer.Write(context.Background()))
+		err = errors.Join(err, a.writer.WriteLast(context.Background()))
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

@@ -120,6 +120,20 @@ func (w *Writer) Write(ctx context.Context) error {
 	return nil
 }
 
+// WriteLast brings the status up to date, and tries for as long as one exchange may take:
+// of what an agent says as it ends nobody else makes another attempt.
+func (w *Writer) WriteLast(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	for {
+		err := w.Write(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		wait(ctx, minRetry)
+	}
+}
+
 // create makes an empty ledger that lives as long as the node object.
 func (w *Writer) create(ctx context.Context) (*v1alpha1.SliceLedger, error) {
 	node := &corev1.Node{}

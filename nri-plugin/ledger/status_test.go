@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -86,6 +88,41 @@ func TestBehindWhatIsWell(t *testing.T) {
 	expect("once it is known to be so", false)
 	if g := (Grant{UUID: "GPU-0"}); !cache.Index().Well(g) || cache.Index().Well(Grant{UUID: "GPU-1"}) {
 		t.Error("not just GPU-0 is shown as well")
+	}
+}
+
+// What an agent says as it ends is written although others write just then, and the API
+// server is busy.
+func TestLastWords(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	l := twoDevices()
+	l.Name = "n"
+	refusals := []error{
+		apierrors.NewConflict(schema.GroupResource{Resource: "sliceledgers"}, "n", errors.New("the object has been modified")),
+		apierrors.NewTooManyRequests("busy", 1),
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(l).WithStatusSubresource(l).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, kind string, obj client.Object, o ...client.SubResourceUpdateOption) error {
+			if len(refusals) > 0 {
+				err := refusals[0]
+				refusals = refusals[1:]
+				return err
+			}
+			return c.SubResource(kind).Update(ctx, obj, o...)
+		},
+	}).Build()
+	w := NewWriter(Writer{Node: "n", Live: api, Cache: &Cache{Node: "n", Live: api}, Log: logr.Discard(), Fill: func(s *v1alpha1.SliceLedgerStatus) {
+		s.Driver.Version = "replaced"
+	}})
+	if err := w.WriteLast(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now := &v1alpha1.SliceLedger{}
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, now); err != nil || now.Status.Driver.Version != "replaced" {
+		t.Errorf("it says %+v, %v", now.Status.Driver, err)
 	}
 }
 
