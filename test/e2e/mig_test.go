@@ -175,6 +175,7 @@ func TestMIG(t *testing.T) {
 // container, the device itself.
 func TestMIGBypass(t *testing.T) {
 	inv := driver(t)
+	awaitShown(t, 0) // one of a test before would be used, wherever it is
 	neighbour := awaitReady(t, create(t, instance("mig-neighbour", 10, 5)))
 	awaitInstances(t, inv, smallest)
 	other := instances(t, inv)[0].UUID
