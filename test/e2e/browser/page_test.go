@@ -152,6 +152,7 @@ func TestBarsLineUp(t *testing.T) {
 	signIn(b, url)
 	for _, width := range []int{1280, 700, 390} {
 		b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}, nil)
+		b.await("innerWidth", width)
 		b.await("document.querySelectorAll('.bar').length", 32)
 		for what, expression := range map[string]string{
 			"widths":              "new Set([...document.querySelectorAll('.bar')].map(b => Math.round(b.getBoundingClientRect().width))).size",

@@ -56,7 +56,16 @@ func migrate(t *testing.T, image string) {
 		out, err := sys.Shell(ctx, "kubectl -n "+namespace+" apply --dry-run=server -f - "+apply)
 		return err == nil && strings.Contains(out, "Warning"), out
 	})
-	said := run(t, "kubectl -n "+namespace+" apply -f - "+apply)
+	said := ""
+	// Once more where the webhook was not heard in its five seconds.
+	await(t, "the pod to be made", func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, "kubectl -n "+namespace+" apply -f - "+apply)
+		if err != nil && !strings.Contains(out, "failed calling webhook") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		said = out
+		return err == nil, out
+	})
 	for _, want := range []string{"Warning: metadata.annotations[hami.io/vulkan]: not honoured", "Warning: spec.schedulerName: hami-scheduler is replaced by default-scheduler"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("kubectl apply says %q, want %q", said, want)
