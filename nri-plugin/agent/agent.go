@@ -302,9 +302,9 @@ func (a *agent) devicesChanged() {
 
 // runtimeChanged follows a connection or its loss. After one the book is whole,
 // so every pod can be decided on, and what is left of earlier ones be removed.
-func (a *agent) runtimeChanged() {
+func (a *agent) runtimeChanged(came bool) {
 	a.writer.Publish()
-	if a.connection.Err() != nil {
+	if !came {
 		return
 	}
 	a.connection.Plugin.Observe()

@@ -44,11 +44,15 @@ type Connection struct {
 	// Socket is the runtime's NRI socket.
 	Socket string
 	Plugin *Plugin
-	// Changed is called when the connection comes or goes. Optional.
-	Changed func()
+	// Changed is called when the connection comes or goes, and when Err changes otherwise.
+	// came is true for a connection that has just come. Optional.
+	Changed func(came bool)
 
-	state   atomic.Pointer[error]
-	runtime atomic.Pointer[stub.Stub]
+	state atomic.Pointer[error]
+	// unguarded is set once this connection's runtime has shown that its validator is off:
+	// it may do so before the session takes itself for connected.
+	unguarded atomic.Bool
+	runtime   atomic.Pointer[stub.Stub]
 }
 
 // Update asks the runtime to change running containers, and returns those that it
@@ -65,10 +69,14 @@ func (c *Connection) Update(updates []*api.ContainerUpdate) (failed []*api.Conta
 // Err is nil while the plugin is registered and synchronized, until the runtime
 // shows at the creation of a container that its validator is off.
 func (c *Connection) Err() error {
-	if err := c.state.Load(); err != nil {
+	switch err := c.state.Load(); {
+	case err == nil:
+		return ErrConnecting
+	case *err == nil && c.unguarded.Load():
+		return ErrNoValidator
+	default:
 		return *err
 	}
-	return ErrConnecting
 }
 
 // Run connects again and again until ctx ends.
@@ -99,6 +107,7 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 		return false, unreachable(c.Socket, err)
 	}
 	defer conn.Close()
+	c.unguarded.Store(false)
 	h := &handler{Plugin: c.Plugin, connection: c, synchronized: make(chan struct{})}
 	s, err := stub.New(h,
 		stub.WithPluginName(v1alpha1.NRIPluginName),
@@ -158,8 +167,21 @@ func (c *Connection) set(err error) {
 	} else {
 		c.Plugin.Log.Info("connected to the container runtime")
 	}
+	c.changed(err == nil)
+}
+
+// showUnguarded notes that the runtime's validator is off, and tells of it once.
+func (c *Connection) showUnguarded() {
+	if c.unguarded.Swap(true) {
+		return
+	}
+	c.Plugin.Log.Error(ErrNoValidator, "NRI")
+	c.changed(false)
+}
+
+func (c *Connection) changed(came bool) {
 	if c.Changed != nil {
-		c.Changed()
+		c.Changed(came)
 	}
 }
 
@@ -192,7 +214,7 @@ func (h *handler) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 
 func (h *handler) ValidateContainerAdjustment(ctx context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	if !slices.ContainsFunc(req.GetPlugins(), func(p *api.PluginInstance) bool { return p.GetName() == defaultValidator }) {
-		h.connection.set(ErrNoValidator)
+		h.connection.showUnguarded()
 	}
 	return h.Plugin.ValidateContainerAdjustment(ctx, req)
 }

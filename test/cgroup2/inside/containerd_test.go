@@ -121,7 +121,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 		Kill:  func(_ uint32, container string) error { return fmt.Errorf("container %s is not held", container) },
 	}
 	changed := make(chan struct{}, 16)
-	connection := &hooks.Connection{Socket: filepath.Join(c.dir, "nri.sock"), Plugin: p, Changed: func() { changed <- struct{}{} }}
+	connection := &hooks.Connection{Socket: filepath.Join(c.dir, "nri.sock"), Plugin: p, Changed: func(bool) { changed <- struct{}{} }}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- connection.Run(ctx) }()
