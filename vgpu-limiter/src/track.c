@@ -155,16 +155,17 @@ void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
     lane->left = 0;
 }
 
-// Where the track has gone.
+// Where the track has gone, or can't be told.
 static void charge(struct vgpu_process *process, const struct vgpu_lane *lane, uint64_t now) {
     struct vgpu_price price = untold(lane);
     struct vgpu_turn turn = vgpu_turn(process, lane->device, now);
     vgpu_bucket_charge(process, lane->device, &turn, now, price.ns, price.times);
 }
 
-// Tells what a lane has launched that serves its stream no more, by invariant 1. Not for
-// ever: this may be the process's end, within a signal's handler even, and whoever has the
-// timeline waits for the device.
+// Tells what a lane has launched that serves its stream no more, by invariant 1. It doesn't
+// wait for ever for who has the locks: this may be the process's end, within a signal's
+// handler even, and whoever has the timeline waits for the device, or for a core. Then the
+// track isn't told, and a batch may measure what is charged here once more.
 static void tell(struct vgpu_lane *lane) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     struct vgpu_entry entry;
@@ -188,6 +189,9 @@ static void tell(struct vgpu_lane *lane) {
         }
         vgpu_lock_free(&process->track_lock);
     }
+    if (lane->left != 0)
+        charge(process, lane, vgpu_now());
+    lane->left = 0;
     vgpu_cancel_free(cancel);
 }
 

@@ -49,6 +49,7 @@ func TestSanitized(t *testing.T) {
 			cmd.Env = append(os.Environ(), sanitizedVar+"="+runtime+" "+library,
 				"ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=halt_on_error=1", "TSAN_OPTIONS=halt_on_error=1") // a context takes its events with it
 			fixAddresses(cmd)
+			endsWithTests(cmd)
 			out, err := cmd.CombinedOutput()
 			switch {
 			case err != nil:

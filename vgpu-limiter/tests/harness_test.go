@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -189,6 +190,7 @@ func (c *container) command(preload, program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(c.built.dir, program), args...)
 	cmd.Dir = c.dir
 	cmd.Env = c.native()
+	endsWithTests(cmd)
 	if preload != "" {
 		preload = filepath.Join(c.built.dir, preload)
 		if sanitized {
@@ -197,6 +199,12 @@ func (c *container) command(preload, program string, args ...string) *exec.Cmd {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload)
 	}
 	return cmd
+}
+
+// endsWithTests makes a command's process be killed when this one ends, however that ends:
+// some of the programs work without end.
+func endsWithTests(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
 // ctl runs simgpuctl and returns what it printed.

@@ -56,7 +56,7 @@ func (c *container) asUser(cmd *exec.Cmd, user *syscall.Credential) {
 	if err := os.Chown(copied, int(user.Uid), int(user.Gid)); err != nil {
 		t.Fatal(err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+	cmd.SysProcAttr.Credential = user
 }
 
 // TestRunOnBareRoot: the library writes to its counters and to nothing else, and

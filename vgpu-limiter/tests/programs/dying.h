@@ -84,7 +84,7 @@ static int cancelled_waiting(int count) {
     atomic_store(&launched, 0);
     if (load_kernel() != 0 || pthread_create(&thread, NULL, launches_on, NULL) != 0)
         return -1;
-    alarm(60);
+    alarm(600);
     while (atomic_load(&launched) < count)
         sched_yield();
     return pthread_cancel(thread) != 0 || pthread_join(thread, NULL) != 0 ? -1 : atomic_load(&launched);

@@ -63,7 +63,7 @@ static void *launches(void *from) {
     return NULL;
 }
 
-// As a handler finds it that ends the thread, or the process.
+// As a handler finds it that ends the thread, or the process. What it has launched is charged.
 static void *is_interrupted(void *unused) {
     launch_some(ROUNDS);
     vgpu_lock(&process.track_lock);
@@ -102,8 +102,10 @@ int main(int argc, char **argv) {
     }
     alarm(300); // who waits for ever
     pthread_t thread;
+    uint64_t before = vgpu_load(launched);
     CHECK(pthread_create(&thread, NULL, is_interrupted, NULL) == 0);
     pthread_join(thread, NULL);
+    CHECK(vgpu_load(launched) - before == 7);
     vgpu_lock_free(&process.track_lock);
     CHECK(cuCtxDestroy_v2((cu_ctx)(void *)contexts[ROUNDS]) == CU_OK);
     return 0;
