@@ -39,6 +39,7 @@ const podsPerLab, alikePerLab = 24, 4
 func inLabs(t *testing.T, run func(*lab, *tally)) (all tally) {
 	t.Helper()
 	s := startWith(t, nil)
+	s.must(s.Create(t.Context(), newCardClass()))
 	apiserver.StartScheduler(t, s.cfg)
 	s.run()
 	cfg := rest.CopyConfig(s.cfg)
@@ -53,7 +54,7 @@ func inLabs(t *testing.T, run func(*lab, *tally)) (all tally) {
 }
 
 // Invariant 7, against the real kube-scheduler: random nodes and pods, with taints,
-// selectors, affinities, spreads, ports, volumes and resources. Whatever the allocator
+// selectors, affinities, spreads, ports, volumes, other drivers' devices and resources. Whatever the allocator
 // pins, the scheduler binds; and where the allocator says that the scheduler would
 // refuse all nodes that have the devices, it does refuse them.
 func TestTheSchedulerAgrees(t *testing.T) {
@@ -106,6 +107,7 @@ func newLab(t *testing.T, s *server, api client.WithWatch, seed int64) *lab {
 		l.limitVolumes(ctx, name)
 	}
 	l.addVolumes(ctx)
+	l.offerCards()
 	return l
 }
 
@@ -289,5 +291,6 @@ func (l *lab) tryTwin(p *corev1.Pod, node string) (at string, goes bool) {
 	if !l.await(func() bool { return l.seen[twin.Name] == nil }) {
 		l.Fatalf("pod %s does not go away", twin.Name)
 	}
+	l.freeCards(twin.UID)
 	return at, goes
 }

@@ -89,7 +89,7 @@ func (l *lab) anyPod(name string) *corev1.Pod {
 		percent int
 		wish    func(*corev1.Pod)
 	}{
-		{10, l.wantDisk}, {10, l.wantNIC}, {10, l.wantStorage}, {10, l.wantInit}, {10, l.wantSidecar}, {10, l.wantOfPod}, {20, l.wantPort}, {20, l.wantVolume},
+		{10, l.wantDisk}, {10, l.wantNIC}, {10, l.wantStorage}, {10, l.wantInit}, {10, l.wantSidecar}, {10, l.wantOfPod}, {20, l.wantPort}, {20, l.wantVolume}, {20, l.wantCards},
 		{45, l.tolerate}, {25, l.wantNodes}, {15, l.wantCompany}, {20, l.wantDistance}, {30, l.wantSpread},
 	} {
 		if l.chance(w.percent) {
@@ -122,9 +122,10 @@ func (l *lab) wantSidecar(p *corev1.Pod) {
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(500+l.Intn(2000)), resource.DecimalSI)}}})
 }
 
-// wantOfPod asks for CPU for the pod as a whole.
+// wantOfPod asks for CPU for the pod as a whole: as much as any of its containers may, at
+// least.
 func (l *lab) wantOfPod(p *corev1.Pod) {
-	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(5+l.Intn(4)), resource.DecimalSI)}}
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(6+l.Intn(4)), resource.DecimalSI)}}
 }
 
 func (l *lab) wantPort(p *corev1.Pod) {
