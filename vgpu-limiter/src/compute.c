@@ -58,7 +58,7 @@ static void expect(struct vgpu_launch *launch) {
     if (launch->unknown)
         launch->price = (struct vgpu_price){0};
     launch->unsure = launch->price.times < FIRST_TIMES;
-    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probe;
+    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probes != 0;
 }
 
 // Whether measurements must come first, by invariant 2.
@@ -226,7 +226,7 @@ static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
 static void go_on(struct vgpu_launch *launch) {
     if (launch->by_itself) {
         close_batch(launch);
-        launch->lane->track->probe = false;
+        launch->lane->track->probes -= launch->lane->track->probes != 0;
     } else {
         allow(launch->lane, launch->key, launch->now);
     }

@@ -240,7 +240,8 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected, moved);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
         note_longest(track, batch, (uint64_t)ns, how);
-    track->probe = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
+    if (track->probes == 0)
+        track->probes = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }
 
 void vgpu_sample_collect(struct vgpu_track *track) {
@@ -268,6 +269,8 @@ void vgpu_sample_drop(struct vgpu_track *track) {
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, vgpu_now());
     vgpu_bucket_correct(track->process, track->device, &turn, 0, track->moved);
     track->moved = 0;
+    if (track->pending + track->open != 0)
+        atomic_store(&track->timeline->unmeasured, true);
     for (unsigned i = 0; i < track->pending + track->open; i++)
         let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
     track->pending = 0;

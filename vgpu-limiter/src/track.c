@@ -22,6 +22,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#define STREAMS 64 // of so many
+#define MEASURED_STREAMS 16
 #define FIRST_ALLOWANCE 16000u      // ns
 #define TELLING_TRIES 1000
 #define TELLING_PAUSE_NS 20000
@@ -52,6 +54,17 @@ static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ct
     return timeline != NULL && vgpu_table_put(&process->memory, &entry, &old) ? timeline : NULL;
 }
 
+// How many of a new stream's launches are to be measured by themselves. Of streams that end
+// after a few launches none would be otherwise: what the first few of a kind have taken, with
+// whatever the process was stopped for meanwhile, would be charged for ever. Of several streams'
+// at the same time all are measured, or what they have under way would be in each other's.
+static unsigned first_probes(struct vgpu_timeline *timeline) {
+    unsigned n = timeline->streams++ % STREAMS;
+    if (n == 0)
+        timeline->measures = atomic_exchange(&timeline->unmeasured, false);
+    return timeline->measures && n < MEASURED_STREAMS ? VGPU_BATCHES - 1 : 0;
+}
+
 static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream stream,
                                      const struct vgpu_here *here) {
     struct vgpu_entry entry, old;
@@ -67,6 +80,7 @@ static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream str
         track->process = process;
         track->timeline = timeline;
         track->device = here->device;
+        track->probes = first_probes(timeline);
         entry = (struct vgpu_entry){key, (uintptr_t)track, here->ctx};
         if (!vgpu_table_put(&process->memory, &entry, &old)) {
             free(track);
@@ -259,6 +273,7 @@ cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
 
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_entry entry;
+    cu_ctx popped;
     for (int i = 0; i < VGPU_LANES && vgpu_ways != NOBODYS; i++)
         vacate(&vgpu_ways->lanes[i]);
     vgpu_forget_contexts();
@@ -268,9 +283,14 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     if (!found)
         return;
     struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;
+    VGPU_REAL(cuCtxPushCurrent_v2)(entry.owner);
+    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     vgpu_lock(&track->timeline->lock);
+    vgpu_sample_collect(track);
     vgpu_sample_drop(track);
     vgpu_unlock(&track->timeline->lock);
+    vgpu_capture_mode(mode);
+    VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
     for (int i = 0; i <= VGPU_BATCHES; i++) {
         if (track->ring[i].start != NULL)
             VGPU_REAL(cuEventDestroy_v2)(track->ring[i].start);

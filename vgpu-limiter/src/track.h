@@ -42,6 +42,9 @@ struct vgpu_timeline {
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind
+    atomic_bool unmeasured; // a stream has ended before all that it launched was measured
+    unsigned streams;      // that have begun ...
+    bool measures;         // ... and whether launches of the next ones are measured for those. Both under track_lock
     struct vgpu_costs costs;
 };
 
@@ -50,7 +53,7 @@ struct vgpu_track {
     struct vgpu_timeline *timeline;
     int device;
     bool open;               // a batch has a start and no end yet
-    bool probe;              // the next launch is to be measured by itself
+    unsigned probes;         // so many of the next launches are to be measured by themselves
     uint64_t over;           // of the batches that aren't measured yet
     uint64_t moved;          // by how much the container was said to work longer, while one of them was late
     unsigned batches;        // since the last one that was

@@ -108,7 +108,7 @@ func failures(out string) string {
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	threads := []string{"table_test", "charge_test", "calendar_test", "lane_end_test"}
-	all := append([]string{"share_test", "passed_test", "limits_test", "region_test", "pace_test", "time_test", "context_test", "module_test", "refer_test", "overhead_test", "lane_test", "capture_test"}, threads...)
+	all := append([]string{"share_test", "passed_test", "limits_test", "region_test", "pace_test", "time_test", "context_test", "module_test", "refer_test", "overhead_test", "lane_test", "stream_test", "capture_test"}, threads...)
 	for sanitizers, units := range map[string][]string{"": all, "address,undefined": all, "thread": threads} {
 		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
 			t.Parallel()

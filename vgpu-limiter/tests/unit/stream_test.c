@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// stream_test COUNTERS: streams that end after a few launches are charged what these take,
+// also where the first few of their kind were measured too long, as the process was stopped
+// meanwhile; on a device with a clock of its own, which goes on by what the test does.
+
+#include "check.h"
+#include "compute.h"
+
+#include <string.h>
+#include <time.h>
+
+#define LAUNCHES 4        // of a stream
+#define TAKES_NS UINT64_C(20000)
+#define CALL_NS UINT64_C(1000)   // the call of a launch
+#define STOPPED_NS UINT64_C(200000)
+
+static struct vgpu_process process;
+static char a_context[16];
+static char streams[2][1024] __attribute__((aligned(1024))); // whose lanes differ
+static uint64_t now = UINT64_C(1) << 50, idle;               // and when the device is through
+static uint64_t through[2];                                  // and each of the streams
+
+// In place of the C library's.
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    (void)clock;
+    now += 50;
+    *t = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    return 0;
+}
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, struct timespec *left) {
+    (void)clock;
+    (void)flags;
+    (void)left;
+    now += (uint64_t)t->tv_sec * 1000000000 + (uint64_t)t->tv_nsec;
+    return 0;
+}
+
+static cu_stream stream_of(int i) { return (cu_stream)(void *)(streams[i] + 16 * i); }
+static int number_of(cu_stream stream) { return stream == stream_of(1); }
+
+static cu_result get_current(cu_ctx *ctx) {
+    *ctx = (cu_ctx)(void *)a_context;
+    return CU_OK;
+}
+static cu_result push(cu_ctx ctx) { return ctx == (cu_ctx)(void *)a_context ? CU_OK : CU_INVALID_VALUE; }
+static cu_result get_device(cu_device *device) {
+    *device = 0;
+    return CU_OK;
+}
+static cu_result create_event(cu_event *event, unsigned flags) {
+    *event = calloc(1, sizeof(uint64_t));
+    return flags != 0 ? CU_OK : CU_INVALID_VALUE;
+}
+static cu_result destroy_event(cu_event event) {
+    free(event);
+    return CU_OK;
+}
+static uint64_t *moment_of(cu_event event) { return (uint64_t *)(void *)event; }
+static cu_result record(cu_event event, cu_stream stream) {
+    uint64_t end = through[number_of(stream)];
+    *moment_of(event) = end > now ? end : now;
+    return CU_OK;
+}
+static cu_result query(cu_event event) { return *moment_of(event) <= now ? CU_OK : CU_NOT_READY; }
+static cu_result elapsed(float *ms, cu_event from, cu_event to) {
+    *ms = (float)((double)(int64_t)(*moment_of(to) - *moment_of(from)) / 1e6);
+    return CU_OK;
+}
+static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVALID_VALUE; }
+
+void vgpu_test_step(void) {}
+
+static struct vgpu_timeline *volatile kept; // where the sanitizer looks for what has been lost
+
+static void launch_on(int i, uint64_t key, uint64_t stopped) {
+    struct vgpu_launch launch = {0};
+    bool paid = vgpu_launch_paid(key, stream_of(i), false);
+    CHECK(paid || vgpu_launch_begin(&launch, key, 0, stream_of(i), false) == CU_OK);
+    now += CALL_NS + stopped;
+    idle = (idle > now ? idle : now) + TAKES_NS;
+    through[i] = idle;
+    if (!paid)
+        vgpu_launch_end(&launch, CU_OK);
+    kept = vgpu_lane_of(stream_of(i))->track->timeline;
+}
+
+// So many streams, as many at a time, end after their launches. Returns how much is charged
+// for each launch.
+static uint64_t streams_come_and_go(uint64_t key, int count, int at_once, uint64_t stopped) {
+    const uint64_t *busy = &process.region.counters->header.device[0].busy_ns;
+    uint64_t before = vgpu_load(busy);
+    for (int i = 0; i < count; i += at_once) {
+        for (int n = 0; n < LAUNCHES; n++)
+            for (int s = 0; s < at_once; s++)
+                launch_on(s, key, stopped);
+        now = idle > now ? idle : now; // they are waited for
+        for (int s = 0; s < at_once; s++)
+            vgpu_forget_stream(&process, stream_of(s));
+    }
+    return (vgpu_load(busy) - before) / (uint64_t)(count * LAUNCHES);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
+    atomic_store(&vgpu_reals[VGPU_cuCtxPushCurrent_v2], (void *)push);
+    atomic_store(&vgpu_reals[VGPU_cuCtxPopCurrent_v2], (void *)get_current);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
+    atomic_store(&vgpu_reals[VGPU_cuEventCreate], (void *)create_event);
+    atomic_store(&vgpu_reals[VGPU_cuEventDestroy_v2], (void *)destroy_event);
+    atomic_store(&vgpu_reals[VGPU_cuEventRecord], (void *)record);
+    atomic_store(&vgpu_reals[VGPU_cuEventQuery], (void *)query);
+    atomic_store(&vgpu_reals[VGPU_cuEventElapsedTime], (void *)elapsed);
+    atomic_store(&vgpu_reals[VGPU_cuThreadExchangeStreamCaptureMode], (void *)exchange_mode);
+    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    process.limits.device_count = process.device_count = 1;
+    process.limits.device[0].core_percent = 90;
+    process.has_quota = true;
+    memset(process.index, -1, sizeof process.index);
+    process.index[0] = 0;
+    atomic_store(&process.attached, true);
+    atomic_store(&vgpu_process_page, &process);
+
+    for (int at_once = 1; at_once <= 2; at_once++) {
+        uint64_t key = 1001 + 2 * (uint64_t)at_once;
+        CHECK(streams_come_and_go(key, 2, at_once, STOPPED_NS) > 5 * TAKES_NS);
+        streams_come_and_go(key, 100, at_once, 0);
+        uint64_t ns = streams_come_and_go(key, 1000, at_once, 0);
+        CHECK(ns > TAKES_NS * 9 / 10 && ns < TAKES_NS * 11 / 10);
+    }
+    return 0;
+}
