@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,10 +58,13 @@ func startWith(t *testing.T, flags map[string]string) *server {
 	return serve(t, launch(t, flags))
 }
 
+// quiet keeps the libraries' logs out of the tests' output. Tests run beside each other.
+var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 // launch starts an API server as the tests want it, with flags of its own.
 func launch(t testing.TB, flags map[string]string) *rest.Config {
 	t.Helper()
-	log.SetLogger(logr.Discard())
+	quiet()
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
 	if err := apiserver.Client(t, cfg).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}); err != nil {
