@@ -66,6 +66,8 @@ func TestResize(t *testing.T) {
 type watches struct {
 	mu      sync.Mutex
 	streams map[*stream]bool
+	// ends is how often all were ended.
+	ends int
 	// resume is closed while they are served. late are those that were ended and not asked
 	// for since, gone are those that were told that they ask for too much.
 	resume     chan struct{}
@@ -97,6 +99,9 @@ func (w *watches) roundTrip(r *http.Request, next http.RoundTripper) (*http.Resp
 	if !query.Has("watch") {
 		return next.RoundTrip(r)
 	}
+	w.mu.Lock()
+	before := w.ends
+	w.mu.Unlock()
 	if response, err := w.answer(r, query.Has("sendInitialEvents")); response != nil || err != nil {
 		return response, err
 	}
@@ -109,6 +114,9 @@ func (w *watches) roundTrip(r *http.Request, next http.RoundTripper) (*http.Resp
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.streams[s] = true
+	if w.ends != before { // all were ended while it was on its way
+		w.endOne(s)
+	}
 	return response, nil
 }
 
@@ -143,11 +151,17 @@ func (w *watches) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.resume = make(chan struct{})
+	w.ends++
 	for s := range w.streams {
-		w.late[s.kind] = true
-		s.end()
+		w.endOne(s)
 	}
-	clear(w.streams)
+}
+
+// endOne ends a watch. The caller holds mu.
+func (w *watches) endOne(s *stream) {
+	delete(w.streams, s)
+	w.late[s.kind] = true
+	s.end()
 }
 
 func (w *watches) expired(kind string) bool {
