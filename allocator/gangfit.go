@@ -69,7 +69,7 @@ func (a *Allocator) fitIn(ctx context.Context, order []ask, need int, in *domain
 		at := slices.IndexFunc(order, func(p ask) bool { return p.pod == miss.pod })
 		tries++
 		switch surplus := len(order) > need; {
-		case tries > orders || miss.why.known && orderIsNoMatter(order, at):
+		case tries > orders || miss.why.known && orderIsNoMatter(order, at, a.Filters.ShunnedAlike):
 			return nil, first, nil
 		case at == 0 && !leads[miss.pod.UID] && a.inTurn(order)[0].pod != miss.pod:
 			leads[miss.pod.UID] = true
@@ -89,14 +89,17 @@ func (a *Allocator) fitIn(ctx context.Context, order []ask, need int, in *domain
 // orderIsNoMatter tells whether another order would come to the same, since all before the
 // pod that has no place are like it, or all at all where it is the first. Who waits is
 // looked at often, and most gangs are of pods that are alike. To one that goes by others of
-// them all are others, and they have to be alike to what it wishes for as well.
-func orderIsNoMatter(order []ask, at int) bool {
+// them all are others, and they have to be alike to what it wishes for as well. To pods
+// that are there already they have to be alike in any case.
+func orderIsNoMatter(order []ask, at int, shunnedAlike func(p, q *corev1.Pod) bool) bool {
 	pod, others := order[at].pod, order[:at]
 	company := feasible.CompanyOf(pod)
 	if at == 0 || company != nil {
 		others = order
 	}
-	return !slices.ContainsFunc(others, func(p ask) bool { return !alike(p.pod, pod) || !company.Alike(p.pod, pod) })
+	return !slices.ContainsFunc(others, func(p ask) bool {
+		return !alike(p.pod, pod) || !company.Alike(p.pod, pod) || !shunnedAlike(p.pod, pod)
+	})
 }
 
 // alike tells whether each of two pods may go where the other may. The claims of each may be

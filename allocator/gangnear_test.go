@@ -236,8 +236,46 @@ func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
 			companyOf("x")(order[1].pod)
 		}
 		edit(order[0].pod)
-		if got, want := orderIsNoMatter(order, 1), name == "nothing"; got != want {
+		if got, want := orderIsNoMatter(order, 1, func(p, q *corev1.Pod) bool { return true }), name == "nothing"; got != want {
 			t.Errorf("different in %s: order is no matter: %v", name, got)
+		}
+	}
+}
+
+// Nor are pods alike of which one is shunned where another may be: it goes first then.
+func TestOneOfAGangIsShunned(t *testing.T) {
+	shuns := func(role string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}}}}}
+		}
+	}
+	role := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "role", name) }
+	}
+	for leader, want := range map[string]string{"m0": "m0:n1 m1:n0", "m1": "m0:n0 m1:n1"} {
+		roles := map[string]string{"m0": "worker", "m1": "worker"}
+		roles[leader] = "leader"
+		s := newStage(t, 2)
+		s.add("guard", 10, 10, onNode("n0"), shuns("leader"))
+		// The fuller node is the first choice of both members, and has room for one.
+		s.add("other", 60, 600, onNode("n1"))
+		s.add("another", 60, 600, onNode("n1"))
+		s.work()
+		closed, open := testNode("n0"), testNode("n0")
+		closed.Spec.Unschedulable = true
+		s.allocator.SetNode(open, closed)
+		for member, name := range roles {
+			s.add(member, 40, 40, inGang("g", 2), role(name), cpu("40"))
+		}
+		s.work()
+		if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
+			t.Errorf("at the gate: %q", got)
+		}
+		s.allocator.SetNode(closed, open)
+		s.pass(refusedDelay)
+		if got := s.seats("m0", "m1"); got != want {
+			t.Errorf("placed %q, want %q; told %q", got, want, s.told())
 		}
 	}
 }

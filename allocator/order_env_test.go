@@ -18,11 +18,6 @@ import (
 	"vernier.dev/vernier/test/apiserver"
 )
 
-// onNode has the pod go to a node and no other.
-func onNode(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: name} }
-}
-
 func (s *server) awaitBound(names ...string) {
 	s.t.Helper()
 	for _, name := range names {

@@ -17,6 +17,11 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
+// onNode has the pod go to a node and no other.
+func onNode(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: name} }
+}
+
 // labelled gives the pod a label by which others select it.
 func labelled(app string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", app) }
