@@ -65,11 +65,7 @@ func TestFlow(t *testing.T) {
 	}
 
 	// A pod that was deleted while it waited to be bound needs no word of the node.
-	a := s.pod("a")
-	s.must(s.Delete(t.Context(), a))
-	s.await("a's slices to be released", func(context.Context) (bool, error) {
-		return book.Placement(s.ledger("gpu-1"), a.UID) == nil, nil
-	})
+	s.remove("a")
 
 	// Nor does the API server keep account of who wrote which field of a ledger.
 	if kept := s.ledger("gpu-1").ManagedFields; len(kept) > 0 {

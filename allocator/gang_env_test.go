@@ -130,11 +130,25 @@ func TestGangs(t *testing.T) {
 	}
 }
 
-// remove deletes a pod that was placed, and has its node release it.
+// remove deletes a pod that was placed and not bound, and waits until its slices are taken
+// back. That needs no word of its node, unless the leader has changed: the next one may
+// never have seen the pod.
 func (s *server) remove(name string) {
 	s.t.Helper()
 	p := s.pod(name)
+	node := home(p)
 	s.must(s.Delete(s.t.Context(), p, client.GracePeriodSeconds(0)))
+	s.await(name+"'s slices to be taken back", func(ctx context.Context) (bool, error) {
+		l := s.ledger(node)
+		if book.Placement(l, p.UID) == nil {
+			return true, nil
+		}
+		if s.again.Load() > 0 {
+			l.Status.Released = []types.UID{p.UID}
+			_ = s.Status().Update(ctx, l) // it is tried again
+		}
+		return false, nil
+	})
 }
 
 // What is wrong with a gang is told with the field and the remedy, and is seen when
