@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/allocator/book"
@@ -35,12 +36,19 @@ func TestRulesOfTheLedger(t *testing.T) {
 		device.Slices[0].Core = 100
 		l.Spec.Devices = append(l.Spec.Devices, device)
 	}
-	s.must(s.Create(t.Context(), l))
+	// A machine that has no time for so large a ledger may let a request time out.
+	patiently := func(do func() error) (err error) {
+		t.Helper()
+		s.await("the API server to answer", func(context.Context) (bool, error) { err = do(); return !apierrors.IsTimeout(err), nil })
+		return err
+	}
+	s.must(patiently(func() error { return client.IgnoreAlreadyExists(s.Create(t.Context(), l)) }))
+	l.ResourceVersion = s.ledger(l.Name).ResourceVersion
 	// Each rule is broken on a device of its own, all in one write: they take long.
 	bad := l.DeepCopy()
 	refused := func(want ...string) {
 		t.Helper()
-		err := s.Update(t.Context(), bad)
+		err := patiently(func() error { return s.Update(t.Context(), bad) })
 		for _, w := range want {
 			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), w) {
 				t.Errorf("%v, want %q", err, w)
@@ -59,7 +67,7 @@ func TestRulesOfTheLedger(t *testing.T) {
 	bad = l.DeepCopy()
 	on(1).Slices = append(on(1).Slices, on(1).Slices[1])
 	refused("spec.devices[31].slices: Too many")
-	s.must(s.Update(t.Context(), l))
+	s.must(patiently(func() error { return s.Update(t.Context(), l) }))
 }
 
 // Invariant 1: the write of a leader that was deposed without noticing, on a

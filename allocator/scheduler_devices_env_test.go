@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -109,25 +110,47 @@ func (l *lab) wantCards(p *corev1.Pod) {
 // freeCards does what the controller of resource claims does when a pod has gone.
 func (l *lab) freeCards(of types.UID) {
 	l.Helper()
-	ctx, claims := l.Context(), &resourcev1.ResourceClaimList{}
-	l.must(l.List(ctx, claims, client.InNamespace(l.name)))
-	for i := range claims.Items {
-		c := &claims.Items[i]
-		reserved := len(c.Status.ReservedFor)
-		c.Status.ReservedFor = slices.DeleteFunc(c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == of })
-		if len(c.Status.ReservedFor) == reserved {
-			continue
+	for {
+		err := l.freeCardsOnce(of)
+		if err == nil {
+			return
 		}
-		if len(c.Status.ReservedFor) == 0 {
-			c.Status.Allocation = nil
-		}
-		l.must(l.Status().Update(ctx, c))
-		if len(c.Status.ReservedFor) == 0 {
-			c.Finalizers = nil
-			l.must(l.Update(ctx, c))
-		}
-		if metav1.GetControllerOf(c) != nil || len(c.OwnerReferences) > 0 && c.OwnerReferences[0].UID == of {
-			l.must(l.Delete(ctx, c))
+		// The scheduler writes the claims too.
+		if !apierrors.IsConflict(err) {
+			l.Fatal(err)
 		}
 	}
+}
+
+func (l *lab) freeCardsOnce(of types.UID) error {
+	ctx, claims := l.Context(), &resourcev1.ResourceClaimList{}
+	if err := l.List(ctx, claims, client.InNamespace(l.name)); err != nil {
+		return err
+	}
+	for i := range claims.Items {
+		c := &claims.Items[i]
+		owned := metav1.GetControllerOf(c) != nil || len(c.OwnerReferences) > 0 && c.OwnerReferences[0].UID == of
+		free := slices.DeleteFunc(slices.Clone(c.Status.ReservedFor), func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == of })
+		if len(free) == len(c.Status.ReservedFor) {
+			continue
+		}
+		if len(free) == 0 {
+			// First, so that the claim is found again if another write comes in between.
+			c.Finalizers = nil
+			if err := l.Update(ctx, c); err != nil {
+				return err
+			}
+			c.Status.Allocation = nil
+		}
+		c.Status.ReservedFor = free
+		if err := l.Status().Update(ctx, c); err != nil {
+			return err
+		}
+		if owned {
+			if err := l.Delete(ctx, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
