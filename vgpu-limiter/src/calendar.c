@@ -4,6 +4,8 @@
 //   1. Of an interval, no more is ever handed out than it is long: time in which
 //      several worked counts once where it fills intervals, and within an interval
 //      that it doesn't fill, at most as if they had worked one after the other.
+//      Of what is spread over intervals each has its part, so that several streams' is
+//      counted once only where it can't have been one after the other.
 //   2. One atomic operation per interval; no process waits for another.
 //   3. What lies further back than the calendar reaches counts as not entered.
 
@@ -22,6 +24,25 @@ static uint64_t enter(struct vgpu_calendar *calendar, uint64_t number, uint64_t 
     } while (!__atomic_compare_exchange_n(cell, &seen, turn | has, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     return (has - had) * UINT64_C(2);
+}
+
+#define SPREAD_NS UINT64_C(16000000) // over no more, or what there is: in more, little is at the same time
+
+uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t start, uint64_t end, uint64_t ns) {
+    uint64_t most = ns > SPREAD_NS ? ns : SPREAD_NS, sum = 0, entered = 0;
+    if (end - start > most)
+        start = end - most;
+    if (ns == end - start)
+        return vgpu_calendar_enter(calendar, start, end);
+    double part = (double)ns / (double)(end - start);
+    for (uint64_t at = start; at < end;) {
+        uint64_t number = at / VGPU_CELL_NS, next = (number + 1) * VGPU_CELL_NS;
+        at = next < end ? next : end;
+        uint64_t until = at < end ? (uint64_t)((double)(at - start) * part) & ~UINT64_C(1) : ns;
+        sum += enter(calendar, number, until - entered);
+        entered = until;
+    }
+    return sum;
 }
 
 uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t start, uint64_t end) {

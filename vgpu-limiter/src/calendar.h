@@ -12,4 +12,7 @@
 // it had not been entered before.
 uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t start, uint64_t end);
 
+// The same for ns of work that may have been at any moments from start to end, evenly.
+uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t start, uint64_t end, uint64_t ns);
+
 #endif

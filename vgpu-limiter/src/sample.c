@@ -152,7 +152,9 @@ static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch
     struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
     int64_t least = end - start - unsure;
     int64_t worked = clamp((int64_t)batch->expected, least > 0 ? least : 0, end - start);
-    return (int64_t)vgpu_calendar_enter(calendar, (uint64_t)(end - worked), (uint64_t)end);
+    if (batch->launches == 1) // at the end
+        start = end - worked;
+    return (int64_t)vgpu_calendar_spread(calendar, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
 }
 
 // What may be in a measurement from start to end: neighbours' work, but in the

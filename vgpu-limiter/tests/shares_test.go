@@ -227,6 +227,8 @@ var loads = []struct {
 	{true, true, []tenant{{90, "2000 108 1 fresh"}}},
 	{true, true, []tenant{{5, "1000 108 4"}}},
 	{true, true, []tenant{{90, "1000 108 4"}}},
+	{true, true, []tenant{{20, "10 108 4 sync"}}},
+	{true, true, []tenant{{60, "50 108 4 sync"}}},
 	{true, true, []tenant{{30, "1000 108"}, {60, "1000 108"}}},
 	{true, true, []tenant{{30, "10 108"}, {60, "1000 108"}}},
 	{true, true, []tenant{{90, "1000 108"}, {5, "20 1"}}},

@@ -31,6 +31,16 @@ int main(void) {
     CHECK(half + 2 * VGPU_CELL_NS >= 5 * MS && half <= 5 * MS + 2 * VGPU_CELL_NS);
     CHECK(vgpu_calendar_enter(&calendar, AT + 20 * MS, AT + 20 * MS + 10) == 10);
     CHECK(vgpu_calendar_enter(&calendar, AT - 2000 * MS, AT - 1000 * MS) == 1000 * MS);
+
+    // Four streams that worked at some moments of the same time: all of it counts that has room
+    // in there.
+    for (uint64_t ns = 300001; ns <= 2 * MS; ns += 170000) {
+        uint64_t at = AT + 100 * MS + ns * 50, all = 0;
+        for (int i = 0; i < 4; i++)
+            all += vgpu_calendar_spread(&calendar, at, at + MS, ns / 4);
+        CHECK(all <= MS + 2 * VGPU_CELL_NS && all + 8 >= (ns < MS ? ns : MS));
+    }
+    CHECK(vgpu_calendar_spread(&calendar, AT - 1000 * MS, AT + 300 * MS, 250000) == 250000);
     for (int i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, enter_all, &sums[i]);
     for (int i = 0; i < 4; i++) {
