@@ -283,14 +283,15 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     if (!found)
         return;
     struct vgpu_track *track = (struct vgpu_track *)(uintptr_t)entry.value;
-    VGPU_REAL(cuCtxPushCurrent_v2)(entry.owner);
+    bool pushed = VGPU_REAL(cuCtxPushCurrent_v2)(entry.owner) == CU_OK;
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     vgpu_lock(&track->timeline->lock);
     vgpu_sample_collect(track);
     vgpu_sample_drop(track);
     vgpu_unlock(&track->timeline->lock);
     vgpu_capture_mode(mode);
-    VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+    if (pushed)
+        VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
     for (int i = 0; i <= VGPU_BATCHES; i++) {
         if (track->ring[i].start != NULL)
             VGPU_REAL(cuEventDestroy_v2)(track->ring[i].start);
