@@ -56,7 +56,12 @@ func footprint(t *testing.T) map[string]string {
 			}
 		})
 	}
+	// The tests beside this one make groups, and take them away.
+	tests := regexp.MustCompile(`/(simgpu|inventory-test)-`)
 	walk(t, "/sys/fs/cgroup", func(path string, e fs.DirEntry) {
+		if tests.MatchString(path) {
+			return
+		}
 		if e.IsDir() && strings.Contains(path, "vernier") {
 			f[path] = "control group"
 		}

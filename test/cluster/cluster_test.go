@@ -151,9 +151,10 @@ func TestPodsRunAndTalk(t *testing.T) {
 		t.Errorf("pod on n2 read %q from the pod on n1", got)
 	}
 	run(t, c, "two", "sh", "-c", "echo | nc -w 60 10.252.0.1 443") // the API server, as every in-cluster client finds it
-	if log, err := c.Logs(t.Context(), "default", "one", ""); err != nil || log != "said\n" {
-		t.Errorf("log %q, error %v", log, err)
-	}
+	await(t, "what the pod has said", func() (bool, error) {       // containerd copies it
+		log, err := c.Logs(t.Context(), "default", "one", "")
+		return log == "said\n", fmt.Errorf("log %q, error %w", log, err)
+	})
 
 	run(t, c, "one", "touch", "/run/shared/from-pod")
 	if _, err := os.Stat(filepath.Join(c.Node("n1").Dir(), "shared", "from-pod")); err != nil {
