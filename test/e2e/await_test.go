@@ -30,6 +30,12 @@ const patience = 2 * time.Minute
 // await polls until check is satisfied; its last words are the failure's text.
 func await(t *testing.T, what string, check func() (bool, string)) {
 	t.Helper()
+	awaitFor(t, patience, what, check)
+}
+
+// awaitFor is for what takes a machine that has time for it as well.
+func awaitFor(t *testing.T, patience time.Duration, what string, check func() (bool, string)) {
+	t.Helper()
 	var last string
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
 		ok, last = check()

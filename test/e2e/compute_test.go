@@ -88,6 +88,10 @@ func shares(t *testing.T, pods ...*corev1.Pod) []float64 {
 // tolerance of a share, in points.
 const tolerance = 4
 
+// busyPatience is how long shares are waited for: programs get theirs of a device only
+// while the machine has time for them, all of them in the same few seconds.
+const busyPatience = 5 * time.Minute
+
 // Two pods that both always have work get what they were promised, by the device's
 // own count. The device by itself would give each a half. A machine that is too
 // busy to launch lowers what they get for a while, which they may make up for; so that
@@ -101,7 +105,7 @@ func TestTwoBusyPodsGetTheirShares(t *testing.T) {
 		begun = append(begun, time.Duration(gpuStatus(t, small).NowNS))
 		pods = append(pods, awaitReady(t, create(t, burner(fmt.Sprintf("busy-%.0f", q), int64(q)))))
 	}
-	await(t, "one to get 30 and the other 60 percent", func() (bool, string) {
+	awaitFor(t, busyPatience, "one to get 30 and the other 60 percent", func() (bool, string) {
 		got, good := shares(t, pods...), true
 		for i, share := range got {
 			used, now := done(t, pods[i])
@@ -121,7 +125,7 @@ func TestIdleTimeIsLentAndGivenBack(t *testing.T) {
 	guest := awaitReady(t, create(t, burner("guest", 30).annotate(v1alpha1.AnnotationBurst, string(v1alpha1.BurstIdle))))
 	lent := func() {
 		t.Helper()
-		await(t, "the guest to get idle time", func() (bool, string) {
+		awaitFor(t, busyPatience, "the guest to get idle time", func() (bool, string) {
 			got := shares(t, guest)
 			return got[0] > 60, fmt.Sprintf("%.1f", got)
 		})
@@ -129,7 +133,7 @@ func TestIdleTimeIsLentAndGivenBack(t *testing.T) {
 	lent()
 
 	owner := awaitReady(t, create(t, burner("owner", 60)))
-	await(t, "the neighbour to get its 60 percent, and the guest what is left", func() (bool, string) {
+	awaitFor(t, busyPatience, "the neighbour to get its 60 percent, and the guest what is left", func() (bool, string) {
 		got := shares(t, guest, owner)
 		return got[0] <= 40+tolerance && got[1] >= 60-tolerance, fmt.Sprintf("%.1f", got)
 	})
