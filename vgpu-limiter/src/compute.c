@@ -22,6 +22,7 @@
 
 #include "compute.h"
 
+#include "ended.h"
 #include "sample.h"
 
 #define FIRST_TIMES 4 // measurements of a kind of launch
@@ -82,6 +83,7 @@ static void collect(struct vgpu_track *track) {
     vgpu_sample_collect(track);
     if (track->timeline->unsure != NULL)
         vgpu_sample_collect(track->timeline->unsure);
+    vgpu_ended_collect(track->process, track->timeline);
 }
 
 // Says that the container works on, as long as a long launch isn't through that was

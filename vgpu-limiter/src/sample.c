@@ -271,10 +271,18 @@ void vgpu_sample_drop(struct vgpu_track *track) {
     struct vgpu_turn turn = vgpu_turn(track->process, track->device, vgpu_now());
     vgpu_bucket_correct(track->process, track->device, &turn, 0, track->moved);
     track->moved = 0;
-    if (track->pending + track->open != 0)
+    vgpu_sample_drop_open(track);
+    if (track->pending != 0)
         atomic_store(&track->timeline->unmeasured, true);
-    for (unsigned i = 0; i < track->pending + track->open; i++)
+    for (unsigned i = 0; i < track->pending; i++)
         let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
     track->pending = 0;
+}
+
+void vgpu_sample_drop_open(struct vgpu_track *track) {
+    if (!track->open)
+        return;
+    atomic_store(&track->timeline->unmeasured, true);
+    let_go(track, vgpu_batch_open(track));
     track->open = false;
 }

@@ -30,7 +30,9 @@ void vgpu_sample_collect(struct vgpu_track *track);
 // so far, if it has begun: nobody waits for it any longer.
 void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now);
 
-// Forgets the batches that aren't measured yet: they stay charged as expected.
+// Forgets the batches that aren't measured yet, or the open one: they stay charged as
+// expected.
 void vgpu_sample_drop(struct vgpu_track *track);
+void vgpu_sample_drop_open(struct vgpu_track *track);
 
 #endif

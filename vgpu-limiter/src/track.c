@@ -16,6 +16,7 @@
 #include "compute.h"
 
 #include "bucket.h"
+#include "ended.h"
 #include "memory.h"
 #include "sample.h"
 
@@ -287,18 +288,16 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     vgpu_lock(&track->timeline->lock);
     vgpu_sample_collect(track);
-    vgpu_sample_drop(track);
+    vgpu_ended_collect(process, track->timeline);
+    bool kept = vgpu_ended_keep(process, track, entry.owner);
+    if (!kept)
+        vgpu_sample_drop(track);
     vgpu_unlock(&track->timeline->lock);
     vgpu_capture_mode(mode);
     if (pushed)
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
-    for (int i = 0; i <= VGPU_BATCHES; i++) {
-        if (track->ring[i].start != NULL)
-            VGPU_REAL(cuEventDestroy_v2)(track->ring[i].start);
-        if (track->ring[i].end != NULL)
-            VGPU_REAL(cuEventDestroy_v2)(track->ring[i].end);
-    }
-    free(track);
+    if (!kept)
+        vgpu_track_free(track);
 }
 
 void vgpu_drop_track(uint64_t value) { free((void *)(uintptr_t)value); }

@@ -42,7 +42,9 @@ struct vgpu_timeline {
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind
-    atomic_bool unmeasured; // a stream has ended before all that it launched was measured
+    struct vgpu_track *ended; // the last one in the ring of those whose streams have ended (ended.c)
+    unsigned ends;         // so many are in there
+    atomic_bool unmeasured; // a stream has ended with launches that nobody measures
     unsigned streams;      // that have begun ...
     bool measures;         // ... and whether launches of the next ones are measured for those. Both under track_lock
     struct vgpu_costs costs;
@@ -51,6 +53,7 @@ struct vgpu_timeline {
 struct vgpu_track {
     struct vgpu_process *process;
     struct vgpu_timeline *timeline;
+    struct vgpu_track *next; // in the ring of those whose streams have ended
     int device;
     bool open;               // a batch has a start and no end yet
     unsigned probes;         // so many of the next launches are to be measured by themselves

@@ -6,7 +6,8 @@
 // nanoseconds. KIND: kernel, cooperative, graph (of five kernels), fresh (graphs
 // that were never launched before), sync (waits for each), mixed (kernels of three
 // lengths), data (one kernel whose length depends on its argument: up to twice as
-// long), rare (one kernel that is 100 times as long every other time, at random).
+// long), rare (one kernel that is 100 times as long every other time, at random), ends
+// (each on a stream of its own, which is destroyed at once).
 
 #include "cuda.h"
 
@@ -69,6 +70,8 @@ static void *run(void *argument) {
     for (unsigned long long before = now(), after; before < until; before = after) {
         random = random * 1664525 + 1013904223;
         unsigned which = random >> 24; // the length is ns on average
+        if (strcmp(kind, "ends") == 0)
+            must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         if (strcmp(kind, "fresh") == 0)
             exec = capture(stream);
         if (exec != NULL)
@@ -87,8 +90,10 @@ static void *run(void *argument) {
         launches++;
         if (strcmp(kind, "sync") == 0)
             must(cuStreamSynchronize(stream));
+        if (strcmp(kind, "ends") == 0)
+            must(cuStreamDestroy_v2(stream));
     }
-    must(cuStreamSynchronize(stream));
+    must(strcmp(kind, "ends") == 0 ? cuCtxSynchronize() : cuStreamSynchronize(stream));
     return argument;
 }
 
