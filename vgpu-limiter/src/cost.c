@@ -16,6 +16,7 @@
 #include "cost.h"
 
 #define WEIGHT 6 // of what is known, to 1 of what is new
+#define BRIEF_WEIGHT 48 // about as many as are counted at a time: the first of them have all of it
 #define FORGET 256       // measurements, or
 #define FORGET_NS UINT64_C(5000000000) // of device time in launches of the kind
 #define STALE 32 // measurements beside others
@@ -75,7 +76,8 @@ void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum v
     } else {
         uint64_t part = FORGET_NS / (ns + 1);
         price.worst -= (price.worst - price.ns) / (part < 1 ? 1 : part < FORGET ? part : FORGET);
-        price.ns = (price.ns * WEIGHT + ns) / (WEIGHT + 1);
+        uint64_t weight = how != VGPU_BRIEF ? WEIGHT : price.times < BRIEF_WEIGHT ? price.times : BRIEF_WEIGHT;
+        price.ns = (price.ns * weight + ns + weight / 2) / (weight + 1);
         if (price.worst < price.ns)
             price.worst = price.ns;
         if (how == VGPU_APART && price.worst < ns)

@@ -62,6 +62,7 @@ static inline bool vgpu_cost_get(const struct vgpu_costs *costs, uint64_t key, s
 enum vgpu_measured {
     VGPU_BESIDE, // others' work may be in it
     VGPU_AMONG,  // no others', but other streams' of the process
+    VGPU_BRIEF,  // the same, where streams end after a few launches
     VGPU_EARLY,  // nothing else was to be, but turns had just changed: good where nothing better is known
     VGPU_APART,  // nothing else was on the device, so it says how long a launch may take
 };

@@ -168,7 +168,7 @@ static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const s
     if (start + little < turn->others && turn->others < batch->until) // later it speaks of another turn
         return VGPU_BESIDE;
     if (!apart)
-        return VGPU_AMONG;
+        return atomic_load(&timeline->measures) ? VGPU_BRIEF : VGPU_AMONG;
     return turn->neighbours && start < timeline->turned + turn->period ? VGPU_EARLY : VGPU_APART;
 }
 

@@ -62,8 +62,8 @@ static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ct
 static unsigned first_probes(struct vgpu_timeline *timeline) {
     unsigned n = timeline->streams++ % STREAMS;
     if (n == 0)
-        timeline->measures = atomic_exchange(&timeline->unmeasured, false);
-    return timeline->measures && n < MEASURED_STREAMS ? VGPU_BATCHES - 1 : 0;
+        atomic_store(&timeline->measures, atomic_exchange(&timeline->unmeasured, false));
+    return atomic_load(&timeline->measures) && n < MEASURED_STREAMS ? VGPU_BATCHES - 1 : 0;
 }
 
 static struct vgpu_track *find_track(struct vgpu_process *process, cu_stream stream,

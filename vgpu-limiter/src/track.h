@@ -45,8 +45,8 @@ struct vgpu_timeline {
     struct vgpu_track *ended; // the last one in the ring of those whose streams have ended (ended.c)
     unsigned ends;         // so many are in there
     atomic_bool unmeasured; // a stream has ended with launches that nobody measures
-    unsigned streams;      // that have begun ...
-    bool measures;         // ... and whether launches of the next ones are measured for those. Both under track_lock
+    unsigned streams;      // that have begun, under track_lock ...
+    atomic_bool measures;  // ... and whether launches of the next ones are measured for those
     struct vgpu_costs costs;
 };
 
