@@ -27,6 +27,9 @@ func (a arm) profile(b *testing.B) (end func()) {
 	if *profiles == "" {
 		return func() {}
 	}
+	if err := os.MkdirAll(*profiles, 0o755); err != nil {
+		b.Fatal(err)
+	}
 	done := make(chan error, 1)
 	profiled[a]++
 	file := filepath.Join(*profiles, fmt.Sprintf("%s-%d.pprof", a, profiled[a]))
