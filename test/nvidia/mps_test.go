@@ -181,6 +181,7 @@ func TestMPSCommandLine(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(real.pipe, "log")); err == nil {
 			t.Error("one of them has started a daemon")
 		}
+		ends := map[*daemon]func() int{}
 		for _, daemon := range []*daemon{real, ours} {
 			end, log := daemon.start(t, "-multiuser-server")
 			if starts := d.branch() >= "555"; (end != nil) != starts {
@@ -192,8 +193,8 @@ func TestMPSCommandLine(t *testing.T) {
 					t.Errorf("%s ends with %d and has said %q", daemon.program, status, log)
 				}
 			}
-			end, _ = daemon.start(t)
-			if end == nil {
+			ends[daemon], _ = daemon.start(t)
+			if ends[daemon] == nil {
 				t.Fatalf("%s does not start", daemon.program)
 			}
 		}
@@ -207,6 +208,7 @@ func TestMPSCommandLine(t *testing.T) {
 		}
 		for _, daemon := range []*daemon{real, ours} {
 			daemon.run(t, "quit\n")
+			ends[daemon]() // the answer comes before it has ended
 			if said := daemon.run(t, "", "-d"); said != "[0]" {
 				t.Errorf("%s -d: %q", daemon.program, said)
 			}
