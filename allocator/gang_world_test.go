@@ -407,19 +407,16 @@ func newGangs(t *testing.T, seed int) *world {
 // let go in part, and what is held is committed or given back.
 func TestGangSoak(t *testing.T) {
 	t.Parallel()
-	seeds := 16
-	if testing.Short() {
-		seeds = 8
-	}
+	seeds := seedsOr(16, 8)
 	formed, held := 0, 0
-	for seed := range seeds {
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newGangs(t, seed)
 			w.run(soakSteps)
 			formed, held = formed+w.formed, held+w.held
 		})
 	}
-	if formed < seeds || held < seeds {
-		t.Errorf("%d gangs started and %d ledgers held something in %d seeds: the test no longer places gangs", formed, held, seeds)
+	if formed < len(seeds) || held < len(seeds) {
+		t.Errorf("%d gangs started and %d ledgers held something in %d seeds: the test no longer places gangs", formed, held, len(seeds))
 	}
 }

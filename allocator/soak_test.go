@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -187,6 +188,27 @@ func (w *world) run(steps int) (ran int) {
 
 const soakSteps = 600
 
+var (
+	manySeeds = flag.Int("seeds", 0, "how many seeds TestSoak and TestGangSoak run, in place of their own")
+	firstSeed = flag.Int("first-seed", 0, "the first of them")
+)
+
+// seedsOr are the seeds that the flags say, or else the first of all (fewer with -short)
+// and those that found something once.
+func seedsOr(many, short int, known ...int) (seeds []int) {
+	first := 0
+	switch {
+	case *manySeeds > 0:
+		many, first, known = *manySeeds, *firstSeed, nil
+	case testing.Short():
+		many, known = short, nil
+	}
+	for i := range many {
+		seeds = append(seeds, first+i)
+	}
+	return append(seeds, known...)
+}
+
 // A seed replays: the API server has the same changes in the same order. In these seeds
 // the order decides in which maps are gone through, where the allocator lets it.
 func TestSoakReplays(t *testing.T) {
@@ -224,16 +246,9 @@ func essence(obj client.Object) string {
 // pods that the scheduler refuses, that are deleted by force, and that end slowly.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	var seeds []int
-	for seed := range 24 {
-		seeds = append(seeds, seed)
-	}
 	// Those found slices that were lost with a device and never came back, and a member of
 	// a gang that was left alone.
-	seeds = append(seeds, 5396, 6559, 8886)
-	if testing.Short() {
-		seeds = seeds[:12]
-	}
+	seeds := seedsOr(24, 12, 5396, 6559, 8886)
 	ran := 0
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { ran += newWorld(t, int64(seed), 2, 1+seed%3).run(soakSteps) })
