@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -98,13 +99,15 @@ func limits(pairs ...any) map[corev1.ResourceName]int64 {
 	return out
 }
 
+// create makes the pod once the webhook has been heard: in its first seconds, or on a
+// machine that is short of time, the API server may not reach it, or not ask it yet.
 func create(ctx context.Context, sys *system.System, r request) error {
 	list := corev1.ResourceList{}
 	for name, n := range r.limits {
 		list[name] = *resource.NewQuantity(n, resource.DecimalSI)
 	}
 	grace := int64(2)
-	_, err := sys.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: r.name},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &grace,
@@ -114,7 +117,28 @@ func create(ctx context.Context, sys *system.System, r request) error {
 				Resources: corev1.ResourceRequirements{Limits: list},
 			}},
 		},
-	}, metav1.CreateOptions{})
+	}
+	pods := sys.Kube.CoreV1().Pods(namespace)
+	var unheard error
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		made, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+		switch {
+		case err != nil && (strings.Contains(err.Error(), "failed calling webhook") || strings.Contains(err.Error(), "ValidatingAdmissionPolicy")):
+			unheard = err
+			return false, nil
+		case err != nil:
+			return false, err
+		case made.Annotations[v1alpha1.AnnotationShares] != "":
+			return true, nil
+		}
+		// Nobody has asked the webhook, nor refused the pod for it: it would never start.
+		unheard = errors.New("the webhook was not asked")
+		now := int64(0)
+		return false, pods.Delete(ctx, r.name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("pod %s could not be made: %w", r.name, errors.Join(unheard, err))
+	}
 	return err
 }
 
