@@ -116,6 +116,13 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 		}},
+		"more flags": {[]string{"--set=webhook.args={--v=2},allocator.args={--v=2,--page-bind-address=0},node.args={--v=2}"}, func(t *testing.T, r *rendered) {
+			for part, last := range map[string]string{"vernier-webhook": "--v=2", "vernier-allocator": "--page-bind-address=0", "vernier-node": "--v=2"} {
+				if _, c := r.pod(t, part); len(c.Args) == 0 || c.Args[len(c.Args)-1] != last {
+					t.Errorf("%s: arguments %q", part, c.Args)
+				}
+			}
+		}},
 		"cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager"}, func(t *testing.T, r *rendered) {
 			hook := r.object("MutatingWebhookConfiguration", "vernier-webhook")
 			if hook.GetAnnotations()["cert-manager.io/inject-ca-from"] != "vernier-system/vernier-webhook" || !r.has("Certificate", "vernier-webhook") || !r.has("Issuer", "vernier-webhook") {

@@ -91,6 +91,9 @@ vernier-webhook-certificate
 - --nvidia-replicas={{ int .nvidiaReplicas }}
 {{- end }}
 {{- end }}
+{{- with .Values.webhook.args }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/*
