@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -25,6 +26,27 @@ func promtool(t *testing.T, args ...string) {
 func TestRules(t *testing.T) {
 	promtool(t, "check", "rules", "chart/files/rules.yaml")
 	promtool(t, "test", "rules", "testdata/rules_test.yaml")
+}
+
+// Whoever is woken by an alert finds it on the page for those on call.
+func TestAlertsAreOnThePage(t *testing.T) {
+	rules, err := os.ReadFile("chart/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	if len(names) < 10 {
+		t.Fatalf("only %d alerts were found", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(string(page), "`"+name[1]+"`") {
+			t.Errorf("docs/operations.md has no word of alert %s", name[1])
+		}
+	}
 }
 
 // promtool is satisfied with no tests at all: every rule has one in which it has a
