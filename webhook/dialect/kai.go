@@ -151,7 +151,7 @@ func kaiPortion(r *Reading, text string) api.Percent {
 func kaiMiB(r *Reading, text string) api.MiB {
 	mib, err := api.ParseMiB(text)
 	if err == nil && mib > mostMiB {
-		err = fmt.Errorf("%d MiB is more than any GPU has", mib)
+		err = fmt.Errorf("%d MiB is more than any GPU has: write it in MiB, %d at most", mib, mostMiB)
 	}
 	if err != nil {
 		r.refuse(field.Invalid(annotationsPath.Key(kaiMemory), text, err.Error()))
@@ -179,7 +179,7 @@ func kaiPercent(r *Reading) api.Percent {
 	}
 	percent, err := api.ParsePercent(text)
 	if err == nil && percent > api.WholeGPU {
-		err = fmt.Errorf("%d is more than 100 percent of a GPU", percent)
+		err = fmt.Errorf("%d is more than all of a GPU: write 1 to %d percent", percent, api.WholeGPU)
 	}
 	if err != nil {
 		r.refuse(field.Invalid(annotationsPath.Key(kaiCompute), text, err.Error()))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,6 +129,8 @@ func TestErrors(t *testing.T) {
 		args string
 		want []string
 	}{
+		"no answer":    {&url.Error{Op: "Get", URL: "http://localhost:8080/apis", Err: errors.New("connection refused")}, "nodes", []string{"connection refused", "KUBECONFIG"}},
+		"no login":     {apierrors.NewUnauthorized("token expired"), "nodes", []string{"token expired", "as whom"}},
 		"no CRD":       {apierrors.NewNotFound(ledgers, ""), "nodes", []string{"sliceledgers.vernier.dev", "is Vernier installed?", "kubectl apply"}},
 		"ledgers":      {apierrors.NewForbidden(ledgers, "", denied), "slices -A", []string{`"eve"`, "clusterrolebinding", "vernier-viewer"}},
 		"pods":         {apierrors.NewForbidden(pods, "", denied), "waiting -n team-a", []string{`"eve"`, "list pods in namespace team-a"}},

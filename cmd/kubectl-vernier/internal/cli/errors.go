@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,7 +15,11 @@ import (
 
 // explain adds the remedy to an error of listing a resource.
 func explain(err error, resource, namespace string) error {
+	var unheard *url.Error
 	switch {
+	case errors.As(err, &unheard) || apierrors.IsUnauthorized(err):
+		return fmt.Errorf("listing %s: %w\nis that your cluster? --kubeconfig, --context and the environment KUBECONFIG say which is asked, and as whom; "+
+			"`kubectl cluster-info` tries it", resource, err)
 	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
 		return fmt.Errorf("this cluster does not know %s: is Vernier installed? "+
 			"`kubectl apply --server-side -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
