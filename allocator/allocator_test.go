@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -209,6 +210,61 @@ func TestLostGrantsComeBack(t *testing.T) {
 	s.work()
 	if gated(s.get("q")) {
 		t.Error("q still waits")
+	}
+}
+
+// Of many nodes that lack CPU a hundred are asked for the scheduler's words, whatever the
+// first of them lacks, and the others are counted; one that doesn't lack any is asked.
+func TestWordsOfFullNodes(t *testing.T) {
+	const nodes = maxWords + 20
+	s := newStage(t, nodes)
+	for i := range nodes {
+		old := testNode(fmt.Sprint("n", i))
+		now := old.DeepCopy()
+		if i == nodes-1 {
+			now.Spec.Unschedulable = true
+		} else {
+			now.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("1")
+		}
+		s.allocator.SetNode(old, now)
+	}
+	judged := measured(t, "vernier_allocator_nodes_judged")
+	s.add("p", 50, 100, cpu("2"))
+	s.work()
+	want := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %d Insufficient cpu, 1 node(s) were unschedulable, and %d of them lack CPU or memory",
+		nodes, maxWords, nodes-1-maxWords)
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := measured(t, "vernier_allocator_nodes_judged") - judged; got != maxWords+1 {
+		t.Errorf("%v nodes were judged, want %d", got, maxWords+1)
+	}
+}
+
+// Why a pod waits is found out once a minute, however often it is looked at and for however
+// long its reason stays.
+func TestReasonsAreFoundOnceAMinute(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 50, 100, cpu("100"))
+	s.work()
+	looks := func() float64 {
+		before := measured(t, "vernier_allocator_nodes_judged")
+		for range 5 {
+			s.allocator.mu.Lock()
+			s.allocator.wake(wakeAll)
+			s.allocator.mu.Unlock()
+			s.work()
+		}
+		return measured(t, "vernier_allocator_nodes_judged") - before
+	}
+	if got := looks(); got != 0 {
+		t.Errorf("asked %v times right after it was found out", got)
+	}
+	for range 3 {
+		s.clock.Step(toldAgain)
+		if got := looks(); got != 1 {
+			t.Errorf("asked %v times in five looks after a minute", got)
+		}
 	}
 }
 

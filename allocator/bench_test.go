@@ -89,6 +89,65 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+// BenchmarkRefused is what a pod that fits nowhere costs the worker at its first look: to see
+// that, and to find out why. Each is of a kind that nobody has asked for before; 5,000 nodes
+// of 8 devices lack the devices, or have them and lack CPU. ns/op is CPU time.
+func BenchmarkRefused(b *testing.B) {
+	for _, lack := range []string{"devices", "cpu"} {
+		b.Run(lack, func(b *testing.B) {
+			a := benchAllocator(b, nil)
+			a.begin(&queueInTest{})
+			for i := range 5_000 {
+				node := testNode(fmt.Sprint("n", i))
+				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
+				a.SetNode(nil, node)
+				l := testLedger(node.Name)
+				for range 4 {
+					l = withStatus(l)
+				}
+				for d := range l.Status.Devices {
+					seen := &l.Status.Devices[d]
+					seen.UUID, seen.Index = fmt.Sprint("GPU-", i, "-", d), int32(d)
+					if lack == "devices" {
+						l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: seen.UUID, Core: 100, Mem: seen.Mem,
+							Slices: []v1alpha1.Slice{{Pod: "u", Owner: "ns/u", Ctr: "c", Core: v1alpha1.Percent(60 + i%40), Mem: 1024, Mode: v1alpha1.ModeLimiter}}})
+					}
+				}
+				bump(l)
+				a.SetLedger(l)
+			}
+			now := threadTime(b)
+			var spent time.Duration
+			judged := measured(b, "vernier_allocator_nodes_judged")
+			for i := range b.N + 1 {
+				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, v1alpha1.MiB(1+i))})
+				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
+				if lack == "cpu" {
+					cpu("100000")(pod)
+				}
+				a.SetPod(pod)
+				demand, _, err := asked.Of(pod)
+				if err != nil {
+					b.Fatal(err)
+				}
+				start := now()
+				choices, err := a.decide(b.Context(), []ask{{pod, demand}})
+				if err != nil || len(choices) != 0 {
+					b.Fatal(choices, err)
+				}
+				// The first one finds the cluster as nobody has seen it yet.
+				if i > 0 {
+					spent += now() - start
+				} else {
+					judged = measured(b, "vernier_allocator_nodes_judged")
+				}
+			}
+			b.ReportMetric(float64(spent)/float64(b.N), "ns/op")
+			b.ReportMetric((measured(b, "vernier_allocator_nodes_judged")-judged)/float64(b.N), "judged/op")
+		})
+	}
+}
+
 func bump(l *v1alpha1.SliceLedger) {
 	v, _ := strconv.Atoi(l.ResourceVersion)
 	l.ResourceVersion = strconv.Itoa(v + 1)

@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/ranking"
 )
 
 // trial is a decision under way: what the pods of the set that were decided on
@@ -71,7 +72,7 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 	if t.in != nil || t.stillWaits(t.set, j.refused > 0 || !t.ranking.Short(wants)) {
 		return &shortage{known: true}, nil
 	}
-	return t.explain(ctx, pod, &j)
+	return t.explain(ctx, pod, wants, &j)
 }
 
 // countAll has the filters know of all choices.
@@ -85,11 +86,16 @@ func (t *trial) countAll() error {
 	return nil
 }
 
-// explain finds out why the pod fits on no node. It asks the filters about the
-// nodes that lack CPU or memory too, for their words.
-func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, error) {
+// maxWords is how many of the nodes that lack CPU or memory are asked for the scheduler's
+// words: on a large cluster that is full it would be thousands for each pod that waits.
+const maxWords = 100
+
+// explain finds out why the pod fits on no node. It asks the filters about nodes that lack
+// CPU or memory too, for their words.
+func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *judge) (*shortage, error) {
 	since := t.scarce.now()
 	var without []*placement.Node
+	words, unasked := 0, 0
 	all := t.index.Room()
 	known := len(all)
 	rooms := slices.DeleteFunc(all, func(n *placement.Node) bool { return t.unsettled(n.Name) })
@@ -97,19 +103,28 @@ func (t *trial) explain(ctx context.Context, pod ask, j *judge) (*shortage, erro
 		if on := t.touched[n.Name]; on != nil {
 			rooms[i] = on.left
 		}
-		plan, fits := placement.Fit(pod.demand, rooms[i])
-		if !fits {
+		if !placement.Fits(pod.demand, rooms[i]) {
 			without = append(without, rooms[i])
 			continue
 		}
+		if !j.looked[n.Name] && !t.ranking.Takes(n.Name, wants) {
+			if words == maxWords {
+				unasked++
+				continue
+			}
+			words++
+		}
 		if ok, err := j.accepts(ctx, n.Name); err != nil {
 			return nil, err
-		} else if ok {
-			// There was no room a moment ago.
+		} else if !ok {
+			continue
+		}
+		// There was no room a moment ago.
+		if plan, fits := placement.Fit(pod.demand, rooms[i]); fits {
 			return nil, t.take(ctx, pod, plan, n, j)
 		}
 	}
-	why := &shortage{refused: j.refused, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}
+	why := &shortage{refused: j.refused + unasked, unasked: unasked, reasons: j.reasons, devices: placement.Explain(pod.demand, without)}
 	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
 		t.scarce.note(kindOf(pod.pod), &why.devices, since)
 	}

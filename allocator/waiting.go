@@ -27,7 +27,9 @@ type waiter struct {
 	// cause is why it waits, without figures, and since is from when on.
 	cause string
 	since time.Time
-	told  notices
+	// explained is when that was found out last, and told or put off.
+	explained time.Time
+	told      notices
 }
 
 // causeInvalid is the cause of a pod that asks for what cannot be.
@@ -59,8 +61,10 @@ type shortage struct {
 	// told so a moment ago. Then nothing else is said.
 	known bool
 	// refused is how many nodes have the devices and the scheduler would not take,
-	// for reasons; devices what the others lack.
+	// for reasons; unasked is how many of them lack CPU or memory and were not asked for
+	// theirs. devices is what the others lack.
 	refused int
+	unasked int
 	reasons reasons
 	devices placement.Shortfall
 }
@@ -79,6 +83,9 @@ func (s *shortage) String() string {
 		return text
 	}
 	refused := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", s.refused, s.reasons)
+	if s.unasked > 0 {
+		refused += fmt.Sprintf(", and %d of them lack CPU or memory", s.unasked)
+	}
 	if s.devices.Devices == 0 {
 		return refused
 	}
@@ -107,14 +114,14 @@ func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
 }
 
 // stillWaits tells whether all pods of the set wait, for devices or because they are
-// refused, and were told why a moment ago. A crowd that waits is looked at often, and
+// refused, and it was found out why a moment ago. A crowd that waits is looked at often, and
 // to find out what each lacks takes far longer than to see that it lacks something.
 func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range set {
 		w, waits := a.waiting[keyOf(p.pod)]
-		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.told.at) >= toldAgain {
+		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.explained) >= toldAgain {
 			return false
 		}
 	}
@@ -132,6 +139,8 @@ func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 	// New figures can wait for the next look, another reason is not to be missed.
 	if tells && w.told.last != cause {
 		a.enqueueAfter(itemOf(pod), due)
+	} else {
+		w.explained = a.Clock.Now()
 	}
 	a.waiting[keyOf(pod)] = w
 }

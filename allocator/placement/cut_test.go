@@ -207,6 +207,9 @@ func TestLayoutsAgainstTheRules(t *testing.T) {
 			if want := layoutExists(&d, held, 0); ok != want {
 				t.Fatalf("%+v beside %v: placed %v, want %v", d.Containers, held, ok, want)
 			}
+			if got := Fits(&d, n); got != ok {
+				t.Fatalf("%+v beside %v: placed %v, a look says %v", d.Containers, held, ok, got)
+			}
 			if !ok {
 				continue
 			}

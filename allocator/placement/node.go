@@ -24,6 +24,16 @@ func (n *Node) Device(uuid string) *Device {
 	return nil
 }
 
+// cut tells whether a device is in MIG mode.
+func (n *Node) cut() bool {
+	for i := range n.Devices {
+		if n.Devices[i].Cut != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Device is one GPU and the room on it.
 type Device struct {
 	UUID, Model string

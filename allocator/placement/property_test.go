@@ -172,6 +172,9 @@ func TestFitAgainstBruteForce(t *testing.T) {
 		if want := bruteForce(d, n, nil); ok != want {
 			t.Fatalf("%+v on %+v: fits %v, want %v", d, n, ok, want)
 		}
+		if got := Fits(d, n); got != ok {
+			t.Fatalf("%+v on %+v: a plan is found: %v, a look says %v", d, n, ok, got)
+		}
 		if ok {
 			fits++
 			checkPlan(t, d, n, plan)

@@ -39,6 +39,10 @@ type search struct {
 
 // Fit plans the demand on the node; false when it does not fit.
 func Fit(demand *Demand, node *Node) (Plan, bool) {
+	// Of most nodes that are asked about a look is enough.
+	if !demand.roomFor(node) {
+		return Plan{}, false
+	}
 	s := newSearch(demand, node)
 	if !s.place(0) {
 		return Plan{}, false
@@ -46,6 +50,38 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 	plan := s.plan()
 	s.weigh(&plan)
 	return plan, true
+}
+
+// Fits tells whether the demand fits on the node.
+func Fits(demand *Demand, node *Node) bool {
+	if !demand.roomFor(node) {
+		return false
+	}
+	// Of an amount on one device nothing else is to be seen; an instance of MIG needs a place.
+	if demand.Single() && !node.cut() {
+		return true
+	}
+	_, ok := Fit(demand, node)
+	return ok
+}
+
+// roomFor tells whether each container by itself finds as many devices as it needs. Where
+// one does not, the pod does not fit; where all do, it still may not.
+func (d *Demand) roomFor(n *Node) bool {
+	for i := range d.Containers {
+		c, found := &d.Containers[i], v1alpha1.DeviceCount(0)
+		for j := range n.Devices {
+			dev := &n.Devices[j]
+			own, ok := c.load(dev)
+			if _, may := c.on(dev); ok && may && dev.Slots > 0 && own.within(dev) && d.allows(dev) {
+				found++
+			}
+		}
+		if found < c.Share.GPUs {
+			return false
+		}
+	}
+	return true
 }
 
 // FitOn plans the demand on the node with its largest container on these devices;

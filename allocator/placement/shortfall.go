@@ -56,7 +56,7 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 
 func fitsAny(demand *Demand, nodes []*Node) bool {
 	for _, n := range nodes {
-		if _, ok := Fit(demand, n); ok {
+		if Fits(demand, n) {
 			return true
 		}
 	}

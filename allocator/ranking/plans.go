@@ -69,6 +69,13 @@ func (r *Ranking) Short(a *Ask) bool {
 	return true
 }
 
+// Takes tells whether the node has the CPU and memory for the pod, whatever there is of
+// devices: there are no plans for those that don't.
+func (r *Ranking) Takes(name string, a *Ask) bool {
+	n := r.nodes[name]
+	return n == nil || n.host.takes(a)
+}
+
 // takes tells whether the host has the CPU and memory, exactly.
 func (h *Host) takes(a *Ask) bool {
 	return (a.CPU == 0 || a.CPU <= h.CPU) && (a.Mem == 0 || a.Mem <= h.Mem)
