@@ -123,9 +123,14 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 	a.releaser.LookAll()
 }
 
+// podChanged leaves out the pods without slices here, which are most: of one that had some
+// the ledger, the book and the state directory tell. A look at it would ask the driver, the
+// MPS daemons and the API server.
 func (a *agent) podChanged(object any, _ bool) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		a.releaser.Look(pod.UID)
+		if _, holds := a.ledger.Index().Owner(pod.UID); holds {
+			a.releaser.Look(pod.UID)
+		}
 	}
 }
 

@@ -7,16 +7,25 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
+	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/release"
 )
 
 // written are the events that reach the API server, and what is changed of them.
@@ -93,5 +102,40 @@ func TestNotThrottled(t *testing.T) {
 	}
 	if got := mgr.GetConfig(); got.QPS >= 0 || got.RateLimiter != nil || given.QPS != 0 {
 		t.Errorf("at most %v requests a second, limiter %v; given %v", got.QPS, got.RateLimiter, given.QPS)
+	}
+}
+
+// Ordinary pods come and go on a node with GPUs as on any other: what they do must not
+// cost the driver or the API server anything.
+func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
+	var looked []types.UID
+	book := &attach.Book{}
+	book.Reset(nil)
+	a := &agent{ledger: &ledger.Cache{}}
+	a.ledger.Set(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
+		{UUID: "GPU-x", Slices: []v1alpha1.Slice{{Pod: "shares", Owner: "team/shares", Ctr: "main"}}},
+	}}})
+	pods := fake.NewClientBuilder().Build()
+	ctx, cancel := context.WithCancel(t.Context())
+	a.releaser = release.New(release.Releaser{
+		Index: a.ledger.Index, Pods: pods, Live: pods, Book: book, Log: logr.Discard(),
+		Forget: func(pod types.UID) error {
+			looked = append(looked, pod)
+			return nil
+		},
+		// The pod is gone, so that its slices are released.
+		Publish: func() {
+			looked = append(looked, book.Fenced()...)
+			cancel()
+		},
+	})
+	for _, uid := range []types.UID{"ordinary", "shares", "ordinary"} {
+		a.podChanged(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, false)
+	}
+	if err := a.releaser.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if want := []types.UID{"shares"}; !slices.Equal(looked, want) {
+		t.Errorf("looked at %q, want %q", looked, want)
 	}
 }
