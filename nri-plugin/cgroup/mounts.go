@@ -3,11 +3,13 @@
 package cgroup
 
 import (
-	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // mounts are where the node's hierarchies are.
@@ -27,23 +29,18 @@ func readMounts(proc string) (mounts, error) {
 		return m, fmt.Errorf("reading the mount table: %w", err)
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		// Fields: id parent major:minor root mountpoint options [optional…] - fstype source options
-		before, after, _ := strings.Cut(lines.Text(), " - ")
-		place, kind := strings.Fields(before), strings.Fields(after)
-		switch {
-		case len(place) < 5 || len(kind) < 3:
-		case kind[0] == "cgroup2" && m.v2 == "":
-			m.v2 = place[4]
-		case kind[0] == "cgroup":
-			for option := range strings.SplitSeq(kind[2], ",") {
-				m.v1[option] = place[4]
-			}
-		}
-	}
-	if err := lines.Err(); err != nil {
+	all, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("cgroup2", "cgroup"))
+	if err != nil {
 		return m, fmt.Errorf("reading the mount table: %w", err)
+	}
+	for _, mount := range all {
+		if mount.FSType == "cgroup2" {
+			m.v2 = cmp.Or(m.v2, mount.Mountpoint)
+			continue
+		}
+		for option := range strings.SplitSeq(mount.VFSOptions, ",") {
+			m.v1[option] = mount.Mountpoint
+		}
 	}
 	return m, nil
 }

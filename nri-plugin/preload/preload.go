@@ -9,7 +9,6 @@
 package preload
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,8 +48,8 @@ func (i Image) Own(pid uint32) ([]byte, error) {
 	}
 	// The runtime makes the file to mount on where the image has none. In an
 	// overlay that shows in the container's own layer, which is still new.
-	if root.upper != "" {
-		made, err := os.Lstat(filepath.Join(i.path(runtime, "root"), root.upper, Path))
+	if upper := upperOf(root); upper != "" {
+		made, err := os.Lstat(filepath.Join(i.path(runtime, "root"), upper, Path))
 		if err == nil && made.Mode().IsRegular() && made.Size() == 0 {
 			return nil, nil
 		}
@@ -81,68 +81,55 @@ func (i Image) parent(pid uint32) (uint32, error) {
 	return uint32(parent), err
 }
 
-// mount is a line of a mount table. The same device and root name the same files
-// in every namespace.
-type mount struct {
-	device, root, at string
-	// upper is the writable layer of an overlay.
-	upper string
-}
-
 // root is the mount of the process's root.
-func (i Image) root(pid uint32) (mount, error) {
-	return i.find(pid, func(m mount) bool { return m.at == "/" })
+func (i Image) root(pid uint32) (*mountinfo.Info, error) {
+	return i.find(pid, func(m *mountinfo.Info) bool { return m.Mountpoint == "/" })
 }
 
-// mountpoint is where another process sees the files of that mount.
-func (i Image) mountpoint(pid uint32, of mount) (string, error) {
-	m, err := i.find(pid, func(m mount) bool { return m.device == of.device && m.root == of.root })
+// mountpoint is where another process sees the files of that mount: the same device and
+// root name the same files in every namespace.
+func (i Image) mountpoint(pid uint32, of *mountinfo.Info) (string, error) {
+	m, err := i.find(pid, func(m *mountinfo.Info) bool { return m.Major == of.Major && m.Minor == of.Minor && m.Root == of.Root })
 	if err != nil {
 		return "", fmt.Errorf("finding the container's root as the runtime's process %d has it: %w", pid, err)
 	}
-	return m.at, nil
+	return m.Mountpoint, nil
 }
 
 var errNoMount = errors.New("not in its mount table")
 
 // find is the first mount of a process's table that fits.
-func (i Image) find(pid uint32, fits func(mount) bool) (mount, error) {
+func (i Image) find(pid uint32, fits func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
 	f, err := os.Open(i.path(pid, "mountinfo"))
 	if err != nil {
-		return mount{}, err
+		return nil, err
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		m, ok := parse(lines.Text())
-		if ok && fits(m) {
-			return m, nil
-		}
+	found, err := mountinfo.GetMountsFromReader(f, func(m *mountinfo.Info) (skip, stop bool) {
+		fit := fits(m)
+		return !fit, fit
+	})
+	if err == nil && len(found) == 0 {
+		err = errNoMount
 	}
-	return mount{}, errNoMount
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
 }
 
-// parse reads: id parent major:minor root mountpoint options … - type source options.
-func parse(line string) (mount, bool) {
-	before, after, found := strings.Cut(line, " - ")
-	left, right := strings.Fields(before), strings.Fields(after)
-	if !found || len(left) < 5 || len(right) < 3 {
-		return mount{}, false
+// upperOf is the writable layer of an overlay; empty where there is none, or where it is
+// written with escapes, which is left to the longer way.
+func upperOf(m *mountinfo.Info) string {
+	if m.FSType != "overlay" {
+		return ""
 	}
-	m := mount{device: left[2], root: left[3], at: unescape(left[4])}
-	if right[0] == "overlay" {
-		for option := range strings.SplitSeq(right[2], ",") {
-			// What is written with escapes is left to the longer way.
-			if upper, is := strings.CutPrefix(option, "upperdir="); is && filepath.IsAbs(upper) && !strings.Contains(upper, `\`) {
-				m.upper = upper
-			}
+	for option := range strings.SplitSeq(m.VFSOptions, ",") {
+		if upper, is := strings.CutPrefix(option, "upperdir="); is && filepath.IsAbs(upper) && !strings.Contains(upper, `\`) {
+			return upper
 		}
 	}
-	return m, true
-}
-
-// unescape undoes the table's octal escapes of blanks and backslashes.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	return ""
 }
 
 // read reads the file as a process would whose root that folder is: a link leads

@@ -3,7 +3,6 @@
 package machine
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // Hierarchies are the control group hierarchies mounted on this machine: one on
@@ -24,22 +25,16 @@ type Hierarchies struct {
 
 // FindHierarchies reads them from this process's mounts.
 func FindHierarchies() (Hierarchies, error) {
-	f, err := os.Open("/proc/self/mounts")
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2", "cgroup"))
 	if err != nil {
 		return Hierarchies{}, err
 	}
-	defer f.Close()
 	var h Hierarchies
-	for s := bufio.NewScanner(f); s.Scan(); {
-		fields := strings.Fields(s.Text())
-		if len(fields) < 3 {
-			continue
-		}
-		switch fields[2] {
-		case "cgroup2":
-			h.Unified = fields[1]
-		case "cgroup":
-			h.V1 = append(h.V1, fields[1])
+	for _, m := range mounts {
+		if m.FSType == "cgroup2" {
+			h.Unified = m.Mountpoint
+		} else {
+			h.V1 = append(h.V1, m.Mountpoint)
 		}
 	}
 	if h.Unified == "" {
