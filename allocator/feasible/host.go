@@ -4,6 +4,7 @@ package feasible
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,12 +28,8 @@ type Host struct {
 func (f *Filters) Changed() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var names []string
-	for name := range f.changed {
-		names = append(names, name)
-	}
+	names := slices.Sorted(maps.Keys(f.changed))
 	clear(f.changed)
-	slices.Sort(names)
 	if err := f.cache.UpdateSnapshot(klog.Background(), f.snapshot); err != nil {
 		return nil, fmt.Errorf("scheduler snapshot: %w", err)
 	}

@@ -9,6 +9,7 @@
 package index
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -86,14 +87,11 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 
 // Changed are the nodes whose room may be another since the last call, sorted: in which
 // order they are taken in may decide between nodes that are equally good.
-func (x *Index) Changed() (names []string) {
+func (x *Index) Changed() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for name := range x.changed {
-		names = append(names, name)
-	}
+	names := slices.Sorted(maps.Keys(x.changed))
 	clear(x.changed)
-	slices.Sort(names)
 	return names
 }
 
@@ -171,12 +169,7 @@ func (x *Index) Behind(room *placement.Node) *v1alpha1.SliceLedger {
 func (x *Index) Names() []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	names := make([]string, 0, len(x.nodes))
-	for name := range x.nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(x.nodes))
 }
 
 // On is the room on one node, nil when it may not take slices; known is false when

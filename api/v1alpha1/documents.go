@@ -5,7 +5,8 @@ package v1alpha1
 import (
 	"encoding/json"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 
 	kjson "sigs.k8s.io/json"
 )
@@ -116,7 +117,7 @@ func (s *Shares) Validate() error {
 	if err := header(s.Version, len(s.Containers)); err != nil {
 		return err
 	}
-	for _, name := range sortedKeys(s.Containers) {
+	for _, name := range slices.Sorted(maps.Keys(s.Containers)) {
 		if err := s.Containers[name].validate(); err != nil {
 			return fmt.Errorf("containers[%s]: %w", name, err)
 		}
@@ -148,7 +149,7 @@ func (p *Placement) Validate() error {
 	if p.Node == "" {
 		return fmt.Errorf("node is empty: %w", ErrRange)
 	}
-	for _, name := range sortedKeys(p.Containers) {
+	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
 		if err := p.Containers[name].validate(); err != nil {
 			return fmt.Errorf("containers[%s]: %w", name, err)
 		}
@@ -212,13 +213,4 @@ func encode(doc any, err error) (string, error) {
 		return "", fmt.Errorf("%d bytes: %w: at most %d", len(b), ErrRange, MaxDocumentBytes)
 	}
 	return string(b), err
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

@@ -227,12 +227,7 @@ func (b *Book) Barred(pod types.UID) bool {
 func (b *Book) Fenced() []types.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var pods []types.UID
-	for pod := range b.fenced {
-		pods = append(pods, pod)
-	}
-	slices.Sort(pods)
-	return pods
+	return slices.Sorted(maps.Keys(b.fenced))
 }
 
 // Unfence forgets a pod: none of its slices is in the ledger any more, so the

@@ -9,6 +9,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -146,11 +147,7 @@ func (x *Index) Owner(pod types.UID) (owner string, holds bool) {
 
 // Pods are the UIDs of all pods that hold slices, in no order.
 func (x *Index) Pods() []types.UID {
-	uids := make([]types.UID, 0, len(x.owners))
-	for uid := range x.owners {
-		uids = append(uids, uid)
-	}
-	return uids
+	return slices.Collect(maps.Keys(x.owners))
 }
 
 // Each calls f for every container that holds slices, in no order.

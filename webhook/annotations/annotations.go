@@ -9,6 +9,7 @@ package annotations
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,7 +40,7 @@ type Wishes struct {
 func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes, field.ErrorList) {
 	wishes := Wishes{Mode: api.ModeAuto}
 	var errs field.ErrorList
-	for _, key := range sorted(annotations) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value, at := annotations[key], path.Key(key)
 		switch {
 		case key == api.AnnotationPlacement, (key == api.AnnotationShares || key == api.AnnotationDialect) && !gated:
@@ -98,13 +99,4 @@ func (w *Wishes) topology(value string) error {
 
 func (w *Wishes) warn(key, format string, args ...any) {
 	w.Warnings = append(w.Warnings, fmt.Sprintf("metadata.annotations["+key+"]: "+format, args...))
-}
-
-func sorted(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

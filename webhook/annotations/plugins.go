@@ -4,6 +4,7 @@ package annotations
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,7 +45,7 @@ func RequirePlugin(annotations map[string]string, path *field.Path) (map[string]
 	} else {
 		require(api.AnnotationRequiredPlugins, requiredPlugins)
 	}
-	for _, key := range sorted(annotations) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if strings.HasPrefix(key, requiredForContainer) {
 			require(key, key)
 		}

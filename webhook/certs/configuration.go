@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 
+	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,20 +36,14 @@ func hosts(config *admissionv1.MutatingWebhookConfiguration) []string {
 	return slices.Compact(found)
 }
 
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value"`
-}
-
 // trust writes the bundle into every webhook of the configuration that has
 // another. A patch of that field only: an update would drop what this version's
 // types do not know.
 func trust(ctx context.Context, c client.Client, config *admissionv1.MutatingWebhookConfiguration, bundle []byte) error {
-	ops := []operation{{"test", "/metadata/resourceVersion", config.ResourceVersion}}
+	ops := []jsonpatch.Operation{jsonpatch.NewOperation("test", "/metadata/resourceVersion", config.ResourceVersion)}
 	for i := range config.Webhooks {
 		if !bytes.Equal(config.Webhooks[i].ClientConfig.CABundle, bundle) {
-			ops = append(ops, operation{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+			ops = append(ops, jsonpatch.NewOperation("add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle))
 		}
 	}
 	if len(ops) == 1 {
