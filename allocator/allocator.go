@@ -51,7 +51,7 @@ type Allocator struct {
 	untold []placedPod
 	// woken are waiting pods that are to be looked at again, in the order of their turns.
 	woken []call
-	// short are the demands for which there are no devices just now.
+	// scarce are the demands for which there are no devices just now.
 	scarce scarcity
 	// neverRan are pods that were deleted unbound while they held slices or were
 	// being placed: their slices need no word from a node.

@@ -169,5 +169,4 @@ func (a *Allocator) refuse(pod *corev1.Pod, err error) {
 		}
 	}
 	a.waiting[keyOf(pod)] = w
-	waitingPods.Set(float64(len(a.waiting)))
 }

@@ -65,7 +65,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 		}
 	}
 	if !ready(pod) {
-		a.stopWaiting(key)
+		delete(a.waiting, key)
 		delete(a.preemptions.inVain, pod.UID)
 	}
 	a.enqueuePod(pod)
@@ -105,7 +105,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	a.leave(pod)
 	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
 		delete(a.pods, keyOf(pod))
-		a.stopWaiting(keyOf(pod))
+		delete(a.waiting, keyOf(pod))
 	}
 }
 

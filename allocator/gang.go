@@ -121,7 +121,6 @@ func (a *Allocator) holdNothing(ctx context.Context, g *gang, reason, cause, tol
 	for _, pod := range g.due {
 		a.waitElsewhere(pod, reason, cause, told)
 	}
-	waitingPods.Set(float64(len(a.waiting)))
 	a.mu.Unlock()
 	err := a.giveBack(ctx, g.due)
 	if errors.Is(err, errGone) {

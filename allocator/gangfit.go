@@ -171,7 +171,6 @@ func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need, le
 	for _, p := range asks {
 		a.wait(p.pod, miss.why.refused > 0, "gang "+miss.why.cause(), told)
 	}
-	waitingPods.Set(float64(len(a.waiting)))
 }
 
 // neverFits tells whether so many of the pods would not have their devices even if

@@ -32,6 +32,8 @@ func (a *Allocator) Collector() prometheus.Collector { return gauges{a} }
 type gauges struct{ *Allocator }
 
 var (
+	waitingPods = prometheus.NewDesc("vernier_allocator_waiting_pods",
+		"Gated pods that fit nowhere now.", nil, nil)
 	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
 		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
 	devicesByUse = prometheus.NewDesc("vernier_allocator_devices",
@@ -42,6 +44,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
+	to <- waitingPods
 	to <- waitingByReason
 	to <- devicesByUse
 	to <- fragmentCore
@@ -54,7 +57,12 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, label)
 		}
 	}
-	send(waitingByReason, g.waitingReasons())
+	waiting, all := g.waitingReasons(), 0.
+	for _, n := range waiting {
+		all += n
+	}
+	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, all)
+	send(waitingByReason, waiting)
 	use, fragments := fragmentation(g.index.Room())
 	send(devicesByUse, use)
 	send(fragmentCore, fragments)

@@ -40,7 +40,7 @@ func TestGauges(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(gauges{s.allocator})
-	if families, err := registry.Gather(); err != nil || len(families) != 3 {
-		t.Errorf("%d metrics, want 3: %v", len(families), err)
+	if families, err := registry.Gather(); err != nil || len(families) != 4 {
+		t.Errorf("%d metrics, want 4: %v", len(families), err)
 	}
 }

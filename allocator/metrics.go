@@ -12,10 +12,6 @@ var (
 		Name: "vernier_allocator_placements_total",
 		Help: "Pods that were placed and ungated.",
 	})
-	waitingPods = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "vernier_allocator_waiting_pods",
-		Help: "Gated pods that fit nowhere now.",
-	})
 	waitSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "vernier_allocator_wait_seconds",
 		Help:    "Time from a pod's creation, which is known to the second, until it was placed and ungated.",
@@ -50,5 +46,5 @@ func init() {
 	for _, object := range []string{"ledger", "pod"} {
 		conflicts.WithLabelValues(object)
 	}
-	metrics.Registry.MustRegister(placements, waitingPods, waitSeconds, decisionSeconds, nodesJudged, conflicts, releases, pinRefusals)
+	metrics.Registry.MustRegister(placements, waitSeconds, decisionSeconds, nodesJudged, conflicts, releases, pinRefusals)
 }

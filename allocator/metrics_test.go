@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +17,11 @@ import (
 
 // gathered is what Prometheus is told now: by name, and by name{value} of the one label
 // there is; a histogram is its count, and its sum as name_sum.
-func gathered(t *testing.T) map[string]float64 {
+func gathered(t *testing.T, of *Allocator) map[string]float64 {
 	t.Helper()
-	families, err := metrics.Registry.Gather()
+	own := prometheus.NewRegistry()
+	own.MustRegister(of.Collector())
+	families, err := prometheus.Gatherers{metrics.Registry, own}.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +90,9 @@ func TestMetricsMove(t *testing.T) {
 			s.work()
 		}, map[string]float64{"released_pods_total": 1, "conflicts_total{ledger}": 0, "conflicts_total{pod}": 0}},
 	} {
-		before := gathered(t)
+		before := gathered(t, s.allocator)
 		tt.do()
-		after := gathered(t)
+		after := gathered(t, s.allocator)
 		for name, want := range tt.want {
 			name = "vernier_allocator_" + name
 			if _, is := after[name]; !is || after[name]-before[name] != want {

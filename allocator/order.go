@@ -110,7 +110,6 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 			a.waitElsewhere(p, reasonWaiting, "order", fmt.Sprintf(
 				"pod %s is placed and not bound yet, and by the affinity, the spread, the volumes or the resource claims of one of them it matters which comes first", keyOf(first)))
 		}
-		waitingPods.Set(float64(len(a.waiting)))
 		return true
 	}
 	return false

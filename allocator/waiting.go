@@ -110,7 +110,6 @@ func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
 		}
 		a.wait(p.pod, why.refused > 0, cause, text)
 	}
-	waitingPods.Set(float64(len(a.waiting)))
 }
 
 // stillWaits tells whether all pods of the set wait, for devices or because they are
@@ -208,12 +207,6 @@ func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.waiting[keyOf(pod)].told.by) > 0
-}
-
-// stopWaiting forgets that the pod waits. The caller holds mu.
-func (a *Allocator) stopWaiting(key types.NamespacedName) {
-	delete(a.waiting, key)
-	waitingPods.Set(float64(len(a.waiting)))
 }
 
 // wake has the waiting pods looked at again, and those that may be found to have to
