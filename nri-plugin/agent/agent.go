@@ -191,9 +191,8 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		synced := a.book.Synced()
 		return a.book.Containers(), synced
 	}
-	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), mig.Node{
-		Devices: a.watcher, Index: a.ledger.Index, Containers: containers,
-	})
+	migNode := mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers}
+	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), migNode)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +201,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Root: mps.Root, Warn: a.report.warnOf,
 	})
 	a.migSwitch = &mig.Switch{
-		Node:   mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers},
+		Node:   migNode,
 		Wanted: migWanted(o.Node, mgr.GetClient()),
 		Withdraw: func(ctx context.Context) (*v1alpha1.SliceLedger, error) {
 			if err := a.writer.Write(ctx); err != nil {

@@ -64,6 +64,13 @@ type Library interface {
 	WaitEvent(timeout time.Duration) bool
 }
 
+// Devices are the node's, and the latest picture of them. Watcher is what the agent has.
+type Devices interface {
+	Snapshot() (s Snapshot, scanned bool)
+	Library() (Library, error)
+	Refresh() error
+}
+
 // Use is how much of a device is in use.
 type Use struct {
 	MemoryBytes uint64

@@ -27,19 +27,12 @@ import (
 
 // Node is what the mode needs of the node. All fields are required.
 type Node struct {
-	Devices Devices
+	Devices device.Devices
 	// Index is the latest ledger.
 	Index func() *ledger.Index
 	// Containers that the runtime has and that hold slices; false while the runtime
 	// is out of sight, and they may be others.
 	Containers func() (all []mode.Container, known bool)
-}
-
-// Devices are the node's, and the latest picture of them.
-type Devices interface {
-	Snapshot() (device.Snapshot, bool)
-	Library() (device.Library, error)
-	Refresh() error
 }
 
 // Mode is the mode.

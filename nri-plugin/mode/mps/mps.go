@@ -52,7 +52,7 @@ const (
 
 // Node is what the mode needs of the node. All fields are required.
 type Node struct {
-	Devices Devices
+	Devices device.Devices
 	// Find finds what starts control daemons and talks to them. Its error says why
 	// there can be none; a driver may come later.
 	Find func() (Daemons, error)
@@ -68,13 +68,6 @@ type Node struct {
 	Root func(pid uint32) bool
 	// Warn tells the pod of a container what has befallen it.
 	Warn func(c mode.Container, reason, message string)
-}
-
-// Devices are the node's, and the latest picture of them.
-type Devices interface {
-	Snapshot() (device.Snapshot, bool)
-	Library() (device.Library, error)
-	Refresh() error
 }
 
 // Daemons are control daemons, each known by its folder.
