@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,8 +65,8 @@ func newNode(t *testing.T, driver string) *node {
 		if err := n.Settle(); err != nil {
 			t.Error(err)
 		}
-		if left, err := n.program.Processes(n.files.folder(n.uuid())); len(left) > 0 || err != nil {
-			t.Errorf("processes %+v, %v are left", left, err)
+		if left := n.processes(); len(left) > 0 {
+			t.Errorf("processes %+v are left", left)
 		}
 		if now, err := inv.ComputeMode(n.uuid()); now != device.ComputeDefault || err != nil {
 			t.Errorf("compute mode %d, %v is left", now, err)
@@ -138,6 +139,40 @@ func (n *node) run(c mode.Container, without ...string) string {
 	return string(out)
 }
 
+// allocates has the container's program take all the memory that it is given.
+func (n *node) allocates(c mode.Container, mib int) {
+	n.t.Helper()
+	if said, want := n.run(c), fmt.Sprintf("allocated mib=%d", mib); !strings.Contains(said, want) {
+		n.t.Errorf("pod %s says %q, want %q", c.Owner, said, want)
+	}
+}
+
+// processes are those of the device's daemon.
+func (n *node) processes() []Process {
+	n.t.Helper()
+	all, err := n.program.Processes(n.files.folder(n.uuid()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return all
+}
+
+// await looks again and again: what ends may do so a moment later.
+func (n *node) await(look func() error) {
+	n.t.Helper()
+	for late := time.After(long); ; {
+		err := look()
+		if err == nil {
+			return
+		}
+		select {
+		case <-late:
+			n.t.Fatal(err)
+		case <-time.After(startLook):
+		}
+	}
+}
+
 // command is a program of the container's, in a mount namespace of its own.
 func (n *node) command(c mode.Container, without []string, name string, args ...string) *exec.Cmd {
 	n.t.Helper()
@@ -193,20 +228,18 @@ func TestPrograms(t *testing.T) {
 		t.Error("commands are taken from where clients are")
 	}
 
-	before, err := n.program.Processes(n.files.folder(n.uuid()))
-	if err != nil || len(before) != 2 || before[0].Server == before[1].Server {
-		t.Fatalf("processes %+v, %v; want a daemon and a server", before, err)
+	before := n.processes()
+	if len(before) != 2 || before[0].Server == before[1].Server {
+		t.Fatalf("processes %+v, want a daemon and a server", before)
 	}
 	n.restart(n.files.dir, n.program)
 	if err := n.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := n.program.Processes(n.files.folder(n.uuid())); err != nil || !slices.Equal(before, after) {
-		t.Errorf("processes %+v, %v; want %+v", after, err, before)
+	if after := n.processes(); !slices.Equal(before, after) {
+		t.Errorf("processes %+v, want %+v", after, before)
 	}
-	if said := n.run(large); !strings.Contains(said, "allocated mib=2000") {
-		t.Error(said)
-	}
+	n.allocates(large, 2000)
 }
 
 // Both protocols' drivers.
@@ -225,23 +258,23 @@ func TestDaemonFails(t *testing.T) {
 func daemonFails(t *testing.T, n *node) {
 	c := n.grant("a", 30, 1000)
 	for how, is := range map[string]func(){"killed": func() { n.plant("crash") }, "silent": func() { n.plant("hang", "on") }} {
+		t.Log(how)
 		is()
 		n.patience = briefly // it is silent for long enough
 		err := n.Look(time.Now())
 		n.patience = long
 		n.plant("hang", "off")
 		// Its server may go on for a moment, and another is started after it.
-		late := time.After(90 * time.Second)
-		for ; err != nil || n.Prepare(c) != nil; err = n.Settle() {
-			select {
-			case <-late:
-				t.Fatalf("%s: %v", how, err)
-			case <-time.After(startLook):
+		n.await(func() error {
+			if err != nil {
+				err = n.Settle()
 			}
-		}
-		if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-			t.Errorf("%s: %s", how, said)
-		}
+			if err == nil {
+				err = n.Prepare(c)
+			}
+			return err
+		})
+		n.allocates(c, 1000)
 	}
 }
 

@@ -83,10 +83,10 @@ func (n *node) first(c mode.Container) uint32 {
 // daemon is the PID of the node's control daemon.
 func (n *node) daemon() int {
 	n.t.Helper()
-	all, err := n.program.Processes(n.files.folder(n.uuid()))
+	all := n.processes()
 	at := slices.IndexFunc(all, func(p Process) bool { return !p.Server })
-	if err != nil || at < 0 {
-		n.t.Fatalf("processes %+v, %v", all, err)
+	if at < 0 {
+		n.t.Fatalf("processes %+v", all)
 	}
 	return all[at].PID
 }
@@ -109,9 +109,9 @@ func sharedMemory(t *testing.T, n *node) {
 	n.containers = []mode.Container{c}
 	dir := n.files.folder(n.uuid())
 	first := n.first(c)
-	processes, err := n.program.Processes(dir)
-	if err != nil || len(processes) != 2 {
-		t.Fatalf("processes %+v, %v", processes, err)
+	processes := n.processes()
+	if len(processes) != 2 {
+		t.Fatalf("processes %+v", processes)
 	}
 	for _, p := range processes {
 		if line := mountsOf(t, p.PID, SharedMemory); !strings.Contains(line, "vernier-mps") || strings.Contains(line, "shared:") {
@@ -144,9 +144,7 @@ func sharedMemory(t *testing.T, n *node) {
 	if info, err := os.Stat(shared(dir)); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(c, 1000)
 	// A client that does not have it is none.
 	alone := n.command(c, nil, "cudademo", "--alloc", "1")
 	alone.Path, alone.Args = alone.Args[6], alone.Args[6:]
@@ -209,14 +207,7 @@ func start(t *testing.T, pid int) string {
 // settled waits for the agent to have all as it should be: what ends may take a moment.
 func (n *node) settled() {
 	n.t.Helper()
-	late := time.After(90 * time.Second)
-	for err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil; err = errors.Join(n.Look(time.Now()), n.Settle()) {
-		select {
-		case <-late:
-			n.t.Fatal(err)
-		case <-time.After(startLook):
-		}
-	}
+	n.await(func() error { return errors.Join(n.Look(time.Now()), n.Settle()) })
 }
 
 // After a reboot nothing is mounted and nothing runs; what is written down is there.
@@ -227,8 +218,7 @@ func TestSharedMemoryAfterAReboot(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	dir := n.files.folder(n.uuid())
-	all, err := n.program.Processes(dir)
-	if err = errors.Join(err, n.program.End(all), n.program.Unmount(dir)); err != nil {
+	if err := errors.Join(n.program.End(n.processes()), n.program.Unmount(dir)); err != nil {
 		t.Fatal(err)
 	}
 	n.restart(n.files.dir, n.program)
@@ -236,9 +226,7 @@ func TestSharedMemoryAfterAReboot(t *testing.T) {
 	if _, err := n.Apply(c, n.first(c)); err != nil {
 		t.Error(err)
 	}
-	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(c, 1000)
 }
 
 // Somebody unmounts it: what is there goes on, and new containers wait until all have the
@@ -263,9 +251,7 @@ func TestSharedMemoryIsUnmounted(t *testing.T) {
 	if _, err := n.Apply(c, n.first(c)); err != nil {
 		t.Error(err)
 	}
-	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(c, 1000)
 }
 
 // A daemon in another root has the tmpfs there, and its own folder where that root is
@@ -297,9 +283,7 @@ func TestSharedMemoryInAnotherRoot(t *testing.T) {
 	if _, err := n.Apply(c, n.first(c)); err != nil {
 		t.Error(err)
 	}
-	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(c, 1000)
 }
 
 // halts is an agent's programs until it dies before or after its nth step with mounts and

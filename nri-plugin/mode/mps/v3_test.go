@@ -5,6 +5,7 @@ package mps
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,19 +112,14 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	}
 	n := newNode(t, simgpu.DriverNewest)
 	stays, goes := n.grant("a", 30, 1000), n.grant("b", 50, 2048)
-	before, err := n.program.Processes(n.files.folder(n.uuid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := n.processes()
 	n.hold(stays)
 	_, end := n.hold(goes)
 	if err := n.leave("b"); err != nil {
 		t.Fatal(err)
 	}
 	third := n.grant("c", 10, 512)
-	if said := n.run(third); !strings.Contains(said, "allocated mib=512") {
-		t.Error(said)
-	}
+	n.allocates(third, 512)
 	if have := n.spaces3(); len(have) != 3 || have[spaceOf(goes.Key())] == nil {
 		t.Errorf("namespaces %v: one with a client was removed", have)
 	}
@@ -141,12 +137,10 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	if err := n.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := n.program.Processes(n.files.folder(n.uuid())); err != nil || !slices.Equal(before, after) {
-		t.Errorf("processes %+v, %v; want %+v", after, err, before)
+	if after := n.processes(); !slices.Equal(before, after) {
+		t.Errorf("processes %+v, want %+v", after, before)
 	}
-	if said := n.run(stays); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(stays, 1000)
 }
 
 // Limits that root has changed are set again, before anything is started on them.
@@ -185,21 +179,16 @@ func TestRootEndsTheServer(t *testing.T) {
 		if _, err := n.program.Run(n.files.folder(n.uuid()), long, command...); err != nil {
 			t.Fatal(err)
 		}
-		late := time.After(long)
-		// What ends may do so a moment later.
-		for err := n.Look(time.Now()); err != nil || len(n.told) == 0; err = errors.Join(n.Look(time.Now()), n.Settle()) {
-			select {
-			case <-late:
-				t.Fatalf("%q: %v, told %q", command, err, n.told)
-			case <-time.After(startLook):
+		n.await(func() error {
+			if err := errors.Join(n.Look(time.Now()), n.Settle()); err != nil || len(n.told) > 0 {
+				return err
 			}
-		}
+			return fmt.Errorf("after %q nobody was told", command)
+		})
 		if !slices.Equal(n.told, []string{"team/a " + ReasonLost}) {
 			t.Errorf("%q: told %q", command, n.told)
 		}
-		if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-			t.Errorf("%q: %s", command, said)
-		}
+		n.allocates(c, 1000)
 	}
 }
 
@@ -231,10 +220,7 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	n := newNode(t, simgpu.DriverNewest)
 	c := n.grant("a", 30, 1000)
 	n.containers = []mode.Container{c}
-	before, err := n.program.Processes(n.files.folder(n.uuid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := n.processes()
 	at := slices.IndexFunc(before, func(p Process) bool { return p.Server })
 	if at < 0 {
 		t.Fatalf("no server among %+v", before)
@@ -258,18 +244,16 @@ func TestNamespacesAfterAFault(t *testing.T) {
 	if !slices.Equal(n.told, []string{"team/a " + ReasonFault}) || old.refused == 0 {
 		t.Errorf("told %q; the name was refused %d times", n.told, old.refused)
 	}
-	after, err := n.program.Processes(n.files.folder(n.uuid()))
-	if err != nil || len(after) != 2 {
-		t.Fatalf("processes %+v, %v", after, err)
+	after := n.processes()
+	if len(after) != 2 {
+		t.Fatalf("processes %+v", after)
 	}
 	for _, p := range after {
 		if slices.Contains(before, p) == p.Server {
 			t.Errorf("processes %+v, want the daemon of %+v and another server", after, before)
 		}
 	}
-	if said := n.run(c); !strings.Contains(said, "allocated mib=1000") {
-		t.Error(said)
-	}
+	n.allocates(c, 1000)
 }
 
 // dies is an agent's programs until it dies before or after its nth command.
