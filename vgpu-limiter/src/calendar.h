@@ -8,11 +8,11 @@
 #include "base.h"
 #include "vgpu_layout.h"
 
-// Enters the time from start to end (CLOCK_MONOTONIC, ns) and returns how much of
-// it had not been entered before.
-uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t start, uint64_t end);
+// Enters the time from start to end (CLOCK_MONOTONIC, ns; not after now) and returns how
+// much of it had not been entered before.
+uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end);
 
 // The same for ns of work that may have been at any moments from start to end, evenly.
-uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t start, uint64_t end, uint64_t ns);
+uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end, uint64_t ns);
 
 #endif

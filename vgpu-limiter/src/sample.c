@@ -147,14 +147,14 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
 
 // How much of the batch that was under way from start to end is to be charged, by
 // invariants 1 and 2.
-static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, int64_t start,
+static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t seen, int64_t start,
                         int64_t end, int64_t unsure) {
     struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
     int64_t least = end - start - unsure;
     int64_t worked = clamp((int64_t)batch->expected, least > 0 ? least : 0, end - start);
     if (batch->launches == 1) // at the end
         start = end - worked;
-    return (int64_t)vgpu_calendar_spread(calendar, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
+    return (int64_t)vgpu_calendar_spread(calendar, seen, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
 }
 
 // What may be in a measurement from start to end: neighbours' work, but in the
@@ -233,7 +233,7 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     bool sure = unsure <= worked / 8 + UNSURE_NS;
     if (batch->unknown)
         unsure = 0;
-    int64_t ns = own_time(track, batch, start, end, unsure);
+    int64_t ns = own_time(track, batch, seen, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
     enum vgpu_measured how = measured(track->timeline, batch, &turn, (uint64_t)start, (uint64_t)end, apart);

@@ -14,9 +14,12 @@ void vgpu_test_step(void) {}
 
 static struct vgpu_calendar calendar;
 
+// As soon as it is through.
+static uint64_t enter(uint64_t start, uint64_t end) { return vgpu_calendar_enter(&calendar, end, start, end); }
+
 static void *enter_all(void *sum) {
     for (uint64_t i = 0; i < 1000; i++)
-        *(uint64_t *)sum += vgpu_calendar_enter(&calendar, AT + 400 * MS + i * 100000, AT + 400 * MS + (i + 1) * 100000);
+        *(uint64_t *)sum += enter(AT + 400 * MS + i * 100000, AT + 400 * MS + (i + 1) * 100000);
     return NULL;
 }
 
@@ -25,22 +28,38 @@ static void *enter_all(void *sum) {
 int main(void) {
     pthread_t thread[4];
     uint64_t sums[4] = {0}, sum = 0;
-    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) == 10 * MS);
-    CHECK(vgpu_calendar_enter(&calendar, AT, AT + 10 * MS) <= 2 * VGPU_CELL_NS);
-    uint64_t half = vgpu_calendar_enter(&calendar, AT + 5 * MS, AT + 15 * MS);
+    CHECK(enter(AT, AT + 10 * MS) == 10 * MS);
+    CHECK(enter(AT, AT + 10 * MS) <= 2 * VGPU_CELL_NS);
+    uint64_t half = enter(AT + 5 * MS, AT + 15 * MS);
     CHECK(half + 2 * VGPU_CELL_NS >= 5 * MS && half <= 5 * MS + 2 * VGPU_CELL_NS);
-    CHECK(vgpu_calendar_enter(&calendar, AT + 20 * MS, AT + 20 * MS + 10) == 10);
-    CHECK(vgpu_calendar_enter(&calendar, AT - 2000 * MS, AT - 1000 * MS) == 1000 * MS);
+    CHECK(enter(AT + 20 * MS, AT + 20 * MS + 10) == 10);
+
+    // What comes a calendar's length late, or later, counts in full and leaves what has been
+    // entered since as it is.
+    uint64_t length = VGPU_CELLS * VGPU_CELL_NS;
+    for (uint64_t late = 1; late < 5; late++) {
+        uint64_t from = AT - late * length;
+        CHECK(vgpu_calendar_enter(&calendar, AT + 15 * MS, from, from + 10 * MS) == 10 * MS);
+        CHECK(vgpu_calendar_spread(&calendar, AT + 15 * MS, from, from + 10 * MS, 5 * MS) == 5 * MS);
+    }
+    CHECK(enter(AT, AT + 10 * MS) <= 2 * VGPU_CELL_NS);
+    CHECK(vgpu_calendar_enter(&calendar, AT + 20 * MS, AT - 2000 * MS, AT - 1000 * MS) == 1000 * MS);
 
     // Four streams that worked at some moments of the same time: all of it counts that has room
     // in there.
     for (uint64_t ns = 300001; ns <= 2 * MS; ns += 170000) {
         uint64_t at = AT + 100 * MS + ns * 50, all = 0;
         for (int i = 0; i < 4; i++)
-            all += vgpu_calendar_spread(&calendar, at, at + MS, ns / 4);
+            all += vgpu_calendar_spread(&calendar, at + MS, at, at + MS, ns / 4);
         CHECK(all <= MS + 2 * VGPU_CELL_NS && all + 8 >= (ns < MS ? ns : MS));
     }
-    CHECK(vgpu_calendar_spread(&calendar, AT - 1000 * MS, AT + 300 * MS, 250000) == 250000);
+    CHECK(vgpu_calendar_spread(&calendar, AT + 300 * MS, AT - 1000 * MS, AT + 300 * MS, 250000) == 250000);
+
+    // Some of that time is taken: it was at the other moments, as far as there are any.
+    CHECK(enter(AT + 320 * MS, AT + 321 * MS) == MS);
+    CHECK(vgpu_calendar_spread(&calendar, AT + 322 * MS, AT + 320 * MS, AT + 322 * MS, 500000) + 2 >= 500000);
+    uint64_t rest = vgpu_calendar_spread(&calendar, AT + 322 * MS, AT + 320 * MS, AT + 322 * MS, 3 * MS / 2);
+    CHECK(rest + VGPU_CELL_NS >= MS / 2 && rest <= MS / 2 + 2 * VGPU_CELL_NS);
     for (int i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, enter_all, &sums[i]);
     for (int i = 0; i < 4; i++) {
