@@ -11,9 +11,11 @@
 //      bursts that keep the device busy from end to end and can be measured
 //      exactly; containers side by side have periods that begin at different
 //      moments (pace).
-//   3. What a container didn't want is lost but for one period, 10 ms without turns.
-//      What it had to wait for isn't, for up to a second: turns come in order of
-//      paid_until, and launches that don't fit into one are made up for in a later one.
+//   3. What a container didn't want is lost but for what pays for 9 ms of the device's
+//      time: programs that work by themselves between their steps get their share. With
+//      turns it is one period. What it had to wait for isn't lost, for up to a second:
+//      turns come in order of paid_until, and launches that don't fit into one are made up
+//      for in a later one.
 //   4. A launch longer than what a period pays for starts once half of that is
 //      paid off, so that long launches are rounded and not always late.
 //   5. Side by side with others, launches start only in the container's turn, and
@@ -36,6 +38,7 @@
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
 #define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
+#define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 1 % more after a pause
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_NS UINT64_C(200000)
 #define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
@@ -148,7 +151,9 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
         since = first;
     if (since + VGPU_PERIOD_MAX_NS < now)
         since = now - VGPU_PERIOD_MAX_NS;
-    uint64_t earliest = begin_of(turn, since) - (turns ? turn->period : VGPU_PERIOD_NS), until = vgpu_load(&bucket->paid_until);
+    uint64_t until = vgpu_load(&bucket->paid_until);
+    uint64_t saved = turns ? turn->period : until == 0 ? VGPU_PERIOD_NS : SAVED_NS * 100 / turn->core; // 0: its first launch
+    uint64_t earliest = begin_of(turn, since) - saved;
     while (until < earliest && !vgpu_cas(&bucket->paid_until, &until, earliest))
         ;
     since = queue->since;

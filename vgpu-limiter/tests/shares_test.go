@@ -19,10 +19,26 @@ import (
 )
 
 // tenant is a container under load: what it runs, as arguments of bench/program/load.c
-// after SECONDS.
+// after SECONDS, or of steps.c where the first is a word.
 type tenant struct {
 	quota int
 	load  string
+}
+
+// program is what it runs, and how many threads of that launch.
+func (t tenant) program() (name string, threads int) {
+	f := strings.Fields(t.load)
+	switch {
+	case f[0] == "train":
+		return "steps", 1
+	case f[0] == "serve" || f[0] == "sleep":
+		threads, _ = strconv.Atoi(f[1])
+		return "steps", threads
+	case len(f) > 2:
+		threads, _ = strconv.Atoi(f[2])
+		return "load", threads
+	}
+	return "load", 1
 }
 
 // node is containers on one device with the loop that a node agent runs, all by one
@@ -149,15 +165,11 @@ func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
 	t.Helper()
 	n := newNode(t, serial)
 	var running []*process
-	var streams []int
 	for _, tenant := range tenants {
-		l := n.start(n.add(tenant.quota, false), "load", append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(tenant.load)...)...)
+		program, _ := tenant.program()
+		l := n.start(n.add(tenant.quota, false), program, append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(tenant.load)...)...)
 		if !l.out.Scan() || l.out.Text() != "ready" {
 			t.Fatalf("load %s says %q", tenant.load, l.out.Text())
-		}
-		streams = append(streams, 1)
-		if f := strings.Fields(tenant.load); len(f) > 2 {
-			streams[len(running)], _ = strconv.Atoi(f[2])
 		}
 		running = append(running, l)
 	}
@@ -166,7 +178,8 @@ func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
 		if _, err := io.WriteString(l.in, "\n"); err != nil {
 			t.Fatal(err)
 		}
-		threads += streams[i]
+		_, more := tenants[i].program()
+		threads += more
 		n.clock.await(threads)
 	}
 	var got shared

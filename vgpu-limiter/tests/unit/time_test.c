@@ -23,8 +23,26 @@ static void launch_at(struct vgpu_process *process, const struct vgpu_turn *turn
     vgpu_bucket_charge(process, 0, turn, now, ns, 1);
 }
 
-// A container that launches whenever it may gets its quota, whatever its launches
-// take, and one that was idle saves no more than a period.
+// Launches whenever it may, from now until then. Returns how much that was.
+static uint64_t launch_until(struct vgpu_process *process, const struct vgpu_turn *turn, uint64_t now, uint64_t end, uint64_t launch) {
+    uint64_t used = 0;
+    while (now < end) {
+        uint64_t due = due_at(process, turn, now, launch);
+        CHECK(due >= now && due <= now + 2 * turn->period + launch * 100 / turn->core);
+        if (due > now) {
+            now = due;
+            continue;
+        }
+        launch_at(process, turn, now, launch, 0);
+        used += launch;
+        now += launch; // on the device
+    }
+    return used;
+}
+
+// A container that launches whenever it may gets its quota, whatever its launches take. One
+// that was idle has saved 9 ms of the device's time: so much more it gets in the next second,
+// beside what a period gives in advance, and so much at once.
 static void buckets(void) {
     static struct vgpu_counters counters;
     static struct vgpu_process zero, *process = &zero;
@@ -33,21 +51,15 @@ static void buckets(void) {
         process->limits.device[0].core_percent = quota;
         struct vgpu_turn turn = vgpu_turn(process, 0, AT);
         for (uint64_t launch = 10000; launch <= 100 * MS; launch *= 10) {
-            uint64_t now = AT + 3 * MS, used = 0, end = now + 20000 * MS;
+            uint64_t pause = 5000 * MS + launch * 100 / quota;
+            uint64_t begin = AT + 3 * MS, end = begin + 20000 * MS, again = end + pause;
             counters.header.device[0].paid_until = 0;
-            while (now < end) {
-                uint64_t due = due_at(process, &turn, now, launch);
-                CHECK(due >= now && due <= now + 2 * turn.period + launch * 100 / quota);
-                if (due > now) {
-                    now = due;
-                    continue;
-                }
-                launch_at(process, &turn, now, launch, 0);
-                used += launch;
-                now += launch; // on the device
-            }
-            uint64_t fair = (end - AT - 3 * MS) / 100 * quota;
+            uint64_t used = launch_until(process, &turn, begin, end, launch), fair = (end - begin) / 100 * quota;
             CHECK(used <= fair + launch + 2 * turn.period && used + launch + turn.period >= fair);
+            used = launch_until(process, &turn, again, again + 1000 * MS, launch);
+            CHECK(used >= 10 * MS * quota && used <= 10 * MS * quota + 9 * MS + turn.period * quota / 100 + launch);
+            used = launch_until(process, &turn, again + 1000 * MS + pause, again + 1009 * MS + pause, launch);
+            CHECK(used >= 9 * MS);
         }
     }
 }
@@ -128,6 +140,9 @@ static void waits(void) {
     turn = vgpu_turn(process, 0, AT); // no turns
     *paid = begin - 900 * MS;
     launch_at(process, &turn, begin, MS, begin - 500 * MS);
+    CHECK(*paid == begin - 18 * MS + 2 * MS);
+    *paid = 0; // its first launch
+    launch_at(process, &turn, begin, MS, 0);
     CHECK(*paid == begin - 10 * MS + 2 * MS);
 }
 
