@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -92,7 +93,7 @@ func New(c Config) *Allocator {
 		refusals: map[types.UID]*refusal{},
 
 		preparations: map[types.UID]preparation{},
-		preemptions:  preemptions{inVain: map[types.UID]inVain{}, letGo: map[types.UID]bool{}},
+		preemptions:  preemptions{inVain: map[types.UID]inVain{}, letGo: map[types.UID]bool{}, notBefore: map[kindred]time.Time{}},
 		order:        newOrder(),
 
 		gangs: gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},

@@ -46,13 +46,14 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 		a.enqueue(item{node: pod.Spec.NodeName})
 	}
 	since := a.refusedFor(pod)
-	if since >= refusedGrace {
-		a.preemptedInVain(pod)
-	}
 	a.mu.Unlock()
-	switch {
-	case since < refusedGrace:
+	if since < refusedGrace {
 		return nil
+	}
+	if err := a.preemptedInVain(ctx, pod); err != nil {
+		return err
+	}
+	switch {
 	case metav1.GetControllerOf(pod) != nil:
 		return a.giveUp(ctx, pod)
 	default:

@@ -4,10 +4,13 @@ package allocator
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/feasible"
@@ -42,11 +45,19 @@ type preemptions struct {
 	inVain map[types.UID]inVain
 	// letGo are the pods that went where others are in their way.
 	letGo map[types.UID]bool
-	// notBefore is set when one of these was refused: this scheduler does not preempt as
-	// the default one would, so that the next would be too.
-	notBefore time.Time
+	// notBefore is until when no others like one of these go that was refused although
+	// nothing is known to be in its way but whom the scheduler was to preempt.
+	notBefore map[kindred]time.Time
 	// pause is until when no nodes are looked for, so that others are placed.
 	pause time.Time
+}
+
+// kindred are the pods that fare like one that was refused: those that its controller makes
+// in its place, and where its scheduler does not preempt at all, all of that scheduler's,
+// whose controller is empty.
+type kindred struct {
+	scheduler  string
+	controller types.UID
 }
 
 // inVain is when it was asked for a pod, and how many of the best nodes the next time is
@@ -138,7 +149,10 @@ func (t *trial) leastHarm(ctx context.Context, pod *corev1.Pod, plans []placemen
 func (a *Allocator) preemptsNow(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	due := a.preemptions.notBefore
+	due := a.preemptions.notBefore[kindred{scheduler: pod.Spec.SchedulerName}]
+	if made := madeBy(pod); made.controller != "" && a.preemptions.notBefore[made].After(due) {
+		due = a.preemptions.notBefore[made]
+	}
 	if last, asked := a.preemptions.inVain[pod.UID]; asked && last.at.Add(preemptAgain).After(due) {
 		due = last.at.Add(preemptAgain)
 	}
@@ -163,12 +177,76 @@ func (a *Allocator) putOff(pod *corev1.Pod, due time.Time) bool {
 	return wait > 0
 }
 
-// preemptedInVain notes that a pod is refused although the scheduler was to preempt for
-// it. The caller holds mu.
-func (a *Allocator) preemptedInVain(pod *corev1.Pod) {
-	if a.preemptions.letGo[pod.UID] {
-		delete(a.preemptions.letGo, pod.UID)
-		a.preemptions.notBefore = a.Clock.Now().Add(refusedHold)
-		a.Log.Info("the scheduler does not preempt; no pod is let go for it to do so for a while", "pod", keyOf(pod), "while", refusedHold.String())
+// preemptedInVain notes that a pod is refused although the scheduler was to preempt for it.
+// Where it would not any more, as on a node that was cordoned meanwhile, the filters know
+// why, and whoever is decided next is decided with it.
+func (a *Allocator) preemptedInVain(ctx context.Context, pod *corev1.Pod) error {
+	a.mu.Lock()
+	was := a.preemptions.letGo[pod.UID]
+	a.mu.Unlock()
+	if !was {
+		return nil
 	}
+	would, err := a.stillPreempts(ctx, pod)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.preemptions.letGo, pod.UID)
+	if !would {
+		return nil
+	}
+	like := kindred{scheduler: pod.Spec.SchedulerName}
+	if looksForVictims(pod) {
+		if like = madeBy(pod); like.controller == "" {
+			return nil // nobody makes it again
+		}
+	}
+	now := a.Clock.Now()
+	maps.DeleteFunc(a.preemptions.notBefore, func(_ kindred, until time.Time) bool { return !until.After(now) })
+	a.preemptions.notBefore[like] = now.Add(refusedHold)
+	a.Log.Info("the scheduler does not preempt where it was to; no pod like this is let go for it to do so for a while",
+		"pod", keyOf(pod), "scheduler", like.scheduler, "controller", like.controller, "while", refusedHold.String())
+	return nil
+}
+
+// stillPreempts tells whether the scheduler, as far as its filters are ours, would preempt
+// for a pod on the node that it went to.
+func (a *Allocator) stillPreempts(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	// Counted there it would be in its own way.
+	a.mu.Lock()
+	a.tellFilters(pod, "")
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
+			a.tellFilters(known, a.seat(known))
+		}
+	}()
+	cycle, err := a.Filters.Start(ctx, pod)
+	if err != nil {
+		return false, err
+	}
+	_, would, err := cycle.Preempts(ctx, home(pod))
+	return would, err
+}
+
+// looksForVictims tells whether the scheduler says, in its reasons against a pod, that it
+// has looked whom to preempt. The default one does so of every pod, unless its preemption
+// is switched off.
+func looksForVictims(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && strings.Contains(c.Message, "preemption: ")
+	})
+}
+
+// madeBy are the pods that the pod's controller makes; without a controller there is none.
+func madeBy(pod *corev1.Pod) kindred {
+	made := kindred{scheduler: pod.Spec.SchedulerName}
+	if controller := metav1.GetControllerOf(pod); controller != nil {
+		made.controller = controller.UID
+	}
+	return made
 }

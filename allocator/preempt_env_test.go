@@ -93,6 +93,9 @@ func TestThePriorityOfPods(t *testing.T) {
 	// A pod that comes in their place does not get the CPU back, and nothing moves any more.
 	s.addPlain("again", "", "40", onNode("n1"))
 	s.await("the scheduler to refuse it", func(context.Context) (bool, error) { return len(s.pod("again").Status.Conditions) > 0, nil })
+	if again := s.pod("again"); !looksForVictims(again) {
+		t.Errorf("the scheduler does not say that it looked whom to preempt: %+v", again.Status.Conditions)
+	}
 	for _, name := range []string{"patient", "equal"} {
 		if !gated(s.pod(name)) {
 			t.Errorf("pod %s was let go", name)

@@ -102,6 +102,57 @@ func TestPreemptedInVain(t *testing.T) {
 	}
 }
 
+// refusedWith is the scheduler refusing a pod in those words.
+func (s *stage) refusedWith(name, message string) {
+	s.unschedulable(name)
+	s.update(name, func(st *corev1.PodStatus) { st.Conditions[0].Message = message })
+	s.work()
+}
+
+const noVictims = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match. preemption: 0/2 nodes are available: 2 No preemption victims found."
+
+// What is in the way of one pod that was to preempt is no other's business: not where the
+// filters know it, and the pod that comes in its place is decided with it, and not where
+// they don't, and those of its controller wait.
+func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
+	for _, cordoned := range []bool{true, false} {
+		s := newStage(t, 2)
+		for _, n := range []string{"n0", "n1"} {
+			s.addPlain("on-"+n, n, "60")
+		}
+		s.add("urgent", 10, 100, cpu("40"), priority(1000), controlled)
+		s.work()
+		at := home(s.get("urgent"))
+		if at == "" {
+			t.Fatal("not let go")
+		}
+		if cordoned {
+			off := testNode(at)
+			off.Spec.Unschedulable = true
+			s.allocator.SetNode(testNode(at), off)
+		}
+		s.refusedWith("urgent", noVictims)
+		s.pass(refusedGrace)
+		if s.get("urgent") != nil {
+			t.Fatal("not given up")
+		}
+		s.add("again", 10, 100, cpu("40"), priority(1000), controlled)
+		s.work()
+		if now := home(s.get("again")); cordoned && (now == "" || now == at) || !cordoned && now != "" {
+			t.Errorf("cordoned %v: the one in its place is on %q, the first was on %s", cordoned, now, at)
+		}
+		s.add("other", 10, 100, cpu("20"), priority(1000))
+		s.work()
+		if gated(s.get("other")) {
+			t.Errorf("cordoned %v: another pod waits; told %q", cordoned, s.told())
+		}
+		s.pass(refusedHold)
+		if gated(s.get("again")) {
+			t.Errorf("cordoned %v: never tried again", cordoned)
+		}
+	}
+}
+
 // A pod for which nobody would be preempted is not asked for at every turn, and goes once
 // there is somebody.
 func TestPreemptionIsLookedForAgain(t *testing.T) {
