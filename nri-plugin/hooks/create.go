@@ -31,6 +31,8 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 }
 
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
+	ctx, cancel := p.answering(ctx)
+	defer cancel()
 	grants, index, err := p.grants(ctx, pod, c)
 	if err != nil {
 		return nil, err
@@ -49,10 +51,10 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if privileged {
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
 	}
+	if err := p.check(ctx, grants); err != nil {
+		return nil, err
+	}
 	for _, g := range grants {
-		if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
-			return nil, err
-		}
 		if !index.Well(g) {
 			return nil, fmt.Errorf("device %s is well, and the ledger does not say so yet; until it does the slices can be moved to another; it is tried again", g.UUID)
 		}
@@ -95,6 +97,23 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, err
 	}
 	return adjust, nil
+}
+
+// check asks the driver about the devices. One that is slow now would be at the start
+// too, which is not tried again for every pod; a creation is.
+func (p *Plugin) check(ctx context.Context, grants []ledger.Grant) error {
+	err, done := prompt(ctx, func() error {
+		for _, g := range grants {
+			if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if !done {
+		return errors.New("the driver is too slow to answer; it is tried again; see how long nvidia-smi takes on the node")
+	}
+	return err
 }
 
 // environment is what a container looks for whose pod was written for another

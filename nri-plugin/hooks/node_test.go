@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // Two devices of a simulated node.
@@ -78,6 +79,7 @@ func newNode(t testing.TB) *testNode {
 			n.killed = append(n.killed, container)
 			return nil
 		},
+		AnswerWithin: nritest.Patience / 2,
 	}
 	return n
 }
@@ -85,7 +87,7 @@ func newNode(t testing.TB) *testNode {
 // restarted is the plugin of an agent's next process, on the same node.
 func (n *testNode) restarted() *Plugin {
 	p := n.Plugin
-	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log}
+	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log, AnswerWithin: p.AnswerWithin}
 }
 
 // loseSpec takes every slice out of the ledger, loseLedger the ledger.
@@ -167,6 +169,8 @@ type testGPUs struct {
 	unscanned bool
 	// onCheck runs inside every creation that has slices.
 	onCheck func()
+	// slow, if set, is what setting a limit and reading one back wait for.
+	slow chan struct{}
 }
 
 func newGPUs() *testGPUs {
@@ -196,6 +200,7 @@ func (g *testGPUs) Processes(string) ([]int, error)     { return nil, nil }
 func (g *testGPUs) Use(string) (device.Use, error)      { return device.Use{}, nil }
 func (g *testGPUs) WaitEvent(time.Duration) bool        { return false }
 func (g *testGPUs) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
+	g.wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.setErr != nil {
@@ -206,9 +211,19 @@ func (g *testGPUs) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 }
 
 func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
+	g.wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.limits[uuid+cgroup], nil
+}
+
+func (g *testGPUs) wait() {
+	g.mu.Lock()
+	slow := g.slow
+	g.mu.Unlock()
+	if slow != nil {
+		<-slow
+	}
 }
 
 func (g *testGPUs) Snapshot() (device.Snapshot, bool) {

@@ -26,9 +26,8 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 )
 
-// fetchTimeout bounds the one read from the API server that a creation may cost.
-// The runtime gives a plugin 2 s for a request and holds every other container
-// of the node meanwhile.
+// fetchTimeout bounds the one read from the API server that a creation may cost. It
+// leaves NVML its part of the time for the answer.
 const fetchTimeout = time.Second
 
 // Ledger is what has been granted on this node.
@@ -75,8 +74,8 @@ func (r PodRef) Of(container string) PodRef {
 	return r
 }
 
-// Plugin handles the runtime's events. All exported fields but Roster, which fills
-// itself, are required.
+// Plugin handles the runtime's events. All exported fields are required, but
+// AnswerWithin and Roster, which fills itself.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -87,6 +86,8 @@ type Plugin struct {
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.
 	Kill func(pid uint32, container string) error
+	// AnswerWithin bounds an answer to the runtime; answerWithin when 0.
+	AnswerWithin time.Duration
 	// Roster of the node's containers.
 	Roster Roster
 

@@ -11,12 +11,13 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
 )
 
 // StartContainer applies what needs the container's process and cgroup. The
 // process exists and is held before its first instruction; an error ends it.
-func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
-	err := p.start(pod, c)
+func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	err := p.start(ctx, pod, c)
 	if err != nil {
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
@@ -25,7 +26,7 @@ func (p *Plugin) StartContainer(_ context.Context, pod *api.PodSandbox, c *api.C
 	return nil
 }
 
-func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
+func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	entry, entered := p.Book.Get(c.GetId())
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	if !entered && !marked(pod, c) && len(p.Ledger.Index().Grants(key)) == 0 {
@@ -38,7 +39,7 @@ func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
 	if err != nil {
 		return err
 	}
-	status, err := m.Apply(entry.Container, c.GetPid())
+	status, err := p.apply(ctx, m, entry.Container, c.GetPid())
 	if err != nil {
 		return fmt.Errorf("its limits cannot be set: %w", err)
 	}
@@ -46,6 +47,25 @@ func (p *Plugin) start(pod *api.PodSandbox, c *api.Container) error {
 	p.Modes.Explain(now, entry.Grants, status)
 	p.Book.Started(c.GetId(), status)
 	return nil
+}
+
+// apply is the mode's Apply, as long as there is time. Unlike a creation, a start that
+// fails is not tried again for a pod that starts no container twice (restartPolicy Never).
+func (p *Plugin) apply(ctx context.Context, m mode.Mode, c mode.Container, pid uint32) (status []v1alpha1.SliceStatus, err error) {
+	ctx, cancel := p.answering(ctx)
+	defer cancel()
+	type applied struct {
+		status []v1alpha1.SliceStatus
+		err    error
+	}
+	a, done := prompt(ctx, func() (a applied) {
+		a.status, a.err = m.Apply(c, pid)
+		return a
+	})
+	if !done {
+		return nil, errors.New("the driver is too slow to answer, and the runtime waits no longer; see how long nvidia-smi takes on the node. With restartPolicy Never the pod has failed and is to be created again")
+	}
+	return a.status, a.err
 }
 
 // marked tells whether we prepared the container.

@@ -24,7 +24,12 @@ const (
 
 // Synchronize rebuilds the book from the runtime's list, after every connection.
 // No running container that has its limits is touched.
-func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+//
+// What the driver does not tell in time is asked once more when this is over (Observe):
+// an agent that is late is dropped, and would be again at the next attempt.
+func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	ctx, cancel := p.answering(ctx)
+	defer cancel()
 	index := p.Ledger.Index()
 	sandboxes := make(map[string]*api.PodSandbox, len(pods))
 	for _, pod := range pods {
@@ -61,7 +66,8 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 				p.Log.Info("the ledger has lost the slices of a container that runs", "pod", owner(pod), "container", c.GetName(), "recalled", entry.Grants)
 			}
 			entry.PID = c.GetPid()
-			entry.Status = p.observe(entry)
+			found := entry
+			entry.Status, _ = prompt(ctx, func() []v1alpha1.SliceStatus { return p.observe(found) })
 		}
 		entries = append(entries, entry)
 	}

@@ -58,7 +58,9 @@ type Mode interface {
 	// not wait for anything but the local disk.
 	Inject(Container, *api.ContainerAdjustment) error
 	// Apply enforces on a container that exists and does not run yet what needs
-	// its process, reads it back, and tells what is in force.
+	// its process, reads it back, and tells what is in force. The runtime waits
+	// for it: one that takes too long is given up, and what it does for a container
+	// that has Ended meanwhile must leave nothing behind.
 	Apply(c Container, pid uint32) ([]v1alpha1.SliceStatus, error)
 	// Observe tells what is in force in a container that runs, after a restart
 	// of the agent.

@@ -79,6 +79,10 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	if n := len(next.paced.members); n != 0 {
 		t.Errorf("%d containers in the loop after the end", n)
 	}
+	// A start that was given up, and is through only now.
+	if _, err := next.Apply(c, 1); err != nil || len(next.paced.members) != 0 {
+		t.Errorf("%d containers in the loop by a start that came after the end, %v", len(next.paced.members), err)
+	}
 	must(t, l.Release(c.Pod))
 	if n := len(l.paced.members); n != 0 {
 		t.Errorf("%d containers in the loop after their pod's end", n)

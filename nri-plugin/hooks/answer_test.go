@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/nritest"
+)
+
+// slowly has the driver answer to nothing but the first look at a device, or not to that
+// either, until the returned function is called. The agent gives it little time.
+func slowly(t *testing.T, n *testNode, alsoAtFirst bool) (answers func()) {
+	t.Helper()
+	slow := make(chan struct{})
+	n.gpus.mu.Lock()
+	n.gpus.slow = slow
+	n.gpus.mu.Unlock()
+	if alsoAtFirst {
+		n.gpus.onCheck = func() { <-slow }
+	}
+	n.AnswerWithin = 50 * time.Millisecond
+	over := false
+	answers = func() {
+		if !over {
+			over = true
+			n.AnswerWithin = nritest.Patience / 2
+			close(slow)
+		}
+	}
+	t.Cleanup(answers)
+	return answers
+}
+
+// stillThere creates and starts a container: the runtime has not dropped us.
+func stillThere(t *testing.T, n *testNode, r *nritest.Runtime) {
+	t.Helper()
+	next := podOf("next", share30)
+	n.ledger.grant(gpu1, slice30(next))
+	c := containerOf(next, "main")
+	if _, err := r.Create(next, c); err != nil {
+		t.Errorf("the next container: %v", err)
+	}
+	if err := r.StartContainer(next, c); err != nil {
+		t.Errorf("the start of the next container: %v", err)
+	}
+}
+
+// Invariant 2: a container whose limits the driver takes too long to set is refused
+// before the runtime stops waiting, with the reason; and the agent stays.
+func TestStartBesideASlowDriver(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	pod, c := created(t, n, r)
+	answers := slowly(t, n, false)
+	refusedFor(t, r.StartContainer(pod, c), "limits cannot be set", "too slow to answer", "nvidia-smi", "restartPolicy Never")
+	if got := n.Book.Slices(); len(got) != 0 {
+		t.Errorf("it is told that it runs: %+v", got)
+	}
+	r.StopContainer(t, pod, c)
+	answers()
+	stillThere(t, n, r)
+	if got := n.Book.Slices(); len(got) != 1 || got[0].Pod != "uid-next" {
+		t.Errorf("slices %+v, want those of the next container", got)
+	}
+}
+
+// A driver that is slow already at the creation fails that, which the kubelet tries again
+// for every pod. Nothing is in use after it.
+func TestCreateBesideASlowDriver(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	answers := slowly(t, n, true)
+	c := containerOf(pod, "main")
+	_, err := r.Create(pod, c)
+	refusedFor(t, err, "too slow to answer", "tried again", "nvidia-smi")
+	if n.Book.Holds(uid(pod)) {
+		t.Error("it is entered as one that uses its slices")
+	}
+	answers()
+	if _, err := r.Create(pod, c); err != nil {
+		t.Errorf("tried again: %v", err)
+	}
+	stillThere(t, n, r)
+}
+
+// An agent that comes back beside a slow driver is connected all the same, and tells what
+// holds the containers that run once the driver does.
+func TestSynchronizeBesideASlowDriver(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
+	n.gpus.limits[gpu0+"/cgroup/"+c.Id] = 20480
+	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
+	answers := slowly(t, n, false)
+	connect(t, r, n.Plugin)
+	if !n.Book.Holds(uid(pod)) || len(n.Book.Slices()) != 0 {
+		t.Errorf("entered: %v, slices %+v", n.Book.Holds(uid(pod)), n.Book.Slices())
+	}
+	answers()
+	n.Observe()
+	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+		t.Errorf("slices %+v", got)
+	}
+}
