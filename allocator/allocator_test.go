@@ -30,6 +30,8 @@ type stage struct {
 	*world
 	*replicaInTest
 	events *record.FakeRecorder
+	// heard are the API server's events that told has returned.
+	heard map[string]bool
 }
 
 func newStage(t *testing.T, nodes int) *stage {
@@ -67,6 +69,17 @@ func (s *stage) told() []string {
 	var events []string
 	for len(s.events.Events) > 0 {
 		events = append(events, <-s.events.Events)
+	}
+	written := &corev1.EventList{}
+	s.must(s.api.List(s.t.Context(), written))
+	if s.heard == nil {
+		s.heard = map[string]bool{}
+	}
+	for _, e := range written.Items {
+		if !s.heard[e.Name] {
+			s.heard[e.Name] = true
+			events = append(events, fmt.Sprintf("%s %s %s", e.Type, e.Reason, e.Message))
+		}
 	}
 	return events
 }

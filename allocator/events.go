@@ -3,12 +3,17 @@
 package allocator
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -31,6 +36,41 @@ const maxNote = 1024
 func (a *Allocator) tell(pod *corev1.Pod, kind, reason, text string) {
 	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
 	a.Events.Event(pod, kind, reason, note(text))
+}
+
+// tellOnce is tell for what is told about a change that is written after it: once,
+// whoever dies in between and does it again. What the API server will not have at all, as
+// in a namespace that is being deleted, is left to the log.
+func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
+	now := metav1.NewTime(a.Clock.Now())
+	err := a.Client.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: eventName(pod, change)},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		},
+		Type: kind, Reason: reason, Message: note(text), FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: eventComponent}, ReportingController: eventComponent,
+	})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsTooManyRequests(err):
+		a.Log.Error(err, "an event is not written", "pod", keyOf(pod), "reason", reason)
+	case err != nil:
+		return fmt.Errorf("telling pod %s of %s: %w", keyOf(pod), reason, err)
+	}
+	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	return nil
+}
+
+// eventName is the name of the event about a change of the pod.
+func eventName(pod *corev1.Pod, change string) string {
+	sum := fmt.Sprintf(".%x", sha256.Sum256([]byte(string(pod.UID)+change)))[:17]
+	name := pod.Name
+	if most := validation.DNS1123SubdomainMaxLength - len(sum); len(name) > most {
+		name = strings.TrimRight(name[:most], ".-")
+	}
+	return name + sum
 }
 
 // note is a text as an event has it.

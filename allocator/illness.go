@@ -20,9 +20,10 @@ import (
 )
 
 // tellIllness gives the pods of a node a condition while a device or an instance that
-// they have slices of is ill, takes it back when it has recovered, and has an event
-// said with each change of it. The condition is what remembers: another leader says
-// nothing twice. Pods that were never concerned have none.
+// they have slices of is ill, takes it back when it has recovered, and says an event
+// before each change of it. The condition is what remembers, and the event's name says
+// which change it is of: another leader leaves none out and says nothing twice. Pods that
+// were never concerned have none.
 //
 // A node that is not ready says nothing about its devices; what it said last stays.
 // known are pods with slices there.
@@ -96,14 +97,26 @@ func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index
 	} else {
 		now.LastTransitionTime = was.LastTransitionTime
 	}
-	if err := a.setCondition(ctx, pod, now); err != nil {
+	// New words for the same are for whoever reads the condition.
+	if was != nil && was.Status == now.Status && was.Reason == now.Reason {
+		now.LastProbeTime = was.LastProbeTime
+		return a.setCondition(ctx, pod, now)
+	}
+	now.LastProbeTime = metav1.NewTime(a.Clock.Now())
+	if err := a.tellOnce(ctx, pod, kind, reason, note, changeOf(was, &now)); err != nil {
 		return err
 	}
-	// New words for the same are for whoever reads the condition.
-	if was == nil || was.Status != now.Status || was.Reason != now.Reason {
-		a.tell(pod, kind, reason, note)
+	return a.setCondition(ctx, pod, now)
+}
+
+// changeOf names a change of the condition, in the same words as long as it was not made.
+// Each has the time of the one before.
+func changeOf(was, now *corev1.PodCondition) string {
+	before := "none"
+	if was != nil {
+		before = fmt.Sprint(was.Status, was.Reason, was.LastProbeTime.Unix())
 	}
-	return nil
+	return fmt.Sprint(before, now.Status, now.Reason)
 }
 
 func healthOf(pod *corev1.Pod) *corev1.PodCondition {

@@ -3,13 +3,16 @@
 package allocator
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -125,6 +128,57 @@ func TestIllnessIsTold(t *testing.T) {
 	s.work()
 	if got := s.told(); len(got) != 0 || s.health("beside") != "" {
 		t.Errorf("away: told %q, condition %q", got, s.health("beside"))
+	}
+}
+
+// A leader that dies between the event and the condition, or at either, leaves the next one
+// to say what was not said, and nothing is said twice.
+func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
+	for request := 1; request <= 2; request++ {
+		for _, arrives := range []bool{false, true} {
+			s := newStage(t, 1)
+			s.running("on", 60, 600)
+			s.told()
+			left := request
+			s.kill = func() (before, after bool) {
+				left--
+				return left == 0 && !arrives, left == 0 && arrives
+			}
+			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy, st.Devices[0].Reason = false, "Xid 48" })
+			s.work() // the next process begins by itself
+			if s.kill = nil; left > 0 {
+				t.Fatalf("not killed at request %d", request)
+			}
+			s.restart()
+			s.work()
+			if got := s.told(); about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
+				t.Errorf("killed at request %d, arrived %v: told %q, condition %q", request, arrives, got, s.health("on"))
+			}
+			// It heals and falls ill again: that is news.
+			for _, reason := range []string{"", "Xid 48"} {
+				s.clock.Step(time.Minute)
+				s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
+					st.Devices[0].Healthy, st.Devices[0].Reason = reason == "", reason
+				})
+				s.work()
+			}
+			if got := s.told(); len(got) != 2 {
+				t.Errorf("told %q, want that it is well and ill again", got)
+			}
+		}
+	}
+}
+
+// An API server that has no event of ours keeps no condition from being written.
+func TestIllnessWithoutEvents(t *testing.T) {
+	s := newStage(t, 1)
+	s.running("on", 60, 600)
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "on", errors.New("the namespace is being terminated"))
+	s.refuseEvents = refused
+	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
+	s.work()
+	if got := s.health("on"); !strings.HasPrefix(got, "False GPUUnhealthy") {
+		t.Errorf("condition %q", got)
 	}
 }
 

@@ -58,6 +58,8 @@ type replicaInTest struct {
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
 	refuse error
+	// refuseEvents is the answer to events.
+	refuseEvents error
 }
 
 type change struct {
@@ -107,6 +109,12 @@ func (r *replicaInTest) restart() {
 					}
 					return err
 				})
+			},
+			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
+				if r.refuseEvents != nil {
+					return r.refuseEvents
+				}
+				return r.write(obj, func() error { return c.Create(ctx, obj, o...) })
 			},
 			Delete: func(ctx context.Context, _ client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
 				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
