@@ -53,7 +53,9 @@ func load(path string) (*made, error) {
 	}
 	m := &made{path: path, boot: strings.TrimSpace(string(boot))}
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	// Empty is what a power cut leaves of a file that was just written; with it went all
+	// instances.
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
 		return m, nil
 	}
 	if err == nil {

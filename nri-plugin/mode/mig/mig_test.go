@@ -198,6 +198,20 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// Invariant 6: a power cut that comes upon the writing of the file leaves it empty, and no
+// instance. The next agent begins anew.
+func TestPowerCut(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", one))
+	w.must(os.Truncate(w.path, 0))
+	clear(w.driver.is)
+	w.restart()
+	w.settle()
+	w.has(one)
+	w.must(w.drop("a"))
+	w.has()
+}
+
 // A slice that has gone before its instance is made gets none.
 func TestPrepareTooLate(t *testing.T) {
 	w := newWorld(t)

@@ -67,10 +67,15 @@ func (f files) state(uuid string) (state, bool) {
 
 func readState(folder string) (s state, err error) {
 	text, err := os.ReadFile(filepath.Join(folder, stateFile))
-	if err == nil {
-		err = json.Unmarshal(text, &s)
+	switch {
+	case err != nil:
+		return s, err
+	case len(text) == 0:
+		// What a power cut leaves of a file that was just written; with it the daemon went,
+		// and the compute mode that we had set.
+		return s, fs.ErrNotExist
 	}
-	return s, err
+	return s, json.Unmarshal(text, &s)
 }
 
 // enter writes down what the device was, unless it is written down.

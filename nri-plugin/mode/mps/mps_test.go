@@ -206,6 +206,22 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// Invariant 6: a power cut that comes upon the writing of a device's state leaves it empty,
+// and no daemon. The next agent begins anew.
+func TestPowerCut(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.grant("a", 30, 1024))
+	w.must(os.Truncate(filepath.Join(w.files.folder(gpu), stateFile), 0))
+	w.daemons, w.nvml = &daemons{next: 200}, &nvml{}
+	w.restart()
+	w.must(w.Prepare(w.container("a")))
+	w.must(w.Inject(w.container("a"), &api.ContainerAdjustment{}))
+	w.must(w.drop("a"))
+	if left, err := filepath.Glob(filepath.Join(w.dir, "GPU-*")); w.nvml.mode != device.ComputeDefault || len(left) > 0 || err != nil {
+		t.Errorf("%+v, files %v", w.nvml, left)
+	}
+}
+
 // A fault ends one server, when those whom it took down are gone, and everybody there
 // is told.
 func TestFault(t *testing.T) {
