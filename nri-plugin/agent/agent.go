@@ -179,41 +179,9 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
 	}
-	var err error
-	driver := &driverlimit.Limit{Devices: a.watcher, Leaf: o.Leaf}
-	a.limiter, err = limiter.New(o.StateDir, o.LimiterLibrary, driver)
-	if err != nil {
-		return nil, err
-	}
-	a.limiter.ImagePreload = a.imagePreload
-	containers := func() ([]mode.Container, bool) {
-		// First: what is entered after that is known to the ledger.
-		synced := a.book.Synced()
-		return a.book.Containers(), synced
-	}
-	migNode := mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers}
-	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), migNode)
-	if err != nil {
-		return nil, err
-	}
 	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
-	a.mps = mps.New(filepath.Join(o.StateDir, mpsFolder), mps.Node{
-		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Root: mps.Root, Warn: a.report.warnOf,
-	})
-	a.migSwitch = &mig.Switch{
-		Node:   migNode,
-		Wanted: migWanted(o.Node, mgr.GetClient()),
-		Withdraw: func(ctx context.Context) (*v1alpha1.SliceLedger, error) {
-			if err := a.writer.Write(ctx); err != nil {
-				return nil, err
-			}
-			l := &v1alpha1.SliceLedger{}
-			return l, live.Get(ctx, client.ObjectKey{Name: o.Node}, l)
-		},
-		Tell: func(action, message string) { a.report.ledger(o.Node, reasonMIGMode, action, message) },
-	}
-	a.modes = mode.Set{
-		v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMPS: a.mps, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{},
+	if err := a.makeModes(mgr.GetClient(), live); err != nil {
+		return nil, err
 	}
 	settle := func() error { return errors.Join(a.mig.Settle(), a.mps.Settle()) }
 	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
@@ -245,6 +213,46 @@ func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error
 		Report: a.report, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
+}
+
+// makeModes makes the ways in which slices are enforced, each with what it needs of the node.
+func (a *agent) makeModes(cached, live client.Client) (err error) {
+	o := a.options
+	driver := &driverlimit.Limit{Devices: a.watcher, Leaf: o.Leaf}
+	a.limiter, err = limiter.New(o.StateDir, o.LimiterLibrary, driver)
+	if err != nil {
+		return err
+	}
+	a.limiter.ImagePreload = a.imagePreload
+	containers := func() ([]mode.Container, bool) {
+		// First: what is entered after that is known to the ledger.
+		synced := a.book.Synced()
+		return a.book.Containers(), synced
+	}
+	migNode := mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers}
+	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), migNode)
+	if err != nil {
+		return err
+	}
+	a.mps = mps.New(filepath.Join(o.StateDir, mpsFolder), mps.Node{
+		Devices: a.watcher, Index: a.ledger.Index, Containers: containers, Find: o.MPS, Driver: driver, Root: mps.Root, Warn: a.report.warnOf,
+	})
+	a.migSwitch = &mig.Switch{
+		Node:   migNode,
+		Wanted: migWanted(o.Node, cached),
+		Withdraw: func(ctx context.Context) (*v1alpha1.SliceLedger, error) {
+			if err := a.writer.Write(ctx); err != nil {
+				return nil, err
+			}
+			l := &v1alpha1.SliceLedger{}
+			return l, live.Get(ctx, client.ObjectKey{Name: o.Node}, l)
+		},
+		Tell: func(action, message string) { a.report.ledger(o.Node, reasonMIGMode, action, message) },
+	}
+	a.modes = mode.Set{
+		v1alpha1.ModeLimiter: a.limiter, v1alpha1.ModeMPS: a.mps, v1alpha1.ModeMIG: a.mig, v1alpha1.ModeExclusive: exclusive.Mode{},
+	}
+	return nil
 }
 
 // imagePreload is what a container's image preloads, as far as that can be found
