@@ -22,12 +22,7 @@ func ours(pod *corev1.Pod) bool {
 
 // gated tells whether our gate is among the pod's gates.
 func gated(pod *corev1.Pod) bool {
-	for _, g := range pod.Spec.SchedulingGates {
-		if g.Name == v1alpha1.Gate {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate})
 }
 
 // others are the pod's gates but ours.

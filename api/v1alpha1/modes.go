@@ -147,17 +147,8 @@ func ParseAllowList(s string) (AllowList, error) {
 // item matches when its words appear one after the other in the name, whatever
 // their case: "A100" matches "NVIDIA A100-SXM4-80GB" and "A10" does not.
 func (l AllowList) Allows(name string) bool {
-	for _, item := range l.not {
-		if containsWords(name, item) {
-			return false
-		}
-	}
-	for _, item := range l.only {
-		if containsWords(name, item) {
-			return true
-		}
-	}
-	return len(l.only) == 0
+	matches := func(item string) bool { return containsWords(name, item) }
+	return !slices.ContainsFunc(l.not, matches) && (len(l.only) == 0 || slices.ContainsFunc(l.only, matches))
 }
 
 // String is the list as ParseAllowList reads it.
@@ -181,14 +172,7 @@ func words(s string) []string {
 func containsWords(name, item string) bool {
 	have, want := words(name), words(item)
 	for i := 0; i+len(want) <= len(have); i++ {
-		match := true
-		for j := range want {
-			if have[i+j] != want[j] {
-				match = false
-				break
-			}
-		}
-		if match {
+		if slices.Equal(have[i:i+len(want)], want) {
 			return true
 		}
 	}

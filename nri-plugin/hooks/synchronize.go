@@ -5,6 +5,7 @@ package hooks
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -120,10 +121,5 @@ func lives(c *api.Container) bool { return c.GetState() != api.ContainerState_CO
 
 // holdsGPU tells whether the container has one of the driver's nodes.
 func holdsGPU(c *api.Container) bool {
-	for _, d := range c.GetLinux().GetDevices() {
-		if isGPUNode(d.GetPath()) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.GetLinux().GetDevices(), func(d *api.LinuxDevice) bool { return isGPUNode(d.GetPath()) })
 }

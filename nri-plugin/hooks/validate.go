@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -169,12 +170,7 @@ func hasKeyValue(env []*api.KeyValue, key, value string) bool {
 }
 
 func hasCDI(a *api.ContainerAdjustment, name string) bool {
-	for _, d := range a.GetCDIDevices() {
-		if d.GetName() == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.GetCDIDevices(), func(d *api.CDIDevice) bool { return d.GetName() == name })
 }
 
 // within tells whether a clean path is the folder or below it.

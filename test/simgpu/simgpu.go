@@ -80,15 +80,11 @@ func Create(bin, path string, cfg Config) (*Sim, error) {
 
 // Env returns the environment that makes a program use this machine's GPUs
 // through the libraries in Bin, on top of the present environment. Without
-// device nodes it also needs AllDevices or DevRoot.
+// device nodes it also needs SIMGPU_ALL_DEVICES=1, which New sets, or DevRoot.
 func (s *Sim) Env(more ...string) []string {
 	env := append(os.Environ(), "SIMGPU_STATE="+s.State, "LD_LIBRARY_PATH="+s.Bin)
 	return append(env, more...)
 }
-
-// AllDevices is the environment entry by which a process sees every device,
-// whatever device nodes it may open.
-const AllDevices = "SIMGPU_ALL_DEVICES=1"
 
 // DevRoot is the environment entry by which device nodes are looked for below
 // root instead of /.

@@ -124,7 +124,7 @@ func (s *System) Node(name string) *Node {
 const webhookPort = 9443
 
 // startParts starts every part with the rights of its own service account.
-func (s *System) startParts(ctx context.Context, nodes []NodeOptions) error {
+func (s *System) startParts(ctx context.Context) error {
 	if err := s.makeMetricsToken(ctx); err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (s *System) up(ctx context.Context, o Options) error {
 	if err := s.install(ctx); err != nil {
 		return err
 	}
-	if err := s.startParts(ctx, o.Nodes); err != nil {
+	if err := s.startParts(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -5,7 +5,9 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -70,12 +72,7 @@ func leftovers(pod *slim.Pod) field.ErrorList {
 }
 
 func gated(pod *slim.Pod) bool {
-	for i := range pod.Spec.SchedulingGates {
-		if pod.Spec.SchedulingGates[i].Name == api.Gate {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: api.Gate})
 }
 
 // review looks at all of a pod that asks for a share, and says everything that

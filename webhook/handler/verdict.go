@@ -5,6 +5,7 @@ package handler
 import (
 	"bytes"
 	"cmp"
+	"slices"
 
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -64,10 +65,5 @@ func (h *Handler) Review(raw []byte) (Verdict, error) {
 }
 
 func (h *Handler) concerns(raw []byte) bool {
-	for _, trace := range h.traces {
-		if bytes.Contains(raw, trace) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.traces, func(trace []byte) bool { return bytes.Contains(raw, trace) })
 }

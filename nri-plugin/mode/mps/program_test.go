@@ -43,8 +43,6 @@ type node struct {
 func newNode(t *testing.T, driver string) *node {
 	t.Helper()
 	n := &node{t: t, sim: simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}, Driver: driver})}
-	// What has no device nodes of its own sees the device by this.
-	t.Setenv("SIMGPU_ALL_DEVICES", "1")
 	inv, lib, err := inventory.Open(inventory.Options{Library: n.sim.NVML()})
 	if err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ type holder struct {
 	pod  *corev1.Pod
 }
 
-// holders are the pods with slices of the device, granted or still in use, by name.
+// holders are the pods with slices of the device, by name.
 func (d *drainer) holders(ctx context.Context, api client.Client, node, uuid string) ([]holder, error) {
 	l := &v1alpha1.SliceLedger{}
 	if err := api.Get(ctx, client.ObjectKey{Name: node}, l); err != nil {
