@@ -299,7 +299,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	count, _ := w.standings(name)
 	if count[in] > 0 || known.in > 0 {
 		since = min(since, w.decided[pod.UID])
-		edit, theft = min(edit, since), since
+		edit, theft = min(edit, since), min(theft, since)
 	}
 	have := len(counted) + g.endedAfter(since, edit, theft, func(uid types.UID) bool { return !counted[uid] })
 	if have < g.total {
@@ -407,7 +407,9 @@ func newGangs(t *testing.T, seed int) *world {
 // let go in part, and what is held is committed or given back.
 func TestGangSoak(t *testing.T) {
 	t.Parallel()
-	seeds := seedsOr(16, 8)
+	// In the last one a leader lets go of what is left of a gang, and reads between two of its
+	// patches that another has taken back what the first was for.
+	seeds := seedsOr(16, 8, 200438)
 	formed, held := 0, 0
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
