@@ -242,6 +242,8 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
     vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected, moved);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
         note_longest(track, batch, (uint64_t)ns, how);
+    if (!alone && !sure && track->ends) // there is no next launch to measure
+        atomic_store(&track->timeline->unmeasured, true);
     if (track->probes == 0)
         track->probes = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
 }

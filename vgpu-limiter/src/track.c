@@ -55,10 +55,11 @@ static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ct
     return timeline != NULL && vgpu_table_put(&process->memory, &entry, &old) ? timeline : NULL;
 }
 
-// How many of a new stream's launches are to be measured by themselves. Of streams that end
-// after a few launches none would be otherwise: what the first few of a kind have taken, with
-// whatever the process was stopped for meanwhile, would be charged for ever. Of several streams'
-// at the same time all are measured, or what they have under way would be in each other's.
+// How many of a new stream's launches are to be measured by themselves. Of streams that are
+// waited for and end after a few launches none would be otherwise: what the first few of a
+// kind have taken, with whatever the process was stopped for meanwhile, would be charged for
+// ever. Of several streams' at the same time all are measured, or what they have under way
+// would be in each other's.
 static unsigned first_probes(struct vgpu_timeline *timeline) {
     unsigned n = timeline->streams++ % STREAMS;
     if (n == 0)
@@ -287,6 +288,9 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     bool pushed = VGPU_REAL(cuCtxPushCurrent_v2)(entry.owner) == CU_OK;
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     vgpu_lock(&track->timeline->lock);
+    track->ends = true;
+    if (track->open && atomic_load_explicit(&process->captures, memory_order_relaxed) == 0)
+        vgpu_sample_end(track, stream, false, vgpu_now());
     vgpu_sample_collect(track);
     vgpu_ended_collect(process, track->timeline);
     bool kept = vgpu_ended_keep(process, track, entry.owner);

@@ -44,7 +44,7 @@ struct vgpu_timeline {
     struct vgpu_track *unsure; // has one among them that is one of the first of its kind
     struct vgpu_track *ended; // the last one in the ring of those whose streams have ended (ended.c)
     unsigned ends;         // so many are in there
-    atomic_bool unmeasured; // a stream has ended with launches that nobody measures
+    atomic_bool unmeasured; // a stream has ended with launches that nobody measures, or not well
     unsigned streams;      // that have begun, under track_lock ...
     atomic_bool measures;  // ... and whether launches of the next ones are measured for those
     struct vgpu_costs costs;
@@ -56,6 +56,7 @@ struct vgpu_track {
     struct vgpu_track *next; // in the ring of those whose streams have ended
     int device;
     bool open;               // a batch has a start and no end yet
+    bool ends;               // its stream is about to be destroyed, or was
     unsigned probes;         // so many of the next launches are to be measured by themselves
     uint64_t over;           // of the batches that aren't measured yet
     uint64_t moved;          // by how much the container was said to work longer, while one of them was late

@@ -244,6 +244,9 @@ var loads = []struct {
 	{true, true, []tenant{{60, "50 108 4 sync"}}},
 	{true, true, []tenant{{20, "20 108 1 ends"}}},
 	{true, true, []tenant{{60, "1000 108 1 ends"}}},
+	{true, true, []tenant{{60, "20 108 8 ends"}}},
+	{true, true, []tenant{{20, "20 108 4 few"}}},
+	{true, true, []tenant{{60, "5 108 4 few"}}},
 	{true, true, []tenant{{30, "1000 108"}, {60, "1000 108"}}},
 	{true, true, []tenant{{30, "10 108"}, {60, "1000 108"}}},
 	{true, true, []tenant{{90, "1000 108"}, {5, "20 1"}}},
@@ -312,7 +315,7 @@ func longestLaunch(t *testing.T, tenant tenant) float64 {
 		t.Fatal(err)
 	}
 	if len(f) > 3 {
-		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1, "fresh": 1, "cooperative": 1, "ends": 1}[f[3]]
+		us *= map[string]float64{"data": 2, "rare": 100, "mixed": 1.5, "sync": 1, "graph": 1, "fresh": 1, "cooperative": 1, "ends": 1, "few": 1}[f[3]]
 	}
 	return us / 1e3
 }

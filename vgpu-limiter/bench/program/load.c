@@ -7,7 +7,8 @@
 // that were never launched before), sync (waits for each), mixed (kernels of three
 // lengths), data (one kernel whose length depends on its argument: up to twice as
 // long), rare (one kernel that is 100 times as long every other time, at random), ends
-// (each on a stream of its own, which is destroyed at once).
+// (each on a stream of its own, which is destroyed at once), few (four on each
+// stream, which is destroyed at once).
 
 #include "cuda.h"
 
@@ -60,6 +61,7 @@ static CUgraphExec capture(CUstream stream) {
 
 static void *run(void *argument) {
     CUstream stream;
+    unsigned each = strcmp(kind, "ends") == 0 ? 1 : strcmp(kind, "few") == 0 ? 4 : 0, made = 0;
     CUgraphExec exec = NULL;
     unsigned random = 1;
     must(cuCtxSetCurrent(context));
@@ -70,7 +72,7 @@ static void *run(void *argument) {
     for (unsigned long long before = now(), after; before < until; before = after) {
         random = random * 1664525 + 1013904223;
         unsigned which = random >> 24; // the length is ns on average
-        if (strcmp(kind, "ends") == 0)
+        if (each != 0 && made % each == 0)
             must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         if (strcmp(kind, "fresh") == 0)
             exec = capture(stream);
@@ -88,12 +90,13 @@ static void *run(void *argument) {
         if (after - before > longest)
             longest = after - before;
         launches++;
+        made++;
         if (strcmp(kind, "sync") == 0)
             must(cuStreamSynchronize(stream));
-        if (strcmp(kind, "ends") == 0)
+        if (each != 0 && made % each == 0)
             must(cuStreamDestroy_v2(stream));
     }
-    must(strcmp(kind, "ends") == 0 ? cuCtxSynchronize() : cuStreamSynchronize(stream));
+    must(each != 0 ? cuCtxSynchronize() : cuStreamSynchronize(stream));
     return argument;
 }
 
