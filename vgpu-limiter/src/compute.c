@@ -26,6 +26,8 @@
 #include "sample.h"
 
 #define FIRST_TIMES 4 // measurements of a kind of launch
+#define EACH_MORE 4   // further ones, for each launch that may be under way on a stream
+#define FEW_NS (VGPU_BATCH_NS / 4) // of launches as long as this a batch holds few
 #define FIRST_LOOK_NS UINT64_C(20000)
 #define LONGEST_LOOK_NS UINT64_C(300000000)
 
@@ -51,6 +53,15 @@ static void leave(struct vgpu_launch *launch) {
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
+// How many batches of a stream may be under way: of launches that are long, the fewer the
+// fewer of them were measured. Those not measured yet may take any time.
+static unsigned most_ahead(const struct vgpu_price *price) {
+    uint64_t seen = price->times / EACH_MORE;
+    if (price->worst < FEW_NS || seen >= VGPU_BATCHES)
+        return VGPU_BATCHES;
+    return seen > 1 ? (unsigned)seen : 1;
+}
+
 // What the launch is expected to cost.
 static void expect(struct vgpu_launch *launch) {
     const struct vgpu_costs *costs = &launch->lane->track->timeline->costs;
@@ -59,7 +70,8 @@ static void expect(struct vgpu_launch *launch) {
     if (launch->unknown)
         launch->price = (struct vgpu_price){0};
     launch->unsure = launch->price.times < FIRST_TIMES;
-    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probes != 0;
+    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probes != 0 ||
+                        most_ahead(&launch->price) < VGPU_BATCHES;
 }
 
 // Whether measurements must come first, by invariant 2.
@@ -69,7 +81,7 @@ static bool must_look(const struct vgpu_launch *launch, const struct vgpu_turn *
     uint64_t most = turn->period * turn->core / 100, room = vgpu_bucket_room(track->process, track->device, turn, launch->now);
     if (most > room)
         most = room;
-    return !track->open && (track->pending == VGPU_BATCHES || (launch->unsure && track->timeline->unsure != NULL) ||
+    return !track->open && (track->pending >= most_ahead(&launch->price) || (launch->unsure && track->timeline->unsure != NULL) ||
                             (track->over != 0 && over > most));
 }
 

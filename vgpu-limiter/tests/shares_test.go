@@ -240,6 +240,8 @@ var loads = []struct {
 	{true, true, []tenant{{90, "2000 108 1 fresh"}}},
 	{true, true, []tenant{{5, "1000 108 4"}}},
 	{true, true, []tenant{{90, "1000 108 4"}}},
+	{false, false, []tenant{{50, "500 108 8 rare"}}},
+	{false, false, []tenant{{20, "500 108 2 rare"}}},
 	{true, true, []tenant{{20, "10 108 4 sync"}}},
 	{true, true, []tenant{{60, "50 108 4 sync"}}},
 	{true, true, []tenant{{20, "20 108 1 ends"}}},
