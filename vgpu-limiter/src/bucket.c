@@ -26,8 +26,8 @@
 //      isn't through yet, as far as it knows, none has.
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
-//   7. While a launch of the container has waited for more than a period, no other
-//      one that came later goes before it.
+//   7. While a launch of the container has waited for more than a quarter of a period, no
+//      other one that came later goes before it. Whoever stops waiting says who is next.
 //   8. What the node side finds to have been others' work is taken off again, once.
 //   9. One atomic operation per word and charge; no process waits for another.
 
@@ -40,9 +40,10 @@
 #define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
 #define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 1 % more after a pause
 #define BURST_AHEAD_NS UINT64_C(4000000)
+#define BEHIND_PART 4 // of a period: who has waited for it goes first
 #define BEHIND_NS UINT64_C(200000)
 #define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
-#define LONGEST_BEHIND_NS (2 * LONGEST_SLEEP_NS) // whoever waits and lives has looked by then
+_Static_assert(VGPU_LONGEST_BEHIND_NS >= 2 * LONGEST_SLEEP_NS, "whoever lives has looked");
 
 uint64_t vgpu_now(void) {
     struct timespec now;
@@ -117,9 +118,9 @@ uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
 uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,
                             const struct vgpu_turn *turn, uint64_t now, struct vgpu_queue *queue) {
     uint64_t *first = &counters(process, device)->waiting_since, since = vgpu_load(first);
-    if (since == 0 || since == queue->since || since + turn->period >= now)
+    if (since == 0 || since == queue->since || since + turn->period / BEHIND_PART >= now)
         return now;
-    if (queue->behind >= LONGEST_BEHIND_NS) { // it has died
+    if (queue->behind >= VGPU_LONGEST_BEHIND_NS) { // it has died
         vgpu_cas(first, &since, 0);
         return now;
     }
@@ -156,9 +157,12 @@ void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct
     uint64_t earliest = begin_of(turn, since) - saved;
     while (until < earliest && !vgpu_cas(&bucket->paid_until, &until, earliest))
         ;
-    since = queue->since;
+}
+
+void vgpu_bucket_pass(const struct vgpu_process *process, int device, const struct vgpu_queue *queue, uint64_t next) {
+    uint64_t since = queue->since;
     if (since != 0)
-        vgpu_cas(&bucket->waiting_since, &since, 0);
+        vgpu_cas(&counters(process, device)->waiting_since, &since, next);
 }
 
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,

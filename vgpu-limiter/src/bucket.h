@@ -36,9 +36,15 @@ uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,
 uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now, uint64_t until,
                           struct vgpu_queue *queue);
 
-// The launch goes: others needn't let it go first any more.
+// The launch goes.
 void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_turn *turn, uint64_t now,
                     const struct vgpu_queue *queue);
+
+// Others needn't let the launch go first any more, but the one that has waited since
+// `next`, if that isn't 0.
+void vgpu_bucket_pass(const struct vgpu_process *process, int device, const struct vgpu_queue *queue, uint64_t next);
+
+#define VGPU_LONGEST_BEHIND_NS UINT64_C(10000000) // whoever waits and lives has looked by then
 
 // Sleeps for so long, and returns the time then.
 uint64_t vgpu_pause(uint64_t now, uint64_t ns);

@@ -17,7 +17,7 @@
 //   5. Waiting for measurements ends after LONGEST_LOOK_NS: a launch may wait on the
 //      device for what the program does only later. What it has taken by then is
 //      charged.
-//   6. Who has waited longest goes first, as far as that is longer than a period.
+//   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
 //   7. What there is no memory to limit with isn't launched.
 
 #include "compute.h"
@@ -106,11 +106,42 @@ static void say_late(struct vgpu_track *track, uint64_t now) {
         late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
 }
 
+// Notes that the launch waits for the bucket. What has died, or was cancelled, has lost its
+// place to whoever wants it.
+static void queue_up(struct vgpu_launch *launch) {
+    struct vgpu_waiting *waiting = launch->lane->track->timeline->waiting;
+    if (launch->queue.since == 0)
+        launch->queue.since = launch->now;
+    for (int i = 0; i < VGPU_WAITING && launch->place == NULL; i++)
+        if (waiting[i].looked + VGPU_LONGEST_BEHIND_NS < launch->now)
+            launch->place = &waiting[i];
+    if (launch->place != NULL)
+        *launch->place = (struct vgpu_waiting){launch->queue.since, launch->now};
+}
+
+// The launch doesn't wait for the bucket any more. Of the others that do, the one that has
+// waited longest is next: it needn't wake up before launches come that have not.
+static void leave_queue(struct vgpu_launch *launch) {
+    const struct vgpu_track *track = launch->lane->track;
+    const struct vgpu_waiting *waiting = track->timeline->waiting;
+    uint64_t next = 0;
+    if (launch->queue.since == 0)
+        return;
+    if (launch->place != NULL)
+        *launch->place = (struct vgpu_waiting){0};
+    launch->place = NULL;
+    for (int i = 0; i < VGPU_WAITING; i++)
+        if (waiting[i].looked + VGPU_LONGEST_BEHIND_NS >= launch->now && (next == 0 || waiting[i].since < next))
+            next = waiting[i].since;
+    vgpu_bucket_pass(track->process, track->device, &launch->queue, next);
+}
+
 // Waits without the lock until the bucket may allow the launch.
 static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
     struct vgpu_track *track = launch->lane->track;
     close_batch(launch);
     say_late(track, launch->now);
+    queue_up(launch);
     vgpu_unlock(&track->timeline->lock);
     launch->now = vgpu_bucket_wait(track->process, track->device, launch->now, due, &launch->queue);
     vgpu_lock(&track->timeline->lock);
@@ -122,6 +153,7 @@ static void wait_for_device(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
     uint64_t began = launch->now;
     say_late(track, began);
+    leave_queue(launch);
     vgpu_unlock(&track->timeline->lock);
     launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
     vgpu_lock(&track->timeline->lock);
@@ -171,6 +203,7 @@ static bool prepare(struct vgpu_launch *launch) {
             break;
     }
     vgpu_bucket_go(track->process, track->device, &turn, launch->now, &launch->queue);
+    leave_queue(launch);
     return track->open || track->pending == VGPU_BATCHES || open_batch(launch);
 }
 

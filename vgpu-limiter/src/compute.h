@@ -15,6 +15,7 @@ struct vgpu_launch {
     uint64_t key, like, now;
     struct vgpu_price price;
     struct vgpu_queue queue;
+    struct vgpu_waiting *place; // among its timeline's that wait, or NULL
     uint64_t batch;  // when the one began that it is in, while the lock isn't held
     uint64_t looked; // for how long it has waited for measurements, ns
     cu_stream stream; // as the program named it

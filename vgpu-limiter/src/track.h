@@ -31,6 +31,12 @@ struct vgpu_batch {
     bool apart;              // no other stream had any under way when it began
 };
 
+// A launch that waits for the bucket.
+struct vgpu_waiting {
+    uint64_t since, looked; // when it began to, and looked last; 0 for none
+};
+#define VGPU_WAITING 16
+
 // The streams of one context, whose events can be compared.
 struct vgpu_timeline {
     struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
@@ -47,6 +53,7 @@ struct vgpu_timeline {
     atomic_bool unmeasured; // a stream has ended with launches that nobody measures, or not well
     unsigned streams;      // that have begun, under track_lock ...
     atomic_bool measures;  // ... and whether launches of the next ones are measured for those
+    struct vgpu_waiting waiting[VGPU_WAITING]; // of its launches so many
     struct vgpu_costs costs;
 };
 

@@ -164,8 +164,8 @@ static void bursts(void) {
     CHECK(due_at(process, &turn, now + MS, MS) == now + MS);
 }
 
-// A launch goes before one that has waited for more than a period only if that one
-// doesn't look any more.
+// A launch goes before one that has waited for more than a quarter of a period only if that
+// one doesn't look any more; whoever goes says who is next, or nobody.
 static void queues(void) {
     static struct vgpu_counters counters;
     static struct vgpu_process zero, *process = &zero;
@@ -175,10 +175,14 @@ static void queues(void) {
     struct vgpu_turn turn = vgpu_turn(process, 0, AT);
     vgpu_bucket_wait(process, 0, AT, AT + 1, &first);
     vgpu_bucket_wait(process, 0, AT + MS, AT + MS + 1, &second);
-    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 5 * MS, &third) == AT + 5 * MS);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 2 * MS, &third) == AT + 2 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &first) == AT + 11 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &second) > AT + 11 * MS);
     vgpu_bucket_go(process, 0, &turn, AT + 11 * MS, &first);
+    vgpu_bucket_pass(process, 0, &first, second.since);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &third) > AT + 12 * MS);
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &second) == AT + 12 * MS);
+    vgpu_bucket_pass(process, 0, &second, 0);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &third) == AT + 12 * MS);
     vgpu_bucket_wait(process, 0, AT + 2 * MS, AT + 2 * MS + 1, &second); // and then it dies
     uint64_t now = AT + 20 * MS, due, waited = 0;
