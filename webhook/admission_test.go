@@ -37,7 +37,7 @@ func TestAdmission(t *testing.T) {
 	at := address(t)
 	install(t, cfg, at)
 
-	t.Run("down", func(t *testing.T) { testDown(t, c) })
+	t.Run("down", func(t *testing.T) { testDown(t, c, kubelet(t, cfg)) })
 
 	start(t, cfg, at, webhook.Options{})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
@@ -51,8 +51,8 @@ func TestAdmission(t *testing.T) {
 
 // Invariant 5: with the webhook down, pods that ask for nothing are created at
 // once, in every namespace; one that asks is refused rather than created without
-// its share.
-func testDown(t *testing.T, c client.Client) {
+// its share. A static pod that asks runs already: its kubelet may show it.
+func testDown(t *testing.T, c, kubelet client.Client) {
 	// The API server takes up the configuration from its watch.
 	await(t, "the configuration is in force", func() bool {
 		err := c.Create(t.Context(), asking(enabled), client.DryRunAll)
@@ -69,13 +69,15 @@ func testDown(t *testing.T, c client.Client) {
 			t.Fatal(name)
 		}
 	}
+	expect(t, kubelet.Create(t.Context(), static(asking(enabled), nil)), "")
+	faked := static(asking(enabled), nil)
 	init := plain(enabled)
 	init.Spec.InitContainers = asking(enabled).Spec.Containers
 	forged := plain(enabled)
 	forged.Annotations = map[string]string{api.AnnotationShares: shares}
 	gated := plain(enabled)
 	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}}
-	for name, pod := range map[string]*corev1.Pod{"asks": asking(enabled), "asks in an init container": init, "forged": forged, "gated": gated} {
+	for name, pod := range map[string]*corev1.Pod{"asks": asking(enabled), "asks in an init container": init, "forged": forged, "gated": gated, "static, by somebody else": faked} {
 		if err := c.Create(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 			t.Errorf("%s: %v", name, err)
 		}

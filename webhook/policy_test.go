@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -45,6 +46,7 @@ func TestPolicy(t *testing.T) {
 		"system:serviceaccount:"+api.SystemNamespace+":"+api.AllocatorServiceAccount, "system:masters"))
 	namespaces(t, admin)
 	t.Run("create", func(t *testing.T) { testPolicyCreate(t, admin) })
+	t.Run("static", func(t *testing.T) { testPolicyStatic(t, admin, kubelet(t, cfg)) })
 	t.Run("arithmetic", func(t *testing.T) { testPolicyArithmetic(t, admin) })
 	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
 	t.Run("subresources", func(t *testing.T) { testPolicySubresources(t, admin) })
@@ -128,6 +130,43 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		t.Run(name, func(t *testing.T) {
 			expect(t, c.Create(t.Context(), tt.pod, client.DryRunAll), tt.want)
 		})
+	}
+}
+
+// kubelet is that of node n1.
+func kubelet(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	return apiserver.Client(t, apiserver.As(cfg, "system:node:n1", "system:nodes", "system:masters"))
+}
+
+// static is the pod as the kubelet of n1 shows it that runs it from a manifest.
+func static(pod *corev1.Pod, annotations map[string]string) *corev1.Pod {
+	pod.Spec.NodeName = "n1"
+	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	maps.Copy(pod.Annotations, annotations)
+	return pod
+}
+
+// A kubelet may show a static pod that asks, without the marks of a share: it runs whatever is
+// said here. From anybody else it is a pod like others.
+func testPolicyStatic(t *testing.T, admin, kubelet client.Client) {
+	mark := map[string]string{api.AnnotationShares: shares}
+	for name, tt := range map[string]struct {
+		as   client.Client
+		pod  *corev1.Pod
+		want string
+	}{
+		"enabled":                       {kubelet, static(asking(enabled), nil), ""},
+		"not enabled":                   {kubelet, static(asking(other), nil), ""},
+		"no static pod":                 {kubelet, asking(enabled), "webhook has not seen it"},
+		"no static pod, not enabled":    {kubelet, asking(other), "is not enabled for Vernier"},
+		"marked":                        {kubelet, static(asking(enabled), mark), "webhook has not seen it"},
+		"marked, not enabled":           {kubelet, static(asking(other), mark), "is not enabled for Vernier"},
+		"placed":                        {kubelet, static(asking(enabled), map[string]string{api.AnnotationPlacement: "{}"}), "only Vernier's allocator writes it"},
+		"of somebody else":              {admin, static(asking(enabled), nil), "webhook has not seen it"},
+		"of somebody else, not enabled": {admin, static(asking(other), nil), "is not enabled for Vernier"},
+	} {
+		t.Run(name, func(t *testing.T) { expect(t, tt.as.Create(t.Context(), tt.pod, client.DryRunAll), tt.want) })
 	}
 }
 

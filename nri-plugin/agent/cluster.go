@@ -68,9 +68,11 @@ func slimPod(obj any) (any, error) {
 		return obj, nil
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       slimSpec(&pod.Spec),
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: inVain(pod),
+		},
+		Spec:   slimSpec(&pod.Spec),
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}, nil
 }
 
@@ -87,7 +89,10 @@ func (a *agent) observe(ctx context.Context, mgr manager.Manager) error {
 			return fmt.Errorf("watching %T: %w; see that Vernier's CRDs are installed and the rights of service account %s", object, err, v1alpha1.NodeServiceAccount)
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(now any) { handle(now, false) },
+			AddFunc: func(now any) {
+				tellStatic(now, a.report)
+				handle(now, false)
+			},
 			UpdateFunc: func(_, now any) { handle(now, false) },
 			DeleteFunc: func(last any) {
 				if unknown, ok := last.(toolscache.DeletedFinalStateUnknown); ok {

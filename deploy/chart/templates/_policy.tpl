@@ -48,8 +48,19 @@ quantity(c.resources.limits['vernier.dev/' + k]).asInteger() : 0)]
 ',"memPercent":' + string((a[1] > 0 ? a[1] : a[0]) / a[3])) + '}')[0])
 {{- end }}
 
+{{- /*
+A static pod, as its kubelet shows it to the API server: it runs whatever is said here, and
+sees no GPU. Refused, it would be counted by its kubelet alone, and pods that the scheduler
+sends there would fail. Anybody may write the annotation.
+*/}}
+{{- define "vernier.policy.static" -}}
+has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations &&
+has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups
+{{- end }}
+
 {{- define "vernier.policy.rule.seen" -}}
-!(variables.asks && !(variables.shared && variables.gated))
+(!variables.asks || (variables.shared ? variables.gated :
+{{ include "vernier.policy.static" . }}))
 {{- end }}
 
 {{- define "vernier.policy.rule.asks" -}}
