@@ -7,17 +7,22 @@ import (
 	"time"
 )
 
-// answerWithin bounds an answer to the runtime, which waits for 2 s, holds every other
-// container of the node meanwhile, and drops a plugin that is later. It would then start
-// a container whose limits are not set yet (NRI before 0.12.5), or refuse it without a
-// word on why.
-const answerWithin = 1500 * time.Millisecond
+// runtimeWaits is how long the runtime waits for an answer where it does not say so. It
+// holds every other container of the node meanwhile, and drops a plugin that is later. It
+// would then start a container whose limits are not set yet (NRI before 0.12.5), or refuse
+// it without a word on why.
+const runtimeWaits = 2 * time.Second
 
-// answering bounds what is done for one answer.
+// answering bounds what is done for one answer: three quarters of the time that the runtime
+// waits, which comes with the request, for containerd can be told to wait longer or shorter.
 func (p *Plugin) answering(ctx context.Context) (context.Context, context.CancelFunc) {
-	limit := p.AnswerWithin
-	if limit == 0 {
-		limit = answerWithin
+	waits := runtimeWaits
+	if end, told := ctx.Deadline(); told {
+		waits = time.Until(end)
+	}
+	limit := waits / 4 * 3
+	if p.AnswerWithin > 0 {
+		limit = min(limit, p.AnswerWithin)
 	}
 	return context.WithTimeout(ctx, limit)
 }

@@ -3,6 +3,7 @@
 package hooks
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func slowly(t *testing.T, n *testNode, alsoAtFirst bool) (answers func()) {
 	answers = func() {
 		if !over {
 			over = true
-			n.AnswerWithin = nritest.Patience / 2
+			n.AnswerWithin = 0
 			close(slow)
 		}
 	}
@@ -107,5 +108,39 @@ func TestSynchronizeBesideASlowDriver(t *testing.T) {
 	n.Observe()
 	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
+	}
+}
+
+// An answer takes three quarters of the time that the runtime waits, which is a setting of
+// the runtime's.
+func TestAnswersInTime(t *testing.T) {
+	for _, waits := range []time.Duration{0, time.Second, 20 * time.Second} {
+		ctx, cancel := t.Context(), context.CancelFunc(func() {})
+		if waits > 0 {
+			ctx, cancel = context.WithTimeout(ctx, waits)
+		} else {
+			waits = runtimeWaits
+		}
+		asked := time.Now()
+		answer, done := (&Plugin{}).answering(ctx)
+		end, bounded := answer.Deadline()
+		if !bounded || end.Before(asked.Add(waits/2)) || end.After(time.Now().Add(waits/4*3)) {
+			t.Errorf("where the runtime waits %s: until %s after it asks, bounded %v", waits, end.Sub(asked), bounded)
+		}
+		done()
+		cancel()
+	}
+}
+
+// How long the runtime waits comes with its request: a driver that needs longer than the
+// usual time for an answer is waited for where the runtime waits.
+func TestCreateWhereTheRuntimeWaits(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	n.gpus.onCheck = func() { <-time.After(runtimeWaits) }
+	if _, err := r.Create(pod, containerOf(pod, "main")); err != nil {
+		t.Error(err)
 	}
 }

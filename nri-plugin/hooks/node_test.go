@@ -25,7 +25,6 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
-	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // Two devices of a simulated node.
@@ -79,7 +78,6 @@ func newNode(t testing.TB) *testNode {
 			n.killed = append(n.killed, container)
 			return nil
 		},
-		AnswerWithin: nritest.Patience / 2,
 	}
 	return n
 }
@@ -87,7 +85,7 @@ func newNode(t testing.TB) *testNode {
 // restarted is the plugin of an agent's next process, on the same node.
 func (n *testNode) restarted() *Plugin {
 	p := n.Plugin
-	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log, AnswerWithin: p.AnswerWithin}
+	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log}
 }
 
 // loseSpec takes every slice out of the ledger, loseLedger the ledger.

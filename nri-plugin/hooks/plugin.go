@@ -86,7 +86,7 @@ type Plugin struct {
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.
 	Kill func(pid uint32, container string) error
-	// AnswerWithin bounds an answer to the runtime; answerWithin when 0.
+	// AnswerWithin, if set, bounds an answer further than the time that the runtime waits.
 	AnswerWithin time.Duration
 	// Roster of the node's containers.
 	Roster Roster
