@@ -104,6 +104,8 @@ type agent struct {
 	// toldDriver is the version of the driver that was told of; the writer's alone.
 	toldDriver string
 	batch      *batch.Keeper
+	// unobserved has an entry when running containers are to be looked at once more.
+	unobserved chan struct{}
 }
 
 // Run runs an agent until ctx ends or one of its parts fails for good. Running
@@ -138,6 +140,7 @@ func Run(ctx context.Context, o Options) error {
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
 		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run, a.watchMPS, a.switchMIG,
+		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
 			if err := a.restore(ctx, mgr.GetClient()); err != nil {
@@ -174,7 +177,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error) {
-	a := &agent{options: o, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}}
+	a := &agent{options: o, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
 	a.watcher = &device.Watcher{
 		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
@@ -303,8 +306,29 @@ func (a *agent) devicesChanged() {
 	a.preparer.look()
 	a.writer.Publish()
 	a.keeper.Look()
-	// Last: it asks NVML, which may be what hangs. What it finds is published anew.
-	a.connection.Plugin.Observe()
+	a.lookAtRunning()
+}
+
+// lookAtRunning asks for another look at the containers that run and of which it is not
+// known what holds them. It never blocks: a look asks NVML, and where that hangs neither the
+// connection to the runtime nor the look at the devices, which finds it out, may wait for it.
+func (a *agent) lookAtRunning() {
+	select {
+	case a.unobserved <- struct{}{}:
+	default:
+	}
+}
+
+// observeRunning looks at them. What it finds is published.
+func (a *agent) observeRunning(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.unobserved:
+			a.connection.Plugin.Observe()
+		}
+	}
 }
 
 // runtimeChanged follows a connection or its loss. After one the book is whole,
@@ -314,7 +338,7 @@ func (a *agent) runtimeChanged(came bool) {
 	if !came {
 		return
 	}
-	a.connection.Plugin.Observe()
+	a.lookAtRunning()
 	a.releaser.LookAll()
 	if err := a.limiter.Sweep(a.book.Containers); err != nil {
 		a.options.Log.Error(err, "cannot clear the state directory")

@@ -43,6 +43,7 @@ func TestAgent(t *testing.T) {
 		"unguarded":           testUnguarded,
 		"driver replaced":     testDriverReplaced,
 		"MIG mode":            testMIGMode,
+		"driver hangs":        testDriverHangs,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -312,5 +313,33 @@ func testDriverReplaced(t *testing.T, c *cluster) {
 			}
 		}
 		return told == 1
+	})
+}
+
+// A driver that hangs while the agent asks what holds a running container keeps it neither
+// from connecting to the runtime again nor from seeing what becomes of the devices.
+func testDriverHangs(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	stop := n.start(t)
+	pod, sandbox, ctr := n.runPod(t, "a")
+	stop()
+	ctr.State = api.ContainerState_CONTAINER_RUNNING
+	ctr.Env = append(ctr.Env, v1alpha1.EnvSlice+"="+string(pod.UID))
+	n.runtime.Lists([]*api.PodSandbox{sandbox}, []*api.Container{ctr})
+	answers := n.gpus.hang()
+	nritest.Impatient(t)
+	n.start(t)
+	t.Cleanup(answers)
+	for _, reason := range []string{"Xid 79", ""} {
+		n.gpus.break1(reason)
+		n.awaitLedger(t, "the device shows as it is", func(l *v1alpha1.SliceLedger) bool {
+			return len(l.Status.Devices) == 2 && l.Status.Devices[1].Reason == reason
+		})
+	}
+	n.wire.Cut()
+	n.awaitAsked(t)
+	answers()
+	n.awaitLedger(t, "the slice in use shows", func(l *v1alpha1.SliceLedger) bool {
+		return len(l.Status.Slices) == 1 && l.Status.Slices[0].Memory == v1alpha1.GuaranteeDriver
 	})
 }

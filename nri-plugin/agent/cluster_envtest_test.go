@@ -165,13 +165,19 @@ func (n *node) start(t *testing.T) (stop func()) {
 		<-ended
 	})
 	t.Cleanup(stop)
+	n.awaitAsked(t)
+	n.awaitLedger(t, "it is there", func(*v1alpha1.SliceLedger) bool { return true })
+	return stop
+}
+
+// awaitAsked returns once the runtime asks the agent.
+func (n *node) awaitAsked(t *testing.T) {
+	t.Helper()
 	plain := &api.PodSandbox{Id: "plain", Name: "plain", Namespace: "default", Uid: "plain"}
 	n.await(t, "the runtime asks the agent", func() bool {
 		adjust, err := n.runtime.Create(plain, container(plain))
 		return err == nil && len(adjust.GetEnv()) > 0
 	})
-	n.awaitLedger(t, "it is there", func(*v1alpha1.SliceLedger) bool { return true })
-	return stop
 }
 
 // settled returns when the agent has acted on everything until now: it gives a
@@ -328,6 +334,8 @@ type gpus struct {
 	mig       []string
 	switched  func(uuid string)
 	processes map[string][]int
+	// slow, if set, is what reading a memory limit waits for.
+	slow chan struct{}
 }
 
 func newGPUs() *gpus { return &gpus{driver: "615", limits: map[string]v1alpha1.MiB{}} }
@@ -393,8 +401,23 @@ func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 
 func (g *gpus) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
 	g.mu.Lock()
+	slow := g.slow
+	g.mu.Unlock()
+	if slow != nil {
+		<-slow
+	}
+	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.limits[uuid+cgroup], nil
+}
+
+// hang has no memory limit read until the returned function is called.
+func (g *gpus) hang() (answers func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	slow := make(chan struct{})
+	g.slow = slow
+	return sync.OnceFunc(func() { close(slow) })
 }
 
 // WaitEvent never sees an event: this driver tells of ill health by the scan.
