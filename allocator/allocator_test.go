@@ -244,7 +244,7 @@ func TestWordsOfFullNodes(t *testing.T) {
 	judged := measured(t, "vernier_allocator_nodes_judged")
 	s.add("p", 50, 100, cpu("2"))
 	s.work()
-	want := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %d Insufficient cpu, 1 node(s) were unschedulable, and %d of them lack CPU or memory",
+	want := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %d Insufficient cpu, 1 node(s) were unschedulable, and %d more that lack CPU or memory",
 		nodes, maxWords, nodes-1-maxWords)
 	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], want) {
 		t.Errorf("%q, want %q", got, want)
@@ -278,6 +278,55 @@ func TestReasonsAreFoundOnceAMinute(t *testing.T) {
 		if got := looks(); got != 1 {
 			t.Errorf("asked %v times in five looks after a minute", got)
 		}
+	}
+}
+
+// Another reason of the same kind is told within a minute, though nothing happens any more
+// by then. One that comes back again and again is told seldom, and is not found out any
+// more often for it.
+func TestAnotherReasonOfTheSameKind(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 50, 100, cpu("100"))
+	s.work()
+	s.told()
+	cordoned := testNode("n0")
+	cordoned.Spec.Unschedulable = true
+	set := func(old, now *corev1.Node) {
+		s.allocator.SetNode(old, now)
+		s.pass(refusedDelay)
+	}
+	cpu, unschedulable := "1 Insufficient cpu", "1 node(s) were unschedulable"
+	is := testNode("n0")
+	for i, want := range []string{unschedulable, cpu, unschedulable, cpu, unschedulable} {
+		now := testNode("n0")
+		if i%2 == 0 {
+			now = cordoned
+		}
+		set(is, now)
+		is = now
+		s.pass(toldAgain - refusedDelay)
+		if got := strings.Join(s.told(), "; "); !strings.Contains(got, want) {
+			t.Fatalf("%d. told %q, want %q", i, got, want)
+		}
+	}
+	s.pass(toldAgain / 2)
+	set(is, testNode("n0"))
+	s.pass(toldAgain - refusedDelay)
+	before := measured(t, "vernier_allocator_nodes_judged")
+	for range 5 {
+		s.allocator.mu.Lock()
+		s.allocator.wake(wakeAll)
+		s.allocator.mu.Unlock()
+		s.work()
+	}
+	if got, told := measured(t, "vernier_allocator_nodes_judged")-before, s.told(); got != 0 || len(told) > 0 {
+		t.Errorf("asked %v times right after it was found out; told %q", got, told)
+	}
+	// It was told four minutes ago then, for the third time.
+	s.pass(toldAgain)
+	s.pass(toldAgain / 2)
+	if got := strings.Join(s.told(), "; "); !strings.Contains(got, cpu) {
+		t.Errorf("told %q when it is time, want %q", got, cpu)
 	}
 }
 

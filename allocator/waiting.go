@@ -27,9 +27,9 @@ type waiter struct {
 	// cause is why it waits, without figures, and since is from when on.
 	cause string
 	since time.Time
-	// explained is when that was found out last, and told or put off.
-	explained time.Time
-	told      notices
+	// explain is when that is to be found out again.
+	explain time.Time
+	told    notices
 }
 
 // causeInvalid is the cause of a pod that asks for what cannot be.
@@ -57,8 +57,8 @@ func (r reasons) String() string {
 
 // shortage is why a pod cannot be placed.
 type shortage struct {
-	// known is true when the set waits already, for the same kind of thing, and was
-	// told so a moment ago. Then nothing else is said.
+	// known is true when the set waits already, for the same kind of thing, and it was
+	// found out why a moment ago. Then nothing else is said.
 	known bool
 	// refused is how many nodes have the devices and the scheduler would not take,
 	// for reasons; unasked is how many of them lack CPU or memory and were not asked for
@@ -84,7 +84,7 @@ func (s *shortage) String() string {
 	}
 	refused := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %s", s.refused, s.reasons)
 	if s.unasked > 0 {
-		refused += fmt.Sprintf(", and %d of them lack CPU or memory", s.unasked)
+		refused += fmt.Sprintf(", and %d more that lack CPU or memory", s.unasked)
 	}
 	if s.devices.Devices == 0 {
 		return refused
@@ -114,16 +114,20 @@ func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
 
 // stillWaits tells whether all pods of the set wait, for devices or because they are
 // refused, and it was found out why a moment ago. A crowd that waits is looked at often, and
-// to find out what each lacks takes far longer than to see that it lacks something.
+// to find out what each lacks takes far longer than to see that it lacks something. What
+// there is to find out now is found out when that is due, though nothing happens then.
 func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	due := toldAgain
 	for _, p := range set {
 		w, waits := a.waiting[keyOf(p.pod)]
-		if !waits || w.elsewhere || w.refused != refused || a.Clock.Since(w.explained) >= toldAgain {
+		due = min(due, w.explain.Sub(a.Clock.Now()))
+		if !waits || w.elsewhere || w.refused != refused || due <= 0 {
 			return false
 		}
 	}
+	a.enqueueAfter(itemOf(set[0].pod), due)
 	return true
 }
 
@@ -135,12 +139,13 @@ func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 	}
 	w.refused, w.elsewhere = refused, false
 	due, tells := a.tellWaiting(pod, &w, reasonWaiting, told, w.since)
+	again := toldAgain
 	// New figures can wait for the next look, another reason is not to be missed.
 	if tells && w.told.last != cause {
 		a.enqueueAfter(itemOf(pod), due)
-	} else {
-		w.explained = a.Clock.Now()
+		again = min(again, due)
 	}
+	w.explain = a.Clock.Now().Add(again)
 	a.waiting[keyOf(pod)] = w
 }
 
