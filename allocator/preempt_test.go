@@ -153,6 +153,34 @@ func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
 	}
 }
 
+// A scheduler whose words say nothing of whom it might preempt does not preempt at all: no
+// pod of its own is let go for that, whoever made it, and those of another scheduler are.
+// Where it has looked, a refused pod that nobody makes again is in no other's way.
+func TestASchedulerThatDoesNotPreempt(t *testing.T) {
+	for words, looks := range map[string]bool{"0/2 nodes are available: 2 Insufficient cpu.": false, noVictims: true} {
+		for _, edit := range []func(*corev1.Pod){controlled, func(*corev1.Pod) {}} {
+			s := newStage(t, 2)
+			for _, n := range []string{"n0", "n1"} {
+				s.addPlain("on-"+n, n, "60")
+			}
+			s.add("urgent", 10, 100, cpu("40"), priority(1000), edit)
+			s.work()
+			s.refusedWith("urgent", words)
+			s.pass(refusedGrace)
+			s.add("other", 10, 100, cpu("20"), priority(1000))
+			s.work()
+			if went := !gated(s.get("other")); went != looks {
+				t.Errorf("%q: another pod of the scheduler went: %v", words, went)
+			}
+			s.add("elsewhere", 10, 100, cpu("20"), priority(1000), func(p *corev1.Pod) { p.Spec.SchedulerName = "second" })
+			s.work()
+			if gated(s.get("elsewhere")) {
+				t.Errorf("%q: a pod of another scheduler waits", words)
+			}
+		}
+	}
+}
+
 // A pod for which nobody would be preempted is not asked for at every turn, and goes once
 // there is somebody.
 func TestPreemptionIsLookedForAgain(t *testing.T) {
