@@ -5,10 +5,12 @@ package allocator
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,12 +40,18 @@ func (a *Allocator) tell(pod *corev1.Pod, kind, reason, text string) {
 	a.Events.Event(pod, kind, reason, note(text))
 }
 
+// eventPatience bounds the wait for one event to be written. Nobody is placed meanwhile, and
+// clusters may keep their events in an etcd of its own, which can be away alone.
+const eventPatience = 2 * time.Second
+
 // tellOnce is tell for what is told about a change that is written after it: once,
-// whoever dies in between and does it again. What the API server will not have at all, as
-// in a namespace that is being deleted, is left to the log.
+// whoever dies in between and does it again. What the API server does not take, or not in
+// time, is left to the log: the change is more important.
 func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
 	now := metav1.NewTime(a.Clock.Now())
-	err := a.Client.Create(ctx, &corev1.Event{
+	inTime, cancel := context.WithTimeout(ctx, eventPatience)
+	defer cancel()
+	err := a.Client.Create(inTime, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: eventName(pod, change)},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
@@ -51,10 +59,11 @@ func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason,
 		Type: kind, Reason: reason, Message: note(text), FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: eventComponent}, ReportingController: eventComponent,
 	})
+	var answer apierrors.APIStatus
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsTooManyRequests(err):
+	case ctx.Err() == nil && (errors.As(err, &answer) || err != nil && inTime.Err() != nil):
 		a.Log.Error(err, "an event is not written", "pod", keyOf(pod), "reason", reason)
 	case err != nil:
 		return fmt.Errorf("telling pod %s of %s: %w", keyOf(pod), reason, err)

@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -169,16 +170,42 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 	}
 }
 
-// An API server that has no event of ours keeps no condition from being written.
+// An API server that takes no event of ours, or does not answer in time, keeps no condition
+// from being written; one that is not reached is asked again, for both.
 func TestIllnessWithoutEvents(t *testing.T) {
-	s := newStage(t, 1)
-	s.running("on", 60, 600)
-	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "on", errors.New("the namespace is being terminated"))
-	s.refuseEvents = refused
-	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
-	s.work()
-	if got := s.health("on"); !strings.HasPrefix(got, "False GPUUnhealthy") {
-		t.Errorf("condition %q", got)
+	answers := map[string]func(context.Context) error{
+		"forbidden": func(context.Context) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "on", errors.New("the namespace is being terminated"))
+		},
+		"no etcd": func(context.Context) error { return apierrors.NewInternalError(errors.New("etcdserver: no leader")) },
+		"none": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"not reached": func(context.Context) error { return errors.New("connection refused") },
+	}
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.running("on", 60, 600)
+			s.told()
+			s.refuseEvents = answer
+			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = false })
+			s.work()
+			written := strings.HasPrefix(s.health("on"), "False GPUUnhealthy")
+			if name != "not reached" {
+				if !written {
+					t.Errorf("condition %q", s.health("on"))
+				}
+				return
+			}
+			s.refuseEvents = nil
+			s.queue.flush()
+			s.work()
+			if got := s.told(); written || about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
+				t.Errorf("written before its event: %v; then told %q, condition %q", written, got, s.health("on"))
+			}
+		})
 	}
 }
 

@@ -58,8 +58,8 @@ type replicaInTest struct {
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
 	refuse error
-	// refuseEvents is the answer to events.
-	refuseEvents error
+	// refuseEvents, if set, answers events.
+	refuseEvents func(context.Context) error
 }
 
 type change struct {
@@ -112,7 +112,7 @@ func (r *replicaInTest) restart() {
 			},
 			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
 				if r.refuseEvents != nil {
-					return r.refuseEvents
+					return r.refuseEvents(ctx)
 				}
 				return r.write(obj, func() error { return c.Create(ctx, obj, o...) })
 			},
