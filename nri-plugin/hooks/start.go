@@ -63,7 +63,7 @@ func (p *Plugin) apply(ctx context.Context, m mode.Mode, c mode.Container, pid u
 		return a
 	})
 	if !done {
-		return nil, errors.New("the driver is too slow to answer, and the runtime waits no longer; see how long nvidia-smi takes on the node. With restartPolicy Never the pod has failed and is to be created again")
+		return nil, errors.New("the driver is too slow to answer, and the runtime waits no longer; see how long nvidia-smi takes on the node. With restartPolicy Never the pod has failed: create it again")
 	}
 	return a.status, a.err
 }

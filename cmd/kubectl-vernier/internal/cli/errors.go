@@ -18,8 +18,8 @@ func explain(err error, resource, namespace string) error {
 	var unheard *url.Error
 	switch {
 	case errors.As(err, &unheard) || apierrors.IsUnauthorized(err):
-		return fmt.Errorf("listing %s: %w\nis that your cluster? --kubeconfig, --context and the environment KUBECONFIG say which is asked, and as whom; "+
-			"`kubectl cluster-info` tries it", resource, err)
+		return fmt.Errorf("listing %s: %w\ncheck the cluster and the login: --kubeconfig, --context and the environment variable KUBECONFIG choose them; "+
+			"`kubectl cluster-info` tests the connection", resource, err)
 	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
 		return fmt.Errorf("this cluster does not know %s: is Vernier installed? "+
 			"`kubectl apply --server-side -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
