@@ -107,7 +107,7 @@ func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 			without = append(without, rooms[i])
 			continue
 		}
-		if !j.looked[n.Name] && !t.ranking.Takes(n.Name, wants) {
+		if !t.ranking.Takes(n.Name, wants) {
 			if words == maxWords {
 				unasked++
 				continue
