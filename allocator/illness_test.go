@@ -155,16 +155,16 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 			if got := s.told(); about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
 				t.Errorf("killed at request %d, arrived %v: told %q, condition %q", request, arrives, got, s.health("on"))
 			}
-			// It heals and falls ill again: that is news.
-			for _, reason := range []string{"", "Xid 48"} {
+			// It heals and falls ill again, and once more: that is news each time.
+			for _, reason := range []string{"", "Xid 48", "", "Xid 48"} {
 				s.clock.Step(time.Minute)
 				s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 					st.Devices[0].Healthy, st.Devices[0].Reason = reason == "", reason
 				})
 				s.work()
 			}
-			if got := s.told(); len(got) != 2 {
-				t.Errorf("told %q, want that it is well and ill again", got)
+			if got := s.told(); len(got) != 4 {
+				t.Errorf("told %q, want that it is well and ill again, twice", got)
 			}
 		}
 	}

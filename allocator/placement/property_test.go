@@ -60,7 +60,7 @@ func holds(d *Demand, n *Node, chosen [][]int) bool {
 		}
 	}
 	for k, p := range peakOf(d, n, chosen) {
-		if !p.within(&n.Devices[k]) || count[k] > n.Devices[k].Slots {
+		if !p.within(&n.Devices[k]) || count[k] > n.Devices[k].Slots || count[k] > 0 && !d.UUIDs.Allows(n.Devices[k].UUID) {
 			return false
 		}
 	}
@@ -94,7 +94,7 @@ func randomCase(r *rand.Rand) (*Demand, *Node) {
 		mem := v1alpha1.MiB(60 + 40*r.Intn(2))
 		n.Devices = append(n.Devices, Device{
 			UUID: string(rune('a' + i)), Index: int32(i), Mem: mem,
-			FreeCore: v1alpha1.Percent(r.Intn(101)), FreeMem: v1alpha1.MiB(r.Intn(int(mem) + 1)), Slots: 1 + r.Intn(5),
+			FreeCore: v1alpha1.Percent(r.Intn(101)), FreeMem: v1alpha1.MiB(r.Intn(int(mem) + 1)), Slots: r.Intn(6),
 		})
 	}
 	// Like devices are what the search takes as interchangeable.
@@ -113,6 +113,9 @@ func randomCase(r *rand.Rand) (*Demand, *Node) {
 			c.Share.MemMiB = v1alpha1.MiB(1 + r.Intn(50))
 		}
 		d.Containers = append(d.Containers, c)
+	}
+	if r.Intn(4) == 0 {
+		d.UUIDs, _ = v1alpha1.ParseAllowList("!" + n.Devices[0].UUID)
 	}
 	return d, n
 }

@@ -37,6 +37,7 @@ func newNode(t testing.TB, fstype, options string) *node {
 	n.write(filepath.Join(n.Proc, "50/mountinfo"), strings.Join([]string{
 		"20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
 		"30 20 0:51 / /run/task/2/rootfs rw - overlay overlay rw",
+		"29 20 0:52 /etc /run/etc-of-that rw - " + fstype + " " + fstype + " " + options,
 		"31 20 0:52 / " + rootfs + " rw shared:9 - " + fstype + " " + fstype + " " + options, ""}, "\n"))
 	n.dir(rootfs + "/etc")
 	n.dir(layer)
