@@ -11,12 +11,17 @@ import (
 	"os/signal"
 	"syscall"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/cli"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// What goes wrong in a tunnel to an agent is an error of who reads through it, and need
+	// not be logged on the screen as well.
+	utilruntime.ErrorHandlers = nil
 	if err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

@@ -43,7 +43,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 	if s := screen(out); s != nil {
 		c.out = s
 	}
-	c.scrape = (&forwarded{connect: c.flags.ToRESTConfig}).read
+	c.scrape = (&forwarded{connect: c.flags.ToRESTConfig, now: time.Now}).read
 	c.connect = func() (client.Client, error) {
 		cfg, err := c.flags.ToRESTConfig()
 		if err != nil {

@@ -10,10 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -30,41 +30,57 @@ const metricsPort = 9400
 // node, but one that is good for metrics only.
 type forwarded struct {
 	connect func() (*rest.Config, error)
+	now     func() time.Time
 
-	once  sync.Once
+	mu sync.Mutex
+	session
+}
+
+// session is what serves for all agents, until its token is renewed: --watch may last longer.
+type session struct {
 	cfg   *rest.Config
 	kube  kubernetes.Interface
 	token string
-	err   error
+	made  time.Time
 }
 
-// start makes the token that serves for all agents.
-func (f *forwarded) start(ctx context.Context) {
-	// What goes wrong in a tunnel is an error of who reads through it, and need not be
-	// logged on his screen as well.
-	utilruntime.ErrorHandlers = nil
-	if f.cfg, f.err = f.connect(); f.err != nil {
-		return
+// tokenAge is how old a token gets here. It is good for an hour from when it was made, by
+// the API server's clock, which need not be ours.
+const tokenAge = 30 * time.Minute
+
+// start makes a session, or has one.
+func (f *forwarded) start(ctx context.Context) (session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	if f.token != "" && now.Sub(f.made) < tokenAge {
+		return f.session, nil
 	}
-	if f.kube, f.err = kubernetes.NewForConfig(f.cfg); f.err != nil {
-		return
+	cfg, err := f.connect()
+	if err != nil {
+		return session{}, err
 	}
-	made, err := f.kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace).CreateToken(ctx, v1alpha1.MetricsServiceAccount,
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return session{}, err
+	}
+	made, err := kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace).CreateToken(ctx, v1alpha1.MetricsServiceAccount,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		f.err = err
-		return
+		return session{}, err
 	}
-	f.token = made.Status.Token
+	f.session = session{cfg, kube, made.Status.Token, now}
+	return f.session, nil
 }
 
 // read is one agent's metrics.
 func (f *forwarded) read(ctx context.Context, pod string) ([]byte, error) {
-	if f.once.Do(func() { f.start(ctx) }); f.err != nil {
-		return nil, f.err
+	s, err := f.start(ctx)
+	if err != nil {
+		return nil, err
 	}
-	target := f.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(v1alpha1.SystemNamespace).Name(pod).SubResource("portforward").URL()
-	dialer, err := portforward.NewSPDYOverWebsocketDialer(target, f.cfg)
+	target := s.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(v1alpha1.SystemNamespace).Name(pod).SubResource("portforward").URL()
+	dialer, err := portforward.NewSPDYOverWebsocketDialer(target, s.cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -83,11 +99,11 @@ func (f *forwarded) read(ctx context.Context, pod string) ([]byte, error) {
 		return nil, ctx.Err()
 	}
 	defer close(stop)
-	return f.get(ctx, tunnel)
+	return s.get(ctx, tunnel)
 }
 
 // get asks at the near end of the tunnel.
-func (f *forwarded) get(ctx context.Context, tunnel *portforward.PortForwarder) ([]byte, error) {
+func (s *session) get(ctx context.Context, tunnel *portforward.PortForwarder) ([]byte, error) {
 	ports, err := tunnel.GetPorts()
 	if err != nil {
 		return nil, err
@@ -98,7 +114,7 @@ func (f *forwarded) get(ctx context.Context, tunnel *portforward.PortForwarder) 
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+f.token)
+	req.Header.Set("Authorization", "Bearer "+s.token)
 	resp, err := c.Do(req)
 	if err != nil {
 		return nil, err
