@@ -13,10 +13,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,43 +35,27 @@ const (
 
 var sys *system.System
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	sys, err = system.Up(ctx, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
+func TestMain(m *testing.M) {
+	os.Exit(system.Main(m, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
 		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}, MIG: true},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
-	}, Progress: os.Stderr})
-	if sys != nil {
-		defer sys.Down()
-	}
-	if err == nil {
-		err = sys.Namespaces(ctx, map[string]bool{namespace: true, unlabelled: false})
-	}
-	if err == nil {
-		// An instance would be the best for every pod; only those that are to be on
-		// one go there.
-		_, err = sys.Kube.CoreV1().Nodes().Patch(ctx, cut, types.StrategicMergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)
-		return 1
-	}
+	}}, makeReady))
+}
+
+func makeReady(ctx context.Context, s *system.System) error {
+	sys = s
 	// The NVML that a test opens itself is that node's; parallel tests cannot say so
 	// one by one.
 	os.Setenv("SIMGPU_STATE", sys.Node(cut).GPU.State)
 	os.Setenv("SIMGPU_ALL_DEVICES", "1")
-	code := m.Run()
-	crashes, err := sys.Crashes()
-	if err == nil && len(crashes) == 0 {
-		return code
+	if err := sys.Namespaces(ctx, map[string]bool{namespace: true, unlabelled: false}); err != nil {
+		return err
 	}
-	fmt.Fprintf(os.Stderr, "parts of Vernier broke down: %v %v\n", strings.Join(crashes, "\n"), err)
-	return 1
+	// An instance would be the best for every pod; only those that are to be on one go
+	// there.
+	_, err := sys.Kube.CoreV1().Nodes().Patch(ctx, cut, types.StrategicMergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+	return err
 }
 
 func placement(t *testing.T, p *corev1.Pod) *v1alpha1.Placement {

@@ -12,10 +12,7 @@ package start
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 
 	"vernier.dev/vernier/test/simgpu"
@@ -24,33 +21,18 @@ import (
 
 var sys *system.System
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
+func TestMain(m *testing.M) {
 	gpu := simgpu.GPU{Model: simgpu.A100, Count: 3}
-	sys, err = system.Up(ctx, system.Options{Name: "bench", Progress: os.Stderr,
+	os.Exit(system.Main(m, system.Options{Name: "bench",
 		Nodes: []system.NodeOptions{{Name: "n1", GPUs: gpu}, {Name: "n2", GPUs: gpu},
 			{Name: "n3", GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
-			{Name: "n4", GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}, Driver: simgpu.Driver535}}})
-	if sys != nil {
-		defer sys.Down()
-	}
-	if err == nil {
-		err = quiet(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)
-		return 1
-	}
-	return m.Run()
+			{Name: "n4", GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}, Driver: simgpu.Driver535}}}, makeReady))
 }
 
-// quiet stops those whose part the benchmark plays: the allocators would take
+// makeReady stops those whose part the benchmark plays: the allocators would take
 // slices back that they did not grant, the kubelets end pods that they don't know.
-func quiet(ctx context.Context) error {
+func makeReady(ctx context.Context, s *system.System) error {
+	sys = s
 	for _, a := range sys.Allocators {
 		if err := a.Stop(ctx); err != nil {
 			return err

@@ -12,11 +12,8 @@ package throughput
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,28 +35,13 @@ var (
 	kube kubernetes.Interface
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	sys, err = system.Up(ctx, system.Options{Name: "throughput", Progress: os.Stderr,
-		Nodes: []system.NodeOptions{{Name: "real", GPUs: simgpu.GPU{Model: simgpu.A100}}}})
-	if sys != nil {
-		defer sys.Down()
-	}
-	if err == nil {
-		err = prepare(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bringing up the cluster:", err)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(system.Main(m, system.Options{Name: "throughput",
+		Nodes: []system.NodeOptions{{Name: "real", GPUs: simgpu.GPU{Model: simgpu.A100}}}}, makeReady))
 }
 
-func prepare(ctx context.Context) error {
+func makeReady(ctx context.Context, s *system.System) error {
+	sys = s
 	cfg := rest.CopyConfig(sys.Cluster.REST)
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
 	var err error
