@@ -191,6 +191,7 @@ func TestChartRefuses(t *testing.T) {
 		"webhook.certificate.source=vault":                                                         "certificate/source",
 		"webhook.certificate.source=secret":                                                        "webhook.certificate.caBundle: the PEM bundle",
 		"webhook.certificate.caBundle=not base!":                                                   "certificate/caBundle",
+		"node.args={v}":                                                                            "node/args/0",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
