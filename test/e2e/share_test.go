@@ -5,6 +5,8 @@
 package e2e
 
 import (
+	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -138,6 +140,27 @@ func TestSeveralContainers(t *testing.T) {
 	// By Kubernetes' own rules the pod weighs max(10+30+40, 10+70) = 80.
 	if got := counted(ledger(t, small), made.UID); got != 80 {
 		t.Errorf("the pod counts %d percent, want 80", got)
+	}
+}
+
+// kubectl debug: what its own profile adds is refused, by a text that names the profile to
+// take, and the container that comes with that one sees no GPU: Invariant 3.
+func TestDebugContainer(t *testing.T) {
+	made := awaitReady(t, create(t, newPod("debugged").share(10, 10).on(small)))
+	debug := func(profile string) (string, error) {
+		return sys.Shell(t.Context(), fmt.Sprintf("kubectl -n %s debug %s %s --container=debug --target=main --image=%s --image-pull-policy=Never -- /bin/cudademo",
+			made.Namespace, made.Name, profile, made.Spec.Containers[0].Image))
+	}
+	said, err := debug("")
+	profile := regexp.MustCompile(`--profile=\w+`).FindString(said)
+	if err == nil || profile == "" {
+		t.Fatalf("without a profile: %v, %s", err, said)
+	}
+	if said, err := debug(profile); err != nil {
+		t.Fatalf("with %s: %v, %s", profile, err, said)
+	}
+	if got := values(t, made, "debug"); got["device"] != "" || got["error"] != "1" {
+		t.Errorf("the debug container sees %v", got)
 	}
 }
 

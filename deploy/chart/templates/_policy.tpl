@@ -116,5 +116,5 @@ c.securityContext.capabilities.add.exists(n, n.upperAscii().replace('CAP_', '') 
 
 {{- define "vernier.policy.opensTheNode.message" -}}
 a container of a pod with a vernier.dev share is privileged or adds a capability that opens the
-node: remove it (kubectl debug: use --profile=general)
+node: remove it (kubectl debug: use --profile=baseline)
 {{- end }}
