@@ -142,7 +142,8 @@ func (r *row) bound(w *trace.Workload, o options, seed int64) error {
 		if wanted == 0 {
 			possible, wanted = 1, 1 // nothing ran at these moments, nothing is refused
 		}
-		r.rejected = append(r.rejected, 1-possible/wanted)
+		// Where all of it is possible, rounding may make it more.
+		r.rejected = append(r.rejected, max(0, 1-possible/wanted))
 		return nil
 	}
 	var one replay.Result

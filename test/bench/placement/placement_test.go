@@ -196,6 +196,20 @@ func TestBoundOfChurn(t *testing.T) {
 	}
 }
 
+// Where there is room for all the bound says that none need be refused, not less than none,
+// however its sums are rounded.
+func TestBoundOfLittleChurn(t *testing.T) {
+	for seed := range int64(3) {
+		r := &row{Policy: "bound"}
+		if err := r.add(small(seed), options{ties: "name", churn: 0.2}, seed); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.rejected[0]; got < 0 || got > 1e-9 {
+			t.Errorf("seed %d: %g must be refused", seed, got)
+		}
+	}
+}
+
 // On workloads of the trace's kind ours is never behind the others by more than
 // chance: the mean over seeds is compared.
 func TestOursLeads(t *testing.T) {
