@@ -26,6 +26,7 @@ const (
 	reasonWaiting    = "VernierWaiting"
 	reasonInvalid    = "VernierInvalid"
 	reasonPinRefused = "VernierPinRefused"
+	reasonIgnored    = "VernierNoScheduler"
 	reasonMoved      = "VernierMoved"
 	reasonUnhealthy  = "VernierUnhealthy"
 	reasonRecovered  = "VernierRecovered"

@@ -30,6 +30,8 @@ const (
 // refusal is a placed pod that the scheduler does not bind.
 type refusal struct {
 	since time.Time
+	// ignored: no scheduler has said so.
+	ignored bool
 	// told is true once there was an event about it.
 	told bool
 }
@@ -50,6 +52,10 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	if since < refusedGrace {
 		return nil
 	}
+	if ignored(pod) {
+		a.tellIgnored(pod)
+		return nil
+	}
 	if err := a.preemptedInVain(ctx, pod); err != nil {
 		return err
 	}
@@ -63,23 +69,24 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 
 // toFollow tells whether there is anything for follow to do. The caller holds mu.
 func (a *Allocator) toFollow(pod *corev1.Pod) bool {
-	return denied(pod) || refused(pod) || a.refusals[pod.UID] != nil ||
+	return denied(pod) || refused(pod) || ignored(pod) || a.refusals[pod.UID] != nil ||
 		slices.ContainsFunc(a.index.Holders(pod.UID), func(node string) bool { return node != home(pod) })
 }
 
-// refusedFor is how long the scheduler has refused the pod, zero when it does not.
+// refusedFor is how long the scheduler has refused or ignored the pod, zero when it does not.
 // The pod is looked at again when that matters. The caller holds mu.
 func (a *Allocator) refusedFor(pod *corev1.Pod) time.Duration {
-	if !refused(pod) {
+	ignored := ignored(pod)
+	if !refused(pod) && !ignored {
 		delete(a.refusals, pod.UID)
 		return 0
 	}
 	now := a.Clock.Now()
 	r := a.refusals[pod.UID]
-	if r == nil {
+	if r == nil || r.ignored != ignored {
 		// The condition's own time is of no use: it does not change when a gated
 		// pod becomes an unschedulable one.
-		r = &refusal{since: now}
+		r = &refusal{since: now, ignored: ignored}
 		a.refusals[pod.UID] = r
 	}
 	since := now.Sub(r.since)
@@ -101,6 +108,19 @@ func (a *Allocator) tellRefused(pod *corev1.Pod, remedy string) {
 		pinRefusals.Inc()
 		a.tell(pod, corev1.EventTypeWarning, reasonPinRefused,
 			fmt.Sprintf("placed on node %s, but the scheduler refuses it there; %s", home(pod), remedy))
+	}
+}
+
+// tellIgnored tells the pod's owner, once, that nobody binds it. It keeps its place: a
+// scheduler that is only away binds it later.
+func (a *Allocator) tellIgnored(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.refusals[pod.UID]; r != nil && !r.told {
+		r.told = true
+		a.tell(pod, corev1.EventTypeWarning, reasonIgnored, fmt.Sprintf(
+			"placed on node %s, and no scheduler %q has looked at it for %v: start that scheduler, or delete the pod and create it with schedulerName %s; it keeps its slices until then",
+			home(pod), pod.Spec.SchedulerName, refusedGrace, corev1.DefaultSchedulerName))
 	}
 }
 

@@ -66,6 +66,34 @@ func TestNominatedIsNotGivenUp(t *testing.T) {
 	}
 }
 
+// A pod whose scheduler does not say a word is told so, once, and keeps its place; of the
+// default scheduler nothing is said. From its first refusal on it is given the usual time.
+func TestIgnoredIsTold(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("default", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = corev1.DefaultSchedulerName })
+	s.add("elsewhere", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
+	s.work()
+	s.told()
+	s.pass(refusedGrace - time.Second)
+	if told := s.told(); len(told) > 0 {
+		t.Errorf("told early: %q", told)
+	}
+	s.pass(time.Second)
+	s.pass(refusedHold)
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], reasonIgnored) || !strings.Contains(told[0], `no scheduler "nobody" has looked at it`) {
+		t.Errorf("told %q", told)
+	}
+	s.unschedulable("elsewhere")
+	s.pass(refusedGrace - time.Second)
+	if told := s.told(); len(told) > 0 || len(s.devicesOf("n0", "elsewhere")) == 0 {
+		t.Errorf("told %q, on %v", told, s.devicesOf("n0", "elsewhere"))
+	}
+	s.pass(time.Second)
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], reasonPinRefused) {
+		t.Errorf("told %q after its refusal", told)
+	}
+}
+
 // cpu asks for CPUs as well.
 func cpu(amount string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {

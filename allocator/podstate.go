@@ -110,6 +110,14 @@ func refused(pod *corev1.Pod) bool {
 	return false
 }
 
+// ignored tells whether the pod is placed and the scheduler that its spec names has not said a
+// word of it: there may be none of that name. That the default one is busy, or away for a
+// while, is seen without us.
+func ignored(pod *corev1.Pod) bool {
+	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
+	return named && pod.Spec.NodeName == "" && home(pod) != "" && !refused(pod) && pod.Status.NominatedNodeName == ""
+}
+
 // nominated is the node on which the scheduler has made room for the pod, or is about to,
 // if the pod is not counted on one.
 func nominated(pod *corev1.Pod, counted string) string {
