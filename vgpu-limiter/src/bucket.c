@@ -118,8 +118,12 @@ uint64_t vgpu_pause(uint64_t now, uint64_t ns) {
 uint64_t vgpu_bucket_behind(const struct vgpu_process *process, int device,
                             const struct vgpu_turn *turn, uint64_t now, struct vgpu_queue *queue) {
     uint64_t *first = &counters(process, device)->waiting_since, since = vgpu_load(first);
-    if (since == 0 || since == queue->since || since + turn->period / BEHIND_PART >= now)
+    bool older = queue->since != 0 && queue->since <= since; // or the first one itself
+    if (since == 0 || older || since + turn->period / BEHIND_PART >= now)
         return now;
+    if (queue->first != since)
+        queue->behind = 0;
+    queue->first = since;
     if (queue->behind >= VGPU_LONGEST_BEHIND_NS) { // it has died
         vgpu_cas(first, &since, 0);
         return now;

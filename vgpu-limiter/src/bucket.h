@@ -23,7 +23,7 @@ uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
 // A launch's place among those of the container that wait. Zero at first.
 struct vgpu_queue {
     uint64_t since; // when it began to wait
-    uint64_t behind; // for how long it has let another one go first, ns
+    uint64_t first, behind; // which other one it has let go first, by its `since`, and for how long, ns
 };
 
 // The moment from which a launch that may start doesn't go before one that has

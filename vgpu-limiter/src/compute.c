@@ -9,8 +9,8 @@
 //   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
 //      milliseconds of what is expected, or eight launches that are longer than a
 //      batch. Of those that may take longer than expected, only as many as a period
-//      pays for, and the turn has room for, if they do, or one. Of a context's launches, only one that is among
-//      the first of its kind.
+//      pays for, and the turn has room for, if they do, or one. Of a context's launches,
+//      only one that is among the first of its kind.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
 //   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A stream may be destroyed while it has work: events outlive it, so its batches, the last
-// of which ends with it, are measured when they are through. Launches on streams that end at once would otherwise cost
-// nothing for good, as nobody would learn what they take; or what the short ones among them
-// take, since only these are through by then.
+// of which ends with it, are measured when they are through. Launches on streams that end at
+// once would otherwise cost nothing for good, as nobody would learn what they take; or what
+// the short ones among them take, since only these are through by then.
 //
 // Invariant: a track is in its timeline's ring as long as it is in the table by its own key,
 // and has batches that aren't measured; what frees it is that they are, or its context's end.

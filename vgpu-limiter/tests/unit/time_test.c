@@ -178,6 +178,8 @@ static void queues(void) {
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 2 * MS, &third) == AT + 2 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &first) == AT + 11 * MS);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &second) > AT + 11 * MS);
+    struct vgpu_queue older = {.since = AT - MS}; // that has not looked for long
+    CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 11 * MS, &older) == AT + 11 * MS);
     vgpu_bucket_go(process, 0, &turn, AT + 11 * MS, &first);
     vgpu_bucket_pass(process, 0, &first, second.since);
     CHECK(vgpu_bucket_behind(process, 0, &turn, AT + 12 * MS, &third) > AT + 12 * MS);
@@ -191,6 +193,13 @@ static void queues(void) {
         now = due;
     }
     CHECK(waited > MS && waited <= 20 * MS);
+    for (uint64_t i = 0; i < 100; i++) { // one after the other of those that live
+        struct vgpu_queue next = {0};
+        now += MS;
+        vgpu_bucket_wait(process, 0, now - 5 * MS, now, &next);
+        CHECK(vgpu_bucket_behind(process, 0, &turn, now, &third) > now);
+        vgpu_bucket_pass(process, 0, &next, 0);
+    }
 }
 
 // While a launch of which nobody knows what it takes isn't through, the container works for
