@@ -38,7 +38,7 @@
 #define VGPU_COUNTERS_MAGIC UINT64_C(0x314e544355504756) // "VGPUCTN1"
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
-#define VGPU_COUNTERS_VERSION 4u
+#define VGPU_COUNTERS_VERSION 5u
 #define VGPU_PACE_VERSION 3u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
@@ -146,10 +146,11 @@ struct vgpu_export {
 
 // When the container has had work on the device of late: how much of each interval
 // of VGPU_CELL_NS of CLOCK_MONOTONIC. By it, time in which several of its streams
-// or processes worked counts once. A cell serves interval after interval: bits 16..31 are the low bits of which, in turns through
-// the calendar, and bits 0..15 the time in units of 2 ns.
-#define VGPU_CELLS 4096
-#define VGPU_CELL_NS UINT64_C(65536)
+// or processes worked counts once: intervals are shorter than most launches that work at
+// the same time. A cell serves interval after interval: bits 16..31 are the low bits of
+// which, in turns through the calendar, and bits 0..15 the time in units of 2 ns.
+#define VGPU_CELLS 16384
+#define VGPU_CELL_NS UINT64_C(16384)
 
 struct vgpu_calendar {
     uint32_t cell[VGPU_CELLS];

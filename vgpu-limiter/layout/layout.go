@@ -26,8 +26,8 @@ const (
 
 	// CalendarCells intervals of CalendarCell make up a container's calendar of one
 	// device.
-	CalendarCells = 4096
-	CalendarCell  = 65536 * time.Nanosecond
+	CalendarCells = 16384
+	CalendarCell  = 16384 * time.Nanosecond
 
 	// Folder is what a container sees of the limiter, mounted read-only; the
 	// counters are mounted on it once more, writable.
@@ -43,7 +43,7 @@ const (
 	limitsMagic     = 0x314d494c55504756 // "VGPULIM1"
 	limitsVersion   = 1
 	countersMagic   = 0x314e544355504756 // "VGPUCTN1"
-	countersVersion = 4
+	countersVersion = 5
 
 	containerBytes = 128
 	uuidBytes      = 16
@@ -62,7 +62,7 @@ const (
 	limitsFlagsOff     = 28
 	flagMayBurst       = 1
 
-	countersSize       = 888832
+	countersSize       = 1675264
 	countersVersionOff = 8
 	countersSizeOff    = 12
 	countersDevsOff    = 16

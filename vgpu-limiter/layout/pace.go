@@ -185,3 +185,8 @@ func (c *Calendar) Charged(number uint64) time.Duration {
 	}
 	return 2 * time.Duration(cell&0xffff)
 }
+
+// Charge notes that so much was, of an even number of nanoseconds.
+func (c *Calendar) Charge(number uint64, ns time.Duration) {
+	c[number%CalendarCells] = uint32(number/CalendarCells&0xffff)<<16 | uint32(ns/2)
+}

@@ -20,9 +20,7 @@ const (
 
 // overlap is a container's calendar of one device, and what of it was returned.
 type overlap struct {
-	calendar layout.Calendar
-	number   [layout.CalendarCells]uint64 // which interval each of these is of
-	returned [layout.CalendarCells]time.Duration
+	calendar, returned layout.Calendar
 }
 
 // settle says what more is to be returned to each of those that share a device.
@@ -38,14 +36,11 @@ func settle(now time.Duration, sharers []*overlap) []time.Duration {
 		if sum <= layout.CalendarCell {
 			continue
 		}
-		at := number % layout.CalendarCells
 		for i, o := range sharers {
-			if o.number[at] != number {
-				o.number[at], o.returned[at] = number, 0
-			}
-			if due := o.calendar.Charged(number) * (sum - layout.CalendarCell) / sum; due > o.returned[at] {
-				more[i] += due - o.returned[at]
-				o.returned[at] = due
+			due := o.calendar.Charged(number) * (sum - layout.CalendarCell) / sum / 2 * 2
+			if was := o.returned.Charged(number); due > was {
+				more[i] += due - was
+				o.returned.Charge(number, due)
 			}
 		}
 	}

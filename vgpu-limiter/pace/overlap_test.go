@@ -11,10 +11,6 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
-func (o *overlap) charge(number uint64, ns time.Duration) {
-	o.calendar[number%layout.CalendarCells] = uint32(number/layout.CalendarCells&0xffff)<<16 | uint32(ns/2)
-}
-
 // TestSettle: whatever containers are charged for an interval, when, and how often is
 // looked, what stays charged is the interval at most, if it was exceeded nearly all of
 // it, and nobody gets back more than he was charged.
@@ -36,7 +32,7 @@ func TestSettle(t *testing.T) {
 				i := random.IntN(len(sharers))
 				had := &charged[number][i]
 				*had += time.Duration(random.Int64N(int64(cell-*had)+1)) / 2 * 2
-				sharers[i].charge(number, *had)
+				sharers[i].calendar.Charge(number, *had)
 			}
 			for i, more := range settle(time.Duration(last)*cell, sharers) {
 				returned[i] += more
@@ -75,7 +71,7 @@ func BenchmarkSettle(b *testing.B) {
 				o := &overlap{}
 				for number := range uint64(layout.CalendarCells) {
 					if int(number/100)%n == i {
-						o.charge(uint64(now/layout.CalendarCell)-number, layout.CalendarCell)
+						o.calendar.Charge(uint64(now/layout.CalendarCell)-number, layout.CalendarCell)
 					}
 				}
 				sharers = append(sharers, o)

@@ -26,6 +26,7 @@ func TestPrograms(t *testing.T) {
 		{tenant{20, "serve 4 10 50 300"}, 20, 22},
 		{tenant{90, "serve 4 10 50 300"}, 90, 20},
 		{tenant{90, "serve 8 30 10 300"}, 90, 20},
+		{tenant{40, "sleep 4 20 100"}, 36.7, 20}, // what launches wait for others' is charged
 	} {
 		t.Run(fmt.Sprint(test.quota, "x", strings.ReplaceAll(test.load, " ", "_")), func(t *testing.T) {
 			t.Parallel()

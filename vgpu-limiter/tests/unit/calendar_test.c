@@ -34,6 +34,13 @@ int main(void) {
     CHECK(half + 2 * VGPU_CELL_NS >= 5 * MS && half <= 5 * MS + 2 * VGPU_CELL_NS);
     CHECK(enter(AT + 20 * MS, AT + 20 * MS + 10) == 10);
 
+    // Four streams that work at the same time for little longer than an interval: that counts
+    // little more than once.
+    uint64_t brief = 0;
+    for (uint64_t i = 0; i < 400; i++)
+        brief += enter(AT + 200 * MS + i / 4 * 101234, AT + 200 * MS + i / 4 * 101234 + 40000);
+    CHECK(brief >= 100 * 40000 && brief < 100 * 55000);
+
     // What comes a calendar's length late, or later, counts in full and leaves what has been
     // entered since as it is.
     uint64_t length = VGPU_CELLS * VGPU_CELL_NS;
