@@ -95,8 +95,7 @@ func New(c Config) *Allocator {
 		preparations: map[types.UID]preparation{},
 		preemptions:  preemptions{inVain: map[types.UID]inVain{}, letGo: map[types.UID]bool{}, notBefore: map[kindred]time.Time{}},
 		order:        newOrder(),
-
-		gangs: gangs{map[group.Name]map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]group.Name{}},
+		gangs:        noGangs(),
 	}
 }
 

@@ -154,7 +154,7 @@ func bump(l *v1alpha1.SliceLedger) {
 }
 
 // benchAllocator is an allocator that sees what the benchmark shows it.
-func benchAllocator(b *testing.B, c client.Client) *Allocator {
+func benchAllocator(b testing.TB, c client.Client) *Allocator {
 	b.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	b.Cleanup(stop)
@@ -172,7 +172,7 @@ func benchAllocator(b *testing.B, c client.Client) *Allocator {
 
 // threadTime reads the CPU time of the benchmark's own thread, which nobody else runs on
 // until the benchmark is over.
-func threadTime(b *testing.B) func() time.Duration {
+func threadTime(b testing.TB) func() time.Duration {
 	runtime.LockOSThread()
 	b.Cleanup(runtime.UnlockOSThread)
 	return func() time.Duration {

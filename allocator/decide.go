@@ -21,9 +21,7 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 	case pod == nil:
 		return nil, nil
 	case ready(pod) && !a.alone(pod):
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.enqueue(itemOf(pod))
+		a.unite(pod)
 		return nil, nil
 	case ready(pod) && a.queues(pod):
 		return nil, nil

@@ -29,32 +29,23 @@ import (
 // reconcileGang looks at a gang.
 func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name) error {
 	g := a.gang(name)
-	if len(g.due) == 0 {
+	if len(g.due) == 0 || a.part(g) {
 		return nil
 	}
 	// Whatever comes of it, what is noted of them ends with the round.
 	for _, pod := range g.due {
 		r.begin(pod)
 	}
-	least, err := a.Groups.Min(name, g.members)
-	need := least - g.in
+	need := g.missing()
 	switch {
-	case errors.Is(err, group.ErrUnknown):
-		return a.holdNothing(ctx, g, reasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, err))
-	case err != nil:
-		return a.holdNothing(ctx, g, reasonInvalid, err.Error(), err.Error())
-	case need <= 1:
-		// There are enough with any one of these: each is a set of one.
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		for _, pod := range g.due {
-			a.enqueue(item{pod: keyOf(pod)})
-		}
-		return nil
+	case errors.Is(g.err, group.ErrUnknown):
+		return a.holdNothing(ctx, g, reasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.err))
+	case g.err != nil:
+		return a.holdNothing(ctx, g, reasonInvalid, g.err.Error(), g.err.Error())
 	case need > len(g.due) && g.in > 0 && a.begun(g):
 		need = len(g.due)
 	case need > len(g.due):
-		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
+		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.incomplete())
 	}
 	if a.queues(g.due...) {
 		return nil
@@ -63,7 +54,7 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	if need > len(asks) {
 		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, keyOf(unfit)))
 	}
-	err = a.placeGang(ctx, g, asks, need, least)
+	err := a.placeGang(ctx, g, asks, need)
 	if errors.Is(err, errGone) {
 		return nil
 	}
@@ -97,8 +88,7 @@ func (a *Allocator) alone(pod *corev1.Pod) bool {
 		return true
 	}
 	g := a.gang(name)
-	least, err := a.Groups.Min(name, g.members)
-	return err == nil && least-g.in <= 1 && slices.ContainsFunc(g.due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
+	return g.enough() && slices.ContainsFunc(g.due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
 }
 
 // asks are what the pods ask for. unfit is one that asks for what cannot be.
@@ -129,9 +119,9 @@ func (a *Allocator) holdNothing(ctx context.Context, g *gang, reason, cause, tol
 	return err
 }
 
-// missing says how many of how many are there.
-func (g *gang) missing(least int) string {
-	text := fmt.Sprintf("%s: %d of %d pods are there", g.name, len(g.members), least)
+// incomplete says how many of how many are there.
+func (g *gang) incomplete() string {
+	text := fmt.Sprintf("%s: %d of %d pods are there", g.name, len(g.members), g.least)
 	if n := g.away(); n > 0 {
 		text += fmt.Sprintf(", %d of them wait(s) for scheduling gates of others: %v", n, g.gates)
 	}

@@ -158,13 +158,13 @@ func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int, in *dom
 }
 
 // tellMisfit has the members wait for room, with what is missing.
-func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need, least int) {
+func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need int) {
 	if miss.why.known {
 		return
 	}
 	told := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.name, miss.fits+kept, need, keyOf(miss.pod), miss.why)
 	if a.neverFits(asks, need) {
-		told += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", least, g.name.API.Field())
+		told += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", g.least, g.name.API.Field())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,22 +25,22 @@ const holdFor = 30 * time.Second
 
 // placeGang gives at least need members of a gang their slices and lets them go, or
 // has none of them hold anything.
-func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need, least int) error {
+func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need int) error {
 	members, rest, err := a.seated(ctx, asks)
 	if err != nil {
 		return err
 	}
-	if len(rest) > 0 && len(g.due) < least-g.in {
+	if len(rest) > 0 && len(g.due) < g.missing() {
 		// They are fewer than must start together and would have followed those that were
 		// let go, each with what it has. Nobody is placed anew by that.
-		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.missing(least))
+		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.incomplete())
 	}
 	choices, miss, err := a.fit(ctx, rest, need-len(members))
 	if err != nil {
 		return err
 	}
 	if miss != nil {
-		a.tellMisfit(g, asks, miss, len(members), need, least)
+		a.tellMisfit(g, asks, miss, len(members), need)
 		return a.giveBack(ctx, g.due)
 	}
 	if err := a.reserve(ctx, g, members, choices); err != nil {

@@ -74,7 +74,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
 					}
-					a.tellMisfit(&gang{}, asks, miss, 0, members, members)
+					a.tellMisfit(&gang{least: members}, asks, miss, 0, members)
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {
 						spent += now() - start

@@ -15,6 +15,18 @@ import (
 type gangs struct {
 	members map[group.Name]map[types.NamespacedName]*corev1.Pod
 	of      map[types.NamespacedName]group.Name
+	// seen are the gangs as they were worked out last, until something of them changes.
+	seen map[group.Name]*gang
+	// apart are those whose members are looked at one by one, since there are enough with
+	// any of them.
+	apart map[group.Name]bool
+}
+
+func noGangs() gangs {
+	return gangs{
+		members: map[group.Name]map[types.NamespacedName]*corev1.Pod{}, of: map[types.NamespacedName]group.Name{},
+		seen: map[group.Name]*gang{}, apart: map[group.Name]bool{},
+	}
 }
 
 // standing is how far a member of a gang has come.
@@ -51,14 +63,20 @@ type gang struct {
 	// oldest first.
 	members, due []*corev1.Pod
 	in           int
+	// least is how many must start together, err why that is not known.
+	least int
+	err   error
 	// gates are those of others that members wait for.
 	gates []string
 }
 
-// gang is what is known of a group now.
+// gang is what is known of a group now. Nobody may change it.
 func (a *Allocator) gang(name group.Name) *gang {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if g := a.gangs.seen[name]; g != nil {
+		return g
+	}
 	g := &gang{name: name}
 	for _, pod := range a.lastRun(name, oldestFirst(a.gangs.members[name])) {
 		switch standingOf(pod) {
@@ -78,8 +96,19 @@ func (a *Allocator) gang(name group.Name) *gang {
 		g.members = append(g.members, pod)
 	}
 	slices.Sort(g.gates)
+	g.least, g.err = a.Groups.Min(name, g.members)
+	if len(a.gangs.members[name]) > 0 {
+		a.gangs.seen[name] = g
+	}
 	return g
 }
+
+// missing is how many of those that are due have to start together.
+func (g *gang) missing() int { return g.least - g.in }
+
+// enough tells whether there are enough with any one of those that are due: each is a set
+// of one.
+func (g *gang) enough() bool { return g.err == nil && g.missing() <= 1 }
 
 // away is how many members wait for the gates of others.
 func (g *gang) away() int { return len(g.members) - g.in - len(g.due) }
@@ -100,8 +129,12 @@ func (a *Allocator) join(pod *corev1.Pod) {
 	}
 	old := a.gangs.members[name][key]
 	a.gangs.members[name][key], a.gangs.of[key] = pod, name
+	delete(a.gangs.seen, name)
 	// The many changes of pods that run are of no interest to the others.
 	if old == nil || standingOf(pod) == due || standingOf(old) != standingOf(pod) {
+		if standingOf(pod) == out {
+			delete(a.gangs.apart, name)
+		}
 		a.enqueue(item{gang: name})
 	}
 }
@@ -114,6 +147,8 @@ func (a *Allocator) leave(pod *corev1.Pod) {
 		return
 	}
 	delete(a.gangs.of, key)
+	delete(a.gangs.seen, name)
+	delete(a.gangs.apart, name)
 	if delete(a.gangs.members[name], key); len(a.gangs.members[name]) == 0 {
 		delete(a.gangs.members, name)
 	}
@@ -124,7 +159,7 @@ func (a *Allocator) leave(pod *corev1.Pod) {
 func (a *Allocator) GroupChanged(name group.Name) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.gangs.members[name]) > 0 {
+	if delete(a.gangs.seen, name); len(a.gangs.members[name]) > 0 {
 		a.enqueue(item{gang: name})
 	}
 }
@@ -135,15 +170,48 @@ func (a *Allocator) GroupsChanged(api group.API) {
 	defer a.mu.Unlock()
 	for name := range a.gangs.members {
 		if name.API == api {
+			delete(a.gangs.seen, name)
 			a.enqueue(item{gang: name})
 		}
 	}
 }
 
-// itemOf is what is to be looked at for a pod: its gang, while it waits for us.
-func itemOf(pod *corev1.Pod) item {
-	if name, is := group.Of(pod); is && ready(pod) {
+// itemOf is what is to be looked at for a pod: its gang, while it waits for us and may have
+// to start with others. The caller holds mu.
+func (a *Allocator) itemOf(pod *corev1.Pod) item {
+	if name, is := group.Of(pod); is && ready(pod) && !a.gangs.apart[name] {
 		return item{gang: name}
 	}
 	return item{pod: keyOf(pod)}
+}
+
+// part tells whether there are enough of a gang with any one of those that are due, and has
+// them looked at one by one then. Who becomes due later is looked at as it comes, so that
+// once is enough, unless the gang has changed since it was worked out, until a member is
+// lost: then others may count.
+func (a *Allocator) part(g *gang) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !g.enough() {
+		delete(a.gangs.apart, g.name)
+		return false
+	}
+	if !a.gangs.apart[g.name] {
+		a.gangs.apart[g.name] = a.gangs.seen[g.name] == g
+		for _, pod := range g.due {
+			a.enqueue(item{pod: keyOf(pod)})
+		}
+	}
+	return true
+}
+
+// unite has a member that was looked at by itself, and has to start with others, looked at
+// with them.
+func (a *Allocator) unite(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if name, is := group.Of(pod); is {
+		delete(a.gangs.apart, name)
+	}
+	a.enqueue(a.itemOf(pod))
 }

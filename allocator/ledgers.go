@@ -51,7 +51,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	defer a.mu.Unlock()
 	for _, pod := range oldestFirst(known) {
 		if ready(pod) {
-			a.enqueue(itemOf(pod))
+			a.enqueue(a.itemOf(pod))
 		}
 	}
 	return nil

@@ -78,7 +78,7 @@ func (a *Allocator) arrivedOrGone(pod types.UID) {
 	}
 	delete(a.order.behind, pod)
 	for _, next := range oldestFirst(due) {
-		a.enqueue(itemOf(next))
+		a.enqueue(a.itemOf(next))
 	}
 }
 

@@ -98,7 +98,7 @@ func (t *trial) preempt(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 		defer t.mu.Unlock()
 		t.preemptions.inVain[pod.pod.UID] = inVain{t.Clock.Now(), over}
 		if over > 0 {
-			t.enqueueAfter(itemOf(pod.pod), preemptAgain)
+			t.enqueueAfter(t.itemOf(pod.pod), preemptAgain)
 		}
 		return false, false, nil
 	}
@@ -172,7 +172,7 @@ func (a *Allocator) preemptsLater(pod *corev1.Pod) bool {
 func (a *Allocator) putOff(pod *corev1.Pod, due time.Time) bool {
 	wait := due.Sub(a.Clock.Now())
 	if wait > 0 {
-		a.enqueueAfter(itemOf(pod), wait)
+		a.enqueueAfter(a.itemOf(pod), wait)
 	}
 	return wait > 0
 }

@@ -39,7 +39,7 @@ func (a *Allocator) preparing(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) boo
 		return false
 	}
 	a.preparations[pod.UID] = p
-	a.enqueueAfter(itemOf(pod), left)
+	a.enqueueAfter(a.itemOf(pod), left)
 	return true
 }
 

@@ -76,6 +76,7 @@ func (a *Allocator) begin(q queue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue, a.ranking, a.again = q, nil, map[item]int{}
+	clear(a.gangs.apart) // none of their members was looked at by this leader
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
@@ -146,7 +147,7 @@ func (a *Allocator) enqueue(it item) {
 // with their ledger too. The caller holds mu.
 func (a *Allocator) enqueuePod(pod *corev1.Pod) {
 	if a.queue != nil && (ready(pod) || !waitsForOthers(pod) && a.toFollow(pod)) {
-		a.enqueue(itemOf(pod))
+		a.enqueue(a.itemOf(pod))
 	}
 }
 

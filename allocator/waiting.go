@@ -127,7 +127,7 @@ func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 			return false
 		}
 	}
-	a.enqueueAfter(itemOf(set[0].pod), due)
+	a.enqueueAfter(a.itemOf(set[0].pod), due)
 	return true
 }
 
@@ -142,7 +142,7 @@ func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 	again := toldAgain
 	// New figures can wait for the next look, another reason is not to be missed.
 	if tells && w.told.last != cause {
-		a.enqueueAfter(itemOf(pod), due)
+		a.enqueueAfter(a.itemOf(pod), due)
 		again = min(again, due)
 	}
 	w.explain = a.Clock.Now().Add(again)
@@ -202,7 +202,7 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, reason, cause, told string) {
 	}
 	w.elsewhere = true
 	if due, later := a.tellWaiting(pod, &w, reason, told, w.since.Add(elsewherePatience)); later {
-		a.enqueueAfter(itemOf(pod), due)
+		a.enqueueAfter(a.itemOf(pod), due)
 	}
 	a.waiting[keyOf(pod)] = w
 }
@@ -239,32 +239,34 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if scope != wakeMore {
-		due := map[types.NamespacedName]*corev1.Pod{}
+		// Of a gang that starts together one is enough, the oldest.
+		due := map[item]*corev1.Pod{}
 		for key, w := range a.waiting {
 			if pod := a.pods[key]; pod != nil && !w.elsewhere && (scope == wakeAll || w.refused) {
-				due[key] = pod
+				it := a.itemOf(pod)
+				if first := due[it]; first == nil || byAge(pod, first) < 0 {
+					due[it] = pod
+				}
 			}
 		}
 		for _, call := range a.woken {
-			delete(due, call.key)
+			delete(due, call.item)
 		}
 		for _, pod := range oldestFirst(due) {
-			a.woken = append(a.woken, call{keyOf(pod), priorityOf(pod)})
+			a.woken = append(a.woken, call{a.itemOf(pod), priorityOf(pod)})
 		}
 	}
 	for _, call := range a.nextWoken() {
-		if pod := a.pods[call.key]; pod != nil {
-			a.enqueue(itemOf(pod))
-		}
+		a.enqueue(call.item)
 	}
 	if len(a.woken) > 0 {
 		a.enqueue(item{wake: wakeMore})
 	}
 }
 
-// call is a waiting pod that is to be looked at again.
+// call is a waiting pod or gang that is to be looked at again.
 type call struct {
-	key      types.NamespacedName
+	item
 	priority int32
 }
 

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// crowd is an allocator in a cluster of one node that is full, and pods that wait there.
+type crowd struct {
+	*Allocator
+	t   *testing.T
+	api *answering
+	q   queue
+}
+
+func newCrowd(t *testing.T) *crowd {
+	api := &answering{pods: map[types.NamespacedName]*corev1.Pod{}}
+	c := &crowd{benchAllocator(t, api), t, api, workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[item]())}
+	c.Requests = 1 // the API server answers one at a time
+	t.Cleanup(c.q.ShutDown)
+	c.begin(c.q)
+	c.SetNode(nil, testNode("n0"))
+	l := withStatus(testLedger("n0"))
+	l.ResourceVersion = api.next()
+	c.SetLedger(l)
+	return c
+}
+
+// come has pods come that ask for a device each.
+func (c *crowd) come(name string, n int, edits ...func(*corev1.Pod)) {
+	for i := range n {
+		pod := testPod(fmt.Sprint(name, i), map[string]v1alpha1.Share{"c": share(100, 100)})
+		pod.UID, pod.ResourceVersion = types.UID(pod.Name), c.api.next()
+		for _, e := range edits {
+			e(pod)
+		}
+		c.api.pods[keyOf(pod)] = pod
+		c.SetPod(pod)
+	}
+}
+
+// work has everything done that is due. It counts the decisions, and the bytes that were
+// taken from the heap for them.
+func (c *crowd) work() (decisions, bytes int) {
+	const metric = "vernier_allocator_decision_duration_seconds"
+	decisions = -samples(c.t, metric)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for c.q.Len() > 0 {
+		c.step(c.t.Context(), c.q)
+		told := c.api.told
+		c.api.told = nil
+		for _, tell := range told {
+			tell(c.Allocator)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	return decisions + samples(c.t, metric), int(after.TotalAlloc - before.TotalAlloc)
+}
+
+// Of those that wait each is looked at once when they come and once when they are woken,
+// and a gang as one, however many there are of it. Pods of a group of which enough run are
+// like any other: what they take does not grow with the group.
+func TestCrowdIsLookedAtOnce(t *testing.T) {
+	const n = 500
+	var alone [2]int
+	for _, kind := range []struct {
+		name  string
+		total int // of the group; 0 is none
+		looks int
+	}{{"alone", 0, n}, {"enough run", 2, n}, {"together", n, 1}} {
+		c := newCrowd(t)
+		var edits []func(*corev1.Pod)
+		if kind.total > 0 {
+			edits = append(edits, inGang("g", kind.total))
+		}
+		if kind.total > 2 {
+			c.come("first", 2)
+		} else {
+			c.come("first", 2, edits...)
+		}
+		c.work()
+		c.come("p", n, edits...)
+		for i, what := range []string{"come", "are woken"} {
+			decisions, bytes := c.work()
+			if decisions != kind.looks {
+				t.Errorf("%s: %d decisions when %d pods %s, want %d", kind.name, decisions, n, what, kind.looks)
+			}
+			if kind.total == 0 {
+				alone[i] = bytes
+			} else if bytes > 2*alone[i] {
+				t.Errorf("%s: %d bytes when %d pods %s, want at most twice the %d of as many alone", kind.name, bytes, n, what, alone[i])
+			}
+			c.mu.Lock()
+			c.wake(wakeAll)
+			c.mu.Unlock()
+		}
+	}
+}
+
+// Members that are looked at one by one are looked at together once they have to start
+// together again, and one by one when there are enough after that.
+func TestGangPartsAndUnites(t *testing.T) {
+	s := newStage(t, 1)
+	for _, name := range []string{"a0", "a1", "b0"} {
+		s.add(name, 100, 100, inGang("g", 2))
+		s.work()
+	}
+	if got := s.seats("a0", "a1", "b0"); got != "a0:n0 a1:n0" {
+		t.Fatalf("on two devices: %q", got)
+	}
+	s.vanish(s.get("a0"))
+	s.vanish(s.get("a1"))
+	s.work()
+	if got := s.seats("b0"); got != "" {
+		t.Errorf("one of two that start together: %q", got)
+	}
+	s.add("other", 100, 100)
+	s.add("b1", 100, 100, inGang("g", 2))
+	s.work()
+	if got := s.seats("b0", "b1", "other"); got != "other:n0" {
+		t.Errorf("two of two, on one device: %q", got)
+	}
+	s.add("ungated", 1, 1, inGang("g", 2), func(p *corev1.Pod) {
+		p.Annotations = map[string]string{}
+		p.Spec.SchedulingGates = nil
+		inGang("g", 2)(p)
+	})
+	s.work()
+	if got := s.seats("b0", "b1"); strings.Count(got, ":") != 1 {
+		t.Errorf("beside one that needs no device, on one device: %q", got)
+	}
+}
+
+// A pod of an earlier run is not left behind when those of the later one, of which enough
+// ran, have gone.
+func TestEarlierRunAfterTheLater(t *testing.T) {
+	s := newStage(t, 1)
+	s.pass(time.Minute)
+	for _, name := range []string{"b0", "b1", "b2"} {
+		s.member(name, 1, by("j", "2"))
+		s.work()
+	}
+	s.add("a0", 60, 600, by("j", "1"), inGang("g", 1))
+	s.work()
+	if got := s.seats("b0", "b1", "b2", "a0"); got != "b0:n0 b1:n0" {
+		t.Fatalf("placed %q", got)
+	}
+	for _, name := range []string{"b2", "b1", "b0"} {
+		s.vanish(s.get(name))
+		s.work()
+	}
+	if got := s.seats("a0"); got != "a0:n0" {
+		t.Errorf("placed %q; told %q", got, s.told())
+	}
+}
+
+// What was found out about a gang before it changed does not hold for who came since.
+func TestGangChangesMeanwhile(t *testing.T) {
+	c := newCrowd(t)
+	c.come("a", 1, inGang("g", 1))
+	name, _ := group.Of(c.pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
+	g := c.gang(name)
+	c.come("b", 1, inGang("g", 1))
+	if !c.part(g) || c.gangs.apart[name] {
+		t.Errorf("looked at one by one: %v, although one of them was not known", c.gangs.apart)
+	}
+	if c.work(); !c.gangs.apart[name] {
+		t.Error("not looked at one by one after that")
+	}
+}
