@@ -454,7 +454,7 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	p := s.add("p", 60, 600)
 	demand, _, err := asked.Of(p)
 	s.must(err)
-	choices, err := s.allocator.decide(t.Context(), []ask{{p, demand}})
+	chosen, err := s.allocator.decide(t.Context(), ask{p, demand})
 	s.must(err)
 	other := s.add("other", 10, 100)
 	s.grantBy("n0", other, 0)
@@ -462,7 +462,7 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 		s.read()
 	}
 	r := &round{a: s.allocator}
-	if _, err := r.grant(choices[0]); !errors.Is(err, errAgain) {
+	if _, err := r.grant(chosen); !errors.Is(err, errAgain) {
 		t.Errorf("%v, want another look", err)
 	}
 	r.finish(t.Context(), nil)

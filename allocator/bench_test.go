@@ -58,12 +58,11 @@ func BenchmarkDecide(b *testing.B) {
 					b.Fatal(err)
 				}
 				start := now()
-				choices, err := a.decide(b.Context(), []ask{{pod, demand}})
+				c, err := a.decide(b.Context(), ask{pod, demand})
 				deciding += now() - start
-				if err != nil || len(choices) != 1 {
-					b.Fatal(choices, err)
+				if err != nil || c == nil {
+					b.Fatal(c, err)
 				}
-				c := choices[0]
 				l := c.ledger.DeepCopy()
 				if err := book.Grant(l, pod.UID, "ns/"+pod.Name, c.plan); err != nil {
 					b.Fatal(err)
@@ -131,9 +130,9 @@ func BenchmarkRefused(b *testing.B) {
 					b.Fatal(err)
 				}
 				start := now()
-				choices, err := a.decide(b.Context(), []ask{{pod, demand}})
-				if err != nil || len(choices) != 0 {
-					b.Fatal(choices, err)
+				chosen, err := a.decide(b.Context(), ask{pod, demand})
+				if err != nil || chosen != nil {
+					b.Fatal(chosen, err)
 				}
 				// The first one finds the cluster as nobody has seen it yet.
 				if i > 0 {

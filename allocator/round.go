@@ -129,7 +129,7 @@ func (r *round) end() {
 
 // grant enters what was chosen for a pod into the draft of the ledger that it was
 // decided on.
-func (r *round) grant(c choice) (*placing, error) {
+func (r *round) grant(c *choice) (*placing, error) {
 	d := r.draft(c.ledger)
 	next := d.ledger.DeepCopy()
 	if err := book.Grant(next, c.pod.UID, keyOf(c.pod).String(), c.plan); err != nil {

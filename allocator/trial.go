@@ -15,7 +15,7 @@ import (
 )
 
 // trial is a decision under way: what the pods of the set that were decided on
-// leave for the others. It lasts for one call of decide.
+// leave for the others. It lasts for one call of decide, or for one try of fit.
 type trial struct {
 	*Allocator
 	set     []ask

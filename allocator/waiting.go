@@ -92,24 +92,14 @@ func (s *shortage) String() string {
 	return refused + "; elsewhere: " + text
 }
 
-// keepWaiting notes that the pods of a set wait since one of them fits nowhere.
-func (a *Allocator) keepWaiting(set []ask, short *corev1.Pod, why *shortage) {
+// keepWaiting notes that a pod alone waits since it fits nowhere.
+func (a *Allocator) keepWaiting(pod *corev1.Pod, why *shortage) {
 	if why.known {
 		return
 	}
-	cause, told := why.cause(), why.String()
-	if len(set) > 1 {
-		told = fmt.Sprintf("pod %s, which it is to be placed together with: %s", keyOf(short), told)
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, p := range set {
-		text := told
-		if p.pod == short {
-			text = why.String()
-		}
-		a.wait(p.pod, why.refused > 0, cause, text)
-	}
+	a.wait(pod, why.refused > 0, why.cause(), why.String())
 }
 
 // stillWaits tells whether all pods of the set wait, for devices or because they are

@@ -13,7 +13,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// set are pods that are decided on together.
+// set are pods that are decided on together, as those of a gang.
 func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
 	s.t.Helper()
 	for len(s.watch) > 0 {
@@ -30,8 +30,11 @@ func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
 // decided are the choices of a set as pod:node.
 func (s *stage) decided(set []ask) string {
 	s.t.Helper()
-	choices, err := s.allocator.decide(s.t.Context(), set)
+	choices, miss, err := s.allocator.fit(s.t.Context(), set, len(set))
 	s.must(err)
+	if miss != nil {
+		return fmt.Sprintf("%d fit, %s has none: %s", miss.fits, miss.pod.Name, miss.why)
+	}
 	var got []string
 	for _, c := range choices {
 		got = append(got, c.pod.Name+":"+c.plan.Node)
@@ -48,11 +51,11 @@ func TestSetIsDecidedTogether(t *testing.T) {
 		t.Errorf("with 40 of 64 CPUs each: %q", got)
 	}
 	a, b := s.add("a", 60, 600), s.add("b", 60, 600)
-	choices, err := s.allocator.decide(t.Context(), s.set(a, b))
+	choices, _, err := s.allocator.fit(t.Context(), s.set(a, b), 2)
 	s.must(err)
 	r := &round{a: s.allocator}
 	for _, c := range choices {
-		_, err := r.grant(c)
+		_, err := r.grant(&c)
 		s.must(err)
 	}
 	r.finish(t.Context(), nil)
@@ -70,13 +73,8 @@ func TestSetIsAllOrNothing(t *testing.T) {
 	for i := range 5 {
 		pods = append(pods, s.add(fmt.Sprintf("p%d", i), 60, v1alpha1.MiB(100), cpu("20")))
 	}
-	if got := s.decided(s.set(pods...)); got != "" {
+	if got := s.decided(s.set(pods...)); !strings.HasPrefix(got, "4 fit, p4 has none: container c needs 60 core") {
 		t.Fatalf("four devices for five pods: %q", got)
-	}
-	told := s.told()
-	if len(told) != 5 || !strings.Contains(told[0], "pod ns/p4, which it is to be placed together with: container c needs 60 core") ||
-		strings.Contains(told[4], "together with") {
-		t.Errorf("told %q", told)
 	}
 	if got := s.decided(s.set(pods[:4]...)); got != "p0:n0 p1:n0 p2:n1 p3:n1" {
 		t.Errorf("four pods on four devices: %q", got)
