@@ -19,7 +19,7 @@ var (
 	})
 	decisionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "vernier_allocator_decision_duration_seconds",
-		Help:    "Time to choose a node and devices for one pod, without the writes.",
+		Help:    "Time to choose nodes and devices for one pod, or for a gang, without the writes.",
 		Buckets: prometheus.ExponentialBuckets(10e-6, 4, 10),
 	})
 	nodesJudged = prometheus.NewHistogram(prometheus.HistogramOpts{
