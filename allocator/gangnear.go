@@ -42,20 +42,7 @@ func (d *domain) excludes(pod *corev1.Pod, node string) bool {
 // as there must be: the wider ones first, and of those alike the fuller, so that what is
 // free stays together.
 func (a *Allocator) domains(order []ask, need int) (found []*domain) {
-	wishes := wishesOf(order)
-	if len(wishes) == 0 {
-		return nil
-	}
-	together, keys := map[types.UID]bool{}, map[string]bool{}
-	for _, p := range order {
-		for _, other := range order {
-			if p.pod != other.pod {
-				for _, key := range wishes[p.pod.UID].Near(other.pod) {
-					together[p.pod.UID], together[other.pod.UID], keys[key] = true, true, true
-				}
-			}
-		}
-	}
+	together, keys := nearEachOther(order)
 	if len(together) == 0 {
 		return nil
 	}
@@ -105,6 +92,23 @@ func (a *Allocator) domains(order []ask, need int) (found []*domain) {
 	return found
 }
 
+// nearEachOther are those that go by each other, and the labels by whose values they do.
+func nearEachOther(order []ask) (together map[types.UID]bool, keys map[string]bool) {
+	together, keys = map[types.UID]bool{}, map[string]bool{}
+	for uid, wish := range wishesOf(order) {
+		for _, other := range order {
+			if uid == other.pod.UID {
+				continue
+			}
+			for _, key := range wish.Near(other.pod) {
+				together[uid], together[other.pod.UID], keys[key] = true, true, true
+			}
+		}
+	}
+	return together, keys
+}
+
+// freeCore is how much compute is free on all devices of a node, nil for none.
 func freeCore(n *placement.Node) (sum int64) {
 	if n != nil {
 		for i := range n.Devices {

@@ -143,21 +143,7 @@ func Run(ctx context.Context, o Options) error {
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
-			if err := a.restore(ctx, mgr.GetClient()); err != nil {
-				return err
-			}
-			// Only now: the runtime must not ask before the ledger is known.
-			go func() {
-				if err := a.releaser.Run(ctx); err != nil {
-					cancel(err)
-				}
-			}()
-			// And rather with the devices than without; but a broken driver must
-			// not keep us from guarding containers.
-			wait, stop := context.WithTimeout(ctx, firstLook)
-			a.watcher.AwaitFirst(wait)
-			stop()
-			return a.connection.Run(ctx)
+			return a.serveRuntime(ctx, mgr.GetClient(), cancel)
 		},
 	} {
 		if err := mgr.Add(part); err != nil {
@@ -174,6 +160,26 @@ func Run(ctx context.Context, o Options) error {
 		return cause
 	}
 	return err
+}
+
+// serveRuntime keeps the agent connected to the runtime until ctx ends, and releases what
+// ends there. fail ends the agent.
+func (a *agent) serveRuntime(ctx context.Context, cached client.Reader, fail context.CancelCauseFunc) error {
+	// First: the runtime must not ask before the ledger is known.
+	if err := a.restore(ctx, cached); err != nil {
+		return err
+	}
+	go func() {
+		if err := a.releaser.Run(ctx); err != nil {
+			fail(err)
+		}
+	}()
+	// And rather with the devices than without; but a broken driver must not keep us from
+	// guarding containers.
+	wait, stop := context.WithTimeout(ctx, firstLook)
+	a.watcher.AwaitFirst(wait)
+	stop()
+	return a.connection.Run(ctx)
 }
 
 func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error) {

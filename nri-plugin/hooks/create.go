@@ -37,27 +37,14 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err != nil {
 		return nil, err
 	}
-	privileged := isPrivileged(c)
 	if len(grants) == 0 {
-		if privileged {
-			return nil, nil
-		}
-		adjust := &api.ContainerAdjustment{}
-		if err := hide(c, adjust); err != nil {
-			return nil, err
-		}
-		return adjust, nil
+		return withhold(c)
 	}
-	if privileged {
+	if isPrivileged(c) {
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
 	}
-	if err := p.check(ctx, grants); err != nil {
+	if err := p.check(ctx, grants, index); err != nil {
 		return nil, err
-	}
-	for _, g := range grants {
-		if !index.Well(g) {
-			return nil, fmt.Errorf("device %s is well, and the ledger does not say so yet; until it does the slices can be moved to another; it is tried again", g.UUID)
-		}
 	}
 	// The user's own word is enough: the time is nobody else's while it is used,
 	// and goes back as soon as somebody wants it.
@@ -99,9 +86,19 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	return adjust, nil
 }
 
-// check asks the driver about the devices. One that is slow now would be at the start
-// too, which is not tried again for every pod; a creation is.
-func (p *Plugin) check(ctx context.Context, grants []ledger.Grant) error {
+// withhold gives a container without slices nothing. From a privileged one nothing can be
+// withheld.
+func withhold(c *api.Container) (*api.ContainerAdjustment, error) {
+	if isPrivileged(c) {
+		return nil, nil
+	}
+	adjust := &api.ContainerAdjustment{}
+	return adjust, hide(c, adjust)
+}
+
+// check asks the driver about the devices, and the ledger. A driver that is slow now would
+// be at the start too, which is not tried again for every pod; a creation is.
+func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger.Index) error {
 	err, done := prompt(ctx, func() error {
 		for _, g := range grants {
 			if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
@@ -113,7 +110,15 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant) error {
 	if !done {
 		return errors.New("the driver is too slow to answer; it is tried again; see how long nvidia-smi takes on the node")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for _, g := range grants {
+		if !index.Well(g) {
+			return fmt.Errorf("device %s is well, and the ledger does not say so yet; until it does the slices can be moved to another; it is tried again", g.UUID)
+		}
+	}
+	return nil
 }
 
 // environment is what a container looks for whose pod was written for another

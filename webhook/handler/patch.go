@@ -70,7 +70,7 @@ func annotate(have, set map[string]string) []jsonpatch.Operation {
 	if len(have) == 0 {
 		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/annotations", set)}
 	}
-	ops := make([]jsonpatch.Operation, 0, len(set)+4)
+	ops := make([]jsonpatch.Operation, 0, len(set)+4) // the caller adds about as many
 	for key, value := range set {
 		ops = append(ops, jsonpatch.NewOperation("add", "/metadata/annotations/"+slim.Pointer(key), value))
 	}
