@@ -4,7 +4,6 @@ package allocator
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -55,13 +54,6 @@ func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need int
 		return err
 	}
 	return a.all(len(members), func(i int) error { return a.ungate(ctx, members[i].pod, members[i].node) })
-}
-
-// all is each, with the errors joined.
-func (a *Allocator) all(n int, do func(int) error) error {
-	errs := make([]error, n)
-	a.each(n, func(i int) { errs[i] = do(i) })
-	return errors.Join(errs...)
 }
 
 // seated parts the members that have good slices from the others: an allocator began

@@ -13,9 +13,9 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// tell has the process's metrics include the gauges until ctx ends. Of several
+// register has the process's metrics include the gauges until ctx ends. Of several
 // allocators in one process, which only tests have, the first one is shown.
-func tell(ctx context.Context, g prometheus.Collector) error {
+func register(ctx context.Context, g prometheus.Collector) error {
 	err := metrics.Registry.Register(g)
 	if errors.As(err, &prometheus.AlreadyRegisteredError{}) {
 		return nil

@@ -10,20 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -77,22 +70,10 @@ func (c *answering) Patch(_ context.Context, obj client.Object, p client.Patch, 
 // ns/op is CPU time.
 func BenchmarkPlace(b *testing.B) {
 	const nodes = 1_000
-	ctx, stop := context.WithCancel(b.Context())
-	defer stop()
+	ctx := b.Context()
 	api := &answering{pods: map[types.NamespacedName]*corev1.Pod{}}
-	kube := clientset.NewClientset()
-	replica := func() *Allocator {
-		factory := informers.NewSharedInformerFactory(kube, 0)
-		filters, err := feasible.New(ctx, kube, factory)
-		if err != nil {
-			b.Fatal(err)
-		}
-		factory.Start(ctx.Done())
-		factory.WaitForCacheSync(ctx.Done())
-		return New(Config{Client: api, Filters: filters, Events: &record.FakeRecorder{}, Clock: clock.RealClock{},
-			Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1})
-	}
-	leader, standby := replica(), replica()
+	leader, standby := benchAllocator(b, api), benchAllocator(b, api)
+	leader.Requests = 1 // the API server answers one at a time
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[item]())
 	defer q.ShutDown()
 	leader.begin(q)

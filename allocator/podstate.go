@@ -3,7 +3,9 @@
 package allocator
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +15,16 @@ import (
 
 func keyOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+func compareKeys(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// ownerKey is the pod that a slice's owner names.
+func ownerKey(owner string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(owner, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 // ours tells whether the pod has to do with us.

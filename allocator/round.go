@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -100,6 +101,13 @@ func (a *Allocator) each(n int, do func(int)) {
 		})
 	}
 	_ = g.Wait() // none of them fails
+}
+
+// all is each, with the errors joined.
+func (a *Allocator) all(n int, do func(int) error) error {
+	errs := make([]error, n)
+	a.each(n, func(i int) { errs[i] = do(i) })
+	return errors.Join(errs...)
 }
 
 // begin notes that the pod is being placed, so that its deletion meanwhile is not

@@ -85,7 +85,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 		events:  kube.CoreV1().Events(""),
 		warm:    make(chan struct{}),
 	}
-	if err := tell(ctx, r.allocator.Collector()); err != nil {
+	if err := register(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
 	r.groups = &group.Watcher{
@@ -145,7 +145,7 @@ func (s standby) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
-	s.allocator.Groups.Await(ctx, groupsPatience)
+	a.Groups.Await(ctx, groupsPatience)
 	close(s.warm)
 	<-ctx.Done()
 	return nil

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
 )
@@ -279,14 +278,4 @@ func (a *Allocator) nextWoken() []call {
 	}
 	slices.SortStableFunc(next, func(p, q call) int { return cmp.Compare(q.priority, p.priority) })
 	return next
-}
-
-func compareKeys(a, b types.NamespacedName) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-}
-
-// ownerKey is the pod that a slice's owner names.
-func ownerKey(owner string) types.NamespacedName {
-	namespace, name, _ := strings.Cut(owner, "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
 }
