@@ -54,7 +54,7 @@ func TestGolden(t *testing.T) {
 		"waiting-namespace":  "waiting -n team-b",
 		"defrag":             "defrag",
 		"why":                "why big -n team-a",
-		"why-gates":          "why queued -n team-a",
+		"why-gates":          "why pod/queued -n team-a",
 		"why-not-ours":       "why not-ours -n team-a",
 		"why.json":           "why new -n team-b -o json",
 		"fit":                "fit -f testdata/manifests --dialects all",
@@ -140,6 +140,7 @@ func TestErrors(t *testing.T) {
 		"bad argument": {nil, "nodes gpu-1", []string{"gpu-1"}},
 		"no such pod":  {nil, "why none -n team-a", []string{"no pod none in namespace team-a"}},
 		"no pod named": {nil, "why -n team-a", []string{"name one pod"}},
+		"no pod":       {nil, "why deployment/a -n team-a", []string{"deployment/a", "one of its pods"}},
 		"which pod":    {nil, "why none -A", []string{"-n instead of -A"}},
 		"nothing fits": {nil, "fit", []string{"-f FILE"}},
 	} {

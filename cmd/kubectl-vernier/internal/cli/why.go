@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,15 @@ func (c *command) whyCommand() *cobra.Command {
 		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 			return fmt.Errorf("name one pod: %w", err)
 		}
-		name = args[0]
+		kind, of, said := strings.Cut(args[0], "/")
+		switch {
+		case !said:
+			name = args[0]
+		case slices.Contains([]string{"pod", "pods", "po"}, kind):
+			name = of
+		default:
+			return fmt.Errorf("%s is not a pod: name one of its pods", args[0])
+		}
 		return nil
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
