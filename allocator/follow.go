@@ -59,12 +59,10 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	if err := a.preemptedInVain(ctx, pod); err != nil {
 		return err
 	}
-	switch {
-	case metav1.GetControllerOf(pod) != nil:
+	if metav1.GetControllerOfNoCopy(pod) != nil {
 		return a.giveUp(ctx, pod)
-	default:
-		return a.hold(ctx, pod, since)
 	}
+	return a.hold(ctx, pod, since)
 }
 
 // toFollow tells whether there is anything for follow to do. The caller holds mu.

@@ -79,7 +79,7 @@ func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index
 		Type: v1alpha1.PodConditionGPUHealthy, Status: corev1.ConditionTrue,
 		Reason: index.ReasonRecovered, Message: "everything that it has slices of is well again",
 	}
-	kind, reason, note := corev1.EventTypeNormal, reasonRecovered, now.Message
+	kind, reason, text := corev1.EventTypeNormal, reasonRecovered, now.Message
 	if len(ill) > 0 {
 		var all []string
 		for _, i := range ill {
@@ -87,7 +87,7 @@ func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index
 		}
 		now.Status, now.Reason, now.Message = corev1.ConditionFalse, ill[0].Reason, strings.Join(all, "; ")
 		kind, reason = corev1.EventTypeWarning, reasonUnhealthy
-		note = now.Message + ". Containers that run are left alone; delete the pod to have it placed on another device"
+		text = now.Message + ". Containers that run are left alone; delete the pod to have it placed on another device"
 	}
 	if was != nil && was.Status == now.Status && was.Reason == now.Reason && was.Message == now.Message {
 		return nil
@@ -103,7 +103,7 @@ func (a *Allocator) tellHealth(ctx context.Context, pod *corev1.Pod, ill []index
 		return a.setCondition(ctx, pod, now)
 	}
 	now.LastProbeTime = metav1.NewTime(a.Clock.Now())
-	if err := a.tellOnce(ctx, pod, kind, reason, note, changeOf(was, &now)); err != nil {
+	if err := a.tellOnce(ctx, pod, kind, reason, text, changeOf(was, &now)); err != nil {
 		return err
 	}
 	return a.setCondition(ctx, pod, now)

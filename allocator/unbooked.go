@@ -80,11 +80,13 @@ func (a *Allocator) unsettled(node string) bool {
 	if len(a.unbooked[node]) == 0 {
 		return false
 	}
+	ledger := a.index.Ledger(node)
+	if ledger == nil {
+		return false
+	}
 	for _, pod := range a.unbookedOn(node) {
-		if ledger := a.index.Ledger(node); ledger != nil {
-			if _, fits := putBack(pod, ledger); fits {
-				return true
-			}
+		if _, fits := putBack(pod, ledger); fits {
+			return true
 		}
 	}
 	return false
