@@ -94,6 +94,30 @@ func TestIgnoredIsTold(t *testing.T) {
 	}
 }
 
+// Nothing is said of a scheduler that has looked at the pod, whatever came of it, nor of a
+// pod that is over; of one that shows what it showed at the gate it is.
+func TestWhoIsIgnored(t *testing.T) {
+	for reason, want := range map[string]bool{
+		corev1.PodReasonSchedulingGated: true, corev1.PodReasonSchedulerError: false, "Undetermined": false, "over": false,
+	} {
+		s := newStage(t, 1)
+		s.add("p", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
+		s.work()
+		s.told()
+		s.update("p", func(st *corev1.PodStatus) {
+			if reason == "over" {
+				st.Phase = corev1.PodFailed
+				return
+			}
+			st.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason}}
+		})
+		s.pass(refusedGrace)
+		if told := s.told(); (len(told) > 0) != want {
+			t.Errorf("%s: told %q", reason, told)
+		}
+	}
+}
+
 // cpu asks for CPUs as well.
 func cpu(amount string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {

@@ -127,7 +127,13 @@ func refused(pod *corev1.Pod) bool {
 // while, is seen without us.
 func ignored(pod *corev1.Pod) bool {
 	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
-	return named && pod.Spec.NodeName == "" && home(pod) != "" && !refused(pod) && pod.Status.NominatedNodeName == ""
+	if !named || pod.Spec.NodeName != "" || home(pod) == "" || terminal(pod) || pod.Status.NominatedNodeName != "" {
+		return false
+	}
+	// What the API server says of a gated pod stays until the scheduler says something else.
+	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason != corev1.PodReasonSchedulingGated
+	})
 }
 
 // nominated is the node on which the scheduler has made room for the pod, or is about to,
