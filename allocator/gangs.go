@@ -117,11 +117,11 @@ func (g *gang) away() int { return len(g.members) - g.in - len(g.due) }
 // The caller holds mu.
 func (a *Allocator) join(pod *corev1.Pod) {
 	key := keyOf(pod)
-	name, is := group.Of(pod)
+	name, inGang := group.Of(pod)
 	if was, member := a.gangs.of[key]; member && was != name {
 		a.leave(a.gangs.members[was][key])
 	}
-	if !is {
+	if !inGang {
 		return
 	}
 	if a.gangs.members[name] == nil {
@@ -130,13 +130,34 @@ func (a *Allocator) join(pod *corev1.Pod) {
 	old := a.gangs.members[name][key]
 	a.gangs.members[name][key], a.gangs.of[key] = pod, name
 	delete(a.gangs.seen, name)
-	// The many changes of pods that run are of no interest to the others.
-	if old == nil || standingOf(pod) == due || standingOf(old) != standingOf(pod) {
-		if standingOf(pod) == out {
+	// Most changes of pods that run are of no interest to the others.
+	is, was := accountOf(pod), account{}
+	if old != nil {
+		was = accountOf(old)
+	}
+	if old == nil || is.standing == due || is != was {
+		if is.standing == out || old != nil && is.by != was.by {
 			delete(a.gangs.apart, name)
 		}
 		a.enqueue(item{gang: name})
 	}
+}
+
+// account is what there is in a member on which it depends what becomes of the others:
+// whether it counts, of which run of the gang it is, and how large it says that the gang is.
+type account struct {
+	standing
+	by    controller
+	ended int64
+	total string
+}
+
+func accountOf(pod *corev1.Pod) account {
+	is := account{standing: standingOf(pod), by: controllerOf(pod), total: pod.Annotations[group.AnnotationKueueTotal]}
+	if end, over := endOf(pod); over {
+		is.ended = end.UnixNano()
+	}
+	return is
 }
 
 // leave takes out a member. The caller holds mu.
@@ -188,7 +209,7 @@ func (a *Allocator) itemOf(pod *corev1.Pod) item {
 // part tells whether there are enough of a gang with any one of those that are due, and has
 // them looked at one by one then. Who becomes due later is looked at as it comes, so that
 // once is enough, unless the gang has changed since it was worked out, until a member is
-// lost: then others may count.
+// lost or another controller's: then others may count.
 func (a *Allocator) part(g *gang) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -197,7 +218,9 @@ func (a *Allocator) part(g *gang) bool {
 		return false
 	}
 	if !a.gangs.apart[g.name] {
-		a.gangs.apart[g.name] = a.gangs.seen[g.name] == g
+		if a.gangs.seen[g.name] == g {
+			a.gangs.apart[g.name] = true
+		}
 		for _, pod := range g.due {
 			a.enqueue(item{pod: keyOf(pod)})
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
@@ -179,5 +180,114 @@ func TestGangChangesMeanwhile(t *testing.T) {
 	}
 	if c.work(); !c.gangs.apart[name] {
 		t.Error("not looked at one by one after that")
+	}
+}
+
+// Nothing is kept of a gang that went while it was looked at.
+func TestGangGoesMeanwhile(t *testing.T) {
+	c := newCrowd(t)
+	c.come("a", 1, inGang("g", 1))
+	pod := c.pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
+	name, _ := group.Of(pod)
+	g := c.gang(name)
+	c.DeletePod(pod, true)
+	c.part(g)
+	c.work()
+	if kept := c.gangs; len(kept.members)+len(kept.of)+len(kept.seen)+len(kept.apart) > 0 {
+		t.Errorf("kept %v", kept)
+	}
+}
+
+// edit changes a pod's metadata.
+func (s *stage) edit(name string, edit func(*corev1.Pod)) {
+	s.t.Helper()
+	p := s.get(name)
+	edit(p)
+	s.must(s.api.Update(s.t.Context(), p))
+	s.notify(p, false)
+	s.work()
+}
+
+// A member that waits since one that runs says another size goes on once that is mended,
+// also where it was looked at by itself before.
+func TestGangIsMendedOnOneThatRuns(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("a", 60, 600, inGang("g", 1))
+	s.add("other", 60, 600)
+	s.work()
+	s.add("b", 60, 600, inGang("g", 1))
+	s.work()
+	s.edit("a", inGang("g", 2))
+	s.vanish(s.get("other"))
+	s.work()
+	if got := s.seats("b"); got != "" {
+		t.Errorf("placed %q although they say different sizes", got)
+	}
+	s.edit("a", inGang("g", 1))
+	if got := s.seats("b"); got != "b:n0" {
+		t.Errorf("placed %q when it was mended", got)
+	}
+}
+
+// A pod goes on when those that ran before it, and said another size, are seen to have
+// ended: the kubelet may say so late.
+func TestEndOfEarlierRunIsSeenLate(t *testing.T) {
+	s := newStage(t, 2)
+	s.pass(time.Minute)
+	for _, name := range []string{"a0", "a1"} {
+		s.member(name, 2)
+	}
+	s.work()
+	ended := s.clock.Now()
+	s.pass(time.Minute)
+	s.member("b", 1)
+	s.work()
+	s.pass(elsewherePatience)
+	if got := s.seats("a0", "a1", "b"); strings.Count(got, ":") != 2 {
+		t.Fatalf("placed %q", got)
+	}
+	for _, name := range []string{"a0", "a1"} {
+		s.bindNow(s.get(name))
+		s.update(name, func(st *corev1.PodStatus) {
+			st.Phase = corev1.PodSucceeded
+			st.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(ended)}}}}
+		})
+	}
+	if got := s.seats("b"); got == "" {
+		t.Errorf("not placed when the earlier run had ended; told %q", s.told())
+	}
+}
+
+// A pod of an earlier run is of the last one when the pods of the later are being deleted,
+// or have lost their controller, as with kubectl delete --cascade=orphan.
+func TestLaterRunEnds(t *testing.T) {
+	for name, end := range map[string]func(s *stage, name string){
+		"deleted": func(s *stage, name string) {
+			s.terminate(s.get(name))
+			s.work()
+		},
+		"orphaned": func(s *stage, name string) {
+			s.edit(name, func(p *corev1.Pod) { p.OwnerReferences = nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.pass(time.Minute)
+			kept := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/kept"} }
+			s.member("b0", 1, by("j", "2"), kept)
+			s.member("b1", 1, by("j", "2"), kept, onDevice("GPU-n9-9"))
+			s.work()
+			s.add("a", 60, 600, by("j", "1"), inGang("g", 1))
+			s.work()
+			if got := s.seats("b0", "b1", "a"); got != "b0:n0" {
+				t.Fatalf("placed %q", got)
+			}
+			s.bindNow(s.get("b0"))
+			end(s, "b1")
+			end(s, "b0")
+			if got := s.seats("a"); got != "a:n0" {
+				t.Errorf("placed %q; told %q", got, s.told())
+			}
+		})
 	}
 }
