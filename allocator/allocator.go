@@ -78,6 +78,8 @@ type Allocator struct {
 	ranking *ranking.Ranking
 	// again is how often in a row something was looked at again at once; the worker's.
 	again map[item]int
+	// eventsFrom is when the API server is asked again to take an event; the worker's.
+	eventsFrom time.Time
 }
 
 // New is an allocator that knows nothing yet.

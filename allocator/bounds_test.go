@@ -107,6 +107,14 @@ func TestPausesAfterErrors(t *testing.T) {
 				defer stop()
 				go func() { _ = s.allocator.Lead(ctx) }()
 				synctest.Wait()
+				// What the test has done comes before what the leader does next, which takes the lock.
+				pass := func(d time.Duration) {
+					func() {
+						s.allocator.mu.Lock()
+						defer s.allocator.mu.Unlock()
+					}()
+					pass(d)
+				}
 				refused := func(pauses int) {
 					pause := firstRetry
 					for n := range pauses {
@@ -131,11 +139,11 @@ func TestPausesAfterErrors(t *testing.T) {
 				// What went well once begins anew: with attempts at once, and a short pause.
 				s.vanish(s.get("p"))
 				s.readAll()
-				synctest.Wait()
+				pass(0)
 				s.refuse, s.updates = tt.answer, 0
 				s.add("p", 10, 100, func(p *corev1.Pod) { p.UID = "p-again" })
 				s.readAll()
-				synctest.Wait()
+				pass(0)
 				refused(3)
 			})
 		})

@@ -45,11 +45,19 @@ func (a *Allocator) tell(pod *corev1.Pod, kind, reason, text string) {
 // clusters may keep their events in an etcd of its own, which can be away alone.
 const eventPatience = 2 * time.Second
 
+// eventPause is for how long none is written after one that was not taken in time.
+const eventPause = time.Minute
+
 // tellOnce is tell for what is told about a change that is written after it: once,
 // whoever dies in between and does it again. What the API server does not take, or not in
 // time, is left to the log: the change is more important.
 func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
 	now := metav1.NewTime(a.Clock.Now())
+	log := a.Log.WithValues("pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	if now.Time.Before(a.eventsFrom) {
+		log.Info("not told, since the API server takes no events in time")
+		return nil
+	}
 	inTime, cancel := context.WithTimeout(ctx, eventPatience)
 	defer cancel()
 	err := a.Client.Create(inTime, &corev1.Event{
@@ -64,12 +72,16 @@ func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason,
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil
-	case ctx.Err() == nil && (errors.As(err, &answer) || err != nil && inTime.Err() != nil):
-		a.Log.Error(err, "an event is not written", "pod", keyOf(pod), "reason", reason)
-	case err != nil:
+	case err == nil:
+		log.Info("told")
+	case ctx.Err() == nil && inTime.Err() != nil:
+		a.eventsFrom = a.Clock.Now().Add(eventPause)
+		log.Error(err, "not told")
+	case ctx.Err() == nil && errors.As(err, &answer):
+		log.Error(err, "not told")
+	default:
 		return fmt.Errorf("telling pod %s of %s: %w", keyOf(pod), reason, err)
 	}
-	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
 	return nil
 }
 

@@ -170,18 +170,14 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 	}
 }
 
-// An API server that takes no event of ours, or does not answer in time, keeps no condition
-// from being written; one that is not reached is asked again, for both.
+// An API server that takes no event of ours keeps no condition from being written; one that
+// is not reached is asked again, for both.
 func TestIllnessWithoutEvents(t *testing.T) {
 	answers := map[string]func(context.Context) error{
 		"forbidden": func(context.Context) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "on", errors.New("the namespace is being terminated"))
 		},
-		"no etcd": func(context.Context) error { return apierrors.NewInternalError(errors.New("etcdserver: no leader")) },
-		"none": func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		},
+		"no etcd":     func(context.Context) error { return apierrors.NewInternalError(errors.New("etcdserver: no leader")) },
 		"not reached": func(context.Context) error { return errors.New("connection refused") },
 	}
 	for name, answer := range answers {
@@ -206,6 +202,42 @@ func TestIllnessWithoutEvents(t *testing.T) {
 				t.Errorf("written before its event: %v; then told %q, condition %q", written, got, s.health("on"))
 			}
 		})
+	}
+}
+
+// An API server that does not answer in time is waited for once a minute, for however many
+// pods, and keeps no condition from being written.
+func TestIllnessWhileEventsHang(t *testing.T) {
+	s := newStage(t, 1)
+	asked, hangs := 0, true
+	s.refuseEvents = func(ctx context.Context) error {
+		if asked++; hangs {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	}
+	pods := []string{"a", "b", "c"}
+	for _, name := range pods {
+		s.running(name, 10, 100)
+	}
+	for i, want := range []struct {
+		health string
+		asked  int
+	}{{"False GPUUnhealthy", 1}, {"True GPURecovered", 1}, {"False GPUUnhealthy", 4}} {
+		if i == 2 {
+			hangs = false
+			s.clock.Step(eventPause)
+		}
+		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = i == 1 })
+		s.work()
+		for _, name := range pods {
+			if got := s.health(name); !strings.HasPrefix(got, want.health) {
+				t.Errorf("%d: condition of %s %q, want %s", i, name, got, want.health)
+			}
+		}
+		if asked != want.asked {
+			t.Errorf("%d: asked to take %d events, want %d", i, asked, want.asked)
+		}
 	}
 }
 

@@ -162,3 +162,17 @@ func TestAwaitIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// Whether groups have been read is told when it changes, and then only.
+func TestChangesOfStateAreTold(t *testing.T) {
+	var told []API
+	w := &Watcher{Sizes: &Sizes{}, AllChanged: func(api API) { told = append(told, api) }}
+	for i, now := range []state{served, unread, served, absent} {
+		for range 2 {
+			w.note(Native, now)
+		}
+		if len(told) != i+1 || told[i] != Native {
+			t.Fatalf("told of %v after %d changes", told, i+1)
+		}
+	}
+}

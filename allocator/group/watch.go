@@ -90,16 +90,21 @@ func (w *Watcher) discover(ctx context.Context, api API, f *follow) error {
 	}
 	f.end()
 	if version == "" {
-		if w.Sizes.set(api, absent) {
-			w.AllChanged(api)
-		}
+		w.note(api, absent)
 		return nil
 	}
-	w.Sizes.set(api, unread)
+	w.note(api, unread)
 	inner, stop := context.WithCancel(ctx)
 	f.version, f.stop = version, stop
 	f.done.Go(func() { w.follow(inner, api, version) })
 	return nil
+}
+
+// note notes whether the API's groups have been read, and tells of a change.
+func (w *Watcher) note(api API, now state) {
+	if w.Sizes.set(api, now) {
+		w.AllChanged(api)
+	}
 }
 
 // version is the version that the API's groups are served in, the server's
@@ -166,8 +171,7 @@ func (w *Watcher) follow(ctx context.Context, api API, version string) {
 	var running sync.WaitGroup
 	running.Go(func() { informer.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), handled.HasSynced) {
-		w.Sizes.set(api, served)
-		w.AllChanged(api)
+		w.note(api, served)
 	}
 	running.Wait()
 }
