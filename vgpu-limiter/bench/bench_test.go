@@ -42,6 +42,10 @@ func newPlaceOn(b *testing.B, gpu string, core uint32) place {
 		b.Skip("run by make bench, which builds the programs and sets VERNIER_BIN")
 	}
 	p := place{bin: filepath.Join(bin, "vgpu-tests"), sim: filepath.Join(bin, "vgpu-tests", "simgpu"), dir: b.TempDir()}
+	// The loader goes on without a library that isn't there, and nothing would be limited.
+	if _, err := os.Stat(p.library()); err != nil {
+		b.Fatalf("%v: run make bench, which builds it", err)
+	}
 	p.state = filepath.Join(p.dir, "state")
 	p.run(b, false, filepath.Join(p.sim, "simgpuctl"), "create", "--gpu", gpu)
 	p.allow(b, core)
@@ -55,6 +59,8 @@ func (p place) neighbour(b *testing.B, core uint32) place {
 	p.allow(b, core)
 	return p
 }
+
+func (p place) library() string { return filepath.Join(p.bin, "libvgpu-test.so") }
 
 func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
@@ -85,7 +91,7 @@ func (p place) command(limited bool, program string, args ...string) *exec.Cmd {
 	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+p.state, "SIMGPU_ALL_DEVICES=1", "LD_LIBRARY_PATH="+p.sim)
 	if limited {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(p.bin, "libvgpu-test.so"))
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+p.library())
 	}
 	return cmd
 }

@@ -7,13 +7,12 @@
 // threads make CROWD_CALLS calls each, on streams of their own. Whoever runs several
 // such processes at a time takes the time.
 
-#include "cuda.h"
+#include "program.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ROUNDS 401
 #define CALLS 2000
@@ -22,13 +21,6 @@
 static CUfunction kernel;
 static CUcontext context;
 static _Thread_local CUstream stream;
-
-static void must(CUresult result) {
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "CUDA error %d\n", (int)result);
-        exit(1);
-    }
-}
 
 static void launch(void) {
     unsigned long long ns = 0;
@@ -93,12 +85,6 @@ static const struct {
     {"total-mem", total_mem},   {"alloc-free", alloc_free},         {"alloc-free-async", alloc_free_async},
     {"not-limited", not_limited}};
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -107,10 +93,10 @@ static int ascending(const void *a, const void *b) {
 static void measure(void (*call)(void)) {
     static double round[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) {
-        double start = now();
+        unsigned long long start = now();
         for (int i = 0; i < CALLS; i++)
             call();
-        round[r] = (now() - start) / CALLS;
+        round[r] = (double)(now() - start) / CALLS;
     }
     qsort(round, ROUNDS, sizeof round[0], ascending);
     printf("%.1f\n", round[ROUNDS / 2]);
@@ -150,13 +136,13 @@ static void crowd(unsigned threads) {
 int main(int argc, char **argv) {
     CUmodule module;
     CUdeviceptr p;
-    double began = now();
+    unsigned long long began = now();
     must(cuInit(0));
     must(cuDevicePrimaryCtxRetain(&context, 0));
     must(cuCtxSetCurrent(context));
     must(cuMemAlloc_v2(&p, 1));
     if (argc > 1 && strcmp(argv[1], "init") == 0) {
-        printf("%.1f\n", now() - began);
+        printf("%llu\n", now() - began);
         return 0;
     }
     must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -10,14 +10,13 @@
 // (each on a stream of its own, which is destroyed at once), few (four on each
 // stream, which is destroyed at once).
 
-#include "cuda.h"
+#include "program.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static CUcontext context;
 static CUfunction kernel, other[2];
@@ -26,19 +25,6 @@ static unsigned grid = 108;
 static unsigned long long ns;
 static const char *kind = "kernel";
 static _Atomic unsigned long long launches, longest;
-
-static void must(CUresult result) {
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "CUDA error %d\n", (int)result);
-        exit(1);
-    }
-}
-
-static unsigned long long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec;
-}
 
 static void launch_one(CUfunction f, unsigned long long time, CUstream stream) {
     void *params[] = {&time};

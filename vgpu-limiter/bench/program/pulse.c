@@ -4,7 +4,7 @@
 // with pauses between, and prints how much of each was its kernels' on the device,
 // in microseconds. The first pulse, in which kernels are new, isn't printed.
 
-#include "cuda.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,19 +13,6 @@
 #define PULSE_NS 100000000ull
 #define PAUSE_NS 300000000ull
 #define KERNELS 4096
-
-static void must(CUresult result) {
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "CUDA error %d\n", (int)result);
-        exit(1);
-    }
-}
-
-static unsigned long long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec;
-}
 
 static CUevent through[KERNELS];
 

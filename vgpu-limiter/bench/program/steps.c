@@ -14,7 +14,7 @@
 //
 // sleep STREAMS US SLEEP_US: a thread for each stream that launches and sleeps.
 
-#include "cuda.h"
+#include "program.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -34,19 +34,6 @@ static unsigned long long kind_ns[KINDS];
 static double seconds, number[4]; // the arguments after WHAT
 static _Atomic unsigned long long launches, longest, finished, due;
 static char host[BATCH], answer[64][BATCH / 4];
-
-static void must(CUresult result) {
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "CUDA error %d\n", (int)result);
-        exit(1);
-    }
-}
-
-static unsigned long long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec;
-}
 
 static void rest(unsigned long long ns) {
     struct timespec t = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
