@@ -68,18 +68,15 @@ func CreateCounters(path string, n int) error {
 // has closed a file descriptor that isn't its own, the library's: its limit
 // holds on, only this view loses it.
 func ReadUsage(path string) (Usage, error) {
-	f, err := os.Open(path)
+	f, err := OpenCounters(path)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer func() { _ = f.Close() }()
-	// One read, and one byte more than there should be.
-	b := make([]byte, countersSize+1)
-	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+	b := make([]byte, calendarOff) // the calendars, two thirds of it, say nothing of this
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return Usage{}, err
 	}
-	b = b[:n]
 	u, err := decodeUsage(b)
 	if err != nil {
 		return Usage{}, err
@@ -108,20 +105,49 @@ func ReadUsage(path string) (Usage, error) {
 
 var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
 
+// OpenCounters opens the counters at path, if they are as this package reads them. Another
+// release's have other things at the same places.
+func OpenCounters(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		header := make([]byte, countersDevicesOff)
+		if _, readErr := f.ReadAt(header, 0); readErr != nil && !errors.Is(readErr, io.EOF) {
+			err = readErr
+		} else {
+			err = checkHeader(header, info.Size())
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkHeader says what is wrong with counters that begin so, in a file of this size.
+func checkHeader(b []byte, size int64) error {
+	le := binary.LittleEndian
+	if le.Uint64(b) != countersMagic {
+		return errDamaged
+	}
+	// First: another version may be of another size.
+	if v := le.Uint32(b[countersVersionOff:]); v != countersVersion {
+		return fmt.Errorf("counters: version %d, this release reads %d", v, countersVersion)
+	}
+	if size != countersSize || le.Uint32(b[countersSizeOff:]) != countersSize {
+		return errDamaged
+	}
+	return nil
+}
+
 // decodeUsage reads the counters without their processes' liveness: every
 // claimed slot is listed, and no device's UsedBytes is summed yet.
 func decodeUsage(b []byte) (Usage, error) {
 	le := binary.LittleEndian
-	if len(b) < countersDevicesOff || le.Uint64(b) != countersMagic {
-		return Usage{}, errDamaged
-	}
-	// First: another version may be of another size.
-	if v := le.Uint32(b[countersVersionOff:]); v != countersVersion {
-		return Usage{}, fmt.Errorf("counters: version %d, this release reads %d", v, countersVersion)
-	}
-	if len(b) != countersSize || le.Uint32(b[countersSizeOff:]) != countersSize {
-		return Usage{}, errDamaged
-	}
 	n := le.Uint32(b[countersDevsOff:])
 	if n == 0 || n > MaxDevices || le.Uint32(b[countersSlotsOff:]) != MaxProcesses {
 		return Usage{}, fmt.Errorf("counters: %d devices, want 1 to %d", n, MaxDevices)

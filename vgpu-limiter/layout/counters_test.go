@@ -55,6 +55,10 @@ func TestUsageOfAnotherRelease(t *testing.T) {
 		if _, err := ReadUsage(path); err == nil || errors.Is(err, errDamaged) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
+		if f, err := OpenCounters(path); err == nil {
+			_ = f.Close()
+			t.Errorf("opened %d bytes", size)
+		}
 	}
 }
 
@@ -115,15 +119,25 @@ func TestUsageRefusesDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	read := func(b []byte) error {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadUsage(path)
+		return err
+	}
 	for _, size := range []int{0, 1, slotsOff, len(good) - 1} {
-		if _, err := decodeUsage(good[:size]); err == nil {
+		if read(good[:size]) == nil {
 			t.Errorf("accepted when cut to %d bytes", size)
 		}
+	}
+	if read(append(append([]byte(nil), good...), 0)) == nil {
+		t.Error("accepted with a byte more")
 	}
 	for _, off := range []int{0, countersVersionOff, countersSizeOff, countersDevsOff, countersSlotsOff} {
 		b := append([]byte(nil), good...)
 		b[off] ^= 0x40
-		if _, err := decodeUsage(b); err == nil {
+		if read(b) == nil {
 			t.Errorf("accepted with byte %d changed", off)
 		}
 	}
@@ -139,11 +153,8 @@ func FuzzDecodeUsage(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, devices, used uint32, state, held uint64) {
-		b := make([]byte, countersSize)
+		b := make([]byte, calendarOff)
 		le := binary.LittleEndian
-		le.PutUint64(b, countersMagic)
-		le.PutUint32(b[countersVersionOff:], countersVersion)
-		le.PutUint32(b[countersSizeOff:], countersSize)
 		le.PutUint32(b[countersDevsOff:], devices)
 		le.PutUint32(b[countersSlotsOff:], MaxProcesses)
 		le.PutUint32(b[countersUsedOff:], used)

@@ -80,7 +80,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	if c.pace, err = layout.OpenPace(pace, len(c.limits.Devices)); err != nil {
 		return nil, err
 	}
-	if c.counters, err = os.Open(counters); err != nil {
+	if c.counters, err = layout.OpenCounters(counters); err != nil {
 		_ = c.pace.Close()
 		return nil, err
 	}

@@ -157,13 +157,23 @@ func TestLoopSurvivesTenants(t *testing.T) {
 	}
 }
 
+// TestAttachRefuses: files that aren't there, or aren't a container's of this release; in an
+// earlier one's counters the calendars were elsewhere.
 func TestAttachRefuses(t *testing.T) {
 	l := New()
 	a := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
 	if err := layout.CreatePace(a.path("two"), 2); err != nil {
 		t.Fatal(err)
 	}
-	for _, paths := range [][3]string{{"none", "counters", "pace"}, {"limits", "none", "pace"}, {"limits", "counters", "none"}, {"limits", "counters", "limits"}, {"limits", "counters", "two"}} {
+	earlier, err := os.ReadFile(a.path("counters"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(earlier[8:], binary.LittleEndian.Uint32(earlier[8:])-1)
+	if err := os.WriteFile(a.path("earlier"), earlier, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, paths := range [][3]string{{"none", "counters", "pace"}, {"limits", "none", "pace"}, {"limits", "earlier", "pace"}, {"limits", "counters", "none"}, {"limits", "counters", "limits"}, {"limits", "counters", "two"}} {
 		if _, err := l.Attach(a.path(paths[0]), a.path(paths[1]), a.path(paths[2])); err == nil {
 			t.Errorf("attached %v", paths)
 		}
