@@ -177,13 +177,14 @@ func ReadCalendar(f *os.File, i int, c *Calendar) error {
 	return err
 }
 
-// Charged is how much that was in the interval with this number.
+// Charged is how much that was in the interval with this number: no more than it is long,
+// whatever the tenant says, or his neighbours would be returned what they have used.
 func (c *Calendar) Charged(number uint64) time.Duration {
 	cell := c[number%CalendarCells]
 	if uint64(cell>>16) != number/CalendarCells&0xffff {
 		return 0
 	}
-	return 2 * time.Duration(cell&0xffff)
+	return min(2*time.Duration(cell&0xffff), CalendarCell)
 }
 
 // Charge notes that so much was, of an even number of nanoseconds.

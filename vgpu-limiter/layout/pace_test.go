@@ -68,3 +68,20 @@ func TestReadActivity(t *testing.T) {
 		t.Error("read a file that was cut short")
 	}
 }
+
+// TestCalendar: a cell is of one interval, of none a calendar's length before or after it,
+// and says no more than that it was filled.
+func TestCalendar(t *testing.T) {
+	var c Calendar
+	const number = 7*CalendarCells + 3
+	c.Charge(number, CalendarCell/2)
+	for at, want := range map[uint64]time.Duration{number: CalendarCell / 2, number - CalendarCells: 0, number + CalendarCells: 0, number + 1: 0} {
+		if got := c.Charged(at); got != want {
+			t.Errorf("interval %d: %v, want %v", at, got, want)
+		}
+	}
+	c[number%CalendarCells] |= 0xffff
+	if got := c.Charged(number); got != CalendarCell {
+		t.Errorf("%v of an interval of %v", got, CalendarCell)
+	}
+}

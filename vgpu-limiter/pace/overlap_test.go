@@ -13,7 +13,8 @@ import (
 
 // TestSettle: whatever containers are charged for an interval, when, and how often is
 // looked, what stays charged is the interval at most, if it was exceeded nearly all of
-// it, and nobody gets back more than he was charged.
+// it, and nobody gets back more than he was charged. Longer than a calendar, so that its
+// cells serve again.
 func TestSettle(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	const cell = layout.CalendarCell
@@ -22,7 +23,7 @@ func TestSettle(t *testing.T) {
 		returned := make([]time.Duration, len(sharers))
 		first := uint64(now / cell)
 		charged := map[uint64][]time.Duration{}
-		for step := range 15 {
+		for step := range 40 {
 			last := first + uint64(step*700)
 			for range 1000 {
 				number := last - random.Uint64N(2000)
@@ -58,6 +59,23 @@ func TestSettle(t *testing.T) {
 		if back > over || back < over-time.Duration(len(charged)*len(sharers)*2) {
 			t.Fatalf("%d containers: %v returned of %v too much", len(sharers), back, over)
 		}
+	}
+}
+
+// TestSettleTakesNothingBack: a container that says less than before takes nothing from what
+// its neighbour is returned.
+func TestSettleTakesNothingBack(t *testing.T) {
+	number, sharers := uint64(now/layout.CalendarCell), []*overlap{{}, {}}
+	charge := func(number uint64, first, second time.Duration) {
+		sharers[0].calendar.Charge(number, first)
+		sharers[1].calendar.Charge(number, second)
+	}
+	charge(number, layout.CalendarCell, layout.CalendarCell)
+	settle(now, sharers)
+	charge(number, layout.CalendarCell/4*3, layout.CalendarCell)
+	charge(number-1, layout.CalendarCell, layout.CalendarCell)
+	if more := settle(now, sharers); more[1] != layout.CalendarCell/2 {
+		t.Errorf("%v more, want %v", more[1], layout.CalendarCell/2)
 	}
 }
 
