@@ -148,7 +148,9 @@ struct vgpu_export {
 // of VGPU_CELL_NS of CLOCK_MONOTONIC. By it, time in which several of its streams
 // or processes worked counts once: intervals are shorter than most launches that work at
 // the same time. A cell serves interval after interval: bits 16..31 are the low bits of
-// which, in turns through the calendar, and bits 0..15 the time in units of 2 ns.
+// which, in turns through the calendar, and bits 0..15 the time in units of 2 ns. The low
+// bits come again after 4.9 hours: a cell that nothing was entered in since, but just then, is
+// taken for one of now.
 #define VGPU_CELLS 16384
 #define VGPU_CELL_NS UINT64_C(16384)
 

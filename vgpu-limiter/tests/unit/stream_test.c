@@ -2,8 +2,9 @@
 //
 // stream_test COUNTERS: streams that end after a few launches are charged what these take,
 // also where the first few of their kind were measured too long, as the process was stopped
-// meanwhile, and where they end before that is through; on a device with a clock of its own,
-// which goes on by what the test does.
+// meanwhile, and where they end before that is through; and nothing is recorded into one that
+// ends while it may be captured; on a device with a clock of its own, which goes on by what the
+// test does.
 
 #include "check.h"
 #include "compute.h"
@@ -21,6 +22,7 @@ static char a_context[16];
 static char streams[4][1024] __attribute__((aligned(1024))); // whose lanes differ
 static uint64_t now = UINT64_C(1) << 50, idle;               // and when the device is through
 static uint64_t through[4];                                  // and each of the streams
+static int records;                                          // of events
 
 // In place of the C library's.
 int clock_gettime(clockid_t clock, struct timespec *t) {
@@ -60,6 +62,7 @@ static cu_result destroy_event(cu_event event) {
 static uint64_t *moment_of(cu_event event) { return (uint64_t *)(void *)event; }
 static cu_result record(cu_event event, cu_stream stream) {
     uint64_t end = through[number_of(stream)];
+    records++;
     *moment_of(event) = end > now ? end : now;
     return CU_OK;
 }
@@ -136,6 +139,15 @@ int main(int argc, char **argv) {
     for (int at_once = 1; at_once <= 2; at_once++) {
         uint64_t ns = streams_come_and_go(2001 + 2 * (uint64_t)at_once, 1000, at_once, 0, false);
         CHECK(ns > TAKES_NS * 9 / 10 && ns < TAKES_NS * 11 / 10);
+    }
+    for (int captures = 0; captures <= 1; captures++) {
+        for (int n = 0; n < 100 && (n == 0 || !vgpu_lane_of(stream_of(0))->track->open); n++)
+            launch_on(0, 2003, 0);
+        CHECK(vgpu_lane_of(stream_of(0))->track->open);
+        atomic_store(&process.captures, captures);
+        int before = records;
+        vgpu_forget_stream(&process, stream_of(0));
+        CHECK(records == before + 1 - captures);
     }
     return 0;
 }
