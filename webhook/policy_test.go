@@ -151,18 +151,25 @@ func static(pod *corev1.Pod, annotations map[string]string) *corev1.Pod {
 // said here. From anybody else it is a pod like others.
 func testPolicyStatic(t *testing.T, admin, kubelet client.Client) {
 	mark := map[string]string{api.AnnotationShares: shares}
+	forged := static(admitted(enabled), admitted(enabled).Annotations)
+	nowhere := forged.DeepCopy()
+	nowhere.Spec.NodeName = ""
 	for name, tt := range map[string]struct {
 		as   client.Client
 		pod  *corev1.Pod
 		want string
 	}{
-		"enabled":                       {kubelet, static(asking(enabled), nil), ""},
-		"not enabled":                   {kubelet, static(asking(other), nil), ""},
-		"no static pod":                 {kubelet, asking(enabled), "webhook has not seen it"},
-		"no static pod, not enabled":    {kubelet, asking(other), "is not enabled for Vernier"},
-		"marked":                        {kubelet, static(asking(enabled), mark), "webhook has not seen it"},
-		"marked, not enabled":           {kubelet, static(asking(other), mark), "is not enabled for Vernier"},
-		"placed":                        {kubelet, static(asking(enabled), map[string]string{api.AnnotationPlacement: "{}"}), "only Vernier's allocator writes it"},
+		"enabled":                    {kubelet, static(asking(enabled), nil), ""},
+		"not enabled":                {kubelet, static(asking(other), nil), ""},
+		"no static pod":              {kubelet, asking(enabled), "webhook has not seen it"},
+		"no static pod, not enabled": {kubelet, asking(other), "is not enabled for Vernier"},
+		"marked":                     {kubelet, static(asking(enabled), mark), "webhook has not seen it"},
+		"marked, not enabled":        {kubelet, static(asking(other), mark), "is not enabled for Vernier"},
+		"placed":                     {kubelet, static(asking(enabled), map[string]string{api.AnnotationPlacement: "{}"}), "only Vernier's allocator writes it"},
+		// The webhook is not asked about these: they would be admitted with shares of their own
+		// making. The API server refuses a gate on a pod that has its node, and no node.
+		"marked and gated":              {kubelet, forged, "until all schedulingGates have been cleared"},
+		"marked and gated, of no node":  {kubelet, nowhere, "must set spec.nodeName if mirror pod annotation is set"},
 		"of somebody else":              {admin, static(asking(enabled), nil), "webhook has not seen it"},
 		"of somebody else, not enabled": {admin, static(asking(other), nil), "is not enabled for Vernier"},
 	} {

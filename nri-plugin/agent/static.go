@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/hooks"
@@ -24,26 +25,29 @@ const (
 // and its containers see no GPU. The runtime hears of no requests, so the pod that the
 // kubelet shows the API server for it tells.
 func inVain(pod *corev1.Pod) map[string]string {
-	if _, static := pod.Annotations[corev1.MirrorPodAnnotationKey]; !static {
+	own, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if !static {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for name := range c.Resources.Requests {
 			if strings.HasPrefix(string(name), v1alpha1.Prefix) {
-				return map[string]string{annotationInVain: c.Name}
+				return map[string]string{annotationInVain: c.Name, corev1.MirrorPodAnnotationKey: own}
 			}
 		}
 	}
 	return nil
 }
 
-// tellStatic tells of a static pod that asks in vain.
+// tellStatic tells of a static pod that asks in vain. The event is of the UID that the pod has
+// on its node, as the kubelet's own are: kubectl describe looks for that.
 func tellStatic(object any, report hooks.Reporter) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || pod.Annotations[annotationInVain] == "" {
 		return
 	}
 	container := pod.Annotations[annotationInVain]
-	report.Warn(hooks.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Container: container}, reasonStatic,
+	own := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
+	report.Warn(hooks.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: own, Container: container}, reasonStatic,
 		"container "+container+" asks for a share, and a static pod gets none: it sees no GPU. Take the request out of the manifest on the node, or run it in a DaemonSet or a Deployment")
 }

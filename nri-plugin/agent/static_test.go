@@ -17,10 +17,11 @@ import (
 type warnings []string
 
 func (w *warnings) Warn(pod hooks.PodRef, reason, message string) {
-	*w = append(*w, pod.Namespace+"/"+pod.Name+" "+pod.Container+" "+reason+": "+message)
+	*w = append(*w, pod.Namespace+"/"+pod.Name+" "+string(pod.UID)+" "+pod.Container+" "+reason+": "+message)
 }
 
-// A static pod that asks for a share is told that it gets none, and no other pod is.
+// A static pod that asks for a share is told that it gets none, where kubectl describe looks
+// for its events, and no other pod is.
 func TestStaticPodsAreTold(t *testing.T) {
 	told := warnings{}
 	for name, of := range map[string]struct {
@@ -30,7 +31,7 @@ func TestStaticPodsAreTold(t *testing.T) {
 		"static": {corev1.MirrorPodAnnotationKey, v1alpha1.ResourceCore}, "asks-nothing": {corev1.MirrorPodAnnotationKey, corev1.ResourceCPU},
 		"usual": {"other", v1alpha1.ResourceCore},
 	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{of.annotation: "1"}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "shown", Annotations: map[string]string{of.annotation: "own"}}}
 		p.Spec.Containers = []corev1.Container{{Name: "side"}, {Name: "main", Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{of.asks: resource.MustParse("10")}}}}
 		slim, err := slimPod(p)
@@ -40,7 +41,7 @@ func TestStaticPodsAreTold(t *testing.T) {
 		tellStatic(slim, &told)
 	}
 	tellStatic(&v1alpha1.SliceLedger{}, &told)
-	if len(told) != 1 || !strings.HasPrefix(told[0], "ns/static main StaticPodWithShare: container main asks for a share, and a static pod gets none") {
+	if len(told) != 1 || !strings.HasPrefix(told[0], "ns/static own main StaticPodWithShare: container main asks for a share, and a static pod gets none") {
 		t.Errorf("told %q", told)
 	}
 }
