@@ -5,6 +5,7 @@ package hooks
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -109,6 +110,31 @@ func TestSynchronizeBesideASlowDriver(t *testing.T) {
 	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
 	}
+}
+
+// A runtime that waits for minutes has no agent wait so long for a driver that hangs that it
+// gives up its own connection.
+func TestSynchronizeWhereTheRuntimeWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		pod := podOf("a", share30)
+		n.ledger.grant(gpu0, slice30(pod))
+		c := running(containerOf(pod, "main"), v1alpha1.EnvSlice+"="+pod.Uid)
+		n.gpus.slow = make(chan struct{})
+		defer close(n.gpus.slow)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		asked := time.Now()
+		if _, err := n.Synchronize(ctx, []*api.PodSandbox{pod}, []*api.Container{c}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(asked); took == 0 || took >= registerTimeout {
+			t.Errorf("waited %s for the driver; the connection is given up after %s", took, registerTimeout)
+		}
+		if !n.Book.Holds(uid(pod)) {
+			t.Error("it is not entered")
+		}
+	})
 }
 
 // An answer takes three quarters of the time that the runtime waits, which is a setting of

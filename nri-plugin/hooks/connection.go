@@ -23,7 +23,7 @@ import (
 const (
 	dialTimeout = 2 * time.Second
 	// registerTimeout bounds registration, configuration and synchronization
-	// together; the runtime's own bounds are 5 s, 2 s and 2 s.
+	// together; the runtime's own bounds are 5 s, 2 s and 2 s where nobody has set others.
 	registerTimeout = 15 * time.Second
 	minPause        = 250 * time.Millisecond
 	maxPause        = 2 * time.Second

@@ -31,6 +31,9 @@ const (
 func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	ctx, cancel := p.answering(ctx)
 	defer cancel()
+	// However long the runtime waits, a session that is not registered in time is given up.
+	ctx, stop := context.WithTimeout(ctx, registerTimeout/2)
+	defer stop()
 	index := p.Ledger.Index()
 	sandboxes := make(map[string]*api.PodSandbox, len(pods))
 	for _, pod := range pods {
