@@ -44,6 +44,8 @@ func TestTokenIsRenewed(t *testing.T) {
 		now = now.Add(step.later)
 		if s, err := f.start(t.Context()); err != nil || s.token != step.token {
 			t.Errorf("%s later: token %q, %v; want %q", step.later, s.token, err, step.token)
+		} else if s.made != s.made.Round(0) {
+			t.Error("its age is told by a clock that stands still while the machine sleeps")
 		}
 	}
 }
