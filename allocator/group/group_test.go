@@ -3,8 +3,12 @@
 package group
 
 import (
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 )
 
@@ -163,16 +170,44 @@ func TestAwaitIsBounded(t *testing.T) {
 	})
 }
 
-// Whether groups have been read is told when it changes, and then only.
+// Whether groups have been read is told when it changes, and then only: as they are served in
+// another version, before these are read.
 func TestChangesOfStateAreTold(t *testing.T) {
-	var told []API
-	w := &Watcher{Sizes: &Sizes{}, AllChanged: func(api API) { told = append(told, api) }}
-	for i, now := range []state{served, unread, served, absent} {
-		for range 2 {
-			w.note(Native, now)
+	var version atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		version := version.Load().(string)
+		switch path := "/apis/" + string(Native); {
+		case version != "" && r.URL.Path == path:
+			_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
+		case version != "" && r.URL.Path == path+"/"+version:
+			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: resource}}})
+		default:
+			http.NotFound(w, r)
 		}
-		if len(told) != i+1 || told[i] != Native {
-			t.Fatalf("told of %v after %d changes", told, i+1)
+	}))
+	defer server.Close()
+	cfg := &rest.Config{Host: server.URL}
+	told := 0
+	w := &Watcher{Sizes: &Sizes{}, Discovery: discovery.NewDiscoveryClientForConfigOrDie(cfg).RESTClient(),
+		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(API) { told++ }}
+	f := &follow{}
+	defer f.end()
+	for i, step := range []struct {
+		version string
+		read    bool
+		told    int
+	}{{"v1", true, 1}, {"v1", false, 1}, {"v2", false, 2}, {"v2", true, 3}, {"", false, 4}, {"", false, 4}} {
+		version.Store(step.version)
+		if err := w.discover(t.Context(), Native, f); err != nil {
+			t.Fatal(err)
+		}
+		if step.read {
+			// As the watch does, which finds no groups to list here.
+			w.note(Native, served)
+		}
+		if told != step.told {
+			t.Errorf("step %d: told %d times, want %d", i, told, step.told)
 		}
 	}
 }
