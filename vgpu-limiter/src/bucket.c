@@ -38,7 +38,7 @@
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
 #define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
-#define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 1 % more after a pause
+#define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 0.9 to 1.4 points more after a pause
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_PART 4 // of a period: who has waited for it goes first
 #define BEHIND_NS UINT64_C(200000)

@@ -57,7 +57,9 @@ static void buckets(void) {
             uint64_t used = launch_until(process, &turn, begin, end, launch), fair = (end - begin) / 100 * quota;
             CHECK(used <= fair + launch + 2 * turn.period && used + launch + turn.period >= fair);
             used = launch_until(process, &turn, again, again + 1000 * MS, launch);
-            CHECK(used >= 10 * MS * quota && used <= 10 * MS * quota + 9 * MS + turn.period * quota / 100 + launch);
+            bool rounds = launch >= turn.period;
+            uint64_t more = 9 * MS + turn.period * (quota < 50 || rounds ? quota : 100 - quota) / 100; // by when it comes back
+            CHECK(used >= 10 * MS * quota && used <= 10 * MS * quota + more + launch);
             used = launch_until(process, &turn, again + 1000 * MS + pause, again + 1009 * MS + pause, launch);
             CHECK(used >= 9 * MS);
         }
