@@ -254,28 +254,32 @@ func TestWordsOfFullNodes(t *testing.T) {
 	}
 }
 
+// judgedInFiveLooks is how many nodes the filters are asked about while all that waits is looked
+// at five times.
+func (s *stage) judgedInFiveLooks() float64 {
+	s.t.Helper()
+	before := measured(s.t, "vernier_allocator_nodes_judged")
+	for range 5 {
+		s.allocator.mu.Lock()
+		s.allocator.wake(wakeAll)
+		s.allocator.mu.Unlock()
+		s.work()
+	}
+	return measured(s.t, "vernier_allocator_nodes_judged") - before
+}
+
 // Why a pod waits is found out once a minute, however often it is looked at and for however
 // long its reason stays.
 func TestReasonsAreFoundOnceAMinute(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 50, 100, cpu("100"))
 	s.work()
-	looks := func() float64 {
-		before := measured(t, "vernier_allocator_nodes_judged")
-		for range 5 {
-			s.allocator.mu.Lock()
-			s.allocator.wake(wakeAll)
-			s.allocator.mu.Unlock()
-			s.work()
-		}
-		return measured(t, "vernier_allocator_nodes_judged") - before
-	}
-	if got := looks(); got != 0 {
+	if got := s.judgedInFiveLooks(); got != 0 {
 		t.Errorf("asked %v times right after it was found out", got)
 	}
 	for range 3 {
 		s.clock.Step(toldAgain)
-		if got := looks(); got != 1 {
+		if got := s.judgedInFiveLooks(); got != 1 {
 			t.Errorf("asked %v times in five looks after a minute", got)
 		}
 	}
@@ -312,14 +316,7 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 	s.pass(toldAgain / 2)
 	set(is, testNode("n0"))
 	s.pass(toldAgain - refusedDelay)
-	before := measured(t, "vernier_allocator_nodes_judged")
-	for range 5 {
-		s.allocator.mu.Lock()
-		s.allocator.wake(wakeAll)
-		s.allocator.mu.Unlock()
-		s.work()
-	}
-	if got, told := measured(t, "vernier_allocator_nodes_judged")-before, s.told(); got != 0 || len(told) > 0 {
+	if got, told := s.judgedInFiveLooks(), s.told(); got != 0 || len(told) > 0 {
 		t.Errorf("asked %v times right after it was found out; told %q", got, told)
 	}
 	// It was told four minutes ago then, for the third time.
