@@ -116,51 +116,75 @@ func ParseQoS(s string) (QoS, error) {
 // UUID (AnnotationGPUUUID). The zero value allows everything.
 // +kubebuilder:object:generate=false
 type AllowList struct {
-	only, not []string
+	only, not []allowItem
 }
 
-// ParseAllowList reads a comma-separated list in which `!` negates an item.
+// allowItem is an item as it was written, and its words: a list is compared with every
+// device of the cluster, so it is split once, when it is parsed.
+type allowItem struct {
+	text  string
+	words []string
+}
+
+// ParseAllowList reads a comma-separated list in which `!` negates an item. It takes
+// MaxAllowListItems items at most; repeated items count once.
 func ParseAllowList(s string) (AllowList, error) {
 	var l AllowList
 	if s == "" {
 		return l, nil
 	}
-	for _, item := range strings.Split(s, ",") {
+	if len(s) > MaxAnnotationBytes {
+		return l, fmt.Errorf("has %d bytes, %d are allowed: name fewer devices, or use a word that several of them share", len(s), MaxAnnotationBytes)
+	}
+	for item := range strings.SplitSeq(s, ",") {
 		item = strings.TrimSpace(item)
 		name, negated := strings.CutPrefix(item, "!")
 		name = strings.TrimSpace(name)
+		into := &l.only
+		if negated {
+			into = &l.not
+		}
+		parsed := allowItem{text: name, words: words(name)}
 		switch {
-		case len(words(name)) == 0:
+		case len(parsed.words) == 0:
 			return AllowList{}, fmt.Errorf("%q has an empty item: write names separated by commas", s)
 		case strings.HasPrefix(name, "!"):
 			return AllowList{}, fmt.Errorf("%q negates an item twice: one ! is enough", s)
-		case negated:
-			l.not = append(l.not, name)
-		default:
-			l.only = append(l.only, name)
+		case slices.ContainsFunc(*into, func(had allowItem) bool { return slices.Equal(had.words, parsed.words) }):
+			continue
+		case len(l.only)+len(l.not) == MaxAllowListItems:
+			return AllowList{}, fmt.Errorf("has more than %d items: name fewer devices, or use a word that several of them share", MaxAllowListItems)
 		}
+		*into = append(*into, parsed)
 	}
 	return l, nil
 }
 
-// Allows tells whether a device of that name (model or UUID) may be used. An
+// Allows reports whether a device of that name (model or UUID) may be used. An
 // item matches when its words appear one after the other in the name, whatever
 // their case: "A100" matches "NVIDIA A100-SXM4-80GB" and "A10" does not.
 func (l AllowList) Allows(name string) bool {
-	matches := func(item string) bool { return containsWords(name, item) }
+	if !l.Any() {
+		return true
+	}
+	have := words(name)
+	matches := func(item allowItem) bool { return containsWords(have, item.words) }
 	return !slices.ContainsFunc(l.not, matches) && (len(l.only) == 0 || slices.ContainsFunc(l.only, matches))
 }
 
 // String is the list as ParseAllowList reads it.
 func (l AllowList) String() string {
-	items := slices.Clone(l.only)
-	for _, name := range l.not {
-		items = append(items, "!"+name)
+	items := make([]string, 0, len(l.only)+len(l.not))
+	for _, item := range l.only {
+		items = append(items, item.text)
+	}
+	for _, item := range l.not {
+		items = append(items, "!"+item.text)
 	}
 	return strings.Join(items, ",")
 }
 
-// Any tells whether the list restricts anything.
+// Any reports whether the list restricts anything.
 func (l AllowList) Any() bool { return len(l.only)+len(l.not) > 0 }
 
 func words(s string) []string {
@@ -169,8 +193,7 @@ func words(s string) []string {
 	})
 }
 
-func containsWords(name, item string) bool {
-	have, want := words(name), words(item)
+func containsWords(have, want []string) bool {
 	for i := 0; i+len(want) <= len(have); i++ {
 		if slices.Equal(have[i:i+len(want)], want) {
 			return true

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -139,5 +140,37 @@ func TestAllowListRefuses(t *testing.T) {
 		if l, err := ParseAllowList(list); err == nil || l.Any() {
 			t.Errorf("%q was accepted as %+v", list, l)
 		}
+	}
+}
+
+// A tenant writes the list, and it is compared with every device of the cluster: its
+// items are bounded, and its words are split when it is parsed and not for each device.
+func TestHostileAllowList(t *testing.T) {
+	var many []string
+	for i := range MaxAllowListItems + 1 {
+		many = append(many, fmt.Sprintf("M%d", i))
+	}
+	if _, err := ParseAllowList(strings.Join(many[1:], ",")); err != nil {
+		t.Errorf("%d items: %v", MaxAllowListItems, err)
+	}
+	for name, list := range map[string]string{
+		"an item too many": strings.Join(many, ","),
+		"too long":         "a" + strings.Repeat(",a", MaxAnnotationBytes),
+	} {
+		if l, err := ParseAllowList(list); err == nil || !strings.Contains(err.Error(), "name fewer devices") || len(err.Error()) > 200 || l.Any() {
+			t.Errorf("%s: accepted as %.50v, %v", name, l, err)
+		}
+	}
+	repeated, err := ParseAllowList("a" + strings.Repeat(",a,!b, A", 200))
+	if err != nil || repeated.String() != "a,!b" {
+		t.Errorf("repeated items: %v, %v", repeated, err)
+	}
+	l, _ := ParseAllowList(strings.Join(many[1:], ","))
+	short, _ := ParseAllowList(many[1])
+	allocations := func(l AllowList) float64 {
+		return testing.AllocsPerRun(10, func() { l.Allows("NVIDIA A100-SXM4-80GB") })
+	}
+	if long, one := allocations(l), allocations(short); long > one {
+		t.Errorf("a device compared with %d items costs %v allocations, with one item %v: the list is split again", MaxAllowListItems, long, one)
 	}
 }
