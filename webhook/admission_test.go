@@ -218,7 +218,7 @@ func testReinvocation(t *testing.T, c client.Client) {
 		stripped := asking(enabled)
 		stripped.Labels = map[string]string{"change": "strip"}
 		err := c.Create(t.Context(), stripped)
-		return err != nil && strings.Contains(err.Error(), "no container asks for a vernier.dev resource")
+		return err != nil && strings.Contains(err.Error(), "vernier.dev/gpu only says over how many GPUs a share is spread: add vernier.dev/gpu-core")
 	})
 }
 

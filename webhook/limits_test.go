@@ -5,6 +5,7 @@
 package webhook_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,4 +78,21 @@ func testLimits(t *testing.T, c client.Client) {
 	expect(t, c.Create(t.Context(), large), "maximum vernier.dev/gpu-core usage per Container is 40, but limit is 41")
 	expect(t, c.Create(t.Context(), asking(limited)),
 		"exceeded quota: quota, requested: requests.vernier.dev/gpu-core=30, used: requests.vernier.dev/gpu-core=80, limited: requests.vernier.dev/gpu-core=100")
+
+	// Whatever they ask for, shares are counted: the webhook has written down how many GPUs
+	// each is spread over.
+	slots := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: limited, Name: "slots"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}}
+	create(slots)
+	slots.Status = corev1.ResourceQuotaStatus{Hard: slots.Spec.Hard, Used: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}
+	if err := c.Status().Update(t.Context(), slots); err != nil {
+		t.Fatal(err)
+	}
+	small := plain(limited)
+	small.Spec.Containers[0].Resources.Limits = corev1.ResourceList{api.ResourceMemMiB: resource.MustParse("1"), api.ResourceCore: resource.MustParse("1")}
+	await(t, "a quota counts slices", func() bool {
+		err := c.Create(t.Context(), small.DeepCopy(), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(),
+			"exceeded quota: slots, requested: requests.vernier.dev/gpu=1, used: requests.vernier.dev/gpu=2, limited: requests.vernier.dev/gpu=2")
+	})
 }

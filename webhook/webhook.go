@@ -8,9 +8,10 @@ package webhook
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	kubernetes "k8s.io/client-go/kubernetes/scheme"
@@ -26,9 +27,12 @@ import (
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
+	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/guard"
 	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/intake"
 )
 
 // Options of the webhook.
@@ -43,6 +47,11 @@ type Options struct {
 	MetricsAddress, HealthAddress string
 	// Dialects of other systems that pods may be written in.
 	Dialects dialect.Settings
+	// Minimum of a share.
+	Minimum demand.Minimum
+	// AllowedHostPaths are the only folders of a node that pods with shares may mount,
+	// separated by commas; empty is all but those that open the node.
+	AllowedHostPaths string
 	// Clock for certificates; nil is the real one.
 	Clock clock.Clock
 }
@@ -53,11 +62,14 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	if err := errors.Join(kubernetes.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	dialects, err := o.Dialects.Set()
+	rules, err := o.rules()
 	if err != nil {
 		return nil, err
 	}
-	serving := ctrlwebhook.Options{Host: o.Host, Port: o.Port, CertDir: o.CertDir}
+	serving := &server{
+		Server: ctrlwebhook.NewServer(ctrlwebhook.Options{}), address: net.JoinHostPort(o.Host, strconv.Itoa(o.Port)),
+		certDir: o.CertDir, intake: intake.New(intake.Default),
+	}
 	var keeper *certs.Keeper
 	if o.CertDir == "" {
 		// Not the manager's client: that one reads Secrets from a cache of all.
@@ -69,27 +81,39 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 		if keeper.Clock == nil {
 			keeper.Clock = clock.RealClock{}
 		}
-		serving.TLSOpts = append(serving.TLSOpts, func(c *tls.Config) { c.GetCertificate = keeper.GetCertificate })
+		serving.certificate = keeper.GetCertificate
 	}
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme:                 scheme,
 		Metrics:                access.Metrics(o.MetricsAddress),
 		HealthProbeBindAddress: o.HealthAddress,
-		WebhookServer:          ctrlwebhook.NewServer(serving),
+		WebhookServer:          serving,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.SliceLedger{}: {Transform: fleet.Slim}}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return mgr, assemble(mgr, dialects, keeper)
+	return mgr, assemble(mgr, rules, keeper)
+}
+
+// rules are what the options say of pods.
+func (o *Options) rules() (rules handler.Rules, err error) {
+	if rules.Dialects, err = o.Dialects.Set(); err != nil {
+		return rules, err
+	}
+	if rules.AllowedHostPaths, err = guard.AllowedHostPaths(o.AllowedHostPaths); err != nil {
+		return rules, fmt.Errorf("--allowed-host-paths: %w", err)
+	}
+	rules.Minimum = o.Minimum
+	return rules, o.Minimum.Validate()
 }
 
 // assemble adds everything to the manager; keeper is nil where the certificates
 // are somebody else's.
-func assemble(mgr manager.Manager, dialects dialect.Set, keeper *certs.Keeper) error {
+func assemble(mgr manager.Manager, rules handler.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
-	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(known, dialects)})
+	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(known, rules)})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.AddHealthzCheck("ping", healthz.Ping),

@@ -4,6 +4,8 @@ package annotations
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -34,8 +36,8 @@ func RequirePlugin(annotations map[string]string, path *field.Path) (map[string]
 		value, err := withOurs(annotations[from])
 		switch {
 		case err != nil:
-			errs = append(errs, field.Invalid(path.Key(from), annotations[from],
-				`must be a list of NRI plugin names, such as '["a","b"]': correct or remove it`))
+			errs = append(errs, field.Invalid(path.Key(from), field.OmitValueType{},
+				fmt.Sprintf(`must be a list of NRI plugin names, such as '["a","b"]'%s: correct or remove it`, err)))
 		case value != annotations[key]:
 			set[key] = value
 		}
@@ -53,20 +55,50 @@ func RequirePlugin(annotations map[string]string, path *field.Path) (map[string]
 	return set, errs
 }
 
-// withOurs is the list with our plugin in it, in the one spelling that the
-// admission policy looks for.
+// What a list of plugins must not be, as the end of the sentence that says what it must be.
+// What the YAML parser says of it is left out: it quotes the text, however long.
+var (
+	errNoList  = errors.New("")
+	errTooLong = fmt.Errorf(", of at most %d bytes", api.MaxAnnotationBytes)
+	errAliased = errors.New(", without YAML anchors and aliases")
+)
+
+// withOurs is the list with our plugin in it and no name twice, in the one spelling that
+// the admission policy knows.
 func withOurs(list string) (string, error) {
 	if list == "" || list == api.RequiredPluginsValue {
 		return api.RequiredPluginsValue, nil
 	}
-	// containerd reads it as YAML too.
-	var plugins []string
-	if err := yaml.Unmarshal([]byte(list), &plugins); err != nil {
-		return "", err
+	if len(list) > api.MaxAnnotationBytes {
+		return "", errTooLong
 	}
-	if !slices.Contains(plugins, api.NRIPluginName) {
-		plugins = append(plugins, api.NRIPluginName)
+	// containerd reads it as YAML too.
+	var document yaml.Node
+	if err := yaml.Unmarshal([]byte(list), &document); err != nil {
+		return "", errNoList
+	}
+	if aliased(&document) {
+		return "", errAliased
+	}
+	var named, plugins []string
+	if err := document.Decode(&named); err != nil {
+		return "", errNoList
+	}
+	for _, plugin := range append(named, api.NRIPluginName) {
+		if !slices.Contains(plugins, plugin) {
+			plugins = append(plugins, plugin)
+		}
 	}
 	text, err := json.Marshal(plugins)
+	if err == nil && len(text) > api.MaxAnnotationBytes {
+		// A second round of admission reads what the first one wrote.
+		err = errTooLong
+	}
 	return string(text), err
+}
+
+// aliased reports whether the document has an anchor or an alias: a few bytes of them
+// stand for any number.
+func aliased(node *yaml.Node) bool {
+	return node.Kind == yaml.AliasNode || node.Anchor != "" || slices.ContainsFunc(node.Content, aliased)
 }

@@ -66,6 +66,9 @@ func (s Set) of(pod *slim.Pod) Dialect {
 	return nil
 }
 
+// Asks reports whether the pod is written in one of the dialects.
+func (s Set) Asks(pod *slim.Pod) bool { return s.of(pod) != nil }
+
 // schedulers of all systems that there is a dialect for.
 var schedulers = func() []string {
 	var names []string

@@ -21,8 +21,10 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Pod refuses what the pod as a whole must not have beside a share.
-func Pod(pod *slim.Pod) field.ErrorList {
+// Pod refuses what the pod as a whole must not have beside a share. allowedHostPaths are
+// the only folders of the node that it may mount; where there are none, all but those that
+// open the node.
+func Pod(pod *slim.Pod, allowedHostPaths []string) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
 	if pod.Spec.NodeName != "" {
@@ -37,16 +39,7 @@ func Pod(pod *slim.Pod) field.ErrorList {
 		errs = append(errs, field.Forbidden(spec.Child("hostIPC"),
 			"shares memory with other pods' GPU processes: remove it; for a large /dev/shm mount an emptyDir with medium Memory there"))
 	}
-	for i, v := range pod.Spec.Volumes {
-		if v.HostPath == nil {
-			continue
-		}
-		if reason := hostPath(v.HostPath.Path); reason != "" {
-			errs = append(errs, field.Forbidden(spec.Child("volumes").Index(i).Child("hostPath", "path"),
-				fmt.Sprintf("%s %s: mount a narrower folder, or run this in a pod without a share", v.HostPath.Path, reason)))
-		}
-	}
-	return errs
+	return append(errs, hostPaths(pod.Spec.Volumes, allowedHostPaths, spec.Child("volumes"))...)
 }
 
 // capabilities that open the node, or other processes on it, to a container.

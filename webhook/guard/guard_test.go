@@ -33,7 +33,7 @@ func TestPod(t *testing.T) {
 		{spec: `{"volumes":[{"name":"a","emptyDir":{}},{"name":"b","hostPath":{"path":"/dev"}}]}`,
 			field: "spec.volumes[1].hostPath.path", remedy: "mount a narrower folder"},
 	} {
-		errs := Pod(decode(t, `{"spec":`+tt.spec+`}`))
+		errs := Pod(decode(t, `{"spec":`+tt.spec+`}`), nil)
 		expect(t, tt.spec, errs, tt.field, tt.remedy)
 	}
 }
@@ -92,14 +92,16 @@ func TestHostPath(t *testing.T) {
 		"/usr", "/usr/bin", "/usr/sbin/runc", "/bin", "/sbin", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64",
 		"/boot", "/root", path.Join("/root", ".ssh"), "/etc/systemd/system", "/etc/cron.d", "/etc/ld.so.preload", "/etc/nvidia-container-runtime/config.toml", "/var/spool",
 		"/usr/local", "/usr/local/sbin/runc", "/usr/local/bin/containerd", "/usr/libexec/kubernetes", "/opt/cni/bin", "/etc/cni/net.d",
-		"/etc/crontab", "/etc/cron.hourly/x", "/etc/ld.so.cache"} {
-		if hostPath(p) == "" {
+		"/etc/crontab", "/etc/cron.hourly/x", "/etc/ld.so.cache",
+		"/etc/udev/rules.d", "/etc/modprobe.d", "/etc/sudoers.d/x", "/etc/ssh", "/etc/shadow", "/etc/ld.so.conf", "/var/lib/etcd/member",
+		"/var/log", "/var/log/pods", "/home", "/home/kubernetes/bin", "/opt/containerd/bin", "/usr/local/cuda", "/usr/local/lib"} {
+		if hostPath(p, nil) == "" {
 			t.Errorf("%s is let through", p)
 		}
 	}
 	for _, p := range []string{"/data", "/mnt/models", "/home/me", "/dev/infiniband", "/dev/infiniband/uverbs0",
-		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share", "/usr/local/cuda", "/libs"} {
-		if reason := hostPath(p); reason != "" {
+		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share", "/libs", "/etc/sshd", "/var/logs"} {
+		if reason := hostPath(p, nil); reason != "" {
 			t.Errorf("%s is refused: %s", p, reason)
 		}
 	}

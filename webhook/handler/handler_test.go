@@ -68,6 +68,10 @@ func TestAdmitted(t *testing.T) {
 		"required-plugins.noderesource.dev/pod": `["vernier"]`,
 	}
 	want.Spec.SchedulingGates = append(want.Spec.SchedulingGates, gate)
+	// A ResourceQuota counts slices by this name.
+	for c, gpus := range map[*corev1.Container]string{&want.Spec.Containers[0]: "1", &want.Spec.InitContainers[0]: "2", &want.Spec.InitContainers[1]: "1"} {
+		c.Resources.Limits["vernier.dev/gpu"], c.Resources.Requests["vernier.dev/gpu"] = resource.MustParse(gpus), resource.MustParse(gpus)
+	}
 	want.Spec.Containers[2].Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
 	if !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("got  %s\nwant %s", marshal(t, got), marshal(t, want))

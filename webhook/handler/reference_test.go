@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -31,7 +32,14 @@ func mutate(pod *corev1.Pod) error {
 	}
 	for _, list := range lists {
 		for i := range list {
-			_, shared := plainShare(list[i].Resources.Limits)
+			share, shared := plainShare(list[i].Resources.Limits)
+			if _, given := list[i].Resources.Limits["vernier.dev/gpu"]; shared && !given {
+				count := *resource.NewQuantity(int64(share.GPUs), resource.DecimalSI)
+				list[i].Resources.Limits["vernier.dev/gpu"] = count
+				if list[i].Resources.Requests != nil {
+					list[i].Resources.Requests["vernier.dev/gpu"] = count
+				}
+			}
 			list[i].Env = slices.DeleteFunc(list[i].Env, func(e corev1.EnvVar) bool {
 				return e.Name == "NVIDIA_VISIBLE_DEVICES" || shared && strings.HasPrefix(e.Name, "CUDA_MPS_")
 			})

@@ -30,11 +30,25 @@ type findings struct {
 	errs     field.ErrorList
 	warnings []string
 	mode     api.Mode
+	minimum  demand.Minimum
 	shares   api.Shares
 	// plugins are the annotations to set for NRI.
 	plugins map[string]string
+	// gpus are the counts of GPUs to write down, in the order of the pod's fields.
+	gpus []gpuCount
 	// env are the variables to remove, in the order of the pod's fields.
 	env []envRemoval
+}
+
+// gpuCount is the number of GPUs of a container that leaves it out: list is a field of
+// the pod's spec.
+type gpuCount struct {
+	list      string
+	container int
+	// requests is false where the container has none: then Kubernetes makes them of the
+	// limits.
+	requests bool
+	count    api.DeviceCount
 }
 
 // envRemoval names one variable: list is a field of the pod's spec.
@@ -77,16 +91,21 @@ func gated(pod *slim.Pod) bool {
 
 // review looks at all of a pod that asks for a share, and says everything that
 // is wrong at once.
-func review(pod *slim.Pod, known fleet.Size) *findings {
-	f := &findings{shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
+func review(pod *slim.Pod, known fleet.Size, rules Rules) *findings {
+	f := &findings{minimum: rules.Minimum, shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
 	wishes, errs := annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
 	f.mode, f.warnings, f.errs = wishes.Mode, wishes.Warnings, errs
 	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
-	f.errs = append(f.errs, guard.Pod(pod)...)
+	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
 	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
 	f.containers("initContainers", pod.Spec.InitContainers, known)
 	f.containers("containers", pod.Spec.Containers, known)
+	if n := len(f.shares.Containers); n > api.MaxShareContainers {
+		f.errs = append(f.errs, field.Invalid(specPath.Child("containers"), n, fmt.Sprintf(
+			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU: make several pods of it, or ask for one share and run the programs in one container",
+			api.MaxShareContainers, api.MaxSlicesPerDevice)))
+	}
 	if wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), wishes.Burst,
 			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))
@@ -122,6 +141,11 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 		}
 		if shared {
 			f.share(c, path.Child("resources"), known)
+			// Written down, so that a ResourceQuota counts slices.
+			if _, given := c.Resources.Limits[api.ResourceGPUs]; !given {
+				f.gpus = append(f.gpus, gpuCount{list: list, container: i,
+					requests: c.Resources.Requests != nil, count: f.shares.Containers[c.Name].GPUs})
+			}
 		}
 	}
 }
@@ -144,5 +168,6 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	if w := known.Warning(share); w != "" {
 		f.warnings = append(f.warnings, path.String()+": "+w)
 	}
+	f.errs = append(f.errs, f.minimum.Check(share, path)...)
 	f.shares.Containers[c.Name] = share
 }

@@ -22,7 +22,7 @@ import (
 
 // ours is the handler behind controller-runtime's wrapper, as it is served.
 func ours() *admission.Webhook {
-	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, nil)}
+	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{})}
 }
 
 // everybodys is the handler with every dialect switched on.
@@ -32,7 +32,7 @@ func everybodys(t testing.TB) *admission.Webhook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, dialects)}
+	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects})}
 }
 
 // request is the admission request for an object as the API server encodes it.

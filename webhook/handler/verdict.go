@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/guard"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -44,14 +45,18 @@ func (h *Handler) Review(raw []byte) (Verdict, error) {
 	if err != nil || pod.Metadata == nil {
 		return Verdict{}, cmp.Or(err, errNoPod)
 	}
-	had := pod.Metadata.Annotations
-	translated := h.dialects.Translate(pod)
-	v := Verdict{Name: cmp.Or(pod.Metadata.Name, pod.Metadata.GenerateName), Dialect: translated.Dialect}
-	if translated.Dialect == "" && !asks(pod) {
+	v := Verdict{Name: cmp.Or(pod.Metadata.Name, pod.Metadata.GenerateName)}
+	if !h.rules.Dialects.Asks(pod) && !asks(pod) {
 		v.Errors = leftovers(pod)
 		return v, nil
 	}
-	r := review(pod, h.fleet.Size())
+	if v.Errors = guard.Bounds(pod); len(v.Errors) > 0 {
+		return v, nil
+	}
+	had := pod.Metadata.Annotations
+	translated := h.rules.Dialects.Translate(pod)
+	v.Dialect = translated.Dialect
+	r := review(pod, h.fleet.Size(), h.rules)
 	v.Shares = r.shares.Containers
 	v.Warnings = append(translated.Warnings, r.warnings...)
 	v.Errors = append(translated.Errors, r.errs...)

@@ -91,6 +91,17 @@ vernier-webhook-certificate
 - --nvidia-replicas={{ int .nvidiaReplicas }}
 {{- end }}
 {{- end }}
+{{- with .Values.webhook.minimumShare }}
+{{- if int .memMiB }}
+- --min-share-mem-mib={{ int .memMiB }}
+{{- end }}
+{{- if int .percent }}
+- --min-share-percent={{ int .percent }}
+{{- end }}
+{{- end }}
+{{- with .Values.webhook.allowedHostPaths }}
+- --allowed-host-paths={{ join "," . }}
+{{- end }}
 {{- with .Values.webhook.args }}
 {{ toYaml . }}
 {{- end }}

@@ -72,7 +72,7 @@ func (e *explainer) run() error {
 	if err != nil {
 		return err
 	}
-	hook, everybody := handler.New(&fleet.Fleet{}, dialects), handler.New(&fleet.Fleet{}, all)
+	hook, everybody := handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects}), handler.New(&fleet.Fleet{}, handler.Rules{Dialects: all})
 	refused := 0
 	var explained []view.ExplainedPod
 	for _, pod := range pods {

@@ -45,7 +45,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	hook := handler.New(&fleet.Fleet{}, dialects)
+	hook := handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects})
 	var fits []view.Fitted
 	var sections []section
 	for _, pod := range pods {
