@@ -5,6 +5,7 @@ package deploy_test
 import (
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -159,6 +160,24 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 		}},
+		"admission for some": {[]string{"--set=webhook.allowFrom={10.0.0.0/24,fd00::/64}"}, func(t *testing.T, r *rendered) {
+			policy := r.object("NetworkPolicy", "vernier-webhook")
+			rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "ingress")
+			want := []any{map[string]any{"ipBlock": map[string]any{"cidr": "10.0.0.0/24"}}, map[string]any{"ipBlock": map[string]any{"cidr": "fd00::/64"}}}
+			if from := rules[0].(map[string]any)["from"]; !reflect.DeepEqual(from, want) {
+				t.Errorf("admission from %v, want %v", from, want)
+			}
+		}},
+		"rules for shares": {[]string{"--set=webhook.minimumShare.memMiB=512,webhook.minimumShare.percent=5,webhook.allowedHostPaths={/data/m.1,/mnt}"}, func(t *testing.T, r *rendered) {
+			_, c := r.pod(t, "vernier-webhook")
+			if want := []string{"--min-share-mem-mib=512", "--min-share-percent=5", "--allowed-host-paths=/data/m.1,/mnt"}; !slices.Equal(c.Args, want) {
+				t.Errorf("arguments %q, want %q", c.Args, want)
+			}
+			policy := strings.ReplaceAll(strings.Join(strings.Fields(marshal(t, r.object("ValidatingAdmissionPolicy", "vernier-pods"))), " "), "''", "'")
+			if !strings.Contains(policy, `p.matches(r'^(/data/m\.1|/mnt)(/|$)')`) || strings.Contains(policy, "/etc/ssh") {
+				t.Errorf("the policy has other folders than the webhook: %s", policy)
+			}
+		}},
 		"metrics for some": {[]string{`--set-json=networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]`}, func(t *testing.T, r *rendered) {
 			if text := marshal(t, r.object("NetworkPolicy", "vernier-node")); !strings.Contains(text, "namespaceSelector") {
 				t.Errorf("the policy is\n%s", text)
@@ -182,6 +201,10 @@ func TestChartRefuses(t *testing.T) {
 	for set, says := range map[string]string{
 		"webhook.replica=3":                 "replica",
 		"webhook.replicas=0":                "webhook/replicas",
+		"webhook.allowFrom={10.0.0.1}":      "webhook/allowFrom/0",
+		"webhook.allowedHostPaths={data}":   "webhook/allowedHostPaths/0",
+		"webhook.allowedHostPaths={/a/../}": "webhook/allowedHostPaths/0",
+		"webhook.minimumShare.percent=101":  "webhook/minimumShare/percent",
 		"allocator.priorityClassName=":      "allocator/priorityClassName",
 		"node.nriDir=nri":                   "node/nriDir",
 		"node.stateDir=/var/lib/../vernier": "node/stateDir",

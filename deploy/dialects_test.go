@@ -43,8 +43,15 @@ func TestDialectWords(t *testing.T) {
 			names = append(names, string(name))
 		}
 		asks := condition(t, r)
-		if list := "n in " + celList(names); strings.Count(asks, list) != 4 {
+		// In the resources of containers, and twice in those of the pod.
+		if list := "n in " + celList(names); strings.Count(asks, list) != 3 {
 			t.Errorf("%s: %s does not stand in %s", words.Name, list, asks)
+		}
+		// Where a pod names very many resources, they are looked for one by one.
+		for _, name := range names {
+			if one := "'" + name + "' in c.resources.requests"; !strings.Contains(asks, one) {
+				t.Errorf("%s: %s does not stand in %s", words.Name, one, asks)
+			}
 		}
 		if list := celList(words.AnnotationPrefixes) + ".exists(p, k.startsWith(p))"; strings.Contains(asks, list) != (len(words.AnnotationPrefixes) > 0) {
 			t.Errorf("%s: %s and %s", words.Name, list, asks)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,11 +126,99 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		"the node's IPC beside a share":       {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.HostIPC = true }), "must not have hostPID or hostIPC"},
 		"a capability beside a share":         {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("CAP_SYS_ADMIN") }), "is privileged or adds a capability"},
 		"a capability without a share":        {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("SYS_ADMIN") }), ""},
-		"a harmless capability":               {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("IPC_LOCK") }), ""},
+		"many containers":                     {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers = containers(513) }), "a pod may have at most 512 containers"},
+		"many containers, not enabled":        {with(plain(other), func(p *corev1.Pod) { p.Spec.InitContainers = containers(512) }), "a pod may have at most 512 containers"},
+		"512 containers":                      {with(plain(enabled), func(p *corev1.Pod) { p.Spec.Containers = containers(512) }), ""},
+		"many containers beside a share":      {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.InitContainers = containers(64) }), "at most 256 annotations and 64 containers"},
+		"many containers with shares": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Spec.InitContainers = containers(16)
+			for i := range p.Spec.InitContainers {
+				p.Spec.InitContainers[i].Resources = p.Spec.Containers[0].Resources
+			}
+		}), "16 of which ask for one"},
+		"many annotations beside a share": {with(admitted(enabled), func(p *corev1.Pod) { annotate(p, 254) }), "at most 256 annotations"},
+		"256 annotations beside a share":  {with(admitted(enabled), func(p *corev1.Pod) { annotate(p, 253) }), ""},
+		"many annotations, no share":      {with(plain(enabled), func(p *corev1.Pod) { annotate(p, 5000) }), ""},
+		"a share among many resources": {with(plain(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources = requests(600)
+			p.Spec.Containers[0].Resources.Requests[api.ResourceMemMiB] = resource.MustParse("1")
+			p.Spec.Containers[0].Resources.Limits[api.ResourceMemMiB] = resource.MustParse("1")
+		}), "webhook has not seen it"},
+		"a share among many resources, not enabled": {with(plain(other), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources = requests(600)
+			p.Spec.Containers[0].Resources.Limits[api.ResourceGPUs] = resource.MustParse("1")
+		}), "is not enabled for Vernier"},
+		"a misspelt resource": {with(plain(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"vernier.dev/gpu-cores": resource.MustParse("1")}
+		}), "webhook has not seen it"},
+		"many plugin lists": {with(admitted(enabled), func(p *corev1.Pod) {
+			for i := range 17 {
+				p.Annotations[api.RequiredPluginsPrefix+"container.c"+strconv.Itoa(i)] = `["vernier","x"]`
+			}
+		}), `must name the plugin "vernier"`},
+		"a long plugin list": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Annotations[api.AnnotationRequiredPlugins] = `["vernier"` + strings.Repeat(`,"x"`, 1100) + `]`
+		}), `must name the plugin "vernier"`},
+		"a quote in a plugin's name": {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"] # ["vernier"]` }), `must name the plugin "vernier"`},
+		"many gates":                 {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, gates(32)...) }), "webhook has not seen it"},
+		"many capabilities": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: make([]corev1.Capability, 257)}}
+		}), "more than 256 of them"},
+		"a folder of the node":             {with(admitted(enabled), func(p *corev1.Pod) { mount(p, "/data") }), ""},
+		"a folder that opens the node":     {with(admitted(enabled), func(p *corev1.Pod) { mount(p, "/etc/ssh") }), "a folder of the node that it must not have"},
+		"a folder above one":               {with(admitted(enabled), func(p *corev1.Pod) { mount(p, "/var/lib/") }), "a folder of the node that it must not have"},
+		"a folder in another form":         {with(admitted(enabled), func(p *corev1.Pod) { mount(p, "/data/.//x") }), "not written in its shortest form"},
+		"a long path":                      {with(admitted(enabled), func(p *corev1.Pod) { mount(p, strings.Repeat("/d", 129)) }), "more than 256"},
+		"many folders":                     {with(admitted(enabled), func(p *corev1.Pod) { mount(p, slices.Repeat([]string{"/data"}, 33)...) }), "more than 32 of them"},
+		"a folder that opens it, no share": {with(plain(enabled), func(p *corev1.Pod) { mount(p, "/etc/ssh") }), ""},
+		"a harmless capability":            {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("IPC_LOCK") }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, c.Create(t.Context(), tt.pod, client.DryRunAll), tt.want)
 		})
+	}
+}
+
+// What a pod may have much of.
+
+func containers(n int) []corev1.Container {
+	list := make([]corev1.Container, n)
+	for i := range list {
+		list[i] = corev1.Container{Name: "more" + strconv.Itoa(i), Image: "none"}
+	}
+	return list
+}
+
+func gates(n int) []corev1.PodSchedulingGate {
+	list := make([]corev1.PodSchedulingGate, n)
+	for i := range list {
+		list[i].Name = "example.com/g" + strconv.Itoa(i)
+	}
+	return list
+}
+
+func requests(n int) corev1.ResourceRequirements {
+	r := corev1.ResourceRequirements{Limits: corev1.ResourceList{}, Requests: corev1.ResourceList{}}
+	for i := range n {
+		name := corev1.ResourceName("example.com/r" + strconv.Itoa(i))
+		r.Limits[name], r.Requests[name] = resource.MustParse("1"), resource.MustParse("1")
+	}
+	return r
+}
+
+func annotate(pod *corev1.Pod, n int) {
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	for i := range n {
+		pod.Annotations["example.com/k"+strconv.Itoa(i)] = ""
+	}
+}
+
+func mount(pod *corev1.Pod, paths ...string) {
+	for i, p := range paths {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v" + strconv.Itoa(i),
+			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: p}}})
 	}
 }
 
@@ -244,6 +333,13 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 	// As the allocator does it: one patch.
 	expect(t, patch(t, allocator, placed, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}},"spec":{"schedulingGates":null}}`), "")
 
+	many := plain(other)
+	annotate(many, 254)
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": many.Annotations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manyAnnotations := string(text)
 	for name, tt := range map[string]struct {
 		as   client.Client
 		pod  *corev1.Pod
@@ -265,7 +361,8 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 		"mode changed":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":"exclusive"}}}`, "read at creation only"},
 		"mode removed":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/mode":null}}}`, "read at creation only"},
 		"policy added":                         {admin, ours, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, "read at creation only"},
-		"policy changed, no share":             {admin, others, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, "read at creation only"},
+		"policy changed, no share":             {admin, others, `{"metadata":{"annotations":{"vernier.dev/policy":"spread"}}}`, ""},
+		"placement added, no share":            {admin, others, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}}}`, "annotations[vernier.dev/placement]: only Vernier's allocator"},
 		"required plugins changed":             {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":"[]"}}}`, "name NRI plugins or CDI devices"},
 		"required plugins removed":             {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":null}}}`, "name NRI plugins or CDI devices"},
 		"a stronger form added":                {admin, ours, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/container.train":"[]"}}}`, "name NRI plugins or CDI devices"},
@@ -273,6 +370,9 @@ func testPolicyUpdate(t *testing.T, admin, allocator client.Client) {
 		"devices added, other form":            {admin, placed, `{"metadata":{"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=all"}}}`, "name NRI plugins or CDI devices"},
 		"tolerance added":                      {admin, ours, `{"metadata":{"annotations":{"tolerate-missing-plugins.noderesource.dev/pod":"true"}}}`, "name NRI plugins or CDI devices"},
 		"required plugins, no share":           {admin, others, `{"metadata":{"annotations":{"required-plugins.noderesource.dev/pod":"[\"x\"]"}}}`, ""},
+		"many annotations added":               {admin, ours, manyAnnotations, "at most 256: remove some"},
+		"many annotations, by the allocator":   {allocator, placed, manyAnnotations, "at most 256: remove some"},
+		"many annotations added, no share":     {admin, others, manyAnnotations, ""},
 		"labels and other annotation":          {admin, ours, `{"metadata":{"labels":{"a":"b"},"annotations":{"example.com/a":"b"}}}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, patch(t, tt.as, tt.pod, tt.set, client.DryRunAll), tt.want) })
@@ -304,6 +404,11 @@ func testPolicySubresources(t *testing.T, c client.Client) {
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"privileged": true})), "is privileged or adds a capability")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"capabilities": object{"add": []string{"SYS_PTRACE"}}})), "is privileged or adds a capability")
 	expect(t, sub("ephemeralcontainers", others, debug(object{"privileged": true})), "")
+	many := []object{}
+	for i := range 128 {
+		many = append(many, object{"name": "debug" + strconv.Itoa(i), "image": "none"})
+	}
+	expect(t, sub("ephemeralcontainers", ours, object{"spec": object{"ephemeralContainers": many}}), "at most 128 containers, of all kinds")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{})), "")
 
 	bind := func(annotations map[string]string) error {

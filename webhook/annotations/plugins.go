@@ -47,10 +47,19 @@ func RequirePlugin(annotations map[string]string, path *field.Path) (map[string]
 	} else {
 		require(api.AnnotationRequiredPlugins, requiredPlugins)
 	}
+	others := 0
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if strings.HasPrefix(key, requiredForContainer) {
 			require(key, key)
 		}
+		if strings.HasPrefix(key, api.RequiredPluginsPrefix) && annotations[key] != api.RequiredPluginsValue {
+			others++
+		}
+	}
+	if others > api.MaxPluginLists {
+		errs = append(errs, field.Invalid(path, others, fmt.Sprintf(
+			"at most %d annotations %sNAME may name other NRI plugins: name them for all containers, with %s",
+			api.MaxPluginLists, api.RequiredPluginsPrefix, api.AnnotationRequiredPlugins)))
 	}
 	return set, errs
 }

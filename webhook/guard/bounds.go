@@ -25,14 +25,22 @@ func Bounds(pod *slim.Pod) field.ErrorList {
 			errs = append(errs, field.Invalid(at, have, fmt.Sprintf("a pod with a share may have at most %d: %s", most, remedy)))
 		}
 	}
-	atMost(api.MaxPodContainers, len(pod.Spec.Containers)+len(pod.Spec.InitContainers), spec.Child("containers"),
+	atMost(api.MaxSharePodContainers, len(pod.Spec.Containers)+len(pod.Spec.InitContainers), spec.Child("containers"),
 		"make several pods of it (init containers count as well)")
+	atMost(api.MaxShareVolumes, len(pod.Spec.Volumes), spec.Child("volumes"), "mount folders that contain several of them")
 	atMost(api.MaxShareGates, len(pod.Spec.SchedulingGates), spec.Child("schedulingGates"),
 		"remove those that no controller of yours waits for")
 	atMost(api.MaxShareAnnotations, len(pod.Metadata.Annotations), annotations, "remove some, or keep them in a ConfigMap")
 	if len(errs) > 0 {
 		return errs
 	}
+	capabilities := 0
+	for _, list := range [][]slim.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			capabilities += len(list[i].SecurityContext.Capabilities.Add)
+		}
+	}
+	atMost(api.MaxShareCapabilities, capabilities, spec.Child("containers"), "these are the capabilities that its containers add: remove some")
 	total := 0
 	for _, key := range slices.Sorted(maps.Keys(pod.Metadata.Annotations)) {
 		value := pod.Metadata.Annotations[key]

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -85,15 +86,8 @@ var sensitive = []struct{ path, reason string }{
 // that hold no GPU.
 var harmless = []string{"/dev/hugepages", "/dev/infiniband", "/dev/mqueue"}
 
-// maxHostPath bounds a path in characters, and maxHostPaths how many volumes have one:
-// the admission policy compares each with the whole list.
-const (
-	maxHostPath  = 256
-	maxHostPaths = 32
-)
-
-// clean is a path as the policy can compare it: CEL has nothing that cleans one.
-func clean(p string) bool { return p == path.Clean(p) || p == path.Clean(p)+"/" }
+// clean reports whether the policy can compare the path: CEL has nothing that cleans one.
+func clean(p string) bool { return path.IsAbs(p) && (p == path.Clean(p) || p == path.Clean(p)+"/") }
 
 // hostPath says why a folder of the node is sensitive; empty where it is not. Where
 // an operator has named the folders that may be mounted, those alone decide.
@@ -133,14 +127,14 @@ func hostPaths(volumes []slim.Volume, allowed []string, at *field.Path) field.Er
 		if volumes[i].HostPath == nil {
 			continue
 		}
-		if count++; count > maxHostPaths {
+		if count++; count > api.MaxShareHostPaths {
 			return append(errs, field.Invalid(at, len(volumes), fmt.Sprintf(
-				"a pod with a share may have at most %d volumes of type hostPath: mount a folder that contains several of them", maxHostPaths)))
+				"a pod with a share may have at most %d volumes of type hostPath: mount a folder that contains several of them", api.MaxShareHostPaths)))
 		}
 		p, at := volumes[i].HostPath.Path, at.Index(i).Child("hostPath", "path")
 		switch reason := hostPath(p, allowed); {
-		case len(p) > maxHostPath:
-			errs = append(errs, field.TooLong(at, "", maxHostPath))
+		case len(p) > api.MaxHostPath:
+			errs = append(errs, field.TooLong(at, "", api.MaxHostPath))
 		case reason != "":
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf(
 				"%s %s: mount a narrower folder, or run this in a pod without a share", p, reason)))

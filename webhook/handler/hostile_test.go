@@ -73,10 +73,25 @@ var bombs = map[string]struct {
 	}), "metadata.annotations", "at most 256"},
 	"large annotations": {bomb(func(p *corev1.Pod) { p.Annotations["example.com/a"] = strings.Repeat("a", 257<<10) }),
 		"metadata.annotations", "may not be more than 262144 bytes"},
-	"many containers": {bomb(func(p *corev1.Pod) { p.Spec.Containers = copies(513, p.Spec.Containers[0]) }),
-		"spec.containers", "at most 512"},
+	"many containers": {bomb(func(p *corev1.Pod) { p.Spec.Containers = append(copies(64, corev1.Container{}), p.Spec.Containers...) }),
+		"spec.containers", "at most 64"},
 	"many shares": {bomb(func(p *corev1.Pod) { p.Spec.Containers = copies(17, p.Spec.Containers[0]) }),
 		"spec.containers", "at most 16 containers of a pod may ask for a share"},
+	"many capabilities": {bomb(func(p *corev1.Pod) {
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: make([]corev1.Capability, 257)}}
+	}), "spec.containers", "at most 256: these are the capabilities"},
+	"many volumes": {bomb(func(p *corev1.Pod) { p.Spec.Volumes = make([]corev1.Volume, 513) }), "spec.volumes", "at most 512"},
+	"many lists of plugins": {bomb(func(p *corev1.Pod) {
+		for i := range 17 {
+			p.Annotations[fmt.Sprintf("%scontainer.c%d", api.RequiredPluginsPrefix, i)] = `["a"]`
+		}
+	}), "metadata.annotations", "at most 16 annotations"},
+	"a long host path": {bomb(func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: strings.Repeat("/d", 129)}}}}
+	}), "spec.volumes[0].hostPath.path", "may not be more than 256"},
+	"a host path in another form": {bomb(func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data/./x"}}}}
+	}), "spec.volumes[0].hostPath.path", "write it as /data/x"},
 	"many gates": {bomb(func(p *corev1.Pod) {
 		for i := range 33 {
 			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: fmt.Sprintf("example.com/g%d", i)})
@@ -115,11 +130,11 @@ func TestHostilePods(t *testing.T) {
 // An answer stays readable however much is wrong.
 func TestHostileErrors(t *testing.T) {
 	pod := bomb(func(p *corev1.Pod) {
-		p.Spec.Containers = append(p.Spec.Containers, copies(400, container("", "nvidia.com/gpu", "1"))...)
+		p.Spec.Containers = append(p.Spec.Containers, copies(60, container("", "nvidia.com/gpu", "1"))...)
 	})
 	response := ours().Handle(context.Background(), request(marshal(t, pod)))
 	causes := response.Result.Details.Causes
-	if len(causes) != 33 || !strings.Contains(causes[32].Message, "368 more errors") {
+	if len(causes) != 33 || !strings.Contains(causes[32].Message, "28 more errors") {
 		t.Errorf("%d causes, the last is %v", len(causes), causes[len(causes)-1])
 	}
 }

@@ -138,11 +138,19 @@ n.startsWith('vernier.dev/')
 {{- if $names }} || n in ['{{ uniq $names | join "', '" }}']{{ end }}
 {{- end }}
 
-{{/* CEL: or an annotation does. */}}
+{{/* CEL: the container c asks for a share, in no misspelt name. */}}
+{{- define "vernier.dialects.names" -}}
+{{- $words := include "vernier.dialects.words" . | fromYaml -}}
+{{- $names := list "vernier.dev/gpu-core" "vernier.dev/gpu-mem" "vernier.dev/gpu-mem-mib" "vernier.dev/gpu" -}}
+{{- range .Values.dialects.enabled }}{{ $names = concat $names (index $words .).resources }}{{ end -}}
+{{ range $i, $n := uniq $names }}{{ if $i }} || {{ end }}'{{ $n }}' in c.resources.requests{{ end }}
+{{- end }}
+
+{{/* CEL: or an annotation does; of very many, the webhook itself looks for it. */}}
 {{- define "vernier.dialects.annotations" -}}
 {{- $words := include "vernier.dialects.words" . | fromYaml -}}
 {{- $prefixes := list -}}
 {{- range .Values.dialects.enabled }}{{ $prefixes = concat $prefixes ((index $words .).annotationPrefixes | default list) }}{{ end -}}
 {{- if $prefixes -}}
-|| object.metadata.annotations.exists(k, ['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p))){{ end }}
+|| size(object.metadata.annotations) > 256 || object.metadata.annotations.exists(k, ['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p))){{ end }}
 {{- end }}
