@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"os"
 	"path"
 	"strings"
 	"testing"
@@ -103,6 +104,19 @@ func TestHostPath(t *testing.T) {
 		"/dev/hugepages", "/etc/localtime", "/opt/models", "/var/lib/vernier-models", "/devices", "/runs", "/var/running", "/tmp", "/usr/share", "/libs", "/etc/sshd", "/var/logs"} {
 		if reason := hostPath(p, nil); reason != "" {
 			t.Errorf("%s is refused: %s", p, reason)
+		}
+	}
+}
+
+// Whoever is refused a folder finds it on the page.
+func TestFoldersAreOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reference/annotations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sensitive {
+		if !strings.Contains(string(page), "`"+s.path+"`") {
+			t.Errorf("docs/reference/annotations.md does not name %s", s.path)
 		}
 	}
 }

@@ -5,14 +5,16 @@
 // whoever reaches its port, and a NetworkPolicy is the cluster's to enforce: without
 // bounds anybody could fill its memory.
 //
-// It never reads a request.
+// It counts what a request has, and never decodes it.
 package intake
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -25,11 +27,15 @@ type Limits struct {
 	// Connections that are open at once, from one address and in all.
 	ConnectionsPerSource, Connections int
 	// Bytes of request bodies that are being read and answered at once, from one address
-	// and in all. A request takes about four times its size while it is decoded.
+	// and in all.
 	BytesPerSource, Bytes int64
 	// MaxBytes of one body: the API server's own limit of 3 MiB for an object, written as
 	// JSON inside of a review.
 	MaxBytes int64
+	// MaxValues of one body: three bytes, "{},", may be decoded into a hundred.
+	MaxValues int
+	// Answered are the requests that are decoded and answered at once.
+	Answered int64
 	// ReadTimeout bounds the reading of one body.
 	ReadTimeout time.Duration
 }
@@ -38,13 +44,15 @@ type Limits struct {
 var Default = Limits{
 	ConnectionsPerSource: 256, Connections: 512,
 	BytesPerSource: 16 << 20, Bytes: 24 << 20, MaxBytes: 7 << 20,
+	MaxValues: 64 << 10, Answered: 4,
 	ReadTimeout: 2 * time.Second,
 }
 
 // Intake counts what the server has taken in.
 type Intake struct {
-	limits Limits
-	bytes  *semaphore.Weighted
+	limits   Limits
+	bytes    *semaphore.Weighted
+	answered *semaphore.Weighted
 
 	mu      sync.Mutex
 	open    int
@@ -60,7 +68,8 @@ type source struct {
 
 // New is an intake that has taken in nothing.
 func New(limits Limits) *Intake {
-	return &Intake{limits: limits, bytes: semaphore.NewWeighted(limits.Bytes), sources: map[string]*source{}}
+	return &Intake{limits: limits, bytes: semaphore.NewWeighted(limits.Bytes), answered: semaphore.NewWeighted(limits.Answered),
+		sources: map[string]*source{}}
 }
 
 // Listen accepts connections within the limits, and closes others at once.
@@ -130,8 +139,7 @@ func (i *Intake) Handle(next http.Handler) http.Handler {
 		case size < 0:
 			refuse(w, http.StatusLengthRequired, "send the length of the body: the API server does")
 		case size > i.limits.MaxBytes:
-			refuse(w, http.StatusRequestEntityTooLarge, "the review has "+strconv.FormatInt(size, 10)+" bytes, "+
-				strconv.FormatInt(i.limits.MaxBytes, 10)+" are allowed")
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the review has %d bytes, %d are allowed", size, i.limits.MaxBytes))
 		default:
 			release, ok := i.take(r.Context(), host(r.RemoteAddr), size)
 			if !ok {
@@ -139,13 +147,49 @@ func (i *Intake) Handle(next http.Handler) http.Handler {
 				return
 			}
 			defer release()
-			if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(i.limits.ReadTimeout)); err != nil {
-				refuse(w, http.StatusInternalServerError, err.Error())
-				return
-			}
-			next.ServeHTTP(w, r)
+			i.answer(w, r, next)
 		}
 	})
+}
+
+// answer reads the body of a request that there is room for, and has it answered.
+func (i *Intake) answer(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(i.limits.ReadTimeout)); err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	body := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, body); err != nil {
+		refuse(w, http.StatusBadRequest, "the body did not arrive: "+err.Error())
+		return
+	}
+	if n := values(body); n > i.limits.MaxValues {
+		refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the review has %d values, %d are allowed: make several pods of it", n, i.limits.MaxValues))
+		return
+	}
+	if i.answered.Acquire(r.Context(), 1) != nil {
+		return // who asked has gone
+	}
+	defer i.answered.Release(1)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	next.ServeHTTP(w, r)
+}
+
+// values counts the values of a JSON text, give or take the empty lists and objects: each
+// but the first of a list or an object has a comma before it.
+func values(text []byte) int {
+	count, quoted := 1, false
+	for at := 0; at < len(text); at++ {
+		switch c := text[at]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			at++
+		case !quoted && (c == ',' || c == '[' || c == '{'):
+			count++
+		}
+	}
+	return count
 }
 
 // take waits for room for a body, from its source first: one source keeps no other

@@ -94,7 +94,8 @@ func closed(t *testing.T, conn net.Conn) bool {
 	return err != nil
 }
 
-var small = intake.Limits{ConnectionsPerSource: 3, Connections: 4, BytesPerSource: 10, Bytes: 15, MaxBytes: 10, ReadTimeout: patience}
+var small = intake.Limits{ConnectionsPerSource: 3, Connections: 4, BytesPerSource: 10, Bytes: 15, MaxBytes: 10,
+	MaxValues: 3, Answered: 2, ReadTimeout: patience}
 
 func TestHostileConnections(t *testing.T) {
 	address := serve(t, small)
@@ -170,7 +171,11 @@ func TestHostileBytes(t *testing.T) {
 	defer func() { close(hold); srv.Close(); <-ended }()
 	address := l.Addr().String()
 	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
-		begin(t, dial(t, from, address), map[string]string{"127.0.0.1": "Content-Length: 10", "127.0.0.2": "Content-Length: 5"}[from])
+		conn, size := dial(t, from, address), map[string]int{"127.0.0.1": 10, "127.0.0.2": 5}[from]
+		begin(t, conn, fmt.Sprintf("Content-Length: %d", size))
+		if _, err := io.WriteString(conn, strings.Repeat("x", size)); err != nil {
+			t.Fatal(err)
+		}
 		<-arrived
 	}
 	for _, from := range []string{"127.0.0.1", "127.0.0.3"} {
@@ -191,6 +196,27 @@ func TestHostileLengths(t *testing.T) {
 		if got := status(t, conn); got != want {
 			t.Errorf("%s: status %d, want %d", header, got, want)
 		}
+	}
+}
+
+func TestHostileValues(t *testing.T) {
+	address := serve(t, small)
+	for body, want := range map[string]int{
+		`[1]`: http.StatusOK, `["[,\"{"]`: http.StatusOK, `[1,2,3]`: http.StatusRequestEntityTooLarge, `[{},{}]`: http.StatusRequestEntityTooLarge,
+		`""""",,,,`: http.StatusOK, `[[[[`: http.StatusRequestEntityTooLarge,
+	} {
+		if len(body) > 10 {
+			t.Fatalf("%s is too long", body)
+		}
+		conn := dial(t, "127.0.0.1", address)
+		begin(t, conn, fmt.Sprintf("Content-Length: %d\r\nConnection: close", len(body)))
+		if _, err := io.WriteString(conn, body); err != nil {
+			t.Fatal(err)
+		}
+		if got := status(t, conn); got != want {
+			t.Errorf("%s: status %d, want %d", body, got, want)
+		}
+		await(t, func() bool { return closed(t, conn) })
 	}
 }
 
