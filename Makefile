@@ -87,6 +87,11 @@ run-unit-api:
 run-e2e:
 	$(TEST) -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
 
+.PHONY: test-hostile
+test-hostile: deps tools build images ## what tenants and stolen tokens are refused: docs/security.md lists it (needs root)
+	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -timeout 25m -tags envtest -run Hostile $$(go list -tags envtest ./... | grep -v /test/)
+	$(TEST) -tags e2e -timeout 25m -run Hostile ./test/e2e
+
 .PHONY: test-gpu
 test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the card
 	$(TEST) -v -tags gpu ./test/gpu/...

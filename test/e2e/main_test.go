@@ -26,11 +26,12 @@ import (
 )
 
 const (
-	namespace  = "tenants"  // labelled for injection
-	unlabelled = "outsider" // not
-	small      = "n1"       // the node with one GPU
-	large      = "n2"       // the node with two
-	cut        = "n3"       // the node whose one is in MIG mode; cordoned
+	namespace  = "tenants"    // labelled for injection
+	neighbours = "neighbours" // another, of tenants that the first does not trust
+	unlabelled = "outsider"   // not
+	small      = "n1"         // the node with one GPU
+	large      = "n2"         // the node with two
+	cut        = "n3"         // the node whose one is in MIG mode; cordoned
 )
 
 var sys *system.System
@@ -49,7 +50,7 @@ func makeReady(ctx context.Context, s *system.System) error {
 	// one by one.
 	os.Setenv("SIMGPU_STATE", sys.Node(cut).GPU.State)
 	os.Setenv("SIMGPU_ALL_DEVICES", "1")
-	if err := sys.Namespaces(ctx, map[string]bool{namespace: true, unlabelled: false}); err != nil {
+	if err := sys.Namespaces(ctx, map[string]bool{namespace: true, neighbours: true, unlabelled: false}); err != nil {
 		return err
 	}
 	// An instance would be the best for every pod; only those that are to be on one go
