@@ -42,7 +42,7 @@ type Page struct {
 // Access tells whether the token's bearer may see ledgers. The error says what to
 // do about it; access.ErrAway that nobody can tell now.
 type Access interface {
-	Check(ctx context.Context, token string) error
+	Check(ctx context.Context, remote, token string) error
 }
 
 // cookie holds the token in the browser, for this page only.
@@ -123,7 +123,7 @@ const maxToken = 16 << 10
 func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
 	token := strings.TrimSpace(r.PostFormValue("token"))
-	if err := p.access.Check(r.Context(), token); err != nil {
+	if err := p.access.Check(r.Context(), r.RemoteAddr, token); err != nil {
 		p.ask(w, r, err)
 		return
 	}
@@ -151,7 +151,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 		p.ask(w, r, nil)
 		return
 	}
-	if err := p.access.Check(r.Context(), token); err != nil {
+	if err := p.access.Check(r.Context(), r.RemoteAddr, token); err != nil {
 		p.ask(w, r, err)
 		return
 	}

@@ -25,7 +25,7 @@ import (
 // keys is an Access that knows one token.
 type keys struct{ err error }
 
-func (k keys) Check(_ context.Context, token string) error {
+func (k keys) Check(_ context.Context, _, token string) error {
 	if k.err != nil {
 		return k.err
 	}

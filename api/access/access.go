@@ -5,7 +5,7 @@
 // SubjectAccessReview, lets read the same from it.
 //
 // It decides nothing itself and keeps nobody's token, only digests of those that
-// were good a moment ago.
+// were accepted before.
 package access
 
 import (
@@ -13,7 +13,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -21,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -33,21 +31,6 @@ import (
 var (
 	ErrAway      = errors.New("the API server does not say who may read this; try again")
 	ErrForbidden = errors.New("not allowed")
-)
-
-// goodFor is how long a token that was good is not asked about again: whoever loses
-// his rights reads on for as long.
-const goodFor = time.Minute
-
-// maxRemembered bounds the tokens that are remembered.
-const maxRemembered = 1000
-
-// Tokens that are not remembered are asked about this often in a second, and this
-// many at once. Anybody who reaches the port can send any number of them, and the
-// part has other business with the API server.
-const (
-	asksPerSecond = 10
-	asksAtOnce    = 20
 )
 
 // timeout bounds both questions about a token.
@@ -62,18 +45,13 @@ type Review struct {
 	thing  authorizationv1.SubjectAccessReviewSpec
 	remedy string
 
-	clock clock.PassiveClock
-	limit flowcontrol.PassiveRateLimiter
-	mu    sync.Mutex
-	good  map[[sha256.Size]byte]time.Time
+	budget *budget
 }
 
 func newReview(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter,
 	c clock.PassiveClock, thing authorizationv1.SubjectAccessReviewSpec, remedy string) *Review {
 	return &Review{
-		tokens: tokens, rights: rights, thing: thing, remedy: remedy, clock: c,
-		limit: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(asksPerSecond, asksAtOnce, c),
-		good:  map[[sha256.Size]byte]time.Time{},
+		tokens: tokens, rights: rights, thing: thing, remedy: remedy, budget: newBudget(c),
 	}
 }
 
@@ -85,18 +63,27 @@ func Ledgers(tokens authentication.TokenReviewsGetter, rights authorization.Subj
 	}, "may not list sliceledgers."+v1alpha1.Group+"; bind the cluster role vernier-viewer to it")
 }
 
-// Check says nil where the token's bearer may.
-func (r *Review) Check(ctx context.Context, token string) error {
+// Check returns nil if the token's bearer may. remote is the connection's peer, as host:port.
+func (r *Review) Check(ctx context.Context, remote, token string) error {
 	if token == "" {
 		return errors.New("no token; make one with kubectl create token")
 	}
-	key := sha256.Sum256([]byte(token))
-	if r.remembers(key) {
-		return nil
+	key, from := sha256.Sum256([]byte(token)), address(remote)
+	if good, err := r.budget.take(key, from); good || err != nil {
+		return err
 	}
-	if !r.limit.TryAccept() {
-		return fmt.Errorf("%w: more than %d tokens a second were to be asked about", ErrAway, asksPerSecond)
+	err := r.ask(ctx, token)
+	switch {
+	case err == nil:
+		r.budget.accept(key, from)
+	case !errors.Is(err, ErrAway):
+		r.budget.refuse(key)
 	}
+	return err
+}
+
+// ask has the API server judge the token's bearer.
+func (r *Review) ask(ctx context.Context, token string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	who, err := r.tokens.TokenReviews().Create(ctx, &authenticationv1.TokenReview{
@@ -108,11 +95,7 @@ func (r *Review) Check(ctx context.Context, token string) error {
 	if !who.Status.Authenticated {
 		return errors.New("the API server does not know this token, or it has expired; make one with kubectl create token")
 	}
-	if err := r.may(ctx, &who.Status.User); err != nil {
-		return err
-	}
-	r.remember(key)
-	return nil
+	return r.may(ctx, &who.Status.User)
 }
 
 func (r *Review) may(ctx context.Context, user *authenticationv1.UserInfo) error {
@@ -129,20 +112,4 @@ func (r *Review) may(ctx context.Context, user *authenticationv1.UserInfo) error
 		return fmt.Errorf("%w: %s %s", ErrForbidden, user.Username, r.remedy)
 	}
 	return nil
-}
-
-func (r *Review) remembers(key [sha256.Size]byte) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	until, found := r.good[key]
-	return found && r.clock.Now().Before(until)
-}
-
-func (r *Review) remember(key [sha256.Size]byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.good) >= maxRemembered {
-		clear(r.good)
-	}
-	r.good[key] = r.clock.Now().Add(goodFor)
 }

@@ -28,12 +28,21 @@ func Metrics(address string) server.Options {
 }
 
 func filter(config *rest.Config, c *http.Client) (server.Filter, error) {
+	config = unthrottled(config)
 	tokens, err1 := authentication.NewForConfigAndClient(config, c)
 	rights, err2 := authorization.NewForConfigAndClient(config, c)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	return metricsReview(tokens, rights, clock.RealClock{}).filter, nil
+}
+
+// unthrottled returns the configuration without client-go's own rate limit. Review has its
+// own, and questions about unknown tokens must not queue before those about accepted ones.
+func unthrottled(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+	return config
 }
 
 func metricsReview(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter, c clock.PassiveClock) *Review {
@@ -45,7 +54,7 @@ func metricsReview(tokens authentication.TokenReviewsGetter, rights authorizatio
 // filter lets requests with a good token through to the handler.
 func (r *Review) filter(log logr.Logger, handler http.Handler) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		switch err := r.Check(req.Context(), Bearer(req)); {
+		switch err := r.Check(req.Context(), req.RemoteAddr, Bearer(req)); {
 		case err == nil:
 			handler.ServeHTTP(w, req)
 		case errors.Is(err, ErrAway):
