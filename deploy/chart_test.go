@@ -94,6 +94,12 @@ func TestChartValues(t *testing.T) {
 					t.Errorf("%s: unhealthyPodEvictionPolicy %q", part, policy)
 				}
 			}
+			// Data that the chart has none of stays as the webhook wrote it when Helm or kubectl
+			// applies the Secret once more; empty data would be written.
+			secret := r.object("Secret", "vernier-webhook-certs")
+			if _, data := secret.Object["data"]; data || strings.Contains(marshal(t, secret), "stringData") {
+				t.Errorf("an upgrade would end the webhook's certificates: %v", secret)
+			}
 			// One node with a broken driver must not stop the upgrade of all others.
 			agents := r.object("DaemonSet", "vernier-node").Object
 			if most, _, _ := unstructured.NestedString(agents, "spec", "updateStrategy", "rollingUpdate", "maxUnavailable"); !strings.HasSuffix(most, "%") {
@@ -137,7 +143,7 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("the webhook does not use it: %v %q", pod.Volumes, c.Args)
 			}
 			// What only the webhook's own certificates need.
-			if r.has("Role", "vernier-webhook") || strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "mutatingwebhookconfigurations") {
+			if r.has("Role", "vernier-webhook") || r.has("Secret", "vernier-webhook-certs") || strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "mutatingwebhookconfigurations") {
 				t.Error("the webhook may write Secrets or its configuration, and need not")
 			}
 		}},

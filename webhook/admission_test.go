@@ -31,7 +31,7 @@ import (
 
 func TestAdmission(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{
-		"namespace.yaml", "rbac/webhook.yaml", "admission/policy.yaml"}})
+		"namespace.yaml", "rbac/webhook.yaml", "admission/policy.yaml", "admission/webhook-policy.yaml"}})
 	c := apiserver.Client(t, cfg)
 	namespaces(t, c)
 	at := address(t)

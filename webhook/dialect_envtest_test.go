@@ -29,7 +29,7 @@ import (
 // With dialects switched on in the chart, the API server sends the webhook the
 // pods of other systems, and creates them as pods of ours.
 func TestDialects(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml", "admission/policy.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml", "admission/policy.yaml", "admission/webhook-policy.yaml"}})
 	c := apiserver.Client(t, cfg)
 	namespaces(t, c)
 	at := address(t)

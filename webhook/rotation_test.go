@@ -24,7 +24,7 @@ import (
 // starts in the past and ends before now, however often it is moved on by a moment.
 func TestRotation(t *testing.T) {
 	const day = 24 * time.Hour
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml", "admission/webhook-policy.yaml"}})
 	c := apiserver.Client(t, cfg)
 	namespaces(t, c)
 	now := time.Now()

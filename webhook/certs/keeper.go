@@ -3,8 +3,8 @@
 // Package certs owns the webhook's certificates: it makes and rotates an
 // authority and a serving certificate, keeps them in one Secret that all
 // replicas share, and tells the API server in the webhook's configuration whom
-// to trust. Whichever replica comes first renews; the Secret's resourceVersion
-// decides between two.
+// to trust. The Secret is installed empty. Whichever replica comes first fills or
+// renews it; its resourceVersion decides between two.
 //
 // It never writes a file, and never touches anything of the configuration but
 // the caBundle.
@@ -55,6 +55,8 @@ type Keeper struct {
 	Clock  clock.Clock
 
 	serving atomic.Pointer[tls.Certificate]
+	// failure is that of the last Sync; nil after a success.
+	failure atomic.Pointer[error]
 }
 
 // GetCertificate is for a tls.Config.
@@ -68,12 +70,15 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 // Ready is a health check: it fails until a certificate is served that the API
 // server was told to trust, and after it expired.
 func (k *Keeper) Ready(*http.Request) error {
-	cert, err := k.GetCertificate(nil)
-	if err != nil {
-		return fmt.Errorf("%w: see the log for what keeps it", err)
+	cause := errors.New("the log says what keeps the next one")
+	if failure := k.failure.Load(); failure != nil && *failure != nil {
+		cause = *failure
 	}
-	if k.Clock.Now().After(cert.Leaf.NotAfter) {
-		return fmt.Errorf("the certificate expired at %s: see the log for what keeps the new one", cert.Leaf.NotAfter)
+	switch cert, err := k.GetCertificate(nil); {
+	case err != nil:
+		return fmt.Errorf("%w: %w", err, cause)
+	case k.Clock.Now().After(cert.Leaf.NotAfter):
+		return fmt.Errorf("the certificate expired at %s: %w", cert.Leaf.NotAfter, cause)
 	}
 	return nil
 }
@@ -88,7 +93,9 @@ func (k *Keeper) Start(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, logger)
 	for {
 		wait := poll
-		if err := k.Sync(ctx); err != nil {
+		err := k.Sync(ctx)
+		k.failure.Store(&err)
+		if err != nil {
 			wait = retry
 			if overtaken(err) {
 				logger.Info("another replica was faster, reading again", "cause", err.Error())
@@ -104,10 +111,10 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// overtaken tells whether somebody else wrote first. A failed test of a JSON
+// overtaken reports whether another replica wrote first. A failed test of a JSON
 // patch is reported as an invalid object.
 func overtaken(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err)
+	return apierrors.IsConflict(err) || apierrors.IsInvalid(err)
 }
 
 // Sync does once what is due.
@@ -129,13 +136,15 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	return nil
 }
 
-// material is what the Secret holds, after renewing what is due in it.
+// material is what the Secret holds, after renewing what is due in it: everything, if the
+// Secret is empty, as it is installed.
 func (k *Keeper) material(ctx context.Context, hosts []string) (*material, error) {
 	secret := &corev1.Secret{}
-	secret.Namespace, secret.Name = api.SystemNamespace, SecretName
-	err := k.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing {
+	err := k.Client.Get(ctx, client.ObjectKey{Namespace: api.SystemNamespace, Name: SecretName}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("it is missing, and the webhook may not create Secrets: apply deploy/manifests/rbac/webhook.yaml, or run helm upgrade: %w", err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	m := load(secret.Data)
@@ -149,14 +158,8 @@ func (k *Keeper) material(ctx context.Context, hosts []string) (*material, error
 	if err := m.store(secret.Data); err != nil {
 		return nil, err
 	}
-	write := k.Client.Update
-	if missing {
-		write = func(ctx context.Context, obj client.Object, _ ...client.UpdateOption) error {
-			return k.Client.Create(ctx, obj)
-		}
-	}
-	if err := write(ctx, secret); err != nil {
-		// On a conflict another replica renewed: the next round reads its work.
+	if err := k.Client.Update(ctx, secret); err != nil {
+		// On a conflict another replica was first: the next round reads its work.
 		return nil, err
 	}
 	log.FromContext(ctx).Info("renewed the webhook's certificates",

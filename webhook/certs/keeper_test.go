@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,11 @@ func configuration() *admissionv1.MutatingWebhookConfiguration {
 	}
 }
 
+// secret is as it is installed.
+func secret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: api.SystemNamespace, Name: SecretName}, Type: corev1.SecretTypeOpaque}
+}
+
 func bundles(t *testing.T, c client.Client) [][]byte {
 	t.Helper()
 	config := &admissionv1.MutatingWebhookConfiguration{}
@@ -58,7 +64,7 @@ func check(t *testing.T, k *Keeper, c client.Client) {
 
 func TestSync(t *testing.T) {
 	clock := clocktesting.NewFakeClock(start)
-	c := fake.NewClientBuilder().WithObjects(configuration()).Build()
+	c := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
 	first, second := &Keeper{Client: c, Clock: clock}, &Keeper{Client: c, Clock: clock}
 	if first.Ready(nil) == nil {
 		t.Error("ready before anything was done")
@@ -118,10 +124,10 @@ func reset(t *testing.T, c client.Client) *admissionv1.MutatingWebhookConfigurat
 // Whatever one replica does between another's read and write, both end up with
 // the same certificate, and the API server trusts it.
 func TestRace(t *testing.T) {
-	for name, at := range map[string]string{"create": "create", "patch": "patch", "update": "update"} {
+	for name, at := range map[string]string{"an empty Secret": "fill", "patch": "patch", "update": "update"} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakeClock(start)
-			plain := fake.NewClientBuilder().WithObjects(configuration()).Build()
+			plain := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
 			fast := &Keeper{Client: plain, Clock: clock}
 			if at == "update" {
 				if err := fast.Sync(t.Context()); err != nil {
@@ -137,11 +143,8 @@ func TestRace(t *testing.T) {
 				return fast.Sync(ctx)
 			}
 			slow := &Keeper{Clock: clock, Client: interceptor.NewClient(plain, interceptor.Funcs{
-				Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
-					return errors.Join(overtake(ctx, "create"), c.Create(ctx, obj, o...))
-				},
 				Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
-					return errors.Join(overtake(ctx, "update"), c.Update(ctx, obj, o...))
+					return errors.Join(overtake(ctx, "fill"), overtake(ctx, "update"), c.Update(ctx, obj, o...))
 				},
 				Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 					if err := overtake(ctx, "patch"); err != nil {
@@ -172,7 +175,7 @@ func TestRace(t *testing.T) {
 // A failure leaves what is served in place, and Start tries again.
 func TestStart(t *testing.T) {
 	clock := clocktesting.NewFakeClock(start)
-	plain := fake.NewClientBuilder().WithObjects(configuration()).Build()
+	plain := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
 	down := errors.New("the API server is away")
 	reads := make(chan struct{})
 	c := interceptor.NewClient(plain, interceptor.Funcs{
@@ -227,12 +230,49 @@ func await(t *testing.T, clock *clocktesting.FakeClock) {
 }
 
 func TestMissingConfiguration(t *testing.T) {
-	k := &Keeper{Client: fake.NewClientBuilder().Build(), Clock: clocktesting.NewFakeClock(start)}
+	c := fake.NewClientBuilder().WithObjects(secret()).Build()
+	k := &Keeper{Client: c, Clock: clocktesting.NewFakeClock(start)}
 	err := k.Sync(t.Context())
-	if err == nil || !bytes.Contains([]byte(err.Error()), []byte("apply deploy/manifests/admission")) {
+	if err == nil || !strings.Contains(err.Error(), "apply deploy/manifests/admission") {
 		t.Errorf("got %v, want the remedy", err)
 	}
-	if err := k.Client.Get(t.Context(), client.ObjectKey{Namespace: api.SystemNamespace, Name: SecretName}, &corev1.Secret{}); err == nil {
-		t.Error("a Secret was made for hosts that are not known")
+	left := &corev1.Secret{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret()), left); err != nil || len(left.Data) > 0 {
+		t.Errorf("certificates were made for hosts that are not known: %v %v", left.Data, err)
+	}
+}
+
+// The webhook may not create Secrets: its own is installed with it. Without it the replica
+// is not ready, and says what to do; with it, it goes on.
+func TestMissingSecret(t *testing.T) {
+	clock := clocktesting.NewFakeClock(start)
+	created := 0
+	c := interceptor.NewClient(fake.NewClientBuilder().WithObjects(configuration()).Build(), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
+			created++
+			return c.Create(ctx, obj, o...)
+		},
+	})
+	k := &Keeper{Client: c, Clock: clock}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- k.Start(ctx) }()
+	await(t, clock)
+	const remedy = "secret vernier-system/vernier-webhook-certs: it is missing, and the webhook may not create Secrets: apply deploy/manifests/rbac/webhook.yaml"
+	if err := k.Ready(nil); err == nil || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("ready says %v, want %q", err, remedy)
+	}
+	if created > 0 {
+		t.Error("the keeper tried to create it")
+	}
+	if err := c.Create(t.Context(), secret()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(retry)
+	await(t, clock)
+	check(t, k, c)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
