@@ -67,7 +67,7 @@ var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
 func launch(t testing.TB, flags map[string]string) *rest.Config {
 	t.Helper()
 	quiet()
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml"}, Flags: flags})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/policy.yaml", "admission/allocator-policy.yaml"}, Flags: flags})
 	if err := apiserver.Client(t, cfg).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "ns", Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}}}); err != nil {
 		t.Fatal(err)
