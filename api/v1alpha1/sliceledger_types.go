@@ -15,8 +15,11 @@ import (
 // The rules below check sums: whoever writes the spec, the API server refuses
 // slices whose amounts, less what they declare as reused, add up to more than their
 // device. Whether a declared reuse is true is not checked there, that would cost the
-// square of the slices; the node agent adds up what really runs.
+// square of the slices; the node agent adds up what really runs. Nor can the writer of
+// the spec make a device larger than the node says: it is entered with the size in the
+// status, and keeps it, or a smaller one, as long as it stands there.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.devices) || [has(oldSelf.spec) && has(oldSelf.spec.devices) ? oldSelf.spec.devices.map(o, [dyn(o.uuid), dyn(o.mem), dyn(o.core)]) : []].all(was, self.spec.devices.map(d, [dyn(d.uuid), dyn(d.mem), dyn(d.core)]).all(d, was.exists(o, o[0] == d[0] && d[1] <= o[1] && d[2] <= o[2]) || has(self.status) && has(self.status.devices) && d[2] == 100 && self.status.devices.exists(s, s.uuid == d[0] && s.mem == d[1])))",message="a device that is new or larger must be as in status.devices: with its uuid, its mem, and 100 as core",fieldPath=".spec.devices"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=sl,categories=vernier
@@ -138,8 +141,9 @@ type DeviceLedger struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Core Percent `json:"core"`
-	// Mem is the device's memory in MiB.
+	// Mem is the device's memory in MiB, 4 TiB at most.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4194304
 	Mem MiB `json:"mem"`
 	// Slices granted on the device.
 	// +listType=atomic
@@ -278,6 +282,8 @@ type SummaryStatus struct {
 // DeviceStatus is one device as NVML shows it.
 type DeviceStatus struct {
 	// UUID as NVML gives it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
 	UUID string `json:"uuid"`
 	// Index in NVML's order. It may change with a restart of the driver.
 	Index int32 `json:"index"`
@@ -286,7 +292,8 @@ type DeviceStatus struct {
 	// Model is the device's name.
 	Model string `json:"model"`
 	// Mem is its memory that programs can have in MiB, rounded down: the total less
-	// what driver and firmware reserve.
+	// what driver and firmware reserve. 4 TiB at most.
+	// +kubebuilder:validation:Maximum=4194304
 	Mem MiB `json:"mem"`
 	// PCI is its bus id.
 	// +optional

@@ -100,9 +100,9 @@ func kind(s apiextensionsv1.JSONSchemaProps) string {
 	case len(values) > 0:
 		return code(values...)
 	case s.Minimum != nil && s.Maximum != nil:
-		said += fmt.Sprintf(", %g to %g", *s.Minimum, *s.Maximum)
+		said += fmt.Sprintf(", %.0f to %.0f", *s.Minimum, *s.Maximum)
 	case s.Minimum != nil:
-		said += fmt.Sprintf(", from %g", *s.Minimum)
+		said += fmt.Sprintf(", from %.0f", *s.Minimum)
 	case s.MaxLength != nil:
 		said += fmt.Sprintf(", to %d characters", *s.MaxLength)
 	case s.MaxItems != nil:
