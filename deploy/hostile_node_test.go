@@ -5,18 +5,15 @@
 package deploy_test
 
 import (
-	"context"
+	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -30,8 +27,8 @@ const (
 )
 
 // Invariant 1: nobody frees or grants on a node from another one. A node agent's
-// token is good for its own node, as is every write that the agent does.
-func TestNodePolicy(t *testing.T) {
+// stolen token is good for its own node, as is every write that the agent does.
+func TestHostileNodeToken(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/node.yaml", "admission/policy.yaml", "admission/node-policy.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	for _, name := range []string{own, other} {
@@ -45,15 +42,10 @@ func TestNodePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	agent, stray := apiserver.Client(t, withToken(t, cfg, own)), apiserver.Client(t, withToken(t, cfg, ""))
-
-	// The API server takes up policies a moment after they are stored.
-	var last error
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = stray.Create(ctx, ledger(own), client.DryRunAll)
-		return last != nil && strings.Contains(last.Error(), "vernier-nodes"), nil
-	}); err != nil {
-		t.Fatalf("the policy is not in force after 90 s: %v", last)
+	agent := apiserver.Client(t, stolen(t, cfg, v1alpha1.NodeServiceAccount, nodeOf(t, admin, own)))
+	stray := apiserver.Client(t, stolen(t, cfg, v1alpha1.NodeServiceAccount, nil))
+	ledger := func(name string) *v1alpha1.SliceLedger {
+		return ownedBy(name, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: nodeOf(t, admin, name).UID})
 	}
 
 	granted := ledger(own)
@@ -61,6 +53,14 @@ func TestNodePolicy(t *testing.T) {
 	expect(t, "a ledger for another node", agent.Create(t.Context(), ledger(other)), "own node and ledger only, not other: set --node-name to own")
 	expect(t, "a ledger with grants", agent.Create(t.Context(), granted), "only the allocator grants")
 	expect(t, "a ledger, by a token of no node", stray.Create(t.Context(), ledger(own)), "the token of vernier-node names no node: use the token that the kubelet gives")
+	for name, owners := range map[string][]metav1.OwnerReference{
+		"nobody's":            nil,
+		"another node's":      ledger(other).OwnerReferences,
+		"its own and another": append(ledger(own).OwnerReferences, ledger(other).OwnerReferences...),
+		"a Pod's":             {{APIVersion: "v1", Kind: "Pod", Name: own, UID: "u"}},
+	} {
+		expect(t, "a ledger that is "+name, agent.Create(t.Context(), ownedBy(own, owners...), client.DryRunAll), "metadata.ownerReferences: a node agent's ledger must have one owner")
+	}
 	expect(t, "its ledger", agent.Create(t.Context(), ledger(own)), "")
 	expect(t, "a ledger, by an administrator", admin.Create(t.Context(), ledger(other)), "")
 
@@ -75,6 +75,21 @@ func TestNodePolicy(t *testing.T) {
 	expect(t, "release on another node", release(agent, other), "own node and ledger only, not other")
 	expect(t, "release, by a token of no node", release(stray, own), "names no node")
 	expect(t, "release on its node", release(agent, own), "")
+	size := func(mem v1alpha1.MiB, devices int) error {
+		l := &v1alpha1.SliceLedger{}
+		if err := admin.Get(t.Context(), client.ObjectKey{Name: own}, l); err != nil {
+			return err
+		}
+		l.Status.Devices = nil
+		for i := range devices {
+			l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: fmt.Sprint("GPU-", i), Mem: mem})
+		}
+		return agent.Status().Update(t.Context(), l)
+	}
+	expect(t, "a device of 4 TiB", size(4<<20, v1alpha1.MaxDevices), "")
+	expect(t, "a larger one", size(4<<20+1, 1), "status.devices[0].mem")
+	expect(t, "a device more", size(1, v1alpha1.MaxDevices+1), "status.devices")
+	t.Run("events", func(t *testing.T) { hostileEvents(t, admin, agent, stray) })
 
 	for name, tt := range map[string]struct {
 		as   client.Client
@@ -84,6 +99,10 @@ func TestNodePolicy(t *testing.T) {
 	}{
 		"its capacity":             {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"},"allocatable":{"vernier.dev/gpu-core":"200"}}}`, ""},
 		"a resource new there":     {agent, own, `{"status":{"capacity":{"vernier.dev/gpu":"256"}}}`, ""},
+		"as much as there can be":  {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"6400","vernier.dev/gpu-mem":"6400","vernier.dev/gpu":"16384","vernier.dev/gpu-mem-mib":"268435456"}}}`, ""},
+		"more compute":             {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"6401"}}}`, "may announce what 64 devices have at the most"},
+		"more memory":              {agent, own, `{"status":{"allocatable":{"vernier.dev/gpu-mem-mib":"268435457"}}}`, "may announce what 64 devices have at the most"},
+		"more slices":              {agent, own, `{"status":{"capacity":{"vernier.dev/gpu":"1e18"}}}`, "may announce what 64 devices have at the most"},
 		"a resource gone":          {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":null}}}`, ""},
 		"another node's capacity":  {agent, other, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "own node and ledger only, not other"},
 		"by a token of no node":    {stray, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "names no node"},
@@ -103,30 +122,41 @@ func TestNodePolicy(t *testing.T) {
 	}
 }
 
-func ledger(name string) *v1alpha1.SliceLedger {
-	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name}}
+// hostileEvents writes events as the agent does and as others would.
+func hostileEvents(t *testing.T, admin, agent, stray client.Client) {
+	event := func(controller, instance string) *eventsv1.Event {
+		return &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: metav1.NamespaceDefault}, EventTime: metav1.NowMicro(),
+			ReportingController: controller, ReportingInstance: instance, Action: "Enforcing", Reason: "Reason", Type: corev1.EventTypeWarning,
+			Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: metav1.NamespaceDefault, Name: "p"},
+		}
+	}
+	const refused = "a node agent may write its own events only: set them to vernier-node and"
+	agents := v1alpha1.NodeServiceAccount
+	expect(t, "an event of the scheduler", agent.Create(t.Context(), event("default-scheduler", own), client.DryRunAll), refused)
+	expect(t, "an event of another agent", agent.Create(t.Context(), event(agents, other), client.DryRunAll), refused+` "own"`)
+	expect(t, "an event, by a token of no node", stray.Create(t.Context(), event(agents, own), client.DryRunAll), refused)
+	series := client.RawPatch(types.MergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`))
+	mine, theirs := event(agents, own), event(agents, other)
+	expect(t, "its event", agent.Create(t.Context(), mine), "")
+	expect(t, "an event, by an administrator", admin.Create(t.Context(), theirs), "")
+	expect(t, "its event once more", agent.Patch(t.Context(), mine, series), "")
+	expect(t, "another's event", agent.Patch(t.Context(), theirs, series), refused)
 }
 
-// withToken acts as the node agent with a token of the API server's own making,
-// bound to a node unless that is empty.
-func withToken(t *testing.T, cfg *rest.Config, node string) *rest.Config {
+// ownedBy is a ledger as an agent creates it, but for its owners.
+func ownedBy(name string, owners ...metav1.OwnerReference) *v1alpha1.SliceLedger {
+	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
+}
+
+// nodeOf is the Node of that name.
+func nodeOf(t *testing.T, admin client.Client, name string) *corev1.Node {
 	t.Helper()
-	admin := apiserver.Client(t, cfg)
-	request := &authenticationv1.TokenRequest{}
-	if node != "" {
-		bound := &corev1.Node{}
-		if err := admin.Get(t.Context(), client.ObjectKey{Name: node}, bound); err != nil {
-			t.Fatal(err)
-		}
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: bound.UID}
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: v1alpha1.NodeServiceAccount}}
-	if err := admin.SubResource("token").Create(t.Context(), account, request); err != nil {
+	node := &corev1.Node{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
 		t.Fatal(err)
 	}
-	as := rest.AnonymousClientConfig(cfg)
-	as.BearerToken = request.Status.Token
-	return as
+	return node
 }
 
 // expect is success where want is empty, else a refusal that says it.

@@ -119,7 +119,11 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("setting up the API client: %w", err)
 	}
-	a, err := assemble(o, mgr, live)
+	recorder, err := newRecorder(ctx, mgr, o.Node)
+	if err != nil {
+		return err
+	}
+	a, err := assemble(o, mgr, live, reporter{recorder})
 	if err != nil {
 		return err
 	}
@@ -182,13 +186,12 @@ func (a *agent) serveRuntime(ctx context.Context, cached client.Reader, fail con
 	return a.connection.Run(ctx)
 }
 
-func assemble(o Options, mgr manager.Manager, live client.Client) (*agent, error) {
-	a := &agent{options: o, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
+func assemble(o Options, mgr manager.Manager, live client.Client, report reporter) (*agent, error) {
+	a := &agent{options: o, report: report, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
 	a.watcher = &device.Watcher{
 		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
 	}
-	a.report = reporter{mgr.GetEventRecorder(v1alpha1.NodeServiceAccount)}
 	if err := a.makeModes(mgr.GetClient(), live); err != nil {
 		return nil, err
 	}
