@@ -6,6 +6,8 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +87,17 @@ func hostilePods(t *testing.T, admin client.Client) map[string]*corev1.Pod {
 		"gated":     pod(labelled, func(*corev1.Pod) {}),
 		"twice": pod(labelled, func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/gate"})
+		}),
+		"large": pod(labelled, func(p *corev1.Pod) {
+			p.Annotations["example.com/large"] = strings.Repeat("x", 200<<10)
+			var terms []corev1.NodeSelectorTerm
+			for i := range 5000 {
+				terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{in("zone", fmt.Sprint("a", i), "b")}})
+			}
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+			for i := range 500 {
+				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "none", Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 200)}}})
+			}
 		}),
 		"affine": pod(labelled, func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{
@@ -190,9 +203,10 @@ func hostilePins(t *testing.T, c client.Client, pod *corev1.Pod) {
 	}
 }
 
-// As allocator/ungate.go does it.
+// As allocator/ungate.go does it. What the policy compares of a pod as large as a pod can be is
+// within the API server's budget.
 func honestUngating(t *testing.T, c client.Client, pods map[string]*corev1.Pod) {
-	for _, name := range []string{"gated", "affine"} {
+	for _, name := range []string{"gated", "affine", "large"} {
 		pod := pods[name]
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{v1alpha1.AnnotationPlacement: "{}"}},
