@@ -8,7 +8,9 @@
 # `make images` reads the stages below the first from this file and packs the same
 # files without a container engine. What stands there is all that an image has.
 
-FROM golang:1.26-bookworm AS build
+# A tag can be moved, a digest cannot. To take another:
+#   docker buildx imagetools inspect golang:1.26-bookworm
+FROM golang:1.26.8-bookworm@sha256:a688600ca24f8a4d3ca77f95b0dd40704a9fc787c826660eb7ba0b641b8b175d AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

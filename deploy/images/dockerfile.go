@@ -37,6 +37,9 @@ type copied struct {
 	target string // path in the image, absolute
 }
 
+// pinned is a reference to an image of somebody else's.
+var pinned = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
+
 // parse returns the stages after the build stage, each with what it has from the
 // stage that it is made from.
 func parse(text string) ([]*stage, error) {
@@ -51,6 +54,9 @@ func parse(text string) ([]*stage, error) {
 				return nil, fmt.Errorf("FROM %s: write FROM IMAGE AS NAME", rest)
 			}
 			if building = m[2] == buildStage; building {
+				if !pinned.MatchString(m[1]) {
+					return nil, fmt.Errorf("FROM %s: a tag can be moved: write IMAGE:TAG@sha256:DIGEST, the digest as docker buildx imagetools inspect says it", rest)
+				}
 				continue
 			}
 			s, err := derive(stages, m[1], m[2])

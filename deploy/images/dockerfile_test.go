@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 
 func TestParse(t *testing.T) {
 	stages, err := parse(`
-FROM golang AS build
+FROM golang:1@sha256:` + strings.Repeat("0a", 32) + ` AS build
 RUN anything at all
 FROM scratch AS common
 LABEL a.b="c d" \
@@ -44,8 +45,10 @@ ENTRYPOINT ["/opt/one"]
 // What docker build would do and this program would not is refused.
 func TestParseRefuses(t *testing.T) {
 	for text, says := range map[string]string{
-		"RUN true":                                       "before any FROM",
-		"FROM golang AS build\nRUN true":                 "no stage after",
+		"RUN true": "before any FROM",
+		"FROM golang@sha256:" + strings.Repeat("0a", 32) + " AS build\nRUN true": "no stage after",
+		"FROM golang:1.26 AS build\nFROM scratch AS part":                        "a tag can be moved: write IMAGE:TAG@sha256:DIGEST",
+		"FROM golang:1.26@sha256:0a AS build\nFROM scratch AS part":              "a tag can be moved",
 		"FROM debian AS part":                            "nothing here to download",
 		"FROM scratch":                                   "FROM IMAGE AS NAME",
 		"FROM scratch AS part\nRUN true":                 "does not know",
@@ -60,5 +63,16 @@ func TestParseRefuses(t *testing.T) {
 		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
+	}
+}
+
+// Everything that the Dockerfile downloads to build on is pinned by its digest.
+func TestDockerfileIsPinned(t *testing.T) {
+	text, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse(string(text)); err != nil {
+		t.Error(err)
 	}
 }
