@@ -31,14 +31,16 @@ const (
 // With a stolen token of the allocator nobody changes of a pod what is not the allocator's to
 // change; what the allocator writes passes.
 func TestHostileAllocatorToken(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/allocator-policy.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	for name, labels := range map[string]map[string]string{labelled: {v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}, unlabelled: nil} {
 		if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	// Pods come with shares only from the webhook, once the policies are in force.
 	pods := hostilePods(t, admin)
+	apiserver.Apply(t, cfg, "admission/policy.yaml", "admission/allocator-policy.yaml")
 	clients := map[bool]client.Client{
 		false: apiserver.Client(t, stolen(t, cfg, v1alpha1.AllocatorServiceAccount, nil)),
 		true:  apiserver.Client(t, unbounded(cfg, v1alpha1.AllocatorServiceAccount)),
@@ -125,7 +127,7 @@ func hostilePodPatches(t *testing.T, clients map[bool]client.Client, pods map[st
 		want  string
 	}{
 		"image of a privileged pod of the system": {"victim", "", false, `{"spec":{"containers":[{"name":"main","image":"evil"}]}}`, "may change and delete only pods that carry it"},
-		"shares for a pod of the system":          {"victim", "", false, `{"metadata":{"annotations":{"vernier.dev/shares":"{}"}}}`, "may change and delete only pods that carry it"},
+		"shares for a pod of the system":          {"victim", "", false, `{"metadata":{"annotations":{"vernier.dev/shares":"{}"}}}`, "metadata.annotations[vernier.dev/shares]: cannot change"},
 		"label of a pod of the system":            {"victim", "", false, `{"metadata":{"labels":{"a":"b"}}}`, "may change and delete only pods that carry it"},
 		"status of a pod of the system":           {"victim", "status", false, `{"status":{"phase":"Failed"}}`, "may change and delete only pods that carry it"},
 		"condition of a pod of the system":        {"victim", "status", false, `{"status":{"conditions":[{"type":"vernier.dev/gpu-healthy","status":"False"}]}}`, "may change and delete only pods that carry it"},
@@ -141,8 +143,8 @@ func hostilePodPatches(t *testing.T, clients map[bool]client.Client, pods map[st
 		"an owner":                                {"gated", "", false, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]}}`, "metadata: the allocator may change"},
 		"an annotation":                           {"gated", "", false, `{"metadata":{"annotations":{"example.com/a":"c"}}}`, "metadata: the allocator may change"},
 		"an annotation gone":                      {"gated", "", false, `{"metadata":{"annotations":{"example.com/a":null}}}`, "metadata: the allocator may change"},
-		"a CDI device":                            {"gated", "", false, `{"metadata":{"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=all"}}}`, "metadata: the allocator may change"},
-		"shares":                                  {"gated", "", false, `{"metadata":{"annotations":{"vernier.dev/shares":"[]"}}}`, "metadata: the allocator may change"},
+		"a CDI device":                            {"gated", "", false, `{"metadata":{"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=all"}}}`, "name NRI plugins or CDI devices"},
+		"shares":                                  {"gated", "", false, `{"metadata":{"annotations":{"vernier.dev/shares":"[]"}}}`, "metadata.annotations[vernier.dev/shares]: cannot change"},
 		"a label, with the status":                {"gated", "status", false, `{"metadata":{"labels":{"a":"b"}}}`, "metadata: the allocator may change"},
 		"placement":                               {"gated", "", false, `{"metadata":{"annotations":{"vernier.dev/placement":"{}"}}}`, ""},
 		"phase":                                   {"gated", "status", false, `{"status":{"phase":"Failed"}}`, "status: the allocator may change conditions of type vernier.dev/* and nominatedNodeName only"},
