@@ -67,6 +67,7 @@ func (a *Allocator) set(pod *corev1.Pod) {
 	if !ready(pod) {
 		delete(a.waiting, key)
 		delete(a.preemptions.inVain, pod.UID)
+		a.forgetWait(pod)
 	}
 	a.enqueuePod(pod)
 }
@@ -97,6 +98,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	a.countOn(pod, "")
 	a.nominate(pod, "")
 	a.arrivedOrGone(pod.UID)
+	a.forgetWait(pod)
 	a.strike(pod.UID)
 	delete(a.refusals, pod.UID)
 	delete(a.preparations, pod.UID)

@@ -34,12 +34,14 @@ type order struct {
 	taking map[types.UID][]string
 	// behind are the pods that wait until one is bound, by that one.
 	behind map[types.UID]map[types.NamespacedName]bool
+	// waits are the gated pods that wait for one to be bound, or did.
+	waits map[types.UID]*bindWait
 }
 
 func newOrder() order {
 	return order{
 		unbound: map[types.UID]*corev1.Pod{}, choosy: map[types.UID]feasible.Company{}, taking: map[types.UID][]string{},
-		behind: map[types.UID]map[types.NamespacedName]bool{},
+		behind: map[types.UID]map[types.NamespacedName]bool{}, waits: map[types.UID]*bindWait{},
 	}
 }
 
@@ -92,24 +94,31 @@ func (a *Allocator) claimsChanged() {
 	}
 }
 
-// queues tells whether one of the pods, of one gang or alone, has to wait for a pod that
-// is on its way. They are looked at again when that one is bound, or gone.
+// queues reports whether one of the pods, of one gang or alone, has to wait for a pod that
+// is on its way. They are looked at again when that one is bound, or gone, or when they have
+// waited for as long as they may.
 func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, pod := range pods {
+		a.endWait(pod)
+	}
 	for _, pod := range pods {
 		first := a.ahead(pod)
 		if first == nil {
 			continue
 		}
-		if a.order.behind[first.UID] == nil {
-			a.order.behind[first.UID] = map[types.NamespacedName]bool{}
+		foreign := first.Namespace != pod.Namespace
+		name := "pod " + keyOf(first).String()
+		if foreign {
+			name = "a pod of another namespace" // its name is that tenant's own affair
 		}
 		for _, p := range pods {
-			a.order.behind[first.UID][keyOf(p)] = true
+			a.startWait(p, first)
 			a.waitElsewhere(p, reasonWaiting, "order", fmt.Sprintf(
-				"pod %s is placed and not bound yet, and by the affinity, the spread, the volumes or the resource claims of one of them it matters which comes first", keyOf(first)))
+				"%s is placed and not bound yet, and by the affinity, the spread, the volumes or the resource claims of one of them it matters which comes first", name))
 		}
+		a.enqueueAfter(a.itemOf(pod), a.order.waits[pod.UID].left(foreign))
 		return true
 	}
 	return false
@@ -160,30 +169,35 @@ func (a *Allocator) inTurn(order []ask) []ask {
 // ahead is the oldest pod on its way that the pod has to wait for, nil when there is
 // none. The caller holds mu.
 func (a *Allocator) ahead(pod *corev1.Pod) (first *corev1.Pod) {
+	waited := a.order.waits[pod.UID]
+	if waited.left(false) <= 0 && waited.left(true) <= 0 {
+		return nil
+	}
 	gang, inGang := group.Of(pod)
-	consider := func(other *corev1.Pod) {
-		its, is := group.Of(other)
-		if other.UID != pod.UID && !(inGang && is && its == gang) && (first == nil || byAge(other, first) < 0) {
+	// consider asks what costs least first: whoever wrote the others' selectors may have
+	// written many.
+	consider := func(uid types.UID, matters func() bool) {
+		other := a.order.unbound[uid]
+		if uid == pod.UID || waited.left(other.Namespace != pod.Namespace) <= 0 || first != nil && byAge(other, first) >= 0 {
+			return
+		}
+		if its, is := group.Of(other); (!inGang || !is || its != gang) && matters() {
 			first = other
 		}
 	}
 	for uid, company := range a.order.choosy {
-		if company.Selects(pod) {
-			consider(a.order.unbound[uid])
-		}
+		consider(uid, func() bool { return company.Selects(pod) })
 	}
 	if company := feasible.CompanyOf(pod); company != nil {
-		for _, other := range a.order.unbound {
-			if company.Selects(other) {
-				consider(other)
-			}
+		for uid, other := range a.order.unbound {
+			consider(uid, func() bool { return company.Selects(other) })
 		}
 	}
 	if takes := a.Filters.Undecided(pod); takes != nil {
 		for uid, theirs := range a.order.taking {
-			if slices.ContainsFunc(takes, func(what string) bool { return slices.Contains(theirs, what) }) {
-				consider(a.order.unbound[uid])
-			}
+			consider(uid, func() bool {
+				return slices.ContainsFunc(takes, func(what string) bool { return slices.Contains(theirs, what) })
+			})
 		}
 	}
 	return first

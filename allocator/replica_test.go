@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -77,12 +78,13 @@ func (r *replicaInTest) restart() {
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	r.world.t.Cleanup(stop)
-	kube := clientset.NewClientset()
+	kube := clientset.NewClientset(r.world.objects...)
 	factory := informers.NewSharedInformerFactory(kube, 0)
 	filters, err := feasible.New(ctx, kube, factory)
 	r.world.must(err)
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
+	cache.WaitForCacheSync(ctx.Done(), filters.HasSynced)
 	r.allocator = New(Config{
 		Client: interceptor.NewClient(r.world.api, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {

@@ -68,6 +68,9 @@ type world struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more.
 	gangsOnly bool
+	// objects are what else the API server has, as replicas see it that start from now on:
+	// namespaces, volumes, claims.
+	objects []runtime.Object
 	// real is an API server that keeps all rules, not one in memory.
 	real bool
 	// calm is true once no more faults are wanted.

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+)
+
+// hostile is a pod of another namespace that no scheduler ever binds and that selects every
+// pod of every namespace.
+func hostile(p *corev1.Pod) {
+	p.Namespace = "hostile"
+	p.Spec.SchedulerName = "nobody"
+	companyOf("")(p)
+	term := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
+	term.LabelSelector, term.NamespaceSelector = &metav1.LabelSelector{}, &metav1.LabelSelector{}
+}
+
+func inNamespace(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Namespace = name }
+}
+
+// companyOfAll has the pod go by all pods of its app in all namespaces.
+func companyOfAll(app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		companyOf(app)(p)
+		p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector = &metav1.LabelSelector{}
+	}
+}
+
+// waitsFor asserts that the pods, which were just created, stay at the gate for this long and
+// no longer.
+func (s *stage) waitsFor(want time.Duration, names ...string) {
+	s.t.Helper()
+	s.work()
+	s.pass(want - time.Millisecond)
+	if got := s.atTheGate(names...); got != strings.Join(names, " ") {
+		s.t.Fatalf("at the gate before %v: %q", want, got)
+	}
+	s.pass(time.Millisecond)
+	if got := s.atTheGate(names...); got != "" {
+		s.t.Fatalf("at the gate after %v: %q; told %q", want, got, s.told())
+	}
+	if n := len(s.allocator.order.behind) + len(s.allocator.order.waits); n > 0 {
+		s.t.Errorf("%d waits are remembered of pods that were placed", n)
+	}
+}
+
+// A pod that is never bound keeps others at the gate for 30 s in its own namespace and for 2 s
+// in others, whichever of the two selects the other.
+func TestWaitForABindIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		never, waits func(*corev1.Pod)
+		want         time.Duration
+	}{
+		"selected, across namespaces": {hostile, labelled("y"), maxWaitAcross},
+		"selected, one namespace":     {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, labelled("y"), maxWaitWithin},
+		"selects, across namespaces":  {func(p *corev1.Pod) { labelled("x")(p); p.Namespace = "hostile" }, companyOfAll("x"), maxWaitAcross},
+		"selects, one namespace":      {labelled("x"), companyOf("x"), maxWaitWithin},
+		"a gang, across namespaces":   {hostile, inGang("g", 3), maxWaitAcross},
+		"a gang, one namespace":       {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, inGang("g", 3), maxWaitWithin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.add("never", 1, 1, tt.never)
+			s.work()
+			if gated(s.get("never")) {
+				t.Fatal("the first pod is not placed")
+			}
+			for _, n := range []string{"p0", "p1", "p2"} {
+				s.add(n, 10, 100, tt.waits)
+			}
+			s.waitsFor(tt.want, "p0", "p1", "p2")
+		})
+	}
+}
+
+// What a pod waits is of its whole life: fresh pods that are never bound, one each second,
+// renew nothing, and neither do changes of the pod that waits.
+func TestStreamOfPodsRenewsNoWait(t *testing.T) {
+	for name, edits := range map[string][]func(*corev1.Pod){
+		"alone":  {labelled("victim")},
+		"a gang": {inGang("g", 2), func(p *corev1.Pod) { p.Labels["app"] = "victim" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 1)
+			// With one of the app bound, the fresh ones need not be of it, and don't wait for
+			// each other.
+			s.add("anchor", 1, 1, inNamespace("hostile"), labelled("victim"))
+			s.work()
+			s.bindNow(s.get("anchor"))
+			fresh := func(i int) *corev1.Pod {
+				p := s.add(fmt.Sprint("fresh", i), 1, 1, inNamespace("hostile"), companyOfAll("victim"))
+				s.work()
+				return p
+			}
+			last := fresh(0)
+			s.add("p0", 10, 100, edits...)
+			s.add("p1", 10, 100, edits...)
+			s.work()
+			for i := range 4 * int(maxWaitAcross/time.Second) {
+				at := time.Duration(i) * time.Second / 2
+				if got, want := s.atTheGate("p0", "p1") != "", at < maxWaitAcross; got != want {
+					t.Fatalf("at the gate after %v: %v, want %v", at, got, want)
+				}
+				if i%2 == 1 {
+					next := fresh(i)
+					s.vanish(s.get(last.Name))
+					last = next
+				}
+				changed := s.get("p0")
+				metav1.SetMetaDataLabel(&changed.ObjectMeta, "changed", fmt.Sprint(i))
+				s.must(s.api.Update(t.Context(), changed))
+				s.notify(changed, false)
+				s.pass(time.Second / 2)
+			}
+		})
+	}
+}
+
+// Nobody is told the name of a pod of another namespace.
+func TestWaitTellsNoForeignName(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("anchor", 1, 1, labelled("y"))
+	s.work()
+	s.bindNow(s.get("anchor"))
+	own := s.add("own", 1, 1, companyOf("y"))
+	s.work()
+	s.add("p", 10, 100, labelled("y"))
+	s.work()
+	s.pass(elsewherePatience - time.Second)
+	s.add("secret", 1, 1, inNamespace("hostile"), companyOfAll("y"))
+	s.work()
+	s.vanish(s.get(own.Name))
+	s.work()
+	s.pass(time.Second)
+	if got := fmt.Sprint(s.told()); strings.Contains(got, "secret") || !strings.Contains(got, "a pod of another namespace is placed and not bound yet") {
+		t.Errorf("told %s", got)
+	}
+}
+
+// Once it is not waited for any more, a pod counts as bound to the node that it is pinned to.
+func TestPodThatIsNotWaitedForCounts(t *testing.T) {
+	s := newStage(t, 2)
+	s.add("never", 1, 1, hostile, labelled("z"))
+	s.work()
+	apart := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "z"}}, NamespaceSelector: &metav1.LabelSelector{}}}}}
+	}
+	s.add("apart", 10, 100, apart)
+	s.add("beside", 10, 100, companyOfAll("z"))
+	s.work()
+	s.pass(maxWaitAcross)
+	at := home(s.get("never"))
+	if got := s.seats("apart", "beside"); got != fmt.Sprintf("apart:%s beside:%s", map[string]string{"n0": "n1", "n1": "n0"}[at], at) {
+		t.Errorf("placed %q, the other pod is on %s", got, at)
+	}
+}
+
+// The same bounds hold where it matters who takes a volume of a class without a provisioner,
+// a claim, or a device of another driver first.
+func TestWaitForVolumesAndClaimsIsBounded(t *testing.T) {
+	withClaim := func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	}
+	withDevice := func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("nic")}}
+		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "nic"}}
+	}
+	for name, tt := range map[string]struct {
+		edit      func(*corev1.Pod)
+		namespace string
+		want      time.Duration
+	}{
+		"a volume of a class, across namespaces": {withClaim, "hostile", maxWaitAcross},
+		"a claim, one namespace":                 {withClaim, "ns", maxWaitWithin},
+		"a device, across namespaces":            {withDevice, "hostile", maxWaitAcross},
+		"a device, one namespace":                {withDevice, "ns", maxWaitWithin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.world.objects = unboundObjects("ns", "hostile")
+			s.restart()
+			s.add("never", 1, 1, tt.edit, inNamespace(tt.namespace))
+			s.work()
+			if gated(s.get("never")) {
+				t.Fatalf("the first pod is not placed; told %q", s.told())
+			}
+			s.add("p", 10, 100, tt.edit)
+			s.waitsFor(tt.want, "p")
+		})
+	}
+}
+
+// unboundObjects are, on n0 and n1, a volume each of a class without a provisioner and two
+// devices each of another driver, and in each namespace a claim for either.
+func unboundObjects(namespaces ...string) []runtime.Object {
+	amount := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	all := []runtime.Object{
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
+		&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}},
+	}
+	for _, node := range []string{"n0", "n1"} {
+		for i := range 2 {
+			all = append(all, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(node, i)},
+				Spec: corev1.PersistentVolumeSpec{StorageClassName: "local", Capacity: amount, AccessModes: modes,
+					PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/disk"}},
+					NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}},
+				Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}})
+		}
+		all = append(all, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourcev1.ResourceSliceSpec{
+			Driver: "nic.example.com", NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
+			Devices: []resourcev1.Device{{Name: "d0"}, {Name: "d1"}}}})
+	}
+	for _, namespace := range namespaces {
+		all = append(all,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: ptr.To("local"), AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: amount}}},
+			&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nic", UID: "nic"}, Spec: resourcev1.ResourceClaimSpec{
+				Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "nic", Exactly: &resourcev1.ExactDeviceRequest{
+					DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}}}}})
+	}
+	return all
+}
