@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
 )
@@ -54,6 +53,9 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	if need > len(asks) {
 		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, keyOf(unfit)))
 	}
+	if err := checkMembers(g, asks); err != nil {
+		return a.holdNothing(ctx, g, reasonInvalid, "kinds", err.Error())
+	}
 	err := a.placeGang(ctx, g, asks, need)
 	if errors.Is(err, errGone) {
 		return nil
@@ -94,7 +96,7 @@ func (a *Allocator) alone(pod *corev1.Pod) bool {
 // asks are what the pods ask for. unfit is one that asks for what cannot be.
 func (a *Allocator) asks(pods []*corev1.Pod) (asks []ask, unfit *corev1.Pod) {
 	for _, pod := range pods {
-		demand, _, err := asked.Of(pod)
+		demand, _, err := asksOf(pod)
 		if err != nil {
 			a.refuse(pod, err)
 			unfit = pod

@@ -94,15 +94,26 @@ func (a *Allocator) domains(order []ask, need int) (found []*domain) {
 
 // nearEachOther are those that go by each other, and the labels by whose values they do.
 func nearEachOther(order []ask) (together map[types.UID]bool, keys map[string]bool) {
+	k := kindsOf(order)
+	n := make([]int, len(k.example)) // of each kind
+	for _, kind := range k.of {
+		n[kind]++
+	}
+	near := make([]bool, len(k.example))
 	together, keys = map[types.UID]bool{}, map[string]bool{}
-	for uid, wish := range wishesOf(order) {
-		for _, other := range order {
-			if uid == other.pod.UID {
-				continue
+	for p, wish := range k.wishes {
+		for q := range k.example {
+			if p == q && n[p] == 1 {
+				continue // it goes by itself alone
 			}
-			for _, key := range wish.Near(other.pod) {
-				together[uid], together[other.pod.UID], keys[key] = true, true, true
+			for _, key := range wish.Near(k.example[q]) {
+				near[p], near[q], keys[key] = true, true, true
 			}
+		}
+	}
+	for i, p := range order {
+		if near[k.of[i]] {
+			together[p.pod.UID] = true
 		}
 	}
 	return together, keys
@@ -147,17 +158,6 @@ func firstFit(nodes []*placement.Node, demand *placement.Demand) int {
 		}
 	}
 	return len(nodes)
-}
-
-// wishesOf are the wishes of the pods that have any.
-func wishesOf(order []ask) map[types.UID]feasible.Company {
-	wishes := map[types.UID]feasible.Company{}
-	for _, p := range order {
-		if company := feasible.CompanyOf(p.pod); company != nil {
-			wishes[p.pod.UID] = company
-		}
-	}
-	return wishes
 }
 
 // early is the pod as it is judged before those of its set that it goes by have their

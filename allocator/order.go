@@ -131,10 +131,10 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 // select each other the one that has to be nearer goes behind: beside the other it is near
 // enough for both.
 func (a *Allocator) inTurn(order []ask) []ask {
-	wishes := wishesOf(order)
-	if len(wishes) == 0 {
+	if !slices.ContainsFunc(order, func(p ask) bool { return p.pod.Spec.Affinity != nil || len(p.pod.Spec.TopologySpreadConstraints) > 0 }) {
 		return order
 	}
+	k := kindsOf(order)
 	domains := map[string]int{}
 	nearest := func(keys []string) (most int) {
 		for _, key := range keys {
@@ -145,23 +145,39 @@ func (a *Allocator) inTurn(order []ask) []ask {
 		}
 		return most
 	}
-	turn, begun := make([]ask, 0, len(order)), map[types.UID]bool{}
-	var enter func(p ask)
-	enter = func(p ask) {
-		if begun[p.pod.UID] {
+	// after are the kinds behind which those of a kind go.
+	after, any := make([][]bool, len(k.example)), false
+	for p, there := range k.wishes {
+		after[p] = make([]bool, len(k.example))
+		for q, back := range k.wishes {
+			after[p][q] = there.Selects(k.example[q]) &&
+				(!back.Selects(k.example[p]) || nearest(there.Near(k.example[q])) > nearest(back.Near(k.example[p])))
+			any = any || after[p][q]
+		}
+	}
+	if !any {
+		return order
+	}
+	turn, begun, entered := make([]ask, 0, len(order)), make([]bool, len(order)), make([]bool, len(k.example))
+	var enter func(i int)
+	enter = func(i int) {
+		if begun[i] {
 			return
 		}
-		begun[p.pod.UID] = true
-		for _, other := range order {
-			there, back := wishes[p.pod.UID], wishes[other.pod.UID]
-			if there.Selects(other.pod) && (!back.Selects(p.pod) || nearest(there.Near(other.pod)) > nearest(back.Near(p.pod))) {
-				enter(other)
+		begun[i] = true
+		// Those that go before one of a kind go before all of it.
+		if kind := k.of[i]; !entered[kind] {
+			entered[kind] = true
+			for j := range order {
+				if after[kind][k.of[j]] {
+					enter(j)
+				}
 			}
 		}
-		turn = append(turn, p)
+		turn = append(turn, order[i])
 	}
-	for _, p := range order {
-		enter(p)
+	for i := range order {
+		enter(i)
 	}
 	return turn
 }

@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -37,7 +38,7 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 
 // place decides which slices a gated pod gets, or finds those that it has.
 func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*placing, error) {
-	demand, shares, err := asked.Of(pod)
+	demand, shares, err := asksOf(pod)
 	if err != nil {
 		a.refuse(pod, err)
 		return nil, nil
@@ -51,6 +52,18 @@ func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*plac
 		return nil, err
 	}
 	return r.grant(chosen)
+}
+
+// asksOf reads what the pod asks for. Errors name the field and the remedy.
+func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
+	// Beyond the bounds the cache has no more of the pod than this.
+	if text := pod.Annotations[annotationTrimmed]; text != "" {
+		return nil, nil, errors.New(text)
+	}
+	if err := v1alpha1.CheckSchedulingTerms(&pod.Spec); err != nil {
+		return nil, nil, err
+	}
+	return asked.Of(pod)
 }
 
 // adopt finishes what an allocator began before it died between its writes: a gated

@@ -5,11 +5,13 @@ package allocator
 import (
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -28,12 +30,16 @@ func trim(obj any) (any, error) {
 		trimPod(o)
 	case *corev1.Node:
 		o.Status.Images = nil
+	case *corev1.Service:
+		o.Annotations = nil
+	case *corev1.PersistentVolumeClaim:
+		maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !strings.Contains(key, "kubernetes.io/") })
 	case *corev1.ReplicationController:
-		o.Spec.Template = nil
+		o.Annotations, o.Spec.Template = nil, nil
 	case *appsv1.ReplicaSet:
-		o.Spec.Template = corev1.PodTemplateSpec{}
+		o.Annotations, o.Spec.Template = nil, corev1.PodTemplateSpec{}
 	case *appsv1.StatefulSet:
-		o.Spec.Template, o.Spec.VolumeClaimTemplates = corev1.PodTemplateSpec{}, nil
+		o.Annotations, o.Spec.Template, o.Spec.VolumeClaimTemplates = nil, corev1.PodTemplateSpec{}, nil
 	}
 	return obj, nil
 }
@@ -44,9 +50,12 @@ func trimPod(p *corev1.Pod) {
 	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
 		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != group.AnnotationKueueTotal && key != group.AnnotationKueueFast
 	})
+	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
+	trimTerms(p)
 	p.Spec.EphemeralContainers, p.Status.EphemeralContainerStatuses = nil, nil
-	// The volume with the service account's token, which nearly every pod has.
-	p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
+	p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Projected != nil || v.ConfigMap != nil || v.Secret != nil || v.EmptyDir != nil || v.HostPath != nil || v.DownwardAPI != nil
+	})
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
@@ -64,4 +73,59 @@ func trimPod(p *corev1.Pod) {
 			}
 		}
 	}
+}
+
+// annotationTrimmed is, in the cache alone, why a gated pod is not placed whose affinity and
+// the like are beyond the bounds: they are not kept.
+const annotationTrimmed = v1alpha1.Prefix + "trimmed"
+
+// trimTerms leaves of a pod that is to be placed what the filters read of such a pod, if it is
+// within the bounds, and of any other what they read of a pod that is on a node: whom it keeps
+// away from itself. Nodes are not scored here, so what is only preferred is never read.
+func trimTerms(p *corev1.Pod) {
+	delete(p.Annotations, annotationTrimmed)
+	placed := !ours(p) || p.Spec.NodeName != ""
+	if !placed {
+		if err := v1alpha1.CheckSchedulingTerms(&p.Spec); err != nil {
+			placed = true
+			if gated(p) {
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotationTrimmed, err.Error())
+			}
+		}
+	}
+	if placed {
+		p.Spec.NodeSelector, p.Spec.Tolerations, p.Spec.TopologySpreadConstraints = nil, nil, nil
+	}
+	a, kept := p.Spec.Affinity, corev1.Affinity{}
+	if a == nil {
+		return
+	}
+	if a.NodeAffinity != nil && !placed && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		kept.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
+	}
+	if a.PodAffinity != nil && !placed && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		kept.PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
+	}
+	if a.PodAntiAffinity != nil {
+		if terms := firstTerms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution); len(terms) > 0 {
+			kept.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
+		}
+	}
+	if p.Spec.Affinity = &kept; kept == (corev1.Affinity{}) {
+		p.Spec.Affinity = nil
+	}
+}
+
+// firstTerms are as many of the terms as a pod with a share may have. Others have no bound of
+// ours on what they say, and there may be a MiB of it in each. Where the scheduler refuses a
+// node for a term that is left out, the pod is given up like any other that is refused.
+func firstTerms(terms []corev1.PodAffinityTerm) []corev1.PodAffinityTerm {
+	n := sort.Search(len(terms), func(i int) bool {
+		return v1alpha1.CheckSchedulingTerms(&corev1.PodSpec{Affinity: &corev1.Affinity{
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms[:i+1]}}}) != nil
+	})
+	if n < len(terms) {
+		return slices.Clone(terms[:n]) // the others would stay in memory with them
+	}
+	return terms
 }

@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,6 +37,8 @@ func TestTrim(t *testing.T) {
 			&corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Selector: selector.MatchLabels}}},
 		"stateful set": {&appsv1.StatefulSet{ObjectMeta: large, Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, VolumeClaimTemplates: make([]corev1.PersistentVolumeClaim, 1)}},
 			&appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Selector: selector}}},
+		"claim": {&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes", "example.com/large": long}}},
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}}}},
 		"missed": {missed, missed},
 	} {
 		got, err := trim(tt.in)
@@ -44,6 +47,97 @@ func TestTrim(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// What a pod says about where it goes is kept as far as it is read: all that is required while
+// it is to be placed, and afterwards, or without a share, whom it keeps away from itself.
+func TestTrimKeepsTermsThatAreRead(t *testing.T) {
+	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}
+	node := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: corev1.NodeSelectorOpExists}}}
+	preferred := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term}}
+	of := func(edits ...func(*corev1.Pod)) *corev1.Pod {
+		p := testPod("p", map[string]v1alpha1.Share{"c": share(10, 100)})
+		p.Spec.NodeSelector = map[string]string{"k": "v"}
+		p.Spec.Tolerations = []corev1.Toleration{{Key: "k"}}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: "k"}}
+		p.Spec.Affinity = &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{node}},
+				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: node}}},
+			PodAffinity:     &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}, PreferredDuringSchedulingIgnoredDuringExecution: preferred},
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}, PreferredDuringSchedulingIgnoredDuringExecution: preferred},
+		}
+		for _, e := range edits {
+			e(p)
+		}
+		return p
+	}
+	ungated := func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }
+	bound := func(p *corev1.Pod) { ungated(p); p.Spec.NodeName = "n0" }
+	foreign := func(p *corev1.Pod) { ungated(p); p.Annotations = nil }
+	many := func(p *corev1.Pod) { p.Spec.Tolerations = make([]corev1.Toleration, v1alpha1.MaxSchedulingTerms) }
+	for name, tt := range map[string]struct {
+		pod               *corev1.Pod
+		required, trimmed bool
+	}{
+		"gated":                     {of(), true, false},
+		"placed":                    {of(ungated), true, false},
+		"bound":                     {of(bound), false, false},
+		"without a share":           {of(foreign), false, false},
+		"gated, beyond the bounds":  {of(many), false, true},
+		"placed, beyond the bounds": {of(many, ungated), false, false},
+	} {
+		want := of().Spec
+		want.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = nil
+		want.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution = nil
+		want.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = nil
+		if !tt.required {
+			want.NodeSelector, want.Tolerations, want.TopologySpreadConstraints = nil, nil, nil
+			want.Affinity.NodeAffinity, want.Affinity.PodAffinity = nil, nil
+		}
+		want.NodeName, want.SchedulingGates = tt.pod.Spec.NodeName, tt.pod.Spec.SchedulingGates
+		trimPod(tt.pod)
+		if diff := cmp.Diff(want, tt.pod.Spec); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if _, trimmed := tt.pod.Annotations[annotationTrimmed]; trimmed != tt.trimmed {
+			t.Errorf("%s: %v", name, tt.pod.Annotations)
+		}
+	}
+}
+
+// A MiB of affinity in each pod, of whatever kind, leaves some KiB of it in the caches.
+func TestTrimBoundsAffinity(t *testing.T) {
+	var terms []corev1.PodAffinityTerm
+	var weighted []corev1.WeightedPodAffinityTerm
+	for i := range 10_000 {
+		terms = append(terms, corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{fmt.Sprint("example.com/a-label-", i): strings.Repeat("x", 63)}}})
+		weighted = append(weighted, corev1.WeightedPodAffinityTerm{Weight: 1, PodAffinityTerm: terms[i]})
+	}
+	gate := []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}
+	for name, a := range map[string]corev1.Affinity{
+		"affinity":                {PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}},
+		"anti-affinity":           {PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}},
+		"preferred affinity":      {PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: weighted}},
+		"preferred anti-affinity": {PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: weighted}},
+	} {
+		for kind, p := range map[string]*corev1.Pod{
+			"gated":           {Spec: corev1.PodSpec{SchedulingGates: gate}},
+			"bound":           {Spec: corev1.PodSpec{NodeName: "n0"}},
+			"without a share": {},
+		} {
+			p.Spec.Affinity = a.DeepCopy()
+			before := p.Size()
+			trimPod(p)
+			if got := p.Size(); before < 1<<20 || got > v1alpha1.MaxSchedulingBytes {
+				t.Errorf("%s, %s: %d bytes are left of %d", name, kind, got, before)
+			}
+			if anti := p.Spec.Affinity; name == "anti-affinity" && (anti == nil || len(anti.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) != v1alpha1.MaxSchedulingTerms/2) && kind != "gated" {
+				t.Errorf("%s, %s: keeps %v", name, kind, anti)
+			}
 		}
 	}
 }
@@ -73,7 +167,9 @@ func largePod(long string) *corev1.Pod {
 	p := smallPod()
 	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: long}}
 	p.Annotations["example.com/large"] = long
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}})
+	p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{Name: long})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
+		corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{Items: []corev1.KeyToPath{{Key: long}}}}})
 	p.Spec.EphemeralContainers, p.Status.EphemeralContainerStatuses = make([]corev1.EphemeralContainer, 1), make([]corev1.ContainerStatus, 1)
 	for _, c := range []*corev1.Container{&p.Spec.InitContainers[0], &p.Spec.Containers[0]} {
 		c.Command, c.Args, c.Env = []string{long}, []string{long}, []corev1.EnvVar{{Name: "E", Value: long}}

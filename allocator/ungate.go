@@ -31,13 +31,18 @@ func ungatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The rest of the affinity stays as it is, and the cache does not have all of it.
+	required := corev1.Affinity{}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		required.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
+	}
 	type object = map[string]any
 	return json.Marshal(object{
 		"metadata": object{
 			"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
 			"annotations": object{v1alpha1.AnnotationPlacement: document},
 		},
-		"spec": object{"affinity": pin.To(pod.Spec.Affinity, placed.Node), "schedulingGates": nil},
+		"spec": object{"affinity": pin.To(&required, placed.Node), "schedulingGates": nil},
 	})
 }
 

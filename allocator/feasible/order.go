@@ -73,6 +73,17 @@ func (w wish) selects(other *corev1.Pod) bool {
 	return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
 }
 
+// LabelKeys are the labels of other pods at which the wishes look.
+func (c Company) LabelKeys() (keys []string) {
+	for _, w := range c {
+		requirements, _ := w.selector.Requirements()
+		for i := range requirements {
+			keys = append(keys, requirements[i].Key())
+		}
+	}
+	return keys
+}
+
 // Alike tells whether each wish is for both pods or for neither.
 func (c Company) Alike(p, q *corev1.Pod) bool {
 	return !slices.ContainsFunc(c, func(w wish) bool { return w.selects(p) != w.selects(q) })

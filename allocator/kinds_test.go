@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// A gang of as many kinds of members as there may be starts, and one of more is refused at once
+// with the remedy. What each member has to itself, an index or a claim, makes no kind.
+func TestGangOfManyKindsIsRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		members int
+		edit    func(*corev1.Pod, int)
+		starts  bool
+	}{
+		"as many as may be": {maxKinds, func(p *corev1.Pod, i int) { unlike(p, i) }, true},
+		"one more":          {maxKinds + 1, func(p *corev1.Pod, i int) { unlike(p, i) }, false},
+		"by index": {maxKinds + 1, func(p *corev1.Pod, i int) {
+			p.Labels["index"] = fmt.Sprint(i)
+			p.Spec.Volumes = []corev1.Volume{{Name: fmt.Sprint(i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		}, true},
+		"by index, that a selector reads": {maxKinds + 1, func(p *corev1.Pod, i int) {
+			p.Labels["index"] = fmt.Sprint(i)
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+				MinDomains: new(int32(2)), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"index": "0"}}}}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.allocator.Requests = 1
+			for i := range tt.members {
+				s.add(fmt.Sprint("m", i), 1, 1, inGang("g", tt.members), func(p *corev1.Pod) { tt.edit(p, i) })
+			}
+			s.work()
+			if got := !gated(s.get("m0")) && !gated(s.get(fmt.Sprint("m", tt.members-1))); got != tt.starts {
+				t.Errorf("started %v, want %v; told %q", got, tt.starts, s.told())
+			}
+			if tt.starts {
+				return
+			}
+			s.pass(elsewherePatience)
+			want := fmt.Sprintf("Kueue's pod group ns/g: %d pods that start together are of %d kinds, at most %d are placed together", tt.members, tt.members, maxKinds)
+			if got := s.told(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], group.AnnotationKueueTotal) {
+				t.Errorf("told %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// unlike gives the pod a share of its own.
+func unlike(p *corev1.Pod, i int) {
+	other := testPod("p", map[string]v1alpha1.Share{"c": share(1, v1alpha1.MiB(1+i))})
+	p.Annotations[v1alpha1.AnnotationShares], p.Spec.Containers = other.Annotations[v1alpha1.AnnotationShares], other.Spec.Containers
+}
+
+// Who goes by whom is worked out by kind: of hundreds of members with affinity, far fewer
+// selectors are asked than there are pairs of members.
+func TestTurnIsWorkedOutByKind(t *testing.T) {
+	var gang []ask
+	for i := range 600 {
+		p := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(1, 1)})
+		p.UID = types.UID(p.Name)
+		p.Labels = map[string]string{"index": fmt.Sprint(i), "app": []string{"leader", "worker"}[min(i, 1)]}
+		if i > 0 {
+			companyOf("leader")(p)
+		}
+		gang = append(gang, ask{pod: p})
+	}
+	if n := len(kindsOf(gang).example); n != 2 {
+		t.Errorf("%d kinds, want 2", n)
+	}
+	slices.Reverse(gang)
+	if turn := newStage(t, 1).allocator.inTurn(gang); turn[0].pod.Name != "p0" || len(turn) != len(gang) || turn[1].pod.Name != "p599" {
+		t.Errorf("%d in turn, the first is %s", len(turn), turn[0].pod.Name)
+	}
+}
+
+// A pod with more terms, or longer ones, than a pod with a share may have stays at the gate and
+// says why, and holds up neither its gang nor anybody else.
+func TestPodWithTooManyTermsIsRefused(t *testing.T) {
+	many := func(p *corev1.Pod) {
+		companyOf("y")(p)
+		terms := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		for len(*terms) <= v1alpha1.MaxSchedulingTerms {
+			*terms = append(*terms, (*terms)[0])
+		}
+	}
+	for name, edits := range map[string][]func(*corev1.Pod){"alone": {many}, "in a gang": {many, inGang("g", 2)}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.add("many", 1, 1, edits...)
+			s.add("other", 1, 1, edits[1:]...)
+			s.work()
+			got := s.told()
+			if !gated(s.get("many")) || len(got) != 1 || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], "a pod with a share may have 64: use fewer") {
+				t.Errorf("told %q", got)
+			}
+			if gated(s.get("other")) != (len(edits) > 1) {
+				t.Error("the other pod: not as if it were alone")
+			}
+		})
+	}
+}
