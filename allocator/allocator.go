@@ -50,6 +50,8 @@ type Allocator struct {
 	hearing bool
 	// untold are pods that were placed meanwhile.
 	untold []placedPod
+	// wakes is how often wake was called.
+	wakes int
 	// woken are waiting pods that are to be looked at again, in the order of their turns.
 	woken []call
 	// scarce are the demands for which there are no devices just now.
@@ -76,6 +78,12 @@ type Allocator struct {
 
 	// ranking is the worker's alone. Nil until its first decision as the leader.
 	ranking *ranking.Ranking
+	// searches are those for places for gangs that go on, or are to begin again; searching is
+	// the one that is under way, nil outside of it. late is true while more is due than there
+	// was time for in the last round. All are the worker's.
+	searches  map[group.Name]*search
+	searching *search
+	late      bool
 	// again is how often in a row something was looked at again at once; the worker's.
 	again map[item]int
 	// eventsFrom is when the API server is asked again to take an event; the worker's.

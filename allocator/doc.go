@@ -14,6 +14,9 @@
 // What a crash leaves between the two writes is a gated pod that holds slices:
 // whoever leads next finishes it.
 //
+// It yields every 100 ms, so that what one tenant wrote keeps it from no other's pods
+// (yield.go).
+//
 // A pod to which it matters whether others are bound before it or after it goes when they
 // are, or they when it is (order.go).
 //

@@ -27,6 +27,11 @@ import (
 
 // reconcileGang looks at a gang.
 func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name) error {
+	if s := a.searches[name]; s != nil {
+		s.visited = false
+		// What does not come to it is about other things, as that a member is gone.
+		defer a.endSearches(func(other *search) bool { return other == s && !s.visited })
+	}
 	g := a.gang(name)
 	if len(g.due) == 0 || a.part(g) {
 		return nil

@@ -33,8 +33,6 @@ type misfit struct {
 // too. The larger ones go first; where those that go by each other have no room where the
 // first of them went, the other places that have it are tried.
 func (a *Allocator) fit(ctx context.Context, asks []ask, need int) ([]choice, *misfit, error) {
-	start := a.Clock.Now()
-	defer func() { decisionSeconds.Observe(a.Clock.Since(start).Seconds()) }()
 	order := slices.Clone(asks)
 	slices.SortStableFunc(order, func(p, q ask) int { return cmp.Compare(q.demand.Devices(), p.demand.Devices()) })
 	choices, miss, err := a.fitIn(ctx, order, need, nil, maxOrders)
@@ -135,6 +133,9 @@ func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int, in *dom
 	for i, pod := range turn {
 		why, err := t.next(ctx, pod)
 		if err != nil {
+			return nil, nil, err
+		}
+		if err := t.breathe(ctx); err != nil {
 			return nil, nil, err
 		}
 		if why == nil {

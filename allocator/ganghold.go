@@ -34,7 +34,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need int
 		// let go, each with what it has. Nobody is placed anew by that.
 		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.incomplete())
 	}
-	choices, miss, err := a.fit(ctx, rest, need-len(members))
+	choices, miss, err := a.fitInTurn(ctx, g.name, rest, need-len(members))
 	if err != nil {
 		return err
 	}

@@ -191,6 +191,11 @@ func (t *trial) judgeAgain(ctx context.Context, turn []ask) (*misfit, error) {
 		if !has {
 			continue
 		}
+		if s := t.searching; s != nil && t.Clock.Since(s.until) > roundTime<<maxRestarts {
+			// This is done at one go, and there is no time for it all.
+			why := &shortage{refused: 1, reasons: reasons{"there are too many members to judge each again": 1}}
+			return &misfit{pod: p.pod, why: why, fits: len(t.choices) - 1}, nil
+		}
 		cycle, err := t.Filters.Start(ctx, p.pod)
 		if err != nil {
 			return nil, err

@@ -64,8 +64,8 @@ func unlike(p *corev1.Pod, i int) {
 	p.Annotations[v1alpha1.AnnotationShares], p.Spec.Containers = other.Annotations[v1alpha1.AnnotationShares], other.Spec.Containers
 }
 
-// Who goes by whom is worked out by kind: of hundreds of members with affinity, far fewer
-// selectors are asked than there are pairs of members.
+// Who goes by whom is worked out by kind: hundreds of members with affinity and an index each
+// are of two.
 func TestTurnIsWorkedOutByKind(t *testing.T) {
 	var gang []ask
 	for i := range 600 {

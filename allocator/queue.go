@@ -75,7 +75,7 @@ func (a *Allocator) Lead(ctx context.Context) error {
 func (a *Allocator) begin(q queue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue, a.ranking, a.again = q, nil, map[item]int{}
+	a.queue, a.ranking, a.again, a.searches = q, nil, map[item]int{}, map[group.Name]*search{}
 	clear(a.gangs.apart) // none of their members was looked at by this leader
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
@@ -88,6 +88,7 @@ func (a *Allocator) begin(q queue) {
 }
 
 func (a *Allocator) end() {
+	a.endSearches(func(*search) bool { return true })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue, a.ranking = nil, nil
@@ -117,10 +118,19 @@ func (a *Allocator) step(ctx context.Context, q queue) bool {
 	}
 	for i, err := range a.look(ctx, items) {
 		it := items[i]
+		var later yielded
 		switch {
 		case err == nil:
 			delete(a.again, it)
 			q.Forget(it)
+		case errors.As(err, &later):
+			delete(a.again, it)
+			q.Forget(it)
+			if later.pause == 0 {
+				q.Add(it)
+			} else {
+				q.AddAfter(it, later.pause)
+			}
 		case errors.Is(err, errAgain) && a.again[it] < maxAgain:
 			a.again[it]++
 			q.Add(it)

@@ -51,36 +51,47 @@ type draft struct {
 // look looks at items together; the errors are in their order.
 func (a *Allocator) look(ctx context.Context, items []item) []error {
 	errs := make([]error, len(items))
-	var ledgers []int
+	var ledgers, pods, gangs []int
 	for i, it := range items {
 		switch {
 		case it.wake != 0:
 			a.wakeNow(it.wake)
 		case it.node != "":
 			ledgers = append(ledgers, i)
+		case it.pod.Name != "":
+			pods = append(pods, i)
+		case it.gang.Name != "":
+			gangs = append(gangs, i)
 		}
 	}
 	a.each(len(ledgers), func(k int) { errs[ledgers[k]] = a.reconcileLedger(ctx, items[ledgers[k]].node) })
 
 	r := &round{a: a}
 	defer r.end()
-	placings := make([]*placing, len(items))
-	for i, it := range items {
-		if it.pod.Name != "" {
-			placings[i], errs[i] = a.reconcilePod(ctx, r, it.pod)
+	placings, late := make([]*placing, len(items)), false
+	// in does things one after the other, as many as there is time for.
+	in := func(at []int, do func(int)) {
+		if a.late {
+			at = takeTurns(items, at)
+		}
+		until, over := a.Clock.Now().Add(roundTime), false
+		for n, i := range at {
+			if over = over || n > 0 && !a.Clock.Now().Before(until); over {
+				errs[i], late = yielded{}, true
+				continue
+			}
+			do(i)
 		}
 	}
+	in(pods, func(i int) { placings[i], errs[i] = a.reconcilePod(ctx, r, items[i].pod) })
 	r.finish(ctx, placings)
 	for i, p := range placings {
 		if p != nil {
 			errs[i] = p.err
 		}
 	}
-	for i, it := range items {
-		if it.gang.Name != "" {
-			errs[i] = a.reconcileGang(ctx, r, it.gang)
-		}
-	}
+	in(gangs, func(i int) { errs[i] = a.reconcileGang(ctx, r, items[i].gang) })
+	a.late = late
 	return errs
 }
 

@@ -76,8 +76,11 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 }
 
 // countAll has the filters know of all choices.
-func (t *trial) countAll() error {
-	for ; t.counted < len(t.choices); t.counted++ {
+func (t *trial) countAll() error { return t.count(len(t.choices)) }
+
+// count has them know of the first n.
+func (t *trial) count(n int) error {
+	for ; t.counted < n; t.counted++ {
 		last := &t.choices[t.counted]
 		if _, err := t.Filters.Count(last.pod, last.plan.Node); err != nil {
 			return err
@@ -135,11 +138,9 @@ func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 // that was accepted last.
 func (t *trial) take(ctx context.Context, pod ask, plan placement.Plan, room *placement.Node, j *judge) error {
 	if len(t.set) > 1 && t.Filters.Undecided(pod.pod) != nil {
-		end, err := j.cycle.Reserve(ctx, plan.Node)
-		if err != nil {
+		if err := t.reserveFor(ctx, j.cycle, plan.Node); err != nil {
 			return err
 		}
-		t.reserved = append(t.reserved, end)
 	}
 	if t.touched == nil {
 		t.touched = map[string]*touched{}
@@ -153,6 +154,14 @@ func (t *trial) take(ctx context.Context, pod ask, plan placement.Plan, room *pl
 	on.left = on.left.Without(&plan)
 	t.choices = append(t.choices, choice{ask: pod, plan: plan})
 	return nil
+}
+
+func (t *trial) reserveFor(ctx context.Context, cycle *feasible.Cycle, node string) error {
+	end, err := cycle.Reserve(ctx, node)
+	if err == nil {
+		t.reserved = append(t.reserved, end)
+	}
+	return err
 }
 
 // decided are the choices with the ledgers that they were made on.
@@ -185,6 +194,7 @@ func (t *trial) end() {
 	for _, c := range t.choices[:t.counted] {
 		t.show(c.plan.Node)
 	}
+	t.counted, t.reserved = 0, nil
 }
 
 // judge asks the scheduler's filters about nodes for one pod, about each once.

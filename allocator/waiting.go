@@ -206,6 +206,7 @@ func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 // wake has the waiting pods looked at again, and those that may be found to have to
 // wait this moment. The caller holds mu.
 func (a *Allocator) wake(scope wakeScope) {
+	a.wakes++
 	if scope == wakeAll {
 		a.scarce.forget()
 	}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+
+	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// slowClock is the clock of a machine on which everything takes time: each look at it does.
+type slowClock struct {
+	*testclock.FakeClock
+	each time.Duration
+}
+
+func (c *slowClock) Now() time.Time {
+	c.Step(c.each)
+	return c.FakeClock.Now()
+}
+
+func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// slow has all that the allocator does take time from now on.
+func (s *stage) slow(each time.Duration) { s.allocator.Clock = &slowClock{s.world.clock, each} }
+
+// members is how many longSearch's gang has.
+const members = 30
+
+// longSearch is a gang in the middle of a search for places, of which some are chosen on n0.
+func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *search) {
+	t.Helper()
+	s := newStage(t, 2)
+	for i := range members {
+		s.add(fmt.Sprint("m", i), 2, 20, append([]func(*corev1.Pod){inGang("g", members)}, edits...)...)
+	}
+	s.readAll()
+	s.slow(10 * time.Millisecond)
+	name, _ := group.Of(s.get("m0"))
+	for range 5 {
+		s.step()
+		if found := s.allocator.searches[name]; found != nil && found.advance != nil {
+			return s, found
+		}
+	}
+	t.Fatal("the search has not paused")
+	return nil, nil
+}
+
+// The search for places for a gang pauses when its time is over, and goes on when others were
+// served, without beginning again where these have taken nothing of what it has chosen.
+func TestSearchYields(t *testing.T) {
+	s, search := longSearch(t, onNode("n0"))
+	if spent := search.spent; spent < roundTime || spent > 2*roundTime {
+		t.Errorf("it took %v before it paused", spent)
+	}
+	s.add("other", 10, 100, onNode("n1"))
+	s.readAll()
+	for n := 0; gated(s.get("other")) && n < 3; n++ {
+		s.step()
+	}
+	if home(s.get("other")) == "" || !gated(s.get("m0")) {
+		t.Errorf("placed %q while the search goes on", s.seats("other", "m0"))
+	}
+	s.work()
+	for i := range members {
+		if gated(s.get(fmt.Sprint("m", i))) {
+			t.Fatalf("m%d is at the gate; told %q", i, s.told())
+		}
+	}
+	if search.restarts != 0 || len(s.allocator.searches) != 0 {
+		t.Errorf("began %d times again, %d searches are left", search.restarts, len(s.allocator.searches))
+	}
+}
+
+// If what it has chosen changes meanwhile, it begins again after a pause, and each time pause
+// and time double, until it is done at one go. What the scheduler counts on a node is as much
+// of it as the node's ledger.
+func TestSearchRestarts(t *testing.T) {
+	for name, change := range map[string]func(s *stage, i int){
+		"ledger": func(s *stage, i int) {
+			late := testPod(fmt.Sprint("late", i), map[string]v1alpha1.Share{"c": share(10, 100)})
+			late.UID = types.UID(late.Name)
+			s.grantBy("n0", late, 1)
+		},
+		"host": func(s *stage, i int) {
+			p := testPod(fmt.Sprint("foreign", i), map[string]v1alpha1.Share{"c": share(10, 100)})
+			p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName = nil, nil, "n0"
+			p.UID = types.UID(p.Name)
+			cpu("1")(p)
+			s.must(s.api.Create(s.t.Context(), p))
+			s.notify(p, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, search := longSearch(t, onNode("n0"))
+			for i := range 2 {
+				change(s, i)
+				s.readAll()
+				for s.step() {
+				}
+				left, want := search.notBefore.Sub(s.world.clock.Now()), restartPause*roundTime<<(i+1)
+				if search.restarts != i+1 || search.advance != nil || left > want || left < want-roundTime {
+					t.Fatalf("began %d times again, the next time in %v, want %v", search.restarts, left, want)
+				}
+				// Whatever has the gang looked at, the pause holds.
+				s.allocator.mu.Lock()
+				s.allocator.enqueue(s.allocator.itemOf(s.get("m0")))
+				s.allocator.mu.Unlock()
+				for s.step() {
+				}
+				if search.advance != nil || !gated(s.get("m0")) {
+					t.Fatal("begins before the pause is over")
+				}
+				s.world.clock.Step(want)
+				s.queue.ring()
+				for search.advance == nil && s.step() {
+				}
+				if took := roundTime << (i + 1); i == 0 && (search.spent < took || search.spent > took+roundTime) {
+					t.Errorf("took %v at a time, want %v", search.spent, took)
+				}
+			}
+			if gated(s.get("m0")) || len(s.allocator.searches) > 0 {
+				t.Errorf("not done in %v; told %q", roundTime<<2, s.told())
+			}
+		})
+	}
+}
+
+// A search that finds no place looks again where there is room since it looked there.
+func TestSearchMissesNoRoom(t *testing.T) {
+	s := newStage(t, 1)
+	for _, name := range []string{"b0", "b1"} {
+		s.add(name, 60, 600)
+		s.work()
+		s.bindNow(s.get(name))
+	}
+	s.add("m0", 60, 600, inGang("g", 2))
+	s.add("m1", 60, 600, inGang("g", 2))
+	s.readAll()
+	s.slow(roundTime)
+	for len(s.allocator.searches) == 0 {
+		s.step()
+	}
+	l := s.ledger("n0")
+	book.Release(l, func(types.UID) bool { return true })
+	s.disturb(l)
+	s.must(s.api.Update(t.Context(), l))
+	s.notify(l, false)
+	for _, name := range []string{"b0", "b1"} {
+		s.vanish(s.get(name))
+	}
+	s.readAll()
+	s.allocator.Clock = s.world.clock
+	s.work()
+	if !gated(s.get("m0")) {
+		t.Fatal("placed at once: the room was not missed")
+	}
+	s.pass(restartPause * roundTime << 1)
+	if gated(s.get("m0")) {
+		t.Errorf("waits beside room; told %q", s.told())
+	}
+}
+
+// A search ends with its gang.
+func TestSearchEndsWithItsGang(t *testing.T) {
+	s, _ := longSearch(t)
+	for i := range members {
+		s.vanish(s.get(fmt.Sprint("m", i)))
+	}
+	s.work()
+	if n := len(s.allocator.searches); n != 0 {
+		t.Errorf("%d searches are left", n)
+	}
+	s, search := longSearch(t)
+	s.allocator.end()
+	if !search.paused || len(s.allocator.searches) != 0 {
+		t.Error("a leader that ends leaves a search")
+	}
+}
+
+// Pods of which each takes long to decide on do not keep another tenant's waiting, however many
+// they are and however late that one comes.
+func TestRoundsYieldToOtherNamespaces(t *testing.T) {
+	s := newStage(t, 2)
+	for i := range 150 {
+		s.add(fmt.Sprint("slow", i), 1, 10, inNamespace("hostile"))
+	}
+	s.add("other", 1, 10)
+	s.readAll()
+	s.slow(25 * time.Millisecond)
+	start := s.world.clock.Now()
+	for gated(s.get("other")) {
+		s.readAll()
+		if !s.step() {
+			t.Fatal("nothing is due")
+		}
+	}
+	if took := s.world.clock.Since(start); took > 5*time.Second {
+		t.Errorf("placed after %v", took)
+	}
+	n := 0
+	for i := range 150 {
+		if gated(s.get(fmt.Sprint("slow", i))) {
+			n++
+		}
+	}
+	if n < 50 {
+		t.Errorf("%d of the others are left: nothing is shown", n)
+	}
+	s.work()
+	if got := s.atTheGate("slow0", "slow149"); got != "" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
