@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -41,6 +42,10 @@ func Bounds(pod *slim.Pod) field.ErrorList {
 		}
 	}
 	atMost(api.MaxShareCapabilities, capabilities, spec.Child("containers"), "these are the capabilities that its containers add: remove some")
+	if err := api.CheckSchedulingTerms(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
+		Tolerations: pod.Spec.Tolerations, TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints}); err != nil {
+		errs = append(errs, field.Forbidden(spec, err.Error()))
+	}
 	total := 0
 	for _, key := range slices.Sorted(maps.Keys(pod.Metadata.Annotations)) {
 		value := pod.Metadata.Annotations[key]

@@ -98,6 +98,11 @@ var bombs = map[string]struct {
 	"a host path in another form": {bomb(func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data/./x"}}}}
 	}), "spec.volumes[0].hostPath.path", "write it as /data/x"},
+	"many tolerations": {bomb(func(p *corev1.Pod) { p.Spec.Tolerations = make([]corev1.Toleration, 65) }), "spec", "have 65 terms and requirements, a pod with a share may have 64"},
+	"a long affinity": {bomb(func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: strings.Repeat("k", 16<<10)}}}}
+	}), "spec", "use fewer or shorter terms"},
 	"many gates": {bomb(func(p *corev1.Pod) {
 		for i := range 33 {
 			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: fmt.Sprintf("example.com/g%d", i)})

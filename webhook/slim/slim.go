@@ -47,6 +47,11 @@ type Spec struct {
 	InitContainers  []Container                `json:"initContainers"`
 	Volumes         []Volume                   `json:"volumes"`
 	SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates"`
+	// Where the pod goes: only how much is said of it is read.
+	NodeSelector              map[string]string                 `json:"nodeSelector"`
+	Affinity                  *corev1.Affinity                  `json:"affinity"`
+	Tolerations               []corev1.Toleration               `json:"tolerations"`
+	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints"`
 }
 
 // Container is the part of a corev1.Container that is read.
