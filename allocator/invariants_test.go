@@ -116,6 +116,7 @@ func (w *world) checkRest() {
 		w.must(err)
 		switch node := p.Spec.NodeName; {
 		case terminal(p):
+		case isHostile(p) && node == "":
 		case gated(p):
 			if len(held) > 0 {
 				w.fail("Invariant 6: gated pod %s holds slices on %v", p.Name, held)
@@ -256,13 +257,16 @@ func (w *world) checkMemory() {
 				w.fail("%s at rest: pod %v waits", r.name, key)
 			}
 		}
+		if len(a.searches) > 0 {
+			w.fail("%s at rest: %d searches go on", r.name, len(a.searches))
+		}
 		for _, p := range a.pods {
 			if w.find(p.UID) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is known", r.name, p.Name)
 			}
 		}
 		for _, uid := range slices.Concat(slices.Collect(maps.Keys(a.refusals)), slices.Collect(maps.Keys(a.preparations)), slices.Collect(maps.Keys(a.order.unbound)),
-			slices.Collect(maps.Keys(a.order.choosy)), slices.Collect(maps.Keys(a.order.behind))) {
+			slices.Collect(maps.Keys(a.order.choosy)), slices.Collect(maps.Keys(a.order.behind)), slices.Collect(maps.Keys(a.order.waits))) {
 			if w.find(uid) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is remembered", r.name, uid)
 			}

@@ -209,9 +209,9 @@ func (s *stage) comeUnfit(n int) {
 }
 
 // readAll has the replica see everything that happened.
-func (s *stage) readAll() {
-	for len(s.watch) > 0 {
-		s.read()
+func (r *replicaInTest) readAll() {
+	for len(r.watch) > 0 {
+		r.read()
 	}
 }
 

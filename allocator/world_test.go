@@ -71,6 +71,10 @@ type world struct {
 	// objects are what else the API server has, as replicas see it that start from now on:
 	// namespaces, volumes, claims.
 	objects []runtime.Object
+	// hostiles is a cluster with hostile pods. honest counts those that were placed in time
+	// beside them.
+	hostiles bool
+	honest   int
 	// real is an API server that keeps all rules, not one in memory.
 	real bool
 	// calm is true once no more faults are wanted.

@@ -115,7 +115,7 @@ func (w *world) bind() {
 }
 
 func unbound(p *corev1.Pod) bool {
-	return len(p.Spec.SchedulingGates) == 0 && p.Spec.NodeName == "" && p.DeletionTimestamp == nil
+	return len(p.Spec.SchedulingGates) == 0 && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && p.Spec.SchedulerName != "nobody"
 }
 
 // schedule binds a pod to its pin, if the node has the room and nothing else is

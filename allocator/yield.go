@@ -27,8 +27,9 @@ import (
 const (
 	// roundTime is how long pods of one round are decided, and gangs, before others are.
 	roundTime = 100 * time.Millisecond
-	// maxRestarts is how often the time of one search doubles: to 1.6 s.
-	maxRestarts = 4
+	// maxRestarts is how often the time of one search doubles: to 0.8 s. A pod that waits
+	// for another tenant's to be bound may come to such a search twice within its 5 s.
+	maxRestarts = 3
 	// restartPause is how long a search waits before it begins again, in times of what it
 	// may then take at a time: two thirds of the worker's time are for others.
 	restartPause = 2

@@ -19,18 +19,20 @@ import (
 // slowClock is the clock of a machine on which everything takes time: each look at it does.
 type slowClock struct {
 	*testclock.FakeClock
-	each time.Duration
+	each func() time.Duration
 }
 
 func (c *slowClock) Now() time.Time {
-	c.Step(c.each)
+	c.Step(c.each())
 	return c.FakeClock.Now()
 }
 
 func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // slow has all that the allocator does take time from now on.
-func (s *stage) slow(each time.Duration) { s.allocator.Clock = &slowClock{s.world.clock, each} }
+func (s *stage) slow(each time.Duration) {
+	s.allocator.Clock = &slowClock{s.world.clock, func() time.Duration { return each }}
+}
 
 // members is how many longSearch's gang has.
 const members = 30
