@@ -79,11 +79,10 @@ type Allocator struct {
 	// ranking is the worker's alone. Nil until its first decision as the leader.
 	ranking *ranking.Ranking
 	// searches are those for places for gangs that go on, or are to begin again; searching is
-	// the one that is under way, nil outside of it. late is true while more is due than there
-	// was time for in the last round. All are the worker's.
+	// the one that is under way, nil outside of it. All are the worker's.
 	searches  map[group.Name]*search
 	searching *search
-	late      bool
+	turns     turns
 	// again is how often in a row something was looked at again at once; the worker's.
 	again map[item]int
 	// eventsFrom is when the API server is asked again to take an event; the worker's.

@@ -3,6 +3,9 @@
 package allocator
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,9 +14,9 @@ import (
 
 // How long a pod waits for other pods to be bound, in all, over its whole life. When a pod
 // is bound is for its author to say: one whose schedulerName names no scheduler never is.
-// After that the others count as bound to the nodes that they are pinned to, where the
-// filters count them anyhow. If the scheduler then refuses the waiting pod, it is given up
-// like any other that is refused.
+// After that the others count as bound to the nodes that they are pinned to: the filters
+// count them there anyhow, and are told what they take of volumes and devices. If the
+// scheduler then refuses the waiting pod, it is given up like any other that is refused.
 const (
 	// maxWaitWithin is for pods of the same namespace: as long as a placed pod may be
 	// refused before it is given up.
@@ -92,4 +95,78 @@ func (a *Allocator) endWait(pod *corev1.Pod) {
 func (a *Allocator) forgetWait(pod *corev1.Pod) {
 	a.endWait(pod)
 	delete(a.order.waits, pod.UID)
+}
+
+// maxReserved bounds for how many others the filters are told what they take, in each
+// decision on a pod that may take the same. It takes about as long as to decide on each.
+const maxReserved = 32
+
+// reserveForOthers has the filters take for taken what those pods will take of volumes and of
+// other drivers' devices that are on their way and not waited for any more.
+func (t *trial) reserveForOthers(ctx context.Context) error {
+	if t.others {
+		return nil
+	}
+	t.others = true
+	for _, other := range t.notWaitedFor() {
+		node := home(other)
+		// Counted there it would be in its own way.
+		t.mu.Lock()
+		t.tellFilters(other, "")
+		t.mu.Unlock()
+		err := t.reserveOn(ctx, other, node)
+		t.mu.Lock()
+		if known := t.pods[keyOf(other)]; known != nil && known.UID == other.UID {
+			t.tellFilters(known, t.seat(known))
+		}
+		t.mu.Unlock()
+		if err != nil && !errors.Is(err, errStale) {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserveOn has the filters take for taken what the pod will take on its node, errStale if
+// they refuse it there.
+func (t *trial) reserveOn(ctx context.Context, pod *corev1.Pod, node string) error {
+	cycle, err := t.Filters.Start(ctx, pod)
+	if err != nil {
+		return err
+	}
+	switch against, err := cycle.Refusals(ctx, node); {
+	case err != nil:
+		return err
+	case len(against) > 0:
+		return errStale
+	}
+	return t.reserveFor(ctx, cycle, node)
+}
+
+// notWaitedFor are the pods on their way that may take what pods of the set may, the oldest of
+// them. Those that are to be waited for were waited for.
+func (t *trial) notWaitedFor() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.order.taking) == 0 {
+		return nil
+	}
+	inSet, takes := map[types.UID]bool{}, map[string]bool{}
+	for _, p := range t.set {
+		inSet[p.pod.UID] = true
+		for _, what := range t.Filters.Undecided(p.pod) {
+			takes[what] = true
+		}
+	}
+	others := map[types.UID]*corev1.Pod{}
+	for uid, theirs := range t.order.taking {
+		if other := t.order.unbound[uid]; len(other.Spec.ResourceClaims) > 0 && other.Namespace == t.set[0].pod.Namespace {
+			continue // the claim may be the same, and what is being allocated the filters give to nobody
+		}
+		if !inSet[uid] && slices.ContainsFunc(theirs, func(what string) bool { return takes[what] }) {
+			others[uid] = t.order.unbound[uid]
+		}
+	}
+	oldest := oldestFirst(others)
+	return oldest[:min(len(oldest), maxReserved)]
 }

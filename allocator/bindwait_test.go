@@ -14,7 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/group"
 )
 
 // hostile is a pod of another namespace that no scheduler ever binds and that selects every
@@ -150,6 +153,30 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 	}
 }
 
+// Of a large gang it is asked for so long and no longer who has to be bound before it.
+func TestWhoIsAheadIsAskedInTime(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		s := newStage(t, 2)
+		s.add("never", 1, 1, inNamespace("hostile"), labelled("last"), companyOfAll("last"))
+		s.work()
+		const members = 4 * maxRound
+		for i := range members {
+			s.add(fmt.Sprintf("m%03d", i), 0, 1, inGang("g", members), func(p *corev1.Pod) {
+				if i == members-1 {
+					p.Labels["app"] = "last"
+				}
+			})
+		}
+		s.readAll()
+		if slow {
+			s.slow(roundTime)
+		}
+		if got := s.allocator.queues(s.allocator.gang(group.Name{API: group.Kueue, Namespace: "ns", Name: "g"}).due...); got == slow {
+			t.Errorf("waits %v where the clock is slow %v", got, slow)
+		}
+	}
+}
+
 // Once it is not waited for any more, a pod counts as bound to the node that it is pinned to.
 func TestPodThatIsNotWaitedForCounts(t *testing.T) {
 	s := newStage(t, 2)
@@ -169,17 +196,19 @@ func TestPodThatIsNotWaitedForCounts(t *testing.T) {
 	}
 }
 
+func withClaim(p *corev1.Pod) {
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+}
+
+func withDevice(p *corev1.Pod) {
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("nic")}}
+	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "nic"}}
+}
+
 // The same bounds hold where it matters who takes a volume of a class without a provisioner,
 // a claim, or a device of another driver first.
 func TestWaitForVolumesAndClaimsIsBounded(t *testing.T) {
-	withClaim := func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-	}
-	withDevice := func(p *corev1.Pod) {
-		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("nic")}}
-		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "nic"}}
-	}
 	for name, tt := range map[string]struct {
 		edit      func(*corev1.Pod)
 		namespace string
@@ -192,7 +221,7 @@ func TestWaitForVolumesAndClaimsIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
-			s.world.objects = unboundObjects("ns", "hostile")
+			s.world.objects = unboundObjects(2, "ns", "hostile")
 			s.restart()
 			s.add("never", 1, 1, tt.edit, inNamespace(tt.namespace))
 			s.work()
@@ -205,9 +234,43 @@ func TestWaitForVolumesAndClaimsIsBounded(t *testing.T) {
 	}
 }
 
-// unboundObjects are, on n0 and n1, a volume each of a class without a provisioner and two
-// devices each of another driver, and in each namespace a claim for either.
-func unboundObjects(namespaces ...string) []runtime.Object {
+// What a pod takes that is not waited for any more counts as taken: a volume and a device of
+// which each node has one.
+func TestPodThatIsNotWaitedForTakes(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Pod){"volume": withClaim, "device": withDevice} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, 2)
+			s.world.objects = unboundObjects(1, "ns", "hostile", "third")
+			s.restart()
+			s.add("never", 1, 1, edit, inNamespace("hostile"))
+			s.work()
+			s.add("p", 10, 100, edit)
+			s.work()
+			s.pass(maxWaitAcross)
+			at := home(s.get("never"))
+			if got, want := home(s.get("p")), map[string]string{"n0": "n1", "n1": "n0"}[at]; got != want {
+				t.Errorf("placed on %q, want %s, since the other takes that of %s; told %q", got, want, at, s.told())
+			}
+			s.add("q", 10, 100, edit, inNamespace("third"))
+			s.work()
+			s.pass(maxWaitAcross)
+			if got := home(s.get("q")); got != "" {
+				t.Errorf("the third is placed on %s, where another takes what it needs", got)
+			}
+			s.vanish(s.get("never"))
+			s.work()
+			s.pass(refusedDelay)
+			s.pass(maxWaitAcross)
+			if got := home(s.get("q")); got != at {
+				t.Errorf("placed on %q when the first is gone, want %s; told %q", got, at, s.told())
+			}
+		})
+	}
+}
+
+// unboundObjects are, on n0 and n1, so many volumes each of a class without a provisioner and
+// as many devices of another driver, and in each namespace a claim for either.
+func unboundObjects(each int, namespaces ...string) []runtime.Object {
 	amount := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	all := []runtime.Object{
@@ -215,7 +278,9 @@ func unboundObjects(namespaces ...string) []runtime.Object {
 		&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}},
 	}
 	for _, node := range []string{"n0", "n1"} {
-		for i := range 2 {
+		var devices []resourcev1.Device
+		for i := range each {
+			devices = append(devices, resourcev1.Device{Name: fmt.Sprint("d", i)})
 			all = append(all, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(node, i)},
 				Spec: corev1.PersistentVolumeSpec{StorageClassName: "local", Capacity: amount, AccessModes: modes,
 					PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/disk"}},
@@ -225,14 +290,14 @@ func unboundObjects(namespaces ...string) []runtime.Object {
 		}
 		all = append(all, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourcev1.ResourceSliceSpec{
 			Driver: "nic.example.com", NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
-			Devices: []resourcev1.Device{{Name: "d0"}, {Name: "d1"}}}})
+			Devices: devices}})
 	}
 	for _, namespace := range namespaces {
 		all = append(all,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
 				StorageClassName: ptr.To("local"), AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: amount}}},
-			&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nic", UID: "nic"}, Spec: resourcev1.ResourceClaimSpec{
+			&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nic", UID: types.UID("nic-" + namespace)}, Spec: resourcev1.ResourceClaimSpec{
 				Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "nic", Exactly: &resourcev1.ExactDeviceRequest{
 					DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}}}}})
 	}

@@ -103,7 +103,13 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 	for _, pod := range pods {
 		a.endWait(pod)
 	}
-	for _, pod := range pods {
+	until := a.Clock.Now().Add(roundTime)
+	for i, pod := range pods {
+		// Each member is compared with each pod on its way, by selectors that any tenant wrote.
+		// Who is not asked about in time is decided on as if it had waited.
+		if i%maxRound == maxRound-1 && !a.Clock.Now().Before(until) {
+			return false
+		}
 		first := a.ahead(pod)
 		if first == nil {
 			continue

@@ -25,6 +25,9 @@ type item struct {
 	wake wakeScope
 }
 
+// namespace is the pod's or the gang's.
+func (i item) namespace() string { return i.pod.Namespace + i.gang.Namespace }
+
 // wakeScope says which waiting pods something may help.
 type wakeScope int
 

@@ -71,16 +71,16 @@ func (a *Allocator) look(ctx context.Context, items []item) []error {
 	placings, late := make([]*placing, len(items)), false
 	// in does things one after the other, as many as there is time for.
 	in := func(at []int, do func(int)) {
-		if a.late {
-			at = takeTurns(items, at)
-		}
+		a.turns.sort(items, at)
 		until, over := a.Clock.Now().Add(roundTime), false
 		for n, i := range at {
 			if over = over || n > 0 && !a.Clock.Now().Before(until); over {
 				errs[i], late = yielded{}, true
 				continue
 			}
-			do(i)
+			if do(i); a.turns != nil {
+				a.turns[items[i].namespace()]++
+			}
 		}
 	}
 	in(pods, func(i int) { placings[i], errs[i] = a.reconcilePod(ctx, r, items[i].pod) })
@@ -91,7 +91,11 @@ func (a *Allocator) look(ctx context.Context, items []item) []error {
 		}
 	}
 	in(gangs, func(i int) { errs[i] = a.reconcileGang(ctx, r, items[i].gang) })
-	a.late = late
+	if !late {
+		a.turns = nil
+	} else if a.turns == nil {
+		a.turns = turns{}
+	}
 	return errs
 }
 

@@ -29,8 +29,10 @@ type trial struct {
 	// touched are the nodes of the choices, names them in the order of the first choice.
 	touched map[string]*touched
 	names   []string
-	// reserved ends what the filters take for taken by the choices.
+	// reserved ends what the filters take for taken by the choices, and by pods that are on
+	// their way and not waited for, once others is true.
 	reserved []func()
+	others   bool
 }
 
 // touched is a node as the index shows it, and what the choices leave of it.
@@ -39,6 +41,9 @@ type touched struct{ shown, left *placement.Node }
 // next chooses for one more pod of the set, which is beside those before it. Without
 // a choice that the scheduler accepts it says why.
 func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
+	if err := t.reserveForOthers(ctx); err != nil {
+		return nil, err
+	}
 	if err := t.countAll(); err != nil {
 		return nil, err
 	}
@@ -194,7 +199,7 @@ func (t *trial) end() {
 	for _, c := range t.choices[:t.counted] {
 		t.show(c.plan.Node)
 	}
-	t.counted, t.reserved = 0, nil
+	t.counted, t.reserved, t.others = 0, nil, false
 }
 
 // judge asks the scheduler's filters about nodes for one pod, about each once.

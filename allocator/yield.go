@@ -196,6 +196,9 @@ func (t *trial) hosts() (map[string]feasible.Host, error) {
 // reserveAgain has the filters take for taken what the choices take of volumes and of other
 // drivers' devices, after a pause.
 func (t *trial) reserveAgain(ctx context.Context) error {
+	if err := t.reserveForOthers(ctx); err != nil {
+		return err
+	}
 	for i, c := range t.choices {
 		if t.Filters.Undecided(c.pod) == nil {
 			continue
@@ -203,32 +206,27 @@ func (t *trial) reserveAgain(ctx context.Context) error {
 		if err := t.count(i); err != nil {
 			return err
 		}
-		cycle, err := t.Filters.Start(ctx, c.pod)
-		if err != nil {
-			return err
-		}
-		if against, err := cycle.Refusals(ctx, c.plan.Node); err != nil {
-			return err
-		} else if len(against) > 0 {
-			return errStale
-		}
-		if err := t.reserveFor(ctx, cycle, c.plan.Node); err != nil {
+		if err := t.reserveOn(ctx, c.pod, c.plan.Node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// takeTurns sorts what was not finished in the round before: one of each namespace, then the
-// second of each. What is looked at again and again by one tenant's doing is then not before
-// all that others have.
-func takeTurns(items []item, at []int) []int {
-	nth, of := map[int]int{}, map[string]int{}
+// turns is how many of each namespace were looked at since more was due than there was time
+// for; nil while there is time for all.
+type turns map[string]int
+
+// sort has those of namespaces go first of which the fewest were looked at: what one tenant has
+// looked at again and again, and what takes long, is then not before all that others have.
+func (t turns) sort(items []item, at []int) {
+	if t == nil {
+		return
+	}
+	nth, of := map[int]int{}, maps.Clone(t)
 	for _, i := range at {
-		namespace := items[i].pod.Namespace + items[i].gang.Namespace
-		nth[i] = of[namespace]
-		of[namespace]++
+		nth[i] = of[items[i].namespace()]
+		of[items[i].namespace()]++
 	}
 	slices.SortStableFunc(at, func(i, j int) int { return nth[i] - nth[j] })
-	return at
 }

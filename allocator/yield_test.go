@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -92,6 +93,12 @@ func TestSearchRestarts(t *testing.T) {
 			late := testPod(fmt.Sprint("late", i), map[string]v1alpha1.Share{"c": share(10, 100)})
 			late.UID = types.UID(late.Name)
 			s.grantBy("n0", late, 1)
+		},
+		"member": func(s *stage, i int) {
+			p := s.get("m0")
+			metav1.SetMetaDataLabel(&p.ObjectMeta, "changed", fmt.Sprint(i))
+			s.must(s.api.Update(s.t.Context(), p))
+			s.notify(p, false)
 		},
 		"host": func(s *stage, i int) {
 			p := testPod(fmt.Sprint("foreign", i), map[string]v1alpha1.Share{"c": share(10, 100)})
