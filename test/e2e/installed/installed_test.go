@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
+	"vernier.dev/vernier/webhook/certs"
 )
 
 const (
@@ -76,7 +77,11 @@ func TestInstalled(t *testing.T) {
 		return err == nil && strings.Contains(out, "needs"), out
 	})
 
-	documented(t)
+	kept := authority(t)
+	documented(t) // an upgrade among it
+	if now := authority(t); now != kept {
+		t.Error("an upgrade took the webhook's certificates away")
+	}
 	migrate(t, system.DemoImage)
 
 	run(t, "kubectl -n "+namespace+" delete pod sharing")
@@ -93,6 +98,17 @@ func TestInstalled(t *testing.T) {
 		run(t, block[1])
 	}
 	checkNothingLeft(t)
+}
+
+// authority is the key that the webhook's certificates are signed with, in the Secret that
+// the chart installs empty.
+func authority(t *testing.T) string {
+	t.Helper()
+	secret, err := sys.Kube.CoreV1().Secrets(v1alpha1.SystemNamespace).Get(t.Context(), certs.SecretName, metav1.GetOptions{})
+	if err != nil || len(secret.Data["ca.key"]) == 0 {
+		t.Fatalf("the webhook's Secret has %d keys: %v", len(secret.Data), err)
+	}
+	return string(secret.Data["ca.key"])
 }
 
 // sharedByMPS has a client of an MPS server that the agent runs in its pod: what both have
