@@ -35,6 +35,9 @@ const (
 	maxAccepted, maxSources = 1000, 1000
 )
 
+// errBusy is of questions that a budget has no room for.
+var errBusy = fmt.Errorf("%w", ErrAway)
+
 // budget says which tokens the API server is asked about now. A token that was accepted
 // before, and an address that an accepted token came from, have budgets of their own: other
 // tokens, however many, take nothing from them.
@@ -85,19 +88,19 @@ func (b *budget) take(key digest, from netip.Addr) (good bool, err error) {
 			return true, nil
 		}
 		if !t.limit.TryAccept() {
-			return false, fmt.Errorf("%w: this token was to be asked about more than %d times a second", ErrAway, acceptedPerSecond)
+			return false, fmt.Errorf("%w: this token was to be asked about more than %d times a second", errBusy, acceptedPerSecond)
 		}
 		return false, nil
 	}
 	s := b.source(from, now)
 	if !s.limit.TryAccept() {
-		return false, fmt.Errorf("%w: more than %d unknown tokens a second came from %s", ErrAway, addressPerSecond, from)
+		return false, fmt.Errorf("%w: more than %d unknown tokens a second came from %s", errBusy, addressPerSecond, from)
 	}
 	if now.Before(s.goodUntil) {
 		return false, nil
 	}
 	if !b.unknown.TryAccept() {
-		return false, fmt.Errorf("%w: more than %d unknown tokens a second came from all addresses", ErrAway, unknownPerSecond)
+		return false, fmt.Errorf("%w: more than %d unknown tokens a second came from all addresses", errBusy, unknownPerSecond)
 	}
 	return false, nil
 }

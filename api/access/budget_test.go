@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 )
@@ -82,6 +83,28 @@ func TestHostileTokens_WhenOneAddressFloods_NewReaderReads(t *testing.T) {
 	now.SetTime(now.Now().Add(time.Second))
 	if err := r.Check(t.Context(), "10.0.0.0:1", "guess"); errors.Is(err, ErrAway) {
 		t.Errorf("a second later: %v", err)
+	}
+}
+
+// What is refused without a question leaves nothing in the log.
+func TestHostileTokens_WhenAddressFloods_LogStaysEmpty(t *testing.T) {
+	s, lines := &kube{}, 0
+	r := metricsReview(tokens{s}, rights{s}, clocktesting.NewFakePassiveClock(time.Now()))
+	h, err := r.filter(funcr.New(func(string, string) { lines++ }, funcr.Options{}), http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		want := http.StatusUnauthorized
+		if i >= addressAtOnce {
+			want = http.StatusTooManyRequests
+		}
+		if status, text := get(t, h, fmt.Sprint("Bearer guess", i)); status != want {
+			t.Fatalf("token %d: %d: %s, want %d", i, status, text, want)
+		}
+	}
+	if lines > 0 {
+		t.Errorf("%d lines are logged", lines)
 	}
 }
 

@@ -57,6 +57,8 @@ func (r *Review) filter(log logr.Logger, handler http.Handler) (http.Handler, er
 		switch err := r.Check(req.Context(), req.RemoteAddr, Bearer(req)); {
 		case err == nil:
 			handler.ServeHTTP(w, req)
+		case errors.Is(err, errBusy): // not logged: a flood would fill the log
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
 		case errors.Is(err, ErrAway):
 			log.Error(err, "nobody can be let read")
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
