@@ -70,7 +70,7 @@ func (s *System) RefusePodPatches(t testing.TB) (allow func()) {
 
 const patchProbe = "patch-probe"
 
-// allocatorMayPatch tries, as the allocator, a dry run on a pod of ours.
+// allocatorMayPatch tries, as the allocator, a dry run on a pod of ours, of what is its to write.
 func (s *System) allocatorMayPatch(ctx context.Context, want bool) error {
 	probe := probePod()
 	probe.Name, probe.Namespace = patchProbe, probeNamespace
@@ -84,7 +84,7 @@ func (s *System) allocatorMayPatch(ctx context.Context, want bool) error {
 	if err != nil {
 		return err
 	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"probe":"1"}}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"vernier.dev/placement":"{}"}}}`))
 	err = as.Patch(ctx, probe, patch, client.DryRunAll)
 	if (err == nil) != want {
 		return fmt.Errorf("the allocator's patch says %v", err)
