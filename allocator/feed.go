@@ -30,8 +30,11 @@ func (a *Allocator) SetPod(pod *corev1.Pod) {
 }
 
 // setWritten takes in a pod that a write or a live read returned. A pod whose
-// deletion was seen meanwhile stays forgotten.
+// deletion was seen meanwhile stays forgotten. Like in the caches, what nobody reads is not
+// kept.
 func (a *Allocator) setWritten(pod *corev1.Pod) {
+	pod.ManagedFields = nil
+	trimPod(pod)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if old := a.pods[keyOf(pod)]; old != nil && old.UID == pod.UID {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/book"
@@ -85,5 +86,20 @@ func TestPinLeavesAffinityAsItIs(t *testing.T) {
 	s.work()
 	if got, want := s.get("p").Spec.Affinity, pin.To(p.Spec.Affinity, "n0"); !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("affinity %v, want %v", got, want)
+	}
+}
+
+// What a write has answered is kept no larger than what the watch shows.
+func TestWrittenPodIsTrimmed(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("p", 10, 100, func(p *corev1.Pod) {
+		p.Annotations["example.com/large"] = "x"
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LARGE", Value: "x"}}
+	})
+	s.readAll()
+	s.step()
+	known := s.allocator.pod(types.NamespacedName{Namespace: "ns", Name: "p"})
+	if gated(known) || known.Annotations["example.com/large"] != "" || known.Spec.Containers[0].Env != nil {
+		t.Errorf("gated %v, keeps %v and %v", gated(known), known.Annotations, known.Spec.Containers[0].Env)
 	}
 }
