@@ -209,10 +209,13 @@ func hostilePins(t *testing.T, c client.Client, pod *corev1.Pod) {
 // within the API server's budget.
 func honestUngating(t *testing.T, c client.Client, pods map[string]*corev1.Pod) {
 	for _, name := range []string{"gated", "affine", "large"} {
-		pod := pods[name]
+		pod, required := pods[name], corev1.Affinity{}
+		if a := pod.Spec.Affinity; a != nil {
+			required.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
+		}
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{v1alpha1.AnnotationPlacement: "{}"}},
-			"spec":     map[string]any{"affinity": pin.To(pod.Spec.Affinity, "n"), "schedulingGates": nil},
+			"spec":     map[string]any{"affinity": pin.To(&required, "n"), "schedulingGates": nil},
 		})
 		if err != nil {
 			t.Fatal(err)
