@@ -89,7 +89,7 @@ run-e2e:
 
 .PHONY: test-hostile
 test-hostile: deps tools build images ## what tenants and stolen tokens are refused: docs/security.md lists it (needs root)
-	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -timeout 25m -tags envtest -run Hostile $$(go list -tags envtest ./... | grep -v /test/)
+	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -timeout 25m -tags envtest -run 'Hostile|Soak$$|TestPolicy' $$(go list -tags envtest ./... | grep -v /test/)
 	$(TEST) -tags e2e -timeout 25m -run Hostile ./test/e2e
 
 .PHONY: test-gpu

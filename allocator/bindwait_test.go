@@ -62,7 +62,7 @@ func (s *stage) waitsFor(want time.Duration, names ...string) {
 
 // A pod that is never bound keeps others at the gate for 30 s in its own namespace and for 2 s
 // in others, whichever of the two selects the other.
-func TestWaitForABindIsBounded(t *testing.T) {
+func TestHostileWaitForABind(t *testing.T) {
 	for name, tt := range map[string]struct {
 		never, waits func(*corev1.Pod)
 		want         time.Duration
@@ -91,7 +91,7 @@ func TestWaitForABindIsBounded(t *testing.T) {
 
 // What a pod waits is of its whole life: fresh pods that are never bound, one each second,
 // renew nothing, and neither do changes of the pod that waits.
-func TestStreamOfPodsRenewsNoWait(t *testing.T) {
+func TestHostileStreamRenewsNoWait(t *testing.T) {
 	for name, edits := range map[string][]func(*corev1.Pod){
 		"alone":  {labelled("victim")},
 		"a gang": {inGang("g", 2), func(p *corev1.Pod) { p.Labels["app"] = "victim" }},
@@ -208,7 +208,7 @@ func withDevice(p *corev1.Pod) {
 
 // The same bounds hold where it matters who takes a volume of a class without a provisioner,
 // a claim, or a device of another driver first.
-func TestWaitForVolumesAndClaimsIsBounded(t *testing.T) {
+func TestHostileWaitForVolumesAndClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edit      func(*corev1.Pod)
 		namespace string

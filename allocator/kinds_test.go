@@ -18,7 +18,7 @@ import (
 
 // A gang of as many kinds of members as there may be starts, and one of more is refused at once
 // with the remedy. What each member has to itself, an index or a claim, makes no kind.
-func TestGangOfManyKindsIsRefused(t *testing.T) {
+func TestHostileKinds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		members int
 		edit    func(*corev1.Pod, int)
@@ -88,7 +88,7 @@ func TestTurnIsWorkedOutByKind(t *testing.T) {
 
 // A pod with more terms, or longer ones, than a pod with a share may have stays at the gate and
 // says why, and holds up neither its gang nor anybody else.
-func TestPodWithTooManyTermsIsRefused(t *testing.T) {
+func TestHostileTerms(t *testing.T) {
 	many := func(p *corev1.Pod) {
 		companyOf("y")(p)
 		terms := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution

@@ -109,7 +109,7 @@ func TestTrimKeepsTermsThatAreRead(t *testing.T) {
 }
 
 // A MiB of affinity in each pod, of whatever kind, leaves some KiB of it in the caches.
-func TestTrimBoundsAffinity(t *testing.T) {
+func TestHostileAffinityIsTrimmed(t *testing.T) {
 	var terms []corev1.PodAffinityTerm
 	var weighted []corev1.WeightedPodAffinityTerm
 	for i := range 10_000 {

@@ -60,7 +60,7 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *search) {
 
 // The search for places for a gang pauses when its time is over, and goes on when others were
 // served, without beginning again where these have taken nothing of what it has chosen.
-func TestSearchYields(t *testing.T) {
+func TestHostileSearchYields(t *testing.T) {
 	s, search := longSearch(t, onNode("n0"))
 	if spent := search.spent; spent < roundTime || spent > 2*roundTime {
 		t.Errorf("it took %v before it paused", spent)
@@ -198,7 +198,7 @@ func TestSearchEndsWithItsGang(t *testing.T) {
 
 // Pods of which each takes long to decide on do not keep another tenant's waiting, however many
 // they are and however late that one comes.
-func TestRoundsYieldToOtherNamespaces(t *testing.T) {
+func TestHostileRounds(t *testing.T) {
 	s := newStage(t, 2)
 	for i := range 150 {
 		s.add(fmt.Sprint("slow", i), 1, 10, inNamespace("hostile"))
