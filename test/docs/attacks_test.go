@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/test/manifests"
+)
+
+// Whoever reads what becomes of an attack finds the test that shows it, and every test of
+// one has its row.
+func TestAttacksHaveTests(t *testing.T) {
+	root, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []string
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
+			tests = append(tests, string(m[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(name, test string) bool {
+		prefix, open := strings.CutSuffix(name, "…")
+		return test == name || open && strings.HasPrefix(test, prefix)
+	}
+	names := regexp.MustCompile("`(Test[\\w…]+)`").FindAllStringSubmatch(string(page), -1)
+	if len(names) < 20 {
+		t.Fatalf("only %d names of tests were found", len(names))
+	}
+	for _, n := range names {
+		found := false
+		for _, test := range tests {
+			found = found || named(n[1], test)
+		}
+		if !found {
+			t.Errorf("docs/security.md names %s, and there is no such test", n[1])
+		}
+	}
+	for _, test := range tests {
+		found := !strings.HasPrefix(test, "TestHostile")
+		for _, n := range names {
+			found = found || named(n[1], test)
+		}
+		if !found {
+			t.Errorf("docs/security.md says nothing of what %s shows", test)
+		}
+	}
+}
