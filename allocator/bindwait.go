@@ -56,7 +56,7 @@ func (w *bindWait) left(foreign bool) time.Duration {
 func (a *Allocator) startWait(pod, first *corev1.Pod) {
 	key := keyOf(pod)
 	if known := a.pods[key]; known == nil || known.UID != pod.UID {
-		return // deleted meanwhile, and nothing would end the note
+		return // already deleted: nothing would end the note
 	}
 	w := a.order.waits[pod.UID]
 	if w == nil {

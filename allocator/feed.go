@@ -30,7 +30,7 @@ func (a *Allocator) SetPod(pod *corev1.Pod) {
 }
 
 // setWritten takes in a pod that a write or a live read returned. A pod whose
-// deletion was seen meanwhile stays forgotten. Like in the caches, what nobody reads is not
+// deletion was seen in between stays forgotten. Like in the caches, what nobody reads is not
 // kept.
 func (a *Allocator) setWritten(pod *corev1.Pod) {
 	pod.ManagedFields = nil

@@ -54,7 +54,7 @@ func (w *world) createHostile() {
 	}
 }
 
-// isHostile tells whether nobody cares what becomes of the pod.
+// isHostile reports whether the pod is a hostile tenant's.
 func isHostile(p *corev1.Pod) bool { return strings.HasPrefix(p.Namespace, "hostile") }
 
 // checkHonest asserts that an honest pod that fits is placed in time, with what is hostile in the
@@ -120,7 +120,7 @@ func (w *world) checkHonest() bool {
 	return true
 }
 
-// fits tells whether a node has room for the pod, by what the ledgers and the API server say.
+// fits reports whether a node has room for the pod, by what the ledgers and the API server say.
 func (w *world) fits(p *corev1.Pod) bool {
 	truth := index.New()
 	for _, n := range w.nodes {

@@ -18,7 +18,7 @@ import (
 // ones have two or three.
 const maxKinds = 64
 
-// kinds are the members of a gang by kind. Of one kind are those that ask for the same, and
+// kinds are the members of a gang by kind. Members of one kind ask for the same,
 // select the same pods and are selected alike, as far as the gang's own selectors tell.
 type kinds struct {
 	of []int // by position in the gang

@@ -196,8 +196,8 @@ func (a *Allocator) ahead(pod *corev1.Pod) (first *corev1.Pod) {
 		return nil
 	}
 	gang, inGang := group.Of(pod)
-	// consider asks what costs least first: whoever wrote the others' selectors may have
-	// written many.
+	// consider asks what costs least first: the selectors of other tenants' pods may be
+	// long.
 	consider := func(uid types.UID, matters func() bool) {
 		other := a.order.unbound[uid]
 		if uid == pod.UID || waited.left(other.Namespace != pod.Namespace) <= 0 || first != nil && byAge(other, first) >= 0 {

@@ -19,7 +19,7 @@ import (
 // One worker decides for all tenants, and how long a decision takes is for the authors of pods
 // to say: by what the filters have to compare, and by how many members a gang has. So the worker
 // yields. The pods of a round are decided until its time is over, and so are its gangs; the rest
-// goes behind what has come meanwhile, and one of each namespace goes first then. The search for
+// is queued behind what has arrived, and the next round begins with one pod of each namespace. The search for
 // places for a gang goes on where it was in a later round, if what it has chosen is as it was.
 // Else it begins again after a pause. Pause and time double with each restart, so that a gang of
 // a thousand in a busy cluster gets its places too.
@@ -150,7 +150,7 @@ func (a *Allocator) timesWoken() int {
 	return a.wakes
 }
 
-// breathe pauses a search that has taken its time. Others are decided meanwhile as if nothing
+// breathe pauses a search that has taken its time. Others are decided during the pause as if nothing
 // were chosen.
 func (t *trial) breathe(ctx context.Context) error {
 	s := t.searching

@@ -84,7 +84,7 @@ func TestHostileSearchYields(t *testing.T) {
 	}
 }
 
-// If what it has chosen changes meanwhile, it begins again after a pause, and each time pause
+// If what it has chosen changes during the pause, it begins again after a pause, and each time pause
 // and time double, until it is done at one go. What the scheduler counts on a node is as much
 // of it as the node's ledger.
 func TestSearchRestarts(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"vernier.dev/vernier/test/apiserver"
 )
 
-// Whoever writes a ledger's spec, with a stolen token of the allocator or as a bearer of
+// Any writer of a ledger's spec, with a stolen token of the allocator or as a bearer of
 // vernier-operator, enters no device that the node does not have, and none larger than it is.
 func TestHostileLedgerSpec(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml"}})

@@ -258,8 +258,8 @@ func expensive(costs map[string]float64, against string) string {
 	return ""
 }
 
-// The conditions of the policies and of the webhook are evaluated for every pod, whoever
-// creates or changes it: the worst pod that a tenant can write costs little more than it
+// The conditions of the policies and of the webhook are evaluated for every creation and
+// update of a pod: the worst pod that a tenant can write costs little more than it
 // does the API server anyway, and what is beyond a bound is refused.
 func TestHostileCosts(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "admission/policy.yaml"}})

@@ -50,7 +50,7 @@ type Options struct {
 	// Minimum of a share.
 	Minimum demand.Minimum
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount,
-	// separated by commas; empty is all but those that open the node.
+	// separated by commas; empty is all folders that do not open the node.
 	AllowedHostPaths string
 	// Clock for certificates; nil is the real one.
 	Clock clock.Clock

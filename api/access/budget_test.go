@@ -67,7 +67,7 @@ func TestHostileTokens_WhenAddressesFlood_KnownReaderReads(t *testing.T) {
 	}
 }
 
-// One address that floods uses up its own budget: whoever reads for the first time gets in.
+// One address that floods uses up its own budget: a reader that is new gets in.
 func TestHostileTokens_WhenOneAddressFloods_NewReaderReads(t *testing.T) {
 	s, now := &kube{}, clocktesting.NewFakePassiveClock(time.Now())
 	r := metricsReview(tokens{s}, rights{s}, now)

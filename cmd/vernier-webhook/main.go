@@ -30,7 +30,7 @@ func run() error {
 	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "host:port for Prometheus metrics over HTTPS, for tokens whose bearers may get /metrics; 0 for none")
 	flag.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
 	flag.StringVar(&o.AllowedHostPaths, "allowed-host-paths", "", "the only folders of a node that pods with shares may mount, separated by commas; "+
-		"empty is all but those that open the node")
+		"empty is all folders that do not open the node")
 	o.Dialects.AddFlags(flag.CommandLine)
 	o.Minimum.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -13,8 +13,7 @@ import (
 	"vernier.dev/vernier/test/manifests"
 )
 
-// Whoever reads what becomes of an attack finds the test that shows it, and every test of
-// one has its row.
+// Each attack on the page names a test that exists, and each TestHostile… is named there.
 func TestAttacksHaveTests(t *testing.T) {
 	root, err := manifests.Root()
 	if err != nil {

@@ -30,7 +30,7 @@ func Bounds(pod *slim.Pod) field.ErrorList {
 		"make several pods of it (init containers count as well)")
 	atMost(api.MaxShareVolumes, len(pod.Spec.Volumes), spec.Child("volumes"), "mount folders that contain several of them")
 	atMost(api.MaxShareGates, len(pod.Spec.SchedulingGates), spec.Child("schedulingGates"),
-		"remove those that no controller of yours waits for")
+		"remove gates that no controller waits for")
 	atMost(api.MaxShareAnnotations, len(pod.Metadata.Annotations), annotations, "remove some, or keep them in a ConfigMap")
 	if len(errs) > 0 {
 		return errs

@@ -22,8 +22,8 @@ import (
 )
 
 // Pod refuses what the pod as a whole must not have beside a share. allowedHostPaths are
-// the only folders of the node that it may mount; where there are none, all but those that
-// open the node.
+// the only folders of the node that it may mount; where there are none, all folders that
+// do not open the node.
 func Pod(pod *slim.Pod, allowedHostPaths []string) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList

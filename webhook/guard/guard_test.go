@@ -108,7 +108,7 @@ func TestHostPath(t *testing.T) {
 	}
 }
 
-// Whoever is refused a folder finds it on the page.
+// The page names each folder that is refused.
 func TestFoldersAreOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/annotations.md")
 	if err != nil {

@@ -33,7 +33,7 @@ type Rules struct {
 	// Minimum of a share.
 	Minimum demand.Minimum
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount;
-	// empty is all but those that open the node.
+	// empty is all folders that do not open the node.
 	AllowedHostPaths []string
 }
 

@@ -2,8 +2,8 @@
 
 // Package intake owns how much the admission server takes in at once: connections, and
 // bytes of requests, of one source address and of all together. The server answers
-// whoever reaches its port, and a NetworkPolicy is the cluster's to enforce: without
-// bounds anybody could fill its memory.
+// every client that reaches its port, and not every cluster enforces a NetworkPolicy: without
+// bounds any client could fill its memory.
 //
 // It counts what a request has, and never decodes it.
 package intake
