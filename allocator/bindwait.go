@@ -98,7 +98,8 @@ func (a *Allocator) forgetWait(pod *corev1.Pod) {
 }
 
 // maxReserved bounds for how many others the filters are told what they take, in each
-// decision on a pod that may take the same. It takes about as long as to decide on each.
+// decision on a pod that may take the same. It takes about as long as to decide on each, and
+// ends after roundTime.
 const maxReserved = 32
 
 // reserveForOthers has the filters take for taken what those pods will take of volumes and of
@@ -108,7 +109,11 @@ func (t *trial) reserveForOthers(ctx context.Context) error {
 		return nil
 	}
 	t.others = true
+	until := t.Clock.Now().Add(roundTime)
 	for _, other := range t.notWaitedFor() {
+		if !t.Clock.Now().Before(until) {
+			break
+		}
 		node := home(other)
 		// Counted there it would be in its own way.
 		t.mu.Lock()
@@ -120,8 +125,13 @@ func (t *trial) reserveForOthers(ctx context.Context) error {
 			t.tellFilters(known, t.seat(known))
 		}
 		t.mu.Unlock()
-		if err != nil && !errors.Is(err, errStale) {
-			return err
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !errors.Is(err, errStale):
+			// What its author wrote fails it, an expression of a claim for one. That is no
+			// matter of the pods that are decided on.
+			t.Log.V(1).Info("cannot say what another pod takes", "pod", keyOf(other), "node", node, "cause", err.Error())
 		}
 	}
 	return nil

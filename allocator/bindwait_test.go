@@ -234,6 +234,32 @@ func TestHostileWaitForVolumesAndClaims(t *testing.T) {
 	}
 }
 
+// A claim that the filters fail at, which is its author's to write, is in the way of no pod of
+// another tenant that asks for a device as well.
+func TestHostileBrokenClaim(t *testing.T) {
+	s := newStage(t, 2)
+	s.world.objects = unboundObjects(4, "ns", "hostile")
+	s.restart()
+	s.add("never", 1, 1, withDevice, inNamespace("hostile"))
+	s.work()
+	if gated(s.get("never")) {
+		t.Fatalf("the first pod is not placed; told %q", s.told())
+	}
+	// It is deleted and made again under its pod.
+	s.world.objects = unboundObjects(4, "ns", "hostile")
+	for _, o := range s.world.objects {
+		if c, ok := o.(*resourcev1.ResourceClaim); ok && c.Namespace == "hostile" {
+			c.UID = "another"
+			c.Spec.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{
+				Expression: `device.attributes["nic.example.com"].nosuch == "x"`}}}
+		}
+	}
+	s.restart()
+	s.work()
+	s.add("p", 10, 100, withDevice)
+	s.waitsFor(maxWaitAcross, "p")
+}
+
 // What a pod takes that is not waited for any more counts as taken: a volume and a device of
 // which each node has one.
 func TestPodThatIsNotWaitedForTakes(t *testing.T) {

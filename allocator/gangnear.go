@@ -192,9 +192,8 @@ func (t *trial) judgeAgain(ctx context.Context, turn []ask) (*misfit, error) {
 			continue
 		}
 		if s := t.searching; s != nil && t.Clock.Since(s.until) > roundTime<<maxRestarts {
-			// This is done at one go, and there is no time for it all.
-			why := &shortage{refused: 1, reasons: reasons{"there are too many members to judge each again": 1}}
-			return &misfit{pod: p.pod, why: why, fits: len(t.choices) - 1}, nil
+			// This has no place to pause: the search begins again, with more time.
+			return nil, errStale
 		}
 		cycle, err := t.Filters.Start(ctx, p.pod)
 		if err != nil {

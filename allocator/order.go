@@ -75,6 +75,7 @@ func (a *Allocator) arrivedOrGone(pod types.UID) {
 	due := map[types.NamespacedName]*corev1.Pod{}
 	for key := range a.order.behind[pod] {
 		if known := a.pods[key]; known != nil {
+			a.endWait(known) // and not when it is looked at, which may be much later
 			due[key] = known
 		}
 	}

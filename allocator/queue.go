@@ -112,8 +112,13 @@ func (a *Allocator) step(ctx context.Context, q queue) bool {
 	if ended {
 		return false
 	}
-	items := []item{it}
-	for len(items) < maxRound && q.Len() > 0 {
+	// Where more is due than there is time for, it is taken by turns, and not from the head of a
+	// queue that one tenant fills.
+	items, most := []item{it}, maxRound
+	if a.turns != nil {
+		most = maxBacklog
+	}
+	for len(items) < most && q.Len() > 0 {
 		if it, ended = q.Get(); ended {
 			break
 		}

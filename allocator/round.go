@@ -34,6 +34,9 @@ type round struct {
 // maxRound bounds how long a pod waits for those that are decided with it.
 const maxRound = 64
 
+// maxBacklog bounds from how many that are due those of a round are chosen.
+const maxBacklog = 100 * maxRound
+
 // placing is a pod whose slices are decided on or granted already.
 type placing struct {
 	pod  *corev1.Pod
@@ -74,7 +77,7 @@ func (a *Allocator) look(ctx context.Context, items []item) []error {
 		a.turns.sort(items, at)
 		until, over := a.Clock.Now().Add(roundTime), false
 		for n, i := range at {
-			if over = over || n > 0 && !a.Clock.Now().Before(until); over {
+			if over = over || n == maxRound || n > 0 && !a.Clock.Now().Before(until); over {
 				errs[i], late = yielded{}, true
 				continue
 			}

@@ -21,8 +21,8 @@ import (
 // yields. The pods of a round are decided until its time is over, and so are its gangs; the rest
 // is queued behind what has arrived, and the next round begins with one pod of each namespace. The search for
 // places for a gang goes on where it was in a later round, if what it has chosen is as it was.
-// Else it begins again after a pause. Pause and time double with each restart, so that a gang of
-// a thousand in a busy cluster gets its places too.
+// Else it begins again after a pause. Pause and time double with each restart, and in the end it
+// is done at one go, so that a gang of a thousand in a busy cluster gets its places too.
 
 const (
 	// roundTime is how long pods of one round are decided, and gangs, before others are.
@@ -30,6 +30,9 @@ const (
 	// maxRestarts is how often the time of one search doubles: to 0.8 s. A pod that waits
 	// for another tenant's to be bound may come to such a search twice within its 5 s.
 	maxRestarts = 3
+	// lastRestart is the one after which a search is done at one go: what changes more often
+	// than it may take at a time would keep it from its end for ever.
+	lastRestart = maxRestarts + 4
 	// restartPause is how long a search waits before it begins again, in times of what it
 	// may then take at a time: two thirds of the worker's time are for others.
 	restartPause = 2
@@ -90,7 +93,9 @@ func (a *Allocator) fitInTurn(ctx context.Context, name group.Name, asks []ask, 
 		s.stop()
 		return nil, nil, a.restart(s)
 	}
-	s.until = start.Add(roundTime << s.restarts)
+	if s.until = start.Add(s.time()); s.restarts >= lastRestart {
+		s.until = start.Add(time.Hour)
+	}
 	a.searching = s
 	paused := s.advance()
 	a.searching = nil
@@ -126,10 +131,13 @@ func (a *Allocator) beginSearch(ctx context.Context, s *search, asks []ask, need
 	s.advance, s.stop = func() bool { _, paused := next(); return paused }, stop
 }
 
+// time is how long it may take before it pauses.
+func (s *search) time() time.Duration { return roundTime << min(s.restarts, maxRestarts) }
+
 // restart has the search begin again, after its pause.
 func (a *Allocator) restart(s *search) yielded {
-	s.restarts, s.advance = min(s.restarts+1, maxRestarts), nil
-	pause := restartPause * (roundTime << s.restarts)
+	s.restarts, s.advance = s.restarts+1, nil
+	pause := restartPause * s.time()
 	s.notBefore = a.Clock.Now().Add(pause)
 	return yielded{pause}
 }

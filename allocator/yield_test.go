@@ -200,7 +200,8 @@ func TestSearchEndsWithItsGang(t *testing.T) {
 // they are and however late that one comes.
 func TestHostileRounds(t *testing.T) {
 	s := newStage(t, 2)
-	for i := range 150 {
+	const many = 4000
+	for i := range many {
 		s.add(fmt.Sprint("slow", i), 1, 10, inNamespace("hostile"))
 	}
 	s.add("other", 1, 10)
@@ -217,16 +218,47 @@ func TestHostileRounds(t *testing.T) {
 		t.Errorf("placed after %v", took)
 	}
 	n := 0
-	for i := range 150 {
+	for i := range many {
 		if gated(s.get(fmt.Sprint("slow", i))) {
 			n++
 		}
 	}
-	if n < 50 {
+	if n < many/2 {
 		t.Errorf("%d of the others are left: nothing is shown", n)
 	}
-	s.work()
-	if got := s.atTheGate("slow0", "slow149"); got != "" {
-		t.Errorf("at the gate: %q", got)
+}
+
+// A search that is restarted again and again, by pods that come and go on a node that it has
+// chosen, is done at one go in the end.
+func TestHostileChurn(t *testing.T) {
+	s := newStage(t, 2)
+	const members = 170
+	for i := range members {
+		s.add(fmt.Sprint("m", i), 1, 10, inGang("g", members), onNode("n0"))
+	}
+	s.readAll()
+	s.slow(5 * time.Millisecond)
+	start := s.world.clock.Now()
+	var last *corev1.Pod
+	for second := 0; gated(s.get("m0")); second++ {
+		if second == 60 {
+			t.Fatalf("still at the gate after %v; told %q", s.world.clock.Since(start), s.told())
+		}
+		p := testPod(fmt.Sprint("foreign", second), map[string]v1alpha1.Share{"c": share(10, 100)})
+		p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", types.UID(p.Name)
+		cpu(fmt.Sprint(1 + second%2))(p)
+		s.must(s.api.Create(t.Context(), p))
+		s.notify(p, false)
+		if last != nil {
+			s.vanish(last)
+		}
+		last = p
+		for end := s.world.clock.Now().Add(time.Second); s.world.clock.Now().Before(end); {
+			s.readAll()
+			s.queue.ring()
+			if !s.step() {
+				s.world.clock.Step(20 * time.Millisecond)
+			}
+		}
 	}
 }

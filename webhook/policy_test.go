@@ -159,8 +159,13 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 		"a long plugin list": {with(admitted(enabled), func(p *corev1.Pod) {
 			p.Annotations[api.AnnotationRequiredPlugins] = `["vernier"` + strings.Repeat(`,"x"`, 1100) + `]`
 		}), `must name the plugin "vernier"`},
-		"a quote in a plugin's name": {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"] # ["vernier"]` }), `must name the plugin "vernier"`},
-		"many gates":                 {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, gates(32)...) }), "webhook has not seen it"},
+		"a quote in a plugin's name":    {with(admitted(enabled), func(p *corev1.Pod) { p.Annotations[api.AnnotationRequiredPlugins] = `["x"] # ["vernier"]` }), `must name the plugin "vernier"`},
+		"many gates":                    {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, gates(32)...) }), "webhook has not seen it"},
+		"a capability in other letters": {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("SYS_ADM\u0131N") }), "is privileged or adds a capability"},
+		"a capability in older letters": {with(admitted(enabled), func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = capability("\u017fYS_ADMIN") }), "is privileged or adds a capability"},
+		"a long capability": {with(admitted(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = capability(corev1.Capability(strings.Repeat("A", 65)))
+		}), "is privileged or adds a capability"},
 		"many capabilities": {with(admitted(enabled), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: make([]corev1.Capability, 257)}}
 		}), "more than 256 of them"},
@@ -403,6 +408,7 @@ func testPolicySubresources(t *testing.T, c client.Client) {
 	expect(t, sub("status", ours, object{"status": object{"reason": "x"}}), "")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"privileged": true})), "is privileged or adds a capability")
 	expect(t, sub("ephemeralcontainers", ours, debug(object{"capabilities": object{"add": []string{"SYS_PTRACE"}}})), "is privileged or adds a capability")
+	expect(t, sub("ephemeralcontainers", ours, debug(object{"capabilities": object{"add": []string{"SYS_ADM\u0131N"}}})), "is privileged or adds a capability")
 	expect(t, sub("ephemeralcontainers", others, debug(object{"privileged": true})), "")
 	many := []object{}
 	for i := range 128 {

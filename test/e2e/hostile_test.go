@@ -49,7 +49,7 @@ func restarts(t *testing.T) string {
 	t.Helper()
 	var ids []string
 	for _, p := range sys.Webhooks {
-		ids = append(ids, fmt.Sprint(p.ID()))
+		ids = append(ids, fmt.Sprint(p.ID(), p.Running()))
 	}
 	return strings.Join(ids, " ")
 }

@@ -200,12 +200,14 @@ k.startsWith('cdi.k8s.io/'))
 {{- /*
 What no container beside a share may have: two policies refuse it. A list of the pod's
 containers goes before it. There are some 40 capabilities, and a container adds few.
+The runtime makes names upper case by Unicode's rules, by which more letters than these become an I.
 */}}
 {{- define "vernier.policy.opensTheNode" -}}
 .exists(l, l.exists(c, has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged) ||
 [l.filter(c, has(c.securityContext) && has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add))]
 .exists(a, a.map(c, size(c.securityContext.capabilities.add)).sum() > 256 ||
-a.exists(c, c.securityContext.capabilities.add.exists(n, size(n) <= 64 && n.matches('(?i)^(CAP_)?(ALL|BPF|DAC_READ_SEARCH|PERFMON|SYS_ADMIN|SYS_BOOT|SYS_MODULE|SYS_PTRACE|SYS_RAWIO)$')))))
+a.exists(c, c.securityContext.capabilities.add.exists(n, size(n) > 64 || !n.matches('^[A-Za-z0-9_]+$') ||
+n.matches('(?i)^(CAP_)?(ALL|BPF|DAC_READ_SEARCH|PERFMON|SYS_ADMIN|SYS_BOOT|SYS_MODULE|SYS_PTRACE|SYS_RAWIO)$')))))
 {{- end }}
 
 {{- define "vernier.policy.opensTheNode.message" -}}
