@@ -149,8 +149,15 @@ func (a *Allocator) tryOrder(ctx context.Context, order []ask, need int, in *dom
 			return nil, miss, nil
 		}
 	}
-	if len(leads) > 0 {
-		if miss, err := t.judgeAgain(ctx, a.inTurn(order)); miss != nil || err != nil {
+	// Pods that came while the search had paused may be in the way of what was chosen before
+	// that, by an affinity, a port or a spread.
+	paused := t.searching != nil && t.searching.paused
+	if len(leads) > 0 || paused {
+		miss, err := t.judgeAgain(ctx, a.inTurn(order))
+		if miss != nil && len(leads) == 0 {
+			err = errStale
+		}
+		if miss != nil || err != nil {
 			return nil, miss, err
 		}
 	}

@@ -144,6 +144,33 @@ func TestSearchRestarts(t *testing.T) {
 	}
 }
 
+// What comes during a pause and takes neither slices, nor processors or memory, may be in the way
+// all the same: what was chosen is judged again before it counts.
+func TestSearchIsJudgedAgain(t *testing.T) {
+	s, search := longSearch(t, func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", "gang") })
+	p := testPod("foreign", map[string]v1alpha1.Share{"c": share(10, 100)})
+	p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", "foreign"
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "gang"}}}}}}
+	s.must(s.api.Create(t.Context(), p))
+	s.notify(p, false)
+	for range 20 {
+		s.readAll()
+		for s.step() {
+		}
+		s.world.clock.Step(restartPause * (roundTime << maxRestarts))
+		s.queue.ring()
+	}
+	if search.restarts == 0 || gated(s.get("m0")) {
+		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts, gated(s.get("m0")), s.told())
+	}
+	for i := range members {
+		if at := home(s.get(fmt.Sprint("m", i))); at != "n1" {
+			t.Fatalf("m%d is pinned to %q, where the scheduler does not take it", i, at)
+		}
+	}
+}
+
 // A search that finds no place looks again where there is room since it looked there.
 func TestSearchMissesNoRoom(t *testing.T) {
 	s := newStage(t, 1)
