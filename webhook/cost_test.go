@@ -192,7 +192,7 @@ const most = 5e-3
 
 // tries bounds how often a request is repeated: a machine with other work to do makes any one
 // of them slow, and nothing makes one fast.
-const tries = 20
+const tries = 60
 
 // meter sends requests and reads what their conditions cost.
 type meter struct {
