@@ -39,14 +39,14 @@
 #define VGPU_PACE_MAGIC UINT64_C(0x3145434150504756)     // "VGPPACE1"
 #define VGPU_LIMITS_VERSION 1u
 #define VGPU_COUNTERS_VERSION 5u
-#define VGPU_PACE_VERSION 3u
+#define VGPU_PACE_VERSION 4u
 
 #define VGPU_MAY_BURST 1u // may use device time beyond the quota that nobody else wants
 
 struct vgpu_limits_device {
     uint8_t uuid[VGPU_UUID_BYTES]; // as cuDeviceGetUuid returns it
     uint64_t memory_bytes;         // at least 1
-    uint32_t core_percent;         // 1..100; 0 = no compute quota
+    uint32_t core_percent;         // 1..100; 0 = no compute quota: it yields to those with one
     uint32_t flags;                // VGPU_MAY_BURST
 };
 
@@ -75,7 +75,9 @@ struct vgpu_counters_device {
     uint64_t memory_peak;     // most bytes charged at a time
     uint64_t returned_ns;     // of the pace's, what has been taken off
     uint64_t usual_ns;        // what launches take on average, each by the time that it takes
-    uint64_t pad0[2];
+    // Reserved, 0 today: changing the layout later would take turns from running containers.
+    uint64_t needed;          // for advice: most bytes charged and refused together
+    uint64_t wanted;          // for lent memory: bytes that a charge waits for
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
     // period (bucket.c).
@@ -107,7 +109,8 @@ struct vgpu_counters_header {
     uint32_t slot_count;   // VGPU_SLOTS
     uint32_t slots_used;   // slots at or above this index were never claimed
     uint32_t exports_used; // the same of exported
-    uint64_t pad[4];
+    uint64_t bell; // reserved, 0 today: a futex by which a launch may wake the node side
+    uint64_t pad[3];
     struct vgpu_counters_device device[VGPU_MAX_DEVICES];
     struct vgpu_file file[VGPU_FILES];
 };
@@ -170,6 +173,7 @@ struct vgpu_counters {
 // of date counts as none: the container has its quota, no more and no less.
 //   bits  0..6   percent of the device at which launches are paid for. Less than
 //                the quota counts as the quota; more as well, without VGPU_MAY_BURST.
+//                A container without a quota takes any.
 //   bit   7      other containers work on the device too
 //   bits  8..27  when the container's refill periods begin: us after a multiple
 //   bits 28..47  of the period's length in us
@@ -180,6 +184,13 @@ struct vgpu_pace_device {
     uint64_t valid_until; // CLOCK_MONOTONIC ns
     uint64_t returned_ns; // of what the container was ever charged, others' work: it is taken off again
     uint64_t others_until; // CLOCK_MONOTONIC ns: no launch before: what others have launched is to be through
+    // Never out of date. The quota of a container whose limits have none, or all of the
+    // device, in percent: of 100 - the neighbours' quotas, its part; 0 without neighbours.
+    uint64_t plain_core;
+    // Reserved, 0 today: changing the layout later would take turns from running containers.
+    uint64_t memory_bytes; // for resizing: in place of the limit's
+    uint64_t ready_bytes;  // for lent memory: what of the limit is there without asking
+    uint64_t ring;         // for idle slices: a launch is to ring the bell of the counters
 };
 
 struct vgpu_pace {
@@ -188,7 +199,8 @@ struct vgpu_pace {
     uint32_t size; // of the whole file, bytes
     uint32_t device_count; // same devices, same order as in limits
     uint32_t reserved;
-    uint64_t pad[5];
+    uint64_t plain_devices; // bit i: plain_core of device i isn't 0
+    uint64_t pad[4];
     struct vgpu_pace_device device[VGPU_MAX_DEVICES];
 };
 
@@ -207,7 +219,7 @@ struct vgpu_pace {
 _Static_assert(sizeof(struct vgpu_limits) == 672, "limits file");
 _Static_assert(sizeof(struct vgpu_counters_header) == 4096, "one page");
 _Static_assert(sizeof(struct vgpu_counters_device) == 128, "two cache lines");
-_Static_assert(sizeof(struct vgpu_pace) == 576, "pace file");
+_Static_assert(sizeof(struct vgpu_pace) == 1088, "pace file");
 _Static_assert(sizeof(struct vgpu_file) == 496, "four of them fill the page");
 _Static_assert(sizeof(struct vgpu_slot) % 64 == 0, "slots share no cache line");
 _Static_assert(sizeof(struct vgpu_export) == 64, "one cache line");

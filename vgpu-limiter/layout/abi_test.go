@@ -62,6 +62,8 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_pace_device, valid_until)", paceValidOff},
 		{"offsetof(struct vgpu_pace_device, returned_ns)", paceReturnOff},
 		{"offsetof(struct vgpu_pace_device, others_until)", paceOthersOff},
+		{"offsetof(struct vgpu_pace_device, plain_core)", pacePlainOff},
+		{"offsetof(struct vgpu_pace, plain_devices)", pacePlainsOff},
 		{"VGPU_TURN_CORE(" + turnWord + ")", int64(turnExample.Core)},
 		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
 		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},

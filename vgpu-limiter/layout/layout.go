@@ -82,16 +82,22 @@ const (
 	devWorkingOff      = 112
 
 	paceMagic      = 0x3145434150504756 // "VGPPACE1"
-	paceVersion    = 3
-	paceSize       = 576
+	paceVersion    = 4
+	paceSize       = 1088
 	paceVersionOff = 8
 	paceSizeOff    = 12
 	paceCountOff   = 16
+	pacePlainsOff  = 24
 	paceDevicesOff = 64
-	paceDeviceSize = 32
+	paceDeviceSize = 64
 	paceValidOff   = 8
 	paceReturnOff  = 16
 	paceOthersOff  = 24
+	pacePlainOff   = 32
+
+	// Those of the release before, whose containers still run after an upgrade.
+	pace3Size       = 576
+	pace3DeviceSize = 32
 
 	slotsOff       = 4096
 	slotSize       = 576

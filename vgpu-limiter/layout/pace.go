@@ -53,7 +53,8 @@ func (t Turn) word() uint64 {
 
 // TurnOf is what a pace file says of device i, and until when.
 func TurnOf(file []byte, i int) (Turn, time.Duration) {
-	le, at := binary.LittleEndian, file[paceDevicesOff+i*paceDeviceSize:][:paceDeviceSize]
+	le := binary.LittleEndian
+	at := file[paceDevicesOff+i*strideOf(file):]
 	w := le.Uint64(at)
 	return Turn{
 		Core: uint32(w & 0x7f), Neighbours: w>>7&1 != 0, Phase: time.Duration(w>>8&0xfffff) * time.Microsecond,
@@ -78,6 +79,22 @@ func CreatePace(path string, n int) error {
 	return replaceFile(path, header, paceSize, 0o644)
 }
 
+// PlainOf is the plain quota that a pace file says of device i, in percent: see SetPlain.
+func PlainOf(file []byte, i int) uint32 {
+	if strideOf(file) != paceDeviceSize {
+		return 0
+	}
+	return uint32(binary.LittleEndian.Uint64(file[paceDevicesOff+i*paceDeviceSize+pacePlainOff:]))
+}
+
+// strideOf is how far apart the devices of a pace file are, in bytes.
+func strideOf(file []byte) int {
+	if len(file) == pace3Size {
+		return pace3DeviceSize
+	}
+	return paceDeviceSize
+}
+
 // Pace is an open pace file. It is mapped, which is safe because tenants can't
 // write it: words change in place and are never seen half written.
 type Pace struct {
@@ -85,22 +102,28 @@ type Pace struct {
 	n int
 }
 
-// OpenPace opens a pace file for n devices to write it. One writer at a time.
+// OpenPace opens a pace file for n devices to write it: one of this release, or of the one
+// before, which has turns and no plain quotas. One writer at a time.
 func OpenPace(path string, n int) (*Pace, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err != nil || info.Size() != paceSize {
+	size, version := paceSize, uint32(paceVersion)
+	info, err := f.Stat()
+	if err == nil && info.Size() == pace3Size {
+		size, version = pace3Size, 3
+	}
+	if err != nil || info.Size() != int64(size) {
 		return nil, errors.Join(err, fmt.Errorf("pace: %s is not a pace file of this release; create it anew", path))
 	}
-	b, err := unix.Mmap(int(f.Fd()), 0, paceSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	if le.Uint64(b) != paceMagic || le.Uint32(b[paceVersionOff:]) != paceVersion || int(le.Uint32(b[paceCountOff:])) != n {
+	if le.Uint64(b) != paceMagic || le.Uint32(b[paceVersionOff:]) != version || int(le.Uint32(b[paceCountOff:])) != n {
 		_ = unix.Munmap(b)
 		return nil, fmt.Errorf("pace: %s is not a pace file of this release for %d devices; create it anew", path, n)
 	}
@@ -114,14 +137,33 @@ func (p *Pace) Set(i int, t Turn, until time.Duration) {
 	p.word(i, paceValidOff).Store(uint64(until))
 }
 
+// SetPlain says which quota holds on device i while nothing else is said, in percent, of a
+// container whose limits have no quota or all of the device: 1 to 100, or 0 where it has no
+// neighbours. It is never out of date. It reports false where the container is of a release
+// that knows no such word: it has no quota then.
+func (p *Pace) SetPlain(i int, core uint32) bool {
+	if strideOf(p.b) != paceDeviceSize {
+		return false
+	}
+	p.word(i, pacePlainOff).Store(uint64(core))
+	devices := (*atomic.Uint64)(unsafe.Pointer(&p.b[pacePlainsOff]))
+	if bit := uint64(1) << i; core != 0 {
+		devices.Or(bit)
+	} else {
+		devices.And(^bit)
+	}
+	return true
+}
+
 // Return adds to how much of what device i was ever charged was others' work.
 func (p *Pace) Return(i int, more time.Duration) {
 	p.word(i, paceReturnOff).Add(uint64(more))
 }
 
 func (p *Pace) word(i, offset int) *atomic.Uint64 {
-	_ = p.b[paceDevicesOff:][:p.n*paceDeviceSize][i*paceDeviceSize] // bounds
-	return (*atomic.Uint64)(unsafe.Pointer(&p.b[paceDevicesOff+i*paceDeviceSize+offset]))
+	stride := strideOf(p.b)
+	_ = p.b[paceDevicesOff:][:p.n*stride][i*stride] // bounds
+	return (*atomic.Uint64)(unsafe.Pointer(&p.b[paceDevicesOff+i*stride+offset]))
 }
 
 // Close unmaps the file. What it says holds for as long as was said.

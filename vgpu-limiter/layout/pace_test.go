@@ -28,17 +28,66 @@ func TestPaceFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Set(1, turnExample, time.Hour)
+	p.SetPlain(0, 7)
+	if !p.SetPlain(1, 13) || !p.SetPlain(0, 0) {
+		t.Error("a file of this release has no plain quotas")
+	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(path)
 	le := binary.LittleEndian
 	if err != nil || le.Uint64(b[paceDevicesOff+paceDeviceSize:]) != turnExample.word() ||
-		le.Uint64(b[paceDevicesOff+paceDeviceSize+paceValidOff:]) != uint64(time.Hour) || le.Uint64(b[paceDevicesOff:]) != 0 {
+		le.Uint64(b[paceDevicesOff+paceDeviceSize+paceValidOff:]) != uint64(time.Hour) || le.Uint64(b[paceDevicesOff:]) != 0 ||
+		PlainOf(b, 0) != 0 || PlainOf(b, 1) != 13 || le.Uint64(b[pacePlainsOff:]) != 1<<1 {
 		t.Errorf("%v: the file reads %x", err, b)
+	}
+	if turn, until := TurnOf(b, 1); turn != turnExample || until != time.Hour {
+		t.Errorf("read %+v until %v", turn, until)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
 		t.Errorf("mode %v, %v; want writable by nobody else", info.Mode(), err)
+	}
+}
+
+// TestPaceFile_OfTheReleaseBefore: its containers go on to have turns, and know no plain
+// quotas.
+func TestPaceFile_OfTheReleaseBefore(t *testing.T) {
+	path, le := filepath.Join(t.TempDir(), "pace"), binary.LittleEndian
+	b := make([]byte, pace3Size)
+	le.PutUint64(b, paceMagic)
+	le.PutUint32(b[paceVersionOff:], 3)
+	le.PutUint32(b[paceSizeOff:], pace3Size)
+	le.PutUint32(b[paceCountOff:], 2)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenPace(path, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(1, turnExample, time.Hour)
+	p.Return(1, time.Second)
+	if p.SetPlain(1, 13) {
+		t.Error("it is said to have plain quotas")
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err = os.ReadFile(path)
+	if err != nil || le.Uint64(b[paceDevicesOff+pace3DeviceSize:]) != turnExample.word() || le.Uint64(b[pacePlainsOff:]) != 0 ||
+		le.Uint64(b[paceDevicesOff+pace3DeviceSize+paceReturnOff:]) != uint64(time.Second) || le.Uint64(b[paceDevicesOff+2*pace3DeviceSize:]) != 0 {
+		t.Errorf("%v: the file reads %x", err, b)
+	}
+	if turn, until := TurnOf(b, 1); turn != turnExample || until != time.Hour || PlainOf(b, 1) != 0 {
+		t.Errorf("read %+v until %v", turn, until)
+	}
+	le.PutUint32(b[paceVersionOff:], paceVersion)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenPace(path, 2); err == nil {
+		t.Error("opened a file whose size isn't its version's")
 	}
 }
 

@@ -21,8 +21,6 @@ const (
 	// tick is how often the loop looks while somebody works beside somebody
 	// else, or may burst; idleTick otherwise.
 	tick, idleTick = 5 * time.Millisecond, 20 * time.Millisecond
-	// census is how often it counts the processes of containers without a quota.
-	census = time.Second
 )
 
 // Loop shares out the time of all GPUs of a node.
@@ -38,20 +36,23 @@ type Loop struct {
 // throttled is how long a container's launches had waited, and when that last grew.
 type throttled struct{ sum, when time.Duration }
 
+// used is what a container was charged on a device in all, and since the look before.
+type used struct{ sum, more time.Duration }
+
 // Container is a container that a loop looks after.
 type Container struct {
-	loop         *Loop
-	limits       layout.Limits
-	countersPath string
-	counters     *os.File
-	pace         *layout.Pace
-	activity     []layout.Activity
-	overlaps     []overlap
-	slots        []slot
-	throttled    []throttled
-	lives        bool
-	counted      time.Duration // when lives was found out
-	failed       bool          // the counters can't be read
+	loop      *Loop
+	limits    layout.Limits
+	counters  *os.File
+	pace      *layout.Pace
+	activity  []layout.Activity
+	overlaps  []overlap
+	slots     []slot
+	throttled []throttled
+	used      []used
+	plain     []uint32 // as it was written last
+	unknown   bool     // of a release that knows no plain quota
+	failed    bool     // the counters can't be read
 }
 
 // New returns a loop without containers.
@@ -72,7 +73,7 @@ func monotonic() time.Duration {
 
 // Attach begins to look after a container, by the paths of its three files.
 func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
-	c := &Container{loop: l, countersPath: counters}
+	c := &Container{loop: l}
 	var err error
 	if c.limits, err = layout.ReadFile(limits); err != nil {
 		return nil, err
@@ -88,9 +89,12 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	c.overlaps = make([]overlap, len(c.limits.Devices))
 	c.slots = make([]slot, len(c.limits.Devices))
 	c.throttled = make([]throttled, len(c.limits.Devices))
+	c.used = make([]used, len(c.limits.Devices))
+	c.plain = make([]uint32, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
+	l.setPlain(l.places()) // before its processes run
 	return c, nil
 }
 
@@ -139,13 +143,11 @@ func (l *Loop) step() (bool, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	places := map[string][]place{}
 	for _, c := range l.containers {
 		c.look(now)
-		for i, d := range c.limits.Devices {
-			places[d.UUID] = append(places[d.UUID], place{c, i})
-		}
 	}
+	places := l.places()
+	l.setPlain(places)
 	busy, settle, at := false, now >= l.settled+settles, now+tick
 	if settle {
 		l.settled = now
@@ -153,10 +155,11 @@ func (l *Loop) step() (bool, time.Duration) {
 	for uuid, there := range places {
 		members := make([]member, len(there))
 		for i, p := range there {
-			d := p.container.limits.Devices[p.device]
+			d, use := p.limit(), p.container.used[p.device]
 			members[i] = member{
-				quota: quota(d), mayBurst: d.MayBurst, lives: p.container.lives,
-				slot: p.container.slots[p.device], waits: p.container.throttled[p.device].when > now-2*tick, Activity: p.container.activity[p.device],
+				quota: int(d.Core), mayBurst: d.MayBurst, unknown: p.container.unknown && d.Core == 0,
+				slot: p.container.slots[p.device], waits: p.container.throttled[p.device].when > now-2*tick,
+				charged: use.more, Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
 		}
@@ -165,7 +168,7 @@ func (l *Loop) step() (bool, time.Duration) {
 		}
 		turns, r := plan(now, l.rhythms[uuid], members)
 		l.rhythms[uuid] = r
-		at = min(at, event(now, members))
+		at = min(at, event(now, members, r))
 		for i, turn := range turns {
 			there[i].container.slots[there[i].device] = members[i].slot
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
@@ -180,12 +183,33 @@ type place struct {
 	device    int
 }
 
-// quota is what the library keeps: 100 percent is none.
-func quota(d layout.DeviceLimit) int {
-	if d.Core == 100 {
-		return 0
+func (p place) limit() layout.DeviceLimit { return p.container.limits.Devices[p.device] }
+
+// places are the containers of each GPU.
+func (l *Loop) places() map[string][]place {
+	places := map[string][]place{}
+	for _, c := range l.containers {
+		for i, d := range c.limits.Devices {
+			places[d.UUID] = append(places[d.UUID], place{c, i})
+		}
 	}
-	return int(d.Core)
+	return places
+}
+
+// setPlain says what each container has when nobody says more.
+func (l *Loop) setPlain(places map[string][]place) {
+	for _, there := range places {
+		quotas := make([]int, len(there))
+		for i, p := range there {
+			quotas[i] = int(p.limit().Core)
+		}
+		for i, p := range there {
+			if core := plainQuota(quotas, i); core != p.container.plain[p.device] {
+				p.container.plain[p.device] = core
+				p.container.unknown = !p.container.pace.SetPlain(p.device, core)
+			}
+		}
+	}
 }
 
 // look reads what the container has done. One that can't be read has done
@@ -199,15 +223,7 @@ func (c *Container) look(now time.Duration) {
 		if a.Throttled != c.throttled[i].sum {
 			c.throttled[i] = throttled{a.Throttled, now}
 		}
-	}
-	unlimited := false
-	for _, d := range c.limits.Devices {
-		unlimited = unlimited || quota(d) == 0
-	}
-	if unlimited && err == nil && now >= c.counted+census {
-		usage, usageErr := layout.ReadUsage(c.countersPath)
-		c.lives = usageErr == nil && len(usage.Processes) > 0
-		c.counted, err = now, usageErr
+		c.used[i] = used{a.Busy, min(max(a.Busy-c.used[i].sum, -time.Second), time.Second)}
 	}
 	if err != nil && !c.failed {
 		slog.Warn("container has its plain quota only: its counters can't be read", "container", c.limits.Container, "error", err)

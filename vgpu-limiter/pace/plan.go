@@ -32,18 +32,21 @@ const (
 
 // member is one container on one GPU as the plan sees it.
 type member struct {
-	quota    int // percent; 0 for none
+	quota    int // percent; 0: it yields
 	mayBurst bool
-	lives    bool // without a quota: has processes that use CUDA
-	slot     slot // its turn, as it was planned last
-	waits    bool // a launch waits
+	unknown  bool          // without a quota, and its library can't be held back: it may work
+	class    bool          // all that yield on the GPU (yield.go)
+	slot     slot          // its turn, as it was planned last
+	waits    bool          // a launch waits
+	charged  time.Duration // device time since it was looked at last
 	layout.Activity
 }
 
 // rhythm is the length of the turns on a GPU, 0 for none, since when, and when they were
-// planned last.
+// planned last; and the class that yields.
 type rhythm struct {
 	length, since, looked time.Duration
+	yields                yielding
 }
 
 // working: it launches, or what it has launched isn't paid for yet. One that waits
@@ -58,9 +61,6 @@ func (m member) present(now time.Duration, r rhythm) bool {
 }
 
 func (m member) launched(now, lately time.Duration) bool {
-	if m.quota == 0 {
-		return m.lives
-	}
 	return m.LastLaunch > now-lately || m.PaidUntil > now || m.waits
 }
 
@@ -68,47 +68,50 @@ func (m member) launched(now, lately time.Duration) bool {
 // It depends on nothing but what they have done, and what turns have been before.
 func plan(now time.Duration, before rhythm, members []member) ([]layout.Turn, rhythm) {
 	turns := make([]layout.Turn, len(members))
-	var paced, present []int // paced: working within a quota
-	working, quotas := 0, 0
+	var paced, present, yield []int // paced: working within a quota; yield: without one
+	working, quotas, unknown := 0, 0, false
 	for i, m := range members {
 		turns[i] = layout.Turn{Core: uint32(m.quota), Period: period, Part: layout.WholePeriod}
-		if m.working(now, before) {
-			working++
-			if m.quota != 0 {
-				paced = append(paced, i)
-				quotas += m.quota
-			}
+		unknown = unknown || m.unknown
+		switch works := m.working(now, before); {
+		case works && m.quota != 0:
+			paced, quotas, working = append(paced, i), quotas+m.quota, working+1
+		case works && !m.unknown:
+			yield, working = append(yield, i), working+1
 		}
 		if m.quota != 0 && m.present(now, before) {
 			present = append(present, i)
 		}
 	}
 	idle := 100 - quotas
-	if len(paced) > 1 {
+	if len(paced) > 1 || len(paced) == 1 && len(yield) > 0 {
 		idle -= slack
 	}
-	given := working == len(paced) && giveIdle(members, turns, paced, idle) // whoever has no quota takes what is idle
 	others := present
-	if given { // those that don't work have left their turns to others
+	if giveIdle(members, turns, paced, idle) || len(yield) > 0 { // those that don't work have left their turns to others
 		others = paced
 	}
-	for i := range members {
-		turns[i].Neighbours = working > 1 || len(others) > 1 || working == 1 && !members[i].working(now, before)
-	}
-	if len(others) < 2 {
-		others = nil
-	}
 	for i, m := range members {
-		if m.quota != 0 && m.LastLaunch == 0 && len(members) > 1 {
+		turns[i].Neighbours = working > 1 || len(others) > 1 || working == 1 && !m.working(now, before) || unknown
+		if m.quota == 0 {
+			turns[i].Core = 100
+		}
+		if m.LastLaunch == 0 && len(members) > 1 || m.quota == 0 && len(paced) > 0 {
 			turns[i].Part, turns[i].OthersUntil = layout.WholePeriod-1, now+first
 		}
 	}
+	if len(paced) == 0 {
+		yield = nil
+	}
 	for i := range members {
 		if !slices.Contains(others, i) {
-			members[i].slot = slot{held: members[i].slot.held}
+			members[i].slot = slot{held: members[i].slot.held, last: members[i].slot.last, begun: members[i].slot.begun && slices.Contains(yield, i)}
 		}
 	}
-	if others == nil {
+	if len(yield) > 0 {
+		return turns, takeTurnsWithClass(now, before, members, turns, paced, yield)
+	}
+	if len(others) < 2 {
 		return turns, rhythm{}
 	}
 	return turns, takeTurns(now, before, members, turns, others)

@@ -143,7 +143,7 @@ func TestPausesKeepTurns(t *testing.T) {
 }
 
 // TestIdleTime: what working containers' quotas leave goes to those that may
-// burst, and only while nobody without a quota takes it.
+// burst, and what these leave to those without a quota.
 func TestIdleTime(t *testing.T) {
 	for name, test := range map[string]struct {
 		members []member
@@ -155,7 +155,9 @@ func TestIdleTime(t *testing.T) {
 		"two of them, by quota":         {[]member{bursting(launches(10, 0)), bursting(launches(30, 0))}, []uint32{23, 71}},
 		"idle ones get nothing":         {[]member{bursting(idle(30)), launches(60, 0)}, []uint32{30, 60}},
 		"may not":                       {[]member{launches(30, 0), idle(60)}, []uint32{30, 60}},
-		"somebody without a quota":      {[]member{bursting(launches(30, 0)), {lives: true}}, []uint32{30, 0}},
+		"somebody without a quota":      {[]member{bursting(launches(30, 0)), launches(0, 0)}, []uint32{95, 100}},
+		"only without a quota":          {[]member{launches(0, 0), launches(0, 0), idle(30)}, []uint32{100, 100, 30}},
+		"beside quotas":                 {[]member{launches(30, 0), launches(20, 0), launches(0, 0)}, []uint32{30, 20, 100}},
 		"nothing left":                  {[]member{bursting(launches(50, 0)), launches(60, 0)}, []uint32{50, 60}},
 	} {
 		for i, turn := range turnsOf(test.members) {
@@ -175,8 +177,9 @@ func TestNeighbours(t *testing.T) {
 	}{
 		{[]member{launches(30, 0), idle(60)}, []bool{false, true}},
 		{[]member{launches(30, 0), launches(60, 0), idle(1)}, []bool{true, true, true}},
-		{[]member{launches(30, 0), {lives: true}}, []bool{true, true}},
-		{[]member{launches(30, 0), {lives: false}}, []bool{false, true}},
+		{[]member{launches(30, 0), launches(0, 0)}, []bool{true, true}},
+		{[]member{launches(30, 0), idle(0)}, []bool{false, true}},
+		{[]member{launches(30, 0), {unknown: true}}, []bool{true, true}},
 	} {
 		for i, turn := range turnsOf(test.members) {
 			if turn.Neighbours != test.want[i] {

@@ -50,6 +50,8 @@ type round struct {
 	members     []member
 	turns       []layout.Turn
 	order       []int // of members: whoever has his turn, and then as they are to come
+	class       bool  // one of them is all that yield
+	contended   bool  // and others want the device
 }
 
 // takeTurns moves the turns on of those that share a device.
@@ -57,12 +59,21 @@ func takeTurns(now time.Duration, before rhythm, members []member, turns []layou
 	var sharers []sharer
 	anew := false
 	for _, i := range there {
-		sharers = append(sharers, sharer{turns[i].Core, members[i].Longest, members[i].Usual})
+		one := sharer{turns[i].Core, members[i].Longest, members[i].Usual}
+		if members[i].class { // its launches don't say how long others' turns are, nor its share when they begin
+			one.longest, one.usual = 0, 0
+			if members[i].slot.core != 0 {
+				members[i].slot.core = turns[i].Core
+			}
+		}
+		sharers = append(sharers, one)
 		anew = anew || members[i].slot.core != turns[i].Core
 	}
 	r := next(now, before, sharers)
-	g := &round{now, r.length, time.Duration(free(sharers) * float64(r.length)), members, turns, slices.Clone(there)}
+	g := &round{now: now, length: r.length, free: time.Duration(free(sharers) * float64(r.length)), members: members, turns: turns, order: slices.Clone(there)}
 	for _, i := range there {
+		g.class = g.class || members[i].class
+		g.contended = g.contended || !members[i].class && members[i].wants(now)
 		if s := &members[i].slot; !s.begun && s.core != 0 && members[i].WorkingUntil > now && s.over+s.most < now {
 			s.held += min(tick, now-before.looked)
 		}
@@ -122,7 +133,7 @@ func (g *round) moveOn() bool {
 		switch {
 		case !s.begun && s.begin <= g.now:
 			s.begun, s.length = true, g.length
-		case s.begun && (s.end <= g.now || next.begin <= g.now):
+		case s.begun && (s.end <= g.now || next.begin <= g.now || g.unused()):
 			*s = g.ended(s)
 			g.order = append(g.order[1:], g.order[0])
 		case s.begun && g.goesOn():
@@ -141,6 +152,12 @@ func (g *round) moveOn() bool {
 func (g *round) ended(s *slot) slot {
 	half := min(g.now-s.begin, s.work) * 50 / time.Duration(s.core)
 	return slot{begin: g.now + g.length, last: s.begin, over: g.now, most: s.length / 2, least: max(s.least, g.now-time.Second) + half, core: s.core, held: s.held}
+}
+
+// unused reports whether nothing is launched in the turn that has begun, while others yield.
+func (g *round) unused() bool {
+	m := g.members[g.order[0]]
+	return g.class && !m.class && !m.wants(g.now) && m.idles() <= g.now
 }
 
 // goesOn is whether whoever has his turn has the next one, too, since nobody else wants
@@ -225,6 +242,10 @@ func (g *round) due(i int) time.Duration {
 	switch {
 	case m.slot.begun:
 		return 0
+	case m.class && g.contended:
+		return m.PaidUntil
+	case m.class:
+		return g.now
 	case (m.waits || m.WorkingUntil >= m.slot.over) && m.slot.over > m.slot.last:
 		return max(m.PaidUntil, m.slot.least)
 	}
@@ -243,6 +264,9 @@ func (g *round) worksUntil(i int) time.Duration {
 func (g *round) through() time.Duration {
 	m, s := g.members[g.order[0]], g.slot(0)
 	works := min(m.WorkingUntil, s.begin+s.work+g.length/2)
+	if m.class && g.now >= s.begin+s.work && g.contended {
+		return max(works, g.now)
+	}
 	left := g.share(g.order[0], max(0, s.begin+g.length-m.PaidUntil))
 	if left < max(late, min(m.Usual, g.share(g.order[0], g.length))/2) || s.end-max(g.now, works) < min(m.Usual, s.end-s.begin)/2 {
 		left = 0
@@ -268,10 +292,14 @@ func (g *round) say() {
 }
 
 // event is when the turns are to be looked at again, a tick from now at the latest.
-func event(now time.Duration, members []member) time.Duration {
+func event(now time.Duration, members []member, r rhythm) time.Duration {
 	at := now + tick
-	for _, m := range members {
-		for _, e := range []time.Duration{m.slot.begin, m.slot.end} {
+	for _, m := range append(slices.Clone(members), member{class: true, slot: r.yields.slot}) {
+		events := []time.Duration{m.slot.begin, m.slot.end}
+		if m.slot.begun && !m.class && r.yields.slot.core != 0 {
+			events = append(events, m.idles())
+		}
+		for _, e := range events {
 			if e > now {
 				at = min(at, e)
 			}

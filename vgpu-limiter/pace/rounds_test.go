@@ -33,6 +33,7 @@ func (b *busy) step(at time.Duration, t layout.Turn) {
 		b.waited = max(b.waited, at-b.LastLaunch)
 		b.LastLaunch, b.Longest, b.Usual = at, b.launch, b.launch
 		b.used += b.launch
+		b.charged += b.launch
 	}
 }
 
@@ -46,9 +47,9 @@ func run(all []*busy, length time.Duration, check func(at time.Duration, members
 		}
 		var turns []layout.Turn
 		turns, r = plan(at, r, members)
-		next := event(at, members)
+		next := event(at, members, r)
 		for i, b := range all {
-			b.slot = members[i].slot
+			b.slot, b.charged = members[i].slot, 0
 		}
 		check(at, members, turns)
 		for ; at < next; at += time.Millisecond / 4 {
@@ -139,6 +140,64 @@ func TestLies(t *testing.T) {
 		})
 		if got := 100 * float64(honest.used) / float64(length); got < 20 {
 			t.Errorf("%s: 60 percent got %.1f", name, got)
+		}
+	}
+}
+
+// TestLies_OfOneThatYields: a container without a quota that says that what it has launched
+// is never through, that it was charged nothing, or has its turn for ever, leaves those with
+// one at least a third of it, and those like it something.
+func TestLies_OfOneThatYields(t *testing.T) {
+	const ms = time.Millisecond
+	for name, lie := range map[string]func(*busy){
+		"never through":   func(b *busy) { b.WorkingUntil = math.MaxInt64 / 2 },
+		"charged nothing": func(b *busy) { b.charged = 0 },
+		"behind":          func(b *busy) { b.PaidUntil = 0 },
+		"all":             func(b *busy) { b.PaidUntil, b.WorkingUntil, b.charged = 0, math.MaxInt64/2, 0 },
+	} {
+		quota := &busy{member: member{quota: 60, Activity: layout.Activity{LastLaunch: now, PaidUntil: now}}, launch: ms}
+		liar := &busy{member: member{Activity: layout.Activity{LastLaunch: now, PaidUntil: now}}, launch: ms}
+		honest := &busy{member: member{Activity: layout.Activity{LastLaunch: now, PaidUntil: now}}, launch: ms}
+		const length = 20 * time.Second
+		run([]*busy{quota, liar, honest}, length, func(at time.Duration, _ []member, _ []layout.Turn) {
+			lie(liar)
+			liar.LastLaunch, liar.waits = at, true
+		})
+		got, other := 100*float64(quota.used)/float64(length), 100*float64(honest.used)/float64(length)
+		if t.Logf("%s: %.1f and %.1f", name, got, other); got < 20 || other < 0.3 {
+			t.Errorf("%s: 60 percent got %.1f, one without a quota %.1f", name, got, other)
+		}
+	}
+}
+
+// TestTurnsOfThoseThatYield: at most one of all has its turn; those that yield have theirs
+// one after the other; and those with a quota have it.
+func TestTurnsOfThoseThatYield(t *testing.T) {
+	all := []*busy{}
+	for i, quota := range []int{30, 40, 0, 0, 0} {
+		launch := time.Duration(i+1) * time.Millisecond / 2
+		all = append(all, &busy{member: member{quota: quota, Activity: layout.Activity{LastLaunch: now, PaidUntil: now}}, launch: launch})
+	}
+	const length = 20 * time.Second
+	run(all, length, func(at time.Duration, members []member, turns []layout.Turn) {
+		begun := 0
+		for i, turn := range turns {
+			if turn.OthersUntil <= at {
+				begun++
+			}
+			if members[i].quota == 0 && turn.Part == layout.WholePeriod {
+				t.Fatalf("%v: container %d is told that it may launch at any time", at-now, i)
+			}
+		}
+		if begun > 1 {
+			t.Fatalf("%v: %d have their turns: %+v", at-now, begun, turns)
+		}
+	})
+	for _, b := range all {
+		got := 100 * float64(b.used) / float64(length)
+		t.Logf("%d percent: %.1f, waited %v", b.quota, got, b.waited)
+		if b.quota != 0 && math.Abs(got-float64(b.quota)) > 1.2 || b.quota == 0 && got < 3 {
+			t.Errorf("%d percent got %.1f", b.quota, got)
 		}
 	}
 }

@@ -172,7 +172,8 @@ void vgpu_bucket_pass(const struct vgpu_process *process, int device, const stru
 void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                         uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    vgpu_add(&bucket->paid_until, ns * 100 / turn->core);
+    if (turn->core != 0) // or the last neighbour with a quota has gone
+        vgpu_add(&bucket->paid_until, ns * 100 / turn->core);
     uint64_t until = vgpu_load(&bucket->working_until);
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
@@ -183,7 +184,8 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
 void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
                          int64_t ns, uint64_t moved) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
+    if (turn->core != 0)
+        vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
     vgpu_add(&bucket->working_until, (uint64_t)ns - moved);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

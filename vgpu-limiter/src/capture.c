@@ -80,7 +80,7 @@ cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph) {
 
 static void forget(cu_stream stream) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
-    if (process != NULL && process->has_quota)
+    if (process != NULL && process->measures)
         vgpu_forget_stream(process, stream);
 }
 

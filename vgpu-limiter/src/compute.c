@@ -178,12 +178,18 @@ static bool open_batch(struct vgpu_launch *launch) {
 }
 
 // Waits until the launch may be made. Returns under the lock, with an open batch
-// for it if it can be measured; false if it must not be made.
+// for it if it can be measured; false if it must not be made, or needn't be measured.
 static bool prepare(struct vgpu_launch *launch) {
     struct vgpu_track *track = launch->lane->track;
     struct vgpu_turn turn;
     for (;;) {
         turn = vgpu_turn(track->process, track->device, launch->now);
+        if (turn.core == 0) {
+            vgpu_sample_drop_open(track);
+            leave_queue(launch);
+            launch->freed = true;
+            return false;
+        }
         collect(track);
         expect(launch);
         struct vgpu_batch *batch = vgpu_batch_open(track);
@@ -222,20 +228,28 @@ static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process)
     if (lane->left != 0 && vgpu_kind_of(vgpu_kind_name(lane, launch->key)) == NULL && vgpu_lane_learn(lane, launch->key) &&
         vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
         return CU_OK;
+    launch->now = vgpu_now();
+    if (vgpu_turn(process, lane->device, launch->now).core == 0) {
+        lane->freed = true;
+        return CU_OK;
+    }
     launch->lane = lane;
     if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != lane->ctx)
         launch->context = lane->ctx;
     enter(launch);
-    launch->now = vgpu_now();
     vgpu_lock(&lane->track->timeline->lock);
+    if (lane->freed) // what the open batch would measure holds launches that weren't
+        vgpu_sample_drop_open(lane->track);
+    lane->freed = false;
     vgpu_lane_settle(lane, launch->now);
     bool good = prepare(launch);
     if (!good)
         vgpu_unlock(&lane->track->timeline->lock);
     leave(launch);
+    lane->freed = launch->freed;
     if (!good)
         launch->lane = NULL;
-    return good ? CU_OK : CU_OUT_OF_MEMORY;
+    return good || launch->freed ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,

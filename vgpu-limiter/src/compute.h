@@ -21,6 +21,7 @@ struct vgpu_launch {
     cu_stream stream; // as the program named it
     cu_ctx context; // the stream's, where that isn't the current one
     bool per_thread, by_itself, unknown, unsure;
+    bool freed; // the last neighbour with a quota has gone
     int capture_mode;
 };
 
@@ -33,7 +34,7 @@ static inline cu_stream vgpu_stream(cu_stream stream, bool per_thread) {
 // question where they aren't.
 static inline bool vgpu_launch_limited(void) {
     struct vgpu_process *process = atomic_load_explicit(&vgpu_process_page, memory_order_acquire);
-    return vgpu_unlikely(process != NULL && process->has_quota);
+    return vgpu_unlikely(process != NULL && process->limited != NULL && vgpu_load(process->limited) != 0);
 }
 
 // Pays for a launch of this kind from a lane that is the stream's.

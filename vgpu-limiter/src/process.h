@@ -37,7 +37,8 @@ struct vgpu_process {
     int device_count; // as CUDA counts them
     int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
-    bool has_quota; // on any device
+    bool measures; // launches on some device are limited, or may come to be
+    const uint64_t *limited; // NULL, or 0, while none are: a word of the pace where there is no quota
     atomic_int captures; // stream captures under way in this process
     struct vgpu_lock end_lock; // held while one is ended
     struct vgpu_lock track_lock; // see track.c
@@ -103,7 +104,7 @@ static inline struct vgpu_process *vgpu_process(cu_result *why) {
 // isn't listed; then it returns -1 and logs it.
 int vgpu_device_index(const struct vgpu_process *process, cu_device device);
 
-// The compute quota on a device in percent, 0 for none.
+// The compute quota on a device in percent, 0 for none or all of it.
 static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device) {
     uint32_t percent = process->limits.device[device].core_percent;
     return percent < 100 ? percent : 0;

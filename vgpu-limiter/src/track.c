@@ -266,10 +266,12 @@ cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
     if (result != CU_OK)
         return result;
     struct vgpu_track *track = NULL;
-    if (vgpu_quota(process, here.device) != 0 && (track = find_track(process, stream, &here)) == NULL)
+    bool measures = process->pace != NULL || vgpu_quota(process, here.device) != 0;
+    if (measures && (track = find_track(process, stream, &here)) == NULL)
         return CU_OUT_OF_MEMORY;
     *lane = (struct vgpu_lane){.stream = stream, .ctx = here.ctx, .epoch = epoch, .track = track,
-                               .size = FIRST_ALLOWANCE, .device = (uint8_t)here.device};
+                               .size = FIRST_ALLOWANCE, .freed = vgpu_quota(process, here.device) == 0,
+                               .device = (uint8_t)here.device};
     return CU_OK;
 }
 

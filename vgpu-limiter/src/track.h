@@ -102,7 +102,8 @@ struct vgpu_lane {
     cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
-    uint32_t size : 24, device : 8; // of the next allowance; the context's
+    // Of the next allowance; not measured last; the context's.
+    uint32_t size : 23, freed : 1, device : 8;
     uint64_t left;    // of the allowance (vgpu_parts); 0 without one
     uint64_t first;   // the kind that it was given for
     uint64_t names;   // the sum of those that were launched by it: so many times the first, if there were no others

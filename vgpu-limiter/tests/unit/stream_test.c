@@ -123,7 +123,9 @@ int main(int argc, char **argv) {
     CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
     process.limits.device_count = process.device_count = 1;
     process.limits.device[0].core_percent = 90;
-    process.has_quota = true;
+    static const uint64_t limited = 1;
+    process.limited = &limited;
+    process.measures = true;
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);
