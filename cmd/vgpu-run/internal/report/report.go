@@ -35,9 +35,9 @@ type Device struct {
 	MemoryUsed     uint64 `json:"memory_used_bytes"`  // by processes that still run
 	MemoryPeak     uint64 `json:"memory_peak_bytes"`  // most charged at a time
 	MemoryRefusals uint64 `json:"memory_refusals"`    // allocations refused for want of memory
-	BusyNS         int64  `json:"busy_ns"`            // device time charged; 0 without a quota
+	BusyNS         int64  `json:"busy_ns"`            // device time charged; without a quota only beside commands with one
 	ThrottledNS    int64  `json:"throttled_ns"`       // time that launches waited for the quota
-	Launches       uint64 `json:"launches"`           // launches charged; 0 without a quota
+	Launches       uint64 `json:"launches"`           // launches charged; as busy_ns
 }
 
 // New is the report of a command with these limits and counters, which keep the
