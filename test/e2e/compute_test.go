@@ -152,3 +152,35 @@ func TestIdleTimeIsLentAndGivenBack(t *testing.T) {
 		t.Errorf("Invariant 4: the guest did not survive: %+v", now)
 	}
 }
+
+// Pods without a compute share beside one with 50 percent would have three quarters of the
+// device by themselves: they have what it leaves. While the node agent is away each has no
+// more than its part of that, and none hangs.
+func TestHostileSharesWithoutCompute(t *testing.T) {
+	owner := awaitReady(t, create(t, burner("paid", 50)))
+	var all []*corev1.Pod
+	for i := range 3 {
+		all = append(all, awaitReady(t, create(t, burner(fmt.Sprintf("free-%d", i), 0))))
+	}
+	all = append(all, owner)
+	awaitFor(t, busyPatience, "the one with a quota to get it, and the others the rest", func() (bool, string) {
+		got := shares(t, all...)
+		return math.Abs(got[3]-50) <= tolerance && got[0]+got[1]+got[2] >= 1, fmt.Sprintf("%.1f", got)
+	})
+
+	agent := sys.Node(small).Agent
+	kill(t, agent)
+	restart := onceBack(t, agent)
+	await(t, "each of the others to have no more than its part of what is left, without the agent", func() (bool, string) {
+		got, good := shares(t, all...), true
+		for _, share := range got[:3] {
+			good = good && share > 0 && share <= 50/3.+tolerance
+		}
+		return good && got[3] > got[0], fmt.Sprintf("%.1f", got)
+	})
+	restart()
+	awaitFor(t, busyPatience, "the one with a quota to get it from the next agent", func() (bool, string) {
+		got := shares(t, all...)
+		return math.Abs(got[3]-50) <= tolerance, fmt.Sprintf("%.1f", got)
+	})
+}
