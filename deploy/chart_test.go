@@ -184,6 +184,12 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("the policy has other folders than the webhook: %s", policy)
 			}
 		}},
+		"compute of namespaces": {[]string{`--set-json=webhook.computeShares={"team-b":"required","team-a":20,"team-c":0,"*":5}`, "--set=webhook.minimumShare.percent=5"}, func(t *testing.T, r *rendered) {
+			_, c := r.pod(t, "vernier-webhook")
+			if want := "--compute-shares=*=5,team-a=20,team-b=required,team-c=0"; !slices.Contains(c.Args, want) {
+				t.Errorf("arguments %q, want %q", c.Args, want)
+			}
+		}},
 		"metrics for some": {[]string{`--set-json=networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]`}, func(t *testing.T, r *rendered) {
 			if text := marshal(t, r.object("NetworkPolicy", "vernier-node")); !strings.Contains(text, "namespaceSelector") {
 				t.Errorf("the policy is\n%s", text)
@@ -205,15 +211,19 @@ func TestChartValues(t *testing.T) {
 // A value that cannot be is refused with its name.
 func TestChartRefuses(t *testing.T) {
 	for set, says := range map[string]string{
-		"webhook.replica=3":                 "replica",
-		"webhook.replicas=0":                "webhook/replicas",
-		"webhook.allowFrom={10.0.0.1}":      "webhook/allowFrom/0",
-		"webhook.allowedHostPaths={data}":   "webhook/allowedHostPaths/0",
-		"webhook.allowedHostPaths={/a/../}": "webhook/allowedHostPaths/0",
-		"webhook.minimumShare.percent=101":  "webhook/minimumShare/percent",
-		"allocator.priorityClassName=":      "allocator/priorityClassName",
-		"node.nriDir=nri":                   "node/nriDir",
-		"node.stateDir=/var/lib/../vernier": "node/stateDir",
+		"webhook.replica=3":                                             "replica",
+		"webhook.replicas=0":                                            "webhook/replicas",
+		"webhook.allowFrom={10.0.0.1}":                                  "webhook/allowFrom/0",
+		"webhook.allowedHostPaths={data}":                               "webhook/allowedHostPaths/0",
+		"webhook.allowedHostPaths={/a/../}":                             "webhook/allowedHostPaths/0",
+		"webhook.minimumShare.percent=101":                              "webhook/minimumShare/percent",
+		"webhook.computeShares.team-a=101":                              "webhook/computeShares/team-a",
+		"webhook.computeShares.team-a=needed":                           "webhook/computeShares/team-a",
+		"webhook.computeShares.Team=20":                                 "webhook/computeShares",
+		"webhook.computeShares.team-a=4,webhook.minimumShare.percent=5": "webhook.computeShares.team-a: 4 is below webhook.minimumShare.percent",
+		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
+		"node.nriDir=nri":                                               "node/nriDir",
+		"node.stateDir=/var/lib/../vernier":                             "node/stateDir",
 		"webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.source=cert-manager": "certificate/issuerRef",
 		"webhook.certificate.secretName=My Secret":                                                 "certificate/secretName",
 		"image.pullPolicy=Sometimes":                                                               "image/pullPolicy",

@@ -49,6 +49,9 @@ type Options struct {
 	Dialects dialect.Settings
 	// Minimum of a share.
 	Minimum demand.Minimum
+	// ComputeShares are what namespaces give to containers that ask for memory only, as
+	// demand.ParseComputeShares reads them.
+	ComputeShares string
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount,
 	// separated by commas; empty is all folders that do not open the node.
 	AllowedHostPaths string
@@ -104,6 +107,9 @@ func (o *Options) rules() (rules handler.Rules, err error) {
 	}
 	if rules.AllowedHostPaths, err = guard.AllowedHostPaths(o.AllowedHostPaths); err != nil {
 		return rules, fmt.Errorf("--allowed-host-paths: %w", err)
+	}
+	if rules.ComputeShares, err = demand.ParseComputeShares(o.ComputeShares, o.Minimum); err != nil {
+		return rules, fmt.Errorf("--compute-shares: %w", err)
 	}
 	rules.Minimum = o.Minimum
 	return rules, o.Minimum.Validate()

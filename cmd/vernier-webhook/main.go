@@ -31,6 +31,8 @@ func run() error {
 	flag.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
 	flag.StringVar(&o.AllowedHostPaths, "allowed-host-paths", "", "the only folders of a node that pods with shares may mount, separated by commas; "+
 		"empty is all folders that do not open the node")
+	flag.StringVar(&o.ComputeShares, "compute-shares", "", "compute of containers that ask for memory only, by namespace: NAMESPACE=PERCENT or NAMESPACE=required, "+
+		"separated by commas; * is each namespace that is not named")
 	o.Dialects.AddFlags(flag.CommandLine)
 	o.Minimum.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)

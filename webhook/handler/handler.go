@@ -32,6 +32,8 @@ type Rules struct {
 	Dialects dialect.Set
 	// Minimum of a share.
 	Minimum demand.Minimum
+	// ComputeShares are what namespaces give to containers that ask for memory only.
+	ComputeShares demand.ComputeShares
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount;
 	// empty is all folders that do not open the node.
 	AllowedHostPaths []string
@@ -56,7 +58,7 @@ func New(known *fleet.Fleet, rules Rules) *Handler {
 
 // Handle implements admission.Handler.
 func (h *Handler) Handle(_ context.Context, req admission.Request) admission.Response {
-	verdict, err := h.Review(req.Object.Raw)
+	verdict, err := h.Review(req.Namespace, req.Object.Raw)
 	switch {
 	case err != nil:
 		return admission.Errored(http.StatusBadRequest, err)

@@ -30,12 +30,12 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	maps.Copy(set, translated.Annotations)
 	maps.DeleteFunc(set, func(key, value string) bool { return had[key] == value })
 	ops := append(annotate(had, set), translated.Patch...)
-	for _, g := range f.gpus {
-		resources := "/spec/" + g.list + "/" + strconv.Itoa(g.container) + "/resources/"
-		name, count := "/"+slim.Pointer(string(api.ResourceGPUs)), strconv.Itoa(int(g.count))
-		ops = append(ops, jsonpatch.NewOperation("add", resources+"limits"+name, count))
-		if g.requests {
-			ops = append(ops, jsonpatch.NewOperation("add", resources+"requests"+name, count))
+	for _, a := range f.amounts {
+		resources := "/spec/" + a.list + "/" + strconv.Itoa(a.container) + "/resources/"
+		name, value := "/"+slim.Pointer(string(a.name)), strconv.Itoa(a.value)
+		ops = append(ops, jsonpatch.NewOperation("add", resources+"limits"+name, value))
+		if a.requests {
+			ops = append(ops, jsonpatch.NewOperation("add", resources+"requests"+name, value))
 		}
 	}
 	switch {

@@ -31,24 +31,27 @@ type findings struct {
 	warnings []string
 	mode     api.Mode
 	minimum  demand.Minimum
-	shares   api.Shares
+	// compute is the rule of the pod's namespace.
+	compute   demand.Compute
+	namespace string
+	shares    api.Shares
 	// plugins are the annotations to set for NRI.
 	plugins map[string]string
-	// gpus are the counts of GPUs to write down, in the order of the pod's fields.
-	gpus []gpuCount
+	// amounts are the limits to write down, in the order of the pod's fields.
+	amounts []amount
 	// env are the variables to remove, in the order of the pod's fields.
 	env []envRemoval
 }
 
-// gpuCount is the number of GPUs of a container that leaves it out: list is a field of
-// the pod's spec.
-type gpuCount struct {
+// amount is a limit that a container leaves out: list is a field of the pod's spec.
+type amount struct {
 	list      string
 	container int
 	// requests is false where the container has none: then Kubernetes makes them of the
 	// limits.
 	requests bool
-	count    api.DeviceCount
+	name     corev1.ResourceName
+	value    int
 }
 
 // envRemoval names one variable: list is a field of the pod's spec.
@@ -91,8 +94,9 @@ func gated(pod *slim.Pod) bool {
 
 // review looks at all of a pod that asks for a share, and says everything that
 // is wrong at once.
-func review(pod *slim.Pod, known fleet.Size, rules Rules) *findings {
-	f := &findings{minimum: rules.Minimum, shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
+func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *findings {
+	f := &findings{minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
+		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
 	wishes, errs := annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
 	f.mode, f.warnings, f.errs = wishes.Mode, wishes.Warnings, errs
 	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
@@ -140,21 +144,32 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
 		}
 		if shared {
-			f.share(c, path.Child("resources"), known)
-			// Written down, so that a ResourceQuota counts slices.
+			core := f.share(c, path.Child("resources"), known)
+			// Written down, so that a ResourceQuota counts compute and slices.
+			write := func(name corev1.ResourceName, value int) {
+				f.amounts = append(f.amounts, amount{list: list, container: i, requests: c.Resources.Requests != nil, name: name, value: value})
+			}
+			if core > 0 {
+				write(api.ResourceCore, int(core))
+			}
 			if _, given := c.Resources.Limits[api.ResourceGPUs]; !given {
-				f.gpus = append(f.gpus, gpuCount{list: list, container: i,
-					requests: c.Resources.Requests != nil, count: f.shares.Containers[c.Name].GPUs})
+				write(api.ResourceGPUs, int(f.shares.Containers[c.Name].GPUs))
 			}
 		}
 	}
 }
 
-func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) {
+// share reviews what a container asks for, and returns the total of compute that its
+// namespace gives it; 0 where it gives none.
+func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) api.Percent {
 	share, errs := demand.Of(c.Resources, path)
 	if len(errs) > 0 {
 		f.errs = append(f.errs, errs...)
-		return
+		return 0
+	}
+	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)
+	if missing != nil {
+		f.errs = append(f.errs, missing)
 	}
 	if f.mode == api.ModeExclusive && !share.Whole() {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.mode, fmt.Sprintf(
@@ -170,4 +185,5 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	}
 	f.errs = append(f.errs, f.minimum.Check(share, path)...)
 	f.shares.Containers[c.Name] = share
+	return core
 }

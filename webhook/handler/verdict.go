@@ -32,9 +32,9 @@ type Verdict struct {
 	Patch []jsonpatch.Operation
 }
 
-// Review tells what becomes of a pod, given as JSON. An error says that it is no
-// pod.
-func (h *Handler) Review(raw []byte) (Verdict, error) {
+// Review returns what becomes of a pod, given as JSON, in a namespace. An error says that
+// it is no pod.
+func (h *Handler) Review(namespace string, raw []byte) (Verdict, error) {
 	// The API server's own encoder wrote the object: it does not escape any
 	// character of a trace. Match conditions keep most pods away; this makes
 	// those that come all the same cost next to nothing.
@@ -56,7 +56,7 @@ func (h *Handler) Review(raw []byte) (Verdict, error) {
 	had := pod.Metadata.Annotations
 	translated := h.rules.Dialects.Translate(pod)
 	v.Dialect = translated.Dialect
-	r := review(pod, h.fleet.Size(), h.rules)
+	r := review(pod, namespace, h.fleet.Size(), h.rules)
 	v.Shares = r.shares.Containers
 	v.Warnings = append(translated.Warnings, r.warnings...)
 	v.Errors = append(translated.Errors, r.errs...)

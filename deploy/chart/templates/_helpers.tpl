@@ -99,6 +99,17 @@ vernier-webhook-certificate
 - --min-share-percent={{ int .percent }}
 {{- end }}
 {{- end }}
+{{- with .Values.webhook.computeShares }}
+{{- $least := int $.Values.webhook.minimumShare.percent }}
+{{- $rules := list }}
+{{- range $namespace, $rule := . }}
+{{- if and (ne (toString $rule) "required") (gt (int $rule) 0) (lt (int $rule) $least) }}
+{{- fail (printf "webhook.computeShares.%s: %d is below webhook.minimumShare.percent, %d: raise it, or every pod that gets it is refused" $namespace (int $rule) $least) }}
+{{- end }}
+{{- $rules = append $rules (printf "%s=%s" $namespace (eq (toString $rule) "required" | ternary "required" (int $rule | toString))) }}
+{{- end }}
+- {{ printf "--compute-shares=%s" (join "," $rules) | quote }}
+{{- end }}
 {{- with .Values.webhook.allowedHostPaths }}
 - --allowed-host-paths={{ join "," . }}
 {{- end }}

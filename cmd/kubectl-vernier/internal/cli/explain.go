@@ -76,10 +76,10 @@ func (e *explainer) run() error {
 	refused := 0
 	var explained []view.ExplainedPod
 	for _, pod := range pods {
-		verdict, err := hook.Review(pod.JSON)
+		verdict, err := hook.Review("", pod.JSON)
 		one := view.Explain(pod, verdict, err)
 		if one.Dialect == "" {
-			if other, err := everybody.Review(pod.JSON); err == nil && other.Dialect != "" {
+			if other, err := everybody.Review("", pod.JSON); err == nil && other.Dialect != "" {
 				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
 			}
 		}

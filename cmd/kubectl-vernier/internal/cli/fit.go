@@ -64,7 +64,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 
 // fitted has the webhook's code admit a pod and looks for room for it.
 func fitted(hook *handler.Handler, from manifest.Pod, all []v1alpha1.SliceLedger) (view.Fitted, error) {
-	verdict, unreadable := hook.Review(from.JSON)
+	verdict, unreadable := hook.Review("", from.JSON)
 	f := view.Fitted{ExplainedPod: view.Explain(from, verdict, unreadable), Classes: []view.NodeClass{}}
 	if f.Verdict != view.VerdictAdmitted {
 		return f, nil

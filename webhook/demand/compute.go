@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+)
+
+// Required stands for a percent where compute has to be asked for.
+const Required = "required"
+
+// otherNamespaces stands for each namespace that is not named.
+const otherNamespaces = "*"
+
+// Compute is what a namespace gives containers that ask for memory without compute. The
+// zero value gives them no quota, as asked for.
+type Compute struct {
+	// Default is their percent of each of their GPUs, 0 to 100; 0 is no quota.
+	Default api.Percent
+	// Required has them refused.
+	Required bool
+}
+
+// ComputeShares are the rules of namespaces by name. The zero value has none.
+type ComputeShares map[string]Compute
+
+// ParseComputeShares reads NAMESPACE=PERCENT and NAMESPACE=required, separated by commas.
+// PERCENT is 0 to 100; NAMESPACE may be "*", which is each that is not named. An empty list
+// has no rules. The minimum is that of every share: a default below it is refused.
+func ParseComputeShares(list string, minimum Minimum) (ComputeShares, error) {
+	shares := ComputeShares{}
+	if list == "" {
+		return shares, nil
+	}
+	for item := range strings.SplitSeq(list, ",") {
+		namespace, rule, _ := strings.Cut(item, "=")
+		if reasons := validation.IsDNS1123Label(namespace); namespace != otherNamespaces && len(reasons) > 0 {
+			return nil, fmt.Errorf("%q does not begin with a namespace or %q: write NAMESPACE=PERCENT or NAMESPACE=%s", item, otherNamespaces, Required)
+		}
+		if _, twice := shares[namespace]; twice {
+			return nil, fmt.Errorf("names %s twice: keep one of the two", namespace)
+		}
+		compute := Compute{Required: rule == Required}
+		if !compute.Required && rule != "0" {
+			percent, err := api.ParsePercent(rule)
+			if err != nil || percent > api.WholeGPU {
+				return nil, fmt.Errorf("%q of namespace %s: write %s, or a whole percent of a GPU from 0 to %d", rule, namespace, Required, api.WholeGPU)
+			}
+			if uint(percent) < minimum.Percent {
+				return nil, fmt.Errorf("%d of namespace %s is below the least share of %d percent, so every pod would be refused: raise it to %d", percent, namespace, minimum.Percent, minimum.Percent)
+			}
+			compute.Default = percent
+		}
+		shares[namespace] = compute
+	}
+	return shares, nil
+}
+
+// In is the rule of a namespace.
+func (s ComputeShares) In(namespace string) Compute {
+	if rule, named := s[namespace]; named {
+		return rule
+	}
+	return s[otherNamespaces]
+}
+
+// Fill gives a share without compute the default, and returns the total to write into the
+// limits; 0 where nothing is missing or nothing is given. path is the field path of the
+// container's resources; its name and the namespace are for the error.
+func (c Compute) Fill(share *api.Share, container, namespace string, path *field.Path) (api.Percent, *field.Error) {
+	switch {
+	case share.Core > 0:
+		return 0, nil
+	case c.Required:
+		return 0, field.Required(path.Child("limits").Key(string(api.ResourceCore)), fmt.Sprintf(
+			"container %s asks for memory only, and namespace %s requires compute (webhook.computeShares of Vernier's chart): add %s, 1 to %d for each GPU",
+			container, namespace, api.ResourceCore, api.WholeGPU))
+	}
+	share.Core = c.Default
+	return c.Default * api.Percent(share.GPUs), nil
+}
