@@ -122,6 +122,7 @@ func (c *cluster) newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
+	nritest.UnmountAfter(t, dir)
 	library := filepath.Join(dir, "libvgpu.so")
 	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 // Two devices of a simulated node.
@@ -53,6 +54,7 @@ type testNode struct {
 func newNode(t testing.TB) *testNode {
 	t.Helper()
 	dir := t.TempDir()
+	nritest.UnmountAfter(t, dir)
 	library := filepath.Join(dir, "libvgpu.so")
 	if err := os.WriteFile(library, []byte("library"), 0o600); err != nil {
 		t.Fatal(err)

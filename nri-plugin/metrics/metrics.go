@@ -164,7 +164,7 @@ func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, of []acc
 	if len(e.Grants) == 0 {
 		return
 	}
-	usage, err := c.from.Modes.Usage(e.Container)
+	usage, err := c.from.Modes.Usage(e.Container) // an error, too, where its figures cannot be
 	// Entered before it has its counters.
 	if usage == nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		return

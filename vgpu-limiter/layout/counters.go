@@ -49,7 +49,16 @@ type ProcessUsage struct {
 // CreateCounters puts counters for n devices, all zero and writable by every
 // user, in place of whatever is at path. Processes of an earlier container go
 // on with the file that they have.
-func CreateCounters(path string, n int) error {
+func CreateCounters(path string, n int) error { return createCounters(path, n, allocate) }
+
+// CreateSparseCounters is CreateCounters for a tmpfs that has room for them: the file has
+// no pages yet but the first, and the others are charged to the processes that touch
+// them first.
+func CreateSparseCounters(path string, n int) error {
+	return createCounters(path, n, (*os.File).Truncate)
+}
+
+func createCounters(path string, n int, extend func(*os.File, int64) error) error {
 	if n < 1 || n > MaxDevices {
 		return fmt.Errorf("%d devices: a container has 1 to %d", n, MaxDevices)
 	}
@@ -60,7 +69,7 @@ func CreateCounters(path string, n int) error {
 	le.PutUint32(header[countersSizeOff:], countersSize)
 	le.PutUint32(header[countersDevsOff:], uint32(n))
 	le.PutUint32(header[countersSlotsOff:], MaxProcesses)
-	return replaceFile(path, header, countersSize, 0o666)
+	return replaceFile(path, header, countersSize, 0o666, extend)
 }
 
 // ReadUsage reads the counters at path. A process that has died no longer
@@ -73,6 +82,7 @@ func ReadUsage(path string) (Usage, error) {
 		return Usage{}, err
 	}
 	defer func() { _ = f.Close() }()
+	began := time.Now()
 	b := make([]byte, calendarOff) // the calendars, two thirds of it, say nothing of this
 	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return Usage{}, err
@@ -83,6 +93,9 @@ func ReadUsage(path string) (Usage, error) {
 	}
 	live := u.Processes[:0]
 	for _, p := range u.Processes {
+		if time.Since(began) > longestRead {
+			return Usage{}, errLocks
+		}
 		// The owner of a slot holds the lock on the byte at the slot's index;
 		// its death drops the lock, and the kernel names it in our own PIDs.
 		lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(p.Slot), Len: 1}
@@ -101,6 +114,39 @@ func ReadUsage(path string) (Usage, error) {
 	u.Processes = live
 	addOrphans(b, &u)
 	return u, nil
+}
+
+// longestRead is how long a look at the counters may take: each question about a lock walks
+// the kernel's list of all that the tenant has on the file.
+const longestRead = 100 * time.Millisecond
+
+var errLocks = errors.New("counters: too many locks on the file; the container's processes have locked more of it than the library does")
+
+// errImpossible is of figures that nothing but the tenant's own hand has written.
+var errImpossible = errors.New("counters: figures that cannot be; the container has written into them")
+
+// Check returns an error if there are figures that cannot be, in a container whose devices
+// have these memory limits in bytes, up being the time since the machine started: memory far
+// beyond the limit (figures are read one after the other, and a context or module that does
+// not fit is charged for a moment), or more time and events than there was time for.
+func (u *Usage) Check(limits []uint64, up time.Duration) error {
+	if len(limits) != len(u.Devices) {
+		return fmt.Errorf("counters: %d devices, the container has %d", len(u.Devices), len(limits))
+	}
+	for i, d := range u.Devices {
+		most := 2*limits[i] + 4<<30
+		for _, p := range u.Processes {
+			if p.UsedBytes[i] > most {
+				return errImpossible
+			}
+		}
+		if d.UsedBytes > most || d.PeakBytes > most ||
+			d.Busy > up || d.Busy < -up || d.Throttled < 0 || d.Throttled/MaxProcesses > up ||
+			d.Launches > uint64(up) || d.MemoryRefusals > uint64(up) {
+			return errImpossible
+		}
+	}
+	return nil
 }
 
 var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")

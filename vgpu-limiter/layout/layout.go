@@ -29,6 +29,9 @@ const (
 	CalendarCells = 16384
 	CalendarCell  = 16384 * time.Nanosecond
 
+	// CountersBytes is the size of a counters file.
+	CountersBytes = countersSize
+
 	// Folder is what a container sees of the limiter, mounted read-only; the
 	// counters are mounted on it once more, writable.
 	Folder       = "/usr/local/vernier"

@@ -138,19 +138,20 @@ func WriteFile(path string, l Limits) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, b, limitsSize, 0o444)
+	return replaceFile(path, b, limitsSize, 0o444, allocate)
 }
 
 // replaceFile renames a new file of size bytes over path, which begins with
-// content and is zero from there on, with exactly mode (whatever the umask).
-func replaceFile(path string, content []byte, size int64, mode os.FileMode) error {
+// content and is zero from there on, with exactly mode (whatever the umask). extend
+// makes it that long.
+func replaceFile(path string, content []byte, size int64, mode os.FileMode, extend func(*os.File, int64) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = allocate(f, size)
+		err = extend(f, size)
 	}
 	if err == nil {
 		err = f.Chmod(mode)

@@ -76,7 +76,7 @@ func CreatePace(path string, n int) error {
 	le.PutUint32(header[paceVersionOff:], paceVersion)
 	le.PutUint32(header[paceSizeOff:], paceSize)
 	le.PutUint32(header[paceCountOff:], uint32(n))
-	return replaceFile(path, header, paceSize, 0o644)
+	return replaceFile(path, header, paceSize, 0o644, allocate)
 }
 
 // PlainOf is the plain quota that a pace file says of device i, in percent: see SetPlain.

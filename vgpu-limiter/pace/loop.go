@@ -56,7 +56,7 @@ type Container struct {
 }
 
 // New returns a loop without containers.
-func New() *Loop { return NewAt(monotonic) }
+func New() *Loop { return NewAt(Now) }
 
 // NewAt is New with a clock in place of CLOCK_MONOTONIC, which the containers'
 // processes must go by as well.
@@ -64,7 +64,8 @@ func NewAt(now func() time.Duration) *Loop {
 	return &Loop{now: now, rhythms: map[string]rhythm{}}
 }
 
-func monotonic() time.Duration {
+// Now is CLOCK_MONOTONIC.
+func Now() time.Duration {
 	var t unix.Timespec
 	// Can't fail for this clock.
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)

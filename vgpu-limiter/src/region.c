@@ -74,15 +74,22 @@ static uint64_t start_time(int pid) {
     return field != NULL ? strtoull(field, NULL, 10) : 0;
 }
 
-// The inode behind a descriptor. Not fstat, whose symbol is younger than the
-// oldest libc that is supported.
-static uint64_t inode_of(int fd) {
+// Which file is behind a descriptor: false if that can't be told. Not fstat, whose symbol is
+// younger than the oldest libc that is supported.
+static bool which_file(int fd, uint64_t *device, uint64_t *inode) {
     struct stat stat;
-    return syscall(SYS_fstat, fd, &stat) == 0 ? stat.st_ino : 0;
+    if (syscall(SYS_fstat, fd, &stat) != 0)
+        return false;
+    *device = stat.st_dev;
+    *inode = stat.st_ino;
+    return true;
 }
 
-// Whether a process has a file of this inode mapped; true if that can't be told.
+// Whether a process has counters of this inode mapped; true if that can't be told. On a
+// tmpfs many a file has the same number, and few are as long; which device it is on is
+// told in several ways.
 static bool maps_inode(int pid, uint64_t inode) {
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), length = (sizeof(struct vgpu_counters) + page - 1) / page * page;
     char path[32], line[512];
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     FILE *maps = fopen(path, "re");
@@ -90,10 +97,11 @@ static bool maps_inode(int pid, uint64_t inode) {
         return true;
     bool found = false;
     while (!found && fgets(line, sizeof line, maps) != NULL) {
-        const char *field = line; // address, rights, offset, device, inode
+        char *field = line; // from-to, rights, offset, device, inode
+        uint64_t from = strtoull(line, &field, 16), to = *field == '-' ? strtoull(field + 1, NULL, 16) : 0;
         for (int i = 0; i < 4 && field != NULL; i++)
             field = strchr(field + 1, ' ');
-        found = field != NULL && strtoull(field, NULL, 10) == inode;
+        found = field != NULL && strtoull(field, NULL, 10) == inode && to - from == length;
     }
     bool complete = feof(maps) != 0;
     fclose(maps);
@@ -108,7 +116,8 @@ static bool owner_lives(const struct vgpu_region *region, const struct vgpu_slot
 
 // A program that closes descriptors that aren't its own may have reused ours.
 static bool descriptor_is_ours(const struct vgpu_region *region) {
-    return inode_of(region->fd) == region->inode;
+    uint64_t device, inode;
+    return which_file(region->fd, &device, &inode) && device == region->device && inode == region->inode;
 }
 
 bool vgpu_region_lives(const struct vgpu_region *region, uint32_t i) {
@@ -228,8 +237,7 @@ const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_reg
     struct vgpu_region region = {.fd = open_counters(path, O_RDWR)};
     if (region.fd < 0)
         return strerror(errno);
-    region.inode = inode_of(region.fd);
-    const char *wrong = region.inode == 0 ? strerror(errno)
+    const char *wrong = !which_file(region.fd, &region.device, &region.inode) ? strerror(errno)
                                           : map(region.fd, PROT_READ | PROT_WRITE, devices, &region.counters);
     bool claimed = wrong == NULL && claim(&region, false);
     for (int i = 0; wrong == NULL && !claimed && i < CLAIMS; i++)
@@ -250,7 +258,7 @@ const char *vgpu_region_view(const char *path, uint32_t devices, struct vgpu_reg
     struct vgpu_region region = {.fd = open_counters(path, O_RDONLY)};
     if (region.fd < 0)
         return strerror(errno);
-    region.inode = inode_of(region.fd);
+    which_file(region.fd, &region.device, &region.inode);
     const char *wrong = map(region.fd, PROT_READ, devices, &region.counters);
     if (wrong == NULL)
         *out = region;

@@ -12,7 +12,7 @@ struct vgpu_region {
     struct vgpu_slot *slot; // the process's own
     uint64_t slot_state;    // what slot->state is while it is ours
     int fd;                 // open for as long as the process lives: it carries the lock
-    uint64_t inode;         // of the file, to know it by
+    uint64_t device, inode; // of the file, to know it by
 };
 
 // Maps the counters for this many devices and claims a slot. Returns NULL, or

@@ -24,7 +24,7 @@ import (
 //	dir/<pod UID>/<container>/run-*/   one for each run of the container
 //
 // A run's folder is made ahead, and is layout.Folder in the container: the library
-// (a hard link), the limits, the counters and the pace. The runtime's list of mounts tells
+// (a hard link), the limits, the counters (a mount, counters.go) and the pace. The runtime's list of mounts tells
 // whose it is. Nothing in it is ever replaced, nor removed before the run has
 // ended: the container sees the folder itself, and the kernel takes its mount of
 // the counters away with the name that they are mounted on. So a run keeps what it
@@ -83,7 +83,7 @@ func (f files) make(c mode.Container) (folder, error) {
 	}
 	dir := folder(path)
 	if err := f.fill(dir, c); err != nil {
-		return "", errors.Join(err, os.RemoveAll(path))
+		return "", errors.Join(err, dir.remove())
 	}
 	return dir, nil
 }
@@ -101,7 +101,7 @@ func (f files) fill(dir folder, c mode.Container) error {
 	if err := layout.WriteFile(dir.limits(), limits(c)); err != nil {
 		return err
 	}
-	if err := layout.CreateCounters(dir.counters(), len(c.Grants)); err != nil {
+	if err := dir.mountCounters(len(c.Grants)); err != nil {
 		return err
 	}
 	if err := layout.CreatePace(dir.pace(), len(c.Grants)); err != nil {
@@ -123,15 +123,37 @@ func (d folder) whole() bool {
 func (f files) sweep(keep map[folder]bool) error {
 	pods, err := f.pods()
 	for _, pod := range pods {
-		all, failed := filepath.Glob(filepath.Join(f.pod(pod), "*", runPrefix+"*"))
+		all, failed := f.runs(pod)
 		err = errors.Join(err, failed)
-		for _, path := range all {
-			if !keep[folder(path)] {
-				err = errors.Join(err, os.RemoveAll(path))
+		for _, dir := range all {
+			if !keep[dir] {
+				err = errors.Join(err, dir.remove())
 			}
 		}
 	}
 	return err
+}
+
+// release removes all that a pod has.
+func (f files) release(pod types.UID) error {
+	all, err := f.runs(pod)
+	for _, dir := range all {
+		err = errors.Join(err, dir.remove())
+	}
+	if err != nil { // nothing is removed through a mount
+		return err
+	}
+	return os.RemoveAll(f.pod(pod))
+}
+
+// runs are the folders of a pod's runs.
+func (f files) runs(pod types.UID) ([]folder, error) {
+	all, err := filepath.Glob(filepath.Join(f.pod(pod), "*", runPrefix+"*"))
+	dirs := make([]folder, len(all))
+	for i, path := range all {
+		dirs[i] = folder(path)
+	}
+	return dirs, err
 }
 
 // podUID is a UID as the API server makes them.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -82,7 +81,10 @@ func (l *Limiter) prepare(c mode.Container) (folder, error) {
 		return ready.folder, nil
 	}
 	delete(l.ready, c.Key())
-	err := os.RemoveAll(string(ready.folder))
+	var err error
+	if ready.folder != "" {
+		err = ready.remove()
+	}
 	if err == nil {
 		ready.folder, err = l.files.make(c)
 	}
@@ -139,7 +141,7 @@ func (l *Limiter) Ended(c mode.Container) error {
 	l.paced.end(c.ID)
 	if dir, err := l.find(c); err == nil {
 		delete(l.given, c.ID)
-		if err := os.RemoveAll(string(dir)); err != nil {
+		if err := dir.remove(); err != nil {
 			return err
 		}
 	}
@@ -223,7 +225,7 @@ func (l *Limiter) Release(pod types.UID) error {
 	l.paced.endPod(pod)
 	maps.DeleteFunc(l.ready, func(key ledger.Key, _ made) bool { return key.Pod == pod })
 	maps.DeleteFunc(l.given, func(_ string, dir folder) bool { return l.files.owner(dir) == pod })
-	return os.RemoveAll(l.files.pod(pod))
+	return l.files.release(pod)
 }
 
 // Pods are the UIDs of pods that have files.

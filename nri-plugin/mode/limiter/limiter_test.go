@@ -42,6 +42,7 @@ func bringing(t *testing.T, content, dir string, driver *driverlimit.Limit) *Lim
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { must(t, l.files.release(podID)) }) // with its mounts
 	return l
 }
 
@@ -235,7 +236,7 @@ func TestInjectMakesAnew(t *testing.T) {
 			return nil
 		},
 		"library gone": func(next folder, _ *mode.Container) error { return os.Remove(next.library()) },
-		"all gone":     func(next folder, _ *mode.Container) error { return os.RemoveAll(string(next)) },
+		"all gone":     func(next folder, _ *mode.Container) error { return next.remove() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, c := t.TempDir(), container("1")

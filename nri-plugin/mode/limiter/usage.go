@@ -3,13 +3,12 @@
 package limiter
 
 import (
-	"fmt"
-
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
-// Usage reads the counters of the container's run.
+// Usage reads the counters of the container's run. Figures that cannot be are an error.
 func (l *Limiter) Usage(c mode.Container) (*layout.Usage, error) {
 	dir, err := l.folder(c)
 	if err != nil {
@@ -19,8 +18,12 @@ func (l *Limiter) Usage(c mode.Container) (*layout.Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(usage.Devices) != len(c.Grants) {
-		return nil, fmt.Errorf("counters: %d devices, the container has %d", len(usage.Devices), len(c.Grants))
+	limits := make([]uint64, len(c.Grants))
+	for i, g := range c.Grants {
+		limits[i] = g.Mem.Bytes()
+	}
+	if err := usage.Check(limits, pace.Now()); err != nil {
+		return nil, err
 	}
 	return &usage, nil
 }

@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
 const (
@@ -102,6 +103,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 	if err != nil {
 		t.Fatal(err)
 	}
+	nritest.UnmountAfter(t, c.dir)
 	library := filepath.Join(c.dir, "libvgpu.so")
 	if err := os.WriteFile(library, []byte("no program here loads it"), 0o600); err != nil {
 		t.Fatal(err)
