@@ -160,6 +160,11 @@ const (
 	// EnvVisibleDevices is what NVIDIA's runtimes read; "void" gives nothing.
 	EnvVisibleDevices     = "NVIDIA_VISIBLE_DEVICES"
 	EnvVisibleDevicesVoid = "void"
+	// EnvCUDADevices chooses and orders, of the devices that a container has, those that
+	// CUDA shows to its programs.
+	EnvCUDADevices = "CUDA_VISIBLE_DEVICES"
+	// EnvReservedPrefix begins the variables that are Vernier's.
+	EnvReservedPrefix = "VERNIER_"
 )
 
 // Bounds.

@@ -37,11 +37,20 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err != nil {
 		return nil, err
 	}
+	if len(grants) > 0 || pod.GetAnnotations()[v1alpha1.AnnotationShares] != "" {
+		if err := reserved(c); err != nil {
+			return nil, err
+		}
+	}
 	if len(grants) == 0 {
 		return withhold(c)
 	}
 	if isPrivileged(c) {
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
+	}
+	steering, err := steers(c, grants)
+	if err != nil {
+		return nil, err
 	}
 	if err := p.check(ctx, grants, index); err != nil {
 		return nil, err
@@ -82,6 +91,10 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err := m.Inject(held, adjust); err != nil {
 		p.Book.Detach(held.ID)
 		return nil, err
+	}
+	steering.adjust(adjust)
+	if message := steering.message(held.Name); message != "" {
+		p.Report.Warn(ref(pod).Of(held.Name), ReasonVariables, message)
 	}
 	return adjust, nil
 }

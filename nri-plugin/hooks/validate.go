@@ -40,6 +40,9 @@ func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.Con
 		if err := uncovered(c, adjust, entry.Adjust); err != nil {
 			return err
 		}
+		if err := restored(adjust, entry.Adjust, entry.Grants); err != nil {
+			return err
+		}
 	} else if shares := pod.GetAnnotations()[v1alpha1.AnnotationShares]; shares != "" {
 		doc, err := p.parse(shares)
 		if err != nil {

@@ -15,12 +15,12 @@ import (
 )
 
 // DemoImage has the CUDA demo program and busybox, and neither a driver nor a GPU
-// library: those come with a slice. Like every CUDA base image it asks NVIDIA's
-// runtimes for all devices.
+// library: those come with a slice. It has the variables of a CUDA base image, which ask
+// NVIDIA's runtimes for all devices.
 const DemoImage = "vernier.local/cudademo:1"
 
 // PreloadImage is the same with an /etc/ld.so.preload of its own, which names
-// PreloadLibrary.
+// PreloadLibrary, and with variables that lead to a device and an MPS server of its own.
 const (
 	PreloadImage   = "vernier.local/cudademo-preload:1"
 	PreloadLibrary = "/opt/own/libown.so"
@@ -33,7 +33,7 @@ func (s *System) images(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m.Env = append(m.Env, v1alpha1.EnvVisibleDevices+"=all")
+		m.Env = append(m.Env, v1alpha1.EnvVisibleDevices+"=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_REQUIRE_CUDA=cuda>=12.4")
 		if err := m.AddProgram("/bin/cudademo", filepath.Join(s.bin, "simgpu", "cudademo")); err != nil {
 			return err
 		}
@@ -41,6 +41,7 @@ func (s *System) images(ctx context.Context) error {
 			return err
 		}
 		if name == PreloadImage {
+			m.Env = append(m.Env, "CUDA_MPS_PIPE_DIRECTORY=/image", v1alpha1.EnvCUDADevices+"=7")
 			// Any library does: that it is loaded is all that is looked at.
 			if err := m.AddFile(PreloadLibrary, "/lib/x86_64-linux-gnu/libutil.so.1"); err != nil {
 				return err
