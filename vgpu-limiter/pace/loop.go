@@ -31,6 +31,7 @@ type Loop struct {
 	containers []*Container      // in the order of their coming, so that turns stay where they are
 	rhythms    map[string]rhythm // by GPU
 	settled    time.Duration     // when what was charged too much was returned last
+	stepped    time.Duration     // when it looked last
 }
 
 // throttled is how long a container's launches had waited, and when that last grew.
@@ -47,6 +48,7 @@ type Container struct {
 	pace      *layout.Pace
 	activity  []layout.Activity
 	overlaps  []overlap
+	besides   []beside
 	slots     []slot
 	throttled []throttled
 	used      []used
@@ -88,6 +90,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
 	c.overlaps = make([]overlap, len(c.limits.Devices))
+	c.besides = make([]beside, len(c.limits.Devices))
 	c.slots = make([]slot, len(c.limits.Devices))
 	c.throttled = make([]throttled, len(c.limits.Devices))
 	c.used = make([]used, len(c.limits.Devices))
@@ -171,10 +174,12 @@ func (l *Loop) step() (bool, time.Duration) {
 		l.rhythms[uuid] = r
 		at = min(at, event(now, members, r))
 		for i, turn := range turns {
+			there[i].payBack(now - l.stepped)
 			there[i].container.slots[there[i].device] = members[i].slot
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}
+	l.stepped = now
 	return busy, at
 }
 

@@ -4,7 +4,6 @@ package tests
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -49,6 +48,7 @@ type node struct {
 	loop       *pace.Loop
 	next       time.Duration // when the loop looks again
 	containers []*container
+	attached   []*pace.Container
 	longest    time.Duration // refill period that was in force
 }
 
@@ -93,6 +93,7 @@ func (n *node) add(quota int, bursts bool) *container {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(attached.Detach)
+	n.attached = append(n.attached, attached)
 	n.loop.Step() // as it does all the time, also before a program begins
 	return c
 }
@@ -100,8 +101,19 @@ func (n *node) add(quota int, bursts bool) *container {
 // start starts a program in a container by the node's clock.
 func (n *node) start(c *container, program string, args ...string) *process {
 	n.t.Helper()
+	return n.startUnder(c, filepath.Join(c.built.dir, "libvgpu-test.so")+":", program, args...)
+}
+
+// startOther starts one that no limit holds.
+func (n *node) startOther(program string, args ...string) *process {
+	n.t.Helper()
+	return n.startUnder(n.containers[0], "", program, args...)
+}
+
+func (n *node) startUnder(c *container, preload, program string, args ...string) *process {
+	n.t.Helper()
 	p := &process{t: n.t, cmd: c.command("libvgpu-test.so", program, args...), stderr: &strings.Builder{}}
-	preload := filepath.Join(c.built.dir, "libvgpu-test.so") + ":" + filepath.Join(c.built.dir, "libclock.so")
+	preload += filepath.Join(c.built.dir, "libclock.so")
 	p.cmd.Env = append(p.cmd.Env, append(n.clock.environment(false), "LD_PRELOAD="+preload)...)
 	p.cmd.Stderr = p.stderr
 	p.begin()
@@ -167,21 +179,9 @@ func measure(t *testing.T, serial bool, seconds int, tenants []tenant) shared {
 	var running []*process
 	for _, tenant := range tenants {
 		program, _ := tenant.program()
-		l := n.start(n.add(tenant.quota, false), program, append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(tenant.load)...)...)
-		if !l.out.Scan() || l.out.Text() != "ready" {
-			t.Fatalf("load %s says %q", tenant.load, l.out.Text())
-		}
-		running = append(running, l)
+		running = append(running, n.start(n.add(tenant.quota, false), program, append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(tenant.load)...)...))
 	}
-	threads := 0
-	for i, l := range running { // in the same order each time
-		if _, err := io.WriteString(l.in, "\n"); err != nil {
-			t.Fatal(err)
-		}
-		_, more := tenants[i].program()
-		threads += more
-		n.clock.await(threads)
-	}
+	n.begin(running, tenants)
 	var got shared
 	began, before := n.clock.now(), map[int]float64{}
 	for w := range seconds {
