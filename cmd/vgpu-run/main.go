@@ -4,8 +4,9 @@
 // under libvgpu.so, with the same limits and counters that the node agent gives a
 // container.
 //
-// It is three processes, all of this program: the one that was called, which
-// waits and reports; for a moment, one that asks the driver for its devices; and
+// It is four processes, all of this program: the one that was called, which
+// waits and reports; for a moment, one that asks the driver for its devices; while
+// it shares out the devices' time, one that asks NVML how busy each process is; and
 // one that puts the limiter's files into a mount namespace of its own and then
 // becomes the command.
 package main
@@ -18,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/cmd/vgpu-run/internal/driver"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/samples"
 )
 
 // What vgpu-run says of itself, beside the command's own exit codes.
@@ -30,6 +32,7 @@ const (
 // The first argument of our own children.
 const (
 	askDriver = "--vgpu-run-ask-driver"
+	askNVML   = "--vgpu-run-ask-nvml"
 	become    = "--vgpu-run-become"
 )
 
@@ -38,6 +41,12 @@ func main() {
 		if err := driver.Answer(os.NewFile(3, "answer")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(exitOwn)
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == askNVML {
+		if err := samples.Answer(os.Stdin, os.Stdout); err != nil {
+			os.Exit(exitOwn) // a machine without NVML is none of the user's concern
 		}
 		return
 	}

@@ -6,12 +6,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"vernier.dev/vernier/cmd/vgpu-run/internal/mounts"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/report"
+	"vernier.dev/vernier/cmd/vgpu-run/internal/samples"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/session"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -45,7 +47,12 @@ func run(o options.Options) (int, error) {
 	defer func() { _ = s.Close() }()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	go session.ShareTime(ctx, o.RunDir)
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	sampler := samples.Sampler{Child: func() *exec.Cmd { return exec.Command(self, askNVML) }}
+	go session.ShareTime(ctx, o.RunDir, sampler.Ask)
 	files := mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Pace: s.Pace(), Scratch: s.Scratch()}
 	code, took, err := supervise(files, o.Command, environment(o, allowed))
 	if err != nil {
@@ -55,7 +62,7 @@ func run(o options.Options) (int, error) {
 	if err != nil {
 		return code, err
 	}
-	r := report.New(o.Command, code, took, allowed, usage)
+	r := report.New(o.Command, code, took, allowed, usage, s.Others())
 	if o.JSON {
 		return code, r.JSON(out)
 	}

@@ -100,6 +100,7 @@ type agent struct {
 	keeper     *capacity.Keeper
 	connection *hooks.Connection
 	auditor    *audit.Auditor
+	sampler    *audit.Sampler
 	report     reporter
 	// toldDriver is the version of the driver that was told of; the writer's alone.
 	toldDriver string
@@ -143,7 +144,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	defer late.Stop()
 	for _, part := range []manager.RunnableFunc{
-		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.batch.Run, a.watchMPS, a.switchMIG,
+		a.watcher.Run, a.preparer.run, a.writer.Run, a.keeper.Run, a.auditor.Run, a.limiter.ShareTime, a.sampler.Run, a.batch.Run, a.watchMPS, a.switchMIG,
 		a.observeRunning,
 		func(ctx context.Context) error {
 			late.Stop()
@@ -223,6 +224,9 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.auditor = &audit.Auditor{
 		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
 		Report: a.report, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
+	}
+	a.sampler = &audit.Sampler{
+		Devices: a.watcher, Turns: a.limiter, Roster: &plugin.Roster, Proc: "/proc", Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
 }

@@ -152,17 +152,14 @@ func (a *Auditor) users() ([]user, error) {
 		pids, failed := library.Processes(d.UUID)
 		err = errors.Join(err, failed)
 		for _, pid := range pids {
-			p, lives := a.look(pid)
+			p, lives := look(a.Proc, pid)
 			if !lives {
 				continue
 			}
 			u := user{process: p, uuid: d.UUID}
-			for _, id := range p.ids {
-				if holder, found := a.Roster.Find(id); found {
-					u.holder = holder
-					u.entry, _ = a.Book.Get(id)
-					break
-				}
+			if holder, found := holderOf(a.Roster, p); found {
+				u.holder = holder
+				u.entry, _ = a.Book.Get(holder.ID)
 			}
 			all = append(all, u)
 		}
@@ -171,6 +168,16 @@ func (a *Auditor) users() ([]user, error) {
 		return nil, err
 	}
 	return all, nil
+}
+
+// holderOf is the container that a process is in; false when it is in none.
+func holderOf(roster *hooks.Roster, p process) (hooks.Holder, bool) {
+	for _, id := range p.ids {
+		if holder, found := roster.Find(id); found {
+			return holder, true
+		}
+	}
+	return hooks.Holder{}, false
 }
 
 // enforced tells whether a limit holds the process on the device. marked keeps

@@ -21,15 +21,16 @@ type process struct {
 	start string
 	// name is its command's, which the process itself can set.
 	name string
-	// ids are the words of its cgroup's path, innermost first: the runtime's id of
-	// its container is one of them, whatever stands around it.
+	// ids are the words of its cgroup's path, outermost first: the runtime's id of
+	// its container is one of them, whatever stands around it. A tenant may name what
+	// is further in.
 	ids []string
 }
 
 // look reads a process; false when it has ended.
-func (a *Auditor) look(pid int) (process, bool) {
+func look(proc string, pid int) (process, bool) {
 	p := process{pid: pid}
-	stat, err := os.ReadFile(a.path(pid, "stat"))
+	stat, err := os.ReadFile(path(proc, pid, "stat"))
 	if err != nil {
 		return p, false
 	}
@@ -42,15 +43,12 @@ func (a *Auditor) look(pid int) (process, bool) {
 		return p, false
 	}
 	p.start = fields[19]
-	cgroups, err := os.ReadFile(a.path(pid, "cgroup"))
+	cgroups, err := os.ReadFile(path(proc, pid, "cgroup"))
 	if err != nil {
 		return p, false
 	}
 	for line := range strings.Lines(string(cgroups)) {
-		words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("/-:.\n", r) })
-		for i := len(words) - 1; i >= 0; i-- {
-			p.ids = append(p.ids, words[i])
-		}
+		p.ids = append(p.ids, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("/-:.\n", r) })...)
 	}
 	return p, true
 }
@@ -60,7 +58,7 @@ func (a *Auditor) look(pid int) (process, bool) {
 // the processes that do not show in the counters themselves: a program that closes
 // descriptors which aren't its own loses its mark there and stays limited.
 func (a *Auditor) holdsCounters(pid int) bool {
-	maps, err := os.Open(a.path(pid, "maps"))
+	maps, err := os.Open(path(a.Proc, pid, "maps"))
 	if err != nil {
 		return false
 	}
@@ -73,8 +71,8 @@ func (a *Auditor) holdsCounters(pid int) bool {
 	return false
 }
 
-func (a *Auditor) path(pid int, file string) string {
-	return filepath.Join(a.Proc, strconv.Itoa(pid), file)
+func path(proc string, pid int, file string) string {
+	return filepath.Join(proc, strconv.Itoa(pid), file)
 }
 
 func (p process) String() string { return fmt.Sprintf("%d (%q)", p.pid, p.name) }

@@ -44,6 +44,10 @@ type Library interface {
 	// Processes are the PIDs, in our own PID namespace, of those that have a
 	// context on the device, sorted.
 	Processes(uuid string) ([]int, error)
+	// Utilization is the percent of NVML's last sample period in which each process
+	// worked on the device, by its PID in our own PID namespace; and the time stamp to
+	// ask with the next time.
+	Utilization(uuid string, since uint64) (busy map[int]int, last uint64, err error)
 	// Use is how much of the device is in use, by whomever.
 	Use(uuid string) (Use, error)
 	// Instances are what MIG has cut the device into, asked of the driver now.

@@ -20,6 +20,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/vgpu-limiter/utilization"
 )
 
 // Inventory is NVML, opened.
@@ -100,7 +101,7 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	}
 	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
-		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace} {
+		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace, utilization.Symbol} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

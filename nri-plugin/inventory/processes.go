@@ -7,6 +7,9 @@ import (
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/vgpu-limiter/utilization"
 )
 
 // Processes lists who has a context on a device: CUDA's, Vulkan's and OpenGL's
@@ -42,4 +45,16 @@ func (inv *Inventory) Processes(uuid string) ([]int, error) {
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil
+}
+
+// Utilization is how busy each process keeps a device.
+func (inv *Inventory) Utilization(uuid string, since uint64) (map[int]int, uint64, error) {
+	u, err := inv.unit(uuid)
+	if err != nil {
+		return nil, since, err
+	}
+	if !inv.symbols[utilization.Symbol] {
+		return nil, since, fmt.Errorf("%w: %s", device.ErrUnsupported, utilization.Symbol)
+	}
+	return utilization.OfProcesses(u.handle, since)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"vernier.dev/vernier/test/simgpu"
 )
@@ -56,10 +57,45 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	inv := open(t, simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}}), Options{})
+	if _, _, err := inv.Utilization("GPU-unknown", 0); err == nil {
+		t.Error("an unknown device is busy")
+	}
 	if _, err := inv.Processes("GPU-unknown"); err == nil {
 		t.Error("an unknown device has processes")
 	}
 	if _, err := inv.Use("GPU-unknown"); err == nil {
 		t.Error("an unknown device is in use")
+	}
+}
+
+// A process that works is busy, and one sample of it counts once.
+func TestUtilization(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}}})
+	inv := open(t, s, Options{})
+	uuid := scan(t, inv).Devices[0].UUID
+	if busy, last, err := inv.Utilization(uuid, 3); err != nil || len(busy) != 0 || last != 3 {
+		t.Errorf("of an idle device %v, %d, %v; want nobody, and the time as before", busy, last, err)
+	}
+	demo := exec.Command(s.Program("cudademo"), "--burn", "600000")
+	demo.Env = s.Env()
+	if err := demo.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = demo.Process.Kill()
+		_ = demo.Wait()
+	})
+	deadline := time.Now().Add(time.Minute)
+	for {
+		busy, last, err := inv.Utilization(uuid, 0)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, %v; want process %d busy", busy, err, demo.Process.Pid)
+		}
+		if len(busy) == 1 && busy[demo.Process.Pid] > 0 {
+			if busy, _, err := inv.Utilization(uuid, last+uint64(time.Hour.Microseconds())); err != nil || len(busy) != 0 {
+				t.Errorf("later than the last sample: %v, %v", busy, err)
+			}
+			return
+		}
 	}
 }

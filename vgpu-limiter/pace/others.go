@@ -27,6 +27,20 @@ type Sample struct {
 	Others int
 }
 
+// NewSample divides what NVML says of each process, by its PID, in percent, among the
+// containers that they belong to and others.
+func NewSample(busy map[int]int, owners map[int]*Container) Sample {
+	s := Sample{Used: map[*Container]int{}}
+	for pid, percent := range busy {
+		if owner := owners[pid]; owner != nil {
+			s.Used[owner] += percent
+		} else {
+			s.Others += percent
+		}
+	}
+	return s
+}
+
 // beside is what a container was charged on a device, and what of it is returned.
 type beside struct {
 	at, busy  time.Duration // of the last sample: when it came, and what was charged in all

@@ -79,3 +79,12 @@ func TestSampled(t *testing.T) {
 		})
 	}
 }
+
+// TestNewSample: a container's processes count together, and nobody else's as its own.
+func TestNewSample(t *testing.T) {
+	a, b := new(Container), new(Container)
+	got := NewSample(map[int]int{1: 20, 2: 10, 3: 5, 4: 30, 5: 1}, map[int]*Container{1: a, 2: a, 3: b, 6: b})
+	if got.Used[a] != 30 || got.Used[b] != 5 || got.Others != 31 {
+		t.Errorf("%v, want 30, 5 and 31 of others", got)
+	}
+}

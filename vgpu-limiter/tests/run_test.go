@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // ran is what became of a vgpu-run.
@@ -92,6 +93,39 @@ func TestRun(t *testing.T) {
 	}
 	if r := c.end(c.vgpuRun("--", "true")); r.report.Devices[0].Limit < 80000*mib {
 		t.Errorf("without --mem-mib the limit is %d bytes", r.report.Devices[0].Limit)
+	}
+}
+
+// TestRunBesideOthers: the report says how much of the device processes have used that no
+// vgpu-run limits.
+func TestRunBesideOthers(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{0, 1})
+	load := []string{"600", "1000", "108"}
+	other := c.command("", "load", load...)
+	limited := c.vgpuRun(append([]string{"--core", "30", "--", filepath.Join(c.built.dir, "load")}, load...)...)
+	var report bytes.Buffer
+	limited.Stderr = &report
+	for _, cmd := range []*exec.Cmd{other, limited} {
+		cmd.Stdin = strings.NewReader("\n")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+	}
+	for found := []string(nil); found == nil; time.Sleep(10 * time.Millisecond) {
+		found, _ = filepath.Glob(filepath.Join(c.dir, "run", "*", "others"))
+	}
+	_ = limited.Process.Signal(syscall.SIGTERM)
+	_ = limited.Wait()
+	var r struct {
+		Wall    int `json:"wall_ns"`
+		Devices []struct {
+			Others int `json:"others_ns"`
+		}
+	}
+	if err := json.Unmarshal(report.Bytes(), &r); err != nil || r.Devices[0].Others == 0 || r.Devices[0].Others > r.Wall {
+		t.Errorf("%v: %s", err, report.Bytes())
 	}
 }
 

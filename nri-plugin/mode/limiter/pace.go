@@ -34,6 +34,21 @@ func (l *Limiter) ShareTime(ctx context.Context) error {
 	return nil
 }
 
+// Working are the UUIDs of the GPUs on which containers with a quota work.
+func (l *Limiter) Working() []string { return l.paced.loop.Working() }
+
+// Sampled takes what NVML says each process has had of a GPU, in percent, and the runtime's
+// ids of the containers that they are in: what others had is not charged to those here.
+func (l *Limiter) Sampled(uuid string, busy map[int]int, containers map[int]string) {
+	l.mu.Lock()
+	owners := map[int]*pace.Container{}
+	for pid, id := range containers {
+		owners[pid] = l.paced.members[id].Container
+	}
+	l.mu.Unlock()
+	l.paced.loop.Sampled(uuid, pace.NewSample(busy, owners))
+}
+
 // pace has the loop look after a running container. Where that fails its quota
 // holds all the same, and its status says what it misses.
 func (l *Limiter) pace(c mode.Container, all []v1alpha1.SliceStatus) []v1alpha1.SliceStatus {

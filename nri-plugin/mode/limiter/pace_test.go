@@ -70,6 +70,8 @@ func TestPaceFromStartToEnd(t *testing.T) {
 	if n := len(l.paced.members); n != 1 {
 		t.Errorf("%d containers in the loop, want 1", n)
 	}
+	// Of a container that the loop does not know, and of none.
+	l.Sampled(c.Grants[0].UUID, map[int]int{1: 10, 2: 20, 3: 30}, map[int]string{1: c.ID, 2: "unknown"})
 
 	next := sharing(t, newLimiter(t, dir, cooperative()))
 	c.Mounts = adjust.GetMounts()

@@ -38,11 +38,12 @@ type Device struct {
 	BusyNS         int64  `json:"busy_ns"`            // device time charged; without a quota only beside commands with one
 	ThrottledNS    int64  `json:"throttled_ns"`       // time that launches waited for the quota
 	Launches       uint64 `json:"launches"`           // launches charged; as busy_ns
+	OthersNS       int64  `json:"others_ns"`          // device time of processes that no vgpu-run limits, as NVML says; only while commands with a quota work
 }
 
 // New is the report of a command with these limits and counters, which keep the
-// devices in the same order.
-func New(command []string, code int, wall time.Duration, limits layout.Limits, usage layout.Usage) Report {
+// devices in the same order, and beside others, by UUID: session.Others.
+func New(command []string, code int, wall time.Duration, limits layout.Limits, usage layout.Usage, others map[string]time.Duration) Report {
 	r := Report{Command: command, ExitCode: code, WallNS: wall.Nanoseconds(), Processes: usage.MostProcesses}
 	for i, used := range usage.Devices {
 		limit := limits.Devices[i]
@@ -50,6 +51,7 @@ func New(command []string, code int, wall time.Duration, limits layout.Limits, u
 			UUID: limit.UUID, CorePercent: limit.Core, MemoryLimit: limit.MemoryBytes,
 			MemoryUsed: used.UsedBytes, MemoryPeak: used.PeakBytes, MemoryRefusals: used.MemoryRefusals,
 			BusyNS: used.Busy.Nanoseconds(), ThrottledNS: used.Throttled.Nanoseconds(), Launches: used.Launches,
+			OthersNS: others[limit.UUID].Nanoseconds(),
 		})
 	}
 	return r
@@ -83,7 +85,19 @@ func (r Report) Table(out io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d MiB\t%d MiB\t%d\n", d.UUID, core, busy, share, waited, launches, mib(d.MemoryPeak), d.MemoryLimit>>20, d.MemoryRefusals)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, d := range r.Devices {
+		if d.OthersNS == 0 {
+			continue
+		}
+		share := 100 * float64(d.OthersNS) / float64(max(r.WallNS, 1))
+		if _, err := fmt.Fprintf(out, "Processes that vgpu-run doesn't limit used %s of %s (%.0f%%).\n", short(time.Duration(d.OthersNS)), d.UUID, share); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mib rounds up: a byte is more than nothing.

@@ -7,6 +7,7 @@
 //	DIR/<name>/limits     what its command may use
 //	DIR/<name>/counters   what it uses
 //	DIR/<name>/pace       what is said to it about the others
+//	DIR/<name>/others     for how long processes that no limit holds worked beside it
 //	DIR/lead              locked by the one that says it
 //
 // A subfolder is in use while its maker holds the lock on it; the kernel drops
@@ -27,7 +28,7 @@ import (
 )
 
 const (
-	limitsName, countersName, paceName = "limits", "counters", "pace"
+	limitsName, countersName, paceName, othersName = "limits", "counters", "pace", "others"
 
 	// unfinished begins the name of a folder that isn't locked yet.
 	unfinished = ".new-"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"vernier.dev/vernier/vgpu-limiter/pace"
@@ -19,17 +20,18 @@ const interval = 50 * time.Millisecond
 // ShareTime makes the sessions in dir share the time of their devices, until ctx
 // is done: one process does it for all, the one that holds the lock, and another
 // takes over when it ends. While it is stopped nobody does, and each command has
-// its plain quota.
-func ShareTime(ctx context.Context, dir string) {
+// its plain quota. busy says how busy each process keeps a device (package samples).
+func ShareTime(ctx context.Context, dir string, busy func(uuid string) (map[int]int, error)) {
 	looks := time.NewTicker(interval)
 	defer looks.Stop()
 	var held *os.File
-	l := leader{loop: pace.New(), members: map[string]*pace.Container{}}
+	l := &leader{loop: pace.New(), members: map[string]*pace.Container{}}
 	for {
 		if held == nil {
 			if held = lead(dir); held != nil {
 				defer func() { _ = held.Close() }()
 				go l.loop.Run(ctx)
+				go l.sample(ctx, dir, busy)
 			}
 		}
 		if held != nil {
@@ -58,16 +60,20 @@ func lead(dir string) *os.File {
 }
 
 type leader struct {
-	loop    *pace.Loop
+	loop *pace.Loop
+
+	mu      sync.Mutex
 	members map[string]*pace.Container // by the session's path
 }
 
 // follow makes the loop's members the sessions that there are.
-func (l leader) follow(dir string) {
+func (l *leader) follow(dir string) {
 	paths, err := sessions(dir)
 	if err != nil {
 		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for path, member := range l.members {
 		if !slices.Contains(paths, path) {
 			member.Detach()

@@ -38,7 +38,7 @@ func TestFollow(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l := leader{loop: pace.New(), members: map[string]*pace.Container{}}
+	l := &leader{loop: pace.New(), members: map[string]*pace.Container{}}
 	want := func(sessions ...*Session) {
 		t.Helper()
 		for _, s := range sessions {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/vgpu-limiter/pace"
+)
+
+// Sampler asks NVML what each process has of the GPUs on which containers have turns, so
+// that none of them is charged with the time of processes that have no turns. All fields
+// are required.
+type Sampler struct {
+	Devices interface {
+		Library() (device.Library, error)
+	}
+	// Turns gives them: limiter.Limiter.
+	Turns interface {
+		Working() []string
+		Sampled(uuid string, busy map[int]int, containers map[int]string)
+	}
+	Roster *hooks.Roster
+	// Proc is where procfs of the host's PID namespace is mounted.
+	Proc string
+	Log  logr.Logger
+
+	// seen are the time stamps of the last samples.
+	seen map[string]uint64
+}
+
+// Run samples again and again until ctx ends. NVML may hang: nobody waits for this.
+func (s *Sampler) Run(ctx context.Context) error {
+	ticks := time.NewTicker(pace.SampleInterval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+			s.Sample()
+		}
+	}
+}
+
+// Sample samples once.
+func (s *Sampler) Sample() {
+	working := s.Turns.Working()
+	if len(working) == 0 {
+		return
+	}
+	library, err := s.Devices.Library()
+	if err != nil {
+		return // which is said elsewhere
+	}
+	seen := map[string]uint64{}
+	for _, uuid := range working {
+		busy, last, err := library.Utilization(uuid, s.seen[uuid])
+		seen[uuid] = last
+		if err != nil {
+			s.Log.V(1).Info("cannot ask how busy each process keeps a device; containers are charged with the time of processes that no limit holds", "device", uuid, "reason", err.Error())
+			continue
+		}
+		s.Turns.Sampled(uuid, busy, s.containers(busy))
+	}
+	s.seen = seen
+}
+
+// containers are those that the processes are in, by their cgroups: what they write into
+// their counters is no proof. A process that has ended was in one that nobody can find out,
+// and is taken out of busy: a tenant could have others' time by processes that end soon.
+func (s *Sampler) containers(busy map[int]int) map[int]string {
+	all := map[int]string{}
+	for pid := range busy {
+		p, lives := look(s.Proc, pid)
+		if !lives {
+			delete(busy, pid)
+			continue
+		}
+		if holder, found := holderOf(s.Roster, p); found {
+			all[pid] = holder.ID
+		}
+	}
+	return all
+}
