@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
@@ -29,6 +30,9 @@ type Config struct {
 	Log     logr.Logger
 	// Groups says how many pods of a gang must start together.
 	Groups *group.Sizes
+	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
+	// they say themselves is known of them.
+	Agents *agents.Agents
 	// Requests is how many may be under way at a time, 1 or more.
 	Requests int
 }

@@ -5,8 +5,8 @@
 // compare-and-swap, and then one patch on the pod: placement, node pin, gate off.
 // It also takes slices out of ledgers again.
 //
-// It never writes a ledger's status, never binds a pod, and never touches a pod
-// that has another gate than ours left.
+// It writes nothing of a ledger's status but whether the node agent is reachable, never
+// binds a pod, and never touches a pod that has another gate than ours left.
 //
 // One worker decides. Two replicas keep their caches warm and one leads; nothing
 // relies on there being one leader only. A grant is fenced by the ledger's

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
@@ -38,6 +39,8 @@ type server struct {
 	client.Client
 	// clock is the replicas'.
 	clock hurried
+	// agents are the node agents' pods, where the test has them.
+	agents *agents.Agents
 	// watches, if set, are those of the replicas that run from then on.
 	watches *watches
 	// again is how many times a replica was started again that had lost its lease.
@@ -252,7 +255,7 @@ func (s *server) run() *process {
 		defer end()
 		mgr, err := NewManager(cfg, "0", "0")
 		if err == nil {
-			err = setup(ctx, mgr, "0", s.clock)
+			err = setup(ctx, mgr, "0", s.clock, s.agents)
 		}
 		if err == nil {
 			err = mgr.Start(ctx)

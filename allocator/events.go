@@ -30,6 +30,7 @@ const (
 	reasonMoved      = "VernierMoved"
 	reasonUnhealthy  = "VernierUnhealthy"
 	reasonRecovered  = "VernierRecovered"
+	reasonAgentAway  = "VernierAgentAway"
 )
 
 // maxNote is what the API server takes as an event's message.

@@ -19,6 +19,9 @@ import (
 func (a *Allocator) SetPod(pod *corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.Agents != nil {
+		a.agentChanged(a.Agents.Set(pod))
+	}
 	if old := a.pods[keyOf(pod)]; old != nil && old.UID != pod.UID {
 		if older(pod, old) {
 			return
@@ -85,6 +88,9 @@ func older(a, b *corev1.Pod) bool {
 func (a *Allocator) DeletePod(last *corev1.Pod, exact bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.Agents != nil {
+		a.agentChanged(a.Agents.Delete(last))
+	}
 	if exact && last.Spec.NodeName == "" {
 		holders := a.index.Holders(last.UID)
 		if _, placing := a.placing[last.UID]; placing || len(holders) > 0 {

@@ -127,7 +127,12 @@ func (a *Allocator) tellIgnored(pod *corev1.Pod) {
 // deletion of an unbound pod releases its slices.
 func (a *Allocator) giveUp(ctx context.Context, pod *corev1.Pod) error {
 	a.tellRefused(pod, "it is deleted, so that its controller creates it again")
-	// Only the pod as it was seen: one that was bound meanwhile stays.
+	return a.deleteAsSeen(ctx, pod)
+}
+
+// deleteAsSeen deletes only the pod as it was seen: one that was bound meanwhile, or
+// started, stays.
+func (a *Allocator) deleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 	err := a.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -7,6 +7,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -38,6 +40,8 @@ var (
 		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
 	devicesByUse = prometheus.NewDesc("vernier_allocator_devices",
 		"GPUs that may take slices, by how much of them is granted: free, shared or full.", []string{"use"}, nil)
+	agentReachable = prometheus.NewDesc("vernier_allocator_agent_reachable",
+		"1 while the node agent's pod is ready, 0 while it is not or is not there: nothing is granted on the node then.", []string{"node"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
 		"Compute that is free on GPUs of which a part is granted, in whole GPUs, by whether memory is left beside it: usable or stranded.", []string{"state"}, nil)
 )
@@ -47,6 +51,7 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- waitingPods
 	to <- waitingByReason
 	to <- devicesByUse
+	to <- agentReachable
 	to <- fragmentCore
 }
 
@@ -63,6 +68,17 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, all)
 	send(waitingByReason, waiting)
+	for _, node := range g.index.Names() {
+		if l := g.index.Ledger(node); l != nil {
+			if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionAgentReachable); c != nil {
+				reachable := 0.
+				if c.Status == metav1.ConditionTrue {
+					reachable = 1
+				}
+				to <- prometheus.MustNewConstMetric(agentReachable, prometheus.GaugeValue, reachable, node)
+			}
+		}
+	}
 	use, fragments := fragmentation(g.index.Room())
 	send(devicesByUse, use)
 	send(fragmentCore, fragments)

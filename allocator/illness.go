@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,7 +28,7 @@ import (
 // known are pods with slices there.
 func (a *Allocator) tellIllness(ctx context.Context, node string, known map[types.UID]*corev1.Pod) error {
 	ledger := a.index.Ledger(node)
-	if ledger == nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
+	if ledger == nil || !ledger.Status.TakesSlices() {
 		return nil
 	}
 	ill := illnesses(ledger)

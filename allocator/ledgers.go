@@ -9,15 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// reconcileLedger takes back, in one write, the slices on the node that nobody
+// reconcileLedger says whether the node's agent is reachable. It takes back, in one write, the slices on the node that nobody
 // will use again or that were held for too long, moves those whose device failed
-// before they were used, puts back what was lost, tells the pods on devices that
-// failed, and has gated pods that hold slices finished.
+// before they were used, puts back what was lost, replaces pods that cannot start because
+// the agent is away, tells the pods on devices that failed, and has gated pods that hold slices finished.
 //
 // A slice of a pod that is not known is left alone: it may be the watch that is
 // behind, and if the pod is gone the node says so.
 func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	ledger := a.index.Ledger(node)
+	if ledger == nil {
+		return nil
+	}
+	if err := a.markReachable(ctx, ledger); err != nil {
+		return err
+	}
+	ledger = a.index.Ledger(node)
 	if ledger == nil {
 		return nil
 	}
@@ -42,6 +49,9 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 		return err
 	}
 	if err := a.rebook(ctx, node); err != nil {
+		return err
+	}
+	if err := a.replaceStranded(ctx, node, known); err != nil {
 		return err
 	}
 	if err := a.tellIllness(ctx, node, known); err != nil {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -40,11 +41,12 @@ const groupsPatience = 5 * time.Second
 // or not, the worker, which runs while it leads, and the page, at an address; "0"
 // serves none. ctx bounds them.
 func Setup(ctx context.Context, mgr manager.Manager, page string) error {
-	return setup(ctx, mgr, page, clock.RealClock{})
+	return setup(ctx, mgr, page, clock.RealClock{}, &agents.Agents{})
 }
 
-// setup is Setup with the clock of all but the lease.
-func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.WithTicker) error {
+// setup is Setup with the clock of all but the lease, and without the agents' pods where
+// there are none.
+func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.WithTicker, pods *agents.Agents) error {
 	// Every change of every pod comes by these watches: protobuf is less work than JSON,
 	// here and in the API server.
 	compact := rest.CopyConfig(mgr.GetConfig())
@@ -78,6 +80,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 			Clock:    clock,
 			Log:      mgr.GetLogger().WithName("allocator"),
 			Groups:   &group.Sizes{},
+			Agents:   pods,
 			Requests: requests,
 		}),
 		factory: factory,

@@ -66,6 +66,8 @@ type shortage struct {
 	unasked int
 	reasons reasons
 	devices placement.Shortfall
+	// notReady says which nodes grant nothing now, empty for none.
+	notReady string
 }
 
 // cause is what does not change with the figures.
@@ -77,6 +79,13 @@ func (s *shortage) cause() string {
 }
 
 func (s *shortage) String() string {
+	if s.notReady == "" {
+		return s.lacks()
+	}
+	return s.lacks() + "; " + s.notReady
+}
+
+func (s *shortage) lacks() string {
 	text := s.devices.String()
 	if s.refused == 0 {
 		return text

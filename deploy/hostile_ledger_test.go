@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -107,4 +108,40 @@ func ledgerOf(t *testing.T, admin client.Client, granted []v1alpha1.DeviceLedger
 		t.Fatal(err)
 	}
 	return l
+}
+
+// With a stolen token of the allocator nobody changes of a ledger's status but whether the
+// node agent is reachable: what the node has and does would be what the thief says.
+func TestHostileLedgerStatus(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "admission/allocator-policy.yaml"}})
+	admin := apiserver.Client(t, cfg)
+	c := apiserver.Client(t, stolen(t, cfg, v1alpha1.AllocatorServiceAccount, nil))
+	condition := func(l *v1alpha1.SliceLedger, kind string, status metav1.ConditionStatus) {
+		meta.SetStatusCondition(&l.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Test"})
+	}
+	const refused = "the allocator may change the condition AgentReachable of a ledger"
+	for name, tt := range map[string]struct {
+		edit func(*v1alpha1.SliceLedger)
+		want string
+	}{
+		"the agent is away":  {func(l *v1alpha1.SliceLedger) { condition(l, v1alpha1.ConditionAgentReachable, metav1.ConditionFalse) }, ""},
+		"the agent is ready": {func(l *v1alpha1.SliceLedger) { condition(l, v1alpha1.ConditionReady, metav1.ConditionTrue) }, refused},
+		"no condition":       {func(l *v1alpha1.SliceLedger) { l.Status.Conditions = nil }, refused},
+		"a device more": {func(l *v1alpha1.SliceLedger) {
+			l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: "GPU-9", Mem: 1000})
+		}, refused},
+		"no device":        {func(l *v1alpha1.SliceLedger) { l.Status.Devices = nil }, refused},
+		"a pod's release":  {func(l *v1alpha1.SliceLedger) { l.Status.Released = []types.UID{"uid"} }, refused},
+		"a driver's limit": {func(l *v1alpha1.SliceLedger) { l.Status.Driver.MemoryLimits = true }, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledgerOf(t, admin, nil, []v1alpha1.DeviceStatus{{UUID: "GPU-0", Mem: 1000}})
+			condition(l, v1alpha1.ConditionReady, metav1.ConditionFalse)
+			if err := admin.Status().Update(t.Context(), l); err != nil {
+				t.Fatal(err)
+			}
+			tt.edit(l)
+			expect(t, name, c.Status().Update(t.Context(), l), tt.want)
+		})
+	}
 }

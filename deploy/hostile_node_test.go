@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,6 +76,17 @@ func TestHostileNodeToken(t *testing.T) {
 	expect(t, "release on another node", release(agent, other), "own node and ledger only, not other")
 	expect(t, "release, by a token of no node", release(stray, own), "names no node")
 	expect(t, "release on its node", release(agent, own), "")
+	reachable := func(c client.Client, name string) error {
+		l := &v1alpha1.SliceLedger{}
+		if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, l); err != nil {
+			return err
+		}
+		meta.SetStatusCondition(&l.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionTrue, Reason: "Me"})
+		return c.Status().Update(t.Context(), l)
+	}
+	expect(t, "its own reachability", reachable(agent, own), "status.conditions[AgentReachable]: the allocator writes it")
+	expect(t, "reachability, by an administrator", reachable(admin, own), "")
+	expect(t, "its status beside that", release(agent, own), "")
 	size := func(mem v1alpha1.MiB, devices int) error {
 		l := &v1alpha1.SliceLedger{}
 		if err := admin.Get(t.Context(), client.ObjectKey{Name: own}, l); err != nil {

@@ -3,10 +3,11 @@
 package index
 
 import (
+	"cmp"
+	"fmt"
 	"iter"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -14,9 +15,10 @@ import (
 )
 
 // Room is the node as the placement engine sees it: the devices that may take
-// slices now, and what is free on each. Nil while the node is not ready.
+// slices now, and what is free on each. Nil while the node is not ready
+// or its agent is not reachable.
 func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
-	if ledger.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(ledger.Status.Conditions, v1alpha1.ConditionReady) {
+	if ledger.DeletionTimestamp != nil || !ledger.Status.TakesSlices() {
 		return nil
 	}
 	var taken []string
@@ -26,6 +28,29 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
 		return seen.Healthy && ledger.Spec.Cordon(seen.UUID) == nil && !slices.Contains(taken, seen.UUID)
 	})
+}
+
+// NotReady says how many of the nodes grant nothing because their agents are not ready or not
+// reachable, and what the first of them by name says; empty when there are none.
+func NotReady(ledgers iter.Seq[*v1alpha1.SliceLedger]) string {
+	n, first := 0, ""
+	for l := range ledgers {
+		if l.Status.TakesSlices() {
+			continue
+		}
+		says := "the node agent has not reported yet"
+		if c := l.Status.Readiness(); c != nil {
+			says = cmp.Or(c.Message, c.Reason)
+		}
+		if text := l.Name + ": " + says; n == 0 || text < first {
+			first = text
+		}
+		n++
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d node(s) grant nothing now, such as %s", n, first)
 }
 
 // Unfiltered is the node with all devices, whatever their state: for writing down

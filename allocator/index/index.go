@@ -198,6 +198,20 @@ func (x *Index) Room() []*placement.Node {
 	return nodes
 }
 
+// NotReady says which nodes grant nothing because their agents are not ready or not
+// reachable; empty when there are none.
+func (x *Index) NotReady() string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return NotReady(func(yield func(*v1alpha1.SliceLedger) bool) {
+		for _, v := range x.nodes {
+			if !yield(v.ledger) {
+				return
+			}
+		}
+	})
+}
+
 // Empty is what nodes that may take slices would have if nothing were granted on
 // them, sorted by name.
 func (x *Index) Empty() []*placement.Node {

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -204,7 +202,7 @@ func (t *Totals) add(n *Node) {
 
 func nodeOf(l *v1alpha1.SliceLedger) Node {
 	n := Node{Name: l.Name}
-	if ready := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); ready == nil {
+	if ready := l.Status.Readiness(); ready == nil {
 		n.Trouble = "the node agent has not said that it is ready"
 	} else if ready.Status != "True" {
 		n.Trouble = ready.Reason + ": " + ready.Message

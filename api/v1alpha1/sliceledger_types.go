@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -232,7 +233,8 @@ type SliceLedgerStatus struct {
 	// +kubebuilder:validation:MaxItems=8192
 	// +optional
 	Released []types.UID `json:"released,omitempty"`
-	// Conditions of the node agent: Ready.
+	// Conditions: Ready, which the node agent writes, and AgentReachable, which the
+	// allocator writes. Nothing is granted unless Ready is True and AgentReachable not False.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -242,6 +244,26 @@ type SliceLedgerStatus struct {
 // ConditionReady is true while the node agent sees its devices and is connected
 // to containerd. While it is not, no slice is granted on the node.
 const ConditionReady = "Ready"
+
+// ConditionAgentReachable is false while the node agent's pod is not ready, or is not there:
+// what the agent wrote last may no longer be so. The allocator that leads writes it, as the
+// node controller does for nodes. Nothing is granted on the node while it is false.
+const ConditionAgentReachable = "AgentReachable"
+
+// Readiness is the condition that says whether slices are granted on the node, and why not:
+// AgentReachable while that is false, Ready otherwise; nil when nothing was said.
+func (s *SliceLedgerStatus) Readiness() *metav1.Condition {
+	if c := meta.FindStatusCondition(s.Conditions, ConditionAgentReachable); c != nil && c.Status == metav1.ConditionFalse {
+		return c
+	}
+	return meta.FindStatusCondition(s.Conditions, ConditionReady)
+}
+
+// TakesSlices tells whether slices may be granted on the node.
+func (s *SliceLedgerStatus) TakesSlices() bool {
+	c := s.Readiness()
+	return c != nil && c.Type == ConditionReady && c.Status == metav1.ConditionTrue
+}
 
 // DriverStatus says what the node's driver is and can do.
 type DriverStatus struct {

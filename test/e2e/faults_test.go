@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -62,6 +63,31 @@ func TestAgentKilled(t *testing.T) {
 	}
 	check()
 	awaitGuarantee(t, running, "main", v1alpha1.GuaranteeCooperative)
+}
+
+// A node whose agent hangs attracts nothing: the kubelet's probe finds it out, the ledger says
+// so, and pods that could be there go elsewhere or wait. They are placed once it is back.
+func TestAgentAway(t *testing.T) {
+	agent := sys.Node(small).Agent
+	reachable := func(status metav1.ConditionStatus) {
+		t.Helper()
+		await(t, "the ledger to say of the agent: "+string(status), func() (bool, string) {
+			c := meta.FindStatusCondition(ledger(t, small).Status.Conditions, v1alpha1.ConditionAgentReachable)
+			return c != nil && c.Status == status, fmt.Sprintf("%+v", c)
+		})
+	}
+	reachable(metav1.ConditionTrue)
+	freeze(t, agent)
+	restart := onceBack(t, agent)
+	reachable(metav1.ConditionFalse)
+	waiting := create(t, newPod("away").share(10, 10).on(small))
+	awaitEvent(t, waiting, "node(s) grant nothing now, such as "+small, "readiness probe")
+	if elsewhere := awaitReady(t, create(t, newPod("elsewhere").share(10, 10))); elsewhere.Spec.NodeName == small {
+		t.Errorf("a pod was placed on %s, whose agent is away", small)
+	}
+	restart()
+	reachable(metav1.ConditionTrue)
+	awaitReady(t, waiting)
 }
 
 // Invariant 2: the node agent dies while it is inside CreateContainer. On the large

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -128,7 +129,7 @@ func (s *System) ready(ctx context.Context, n *Node) error {
 	// The ledger shows what the agent last wrote; the agent knows what is now, and
 	// in a pod the kubelet asks it.
 	if n.Agent != nil {
-		if _, err := n.Agent.get(ctx, "http://127.0.0.1:9401/readyz", ""); err != nil {
+		if _, err := n.Agent.get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", agentHealth), ""); err != nil {
 			return err
 		}
 	}
@@ -140,10 +141,8 @@ func (s *System) ready(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range l.Status.Conditions {
-		if c.Type == v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue && !node.Status.Allocatable.Name(v1alpha1.ResourceCore, resource.DecimalSI).IsZero() {
-			return nil
-		}
+	if meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionAgentReachable) && l.Status.TakesSlices() && !node.Status.Allocatable.Name(v1alpha1.ResourceCore, resource.DecimalSI).IsZero() {
+		return nil
 	}
 	return fmt.Errorf("the ledger's conditions are %+v", l.Status.Conditions)
 }

@@ -10,7 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/cluster"
@@ -121,7 +123,10 @@ func (s *System) Node(name string) *Node {
 	panic("no node " + name)
 }
 
-const webhookPort = 9443
+const (
+	webhookPort = 9443
+	agentHealth = 9401
+)
 
 // startParts starts every part with the rights of its own service account.
 func (s *System) startParts(ctx context.Context) error {
@@ -198,7 +203,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
 			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
-			"--health-addr=127.0.0.1:9401", "--metrics-addr=" + agentMetrics,
+			fmt.Sprintf("--health-addr=127.0.0.1:%d", agentHealth), "--metrics-addr=" + agentMetrics,
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 			// In the cluster's own group they end with it.
 			"--mps-cgroup=",
@@ -209,5 +214,27 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 		return err
 	}
 	n.Agent = &Process{Process: p, Place: n.Place, metricsPort: agentMetrics, metricsToken: s.metricsToken}
-	return nil
+	pod := AgentPod(n.Name)
+	pod.Spec.Containers[0].Image = DemoImage
+	pod.Spec.Containers[0].Command = []string{"/bin/sleep", "1000000"}
+	_, err = s.Kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	return err
+}
+
+// AgentPod stands in for the pod of a node agent that runs beside the cluster: it is ready
+// as long as the agent says so to the kubelet, which asks as the chart has it.
+func AgentPod(node string) *corev1.Pod {
+	grace := int64(0)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "vernier-node-" + node},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: v1alpha1.NodeServiceAccount, TerminationGracePeriodSeconds: &grace,
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name: "vernier-node", Image: "none",
+				ReadinessProbe: &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{
+					HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Port: intstr.FromInt32(agentHealth), Path: "/readyz"}}},
+			}},
+		},
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator"
@@ -36,7 +37,9 @@ func collectors(part string) ([]prometheus.Collector, error) {
 		if !ok {
 			return nil, fmt.Errorf("the registry cannot be listed")
 		}
-		return []prometheus.Collector{global, allocator.New(allocator.Config{}).Collector()}, nil
+		a := allocator.New(allocator.Config{})
+		a.SetLedger(&v1alpha1.SliceLedger{Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}}})
+		return []prometheus.Collector{global, a.Collector()}, nil
 	}
 	return nil, fmt.Errorf("no part %q", part)
 }

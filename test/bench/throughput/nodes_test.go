@@ -18,6 +18,7 @@ import (
 
 	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/system"
 )
 
 const (
@@ -62,7 +63,15 @@ func makeNodes(ctx context.Context) error {
 		}
 		ledger.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue,
 			Reason: "Benchmark", LastTransitionTime: metav1.Now()}}
-		return sys.Client.Status().Update(ctx, ledger)
+		if err := sys.Client.Status().Update(ctx, ledger); err != nil {
+			return err
+		}
+		agent := system.AgentPod(node.Name)
+		if err := sys.Client.Create(ctx, agent); err != nil {
+			return err
+		}
+		agent.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		return sys.Client.Status().Update(ctx, agent)
 	})
 	if err != nil {
 		return err

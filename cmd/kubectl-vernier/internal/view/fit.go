@@ -44,7 +44,7 @@ type FittingDevice struct {
 // that only the scheduler knows of nodes.
 func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 	classes := []NodeClass{}
-	rooms := map[string][]*placement.Node{}
+	rooms, away := map[string][]*placement.Node{}, map[string][]*v1alpha1.SliceLedger{}
 	for i := range all {
 		gpus := gpusOf(&all[i])
 		at := slices.IndexFunc(classes, func(c NodeClass) bool { return c.GPUs == gpus })
@@ -56,6 +56,7 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 			rooms[gpus] = append(rooms[gpus], room)
 		} else {
 			classes[at].NotReady++
+			away[gpus] = append(away[gpus], &all[i])
 		}
 	}
 	for i := range classes {
@@ -70,9 +71,12 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 		switch {
 		case len(c.Fits) > 0:
 		case c.NotReady == c.Nodes:
-			c.Reason = "the node agents are not ready: `kubectl vernier nodes -o wide` says why"
+			c.Reason = ledgers.NotReady(slices.Values(away[c.GPUs]))
 		default:
 			c.Reason = placement.Explain(demand, rooms[c.GPUs]).String()
+			if c.NotReady > 0 {
+				c.Reason += "; " + ledgers.NotReady(slices.Values(away[c.GPUs]))
+			}
 		}
 	}
 	return classes

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,7 +15,8 @@ import (
 // Node is one GPU node and what is granted on it.
 type Node struct {
 	Name string `json:"name"`
-	// Ready is the node agent's own condition: True, False or Unknown.
+	// Ready is whether slices are granted there: the node agent is ready, and reachable.
+	// True, False or Unknown.
 	Ready metav1.ConditionStatus `json:"ready"`
 	// Note says why it is not ready.
 	Note   string   `json:"note,omitempty"`
@@ -61,7 +61,7 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 		Driver: Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason, drv.MPS, drv.MPSReason},
 		Note:   "the node agent has not reported yet",
 	}
-	if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+	if c := l.Status.Readiness(); c != nil {
 		n.Ready, n.Note = c.Status, ""
 		if c.Status != metav1.ConditionTrue {
 			n.Note = cmp.Or(c.Message, c.Reason)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/asked"
@@ -31,7 +32,7 @@ func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Rea
 		r.WaitingPod = waiting[0]
 	} else {
 		r.WaitingPod = WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []Need{}}
-		r.State = r.notWaiting(pod, lastEvents(events))
+		r.State = r.notWaiting(pod, lastEvents(events), all)
 		return r
 	}
 	demand, _, err := asked.Of(pod)
@@ -51,7 +52,7 @@ func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Rea
 	return r
 }
 
-func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event) string {
+func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, all []v1alpha1.SliceLedger) string {
 	if e, ok := last[pod.UID]; ok {
 		r.Reason = reasonOf(&e)
 	}
@@ -63,7 +64,20 @@ func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event) 
 		return "it holds no gate of Vernier's and has no place: create it again"
 	case pod.Spec.NodeName == "":
 		return fmt.Sprintf("it has its place on node %s, and the scheduler has not bound it yet: `kubectl describe pod` says why", doc.Node)
-	default:
-		return fmt.Sprintf("it does not wait for Vernier: it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
 	}
+	state := fmt.Sprintf("it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
+	if pod.Status.Phase != corev1.PodPending {
+		return "it does not wait for Vernier: " + state
+	}
+	if at := slices.IndexFunc(all, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
+		if n := nodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
+			state += "; the node starts no container with a share now: " + n.Note
+		}
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			return fmt.Sprintf("%s; the kubelet says of container %s: %s: %s", state, s.Name, w.Reason, w.Message)
+		}
+	}
+	return state
 }
