@@ -130,6 +130,11 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 		}},
+		"holders end": {[]string{"--set=node.endDeviceHolders=true"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--end-device-holders") {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
 		"cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager"}, func(t *testing.T, r *rendered) {
 			hook := r.object("MutatingWebhookConfiguration", "vernier-webhook")
 			if hook.GetAnnotations()["cert-manager.io/inject-ca-from"] != "vernier-system/vernier-webhook" || !r.has("Certificate", "vernier-webhook") || !r.has("Issuer", "vernier-webhook") {

@@ -32,6 +32,7 @@ type options struct {
 	limiterLibrary, cdiHook             string
 	mpsCgroup                           string
 	metricsAddr, healthAddr             string
+	endDeviceHolders                    bool
 	opportunisticCPU, verbosity         int
 }
 

@@ -54,6 +54,8 @@ func run() error {
 		HealthAddr:     o.healthAddr,
 		Log:            log,
 
+		DevRoot:          o.devRoot,
+		EndDeviceHolders: o.endDeviceHolders,
 		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
 	}
 	if settings.Processors, err = cgroup.NewProcessors("/proc"); err != nil {
@@ -84,6 +86,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
 	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
 	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
+	f.BoolVar(&o.endDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU; by default they are only reported")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
 	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")

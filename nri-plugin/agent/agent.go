@@ -70,6 +70,10 @@ type Options struct {
 	// Open loads NVML. Refine adds what NVML does not know to a fresh snapshot.
 	Open   func() (device.Library, error)
 	Refine func(*device.Snapshot)
+	// DevRoot is the parent of the /dev that has the driver's device nodes.
+	DevRoot string
+	// EndDeviceHolders ends processes that hold a GPU's device without a slice of it.
+	EndDeviceHolders bool
 	// ScanPeriod is device.DefaultPeriod when 0.
 	ScanPeriod time.Duration
 	// Leaf finds a container's own cgroup; nil where the node has no cgroup v2.
@@ -223,7 +227,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.batch.Containers, a.batch.Update = plugin.Roster.Batch, a.connection.Update
 	a.auditor = &audit.Auditor{
 		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
-		Report: a.report, Proc: "/proc", Now: time.Now, Log: o.Log.WithName("audit"),
+		Report: a.report, Proc: "/proc", DevRoot: o.DevRoot, End: o.EndDeviceHolders, Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	a.sampler = &audit.Sampler{
 		Devices: a.watcher, Turns: a.limiter, Roster: &plugin.Roster, Proc: "/proc", Log: o.Log.WithName("audit"),
@@ -284,7 +288,7 @@ func (a *agent) imagePreload(pid uint32) []byte {
 func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
-		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings,
+		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings, Held: a.auditor.Held,
 		Use: a.use, Batch: a.batch.Use,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})

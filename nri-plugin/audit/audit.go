@@ -2,10 +2,12 @@
 
 // Package audit owns the look at who really uses the node's GPUs: it compares the
 // driver's own list of processes with the containers that hold slices and with
-// what the limiter has let in, and reports every process that no limit holds.
+// what the limiter has let in, and reports every process that no limit holds. And it
+// looks for those that hold a descriptor of a GPU of which they have no slice.
 //
-// It only tells, by an event of the pod, a metric and the log. It never ends a
-// process: a limit that a tenant can leave is cooperative, and says so.
+// It tells by an event of the pod, a metric and the log. It ends nobody for leaving a
+// limit: one that a tenant can leave is cooperative, and says so. A process that holds a
+// GPU without a slice it ends where the operator wants that.
 package audit
 
 import (
@@ -38,7 +40,7 @@ const (
 	quiet = 10 * time.Minute
 )
 
-// Auditor looks at the devices again and again. All fields but Period are
+// Auditor looks at the devices again and again. All fields but Period and End are
 // required.
 type Auditor struct {
 	Devices interface {
@@ -50,17 +52,26 @@ type Auditor struct {
 	Roster *hooks.Roster
 	Report hooks.Reporter
 	// Proc is where procfs of the host's PID namespace is mounted.
-	Proc   string
+	Proc string
+	// DevRoot is the parent of the /dev that has the driver's nodes.
+	DevRoot string
+	// End ends processes that hold a device without a slice of it.
+	End    bool
 	Period time.Duration
 	Now    func() time.Time
 	Log    logr.Logger
 
 	mu       sync.Mutex
 	findings []Finding
+	held     []Finding
+	unread   []hooks.Holder
 	// suspects are the processes of the look before. One that ends loses its mark
 	// before it leaves the driver's list, so it takes two looks to tell.
 	suspects map[suspect]bool
 	told     map[place]time.Time
+
+	round  round
+	bounds bounds // of a look at descriptors; usual if zero
 }
 
 // Finding is how many processes of one container use one device unenforced.
@@ -94,6 +105,7 @@ func (a *Auditor) Run(ctx context.Context) error {
 		period = DefaultPeriod
 	}
 	for {
+		a.LookAtDescriptors()
 		a.Look()
 		select {
 		case <-ctx.Done():

@@ -29,28 +29,40 @@ type process struct {
 
 // look reads a process; false when it has ended.
 func look(proc string, pid int) (process, bool) {
-	p := process{pid: pid}
+	p, state, found := identify(proc, pid)
+	return p, found && state != "Z" && state != "X"
+}
+
+// identify reads a process and the state of its first thread: others may live on when that
+// has ended.
+func identify(proc string, pid int) (p process, state string, found bool) {
+	p.pid = pid
 	stat, err := os.ReadFile(path(proc, pid, "stat"))
 	if err != nil {
-		return p, false
+		return p, "", false
 	}
 	// PID (name) state …: the name may hold anything, and so may be cut anywhere.
 	head, rest, _ := cutLast(string(stat), ") ")
 	_, p.name, _ = strings.Cut(head, "(")
 	// From the third field on; the start time is the 22nd.
 	fields := strings.Fields(rest)
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return p, false
+	if len(fields) < 20 {
+		return p, "", false
 	}
-	p.start = fields[19]
+	p.start, p.ids = fields[19], cgroup(proc, pid)
+	return p, fields[0], p.ids != nil
+}
+
+// cgroup is the words of a process' cgroups, nil when it has ended.
+func cgroup(proc string, pid int) (ids []string) {
 	cgroups, err := os.ReadFile(path(proc, pid, "cgroup"))
 	if err != nil {
-		return p, false
+		return nil
 	}
 	for line := range strings.Lines(string(cgroups)) {
-		p.ids = append(p.ids, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("/-:.\n", r) })...)
+		ids = append(ids, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("/-:.\n", r) })...)
 	}
-	return p, true
+	return ids
 }
 
 // holdsCounters tells whether the process has its container's counters mapped, as

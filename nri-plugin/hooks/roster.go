@@ -18,6 +18,13 @@ type Holder struct {
 	ID, Name string
 	// Batch is its host's side, nil for one that is not opportunistic.
 	Batch *batch.Container
+	// Sliced: it holds slices, and the book says of which devices, until it has ended.
+	Sliced bool
+	// Kept: GPUs that are not of its slices were kept from it when it was created. Opens:
+	// its own specification lets it open some all the same, because it is privileged or was
+	// given them past Vernier. With neither, it was created without the agent, and nobody
+	// knows.
+	Kept, Opens bool
 
 	sandbox string
 }
@@ -50,14 +57,19 @@ func (r *Roster) Batch() []batch.Container {
 	return all
 }
 
-// enter takes a container up; seen tells that it is being started just now.
-func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, seen bool) {
+// enter takes a container up, sliced if it is in the book; seen tells that it is being
+// started just now.
+func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID == nil {
 		r.byID = map[string]Holder{}
 	}
-	h := Holder{Pod: ref(pod), ID: c.GetId(), Name: c.GetName(), sandbox: pod.GetId()}
+	h := Holder{
+		Pod: ref(pod), ID: c.GetId(), Name: c.GetName(), sandbox: pod.GetId(), Sliced: sliced,
+		Kept:  hasEnv(c.GetEnv(), v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid),
+		Opens: isPrivileged(c) || !sliced && holdsGPU(c),
+	}
 	// The sandbox keeps the annotation that the pod was created with.
 	if marked(pod, c) && opportunistic(pod) {
 		h.Batch = &batch.Container{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/nritest"
 )
 
@@ -49,4 +50,34 @@ func TestRoster(t *testing.T) {
 	r.Lists(nil, nil)
 	connect(t, r, n.Plugin)
 	has("listed again", map[*api.Container]bool{listed: false})
+}
+
+// The roster says of each container whether it may have a GPU open: the audit ends
+// processes by that.
+func TestRosterKnowsWhoMayOpenGPUs(t *testing.T) {
+	const void = v1alpha1.EnvVisibleDevices + "=" + v1alpha1.EnvVisibleDevicesVoid
+	n, r := newNode(t), nritest.Start(t)
+	before := podOf("before", "")
+	given := running(containerOf(before, "given", v1alpha1.EnvVisibleDevices+"=all"))
+	given.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: NVIDIAMajor}}
+	unknown := running(containerOf(before, "unknown", v1alpha1.EnvVisibleDevices+"=all"))
+	r.Lists([]*api.PodSandbox{before}, []*api.Container{given, unknown})
+	pod, sliced := created(t, n, r)
+	other := podOf("other", "")
+	kept, all := containerOf(other, "kept", void), privileged(containerOf(other, "all"))
+	sliced.Env = append(sliced.Env, void)
+	sliced.Linux.Devices = given.Linux.Devices
+	for c, of := range map[*api.Container]*api.PodSandbox{sliced: pod, kept: other, all: other} {
+		if err := r.StartContainer(of, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for c, want := range map[*api.Container]Holder{
+		given: {Opens: true}, unknown: {}, sliced: {Sliced: true, Kept: true}, kept: {Kept: true}, all: {Opens: true},
+	} {
+		h, _ := n.Roster.Find(c.Id)
+		if h.Sliced != want.Sliced || h.Kept != want.Kept || h.Opens != want.Opens {
+			t.Errorf("%s: %+v, want %+v", c.Name, h, want)
+		}
+	}
 }

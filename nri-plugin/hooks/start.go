@@ -17,36 +17,37 @@ import (
 // StartContainer applies what needs the container's process and cgroup. The
 // process exists and is held before its first instruction; an error ends it.
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
-	err := p.start(ctx, pod, c)
+	sliced, err := p.start(ctx, pod, c)
 	if err != nil {
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
-	p.Roster.enter(pod, c, true)
+	p.Roster.enter(pod, c, sliced, true)
 	return nil
 }
 
-func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+// start tells whether the container holds slices.
+func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Container) (bool, error) {
 	entry, entered := p.Book.Get(c.GetId())
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	if !entered && !marked(pod, c) && len(p.Ledger.Index().Grants(key)) == 0 {
-		return nil
+		return false, nil
 	}
 	if !entry.Prepared {
-		return errors.New("it holds slices whose limits it was not given at its creation; delete the pod so that it is created again")
+		return false, errors.New("it holds slices whose limits it was not given at its creation; delete the pod so that it is created again")
 	}
 	m, err := p.Modes.For(entry.Container)
 	if err != nil {
-		return err
+		return false, err
 	}
 	status, err := p.apply(ctx, m, entry.Container, c.GetPid())
 	if err != nil {
-		return fmt.Errorf("its limits cannot be set: %w", err)
+		return false, fmt.Errorf("its limits cannot be set: %w", err)
 	}
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
 	p.Book.Started(c.GetId(), status)
-	return nil
+	return true, nil
 }
 
 // apply is the mode's Apply, as long as there is time. Unlike a creation, a start that

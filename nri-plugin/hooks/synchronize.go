@@ -46,9 +46,9 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		if !known || !lives(c) {
 			continue
 		}
-		p.Roster.enter(pod, c, false)
 		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
+		p.Roster.enter(pod, c, prepared || len(grants) > 0, false)
 		switch {
 		case len(grants) > 0 && !prepared:
 			p.unenforced(pod, c)

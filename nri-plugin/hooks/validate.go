@@ -133,7 +133,7 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 	}
 	for _, devices := range [][]*api.LinuxDevice{c.GetLinux().GetDevices(), adjust.GetLinux().GetDevices()} {
 		for _, d := range devices {
-			if isGPUNode(d.GetPath()) || d.GetType() == "c" && d.GetMajor() == nvidiaMajor {
+			if isGPUNode(d.GetPath()) || d.GetType() == "c" && d.GetMajor() == NVIDIAMajor {
 				return fmt.Errorf("it is given device node %s past its slices; remove NVIDIA's device plugin from this node or ask for %s instead", d.GetPath(), v1alpha1.ResourceCore)
 			}
 		}
@@ -149,8 +149,8 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 	return nil
 }
 
-// nvidiaMajor is the character device number of /dev/nvidiaN and /dev/nvidiactl.
-const nvidiaMajor = 195
+// NVIDIAMajor is the character device number of /dev/nvidiaN and /dev/nvidiactl.
+const NVIDIAMajor = 195
 
 // isGPUNode tells whether a path is one of the driver's nodes.
 func isGPUNode(node string) bool { return strings.HasPrefix(path.Clean(node), "/dev/nvidia") }

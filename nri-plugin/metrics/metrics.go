@@ -22,6 +22,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/audit"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -36,6 +37,9 @@ type Sources struct {
 	Devices func() (device.Snapshot, bool)
 	// Findings are the processes that no limit holds.
 	Findings func() []audit.Finding
+	// Held are the processes that hold a device without a slice of it, and the containers
+	// of which a look does not see all.
+	Held func() ([]audit.Finding, []hooks.Holder)
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
 	// Batch is the processor time of opportunistic containers.
@@ -51,7 +55,7 @@ type Collector struct {
 	memoryLimit, memoryUsed, memoryPeak                         *prometheus.Desc
 	refusals                                                    *prometheus.Desc
 	computeLimit, busy, throttled, launches                     *prometheus.Desc
-	processes, readable, unenforced                             *prometheus.Desc
+	processes, readable, unenforced, holding, unread            *prometheus.Desc
 	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
 	batchCap, batchUsed                                         *prometheus.Desc
 	accelerators                                                *accelerators
@@ -76,6 +80,8 @@ func New(from Sources) *Collector {
 		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
 		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them, or was started by a release with others.", slice[:3]...),
 		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
+		holding:      desc("processes_without_slice", "Processes of the container that hold a descriptor of the device, of which it has no slice.", slice...),
+		unread:       desc("container_descriptors_unread", "1 for a container with more descriptors than one look for those reads: the next look goes on, and finds later what is there.", slice[:3]...),
 
 		deviceHealthy:   desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),
 		instanceHealthy: desc("mig_instance_healthy", "1 if the instance of MIG is fit to carry a slice.", "uuid", "instance", "profile", "start"),
@@ -92,7 +98,7 @@ func New(from Sources) *Collector {
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append(c.accelerators.descriptions(),
 		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
-		c.processes, c.readable, c.unenforced, c.deviceHealthy, c.instanceHealthy, c.nvml, c.runtime, c.containersIn,
+		c.processes, c.readable, c.unenforced, c.holding, c.unread, c.deviceHealthy, c.instanceHealthy, c.nvml, c.runtime, c.containersIn,
 		c.batchCap, c.batchUsed,
 	) {
 		out <- d
@@ -155,6 +161,20 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	for at, n := range unenforced {
 		gauge(c.unenforced, float64(n), at[:]...)
+	}
+	held, unread := c.from.Held()
+	holding, cut := map[[4]string]int{}, map[[3]string]bool{}
+	for _, f := range held {
+		holding[[4]string{f.Holder.Pod.Namespace, f.Holder.Pod.Name, f.Holder.Name, f.UUID}] += f.Processes
+	}
+	for at, n := range holding {
+		gauge(c.holding, float64(n), at[:]...)
+	}
+	for _, h := range unread {
+		cut[[3]string{h.Pod.Namespace, h.Pod.Name, h.Name}] = true
+	}
+	for at := range cut {
+		gauge(c.unread, 1, at[:]...)
 	}
 }
 

@@ -88,6 +88,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
 		Findings: func() []audit.Finding { return nil },
+		Held:     func() ([]audit.Finding, []hooks.Holder) { return nil, nil },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
 		Batch: func() batch.Use { return batch.Use{} },
@@ -119,6 +120,11 @@ func TestFigures(t *testing.T) {
 			{UUID: gpu1, Processes: 3},
 		}
 	}
+	from.Held = func() ([]audit.Finding, []hooks.Holder) {
+		// The one that was, and the one that is: two of a name are one series.
+		c := hooks.Holder{Pod: hooks.PodRef{Namespace: "other", Name: "c"}, Name: "main"}
+		return []audit.Finding{{Holder: c, UUID: gpu0, Processes: 1}, {Holder: c, UUID: gpu0, Processes: 2}}, []hooks.Holder{c, c}
+	}
 	from.Runtime = func() error { return errors.New("away") }
 	from.Batch = func() batch.Use { return batch.Use{Containers: 1, Cap: 2500, Used: 700} }
 	want := `container_accelerator_duty_cycle{GPU-2,whole,nvidia,,team,b} 42
@@ -131,6 +137,7 @@ container_accelerator_memory_used_bytes{GPU-2,whole,nvidia,,team,b} 2048
 vernier_container_compute_limit_ratio{main,team,a,GPU-0} 0.3
 vernier_container_compute_limit_ratio{whole,team,b,GPU-2} 1
 vernier_container_counters_readable{main,team,a} 1
+vernier_container_descriptors_unread{main,other,c} 1
 vernier_container_device_seconds_total{main,team,a,GPU-0} 1.5
 vernier_container_device_seconds_total{main,team,a,GPU-1} 0
 vernier_container_launches_total{main,team,a,GPU-0} 7
@@ -156,6 +163,7 @@ vernier_node_nvml_up{} 1
 vernier_node_opportunistic_cpu_limit_cores{} 2.5
 vernier_node_opportunistic_cpu_used_cores{} 0.7
 vernier_node_runtime_connected{} 0
+vernier_processes_without_slice{main,other,c,GPU-0} 3
 vernier_unenforced_processes{,,,GPU-1} 3
 vernier_unenforced_processes{main,other,c,GPU-1} 1
 vernier_unenforced_processes{main,team,a,GPU-0} 2

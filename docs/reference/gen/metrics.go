@@ -20,6 +20,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/audit"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -148,6 +149,7 @@ func nodeCollector() (prometheus.Collector, error) {
 			return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: make([]v1alpha1.MIGInstance, 1)}}}, true
 		},
 		Findings: func() []audit.Finding { return nil },
+		Held:     func() ([]audit.Finding, []hooks.Holder) { return make([]audit.Finding, 1), make([]hooks.Holder, 1) },
 		Use:      func(string) (device.Use, error) { return device.Use{}, nil },
 		Batch:    func() batch.Use { return batch.Use{Cap: 1} },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
