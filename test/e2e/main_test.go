@@ -39,7 +39,7 @@ var sys *system.System
 func TestMain(m *testing.M) {
 	os.Exit(system.Main(m, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
-		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}, MIG: true},
+		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}, MIG: true, Args: []string{"--end-device-holders"}},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
 	}}, makeReady))
 }

@@ -41,7 +41,7 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 	var configs []cluster.NodeConfig
 	for _, n := range nodes {
 		gpus := &GPUs{MIG: n.MIG || n.GPUs.MIG}
-		s.gpus = append(s.gpus, gpus)
+		s.gpus, s.args = append(s.gpus, gpus), append(s.args, n.Args)
 		own := map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"}
 		if gpus.MIG {
 			own[procPath] = "driver" + procPath

@@ -18,7 +18,8 @@ import (
 // Node is a node of the cluster with its GPUs and its agent.
 type Node struct {
 	*cluster.Node
-	GPU *GPUs
+	GPU  *GPUs
+	args []string
 	// Agent is nil where it runs in a pod.
 	Agent *Process
 }

@@ -159,7 +159,7 @@ func (s *System) startParts(ctx context.Context) error {
 		s.Allocators = append(s.Allocators, p)
 	}
 	for i, n := range s.Cluster.Nodes {
-		node := &Node{Node: n, GPU: s.gpus[i]}
+		node := &Node{Node: n, GPU: s.gpus[i], args: s.args[i]}
 		if err := s.startAgent(ctx, node); err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 	p, err := s.Cluster.StartProcess(cluster.Command{
 		// Containerd finds what it mounts, as with mount propagation from its pod.
 		Name: "agent-" + n.Name, Place: n.Name, Mounts: true,
-		Argv: []string{
+		Argv: append([]string{
 			filepath.Join(s.bin, "vernier-node"),
 			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,
 			"--nri-socket=" + n.NRISocket(), "--cdi-dir=" + n.CDIDir(),
@@ -207,7 +207,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 			// In the cluster's own group they end with it.
 			"--mps-cgroup=",
-		},
+		}, n.args...),
 		Env: n.GPU.agentEnv(),
 	})
 	if err != nil {

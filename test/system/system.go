@@ -55,6 +55,8 @@ type NodeOptions struct {
 	Driver string
 	// MIG: the GPUs may be put into MIG mode, if they aren't from the start.
 	MIG bool
+	// Args are more flags of its agent, where that runs beside the cluster.
+	Args []string
 }
 
 // System is the cluster with Vernier on it.
@@ -77,6 +79,7 @@ type System struct {
 	progress io.Writer
 	bin      string
 	gpus     []*GPUs
+	args     [][]string
 }
 
 // Up brings it up and returns when a pod that asks for a share would be served.
