@@ -42,6 +42,8 @@ var (
 		"GPUs that may take slices, by how much of them is granted: free, shared or full.", []string{"use"}, nil)
 	agentReachable = prometheus.NewDesc("vernier_allocator_agent_reachable",
 		"1 while the node agent's pod is ready, 0 while it is not or is not there: nothing is granted on the node then.", []string{"node"}, nil)
+	driftedSlices = prometheus.NewDesc("vernier_allocator_drifted_slices",
+		"Slices of which containers have other amounts than the node's ledger grants: it was edited. Without a series there are none.", []string{"node"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
 		"Compute that is free on GPUs of which a part is granted, in whole GPUs, by whether memory is left beside it: usable or stranded.", []string{"state"}, nil)
 )
@@ -52,6 +54,7 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- waitingByReason
 	to <- devicesByUse
 	to <- agentReachable
+	to <- driftedSlices
 	to <- fragmentCore
 }
 
@@ -70,18 +73,32 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	send(waitingByReason, waiting)
 	for _, node := range g.index.Names() {
 		if l := g.index.Ledger(node); l != nil {
-			if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionAgentReachable); c != nil {
-				reachable := 0.
-				if c.Status == metav1.ConditionTrue {
-					reachable = 1
-				}
-				to <- prometheus.MustNewConstMetric(agentReachable, prometheus.GaugeValue, reachable, node)
-			}
+			collectNode(to, l)
 		}
 	}
 	use, fragments := fragmentation(g.index.Room())
 	send(devicesByUse, use)
 	send(fragmentCore, fragments)
+}
+
+// collectNode sends what a ledger's status says.
+func collectNode(to chan<- prometheus.Metric, l *v1alpha1.SliceLedger) {
+	if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionAgentReachable); c != nil {
+		reachable := 0.
+		if c.Status == metav1.ConditionTrue {
+			reachable = 1
+		}
+		to <- prometheus.MustNewConstMetric(agentReachable, prometheus.GaugeValue, reachable, l.Name)
+	}
+	drifted := 0.
+	for i := range l.Status.Slices {
+		if l.Status.Slices[i].InForce != nil {
+			drifted++
+		}
+	}
+	if drifted > 0 {
+		to <- prometheus.MustNewConstMetric(driftedSlices, prometheus.GaugeValue, drifted, l.Name)
+	}
 }
 
 func (g gauges) waitingReasons() map[string]float64 {

@@ -233,8 +233,8 @@ type SliceLedgerStatus struct {
 	// +kubebuilder:validation:MaxItems=8192
 	// +optional
 	Released []types.UID `json:"released,omitempty"`
-	// Conditions: Ready, which the node agent writes, and AgentReachable, which the
-	// allocator writes. Nothing is granted unless Ready is True and AgentReachable not False.
+	// Conditions: Ready and Drifted, which the node agent writes, and AgentReachable, which
+	// the allocator writes. Nothing is granted unless Ready is True and AgentReachable not False.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -249,6 +249,10 @@ const ConditionReady = "Ready"
 // what the agent wrote last may no longer be so. The allocator that leads writes it, as the
 // node controller does for nodes. Nothing is granted on the node while it is false.
 const ConditionAgentReachable = "AgentReachable"
+
+// ConditionDrifted is true while containers run with other amounts than the spec grants them,
+// because somebody has edited it. The node agent writes it when it first comes to that.
+const ConditionDrifted = "Drifted"
 
 // Readiness is the condition that says whether slices are granted on the node, and why not:
 // AgentReachable while that is false, Ready otherwise; nil when nothing was said.
@@ -401,4 +405,16 @@ type SliceStatus struct {
 	// Note says why nothing stronger is in force.
 	// +optional
 	Note string `json:"note,omitempty"`
+	// InForce is what the container runs with, where that is not what the spec grants:
+	// the spec was edited.
+	// +optional
+	InForce *Amounts `json:"inForce,omitempty"`
+}
+
+// Amounts of one device.
+type Amounts struct {
+	// Core is percent of the device's compute; 0 is no quota.
+	Core Percent `json:"core"`
+	// Mem is memory in MiB.
+	Mem MiB `json:"mem"`
 }

@@ -39,6 +39,7 @@ func TestAgent(t *testing.T) {
 		"release of unbound":  testReleaseUnbound,
 		"restart":             testRestart,
 		"ledger deleted":      testLedgerDeleted,
+		"ledger edited":       testLedgerEdited,
 		"unenforced":          testUnenforced,
 		"unguarded":           testUnguarded,
 		"driver replaced":     testDriverReplaced,
@@ -231,6 +232,38 @@ func testLedgerDeleted(t *testing.T, c *cluster) {
 	}
 	n.awaitLedger(t, "it is there again", func(l *v1alpha1.SliceLedger) bool {
 		return l.UID != before.UID && len(l.Status.Devices) == 2
+	})
+}
+
+// Where somebody edits what a container that runs is granted, the ledger shows what it has,
+// until it is as before.
+func testLedgerEdited(t *testing.T, c *cluster) {
+	n := c.newNode(t)
+	n.start(t)
+	pod, _, _ := n.runPod(t, "a")
+	set := func(core v1alpha1.Percent, mem v1alpha1.MiB) {
+		n.edit(t, gpu0, func(d *v1alpha1.DeviceLedger) { d.Slices[0].Core, d.Slices[0].Mem = core, mem })
+	}
+	l := n.awaitLedger(t, "its slice is in use", func(l *v1alpha1.SliceLedger) bool { return len(l.Status.Slices) == 1 })
+	if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionDrifted); c != nil || l.Status.Slices[0].InForce != nil {
+		t.Errorf("before anybody edits: condition %+v, slice %+v", c, l.Status.Slices[0])
+	}
+	for _, edited := range []v1alpha1.Amounts{{Core: 5, Mem: 1024}, {Core: 10, Mem: 2048}} {
+		set(edited.Core, edited.Mem)
+		l = n.awaitLedger(t, "it has drifted", func(l *v1alpha1.SliceLedger) bool {
+			return meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionDrifted) && l.Status.ObservedGeneration == l.Generation
+		})
+		if has := l.Status.Slices[0].InForce; has == nil || *has != (v1alpha1.Amounts{Core: 10, Mem: 1024}) {
+			t.Errorf("in force are %+v, want 10 core + 1024 MiB", has)
+		}
+		want := fmt.Sprintf("container main of pod default/%s runs with 10 core + 1024 MiB of %s and is granted %d + %d. Put", pod.Name, gpu0, edited.Core, edited.Mem)
+		if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionDrifted); !strings.Contains(c.Message, want) {
+			t.Errorf("condition says %q, want %q", c.Message, want)
+		}
+	}
+	set(10, 1024)
+	n.awaitLedger(t, "it is as before", func(l *v1alpha1.SliceLedger) bool {
+		return meta.IsStatusConditionFalse(l.Status.Conditions, v1alpha1.ConditionDrifted) && l.Status.Slices[0].InForce == nil
 	})
 }
 

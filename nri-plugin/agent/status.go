@@ -29,6 +29,7 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 	}
 	if a.book.Synced() {
 		s.Slices = a.book.Slices()
+		a.drift(s)
 		s.Released = a.book.Fenced()
 	}
 	meta.SetStatusCondition(&s.Conditions, a.ready())

@@ -39,7 +39,7 @@ func collectors(part string) ([]prometheus.Collector, error) {
 			return nil, fmt.Errorf("the registry cannot be listed")
 		}
 		a := allocator.New(allocator.Config{})
-		a.SetLedger(&v1alpha1.SliceLedger{Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}}})
+		a.SetLedger(&v1alpha1.SliceLedger{Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}, Slices: []v1alpha1.SliceStatus{{InForce: &v1alpha1.Amounts{}}}}})
 		return []prometheus.Collector{global, a.Collector()}, nil
 	}
 	return nil, fmt.Errorf("no part %q", part)

@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,6 +21,9 @@ const (
 	StateAttached = "attached"
 	// StateReleasing: the containers are gone; the allocator takes it back.
 	StateReleasing = "releasing"
+	// StateDrifted: a container has it with other amounts than the ledger grants; the note
+	// says which.
+	StateDrifted = "drifted"
 )
 
 // Slice is one container's part of one GPU.
@@ -42,9 +46,11 @@ type Slice struct {
 	// The guarantees in force; absent unless the slice is attached.
 	MemoryGuarantee  v1alpha1.Guarantee `json:"memoryGuarantee,omitempty"`
 	ComputeGuarantee v1alpha1.Guarantee `json:"computeGuarantee,omitempty"`
-	// Note says why nothing stronger is in force.
-	Note  string `json:"note,omitempty"`
-	State string `json:"state"`
+	// Note says why nothing stronger is in force, or what is.
+	Note string `json:"note,omitempty"`
+	// InForce is what a drifted slice's container runs with.
+	InForce *v1alpha1.Amounts `json:"inForce,omitempty"`
+	State   string            `json:"state"`
 }
 
 // Slices lists the slices of all ledgers that belong to a namespace, or to any
@@ -103,6 +109,10 @@ func slicesOf(l *v1alpha1.SliceLedger) []Slice {
 			case ok:
 				v.State, v.Mode, v.Note = StateAttached, st.Mode, st.Note
 				v.MemoryGuarantee, v.ComputeGuarantee = st.Memory, st.Compute
+				if has := st.InForce; has != nil {
+					v.State, v.InForce = StateDrifted, has
+					v.Note = fmt.Sprintf("it runs with %d core + %d MiB: the ledger was edited", has.Core, has.Mem)
+				}
 			}
 			all = append(all, v)
 		}

@@ -124,3 +124,35 @@ func TestPrint(t *testing.T) {
 		t.Errorf("without header:\n%s%v", b.String(), err)
 	}
 }
+
+// A slice whose container runs with other amounts than the ledger grants is shown as drifted.
+func TestDrifted(t *testing.T) {
+	l := v1alpha1.SliceLedger{
+		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-a", Slices: []v1alpha1.Slice{{Pod: "p", Owner: "ns/p", Ctr: "c", Core: 20, Mem: 100}}}}},
+		Status: v1alpha1.SliceLedgerStatus{Slices: []v1alpha1.SliceStatus{{Pod: "p", Ctr: "c", UUID: "GPU-a", Mode: v1alpha1.ModeLimiter,
+			InForce: &v1alpha1.Amounts{Core: 50, Mem: 200}}}},
+	}
+	got := Slices([]v1alpha1.SliceLedger{l}, "ns")
+	if len(got) != 1 || got[0].State != StateDrifted || got[0].Core != 20 || got[0].InForce.Core != 50 || got[0].Note != "it runs with 50 core + 200 MiB: the ledger was edited" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A pod that cannot start because its node's agent is away says so, with the kubelet's words.
+func TestWhyAgentAway(t *testing.T) {
+	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue},
+		{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionFalse, Message: "its pod crashes"}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "gpu-1"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	pod.Annotations = map[string]string{v1alpha1.AnnotationShares: "{}", v1alpha1.AnnotationPlacement: `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-a","core":10,"memMiB":10}]}}}`}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError", Message: "no plugin"}}}}
+	const want = "it is on node gpu-1, pending; the node starts no container with a share now: its pod crashes; the kubelet says of container main: CreateContainerError: no plugin"
+	if got := Why(pod, nil, []v1alpha1.SliceLedger{l}).State; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	pod.Status.Phase = corev1.PodRunning
+	if got := Why(pod, nil, []v1alpha1.SliceLedger{l}).State; got != "it does not wait for Vernier: it is on node gpu-1, running" {
+		t.Errorf("a pod that runs: %q", got)
+	}
+}
