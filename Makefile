@@ -104,6 +104,14 @@ test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-fr
 test-cgroup2: deps build ## on a machine with nothing but cgroup v2: Debian's kernel in QEMU, unpacked into the cache
 	$(TEST) -v -tags cgroup2 ./test/cgroup2
 
+# The release before: the commit that `make test-upgrade` comes from and goes back to. With
+# a release it becomes that release's commit; any other is tried by UPGRADE_FROM=COMMIT.
+UPGRADE_FROM ?= ad006fc6f9b979ed60962c9968347e219d713cdb
+.PHONY: test-upgrade
+test-upgrade: deps tools build images ## from the release before to this one and back, under running pods: nothing stops, nothing is lost (needs root)
+	before=$$(test/e2e/upgrade/before $(UPGRADE_FROM) $(BIN)/upgrade) && \
+		VERNIER_RELEASE_BEFORE=$$before $(TEST) -tags upgrade -timeout 25m ./test/e2e/upgrade
+
 .PHONY: bench
 bench: deps tools build ## benchmarks, each beside its comparison (a container's start needs root)
 	$(CGO) go test -run '^$$' -bench . ./webhook/handler ./nri-plugin/hooks
@@ -142,9 +150,9 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
-	$(CGO) go vet -tags envtest,e2e,gpu,vendor,cgroup2 ./...
-	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor,cgroup2 ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack
+	$(CGO) go vet -tags envtest,e2e,gpu,vendor,cgroup2,upgrade ./...
+	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor,cgroup2,upgrade ./...
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack test/e2e/upgrade/before
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

@@ -103,12 +103,14 @@ func (s *System) lookAfterParts(ctx context.Context) {
 	}
 }
 
-// Parts are all processes of Vernier.
+// Parts are all processes of Vernier beside the cluster's own.
 func (s *System) Parts() []*Process {
 	parts := append([]*Process{}, s.Webhooks...)
 	parts = append(parts, s.Allocators...)
 	for _, n := range s.Nodes {
-		parts = append(parts, n.Agent)
+		if n.Agent != nil {
+			parts = append(parts, n.Agent)
+		}
 	}
 	return parts
 }

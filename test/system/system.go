@@ -43,6 +43,9 @@ type Options struct {
 	// cluster would, and Vernier's parts run in pods. Otherwise they run beside the
 	// cluster's own processes, where a test can end them.
 	Chart bool
+	// Release is a folder with the chart and the images of another release, which Chart
+	// installs in place of this repository's.
+	Release string
 	// Progress gets a line for every step.
 	Progress io.Writer
 }
@@ -115,7 +118,7 @@ func (s *System) up(ctx context.Context, o Options) error {
 	}
 	if o.Chart {
 		s.step("installing Vernier: the chart, with the images")
-		if err := s.installChart(ctx); err != nil {
+		if err := s.installChart(ctx, o.Release); err != nil {
 			return err
 		}
 		return s.awaitServing(ctx)
