@@ -104,8 +104,8 @@ test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-fr
 test-cgroup2: deps build ## on a machine with nothing but cgroup v2: Debian's kernel in QEMU, unpacked into the cache
 	$(TEST) -v -tags cgroup2 ./test/cgroup2
 
-# The release before: the commit that `make test-upgrade` comes from and goes back to. With
-# a release it becomes that release's commit; any other is tried by UPGRADE_FROM=COMMIT.
+# The release before, that `make test-upgrade` comes from and goes back to: the last commit
+# before the counters' present layout. Change it to a release's commit once that is made.
 UPGRADE_FROM ?= ad006fc6f9b979ed60962c9968347e219d713cdb
 .PHONY: test-upgrade
 test-upgrade: deps tools build images ## from the release before to this one and back, under running pods: nothing stops, nothing is lost (needs root)
