@@ -99,7 +99,8 @@ func (m *material) renew(now time.Time, hosts []string) (bool, error) {
 	before := len(m.authorities)
 	m.authorities = slices.DeleteFunc(m.authorities, func(c *x509.Certificate) bool { return now.After(c.NotAfter) })
 	changed := len(m.authorities) != before
-	if m.signer == nil || len(m.authorities) == 0 || due(m.authorities[0], now) {
+	if m.signer == nil || len(m.authorities) == 0 || due(m.authorities[0], now) ||
+		now.Before(m.authorities[0].NotBefore) && !m.trusted(now, hosts) { // made by a clock that is ahead: nothing that it signs is accepted
 		cert, key, err := newAuthority(now)
 		if err != nil {
 			return false, err

@@ -104,6 +104,7 @@ func TestRenew(t *testing.T) {
 		"authorities gone":             {change: func(m *material) { m.authorities = nil }, hosts: names, changed: true, signed: true, authorities: 1},
 		"certificate due":              {after: servingLife * 3 / 4, hosts: names, changed: true, signed: true, authorities: 1},
 		"authority due, not yet used":  {after: authorityLife * 3 / 4, hosts: names, changed: true, signed: true, authorities: 2},
+		"authority of a clock ahead":   {after: -48 * time.Hour, change: func(m *material) { m.serving = nil }, hosts: names, changed: true, signed: true, authorities: 2},
 		"all expired, everybody slept": {after: 2 * authorityLife, hosts: names, changed: true, signed: true, authorities: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
