@@ -243,7 +243,8 @@ func (a *agent) makeModes(cached, live client.Client) (err error) {
 	if err != nil {
 		return err
 	}
-	a.limiter.ImagePreload = a.imagePreload
+	image := preload.New("/proc")
+	a.limiter.ImagePreload = func(pid uint32) []byte { return a.imagePreload(image, pid) }
 	containers := func() ([]mode.Container, bool) {
 		// First: what is entered after that is known to the ledger.
 		synced := a.book.Synced()
@@ -277,8 +278,8 @@ func (a *agent) makeModes(cached, live client.Client) (err error) {
 
 // imagePreload is what a container's image preloads, as far as that can be found
 // out: a runtime that mounts roots in another way must not keep containers out.
-func (a *agent) imagePreload(pid uint32) []byte {
-	own, err := preload.Image{Proc: "/proc"}.Own(pid)
+func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
+	own, err := image.Own(pid)
 	if err != nil {
 		a.options.Log.Error(err, "what a container's image has in "+preload.Path+" stays hidden", "process", pid)
 	}

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -28,16 +29,34 @@ const Path = "/etc/ld.so.preload"
 // maxBytes bounds what is taken for a list of libraries.
 const maxBytes = 64 << 10
 
+// A container's root may be a file system in user space, as lazy snapshotters make, whose
+// content comes from a registry that a tenant can hold up. A read there then takes for ever,
+// no signal ends it, and the runtime starts no container of the node meanwhile.
+const (
+	// patience with one read.
+	patience = 250 * time.Millisecond
+	// maxReads at a time: each that does not come back keeps a thread.
+	maxReads = 16
+)
+
 // Image reads the files of containers' images.
 type Image struct {
-	// Proc is where procfs of the host's PID namespace is mounted.
-	Proc string
+	// proc is where procfs of the host's PID namespace is mounted.
+	proc     string
+	patience time.Duration
+	// reads has a place for each that is under way.
+	reads chan struct{}
+}
+
+// New reads what is mounted in the processes below proc, the host's procfs.
+func New(proc string) *Image {
+	return &Image{proc: proc, patience: patience, reads: make(chan struct{}, maxReads)}
 }
 
 // Own is the content of the image's own file; nil if it has none, or an empty one.
 // pid is the container's first process, which does not run yet. The usual answer
 // costs two short reads and a stat.
-func (i Image) Own(pid uint32) ([]byte, error) {
+func (i *Image) Own(pid uint32) ([]byte, error) {
 	root, err := i.root(pid)
 	if err != nil {
 		return nil, fmt.Errorf("finding the root of process %d: %w", pid, err)
@@ -58,16 +77,43 @@ func (i Image) Own(pid uint32) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return read(filepath.Join(i.path(runtime, "root"), at))
+	return i.bounded(func() ([]byte, error) { return read(filepath.Join(i.path(runtime, "root"), at)) })
 }
 
-func (i Image) path(pid uint32, file string) string {
-	return filepath.Join(i.Proc, strconv.FormatUint(uint64(pid), 10), file)
+// bounded reads aside, and leaves a read behind that takes too long.
+func (i *Image) bounded(read func() ([]byte, error)) ([]byte, error) {
+	select {
+	case i.reads <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("%d images' files are waited for already, in vain; see to the node's snapshotter, then restart vernier-node", cap(i.reads))
+	}
+	type result struct {
+		content []byte
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer func() { <-i.reads }()
+		content, err := read()
+		done <- result{content, err}
+	}()
+	late := time.NewTimer(i.patience)
+	defer late.Stop()
+	select {
+	case r := <-done:
+		return r.content, r.err
+	case <-late.C:
+		return nil, fmt.Errorf("the image's %s cannot be read within %s: its file system does not answer", Path, i.patience)
+	}
+}
+
+func (i *Image) path(pid uint32, file string) string {
+	return filepath.Join(i.proc, strconv.FormatUint(uint64(pid), 10), file)
 }
 
 // parent of a container's first process is the runtime's process that looks after
 // it, in the namespace where its root was mounted.
-func (i Image) parent(pid uint32) (uint32, error) {
+func (i *Image) parent(pid uint32) (uint32, error) {
 	stat, err := os.ReadFile(i.path(pid, "stat"))
 	if err != nil {
 		return 0, err
@@ -82,13 +128,13 @@ func (i Image) parent(pid uint32) (uint32, error) {
 }
 
 // root is the mount of the process's root.
-func (i Image) root(pid uint32) (*mountinfo.Info, error) {
+func (i *Image) root(pid uint32) (*mountinfo.Info, error) {
 	return i.find(pid, func(m *mountinfo.Info) bool { return m.Mountpoint == "/" })
 }
 
 // mountpoint is where another process sees the files of that mount: the same device and
 // root name the same files in every namespace.
-func (i Image) mountpoint(pid uint32, of *mountinfo.Info) (string, error) {
+func (i *Image) mountpoint(pid uint32, of *mountinfo.Info) (string, error) {
 	m, err := i.find(pid, func(m *mountinfo.Info) bool { return m.Major == of.Major && m.Minor == of.Minor && m.Root == of.Root })
 	if err != nil {
 		return "", fmt.Errorf("finding the container's root as the runtime's process %d has it: %w", pid, err)
@@ -99,7 +145,7 @@ func (i Image) mountpoint(pid uint32, of *mountinfo.Info) (string, error) {
 var errNoMount = errors.New("not in its mount table")
 
 // find is the first mount of a process's table that fits.
-func (i Image) find(pid uint32, fits func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
+func (i *Image) find(pid uint32, fits func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
 	f, err := os.Open(i.path(pid, "mountinfo"))
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -20,21 +21,22 @@ const (
 
 // node is a procfs with those two processes. What is below it is the host's.
 type node struct {
-	Image
+	*Image
 	t    testing.TB
 	host string
 }
 
 // newNode has a container whose root is mounted with those options.
 func newNode(t testing.TB, fstype, options string) *node {
-	n := &node{Image: Image{Proc: t.TempDir()}, t: t}
-	n.host = filepath.Join(n.Proc, fmt.Sprint(shim), "root")
-	n.write(filepath.Join(n.Proc, "100/stat"), fmt.Sprintf("%d (runc) init) S %d 100\n", first, shim))
-	n.write(filepath.Join(n.Proc, "100/mountinfo"), strings.Join([]string{
+	n := &node{Image: New(t.TempDir()), t: t}
+	n.Image.patience = time.Minute
+	n.host = filepath.Join(n.proc, fmt.Sprint(shim), "root")
+	n.write(filepath.Join(n.proc, "100/stat"), fmt.Sprintf("%d (runc) init) S %d 100\n", first, shim))
+	n.write(filepath.Join(n.proc, "100/mountinfo"), strings.Join([]string{
 		"501 500 0:60 / /proc rw - proc proc rw",
 		"500 400 0:52 / / rw,relatime - " + fstype + " " + fstype + " " + options,
 		"502 500 8:1 /state/ld.so.preload /etc/ld.so.preload ro - ext4 /dev/sda1 rw", ""}, "\n"))
-	n.write(filepath.Join(n.Proc, "50/mountinfo"), strings.Join([]string{
+	n.write(filepath.Join(n.proc, "50/mountinfo"), strings.Join([]string{
 		"20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
 		"30 20 0:51 / /run/task/2/rootfs rw - overlay overlay rw",
 		"29 20 0:52 /etc /run/etc-of-that rw - " + fstype + " " + fstype + " " + options,
@@ -94,9 +96,9 @@ func TestOwn(t *testing.T) {
 		}, "", ""},
 		"folder of that name":    {"overlay", overlay, func(n *node) { n.dir(rootfs + Path) }, "", ""},
 		"too long":               {"overlay", overlay, func(n *node) { n.write(filepath.Join(n.host, rootfs, Path), strings.Repeat("#", maxBytes+1)) }, "", "no list of libraries"},
-		"root not to be found":   {"overlay", overlay, func(n *node) { n.write(filepath.Join(n.Proc, "50/mountinfo"), "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n") }, "", "not in its mount table"},
-		"process gone":           {"overlay", overlay, func(n *node) { os.RemoveAll(filepath.Join(n.Proc, "100")) }, "", "no such file"},
-		"runtime's process gone": {"overlay", overlay, func(n *node) { os.RemoveAll(filepath.Join(n.Proc, "50")) }, "", "no such file"},
+		"root not to be found":   {"overlay", overlay, func(n *node) { n.write(filepath.Join(n.proc, "50/mountinfo"), "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n") }, "", "not in its mount table"},
+		"process gone":           {"overlay", overlay, func(n *node) { os.RemoveAll(filepath.Join(n.proc, "100")) }, "", "no such file"},
+		"runtime's process gone": {"overlay", overlay, func(n *node) { os.RemoveAll(filepath.Join(n.proc, "50")) }, "", "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, c.fstype, c.options)
