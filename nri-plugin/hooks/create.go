@@ -19,6 +19,10 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 )
 
+// annotationRestored is containerd's on a container that it restores. Up to 2.3 it does so for
+// an image that is a checkpoint, and calls no plugin's StartContainer.
+const annotationRestored = "restored"
+
 // CreateContainer gives a container its slices, and a container without slices
 // nothing. An error keeps the container from being created.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
@@ -47,6 +51,12 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	if isPrivileged(c) {
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
+	}
+	if holder, _ := index.Owner(uid(pod)); holder != owner(pod) {
+		return nil, fmt.Errorf("the slices of its UID are those of pod %s; a static pod has the UID that its manifest on the node names: take it out there", holder)
+	}
+	if c.GetAnnotations()[annotationRestored] == "true" {
+		return nil, errors.New("its image is a checkpoint, which the runtime starts without the limits of its slices; start it from its image instead")
 	}
 	steering, err := steers(c, grants)
 	if err != nil {
