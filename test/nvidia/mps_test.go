@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -156,6 +158,55 @@ func TestMPSCommands(t *testing.T) {
 		oursEnd()
 		if want, got := real.files(t), ours.files(t); !slices.Equal(want, got) {
 			t.Errorf("after the end the folder has %q, want %q", got, want)
+		}
+	})
+}
+
+// What a client can do to the real daemon: connections that say nothing keep it from
+// answering while they are there, and what fills its pipe for logs does for ever. So
+// containers do not have that pipe.
+func TestMPSClientsHangTheDaemon(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		real, _ := both(t, d)
+		real.start(t)
+		const question = "get_default_active_thread_percentage\n"
+		answer := real.run(t, question)
+		var held []int
+		for {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, fd)
+			if err := unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(real.pipe, "control")}); err != nil {
+				break // its backlog is full
+			}
+		}
+		if said := real.run(t, question); said == answer {
+			t.Errorf("with %d silent connections it answers %q", len(held), said)
+		}
+		for _, fd := range held {
+			if err := unix.Close(fd); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if said := real.run(t, question); said != answer {
+			t.Errorf("after they have gone it answers %q, want %q", said, answer)
+		}
+		fd, err := unix.Open(filepath.Join(real.pipe, "log"), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if _, err = unix.Write(fd, bytes.Repeat([]byte("x"), 4096)); err != nil {
+				break
+			}
+		}
+		if err := unix.Close(fd); err != nil {
+			t.Fatal(err)
+		}
+		if said := real.run(t, question); said == answer {
+			t.Errorf("with its pipe for logs full it answers %q", said)
 		}
 	})
 }

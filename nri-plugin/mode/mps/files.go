@@ -24,9 +24,9 @@ import (
 //
 //	dir/<device>/state.json   the device's UUID, and its compute mode before we came
 //	dir/<device>/pipe, log    the daemon's own
-//	dir/<device>/clients      what a container sees as Folder: links to the sockets
-//	                          that clients need, and to no other; with protocol 3 a
-//	                          folder in there for each namespace
+//	dir/<device>/clients      what a container sees as Folder: a link to the socket
+//	                          that clients need, and to no other, and /dev/null as
+//	                          log; with protocol 3 a folder in there for each namespace
 //	dir/<device>/shm          a tmpfs: what the daemon and containers have as /dev/shm
 //	dir/given/<container>     the slice that a container was given
 //
@@ -123,9 +123,13 @@ func (f files) all() ([]state, error) {
 	return all, err
 }
 
-// forClients are the daemon's files that clients need. In the legacy protocol its others
+// forClients is the daemon's socket that clients need. In the legacy protocol its others
 // take commands, from whoever is root: root of a container, too.
-var forClients = []string{"control", "log"}
+const forClients = "control"
+
+// logForClients is what clients find in place of the daemon's pipe of that name: nothing that
+// they write there is read. 64 KiB in the real one have a daemon of 535 to 555 hang for ever.
+const logForClients = "log"
 
 // show links what clients need into their folder, in place of what an earlier daemon
 // had there. Containers see the folder itself, so those that run see it, too.
@@ -137,24 +141,44 @@ func (f files) show(uuid, space string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	for _, name := range forClients {
-		source, target := filepath.Join(from, name), filepath.Join(to, name)
-		now, err := os.Stat(source)
-		if errors.Is(err, fs.ErrNotExist) && name != forClients[0] {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if shown, err := os.Stat(target); err == nil && os.SameFile(now, shown) {
-			continue
-		}
-		fresh := filepath.Join(to, "."+name)
-		if err := errors.Join(os.RemoveAll(fresh), os.Link(source, fresh), os.Rename(fresh, target)); err != nil {
+	source := filepath.Join(from, forClients)
+	now, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if shown, err := os.Stat(filepath.Join(to, forClients)); err != nil || !os.SameFile(now, shown) {
+		if err := replace(to, forClients, func(fresh string) error { return os.Link(source, fresh) }); err != nil {
 			return err
 		}
 	}
-	return nil
+	if _, err := os.Lstat(filepath.Join(from, logForClients)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if at, err := os.Readlink(filepath.Join(to, logForClients)); err == nil && at == os.DevNull {
+		return nil
+	}
+	return replace(to, logForClients, func(fresh string) error { return os.Symlink(os.DevNull, fresh) })
+}
+
+// replace puts what is made into the folder, in place of what has the name.
+func replace(dir, name string, link func(fresh string) error) error {
+	fresh := filepath.Join(dir, "."+name)
+	return errors.Join(os.RemoveAll(fresh), link(fresh), os.Rename(fresh, filepath.Join(dir, name)))
+}
+
+// maxLog is how long a daemon's log may become: it has lines for every connection, and who
+// connects are tenants. The node's disk is not theirs.
+const maxLog = 4 << 20
+
+// trim empties logs that have become too long.
+func (f files) trim() error {
+	logs, err := filepath.Glob(filepath.Join(f.dir, "*", "log", "*.log"))
+	for _, path := range logs {
+		if info, bad := os.Lstat(path); bad == nil && info.Mode().IsRegular() && info.Size() > maxLog {
+			err = errors.Join(err, os.Truncate(path, 0))
+		}
+	}
+	return err
 }
 
 // hide removes the folders of namespaces that there are no more.

@@ -66,7 +66,7 @@ func (m *Mode) Look(now time.Time) error {
 	for uuid := range owed {
 		m.tell(uuid, ReasonLost, ended, uuid)
 	}
-	var failed []error
+	failed := []error{m.files.trim()}
 	for _, uuid := range slices.Sorted(maps.Keys(ready)) {
 		failed = append(failed, m.look(uuid, ready[uuid], now))
 	}
