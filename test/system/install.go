@@ -141,7 +141,9 @@ func (s *System) ready(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	if meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionAgentReachable) && l.Status.TakesSlices() && !node.Status.Allocatable.Name(v1alpha1.ResourceCore, resource.DecimalSI).IsZero() {
+	// An allocator of a release before may not know the condition, or leave it as it was.
+	reachable := n.Agent == nil || meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionAgentReachable)
+	if reachable && meta.IsStatusConditionTrue(l.Status.Conditions, v1alpha1.ConditionReady) && !node.Status.Allocatable.Name(v1alpha1.ResourceCore, resource.DecimalSI).IsZero() {
 		return nil
 	}
 	return fmt.Errorf("the ledger's conditions are %+v", l.Status.Conditions)
