@@ -86,8 +86,10 @@ func TestLateWriteConflicts(t *testing.T) {
 		t.Errorf("the late write: %v, want a conflict", err)
 	}
 	// Nor may it write what nodes say.
-	if err := old.Status().Update(t.Context(), s.ledger("gpu-1")); !apierrors.IsForbidden(err) {
-		t.Errorf("a status written by the allocator: %v, want forbidden", err)
+	says := s.ledger("gpu-1")
+	says.Status.Devices[0].Healthy = false
+	if err := old.Status().Update(t.Context(), says); !apierrors.IsInvalid(err) {
+		t.Errorf("a status written by the allocator: %v, want it refused", err)
 	}
 }
 
