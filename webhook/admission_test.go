@@ -59,7 +59,8 @@ func testDown(t *testing.T, c, kubelet client.Client) {
 		return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "pods.vernier.dev")
 	})
 	full := plain(enabled)
-	full.Annotations = map[string]string{"example.com/a": "b", api.AnnotationMode: "auto"}
+	full.Annotations = map[string]string{"example.com/a": "b", api.AnnotationMode: "auto", api.AnnotationPolicy: "", api.AnnotationTopology: "",
+		api.AnnotationQoS: "", api.AnnotationBurst: "", api.AnnotationGPUModel: "", api.AnnotationGPUUUID: ""}
 	full.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
 	full.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "none", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
@@ -77,7 +78,9 @@ func testDown(t *testing.T, c, kubelet client.Client) {
 	forged.Annotations = map[string]string{api.AnnotationShares: shares}
 	gated := plain(enabled)
 	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: api.Gate}}
-	for name, pod := range map[string]*corev1.Pod{"asks": asking(enabled), "asks in an init container": init, "forged": forged, "gated": gated, "static, by somebody else": faked} {
+	misspelt := plain(enabled)
+	misspelt.Annotations = map[string]string{api.Prefix + "gpu-cor": "30"}
+	for name, pod := range map[string]*corev1.Pod{"misspelt": misspelt, "asks": asking(enabled), "asks in an init container": init, "forged": forged, "gated": gated, "static, by somebody else": faked} {
 		if err := c.Create(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 			t.Errorf("%s: %v", name, err)
 		}

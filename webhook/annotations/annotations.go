@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -59,6 +60,37 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 	return wishes, errs
 }
 
+// Idle reads the wishes of a pod that asks for no share: they have no effect, and one that
+// there is not is refused, as somebody may wait for what it was to do. At most maxIdle are
+// looked at, since such a pod may have any number of annotations.
+func Idle(annotations map[string]string, path *field.Path) (warnings []string, errs field.ErrorList) {
+	var keys []string
+	for key := range annotations {
+		if strings.HasPrefix(key, api.Prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys[:min(len(keys), maxIdle)] {
+		switch at := path.Key(key); {
+		case key == api.AnnotationShares, key == api.AnnotationPlacement, key == api.AnnotationDialect:
+		case slices.Contains(userKeys, key):
+			warnings = append(warnings, fmt.Sprintf("%s: has no effect, since no container asks for a share: add a limit such as %s", at, api.ResourceCore))
+		case isResource(key):
+			errs = append(errs, field.Forbidden(at, asLimit))
+		default:
+			errs = append(errs, field.NotSupported(at, key, userKeys))
+		}
+	}
+	return warnings, errs
+}
+
+const maxIdle = 32
+
+const asLimit = "a share is asked for as a limit of the container that uses the GPU: move the line to its resources.limits"
+
+func isResource(key string) bool { return slices.Contains(api.Resources, corev1.ResourceName(key)) }
+
 func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
 	var err error
 	switch key {
@@ -75,6 +107,9 @@ func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
 	case api.AnnotationBurst:
 		w.Burst, err = api.ParseBurst(value)
 	default:
+		if isResource(key) {
+			return field.Forbidden(at, asLimit)
+		}
 		return field.NotSupported(at, key, userKeys)
 	}
 	if err != nil {

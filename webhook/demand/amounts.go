@@ -64,6 +64,9 @@ func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field
 		return errs
 	}
 	digits, err := whole(quantity)
+	if name == api.ResourceMemMiB && quantity.Format == resource.BinarySI && err == nil {
+		err = fmt.Errorf("this is MiB: write %d", mibOf(quantity.Value()))
+	}
 	if err == nil {
 		*into, err = parse(digits)
 	}
@@ -72,6 +75,9 @@ func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field
 	}
 	return errs
 }
+
+// mibOf is bytes in MiB, rounded up, for an author who has written bytes.
+func mibOf(bytes int64) int64 { return (bytes-1)>>20 + 1 }
 
 // whole is a quantity in plain digits: its own text may be "2k".
 func whole(q resource.Quantity) (string, error) {

@@ -8,6 +8,7 @@ package demand
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,12 +25,22 @@ func Asks(r slim.Resources) bool { return mentions(r.Limits) || mentions(r.Reque
 // resources. Where there are errors the share means nothing; each names the
 // field and the remedy.
 func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
+	limits := path.Child("limits")
 	errs := names(r, path)
-	want, bad := read(r.Limits, path.Child("limits"))
-	if errs = append(errs, bad...); len(errs) > 0 {
-		return api.Share{}, errs
+	want, bad := read(r.Limits, limits)
+	errs = append(errs, bad...)
+	if len(errs) == 0 {
+		return want.share(limits)
 	}
-	return want.share(path.Child("limits"))
+	// What is wrong with the other amounts is said as well. An amount that cannot be read is
+	// 0 in here, and without the number of GPUs nothing is known of theirs.
+	if !slices.ContainsFunc(bad, func(e *field.Error) bool {
+		return e.Field == limits.Key(string(api.ResourceGPUs)).String() || e.Field == limits.Key(string(api.ResourceCore)).String()
+	}) && !want.none() {
+		_, more := want.share(limits)
+		errs = append(errs, more...)
+	}
+	return api.Share{}, errs
 }
 
 // PodLevel refuses our resources in a pod's own resources: a slice belongs to a
@@ -56,13 +67,16 @@ type totals struct {
 	gpus      api.DeviceCount
 }
 
+// none tells whether there is nothing to spread.
+func (w totals) none() bool { return w.core == 0 && w.mem == 0 && w.mib == 0 }
+
 // share spreads the totals evenly over the GPUs.
 func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
 	if w.mem > 0 && w.mib > 0 {
 		return api.Share{}, field.ErrorList{field.Forbidden(limits.Key(string(api.ResourceMemMiB)),
 			fmt.Sprintf("%s already says how much memory: keep one of the two", api.ResourceMemPercent))}
 	}
-	if w.core == 0 && w.mem == 0 && w.mib == 0 {
+	if w.none() {
 		return api.Share{}, field.ErrorList{field.Required(limits.Key(string(api.ResourceCore)),
 			fmt.Sprintf("%s only says over how many GPUs a share is spread: add %s, %s or %s",
 				api.ResourceGPUs, api.ResourceCore, api.ResourceMemPercent, api.ResourceMemMiB))}
@@ -78,7 +92,13 @@ func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
 	share := api.Share{GPUs: gpus}
 	var err error
 	if share.Core, err = w.core.Split(gpus); err != nil {
-		errs = append(errs, uneven(limits, api.ResourceCore, int64(w.core), gpus))
+		bad := uneven(limits, api.ResourceCore, int64(w.core), gpus)
+		if w.gpus == 0 {
+			// Where the number of GPUs comes from is not in the manifest.
+			bad.Detail = fmt.Sprintf("more than %d is spread over several GPUs, and this does not divide evenly over %d: ask for %s, or for %d or less of one GPU",
+				api.WholeGPU, gpus, nearest(api.ResourceCore, int64(w.core), gpus), api.WholeGPU)
+		}
+		errs = append(errs, bad)
 	}
 	if share.MemPercent, err = w.mem.Split(gpus); err != nil {
 		errs = append(errs, uneven(limits, api.ResourceMemPercent, int64(w.mem), gpus))
@@ -106,22 +126,33 @@ func (w totals) fits(limits *field.Path, gpus api.DeviceCount) field.ErrorList {
 			"is more than 100 percent of each of its %d GPUs: ask for %d or less, or set %s to %d",
 			gpus, most, api.ResourceGPUs, w.mem.GPUs())))
 	}
+	if w.mib > mostMiB*api.MiB(gpus) {
+		errs = append(errs, field.Invalid(limits.Key(string(api.ResourceMemMiB)), w.mib, fmt.Sprintf(
+			"is more than any GPU has: this is MiB, for so many bytes write %d", mibOf(int64(w.mib)))))
+	}
 	return errs
 }
 
+// mostMiB is 64 TiB: who asks for more of a GPU means bytes.
+const mostMiB api.MiB = 64 << 20
+
 // uneven names the nearest totals that divide evenly.
 func uneven(limits *field.Path, name corev1.ResourceName, total int64, gpus api.DeviceCount) *field.Error {
+	return field.Invalid(limits.Key(string(name)), total,
+		fmt.Sprintf("does not divide evenly over %d GPUs: ask for %s", gpus, nearest(name, total, gpus)))
+}
+
+func nearest(name corev1.ResourceName, total int64, gpus api.DeviceCount) string {
 	n := int64(gpus)
 	below := total / n * n
 	above := below + n
-	remedy := fmt.Sprintf("ask for %d or %d", below, above)
-	if below == 0 {
-		remedy = fmt.Sprintf("ask for %d", above)
-	} else if name != api.ResourceMemMiB && above > n*int64(api.WholeGPU) {
-		remedy = fmt.Sprintf("ask for %d", below)
+	switch {
+	case below == 0:
+		return fmt.Sprint(above)
+	case name != api.ResourceMemMiB && above > n*int64(api.WholeGPU):
+		return fmt.Sprint(below)
 	}
-	return field.Invalid(limits.Key(string(name)), total,
-		fmt.Sprintf("does not divide evenly over %d GPUs: %s", gpus, remedy))
+	return fmt.Sprintf("%d or %d", below, above)
 }
 
 func mentions(list corev1.ResourceList) bool {

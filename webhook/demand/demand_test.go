@@ -91,7 +91,7 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-core=250 gpu=2", want: [][2]string{{"limits[vernier.dev/gpu]", "raise this to 3, or ask for vernier.dev/gpu-core 200 or less"}}},
 		{limits: "gpu-core=30 gpu-mem=150", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 100 or less, or set vernier.dev/gpu to 2"}}},
 		{limits: "gpu-mem=101", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 2"}}},
-		{limits: "gpu-core=101", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 2 GPUs: ask for 100 or 102"}}},
+		{limits: "gpu-core=101", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 2: ask for 100 or 102, or for 100 or less of one GPU"}}},
 		{limits: "gpu-core=2 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 3 GPUs: ask for 3"}}},
 		{limits: "gpu-core=299 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "ask for 297 or 300"}}},
 		{limits: "gpu-core=40 gpu-mem=30 gpu=4", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 28 or 32"}}},
@@ -102,7 +102,16 @@ func TestRefused(t *testing.T) {
 		{requests: "gpu-cores=10", want: [][2]string{{"requests[vernier.dev/gpu-cores]", `"vernier.dev/gpu-core"`}}},
 		{requests: "gpu-core=10", want: [][2]string{{"requests[vernier.dev/gpu-core]", "move the line to limits"}}},
 		{limits: "gpu-core=10", requests: "gpu-core=5", want: [][2]string{{"requests[vernier.dev/gpu-core]", "must equal the limit 10"}}},
+		{limits: "gpu-core=151", want: [][2]string{{"limits[vernier.dev/gpu-core]", "more than 100 is spread over several GPUs, and this does not divide evenly over 2: ask for 150 or 152, or for 100 or less of one GPU"}}},
+		{limits: "gpu-mem-mib=10Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 10240"}}},
+		{limits: "gpu-mem-mib=1Ki", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 1"}}},
+		{limits: "gpu-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB, for so many bytes write 9537"}}},
+		{limits: "gpu-mem-mib=0Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "1 or more"}}},
 		// Everything that is wrong is said at once.
+		{limits: "gpu-core=151 gpu-x=1 gpu-mem=-1", want: [][2]string{
+			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}, {"limits[vernier.dev/gpu-core]", "ask for 150 or 152"}}},
+		{limits: "gpu-core=300 gpu-mem=500 gpu=2 gpu-x=1", want: [][2]string{
+			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu]", "raise this to 3"}, {"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 5"}}},
 		{limits: "gpu-core=0 gpu-mem=-1 gpu-x=1", requests: "gpu-mem-mib=5", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"requests[vernier.dev/gpu-mem-mib]", "move the line"},
 			{"limits[vernier.dev/gpu-core]", "1 or more"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}}},

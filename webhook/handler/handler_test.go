@@ -117,11 +117,32 @@ func TestNotOurs(t *testing.T) {
 	plain.Spec.HostPID, plain.Spec.NodeName = true, "n"
 	plain.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 	wishes := plain.DeepCopy()
-	wishes.Annotations = map[string]string{"vernier.dev/mode": "mps", "vernier.dev/unknown": "x"}
+	wishes.Annotations = map[string]string{"vernier.dev/mode": "mps"}
 	for name, pod := range map[string]*corev1.Pod{"plain": plain, "with wishes only": wishes} {
 		response, got := admit(t, pod)
 		if !response.Allowed || len(response.Patch) > 0 || !equality.Semantic.DeepEqual(got, pod) {
 			t.Errorf("%s: %v %s", name, response.Result, response.Patch)
+		}
+		if warned := len(response.Warnings) > 0; warned != (name == "with wishes only") {
+			t.Errorf("%s: warnings %q", name, response.Warnings)
+		}
+	}
+}
+
+// Somebody waits for what a misspelt wish was to do, and for the share that is not asked for
+// as a limit, whatever else the pod has.
+func TestMisspelt(t *testing.T) {
+	for _, pod := range []*corev1.Pod{podOf(container("main", "cpu", "1")), podOf(container("main", "vernier.dev/gpu-core", "30"))} {
+		for key, want := range map[string]string{
+			"vernier.dev/mod":      `Unsupported value: "vernier.dev/mod": supported values: "vernier.dev/mode"`,
+			"vernier.dev/gpu-core": "move the line to its resources.limits",
+			"vernier.dev/gpu-cor":  "Unsupported value",
+		} {
+			pod.Annotations = map[string]string{key: "30", "example.com/vernier.dev": "x"}
+			response, _ := admit(t, pod)
+			if response.Allowed || len(response.Result.Details.Causes) != 1 || !strings.Contains(response.Result.Message, "metadata.annotations["+key+"]: ") || !strings.Contains(response.Result.Message, want) {
+				t.Errorf("%s: %+v, want it refused with %q", key, response.Result, want)
+			}
 		}
 	}
 }

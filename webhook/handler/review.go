@@ -73,8 +73,9 @@ func asks(pod *slim.Pod) bool {
 }
 
 // leftovers refuses the marks of a share on a pod that asks for none: forged, or
-// left when somebody took the request away after us. Nobody would place the pod.
-func leftovers(pod *slim.Pod) field.ErrorList {
+// left when somebody took the request away after us. Nobody would place the pod. So are
+// wishes that there are not, and a warning says of the others that they have no effect.
+func leftovers(pod *slim.Pod) ([]string, field.ErrorList) {
 	const remedy = "no container asks for a vernier.dev resource: remove it, or ask for one as a limit"
 	var errs field.ErrorList
 	for _, key := range []string{api.AnnotationShares, api.AnnotationPlacement} {
@@ -85,7 +86,8 @@ func leftovers(pod *slim.Pod) field.ErrorList {
 	if gated(pod) {
 		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(api.Gate), remedy))
 	}
-	return errs
+	warnings, more := annotations.Idle(pod.Metadata.Annotations, annotationsPath)
+	return warnings, append(errs, more...)
 }
 
 func gated(pod *slim.Pod) bool {

@@ -47,7 +47,7 @@ func (h *Handler) Review(namespace string, raw []byte) (Verdict, error) {
 	}
 	v := Verdict{Name: cmp.Or(pod.Metadata.Name, pod.Metadata.GenerateName)}
 	if !h.rules.Dialects.Asks(pod) && !asks(pod) {
-		v.Errors = leftovers(pod)
+		v.Warnings, v.Errors = leftovers(pod)
 		return v, nil
 	}
 	if v.Errors = guard.Bounds(pod); len(v.Errors) > 0 {
