@@ -20,7 +20,7 @@ func TestDialectWords(t *testing.T) {
 		t.Fatal(plain.text)
 	}
 	without := condition(t, plain)
-	if _, c := plain.pod(t, "vernier-webhook"); len(c.Args) > 0 || strings.Contains(without, " in [") {
+	if _, c := plain.pod(t, "vernier-webhook"); len(c.Args) > 0 || strings.Contains(without, "n in [") {
 		t.Errorf("arguments %q without a dialect, and the condition %s", c.Args, without)
 	}
 	all, err := dialect.Settings{Dialects: "all"}.Set()
