@@ -336,7 +336,7 @@ func TestEventsTellChanges(t *testing.T) {
 	s.told()
 	s.add("p", 50, 100)
 	s.work()
-	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "needs 50 core + 100 MiB on one device; best: node n0 GPU 0 has 10 + 100") {
+	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "needs 50 % compute and 100 MiB on one GPU; nearest: n0 GPU 0 has 10 % and 100 MiB free") {
 		t.Fatalf("%q", got)
 	}
 	retry := func() []string {
@@ -356,7 +356,7 @@ func TestEventsTellChanges(t *testing.T) {
 		t.Errorf("new figures at once: %q", got)
 	}
 	s.clock.Step(toldAgain)
-	if got := retry(); len(got) != 1 || !strings.Contains(got[0], "best: node n0 GPU 1 has 10 + 100") {
+	if got := retry(); len(got) != 1 || !strings.Contains(got[0], "nearest: n0 GPU 1 has 10 % and 100 MiB free") {
 		t.Errorf("after a minute: %q", got)
 	}
 	node := &corev1.Node{}

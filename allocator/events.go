@@ -109,8 +109,8 @@ func describe(p *v1alpha1.Placement, index map[string]int32) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
 		for _, d := range p.Containers[name].Devices {
-			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %d core + %d MiB, %s",
-				name, index[d.UUID], d.UUID, d.Core, d.MemMiB, p.Containers[name].Mode))
+			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %s, %s",
+				name, index[d.UUID], d.UUID, v1alpha1.AmountsText(d.Core, d.MemMiB), p.Containers[name].Mode))
 		}
 	}
 	return fmt.Sprintf("on node %s; %s", p.Node, strings.Join(parts, "; "))

@@ -44,14 +44,14 @@ func TestFlow(t *testing.T) {
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
 				{Key: "absent", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}}}
 	})
-	s.awaitEvent("d", reasonWaiting, "needs 30 core + 400 MiB on one device; best: node gpu-1 GPU 0 has 0 + 0")
+	s.awaitEvent("d", reasonWaiting, "needs 30 % compute and 400 MiB on one GPU; nearest: gpu-1 GPU 0 has 0 % and 0 MiB free")
 
 	// A pod that ran keeps its slices until the node has seen it gone.
 	b := s.pod("b")
 	s.must(s.SubResource("binding").Create(t.Context(), b, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}}))
 	s.must(s.Delete(t.Context(), b, client.GracePeriodSeconds(0)))
 	s.addPod("after", share(1, 1)) // is looked at after the deletion
-	s.awaitEvent("after", reasonWaiting, "needs 1 core + 1 MiB")
+	s.awaitEvent("after", reasonWaiting, "needs 1 % compute and 1 MiB")
 	if book.Placement(s.ledger("gpu-1"), b.UID) == nil {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
@@ -59,7 +59,7 @@ func TestFlow(t *testing.T) {
 	d := s.awaitPlaced("d").Containers["train"].Devices[0].UUID
 	s.awaitPlaced("after")
 	// Who was told that a pod waits is told that it no longer does, and nobody else.
-	s.awaitEvent("d", reasonPlaced, "("+d+"), 30 core + 400 MiB, limiter")
+	s.awaitEvent("d", reasonPlaced, "("+d+"), 30 % compute and 400 MiB, limiter")
 	if told := s.events("a"); len(told) > 0 {
 		t.Errorf("pod a was placed at once, and its owner was told %v", told)
 	}

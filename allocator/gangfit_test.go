@@ -73,7 +73,7 @@ func TestSetIsAllOrNothing(t *testing.T) {
 	for i := range 5 {
 		pods = append(pods, s.add(fmt.Sprintf("p%d", i), 60, v1alpha1.MiB(100), cpu("20")))
 	}
-	if got := s.decided(s.set(pods...)); !strings.HasPrefix(got, "4 fit, p4 has none: container c needs 60 core") {
+	if got := s.decided(s.set(pods...)); !strings.HasPrefix(got, "4 fit, p4 has none: container c needs 60 % compute") {
 		t.Fatalf("four devices for five pods: %q", got)
 	}
 	if got := s.decided(s.set(pods[:4]...)); got != "p0:n0 p1:n0 p2:n1 p3:n1" {

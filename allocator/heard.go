@@ -100,7 +100,7 @@ func (a *Allocator) wasHeard(pod *corev1.Pod, text string) bool {
 
 func withoutFigures(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
+		if r >= '0' && r <= '9' || r == ',' {
 			return -1
 		}
 		return r

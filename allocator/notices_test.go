@@ -78,7 +78,7 @@ func TestFlappingFiguresMakeNoStorm(t *testing.T) {
 		s.lookAgain()
 		s.clock.Step(time.Minute)
 		for _, e := range s.told() {
-			if strings.Contains(e, "needs 50 core") {
+			if strings.Contains(e, "needs 50 % compute") {
 				told = append(told, e)
 			}
 		}
@@ -180,7 +180,7 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 	if told := s.told(); len(told) > 0 {
 		t.Fatalf("told before anything was looked at: %q", told)
 	}
-	why := "container c needs 50 core + 100 MiB on one device; best: node n0 GPU 0 has 3 + 7"
+	why := "container c needs 50 % compute and 100 MiB on one GPU; nearest: n0 GPU 0 has 3 % and 7 MiB free"
 	events := []corev1.Event{said("same", reasonWaiting, why, 2), said("same", reasonWaiting, "older words", 1), said("other", reasonWaiting, "PodGroup a/b: 1 of 2 pods are there", 1),
 		said("small", reasonWaiting, why, 1), said("never", reasonWaiting, why, 1), said("never", reasonPlaced, "on node n0", 2)}
 	for s.queue.Len() > 0 {

@@ -215,7 +215,7 @@ func TestMissedForGood(t *testing.T) {
 	s.await("two of three to be placed", func(context.Context) (bool, error) { return letGo() == 2, nil })
 	for _, name := range names {
 		if gated(s.pod(name)) {
-			s.awaitEvent(name, reasonWaiting, "needs 60 core + 600 MiB on one device")
+			s.awaitEvent(name, reasonWaiting, "needs 60 % compute and 600 MiB on one GPU")
 		}
 	}
 	// Those of which something was seen before go on from there.

@@ -48,8 +48,8 @@ func TestTooLargeIsNoLoad(t *testing.T) {
 	s.work()
 	told := strings.Join(s.told(), "\n")
 	for _, want := range []string{
-		"container c needs 10 core + 1001 MiB on one device; best: node n0 GPU 0 has 100 + 1000",
-		"container c needs 10 core + 10 MiB on each of 3 devices of one node; best: node n0 has 2",
+		"container c needs 10 % compute and 1,001 MiB of a GPU, and none has so much: the largest is n0 GPU 0 with 1,000 MiB",
+		"container c needs 10 % compute and 10 MiB on each of 3 GPUs of one node; nearest: n0 has room on 2",
 	} {
 		if !strings.Contains(told, want) {
 			t.Errorf("not told %q but %q", want, told)

@@ -55,7 +55,7 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
 	if lacks := t.scarce.find(kindOf(pod.pod)); lacks != nil && len(t.set) == 1 {
-		return &shortage{devices: *lacks, notReady: t.index.NotReady()}, nil
+		return &shortage{devices: *lacks, withheld: t.index.Withheld()}, nil
 	}
 	j, wants := judge{Allocator: t.Allocator, pod: pod.pod, in: t.in}, pod.wants()
 	if t.leads[pod.pod.UID] {
@@ -132,7 +132,7 @@ func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 			return nil, t.take(ctx, pod, plan, n, j)
 		}
 	}
-	why := &shortage{refused: j.refused + unasked, unasked: unasked, reasons: j.reasons, devices: placement.Explain(pod.demand, without), notReady: t.index.NotReady()}
+	why := &shortage{refused: j.refused + unasked, unasked: unasked, reasons: j.reasons, devices: placement.Explain(pod.demand, without), withheld: t.index.Withheld()}
 	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
 		t.scarce.note(kindOf(pod.pod), &why.devices, since)
 	}

@@ -66,8 +66,8 @@ type shortage struct {
 	unasked int
 	reasons reasons
 	devices placement.Shortfall
-	// notReady says which nodes grant nothing now, empty for none.
-	notReady string
+	// withheld says what is not granted now of nodes and GPUs, empty for nothing.
+	withheld string
 }
 
 // cause is what does not change with the figures.
@@ -79,10 +79,10 @@ func (s *shortage) cause() string {
 }
 
 func (s *shortage) String() string {
-	if s.notReady == "" {
+	if s.withheld == "" {
 		return s.lacks()
 	}
-	return s.lacks() + "; " + s.notReady
+	return s.lacks() + "; " + s.withheld
 }
 
 func (s *shortage) lacks() string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,27 +31,47 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 	})
 }
 
-// NotReady says how many of the nodes grant nothing because their agents are not ready or not
-// reachable, and what the first of them by name says; empty when there are none.
-func NotReady(ledgers iter.Seq[*v1alpha1.SliceLedger]) string {
-	n, first := 0, ""
+// Withheld says what is not granted of the nodes because their agents are not ready or not
+// reachable, or because people have cordoned it: how much, and what is first by name. Empty
+// when there is nothing.
+func Withheld(ledgers iter.Seq[*v1alpha1.SliceLedger]) string {
+	var away, cordoned first
 	for l := range ledgers {
-		if l.Status.TakesSlices() {
-			continue
+		c := l.Status.Readiness()
+		switch {
+		case c == nil:
+			away.add(l.Name + ": the node agent has not reported yet")
+		case !l.Status.TakesSlices():
+			away.add(l.Name + ": " + cmp.Or(c.Message, c.Reason))
+		default:
+			for i := range l.Status.Devices {
+				if d := &l.Status.Devices[i]; l.Spec.Cordon(d.UUID) != nil {
+					cordoned.add(fmt.Sprintf("%s GPU %d, %s", l.Name, d.Index, l.Spec.Cordon(d.UUID)))
+				}
+			}
 		}
-		says := "the node agent has not reported yet"
-		if c := l.Status.Readiness(); c != nil {
-			says = cmp.Or(c.Message, c.Reason)
-		}
-		if text := l.Name + ": " + says; n == 0 || text < first {
-			first = text
-		}
-		n++
 	}
-	if n == 0 {
-		return ""
+	var all []string
+	if away.n > 0 {
+		all = append(all, fmt.Sprintf("%d node(s) grant nothing now, such as %s", away.n, away.text))
 	}
-	return fmt.Sprintf("%d node(s) grant nothing now, such as %s", n, first)
+	if cordoned.n > 0 {
+		all = append(all, fmt.Sprintf("%d GPU(s) are cordoned, such as %s", cordoned.n, cordoned.text))
+	}
+	return strings.Join(all, "; ")
+}
+
+// first counts texts, and keeps the first in order.
+type first struct {
+	n    int
+	text string
+}
+
+func (f *first) add(text string) {
+	if f.n == 0 || text < f.text {
+		f.text = text
+	}
+	f.n++
 }
 
 // Unfiltered is the node with all devices, whatever their state: for writing down

@@ -198,12 +198,11 @@ func (x *Index) Room() []*placement.Node {
 	return nodes
 }
 
-// NotReady says which nodes grant nothing because their agents are not ready or not
-// reachable; empty when there are none.
-func (x *Index) NotReady() string {
+// Withheld says what is not granted of all nodes, and why; empty when there is nothing.
+func (x *Index) Withheld() string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return NotReady(func(yield func(*v1alpha1.SliceLedger) bool) {
+	return Withheld(func(yield func(*v1alpha1.SliceLedger) bool) {
 		for _, v := range x.nodes {
 			if !yield(v.ledger) {
 				return

@@ -293,3 +293,26 @@ func TestChangedIsSorted(t *testing.T) {
 		t.Errorf("%v, want them sorted", got)
 	}
 }
+
+// Who waits is told which nodes and GPUs are kept back, by whom and why.
+func TestWithheld(t *testing.T) {
+	l := func(name string, conditions ...metav1.Condition) *v1alpha1.SliceLedger {
+		l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		l.Status.Conditions, l.Status.Devices = conditions, []v1alpha1.DeviceStatus{{UUID: "GPU-a", Index: 3}}
+		return l
+	}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
+	cordoned := l("c", ready)
+	cordoned.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-a", By: "ann", Reason: "fans"}, {UUID: "GPU-elsewhere"}}
+	for want, all := range map[string][]*v1alpha1.SliceLedger{
+		"": {l("a", ready)},
+		"2 node(s) grant nothing now, such as a: its pod crashes": {l("b"),
+			l("a", ready, metav1.Condition{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionFalse, Message: "its pod crashes"})},
+		"1 node(s) grant nothing now, such as b: NVMLFailed; 1 GPU(s) are cordoned, such as c GPU 3, cordoned by ann: fans": {cordoned, l("a", ready),
+			l("b", metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NVMLFailed"})},
+	} {
+		if got := Withheld(slices.Values(all)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -218,7 +218,7 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 		case !d.Healthy:
 			g.Trouble = d.Reason
 		case c != nil:
-			g.Trouble = strings.TrimSuffix("cordoned: "+c.Reason, ": ")
+			g.Trouble = c.String()
 		}
 		if d.MIG == v1alpha1.MIGEnabled {
 			g.Model += ", MIG"

@@ -88,7 +88,7 @@ func TestMPSTakesSoMany(t *testing.T) {
 	if _, ok := Fit(one, n); ok {
 		t.Errorf("more than %d slices", v1alpha1.MaxMPSSlices)
 	}
-	if why, want := Explain(one, []*Node{n}).String(), "GPU 0 has 52 + 81440, and 48 slices, the most that MPS takes"; !strings.HasSuffix(why, want) {
+	if why, want := Explain(one, []*Node{n}).String(), "GPU 0 has 52 % and 81,440 MiB free, and 48 slices, the most that MPS takes"; !strings.HasSuffix(why, want) {
 		t.Errorf("%q, want %q", why, want)
 	}
 }

@@ -139,6 +139,8 @@ func TestAllowLists(t *testing.T) {
 func TestExplain(t *testing.T) {
 	full := dev(1, 25, 40960)
 	nodes := []*Node{node("gpu-1", dev(0, 5, 1000)), node("gpu-2", dev(0, 100, 100), full)}
+	little := dev(0, 100, 1000)
+	little.Mem = 1000
 	noSlots := dev(0, 100, gib80)
 	noSlots.Slots = 0
 	tests := []struct {
@@ -148,26 +150,28 @@ func TestExplain(t *testing.T) {
 		want   string
 	}{
 		{"one device", demand(ctr("train", App, 1, 30, 20480)), nodes,
-			"container train needs 30 core + 20480 MiB on one device; best: node gpu-2 GPU 1 has 25 + 40960"},
+			"container train needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
 		{"percent on the device that comes closest",
 			demand(Container{Name: "train", Share: v1alpha1.Share{GPUs: 1, Core: 30, MemPercent: 25}}), nodes,
-			"container train needs 30 core + 20480 MiB on one device; best: node gpu-2 GPU 1 has 25 + 40960"},
+			"container train needs 30 % compute and 20,480 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
 		{"the largest that fits nowhere is named", demand(ctr("small", App, 1, 26, 30000), ctr("big", App, 1, 90, 30000)), nodes,
-			"container big needs 90 core + 30000 MiB on one device; best: node gpu-2 GPU 1 has 25 + 40960"},
+			"container big needs 90 % compute and 30,000 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
 		{"several devices", demand(ctr("train", App, 2, 20, 100)), nodes[1:], ""},
 		{"several devices, one does", demand(ctr("train", App, 2, 20, 1000)), nodes,
-			"container train needs 20 core + 1000 MiB on each of 2 devices of one node; best: node gpu-2 has 1 such, its next: GPU 0 has 100 + 100"},
+			"container train needs 20 % compute and 1,000 MiB on each of 2 GPUs of one node; nearest: gpu-2 has room on 1; the next, GPU 0, has 100 % and 100 MiB free"},
 		{"more devices than there are",
 			demand(Container{Name: "train", Share: v1alpha1.Share{GPUs: 3, Core: 20, MemPercent: 10}}),
 			[]*Node{node("n", dev(0, 100, gib80), dev(1, 100, gib80))},
-			"container train needs 20 core + 8192 MiB on each of 3 devices of one node; best: node n has 2 such, its next: none"},
+			"container train needs 20 % compute and 8,192 MiB on each of 3 GPUs of one node; nearest: n has room on 2, and no other that the pod may use"},
 		{"together", demand(ctr("x", App, 1, 60, 100), ctr("y", App, 1, 60, 100)), []*Node{node("n", dev(0, 100, gib80))},
-			"the containers together need 120 core + 200 MiB on one node; each fits alone; most room: node n has 100 + 81920 on its devices together"},
+			"the containers together need 120 % compute and 200 MiB on one node, and each fits alone; nearest: n has 100 % and 81,920 MiB free on its GPUs together"},
 		{"no slots", demand(ctr("x", App, 1, 1, 1)), []*Node{node("n", noSlots)},
-			"container x needs 1 core + 1 MiB on one device; best: node n GPU 0 has 100 + 81920, and 256 slices, the most that a device takes"},
-		{"no node", demand(ctr("x", App, 1, 1, 1)), nil, "no node has a device that takes slices"},
+			"container x needs 1 % compute and 1 MiB on one GPU; nearest: n GPU 0 has 100 % and 81,920 MiB free, and 256 slices, the most that a GPU takes"},
+		{"larger than any", demand(ctr("x", App, 1, 10, gib80+1)), []*Node{node("m", little), node("n", dev(1, 50, gib80))},
+			"container x needs 10 % compute and 81,921 MiB of a GPU, and none has so much: the largest is n GPU 1 with 81,920 MiB"},
+		{"no node", demand(ctr("x", App, 1, 1, 1)), nil, "no node has a GPU that takes slices"},
 		{"not allowed", &Demand{Containers: []Container{ctr("x", App, 1, 1, 1)}, Models: allow(t, "H100")}, nodes,
-			"none of the 3 devices is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid"},
+			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -26,6 +26,9 @@ type Shortfall struct {
 	Node   string
 	Enough v1alpha1.DeviceCount
 	Best   Device
+	// Largest is the one with the most memory that Container may use, LargestOn its node.
+	Largest   Device
+	LargestOn string
 }
 
 // Explain finds what keeps the demand from fitting on the nodes: the largest
@@ -78,6 +81,9 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 				continue
 			}
 			any = dev
+			if dev.Mem > s.Largest.Mem {
+				s.Largest, s.LargestOn = *dev, n.Name
+			}
 			near, ok := c.nearness(dev)
 			if ok {
 				enough++
@@ -155,34 +161,42 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 
 // String is the explanation for people.
 func (s Shortfall) String() string {
+	needs := v1alpha1.AmountsText(s.Core, s.Mem)
 	switch {
 	case s.Devices == 0:
-		return "no node has a device that takes slices"
+		return "no node has a GPU that takes slices"
 	case s.Allowed == 0:
-		return fmt.Sprintf("none of the %d devices is allowed by the pod's %s and %s",
+		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s",
 			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID)
 	case s.Container == "":
-		return fmt.Sprintf("the containers together need %d core + %d MiB on one node; each fits alone; most room: node %s has %d + %d on its devices together",
-			s.Core, s.Mem, s.Node, s.Best.FreeCore, s.Best.FreeMem)
+		return fmt.Sprintf("the containers together need %s on one node, and each fits alone; nearest: %s has %s on its GPUs together",
+			needs, s.Node, free(&s.Best))
+	case s.Mem > s.Largest.Mem:
+		return fmt.Sprintf("container %s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", s.Container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
 	}
-	has := "none"
-	if s.Best.UUID != "" {
-		has = fmt.Sprintf("GPU %d has %d + %d", s.Best.Index, s.Best.FreeCore, s.Best.FreeMem)
-		switch {
-		case s.Best.Slots <= 0 && s.Best.MPSOnly:
-			has += fmt.Sprintf(", and %d slices, the most that MPS takes", v1alpha1.MaxMPSSlices)
-		case s.Best.Slots <= 0:
-			has += fmt.Sprintf(", and %d slices, the most that a device takes", v1alpha1.MaxSlicesPerDevice)
+	if s.GPUs > 1 {
+		text := fmt.Sprintf("container %s needs %s on each of %d GPUs of one node; nearest: %s has room on %d", s.Container, needs, s.GPUs, s.Node, s.Enough)
+		if s.Best.UUID == "" {
+			return text + ", and no other that the pod may use"
 		}
-		has += s.mode()
+		return fmt.Sprintf("%s; the next, GPU %d, has %s", text, s.Best.Index, s.best())
 	}
-	if s.GPUs == 1 {
-		return fmt.Sprintf("container %s needs %d core + %d MiB on one device; best: node %s %s",
-			s.Container, s.Core, s.Mem, s.Node, has)
-	}
-	return fmt.Sprintf("container %s needs %d core + %d MiB on each of %d devices of one node; best: node %s has %d such, its next: %s",
-		s.Container, s.Core, s.Mem, s.GPUs, s.Node, s.Enough, has)
+	return fmt.Sprintf("container %s needs %s on one GPU; nearest: %s GPU %d has %s", s.Container, needs, s.Node, s.Best.Index, s.best())
 }
+
+// best is what the nearest device has, and what else stands against the container.
+func (s Shortfall) best() string {
+	has := free(&s.Best)
+	switch {
+	case s.Best.Slots <= 0 && s.Best.MPSOnly:
+		has += fmt.Sprintf(", and %d slices, the most that MPS takes", v1alpha1.MaxMPSSlices)
+	case s.Best.Slots <= 0:
+		has += fmt.Sprintf(", and %d slices, the most that a GPU takes", v1alpha1.MaxSlicesPerDevice)
+	}
+	return has + s.mode()
+}
+
+func free(d *Device) string { return fmt.Sprintf("%d %% and %s free", d.FreeCore, d.FreeMem.Text()) }
 
 // mode says what of the best device's mode stands against the container.
 func (s Shortfall) mode() string {

@@ -135,6 +135,23 @@ func (m MiB) Split(n DeviceCount) (MiB, error) {
 // Bytes is m in bytes. m must be in range, as every parsed or decoded MiB is.
 func (m MiB) Bytes() uint64 { return uint64(m) << 20 }
 
+// Text is for people: 48,787 MiB.
+func (m MiB) Text() string {
+	digits := strconv.FormatInt(int64(m), 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits + " MiB"
+}
+
+// AmountsText is an amount of a GPU for people: 60 % compute and 48,787 MiB.
+func AmountsText(core Percent, mem MiB) string {
+	if core == 0 {
+		return mem.Text()
+	}
+	return fmt.Sprintf("%d %% compute and %s", core, mem.Text())
+}
+
 // MiBFromBytes is n bytes in whole MiB, rounded down: never promise what the
 // device does not have.
 func MiBFromBytes(n uint64) MiB { return MiB(n >> 20) }

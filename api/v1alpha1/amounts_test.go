@@ -201,3 +201,17 @@ func fuzzAmount(f *testing.F, highest int64, parse func(string) (int64, error)) 
 		}
 	})
 }
+
+func TestText(t *testing.T) {
+	for mem, want := range map[MiB]string{0: "0 MiB", 999: "999 MiB", 1000: "1,000 MiB", 48787: "48,787 MiB", 1234567: "1,234,567 MiB", -1234: "-1,234 MiB", -123: "-123 MiB"} {
+		if got := mem.Text(); got != want {
+			t.Errorf("%d is %q, want %q", mem, got, want)
+		}
+	}
+	if got := AmountsText(60, 48787); got != "60 % compute and 48,787 MiB" {
+		t.Errorf("%q", got)
+	}
+	if got := AmountsText(0, 5); got != "5 MiB" {
+		t.Errorf("without compute: %q", got)
+	}
+}

@@ -92,6 +92,18 @@ type Cordon struct {
 	Since metav1.Time `json:"since"`
 }
 
+// String says who has cordoned the device, and why.
+func (c *Cordon) String() string {
+	text := "cordoned"
+	if c.By != "" {
+		text += " by " + c.By
+	}
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
+}
+
 // Cordon is the device's, nil without one.
 func (s *SliceLedgerSpec) Cordon(uuid string) *Cordon {
 	for i := range s.Cordons {

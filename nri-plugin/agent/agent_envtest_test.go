@@ -256,7 +256,7 @@ func testLedgerEdited(t *testing.T, c *cluster) {
 		if has := l.Status.Slices[0].InForce; has == nil || *has != (v1alpha1.Amounts{Core: 10, Mem: 1024}) {
 			t.Errorf("in force are %+v, want 10 core + 1024 MiB", has)
 		}
-		want := fmt.Sprintf("container main of pod default/%s runs with 10 core + 1024 MiB of %s and is granted %d + %d. Put", pod.Name, gpu0, edited.Core, edited.Mem)
+		want := fmt.Sprintf("container main of pod default/%s runs with 10 %% compute and 1,024 MiB of %s and is granted %s. Put", pod.Name, gpu0, v1alpha1.AmountsText(edited.Core, edited.Mem))
 		if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionDrifted); !strings.Contains(c.Message, want) {
 			t.Errorf("condition says %q, want %q", c.Message, want)
 		}

@@ -40,8 +40,8 @@ func (a *agent) drift(s *v1alpha1.SliceLedgerStatus) {
 			if i < 0 || granted[i].Core == has.Core && granted[i].Mem == has.Mem {
 				continue // the allocator puts back what is gone
 			}
-			drifted = append(drifted, fmt.Sprintf("container %s of pod %s runs with %d core + %d MiB of %s and is granted %d + %d",
-				e.Name, e.Owner, has.Core, has.Mem, has.UUID, granted[i].Core, granted[i].Mem))
+			drifted = append(drifted, fmt.Sprintf("container %s of pod %s runs with %s of %s and is granted %s",
+				e.Name, e.Owner, v1alpha1.AmountsText(has.Core, has.Mem), has.UUID, v1alpha1.AmountsText(granted[i].Core, granted[i].Mem)))
 			for j := range s.Slices {
 				if of := &s.Slices[j]; of.Container == e.ID && of.UUID == has.UUID {
 					of.InForce = &v1alpha1.Amounts{Core: has.Core, Mem: has.Mem}

@@ -35,7 +35,7 @@ func TestGangStartsWhole(t *testing.T) {
 		p.Labels = map[string]string{group.LabelCoscheduling: g.GetName()}
 		gang = append(gang, create(t, p))
 	}
-	awaitEvent(t, gang[0], "PodGroup tenants/train: room for 2 of the 3 pods that must start together", "needs 60 core")
+	awaitEvent(t, gang[0], "PodGroup tenants/train: room for 2 of the 3 pods that must start together", "needs 60 % compute")
 	for _, p := range gang {
 		if now := get(t, p); len(now.Spec.SchedulingGates) != 1 {
 			t.Errorf("pod %s was let go without the rest of its gang", p.Name)

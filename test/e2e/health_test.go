@@ -120,7 +120,7 @@ func TestDeviceFails(t *testing.T) {
 		t.Errorf("placed on GPU %d, which is unhealthy", got.Index)
 	}
 	waits := create(t, newPod("waits").share(60, 60).on(large))
-	awaitEvent(t, waits, "VernierWaiting", "needs 60 core")
+	awaitEvent(t, waits, "VernierWaiting", "needs 60 % compute")
 	check()
 
 	well()
@@ -154,7 +154,7 @@ func TestDeviceFails(t *testing.T) {
 		t.Errorf("the pod on the other device: %v", err)
 	}
 	again := create(t, newPod("after-drain").share(60, 60).on(large))
-	awaitEvent(t, again, "VernierWaiting", "needs 60 core")
+	awaitEvent(t, again, "VernierWaiting", "needs 60 % compute")
 	shell(t, "kubectl vernier uncordon "+name)
 	awaitReady(t, again)
 }

@@ -182,7 +182,7 @@ func TestShareOverTwoGPUs(t *testing.T) {
 func TestOverflowWaitsAndStartsAfterRelease(t *testing.T) {
 	first := awaitReady(t, create(t, newPod("holder").share(80, 80).on(small)))
 	waiting := create(t, newPod("overflow").share(30, 25).on(small))
-	text := awaitEvent(t, waiting, "needs 30 core", "best: node "+small, "has 20 +")
+	text := awaitEvent(t, waiting, "needs 30 % compute", "nearest: "+small, "has 20 % and")
 	if p := get(t, waiting); len(p.Spec.SchedulingGates) != 1 || p.Spec.NodeName != "" {
 		t.Errorf("the pod that doesn't fit is %s; event %q", status(p), text)
 	}

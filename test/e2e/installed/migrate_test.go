@@ -78,7 +78,7 @@ func migrate(t *testing.T, image string) {
 		out, err := sys.Shell(ctx, "kubectl vernier top -n "+namespace+" 2>&1")
 		return err == nil && regexp.MustCompile(`migrated .*/3000 .* 30\n`).MatchString(out) && !strings.Contains(out, "left out"), out
 	})
-	for command, want := range map[string]string{"why migrated": "it does not wait for Vernier", "why waiting": "100 core", "inspect": "Allocated/Total GPU Memory In Cluster", "defrag": "/migrated"} {
+	for command, want := range map[string]string{"why migrated": "it does not wait for Vernier", "why waiting": "100 % compute", "inspect": "Allocated/Total GPU Memory In Cluster", "defrag": "/migrated"} {
 		if out := run(t, "kubectl vernier "+command+" -n "+namespace); !strings.Contains(out, want) {
 			t.Errorf("kubectl vernier %s says %q, want %q", command, out, want)
 		}

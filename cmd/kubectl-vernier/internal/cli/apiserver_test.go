@@ -39,7 +39,7 @@ func TestOnAPIServer(t *testing.T) {
 	create(t, admin, waiting)
 	for name, e := range map[string]corev1.Event{
 		"by-source":     {Source: corev1.EventSource{Component: eventSource}, LastTimestamp: metav1.Now(), Message: "an older verdict"},
-		"by-controller": {ReportingController: eventSource, ReportingInstance: "a", Action: "Place", EventTime: metav1.NewMicroTime(time.Now().Add(time.Minute)), Message: "needs 90 core"},
+		"by-controller": {ReportingController: eventSource, ReportingInstance: "a", Action: "Place", EventTime: metav1.NewMicroTime(time.Now().Add(time.Minute)), Message: "needs 90 % compute"},
 		"foreign":       {Source: corev1.EventSource{Component: "other"}, LastTimestamp: metav1.NewTime(time.Now().Add(time.Hour)), Message: "foreign"},
 	} {
 		e.Name, e.Namespace, e.Reason, e.Type = name, "default", "DoesNotFit", corev1.EventTypeWarning
@@ -52,9 +52,9 @@ func TestOnAPIServer(t *testing.T) {
 
 	ann := reader(t, apiserver.As(cfg, "ann", "system:authenticated"))
 	expect(t, ann, "slices -A", "train", "20480", "granted")
-	expect(t, ann, "waiting -n default", "90% core + 50% mem", "needs 90 core")
+	expect(t, ann, "waiting -n default", "90% core + 50% mem", "needs 90 % compute")
 	expect(t, ann, "waiting -n kube-system -o json", `"items": []`)
-	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "needs 90 core")
+	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "needs 90 % compute")
 
 	eve := reader(t, apiserver.As(cfg, "eve", "system:authenticated"))
 	expectError(t, eve, "slices -A", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")

@@ -78,9 +78,9 @@ func fixture() []client.Object {
 		gated("team-b", "odd", 3*time.Second, `{"version":"v2"}`),
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "not-ours", Namespace: "team-a"},
 			Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.com/other"}}}},
-		event("first", "big", 4*time.Minute, eventSource, "needs 60 core: an older reason"),
+		event("first", "big", 4*time.Minute, eventSource, "needs 60 % compute: an older reason"),
 		event("latest", "big", time.Minute, eventSource,
-			"needs 60 core + 40960 MiB on each of 2 devices;\nbest: node gpu-1 GPU 0 has 70 + 51199"),
+			"needs 60 % compute and 40,960 MiB on each of 2 GPUs;\nnearest: gpu-1 GPU 0 has 70 % and 51,199 MiB free"),
 		event("foreign", "big", time.Second, "default-scheduler", "Scheduling is blocked due to non-empty scheduling gates"),
 	}
 }

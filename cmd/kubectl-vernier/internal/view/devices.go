@@ -69,13 +69,7 @@ func (d *Device) why() string {
 	if d.Cordon == nil {
 		return d.Reason
 	}
-	text := "cordoned"
-	if d.Cordon.By != "" {
-		text += " by " + d.Cordon.By
-	}
-	if d.Cordon.Reason != "" {
-		text += ": " + d.Cordon.Reason
-	}
+	text := (&v1alpha1.Cordon{By: d.Cordon.By, Reason: d.Cordon.Reason}).String()
 	if d.Reason != "" {
 		text = d.Reason + "; " + text
 	}

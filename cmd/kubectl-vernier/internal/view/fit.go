@@ -44,7 +44,7 @@ type FittingDevice struct {
 // that only the scheduler knows of nodes.
 func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 	classes := []NodeClass{}
-	rooms, away := map[string][]*placement.Node{}, map[string][]*v1alpha1.SliceLedger{}
+	rooms, of := map[string][]*placement.Node{}, map[string][]*v1alpha1.SliceLedger{}
 	for i := range all {
 		gpus := gpusOf(&all[i])
 		at := slices.IndexFunc(classes, func(c NodeClass) bool { return c.GPUs == gpus })
@@ -52,11 +52,11 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 			classes, at = append(classes, NodeClass{GPUs: gpus, Fits: []Fitting{}}), len(classes)
 		}
 		classes[at].Nodes++
+		of[gpus] = append(of[gpus], &all[i])
 		if room := ledgers.Room(&all[i]); room != nil {
 			rooms[gpus] = append(rooms[gpus], room)
 		} else {
 			classes[at].NotReady++
-			away[gpus] = append(away[gpus], &all[i])
 		}
 	}
 	for i := range classes {
@@ -71,11 +71,11 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 		switch {
 		case len(c.Fits) > 0:
 		case c.NotReady == c.Nodes:
-			c.Reason = ledgers.NotReady(slices.Values(away[c.GPUs]))
+			c.Reason = ledgers.Withheld(slices.Values(of[c.GPUs]))
 		default:
 			c.Reason = placement.Explain(demand, rooms[c.GPUs]).String()
-			if c.NotReady > 0 {
-				c.Reason += "; " + ledgers.NotReady(slices.Values(away[c.GPUs]))
+			if withheld := ledgers.Withheld(slices.Values(of[c.GPUs])); withheld != "" {
+				c.Reason += "; " + withheld
 			}
 		}
 	}

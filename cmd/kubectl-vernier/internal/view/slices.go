@@ -4,7 +4,6 @@ package view
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -111,7 +110,7 @@ func slicesOf(l *v1alpha1.SliceLedger) []Slice {
 				v.MemoryGuarantee, v.ComputeGuarantee = st.Memory, st.Compute
 				if has := st.InForce; has != nil {
 					v.State, v.InForce = StateDrifted, has
-					v.Note = fmt.Sprintf("it runs with %d core + %d MiB: the ledger was edited", has.Core, has.Mem)
+					v.Note = "it runs with " + v1alpha1.AmountsText(has.Core, has.Mem) + ": the ledger was edited"
 				}
 			}
 			all = append(all, v)

@@ -133,7 +133,7 @@ func TestDrifted(t *testing.T) {
 			InForce: &v1alpha1.Amounts{Core: 50, Mem: 200}}}},
 	}
 	got := Slices([]v1alpha1.SliceLedger{l}, "ns")
-	if len(got) != 1 || got[0].State != StateDrifted || got[0].Core != 20 || got[0].InForce.Core != 50 || got[0].Note != "it runs with 50 core + 200 MiB: the ledger was edited" {
+	if len(got) != 1 || got[0].State != StateDrifted || got[0].Core != 20 || got[0].InForce.Core != 50 || got[0].Note != "it runs with 50 % compute and 200 MiB: the ledger was edited" {
 		t.Errorf("%+v", got)
 	}
 }
