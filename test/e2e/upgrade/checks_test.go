@@ -208,7 +208,8 @@ func checkWait(t *testing.T, all ...*load) {
 	for _, l := range all {
 		await(t, "pod "+l.Name+" to be told what it waits for", func() (bool, string) {
 			events := strings.Join(sys.Events(t.Context(), namespace, "involvedObject.uid="+string(l.UID)), "\n")
-			return strings.Contains(events, fmt.Sprintf("needs %d core", l.core)), events
+			// The release before says it in other words.
+			return strings.Contains(events, fmt.Sprintf("needs %d core", l.core)) || strings.Contains(events, fmt.Sprintf("needs %d %% compute", l.core)), events
 		})
 		now := get(t, l)
 		granted, _ := ledgered(t, l)
