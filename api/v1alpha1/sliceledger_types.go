@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"cmp"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -267,12 +269,21 @@ const ConditionAgentReachable = "AgentReachable"
 const ConditionDrifted = "Drifted"
 
 // Readiness is the condition that says whether slices are granted on the node, and why not:
-// AgentReachable while that is false, Ready otherwise; nil when nothing was said.
+// Ready, or AgentReachable where that is false alone; nil when nothing was said. Where both
+// are false it is Ready with the words of both: the agent's pod is not ready either while
+// the agent says that its driver fails.
 func (s *SliceLedgerStatus) Readiness() *metav1.Condition {
-	if c := meta.FindStatusCondition(s.Conditions, ConditionAgentReachable); c != nil && c.Status == metav1.ConditionFalse {
-		return c
+	ready := meta.FindStatusCondition(s.Conditions, ConditionReady)
+	reachable := meta.FindStatusCondition(s.Conditions, ConditionAgentReachable)
+	switch {
+	case reachable == nil || reachable.Status != metav1.ConditionFalse:
+		return ready
+	case ready == nil || ready.Status == metav1.ConditionTrue:
+		return reachable
 	}
-	return meta.FindStatusCondition(s.Conditions, ConditionReady)
+	both := *ready
+	both.Message = cmp.Or(ready.Message, ready.Reason) + "; " + reachable.Message
+	return &both
 }
 
 // TakesSlices tells whether slices may be granted on the node.
