@@ -29,6 +29,7 @@ import (
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.devices`
 // +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.summary.models`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.conditions[?(@.type=="AgentReachable")].status`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SliceLedger struct {
