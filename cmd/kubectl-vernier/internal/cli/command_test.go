@@ -68,7 +68,8 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, err := run(t, fakeClient(t, fixture()...), args)
-			if err != nil || errOut != "" {
+			// Some of these pods find no room, or are refused.
+			if unfit := name == "fit" && err != nil && err.Error() == "5 of 11 pods would wait or be refused"; err != nil && !unfit || errOut != "" {
 				t.Fatalf("error %v, stderr %q", err, errOut)
 			}
 			file := filepath.Join("testdata", name)

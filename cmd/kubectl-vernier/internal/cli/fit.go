@@ -26,7 +26,9 @@ func (c *command) fitCommand() *cobra.Command {
 	cmd.Long = `Whether each pod in manifests would find room now, and where, without creating it.
 Each is looked at by itself. Room is what the ledgers leave; what the scheduler says of
 nodes (taints, affinities, CPU) is not asked, and the allocator may choose another of
-the nodes with room.`
+the nodes with room.
+
+The exit status is 1 where a pod would wait or be refused.`
 	cmd.Example = "  kubectl vernier fit -f pod.yaml --dialects all"
 	e.addFlags(cmd)
 	return cmd
@@ -59,7 +61,19 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if len(sections) == 1 && e.output.forPeople() {
 		fmt.Fprintln(whole(e.out), sections[0].title)
 	}
-	return e.output.print(e.out, e.errOut, view.NewList(view.KindFits, fits), sections...)
+	if err := e.output.print(e.out, e.errOut, view.NewList(view.KindFits, fits), sections...); err != nil {
+		return err
+	}
+	unfit := 0
+	for _, f := range fits {
+		if f.Verdict == view.VerdictRefused || f.Verdict == view.VerdictAdmitted && f.Room() == 0 {
+			unfit++
+		}
+	}
+	if unfit > 0 {
+		return fmt.Errorf("%d of %d pods would wait or be refused", unfit, len(fits))
+	}
+	return nil
 }
 
 // fitted has the webhook's code admit a pod and looks for room for it.

@@ -127,19 +127,29 @@ type Fitted struct {
 
 // Heading says the outcome in a line.
 func (f Fitted) Heading() string {
-	room := 0
-	for _, c := range f.Classes {
-		room += len(c.Fits)
-	}
-	switch {
+	switch room := f.Room(); {
 	case f.Verdict == VerdictRefused:
-		return f.Name() + ": would be refused: `kubectl vernier explain` says why"
+		var why []string
+		for _, r := range f.Refusals {
+			why = append(why, strings.TrimPrefix(r.Field+": "+r.Message, ": "))
+		}
+		return f.Name() + ": would be refused: " + strings.Join(why, "; ")
 	case f.Verdict == VerdictUntouched:
 		return f.Name() + ": asks for nothing that Vernier gives"
 	case room == 0:
 		return f.Name() + ": would wait, no node has the room"
 	case room == 1:
 		return f.Name() + ": fits now, on 1 node"
+	default:
+		return fmt.Sprintf("%s: fits now, on %d nodes", f.Name(), room)
 	}
-	return fmt.Sprintf("%s: fits now, on %d nodes", f.Name(), room)
+}
+
+// Room is on how many nodes there is room for the pod.
+func (f Fitted) Room() int {
+	room := 0
+	for _, c := range f.Classes {
+		room += len(c.Fits)
+	}
+	return room
 }
