@@ -130,7 +130,7 @@ func (a *Allocator) giveUp(ctx context.Context, pod *corev1.Pod) error {
 	return a.deleteAsSeen(ctx, pod)
 }
 
-// deleteAsSeen deletes only the pod as it was seen: one that was bound meanwhile, or
+// deleteAsSeen deletes only the pod as it was seen: one that was bound since, or
 // started, stays.
 func (a *Allocator) deleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 	err := a.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})

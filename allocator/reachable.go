@@ -50,7 +50,7 @@ func (a *Allocator) markReachable(ctx context.Context, known *v1alpha1.SliceLedg
 		a.SetLedger(ledger)
 		return nil
 	case apierrors.IsConflict(err):
-		// The agent, or whoever leads now, has written.
+		// The agent has written, or another leader.
 		if err := a.refresh(ctx, known.Name); err != nil {
 			return err
 		}

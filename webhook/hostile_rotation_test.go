@@ -33,7 +33,7 @@ import (
 )
 
 // Whatever step of a rotation the certificates stop at, and whatever is written between its
-// steps: no pod that asks gets past the webhook, those that don't ask are created all the
+// steps: no pod that asks gets past the webhook, the others are created all the
 // while, and the webhook puts it right by itself.
 func TestHostileRotation(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml",
@@ -85,7 +85,7 @@ func TestHostileRotation(t *testing.T) {
 		}
 		return found
 	}
-	// whole tells whether a replica serves what the Secret has, the API server is told to
+	// whole reports if a replica serves what the Secret has, the API server is told to
 	// trust that, and pods are admitted with it.
 	whole := func(when, replica string) bool {
 		if clock.HasWaiters() {

@@ -30,7 +30,7 @@ type Agents struct {
 	pods map[string]map[types.UID]*corev1.Pod
 }
 
-// is tells whether the pod is a node agent's. Only who may create pods in the system's
+// is reports if the pod is a node agent's. Only who may create pods in the system's
 // namespace can make another look like one.
 func is(pod *corev1.Pod) bool {
 	return pod.Namespace == v1alpha1.SystemNamespace && pod.Spec.ServiceAccountName == v1alpha1.NodeServiceAccount && pod.Spec.NodeName != ""

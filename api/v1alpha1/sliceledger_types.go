@@ -287,7 +287,7 @@ func (s *SliceLedgerStatus) Readiness() *metav1.Condition {
 	return &both
 }
 
-// TakesSlices tells whether slices may be granted on the node.
+// TakesSlices reports if slices may be granted on the node.
 func (s *SliceLedgerStatus) TakesSlices() bool {
 	c := s.Readiness()
 	return c != nil && c.Type == ConditionReady && c.Status == metav1.ConditionTrue

@@ -3,7 +3,7 @@
 // Package audit owns the look at who really uses the node's GPUs: it compares the
 // driver's own list of processes with the containers that hold slices and with
 // what the limiter has let in, and reports every process that no limit holds. And it
-// looks for those that hold a descriptor of a GPU of which they have no slice. Sampler says
+// looks for processes that hold a descriptor of a GPU of which they have no slice. Sampler says
 // to the turns how much of a GPU processes have had that have none.
 //
 // It tells by an event of the pod, a metric and the log. It ends nobody for leaving a

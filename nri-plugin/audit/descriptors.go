@@ -324,7 +324,7 @@ func deviceAt(dir int, name string, numbers map[uint64]string) string {
 	return numbers[unix.Mkdev(of.Rdev_major, of.Rdev_minor)]
 }
 
-// opened tells whether a descriptor is of an open device: one of O_PATH, which every
+// opened reports if a descriptor is of an open device: one of O_PATH, which every
 // process can have of a node that it has made, leads to no driver.
 func (a *Auditor) opened(d descriptor) bool {
 	file, err := os.Open(filepath.Join(a.descriptor(d.pid, d.tid, "fdinfo"), strconv.Itoa(d.fd)))
@@ -385,7 +385,7 @@ func (a *Auditor) meet(in *reading, d descriptor, numbers map[uint64]string) {
 		"process %s of container %s holds device %s, of which the container has no slice: %s", p, in.holder.Name, d.uuid, did))
 }
 
-// judge tells whether a container may not hold a device, and whether that is known well
+// judge reports if a container may not hold a device, and whether that is known well
 // enough to end a process for it.
 func (a *Auditor) judge(holder hooks.Holder, uuid string) (wrong, mayEnd bool) {
 	if !holder.Sliced {
@@ -423,7 +423,7 @@ func (a *Auditor) end(p process, d descriptor, numbers map[uint64]string) (bool,
 	return true, unix.PidfdSendSignal(held, unix.SIGKILL, nil, 0)
 }
 
-// sameFiles tells whether two threads have one table of descriptors. Where the kernel does
+// sameFiles reports if two threads have one table of descriptors. Where the kernel does
 // not say, they may have two.
 func sameFiles(one, other int) bool {
 	const kcmpFiles = 2

@@ -391,7 +391,7 @@ func TestHostileDescriptorIsFound(t *testing.T) {
 	}
 }
 
-// Who is reported and who is ended, of those that hold a device.
+// Which processes that hold a device are reported, and which are ended.
 func TestHolders(t *testing.T) {
 	const path, readWrite = unix.O_PATH, unix.O_RDWR
 	privileged := func(c *api.Container) {

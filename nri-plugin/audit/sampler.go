@@ -71,7 +71,7 @@ func (s *Sampler) Sample() {
 	s.seen = seen
 }
 
-// containers are those that the processes are in, by their cgroups: what they write into
+// containers are what the processes are in, by their cgroups: what they write into
 // their counters is no proof. A process that has ended was in one that nobody can find out,
 // and is taken out of busy: a tenant could have others' time by processes that end soon.
 func (s *Sampler) containers(busy map[int]int) map[int]string {

@@ -26,7 +26,7 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api
 	return nil
 }
 
-// start tells whether the container holds slices.
+// start reports if the container holds slices.
 func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Container) (bool, error) {
 	entry, entered := p.Book.Get(c.GetId())
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}

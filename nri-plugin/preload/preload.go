@@ -31,7 +31,7 @@ const maxBytes = 64 << 10
 
 // A container's root may be a file system in user space, as lazy snapshotters make, whose
 // content comes from a registry that a tenant can hold up. A read there then takes for ever,
-// no signal ends it, and the runtime starts no container of the node meanwhile.
+// no signal ends it, and the runtime waits for it with every container of the node.
 const (
 	// patience with one read.
 	patience = 250 * time.Millisecond

@@ -4,6 +4,7 @@ package tests
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // ran is what became of a vgpu-run.
@@ -113,8 +116,12 @@ func TestRunBesideOthers(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 	}
-	for found := []string(nil); found == nil; time.Sleep(10 * time.Millisecond) {
-		found, _ = filepath.Glob(filepath.Join(c.dir, "run", "*", "others"))
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		found, err := filepath.Glob(filepath.Join(c.dir, "run", "*", "others"))
+		return found != nil, err
+	})
+	if err != nil {
+		t.Fatalf("nothing is said of the other: %v", err)
 	}
 	_ = limited.Process.Signal(syscall.SIGTERM)
 	_ = limited.Wait()

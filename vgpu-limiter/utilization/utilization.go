@@ -14,7 +14,7 @@ import (
 const Symbol = "nvmlDeviceGetProcessUtilization"
 
 // OfProcesses is the percent of NVML's last sample period, about a second, in which each
-// process worked on the device, by its PID in our PID namespace, for those that worked at
+// process worked on the device, by its PID in our PID namespace, for each that worked at
 // all; and the time stamp to ask with the next time, so that no sample counts twice.
 func OfProcesses(device nvml.Device, seen uint64) (map[int]int, uint64, error) {
 	all, r := device.GetProcessUtilization(seen)

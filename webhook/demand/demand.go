@@ -67,7 +67,7 @@ type totals struct {
 	gpus      api.DeviceCount
 }
 
-// none tells whether there is nothing to spread.
+// none reports if there is nothing to spread.
 func (w totals) none() bool { return w.core == 0 && w.mem == 0 && w.mib == 0 }
 
 // share spreads the totals evenly over the GPUs.

@@ -114,7 +114,7 @@ func ledgers(t *testing.T) []v1alpha1.SliceLedger {
 	return list.Items
 }
 
-// ledgered are the slices that ledgers grant the pod, and those that nodes say it has.
+// ledgered are the slices that ledgers grant the pod, and the ones that nodes say it has.
 func ledgered(t *testing.T, l *load) (granted []v1alpha1.Slice, attached []v1alpha1.SliceStatus) {
 	t.Helper()
 	for _, ledger := range ledgers(t) {
