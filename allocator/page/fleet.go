@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,7 +35,8 @@ type Fleet struct {
 // Totals of the whole fleet, whatever was chosen.
 type Totals struct {
 	Nodes, GPUs, Unfit, Empty, Slices int
-	Core, Mem                         Amount
+	Core                              view.Core
+	Mem                               view.Memory
 }
 
 // Node is a node with its GPUs.
@@ -45,49 +49,57 @@ type Node struct {
 
 // GPU is one device and what is granted of it.
 type GPU struct {
-	Name, UUID, Model string
+	view.Device
 	// Trouble says why nothing is granted on it.
-	Trouble   string
-	Core, Mem Bar
-	Slices    []Slice
+	Trouble string
+	Parts   []Part
 	// Fill is how full it is, from 0 to 10, by the side that is fuller.
 	Fill int
 }
 
-// Amount is granted of a total.
-type Amount struct{ Granted, Total int64 }
-
-// Free is what is left.
-func (a Amount) Free() int64 { return max(a.Total-a.Granted, 0) }
-
-// Percent of the total that is granted.
-func (a Amount) Percent() float64 {
-	if a.Total == 0 {
-		return 0
+// Name of a GPU on its node.
+func (g *GPU) Name() string {
+	if g.Index == nil {
+		return "missing GPU"
 	}
-	return 100 * float64(a.Granted) / float64(a.Total)
+	return fmt.Sprintf("GPU %d", *g.Index)
 }
 
-// Bar is one side of a GPU, cut into the slices' parts.
-type Bar struct {
-	Amount
-	Parts []Part
-}
-
-// Part is what one slice counts of a bar.
+// Part is what a container has of a GPU.
 type Part struct {
-	Owner, Container, Mode string
-	Amount                 int64
-	// Percent of the bar; Hue numbers the owner's namespace.
-	Percent float64
-	Hue     uint32
+	view.Slice
+	Owner string
+	// Hue numbers the namespace.
+	Hue uint32
 }
 
-// Slice is what a container has of a GPU, as granted.
-type Slice struct {
-	Part
-	Core v1alpha1.Percent
-	Mem  v1alpha1.MiB
+// Segment is one slice's part of a bar.
+type Segment struct {
+	*Part
+	// Amount that it counts, and the percent of the bar that this is.
+	Amount  int64
+	Percent float64
+}
+
+// CoreBar is the compute side, cut into the slices' parts: what a slice reuses of its
+// pod's other slices counts once.
+func (g *GPU) CoreBar() []Segment {
+	return bar(g.Parts, int64(g.Core.Total), func(s *view.Slice) int64 { return int64(s.Core - s.ReuseCore) })
+}
+
+// MemBar is the memory side.
+func (g *GPU) MemBar() []Segment {
+	return bar(g.Parts, int64(g.Mem.Total), func(s *view.Slice) int64 { return int64(s.Mem - s.ReuseMem) })
+}
+
+func bar(parts []Part, total int64, counted func(*view.Slice) int64) []Segment {
+	var all []Segment
+	for i := range parts {
+		if n := counted(&parts[i].Slice); n > 0 {
+			all = append(all, Segment{&parts[i], n, 100 * float64(n) / float64(total)})
+		}
+	}
+	return all
 }
 
 // hues is how many there are in the style sheet.
@@ -145,7 +157,7 @@ func (c Choice) takes(n *Node, g *GPU) bool {
 			return false
 		}
 	case onlyEmpty:
-		if len(g.Mem.Parts) > 0 || g.Trouble != "" || n.Trouble != "" {
+		if len(g.Parts) > 0 || g.Trouble != "" || n.Trouble != "" {
 			return false
 		}
 	case onlyTrouble:
@@ -155,7 +167,7 @@ func (c Choice) takes(n *Node, g *GPU) bool {
 	}
 	has := func(s string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(c.Query)) }
 	return has(n.Name) || has(g.Model) || has(g.UUID) ||
-		slices.ContainsFunc(g.Mem.Parts, func(p Part) bool { return has(p.Owner) })
+		slices.ContainsFunc(g.Parts, func(p Part) bool { return has(p.Owner) })
 }
 
 func (s Sources) read(ctx context.Context, choice Choice) (*Fleet, error) {
@@ -185,12 +197,12 @@ func (t *Totals) add(n *Node) {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.GPUs++
-		t.Slices += len(g.Mem.Parts)
+		t.Slices += len(g.Parts)
 		switch {
 		case g.Trouble != "" || n.Trouble != "":
 			t.Unfit++
 			continue
-		case len(g.Mem.Parts) == 0:
+		case len(g.Parts) == 0:
 			t.Empty++
 		}
 		t.Core.Granted += g.Core.Granted
@@ -202,60 +214,19 @@ func (t *Totals) add(n *Node) {
 
 func nodeOf(l *v1alpha1.SliceLedger) Node {
 	n := Node{Name: l.Name}
-	if ready := l.Status.Readiness(); ready == nil {
-		n.Trouble = "the node agent has not said that it is ready"
-	} else if ready.Status != "True" {
-		n.Trouble = ready.Reason + ": " + ready.Message
+	if v := view.NodeOf(l); v.Ready != metav1.ConditionTrue {
+		n.Trouble = v.Note
 	}
-	granted := map[string]*v1alpha1.DeviceLedger{}
-	for i := range l.Spec.Devices {
-		granted[l.Spec.Devices[i].UUID] = &l.Spec.Devices[i]
+	parts := map[string][]Part{}
+	for _, s := range view.SlicesOf(l) {
+		parts[s.UUID] = append(parts[s.UUID], Part{Slice: s, Owner: s.Namespace + "/" + s.Pod, Hue: hue(s.Namespace)})
 	}
-	for _, d := range l.Status.Devices {
-		g := GPU{Name: fmt.Sprintf("GPU %d", d.Index), UUID: d.UUID, Model: d.Model}
-		g.Core.Total, g.Mem.Total = int64(v1alpha1.WholeGPU), int64(d.Mem)
-		switch c := l.Spec.Cordon(d.UUID); {
-		case !d.Healthy:
-			g.Trouble = d.Reason
-		case c != nil:
-			g.Trouble = c.String()
-		}
-		if d.MIG == v1alpha1.MIGEnabled {
-			g.Model += ", MIG"
-		}
-		if book := granted[d.UUID]; book != nil {
-			g.count(book)
-			delete(granted, d.UUID)
+	for _, d := range view.DevicesOf(l) {
+		g := GPU{Device: d, Parts: parts[d.UUID], Fill: int(max(d.Core.Percent(), d.Mem.Percent())+9.99) / 10}
+		if d.Health != view.HealthOK || d.Cordon != nil {
+			g.Trouble = cmp.Or(d.Why(), d.State())
 		}
 		n.GPUs = append(n.GPUs, g)
 	}
-	for _, book := range l.Spec.Devices {
-		if granted[book.UUID] != nil && len(book.Slices) > 0 {
-			g := GPU{Name: "missing GPU", UUID: book.UUID, Trouble: "the node does not see it"}
-			g.count(book.DeepCopy())
-			n.GPUs = append(n.GPUs, g)
-		}
-	}
 	return n
-}
-
-// count adds up as the ledger's own rules do: what a slice reuses of its pod's
-// other slices counts once.
-func (g *GPU) count(book *v1alpha1.DeviceLedger) {
-	g.Core.Total, g.Mem.Total = int64(book.Core), int64(book.Mem)
-	for i := range book.Slices {
-		s := &book.Slices[i]
-		namespace, _, _ := strings.Cut(s.Owner, "/")
-		part := Part{Owner: s.Owner, Container: s.Ctr, Mode: string(s.EffectiveMode()), Hue: hue(namespace)}
-		g.Slices = append(g.Slices, Slice{Part: part, Core: s.Core, Mem: s.Mem})
-		g.Core.add(part, int64(s.Core-s.ReuseCore))
-		g.Mem.add(part, int64(s.Mem-s.ReuseMem))
-	}
-	g.Fill = int(max(g.Core.Percent(), g.Mem.Percent())+9.99) / 10
-}
-
-func (b *Bar) add(p Part, amount int64) {
-	p.Amount, p.Percent = amount, 100*float64(amount)/float64(b.Total)
-	b.Granted += amount
-	b.Parts = append(b.Parts, p)
 }

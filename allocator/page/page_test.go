@@ -54,6 +54,7 @@ func grant(l *v1alpha1.SliceLedger, gpu int, owner string, core v1alpha1.Percent
 
 func gated(name string, since time.Time, others ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(since)}}
+	p.Annotations = map[string]string{v1alpha1.AnnotationShares: `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":30,"memPercent":30}}}`}
 	for _, g := range append(others, v1alpha1.Gate) {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
 	}
@@ -179,7 +180,7 @@ func TestPage(t *testing.T) {
 	text := w.Body.String()
 	for _, want := range []string{
 		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
-		"NVMLFailed: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "another scheduling gate comes first: queue.example/hold",
+		"Nothing is granted here. no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "the other gates are removed: queue.example/hold",
 		"no event about it (events expire): <code>kubectl vernier why late -n team</code>", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>pods that wait</dt><dd>3</dd>",
 	} {
 		if !strings.Contains(text, want) {
@@ -247,7 +248,7 @@ func TestChoice(t *testing.T) {
 		var got []string
 		for _, n := range f.Nodes {
 			for _, g := range n.GPUs {
-				got = append(got, n.Name+"/"+strings.TrimPrefix(g.Name, "GPU "))
+				got = append(got, n.Name+"/"+strings.TrimPrefix(g.Name(), "GPU "))
 			}
 		}
 		if strings.Join(got, " ") != want || f.Totals.GPUs != 3 {

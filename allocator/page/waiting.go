@@ -7,11 +7,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -29,17 +28,9 @@ const waitingShown = 200
 
 // Waiting are the pods that wait.
 type Waiting struct {
-	Pods []WaitingPod
+	Pods []view.WaitingPod
 	// All is how many there are.
 	All int
-}
-
-// WaitingPod is one of them and why it waits.
-type WaitingPod struct {
-	Owner, Namespace, Name string
-	// Reason is empty where no event says one: none was made yet, or it has expired.
-	Reason string
-	Since  time.Time
 }
 
 func (s Sources) waiting(ctx context.Context) (Waiting, error) {
@@ -48,7 +39,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 		return Waiting{}, fmt.Errorf("reading the pods: %w", err)
 	}
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
-		return p.DeletionTimestamp != nil || !slices.Contains(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate})
+		return p.DeletionTimestamp != nil || !view.Gated(p)
 	})
 	w := Waiting{All: len(pods)}
 	if len(pods) == 0 {
@@ -58,40 +49,12 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	said := lastWords(events)
+	last := view.LastEvents(events)
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range pods[:min(len(pods), waitingShown)] {
-		pod := WaitingPod{Owner: p.Namespace + "/" + p.Name, Namespace: p.Namespace, Name: p.Name, Since: p.CreationTimestamp.UTC(), Reason: said[p.UID]}
-		if len(p.Spec.SchedulingGates) > 1 {
-			pod.Reason = "another scheduling gate comes first"
-			for _, g := range p.Spec.SchedulingGates {
-				if g.Name != v1alpha1.Gate {
-					pod.Reason += ": " + g.Name
-				}
-			}
-		}
-		w.Pods = append(w.Pods, pod)
+		w.Pods = append(w.Pods, view.WaitingPodOf(p, last))
 	}
 	return w, nil
-}
-
-// lastWords is what was said last on each pod.
-func lastWords(events []corev1.Event) map[types.UID]string {
-	words, at := map[types.UID]string{}, map[types.UID]time.Time{}
-	for i := range events {
-		e := &events[i]
-		seen := e.LastTimestamp.Time
-		if e.EventTime.After(seen) {
-			seen = e.EventTime.Time
-		}
-		if e.Series != nil && e.Series.LastObservedTime.After(seen) {
-			seen = e.Series.LastObservedTime.Time
-		}
-		if uid := e.InvolvedObject.UID; words[uid] == "" || seen.After(at[uid]) {
-			words[uid], at[uid] = e.Message, seen
-		}
-	}
-	return words
 }

@@ -55,11 +55,11 @@ func DeviceTable(devices []Device, wide bool) Table {
 		row := []string{
 			d.Node, index(d.Index), shortUUID(d.UUID), d.Model,
 			ratio(d.Core.Granted, d.Core.Total), ratio(d.Mem.Granted, d.Mem.Total),
-			strconv.Itoa(d.Slices), string(d.MIG), d.state(),
+			strconv.Itoa(d.Slices), string(d.MIG), d.State(),
 		}
 		if wide {
 			row[2] = d.UUID
-			row = append(row, d.PCI, index(d.NUMA), d.why())
+			row = append(row, d.PCI, index(d.NUMA), d.Why())
 		}
 		t.rows = append(t.rows, row)
 	}
@@ -74,7 +74,7 @@ func DeviceBars(devices []Device) Table {
 			d.Node, index(d.Index), d.Model,
 			bar(d.Core.Granted, d.Core.Total) + " " + ratio(d.Core.Granted, d.Core.Total),
 			bar(d.Mem.Granted, d.Mem.Total) + " " + ratio(d.Mem.Granted, d.Mem.Total),
-			strconv.Itoa(d.Slices), d.state(),
+			strconv.Itoa(d.Slices), d.State(),
 		})
 	}
 	return t

@@ -12,6 +12,7 @@ import (
 
 	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -60,9 +61,9 @@ func Defrag(all []v1alpha1.SliceLedger) []Fragment {
 		for d := range all[i].Spec.Devices {
 			granted[all[i].Spec.Devices[d].UUID] = &all[i].Spec.Devices[d]
 		}
-		for _, d := range devicesOf(&all[i]) {
+		for _, d := range model.DevicesOf(&all[i]) {
 			whole := d.Core.Granted >= d.Core.Total && d.Mem.Granted >= d.Mem.Total
-			if d.Health == HealthOK && d.Slices > 0 && !whole {
+			if d.Health == model.HealthOK && d.Slices > 0 && !whole {
 				found = append(found, fragment(d, granted[d.UUID], rooms, spans))
 			}
 		}

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view owns what `kubectl vernier` shows: it turns ledgers, pods and
-// events into nodes, devices, slices and waiting pods, and those into tables.
-// Its types are also what -o json and -o yaml print: a stable format of its own,
-// so that a change of the ledger does not break anybody's script.
+// Package view owns what `kubectl vernier` prints: the view model of allocator/view,
+// which the page shares, and what pods in manifests would get, as tables and as
+// documents. What -o json and -o yaml print is a stable format of its own, so that a
+// change of the ledger does not break anybody's script.
 //
-// It never talks to a cluster or reads a clock, and never adds up anything in
-// another way than the rules of the SliceLedger CRD do.
+// It never talks to a cluster or reads a clock.
 package view
 
 import "vernier.dev/vernier/api/v1alpha1"
@@ -63,16 +62,4 @@ type Overview struct {
 // NewOverview is the overview of what is given.
 func NewOverview(nodes []Node, devices []Device, slices []Slice, waiting []WaitingPod) Overview {
 	return Overview{APIVersion, KindOverview, notNull(nodes), notNull(devices), notNull(slices), notNull(waiting)}
-}
-
-// Core is compute in percent of one GPU.
-type Core struct {
-	Granted v1alpha1.Percent `json:"granted"`
-	Total   v1alpha1.Percent `json:"total"`
-}
-
-// Memory is in MiB.
-type Memory struct {
-	Granted v1alpha1.MiB `json:"granted"`
-	Total   v1alpha1.MiB `json:"total"`
 }

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/webhook/handler"
@@ -57,7 +58,7 @@ func Explain(pod manifest.Pod, v handler.Verdict, err error) ExplainedPod {
 	case len(v.Errors) > 0:
 		e.Verdict, e.Refusals = VerdictRefused, refusals(v.Errors)
 	case len(v.Shares) > 0:
-		e.Verdict, e.Needs = VerdictAdmitted, needs(&v1alpha1.Shares{Containers: v.Shares})
+		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: v.Shares})
 	}
 	return e
 }

@@ -12,10 +12,12 @@ import (
 // The form that users of gpushare know.
 func TestInspect(t *testing.T) {
 	at := func(i int32) *int32 { return &i }
-	gib := func(granted, total v1alpha1.MiB) Memory { return Memory{granted * 1024, total * 1024} }
+	gib := func(granted, total float64) Memory {
+		return Memory{Granted: v1alpha1.MiB(granted * 1024), Total: v1alpha1.MiB(total * 1024)}
+	}
 	devices := []Device{
 		{Node: "node1", Index: at(0), Mem: gib(6, 15)}, {Node: "node1", Index: at(1), Mem: gib(3, 15)},
-		{Node: "node2", Index: at(0), Mem: Memory{512, 15360}}, {Node: "node2", Mem: Memory{1024, 0}},
+		{Node: "node2", Index: at(0), Mem: gib(0.5, 15)}, {Node: "node2", Mem: gib(1, 0)},
 	}
 	const want = `NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
 node1  10.0.0.1   6/15                   3/15                   9/30

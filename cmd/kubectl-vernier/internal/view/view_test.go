@@ -5,7 +5,6 @@ package view
 import (
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,83 +14,11 @@ import (
 
 // The sums are those of the CRD's rules: sum of (core - reuseCore) and of
 // (mem - reuseMem), so that a full device shows as full and never as more.
-func TestCountsReuse(t *testing.T) {
-	ledger := v1alpha1.SliceLedger{
-		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{
-			UUID: "GPU-1", Core: 100, Mem: 1000,
-			Slices: []v1alpha1.Slice{
-				{Pod: "a", Owner: "ns/a", Ctr: "init", Core: 100, ReuseCore: 60, Mem: 1000, ReuseMem: 999},
-				{Pod: "a", Owner: "ns/a", Ctr: "main", Core: 60, Mem: 999},
-			},
-		}}},
-		Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-1", Mem: 1000, Healthy: true}}},
-	}
-	d := Devices([]v1alpha1.SliceLedger{ledger})[0]
-	if d.Core != (Core{100, 100}) || d.Mem != (Memory{1000, 1000}) {
-		t.Errorf("device: %+v %+v", d.Core, d.Mem)
-	}
-	n := Nodes([]v1alpha1.SliceLedger{ledger})[0]
-	if n.Core != (Core{100, 100}) || n.Mem != (Memory{1000, 1000}) || n.Slices != 2 {
-		t.Errorf("node: %+v %+v, %d slices", n.Core, n.Mem, n.Slices)
-	}
-	s := Slices([]v1alpha1.SliceLedger{ledger}, "ns")
-	if s[0].Core != 100 || s[0].Mem != 1000 {
-		t.Errorf("the init container's slice is %d %% and %d MiB, want what it may use: 100 and 1000", s[0].Core, s[0].Mem)
-	}
-}
-
 // The capacity is the ledger's where there are grants: it is what the API server
 // checks, even when the node now sees another size.
-func TestCapacityIsTheLedgers(t *testing.T) {
-	ledger := v1alpha1.SliceLedger{
-		Spec:   v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 90, Mem: 900}}},
-		Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-1", Mem: 1000}, {UUID: "GPU-2", Index: 1, Mem: 1000}}},
-	}
-	d := Devices([]v1alpha1.SliceLedger{ledger})
-	if d[0].Core.Total != 90 || d[0].Mem.Total != 900 || d[1].Core.Total != 100 || d[1].Mem.Total != 1000 {
-		t.Errorf("devices: %+v", d)
-	}
-}
-
 // A device that the node does not see is shown while there are grants on it, so
 // that they don't vanish from the sums, and not after.
-func TestMissingDevice(t *testing.T) {
-	ledger := v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
-		{UUID: "GPU-used", Core: 100, Mem: 1000, Slices: []v1alpha1.Slice{{Pod: "a", Owner: "ns/a", Ctr: "main", Core: 10, Mem: 10}}},
-		{UUID: "GPU-unused", Core: 100, Mem: 1000},
-	}}}
-	d := Devices([]v1alpha1.SliceLedger{ledger})
-	if len(d) != 1 || d[0].UUID != "GPU-used" || d[0].Health != HealthMissing || d[0].Index != nil {
-		t.Errorf("devices: %+v", d)
-	}
-	n := Nodes([]v1alpha1.SliceLedger{ledger})[0]
-	if n.GPUs != 0 || n.Core != (Core{10, 0}) || n.Mem != (Memory{10, 0}) {
-		t.Errorf("node: %+v", n)
-	}
-}
-
 // An event's time is in whichever field its author used.
-func TestLastEvents(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	events := []corev1.Event{
-		{Message: "series", EventTime: metav1.NewMicroTime(at(1)), Series: &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(at(9))}},
-		{Message: "new", EventTime: metav1.NewMicroTime(at(8))},
-		{Message: "old", LastTimestamp: metav1.NewTime(at(7))},
-	}
-	for want := range events {
-		for i := range events {
-			events[i].InvolvedObject.UID = "pod"
-		}
-		rotated := append(append([]corev1.Event{}, events[want:]...), events[:want]...)
-		if got := lastEvents(rotated)["pod"].Message; got != "series" {
-			t.Errorf("order %d: last event is %q", want, got)
-		}
-	}
-	if got := lastEvents(events[1:])["pod"].Message; got != "new" {
-		t.Errorf("without the series: last event is %q", got)
-	}
-}
-
 func TestBar(t *testing.T) {
 	for _, c := range []struct {
 		granted, total v1alpha1.MiB
@@ -126,18 +53,6 @@ func TestPrint(t *testing.T) {
 }
 
 // A slice whose container runs with other amounts than the ledger grants is shown as drifted.
-func TestDrifted(t *testing.T) {
-	l := v1alpha1.SliceLedger{
-		Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: "GPU-a", Slices: []v1alpha1.Slice{{Pod: "p", Owner: "ns/p", Ctr: "c", Core: 20, Mem: 100}}}}},
-		Status: v1alpha1.SliceLedgerStatus{Slices: []v1alpha1.SliceStatus{{Pod: "p", Ctr: "c", UUID: "GPU-a", Mode: v1alpha1.ModeLimiter,
-			InForce: &v1alpha1.Amounts{Core: 50, Mem: 200}}}},
-	}
-	got := Slices([]v1alpha1.SliceLedger{l}, "ns")
-	if len(got) != 1 || got[0].State != StateDrifted || got[0].Core != 20 || got[0].InForce.Core != 50 || got[0].Note != "it runs with 50 % compute and 200 MiB: the ledger was edited" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // A pod that cannot start because its node's agent is away says so, with the kubelet's words.
 func TestWhyAgentAway(t *testing.T) {
 	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}

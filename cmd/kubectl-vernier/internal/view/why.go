@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/asked"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,7 +33,7 @@ func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Rea
 		r.WaitingPod = waiting[0]
 	} else {
 		r.WaitingPod = WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []Need{}}
-		r.State = r.notWaiting(pod, lastEvents(events), all)
+		r.State = r.notWaiting(pod, model.LastEvents(events), all)
 		return r
 	}
 	demand, _, err := asked.Of(pod)
@@ -54,7 +55,7 @@ func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Rea
 
 func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, all []v1alpha1.SliceLedger) string {
 	if e, ok := last[pod.UID]; ok {
-		r.Reason = reasonOf(&e)
+		r.Reason = model.ReasonOf(&e)
 	}
 	doc, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
 	switch {
@@ -70,7 +71,7 @@ func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, 
 		return "it does not wait for Vernier: " + state
 	}
 	if at := slices.IndexFunc(all, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
-		if n := nodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
+		if n := model.NodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
 			state += "; the node starts no container with a share now: " + n.Note
 		}
 	}

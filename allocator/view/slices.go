@@ -57,7 +57,7 @@ type Slice struct {
 func Slices(ledgers []v1alpha1.SliceLedger, namespace string) []Slice {
 	var all []Slice
 	for i := range ledgers {
-		for _, s := range slicesOf(&ledgers[i]) {
+		for _, s := range SlicesOf(&ledgers[i]) {
 			if namespace == "" || s.Namespace == namespace {
 				all = append(all, s)
 			}
@@ -76,7 +76,8 @@ func Slices(ledgers []v1alpha1.SliceLedger, namespace string) []Slice {
 	return all
 }
 
-func slicesOf(l *v1alpha1.SliceLedger) []Slice {
+// SlicesOf lists the slices of one ledger, device by device as the ledger does.
+func SlicesOf(l *v1alpha1.SliceLedger) []Slice {
 	type key struct {
 		pod       types.UID
 		ctr, uuid string

@@ -56,16 +56,16 @@ func cordonOf(l *v1alpha1.SliceLedger, uuid string) *Cordon {
 	return &Cordon{By: c.By, Reason: c.Reason, Since: c.Since}
 }
 
-// state is the health for a table, with the cordon as kubectl shows a node's.
-func (d *Device) state() string {
+// State is the health, with the cordon as kubectl shows a node's.
+func (d *Device) State() string {
 	if d.Cordon != nil {
 		return d.Health + ",cordoned"
 	}
 	return d.Health
 }
 
-// why is what the state says nothing of.
-func (d *Device) why() string {
+// Why says what is behind the state.
+func (d *Device) Why() string {
 	if d.Cordon == nil {
 		return d.Reason
 	}
@@ -81,13 +81,14 @@ func (d *Device) why() string {
 func Devices(ledgers []v1alpha1.SliceLedger) []Device {
 	var all []Device
 	for i := range ledgers {
-		all = append(all, devicesOf(&ledgers[i])...)
+		all = append(all, DevicesOf(&ledgers[i])...)
 	}
 	slices.SortStableFunc(all, func(a, b Device) int { return cmp.Compare(a.Node, b.Node) })
 	return all
 }
 
-func devicesOf(l *v1alpha1.SliceLedger) []Device {
+// DevicesOf lists the GPUs of one ledger, in the order of Devices.
+func DevicesOf(l *v1alpha1.SliceLedger) []Device {
 	granted := make(map[string]*v1alpha1.DeviceLedger, len(l.Spec.Devices))
 	for i := range l.Spec.Devices {
 		granted[l.Spec.Devices[i].UUID] = &l.Spec.Devices[i]

@@ -48,13 +48,14 @@ type Driver struct {
 func Nodes(ledgers []v1alpha1.SliceLedger) []Node {
 	nodes := make([]Node, 0, len(ledgers))
 	for i := range ledgers {
-		nodes = append(nodes, nodeOf(&ledgers[i]))
+		nodes = append(nodes, NodeOf(&ledgers[i]))
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes
 }
 
-func nodeOf(l *v1alpha1.SliceLedger) Node {
+// NodeOf sums up one ledger.
+func NodeOf(l *v1alpha1.SliceLedger) Node {
 	drv := l.Status.Driver
 	n := Node{
 		Name: l.Name, Ready: metav1.ConditionUnknown, GPUs: len(l.Status.Devices), Models: []string{},
@@ -67,7 +68,7 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 			n.Note = cmp.Or(c.Message, c.Reason)
 		}
 	}
-	for _, d := range devicesOf(l) {
+	for _, d := range DevicesOf(l) {
 		if d.Model != "" && !slices.Contains(n.Models, d.Model) {
 			n.Models = append(n.Models, d.Model)
 		}

@@ -49,27 +49,12 @@ type Reason struct {
 // Waiting lists the pods that hold our gate, longest wait first. events are the
 // allocator's.
 func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
-	last := lastEvents(events)
+	last := LastEvents(events)
 	var waiting []WaitingPod
 	for i := range pods {
-		p := &pods[i]
-		gated, others := gates(p)
-		if !gated {
-			continue
+		if Gated(&pods[i]) {
+			waiting = append(waiting, WaitingPodOf(&pods[i], last))
 		}
-		w := WaitingPod{
-			Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp,
-			Needs: []Need{}, OtherGates: others,
-		}
-		if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
-			w.Error = err.Error()
-		} else {
-			w.Needs = needs(doc)
-		}
-		if e, ok := last[p.UID]; ok {
-			w.Reason = reasonOf(&e)
-		}
-		waiting = append(waiting, w)
 	}
 	slices.SortFunc(waiting, func(a, b WaitingPod) int {
 		return cmp.Or(a.Created.Compare(b.Created.Time),
@@ -78,22 +63,37 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 	return waiting
 }
 
-func reasonOf(e *corev1.Event) *Reason {
+// Gated reports whether a pod holds our gate.
+func Gated(p *corev1.Pod) bool {
+	return slices.Contains(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate})
+}
+
+// WaitingPodOf is a gated pod; last are the pods' last events.
+func WaitingPodOf(p *corev1.Pod, last map[types.UID]corev1.Event) WaitingPod {
+	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}}
+	for _, g := range p.Spec.SchedulingGates {
+		if g.Name != v1alpha1.Gate {
+			w.OtherGates = append(w.OtherGates, g.Name)
+		}
+	}
+	if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
+		w.Error = err.Error()
+	} else {
+		w.Needs = Needs(doc)
+	}
+	if e, ok := last[p.UID]; ok {
+		w.Reason = ReasonOf(&e)
+	}
+	return w
+}
+
+// ReasonOf is an event as a reason.
+func ReasonOf(e *corev1.Event) *Reason {
 	return &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(e))}
 }
 
-func gates(p *corev1.Pod) (ours bool, others []string) {
-	for _, g := range p.Spec.SchedulingGates {
-		if g.Name == v1alpha1.Gate {
-			ours = true
-		} else {
-			others = append(others, g.Name)
-		}
-	}
-	return ours, others
-}
-
-func needs(doc *v1alpha1.Shares) []Need {
+// Needs lists what the containers of a document ask for, by name.
+func Needs(doc *v1alpha1.Shares) []Need {
 	all := make([]Need, 0, len(doc.Containers))
 	for name, s := range doc.Containers {
 		all = append(all, Need{name, s.GPUs, s.Core, s.MemPercent, s.MemMiB})
@@ -102,9 +102,9 @@ func needs(doc *v1alpha1.Shares) []Need {
 	return all
 }
 
-// lastEvents keeps the latest event of each pod. The UID tells a pod from an
+// LastEvents keeps the latest event of each pod. The UID tells a pod from an
 // earlier one of the same name.
-func lastEvents(events []corev1.Event) map[types.UID]corev1.Event {
+func LastEvents(events []corev1.Event) map[types.UID]corev1.Event {
 	last := make(map[types.UID]corev1.Event)
 	for _, e := range events {
 		uid := e.InvolvedObject.UID
