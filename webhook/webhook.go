@@ -33,6 +33,7 @@ import (
 	"vernier.dev/vernier/webhook/guard"
 	"vernier.dev/vernier/webhook/handler"
 	"vernier.dev/vernier/webhook/intake"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // Options of the webhook.
@@ -101,7 +102,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 }
 
 // rules are what the options say of pods.
-func (o *Options) rules() (rules handler.Rules, err error) {
+func (o *Options) rules() (rules podtemplate.Rules, err error) {
 	if rules.Dialects, err = o.Dialects.Set(); err != nil {
 		return rules, err
 	}
@@ -117,9 +118,9 @@ func (o *Options) rules() (rules handler.Rules, err error) {
 
 // assemble adds everything to the manager; keeper is nil where the certificates
 // are somebody else's.
-func assemble(mgr manager.Manager, rules handler.Rules, keeper *certs.Keeper) error {
+func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
-	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(known, rules)})
+	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(podtemplate.New(known, rules))})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.AddHealthzCheck("ping", healthz.Ping),

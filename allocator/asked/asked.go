@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/annotations"
 )
 
 // Of reads what the pod asks for. Errors name the annotation.
@@ -22,35 +23,22 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	d := &placement.Demand{}
-	if d.Policy, err = v1alpha1.ParsePolicy(pod.Annotations[v1alpha1.AnnotationPolicy]); err != nil {
-		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPolicy, err)
-	}
-	if d.Models, err = v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUModel]); err != nil {
-		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationGPUModel, err)
-	}
-	if d.UUIDs, err = v1alpha1.ParseAllowList(pod.Annotations[v1alpha1.AnnotationGPUUUID]); err != nil {
-		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationGPUUUID, err)
-	}
-	mode, err := v1alpha1.ParseMode(pod.Annotations[v1alpha1.AnnotationMode])
+	wishes, err := annotations.Of(pod.Annotations)
 	if err != nil {
-		return nil, nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
+		return nil, nil, err
 	}
+	d := &placement.Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs}
 	add := func(name string, kind placement.Kind) error {
 		share, asks := shares.Containers[name]
 		if !asks {
 			return nil
 		}
-		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: mode}
-		switch {
-		case mode == v1alpha1.ModeAuto && share.Whole():
+		if err := wishes.Suits(name, share); err != nil {
+			return fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
+		}
+		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: wishes.Mode}
+		if c.Mode == v1alpha1.ModeAuto && share.Whole() {
 			c.Mode = v1alpha1.ModeExclusive
-		case mode.OneDevice() && share.GPUs > 1:
-			return fmt.Errorf("annotation %s: container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",
-				v1alpha1.AnnotationMode, name, share.GPUs, mode)
-		case mode == v1alpha1.ModeExclusive && !share.Whole():
-			return fmt.Errorf("annotation %s: container %s asks for a part of a GPU, exclusive gives whole ones: ask for 100 core and 100 %% of memory per GPU, or use auto",
-				v1alpha1.AnnotationMode, name)
 		}
 		d.Containers = append(d.Containers, c)
 		return nil

@@ -27,19 +27,47 @@ var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.Annotation
 // container start without the plugins that it requires.
 const tolerateMissing = "tolerate-missing-plugins.noderesource.dev"
 
-// Wishes are what the annotations say, beyond what the allocator reads itself.
+// Wishes are what a user's annotations say.
 type Wishes struct {
-	Mode  api.Mode
-	Burst api.Burst
+	Mode          api.Mode
+	Policy        api.Policy
+	Burst         api.Burst
+	QoS           api.QoS
+	Models, UUIDs api.AllowList
 	// Warnings name what is accepted and has no effect yet.
 	Warnings []string
+}
+
+// Of reads the wishes of an admitted pod. The error names the annotation.
+func Of(annotations map[string]string) (Wishes, error) {
+	var wishes Wishes
+	for _, key := range userKeys {
+		if err := wishes.parse(key, annotations[key]); err != nil {
+			return Wishes{}, fmt.Errorf("annotation %s: %w", key, err)
+		}
+	}
+	return wishes, nil
+}
+
+// Suits says why a container cannot have its share in the mode; nil where it can. The mode
+// is in the annotation that the caller names.
+func (w *Wishes) Suits(container string, share api.Share) error {
+	switch {
+	case w.Mode == api.ModeExclusive && !share.Whole():
+		return fmt.Errorf("container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
+			container, api.ResourceCore, api.ResourceMemPercent)
+	case w.Mode.OneDevice() && share.GPUs > 1:
+		return fmt.Errorf("container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",
+			container, share.GPUs, w.Mode)
+	}
+	return nil
 }
 
 // Check reads the annotations of a pod that asks for a share. gated tells
 // whether the pod has our gate: then its shares are the webhook's own, from an
 // earlier round of the same admission, and are not believed but written anew.
 func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes, field.ErrorList) {
-	wishes := Wishes{Mode: api.ModeAuto}
+	wishes := Wishes{Mode: api.ModeAuto, Policy: api.PolicyPack, Burst: api.BurstNone, QoS: api.QoSGuaranteed}
 	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value, at := annotations[key], path.Key(key)
@@ -92,30 +120,37 @@ const asLimit = "a share is asked for as a limit of the container that uses the 
 func isResource(key string) bool { return slices.Contains(api.Resources, corev1.ResourceName(key)) }
 
 func (w *Wishes) read(key, value string, at *field.Path) *field.Error {
-	var err error
+	switch {
+	case isResource(key):
+		return field.Forbidden(at, asLimit)
+	case !slices.Contains(userKeys, key):
+		return field.NotSupported(at, key, userKeys)
+	}
+	if err := w.parse(key, value); err != nil {
+		return field.Invalid(at, field.OmitValueType{}, err.Error())
+	}
+	return nil
+}
+
+// parse reads one of the user's keys; "" is the default of each.
+func (w *Wishes) parse(key, value string) (err error) {
 	switch key {
 	case api.AnnotationMode:
 		w.Mode, err = api.ParseMode(value)
 	case api.AnnotationPolicy:
-		_, err = api.ParsePolicy(value)
-	case api.AnnotationGPUModel, api.AnnotationGPUUUID:
-		_, err = api.ParseAllowList(value)
+		w.Policy, err = api.ParsePolicy(value)
+	case api.AnnotationGPUModel:
+		w.Models, err = api.ParseAllowList(value)
+	case api.AnnotationGPUUUID:
+		w.UUIDs, err = api.ParseAllowList(value)
 	case api.AnnotationTopology:
 		err = w.topology(value)
 	case api.AnnotationQoS:
-		_, err = api.ParseQoS(value)
+		w.QoS, err = api.ParseQoS(value)
 	case api.AnnotationBurst:
 		w.Burst, err = api.ParseBurst(value)
-	default:
-		if isResource(key) {
-			return field.Forbidden(at, asLimit)
-		}
-		return field.NotSupported(at, key, userKeys)
 	}
-	if err != nil {
-		return field.Invalid(at, field.OmitValueType{}, err.Error())
-	}
-	return nil
+	return err
 }
 
 func (w *Wishes) topology(value string) error {

@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // A container that asks for memory only gets what its namespace gives, in limits, requests and
@@ -25,8 +26,8 @@ func TestComputeShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hook := &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects,
-		ComputeShares: demand.ComputeShares{"gives": {Default: 20}, "requires": {Required: true}}})}
+	hook := &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects,
+		ComputeShares: demand.ComputeShares{"gives": {Default: 20}, "requires": {Required: true}}}))}
 	for name, tt := range map[string]struct {
 		namespace   string
 		annotations map[string]string

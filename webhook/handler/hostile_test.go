@@ -27,6 +27,7 @@ import (
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
 	"vernier.dev/vernier/webhook/intake"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // aliases is a YAML list that stands for a hundred times its size, and so does each list
@@ -164,8 +165,8 @@ func TestHostilePodsThatAskForNothing(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	hook := &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{
-		Minimum: demand.Minimum{MemMiB: 512, Percent: 5}, AllowedHostPaths: []string{"/data"}})}
+	hook := &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{
+		Minimum: demand.Minimum{MemMiB: 512, Percent: 5}, AllowedHostPaths: []string{"/data"}}))}
 	for name, tt := range map[string]struct{ limits, path, want string }{
 		"enough":             {limits: "vernier.dev/gpu-mem-mib=512", path: "/data/models"},
 		"too few MiB":        {limits: "vernier.dev/gpu-mem-mib=511", want: "limits[vernier.dev/gpu-mem-mib]: Invalid value: 511: this cluster gives at least 512 MiB of a GPU: ask for 512 or more"},

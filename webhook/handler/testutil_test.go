@@ -18,11 +18,12 @@ import (
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // ours is the handler behind controller-runtime's wrapper, as it is served.
 func ours() *admission.Webhook {
-	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{})}
+	return &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{}))}
 }
 
 // everybodys is the handler with every dialect switched on.
@@ -32,7 +33,7 @@ func everybodys(t testing.TB) *admission.Webhook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &admission.Webhook{Handler: handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects})}
+	return &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}))}
 }
 
 // request is the admission request for an object as the API server encodes it.

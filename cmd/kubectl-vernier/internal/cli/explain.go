@@ -17,7 +17,7 @@ import (
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
-	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // explainer is the command that tells what the webhook would make of manifests. It
@@ -72,14 +72,14 @@ func (e *explainer) run() error {
 	if err != nil {
 		return err
 	}
-	hook, everybody := handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects}), handler.New(&fleet.Fleet{}, handler.Rules{Dialects: all})
+	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
 	refused := 0
 	var explained []view.ExplainedPod
 	for _, pod := range pods {
-		verdict, err := hook.Review("", pod.JSON)
-		one := view.Explain(pod, verdict, err)
+		read, err := ours.Read("", pod.JSON)
+		one := view.Explain(pod, read, err)
 		if one.Dialect == "" {
-			if other, err := everybody.Review("", pod.JSON); err == nil && other.Dialect != "" {
+			if other, err := everybodys.Read("", pod.JSON); err == nil && other.Dialect != "" {
 				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
 			}
 		}

@@ -4,12 +4,9 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/asked"
@@ -17,7 +14,7 @@ import (
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 	"vernier.dev/vernier/webhook/fleet"
-	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 func (c *command) fitCommand() *cobra.Command {
@@ -47,11 +44,11 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	hook := handler.New(&fleet.Fleet{}, handler.Rules{Dialects: dialects})
+	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
 	var fits []view.Fitted
 	var sections []section
 	for _, pod := range pods {
-		one, err := fitted(hook, pod, all)
+		one, err := fitted(reader, pod, all)
 		if err != nil {
 			return fmt.Errorf("%s: %w", pod.Object, err)
 		}
@@ -76,27 +73,15 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	return nil
 }
 
-// fitted has the webhook's code admit a pod and looks for room for it.
-func fitted(hook *handler.Handler, from manifest.Pod, all []v1alpha1.SliceLedger) (view.Fitted, error) {
-	verdict, unreadable := hook.Review("", from.JSON)
-	f := view.Fitted{ExplainedPod: view.Explain(from, verdict, unreadable), Classes: []view.NodeClass{}}
+// fitted reads a pod as admission does and looks for room for it.
+func fitted(reader *podtemplate.Reader, from manifest.Pod, all []v1alpha1.SliceLedger) (view.Fitted, error) {
+	read, unreadable := reader.Read("", from.JSON)
+	f := view.Fitted{ExplainedPod: view.Explain(from, read, unreadable), Classes: []view.NodeClass{}}
 	if f.Verdict != view.VerdictAdmitted {
 		return f, nil
 	}
-	text, err := json.Marshal(verdict.Patch)
+	pod, err := read.Admitted(from.JSON)
 	if err != nil {
-		return f, err
-	}
-	patch, err := jsonpatch.DecodePatch(text)
-	if err != nil {
-		return f, err
-	}
-	admitted, err := patch.Apply(from.JSON)
-	if err != nil {
-		return f, err
-	}
-	pod := &corev1.Pod{}
-	if err := json.Unmarshal(admitted, pod); err != nil {
 		return f, err
 	}
 	demand, _, err := asked.Of(pod)

@@ -10,7 +10,7 @@ import (
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
-	"vernier.dev/vernier/webhook/handler"
+	"vernier.dev/vernier/webhook/podtemplate"
 )
 
 // Verdicts on a pod.
@@ -45,20 +45,20 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// Explain words a verdict on a pod; err says that it cannot be read.
-func Explain(pod manifest.Pod, v handler.Verdict, err error) ExplainedPod {
+// Explain words what was read of a pod; err says that it cannot be read.
+func Explain(pod manifest.Pod, read podtemplate.Reading, err error) ExplainedPod {
 	e := ExplainedPod{Object: pod.Object, Namespace: pod.Namespace, Path: pod.Path, Verdict: VerdictUntouched,
-		Dialect: v.Dialect, Needs: []Need{}, Warnings: v.Warnings}
+		Dialect: read.Dialect, Needs: []Need{}, Warnings: read.Warnings}
 	for _, f := range pod.Unknown {
 		e.Warnings = append(e.Warnings, f+": no pod has such a field: kubectl refuses it, or it is dropped")
 	}
 	switch {
 	case err != nil:
 		e.Verdict, e.Refusals = VerdictRefused, []Refusal{{Message: "the API server would not take it for a pod: " + err.Error() + "; annotations and labels are texts: put numbers in quotes"}}
-	case len(v.Errors) > 0:
-		e.Verdict, e.Refusals = VerdictRefused, refusals(v.Errors)
-	case len(v.Shares) > 0:
-		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: v.Shares})
+	case len(read.Errors) > 0:
+		e.Verdict, e.Refusals = VerdictRefused, refusals(read.Errors)
+	case len(read.Shares) > 0:
+		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: read.Shares})
 	}
 	return e
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package handler
+package podtemplate
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -19,8 +18,6 @@ import (
 )
 
 var (
-	errNoPod = errors.New("the object has no metadata: it is not a pod")
-
 	specPath        = field.NewPath("spec")
 	annotationsPath = field.NewPath("metadata", "annotations")
 )
@@ -29,7 +26,7 @@ var (
 type findings struct {
 	errs     field.ErrorList
 	warnings []string
-	mode     api.Mode
+	wishes   annotations.Wishes
 	minimum  demand.Minimum
 	// compute is the rule of the pod's namespace.
 	compute   demand.Compute
@@ -99,8 +96,9 @@ func gated(pod *slim.Pod) bool {
 func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *findings {
 	f := &findings{minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
 		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
-	wishes, errs := annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
-	f.mode, f.warnings, f.errs = wishes.Mode, wishes.Warnings, errs
+	var errs field.ErrorList
+	f.wishes, f.errs = annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
+	f.warnings = f.wishes.Warnings
 	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
@@ -112,8 +110,8 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU: make several pods of it, or ask for one share and run the programs in one container",
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
-	if wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
-		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), wishes.Burst,
+	if f.wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.wishes.Burst,
 			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))
 	}
 	return f
@@ -142,7 +140,7 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 		for _, at := range remove {
 			f.env = append(f.env, envRemoval{list: list, container: i, env: at})
 		}
-		if shared && f.mode == api.ModeMPS {
+		if shared && f.wishes.Mode == api.ModeMPS {
 			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
 		}
 		if shared {
@@ -173,14 +171,8 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	if missing != nil {
 		f.errs = append(f.errs, missing)
 	}
-	if f.mode == api.ModeExclusive && !share.Whole() {
-		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.mode, fmt.Sprintf(
-			"container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
-			c.Name, api.ResourceCore, api.ResourceMemPercent)))
-	}
-	if f.mode.OneDevice() && share.GPUs > 1 {
-		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.mode, fmt.Sprintf(
-			"container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto", c.Name, share.GPUs, f.mode)))
+	if err := f.wishes.Suits(c.Name, share); err != nil {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.wishes.Mode, err.Error()))
 	}
 	if w := known.Warning(share); w != "" {
 		f.warnings = append(f.warnings, path.String()+": "+w)

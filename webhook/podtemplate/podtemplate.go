@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podtemplate owns the reading of a pod or of a pod template: the dialect that it is
+// written in, what its containers ask for, its annotations, everything that is wrong with it,
+// and the changes by which admission writes that down. The webhook admits by it, the warnings
+// at workloads and the kubectl plugin foretell by it.
+//
+// It has no side effects, and never asks the API server anything.
+package podtemplate
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"gomodules.xyz/jsonpatch/v2"
+	apply "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/annotations"
+	"vernier.dev/vernier/webhook/demand"
+	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/guard"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// Rules are what an operator sets. The zero value is the chart's default.
+type Rules struct {
+	// Dialects of other systems that pods may be written in.
+	Dialects dialect.Set
+	// Minimum of a share.
+	Minimum demand.Minimum
+	// ComputeShares are what namespaces give to containers that ask for memory only.
+	ComputeShares demand.ComputeShares
+	// AllowedHostPaths are the only folders of a node that pods with shares may mount;
+	// empty is all folders that do not open the node.
+	AllowedHostPaths []string
+}
+
+// Reader reads pods by an operator's rules.
+type Reader struct {
+	fleet *fleet.Fleet
+	rules Rules
+	// traces are the texts of which one stands in every pod that concerns us.
+	traces [][]byte
+}
+
+// New makes a reader. The fleet is what warnings compare a share with; the zero value of
+// one gives none.
+func New(known *fleet.Fleet, rules Rules) *Reader {
+	r := &Reader{fleet: known, rules: rules, traces: [][]byte{[]byte(api.Prefix)}}
+	for _, trace := range rules.Dialects.Traces() {
+		r.traces = append(r.traces, []byte(trace))
+	}
+	return r
+}
+
+// Reading is what a pod asks for, and what admission makes of it. The zero value asks for
+// nothing and is let through as it is.
+type Reading struct {
+	// Name of the pod, or what its name will begin with.
+	Name string
+	// Dialect that it is written in; empty where it asks in our own words.
+	Dialect string
+	// Wishes are what its annotations say, those included that its dialect means.
+	Wishes annotations.Wishes
+	// Shares by container; empty where the pod asks for none.
+	Shares map[string]api.Share
+	// Warnings for its author.
+	Warnings []string
+	// Errors: the pod is refused where there is one.
+	Errors field.ErrorList
+	// Patch of the pod; empty where nothing is missing.
+	Patch []jsonpatch.Operation
+}
+
+var errNoPod = errors.New("the object has no metadata: it is not a pod")
+
+// Read reads a pod, given as JSON, in a namespace. An error says that it is no pod.
+func (r *Reader) Read(namespace string, raw []byte) (Reading, error) {
+	// The API server's own encoder wrote the object: it does not escape any
+	// character of a trace. Match conditions keep most pods away; this makes
+	// those that come all the same cost next to nothing.
+	if !r.concerns(raw) {
+		return Reading{}, nil
+	}
+	pod, err := slim.Decode(raw)
+	if err != nil || pod.Metadata == nil {
+		return Reading{}, cmp.Or(err, errNoPod)
+	}
+	return r.read(namespace, pod), nil
+}
+
+func (r *Reader) concerns(raw []byte) bool {
+	return slices.ContainsFunc(r.traces, func(trace []byte) bool { return bytes.Contains(raw, trace) })
+}
+
+func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
+	out := Reading{Name: cmp.Or(pod.Metadata.Name, pod.Metadata.GenerateName)}
+	if !r.rules.Dialects.Asks(pod) && !asks(pod) {
+		out.Warnings, out.Errors = leftovers(pod)
+		return out
+	}
+	if out.Errors = guard.Bounds(pod); len(out.Errors) > 0 {
+		return out
+	}
+	had := pod.Metadata.Annotations
+	translated := r.rules.Dialects.Translate(pod)
+	f := review(pod, namespace, r.fleet.Size(), r.rules)
+	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers
+	out.Warnings = append(translated.Warnings, f.warnings...)
+	out.Errors = append(translated.Errors, f.errs...)
+	if len(out.Errors) > 0 {
+		return out
+	}
+	var err error
+	if out.Patch, err = f.patch(pod, had, translated); err != nil {
+		out.Errors = append(out.Errors, field.InternalError(annotationsPath.Key(api.AnnotationShares), err))
+	}
+	return out
+}
+
+// Admitted is the pod as admission leaves it; raw is the JSON that was read.
+func (r Reading) Admitted(raw []byte) (*corev1.Pod, error) {
+	text, err := json.Marshal(r.Patch)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := apply.DecodePatch(text)
+	if err != nil {
+		return nil, err
+	}
+	admitted, err := patch.Apply(raw)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{}
+	return pod, json.Unmarshal(admitted, pod)
+}

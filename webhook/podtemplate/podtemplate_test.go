@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podtemplate_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/annotations"
+	"vernier.dev/vernier/webhook/dialect"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/podtemplate"
+)
+
+// One reading has everything: the dialect, the shares, what the annotations say, those of the
+// dialect among them, what is wrong by field, and the pod as it is admitted.
+func TestRead(t *testing.T) {
+	dialects, err := dialect.Settings{Dialects: "hami"}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
+	for name, tt := range map[string]struct {
+		metadata, containers string
+		dialect              string
+		shares               map[string]api.Share
+		mode                 api.Mode
+		policy               api.Policy
+		burst                api.Burst
+		warned, errs         []string // the fields
+	}{
+		"ours": {
+			metadata:   `"annotations":{"vernier.dev/mode":"limiter","vernier.dev/policy":"spread","vernier.dev/burst":"idle","vernier.dev/topology":"numa"}`,
+			containers: `{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"150","vernier.dev/gpu":"2"}}},{"name":"b"}`,
+			shares:     map[string]api.Share{"a": {GPUs: 2, Core: 75, MemPercent: 75}},
+			mode:       api.ModeLimiter, policy: api.PolicySpread, burst: api.BurstIdle,
+			warned: []string{"metadata.annotations[vernier.dev/topology]"},
+		},
+		"in a dialect": {
+			metadata:   `"annotations":{"hami.io/gpu-scheduler-policy":"spread"}`,
+			containers: `{"name":"a","resources":{"limits":{"nvidia.com/gpu":"1","nvidia.com/gpumem":"3000","nvidia.com/priority":"1"}}}`,
+			dialect:    "hami", shares: map[string]api.Share{"a": {GPUs: 1, MemMiB: 3000}},
+			mode: api.ModeAuto, policy: api.PolicySpread, burst: api.BurstNone,
+			warned: []string{"spec.containers[0].resources.limits[nvidia.com/priority]"},
+		},
+		"wrong in three places": {
+			metadata:   `"annotations":{"vernier.dev/mode":"exclusive","vernier.dev/polcy":"pack"}`,
+			containers: `{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"101"}}},{"name":"b","resources":{"limits":{"vernier.dev/gpu-core":"30"}}}`,
+			errs: []string{"metadata.annotations[vernier.dev/polcy]", "spec.containers[0].resources.limits[vernier.dev/gpu-core]",
+				"metadata.annotations[vernier.dev/mode]"},
+		},
+		"asks for nothing": {metadata: `"annotations":{"vernier.dev/mode":"auto"}`, containers: `{"name":"a"}`,
+			warned: []string{"metadata.annotations[vernier.dev/mode]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := []byte(`{"metadata":{"name":"p",` + tt.metadata + `},"spec":{"containers":[` + tt.containers + `]}}`)
+			read, err := reader.Read("team", raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if read.Name != "p" || read.Dialect != tt.dialect || len(read.Warnings) != len(tt.warned) || len(read.Errors) != len(tt.errs) {
+				t.Fatalf("%+v", read)
+			}
+			for i, field := range tt.warned {
+				if !strings.HasPrefix(read.Warnings[i], field+": ") {
+					t.Errorf("warning %q, want of %s", read.Warnings[i], field)
+				}
+			}
+			for i, field := range tt.errs {
+				if read.Errors[i].Field != field {
+					t.Errorf("error %v, want of %s", read.Errors[i], field)
+				}
+			}
+			if tt.shares == nil {
+				return
+			}
+			if w := read.Wishes; !reflect.DeepEqual(read.Shares, tt.shares) || w.Mode != tt.mode || w.Policy != tt.policy || w.Burst != tt.burst {
+				t.Errorf("shares %v, %+v", read.Shares, w)
+			}
+			pod, err := read.Admitted(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(pod.Spec.SchedulingGates) != 1 || pod.Spec.SchedulingGates[0] != (corev1.PodSchedulingGate{Name: api.Gate}) {
+				t.Errorf("gates %v", pod.Spec.SchedulingGates)
+			}
+			written, err := api.ParseShares(pod.Annotations[api.AnnotationShares])
+			if err != nil || !reflect.DeepEqual(written.Containers, tt.shares) {
+				t.Errorf("shares %v: %v", written, err)
+			}
+			// The allocator reads the same from the pod.
+			wishes, err := annotations.Of(pod.Annotations)
+			read.Wishes.Warnings, wishes.Warnings = nil, nil
+			if err != nil || !reflect.DeepEqual(wishes, read.Wishes) {
+				t.Errorf("the pod says %+v, the reading %+v: %v", wishes, read.Wishes, err)
+			}
+		})
+	}
+}
