@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"vernier.dev/vernier/cmd/vgpu-run/internal/driver"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -29,7 +31,7 @@ func limits(o options.Options) (layout.Limits, error) {
 			return l, err
 		}
 		if found, err = driver.Devices(exec.Command(self, askDriver)); err != nil {
-			return l, err
+			return l, fmt.Errorf("%w%s", err, causes())
 		}
 	}
 	asked := o.Devices
@@ -74,5 +76,27 @@ func pick(found []driver.Device, asked options.Device) (driver.Device, error) {
 	for i, d := range found {
 		fmt.Fprintf(&shown, "\n  %d  %s  %d MiB", i, d.UUID, d.MemoryBytes>>20)
 	}
-	return driver.Device{}, fmt.Errorf("--device %s: the driver doesn't show it; it shows%s", asked.Name, shown.String())
+	return driver.Device{}, fmt.Errorf("--device %s: the driver doesn't show it; it shows%s%s", asked.Name, shown.String(), causes())
+}
+
+// causes names the settings that hide devices from CUDA, where they are set.
+func causes() string {
+	var all strings.Builder
+	if v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
+		fmt.Fprintf(&all, "\nCUDA_VISIBLE_DEVICES=%s hides all other devices: unset it, or count among those", v)
+	}
+	if kib := addressSpace(); kib != 0 {
+		fmt.Fprintf(&all, "\nulimit -v is %d KiB, and the CUDA driver needs more address space than the GPUs have memory: ulimit -v unlimited", kib)
+	}
+	return all.String()
+}
+
+// addressSpace is the limit of a process's address space in KiB, as ulimit -v shows it; 0
+// where there is none.
+func addressSpace() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_AS, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
+		return 0
+	}
+	return limit.Cur >> 10
 }

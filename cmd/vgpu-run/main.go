@@ -13,8 +13,8 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"vernier.dev/vernier/cmd/vgpu-run/internal/driver"
@@ -53,8 +53,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == become {
 		os.Exit(becomeCommand(os.Args[2:]))
 	}
+	// Package pace logs what becomes of every command on the devices. This one's stderr is
+	// no place for it: what concerns it is in its report.
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	o, err := options.Parse(os.Args[1:], os.Stdout)
-	if errors.Is(err, flag.ErrHelp) {
+	if errors.Is(err, options.ErrHelp) {
 		return
 	}
 	code := 0

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"vernier.dev/vernier/cmd/vgpu-run/internal/mounts"
 	"vernier.dev/vernier/cmd/vgpu-run/internal/options"
@@ -27,9 +28,9 @@ func run(o options.Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	out := os.Stderr
+	write := report.ToStderr
 	if o.Report != "" {
-		if out, err = os.Create(o.Report); err != nil {
+		if write, err = report.ToFile(o.Report); err != nil {
 			return 0, fmt.Errorf("--report: %w", err)
 		}
 	}
@@ -38,7 +39,7 @@ func run(o options.Options) (int, error) {
 		return 0, err
 	}
 	if o.RunDir == "" {
-		o.RunDir = session.DefaultDir(os.Getenv)
+		o.RunDir = session.DefaultDir(os.Geteuid())
 	}
 	s, err := session.New(o.RunDir, allowed)
 	if err != nil {
@@ -51,8 +52,10 @@ func run(o options.Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	sampler := samples.Sampler{Child: func() *exec.Cmd { return exec.Command(self, askNVML) }}
-	go session.ShareTime(ctx, o.RunDir, sampler.Ask)
+	ask := func() *samples.Sampler {
+		return &samples.Sampler{Child: func() *exec.Cmd { return exec.CommandContext(ctx, self, askNVML) }}
+	}
+	go session.ShareTime(ctx, o.RunDir, ask().Ask)
 	files := mounts.Files{Library: library, Limits: s.Limits(), Counters: s.Counters(), Pace: s.Pace(), Scratch: s.Scratch()}
 	code, took, err := supervise(files, o.Command, environment(o, allowed))
 	if err != nil {
@@ -63,10 +66,32 @@ func run(o options.Options) (int, error) {
 		return code, err
 	}
 	r := report.New(o.Command, code, took, allowed, usage, s.Others())
-	if o.JSON {
-		return code, r.JSON(out)
+	if usage.MostProcesses == 0 {
+		r.OthersBusy = busy(ask(), allowed, stop)
+		r.AddressSpace = addressSpace()
 	}
-	return code, r.Table(out)
+	if o.JSON {
+		return code, write(r.JSON)
+	}
+	return code, write(r.Table)
+}
+
+// maxAsk bounds the question below, which a driver may leave unanswered.
+const maxAsk = 5 * time.Second
+
+// busy reports whether any process works on the devices, as far as NVML says. giveUp ends
+// the sampler's child.
+func busy(s *samples.Sampler, allowed layout.Limits, giveUp func()) bool {
+	defer time.AfterFunc(maxAsk, giveUp).Stop()
+	for _, d := range allowed.Devices {
+		processes, err := s.Ask(d.UUID)
+		for _, percent := range processes {
+			if err == nil && percent > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // environment is the command's: with --device, CUDA counts those devices alone.

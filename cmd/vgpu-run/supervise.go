@@ -8,8 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,26 +40,24 @@ func supervise(files mounts.Files, command, env []string) (int, time.Duration, e
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = env
 	cmd.SysProcAttr = mounts.Namespace()
-	signals := catch()
+	// The kernel kills the command when the thread that started it ends: this one is main's,
+	// and stays locked.
+	runtime.LockOSThread()
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	s := catch()
 	err = cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
 		return 0, 0, mounts.Explain(err)
 	}
-	go func() {
-		for s := range signals {
-			_ = cmd.Process.Signal(s)
-		}
-	}()
+	go s.passOn(cmd.Process)
 	why, _ := io.ReadAll(failed) // ends when the command takes over
 	started := time.Now()
-	err = cmd.Wait()
+	status, err := s.wait(cmd.Process.Pid)
 	took := time.Since(started)
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return 0, 0, err
-	}
-	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	switch {
+	case err != nil:
+		return 0, 0, err
 	case len(why) > 0:
 		return status.ExitStatus(), 0, errors.New(string(why))
 	case status.Signaled():
@@ -68,21 +67,60 @@ func supervise(files mounts.Files, command, env []string) (int, time.Duration, e
 	}
 }
 
-// catch returns the signals that are to be passed on, as they come. What vgpu-run
-// was started to ignore (nohup) stays ignored; what the terminal sends, it sends to
-// the command as well.
-func catch() <-chan os.Signal {
-	pass, drop := make(chan os.Signal, 16), make(chan os.Signal, 1)
+// signals are those that vgpu-run gets in place of its command.
+type signals struct {
+	pass chan os.Signal
+	// atTerminal: the terminal sends the command what it sends vgpu-run.
+	atTerminal bool
+	// stopping: the command was sent TSTP in place of vgpu-run, which stops with it.
+	stopping atomic.Bool
+}
+
+// catch begins to take the signals that are to be passed on. What vgpu-run was started
+// to ignore (nohup) stays ignored. Of PIPE the command gets what others send; a write of
+// vgpu-run's own to a closed pipe fails as any other write.
+func catch() *signals {
+	s := &signals{pass: make(chan os.Signal, 16)}
 	foreground, err := unix.IoctlGetInt(unix.Stdin, unix.TIOCGPGRP)
-	atTerminal := err == nil && foreground == unix.Getpgrp()
-	for _, s := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2} {
+	s.atTerminal = err == nil && foreground == unix.Getpgrp()
+	drop := make(chan os.Signal, 1)
+	for _, each := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGALRM, unix.SIGPIPE, unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT} {
+		fromTerminal := each == unix.SIGINT || each == unix.SIGQUIT || each == unix.SIGTSTP || each == unix.SIGWINCH
 		switch {
-		case signal.Ignored(s):
-		case atTerminal && (s == unix.SIGINT || s == unix.SIGQUIT):
-			signal.Notify(drop, s)
+		case signal.Ignored(each):
+		case s.atTerminal && fromTerminal:
+			signal.Notify(drop, each)
 		default:
-			signal.Notify(pass, s)
+			signal.Notify(s.pass, each)
 		}
 	}
-	return pass
+	return s
+}
+
+func (s *signals) passOn(command *os.Process) {
+	for each := range s.pass {
+		if each == unix.SIGTSTP {
+			s.stopping.Store(true)
+		}
+		_ = command.Signal(each)
+	}
+}
+
+// wait returns how the command ended. While job control has stopped the command vgpu-run
+// is stopped too, so that the shell that waits for vgpu-run has its prompt.
+func (s *signals) wait(pid int) (unix.WaitStatus, error) {
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case !status.Stopped():
+			return status, nil
+		case status.StopSignal() != unix.SIGSTOP && (s.stopping.Swap(false) || s.atTerminal):
+			_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
+		}
+	}
 }

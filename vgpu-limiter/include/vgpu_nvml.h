@@ -13,6 +13,7 @@ typedef struct nv_device_opaque *nv_device;
 
 enum {
     NV_OK = 0,
+    NV_INVALID_ARGUMENT = 2,
     NV_NO_PERMISSION = 4,
     NV_NOT_FOUND = 6,
     NV_INSUFFICIENT_SIZE = 7,

@@ -239,6 +239,15 @@ cu_result cuStreamIsCapturing_ptsz(cu_stream stream, int *status);
 
 nv_result nvmlInit_v2(void);
 nv_result nvmlDeviceGetHandleByUUID(const char *uuid, nv_device *device);
+nv_result nvmlDeviceGetHandleByUUIDV(const void *uuid, nv_device *device);
+nv_result nvmlDeviceGetHandleBySerial(const char *serial, nv_device *device);
+nv_result nvmlDeviceGetHandleByPciBusId(const char *id, nv_device *device);
+nv_result nvmlDeviceGetHandleByPciBusId_v2(const char *id, nv_device *device);
+nv_result nvmlDeviceGetHandleByIndex(unsigned index, nv_device *device);
+nv_result nvmlDeviceGetHandleByIndex_v2(unsigned index, nv_device *device);
+nv_result nvmlDeviceGetCount(unsigned *count);
+nv_result nvmlDeviceGetCount_v2(unsigned *count);
+nv_result nvmlDeviceGetIndex(nv_device device, unsigned *index);
 nv_result nvmlDeviceGetUUID(nv_device device, char *uuid, unsigned length);
 nv_result nvmlDeviceGetMemoryInfo(nv_device device, struct nv_memory *memory);
 nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memory);

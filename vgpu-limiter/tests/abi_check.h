@@ -108,6 +108,7 @@ FIELD(struct cu_copy_op, width, CUDA_MEMCPY3D_BATCH_OP, extent.width);
 FIELD(struct cu_copy_op, depth, CUDA_MEMCPY3D_BATCH_OP, extent.depth);
 
 VALUE(NV_OK, NVML_SUCCESS);
+VALUE(NV_INVALID_ARGUMENT, NVML_ERROR_INVALID_ARGUMENT);
 VALUE(NV_NO_PERMISSION, NVML_ERROR_NO_PERMISSION);
 VALUE(NV_NOT_FOUND, NVML_ERROR_NOT_FOUND);
 SIZE(struct nv_sample, nvmlProcessUtilizationSample_t);

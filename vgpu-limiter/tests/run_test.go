@@ -117,8 +117,16 @@ func TestRunBesideOthers(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 	}
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		// Zeros until NVML has seen the other.
 		found, err := filepath.Glob(filepath.Join(c.dir, "run", "*", "others"))
-		return found != nil, err
+		for _, path := range found {
+			said, _ := os.ReadFile(path)
+			var worked map[string]int
+			if json.Unmarshal(said, &worked) == nil && worked[c.status(0, "uuid")] > 0 {
+				return true, nil
+			}
+		}
+		return false, err
 	})
 	if err != nil {
 		t.Fatalf("nothing is said of the other: %v", err)
@@ -217,8 +225,13 @@ func TestRunIsTransparent(t *testing.T) {
 	}{
 		"cat; echo >&3 three; exit 7": {7, "three\n"},
 		"kill -9 $$":                  {137, ""},
-		"kill -TERM $PPID; while :; do read x </dev/null; done":                                  {143, ""},
-		"trap 'echo caught; exit 3' USR1; kill -USR1 $PPID; while :; do read x </dev/null; done": {3, "caught\n"},
+		"kill -TERM $PPID; while :; do read x </dev/null; done":                                    {143, ""},
+		"trap 'echo caught; exit 3' USR1; kill -USR1 $PPID; while :; do read x </dev/null; done":   {3, "caught\n"},
+		"trap 'echo caught; exit 3' CONT; kill -CONT $PPID; while :; do read x </dev/null; done":   {3, "caught\n"},
+		"trap 'echo caught; exit 3' WINCH; kill -WINCH $PPID; while :; do read x </dev/null; done": {3, "caught\n"},
+		"trap 'echo caught; exit 3' ALRM; kill -ALRM $PPID; while :; do read x </dev/null; done":   {3, "caught\n"},
+		"trap 'echo caught; exit 3' PIPE; kill -PIPE $PPID; while :; do read x </dev/null; done":   {3, "caught\n"},
+		"trap 'echo caught; exit 3' TSTP; kill -TSTP $PPID; while :; do read x </dev/null; done":   {3, "caught\n"},
 	} {
 		t.Run(script, func(t *testing.T) {
 			cmd := c.vgpuRun("--", "sh", "-c", script)
@@ -238,6 +251,18 @@ func TestRunIsTransparent(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name() != "lead" {
 		t.Errorf("left behind: %v, %v; want the lock of the one that leads only", left, err)
 	}
+	// Stderr is a pipe that nobody reads.
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = read.Close()
+	unread := c.vgpuRun("--", "sh", "-c", "exit 7")
+	unread.Stderr = write
+	if err := unread.Run(); unread.ProcessState.ExitCode() != 7 {
+		t.Errorf("with stderr closed: %v", err)
+	}
+	_ = write.Close()
 	cmd := c.vgpuRun("--report", filepath.Join(c.dir, "report"), "--", "true")
 	if r := c.end(cmd); r.code != 0 || r.stderr != "" {
 		t.Errorf("exit code %d, %s", r.code, r.stderr)

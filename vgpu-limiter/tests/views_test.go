@@ -145,3 +145,30 @@ func TestSmallStacks(t *testing.T) {
 		t.Errorf("%d launches are measured, want 41", used.Launches)
 	}
 }
+
+// TestViewsHideDevices: NVML lists the devices of the limits alone, as CUDA does with
+// CUDA_VISIBLE_DEVICES, counted without gaps; the others are not found by any name.
+func TestViewsHideDevices(t *testing.T) {
+	t.Parallel()
+	c := newContainer(t, share{}, share{0, 10}, share{}, share{0, 10})
+	var args []string
+	for i := range 4 {
+		args = append(args, c.status(i, "uuid"), c.status(i, "bus"))
+	}
+	const (
+		found, notFound, invalidArgument = 0, 6, 2
+	)
+	list := fmt.Sprintf("count 0 2\n0 %s\n1 %s\nrefused %d\n", args[2], args[6], invalidArgument)
+	want := list + list
+	for i := range 4 {
+		result := notFound
+		if i%2 == 1 {
+			result = found
+		}
+		want += strings.Repeat(fmt.Sprintf("named %d\n", result), 2)
+	}
+	said, err := c.command("libvgpu-test.so", "devices", args...).CombinedOutput()
+	if err != nil || string(said) != want {
+		t.Errorf("%v\n%swant\n%s", err, said, want)
+	}
+}

@@ -6,11 +6,13 @@ package options
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	flag "github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/vgpu-limiter/layout"
@@ -61,21 +63,33 @@ end what it used. The exit code is COMMAND's; 128+N if signal N ended it, 126 or
   --mem-mib MIB     memory of each device (default: all of it)
   --device DEVICE[,core=PERCENT][,burst][,mem-mib=MIB]
                     a device by UUID, or by index as CUDA counts them; repeat it
-                    for several, with amounts of their own where they differ
-                    (default: every device that the driver shows)
+                    for several, with amounts of their own where they differ.
+                    COMMAND sees no other (default: every device that the driver
+                    shows)
   --json            the report as one line of JSON instead of a table
-  --report FILE     where the report goes (default: stderr)
+  --report FILE     where the report goes (default: stderr); FILE is replaced when
+                    COMMAND has ended
   --run-dir DIR     where the vgpu-run that share devices find each other
                     (default: one folder for each user)
   --library FILE    libvgpu.so (default: beside vgpu-run)
+
+Limited are COMMAND and its descendants. What COMMAND asks a service to start isn't:
+tmux and screen with a server that runs already, systemd-run, docker, sbatch. Start
+vgpu-run inside of these instead: tmux new vgpu-run --core 30 -- COMMAND.
+
+COMMAND ends with vgpu-run, also where that is killed (kill -9). Signals sent to
+vgpu-run reach COMMAND, but for KILL and STOP, which no program can pass on: stop
+COMMAND itself, or send TSTP.
 `
 
 // Parse reads the command line. help gets the usage if that is asked for; the
-// error is flag.ErrHelp then.
+// error is ErrHelp then.
 func Parse(args []string, help io.Writer) (Options, error) {
 	var o Options
 	f := flag.NewFlagSet("vgpu-run", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
+	f.SetInterspersed(false) // what follows COMMAND is COMMAND's
+	f.Usage = func() {}
 	f.Func("core", "", func(v string) (err error) { o.Default.Core, err = percent(v); return })
 	f.BoolVar(&o.Default.Burst, "burst", false, "")
 	f.Func("mem-mib", "", func(v string) (err error) { o.Default.Mem, err = mib(v); return })
@@ -89,11 +103,11 @@ func Parse(args []string, help io.Writer) (Options, error) {
 	f.StringVar(&o.RunDir, "run-dir", "", "")
 	f.StringVar(&o.Library, "library", "", "")
 	if err := f.Parse(args); err != nil {
-		if err == flag.ErrHelp {
+		if err == ErrHelp {
 			fmt.Fprint(help, usage)
 			return o, err
 		}
-		return o, fmt.Errorf("%w; see vgpu-run --help", err)
+		return o, fmt.Errorf("%w; %s", err, remedy(err))
 	}
 	if o.Command = f.Args(); len(o.Command) == 0 {
 		return o, errors.New("no command; write it behind --, as in: vgpu-run --core 30 --mem-mib 1024 -- python train.py")
@@ -123,6 +137,25 @@ func Parse(args []string, help io.Writer) (Options, error) {
 		return o, o.Default.check()
 	}
 	return o, nil
+}
+
+// ErrHelp is the error of a command line that asks for the usage.
+var ErrHelp = flag.ErrHelp
+
+// remedy names the flag that was meant, for spellings of other programs.
+func remedy(err error) string {
+	unknown, ok := errors.AsType[*flag.NotExistError](err)
+	if !ok {
+		return "see vgpu-run --help"
+	}
+	switch name := unknown.GetSpecifiedName(); {
+	case strings.HasPrefix(name, "mem"):
+		return "memory is --mem-mib, in MiB: 1 GiB is --mem-mib 1024"
+	case strings.HasPrefix(name, "gpu"), strings.HasPrefix(name, "dev"):
+		return "devices are --device, by index or UUID: --device 0"
+	default:
+		return "flags have two dashes; see vgpu-run --help"
+	}
 }
 
 func (s Share) check() error {
@@ -164,17 +197,24 @@ func device(v string) (Device, error) {
 }
 
 func percent(v string) (v1alpha1.Percent, error) {
-	n, err := v1alpha1.ParsePercent(v)
+	n, err := v1alpha1.ParsePercent(strings.TrimSuffix(v, "%"))
 	if err != nil || n > v1alpha1.WholeGPU {
 		return 0, errors.New("want a whole number of percent from 1 to 100; leave it out for no compute quota")
 	}
 	return n, nil
 }
 
+// mib reads whole MiB. With a unit it is refused with the number to write: G is a
+// power of ten for some programs and of two for others.
 func mib(v string) (v1alpha1.MiB, error) {
-	n, err := v1alpha1.ParseMiB(v)
-	if err != nil || n > layout.MaxMemoryBytes>>20 {
-		return 0, errors.New("want a whole number of MiB from 1; leave it out for all of the device's memory")
+	if n, err := v1alpha1.ParseMiB(v); err == nil && n <= layout.MaxMemoryBytes>>20 {
+		return n, nil
 	}
-	return n, nil
+	if q, err := resource.ParseQuantity(strings.TrimSuffix(v, "B")); err == nil && q.Value() >= 1<<20 && q.Value() <= layout.MaxMemoryBytes {
+		if binary, err := resource.ParseQuantity(strings.TrimRight(v, "iB") + "i"); err == nil {
+			q = binary
+		}
+		return 0, fmt.Errorf("this is a whole number of MiB: write %d", q.Value()>>20)
+	}
+	return 0, errors.New("want a whole number of MiB from 1; leave it out for all of the device's memory")
 }

@@ -4,7 +4,6 @@ package options
 
 import (
 	"errors"
-	"flag"
 	"io"
 	"reflect"
 	"strings"
@@ -26,6 +25,7 @@ func TestParse(t *testing.T) {
 		"--burst --core 30 --device 0 --device 1,core=5 a": {Default: Share{Core: 30, Burst: true}, Command: []string{"a"}, Devices: []Device{
 			{"0", Share{Core: 30, Burst: true}}, {"1", Share{Core: 5, Burst: true}},
 		}},
+		"--core 30% a":                         {Default: Share{Core: 30}, Command: []string{"a"}},
 		"--device 0,burst,core=5 a":            {Devices: []Device{{"0", Share{Core: 5, Burst: true}}}, Command: []string{"a"}},
 		"--report r --run-dir d --library l a": {Report: "r", RunDir: "d", Library: "l", Command: []string{"a"}},
 	} {
@@ -40,22 +40,28 @@ func TestParseRefuses(t *testing.T) {
 	for line, want := range map[string][]string{
 		"":                                      {"no command", "behind --"},
 		"--core 30":                             {"no command"},
-		"--core 0 a":                            {"-core", "1 to 100", "leave it out"},
-		"--core 101 a":                          {"-core", "1 to 100"},
-		"--core 2.5 a":                          {"-core", "whole number"},
-		"--core -- a":                           {"-core"},
-		"--mem-mib 0 a":                         {"-mem-mib", "leave it out"},
-		"--mem-mib 1G a":                        {"-mem-mib", "MiB"},
-		"--mem-mib 268435456 a":                 {"-mem-mib"}, // 2^48 bytes
+		"--core 0 a":                            {"--core", "1 to 100", "leave it out"},
+		"--core 101 a":                          {"--core", "1 to 100"},
+		"--core 2.5 a":                          {"--core", "whole number"},
+		"--core -- a":                           {"--core"},
+		"--mem-mib 0 a":                         {"--mem-mib", "leave it out"},
+		"--mem-mib 1G a":                        {"--mem-mib", "MiB: write 1024"},
+		"--mem-mib 268435456 a":                 {"--mem-mib"}, // 2^48 bytes
 		"--burst a":                             {"no compute quota", "--core"},
 		"--device 0,burst a":                    {"--device 0", "no compute quota"},
 		"--device 0,burst=1 a":                  {`"burst=1"`},
-		"--memory 3 a":                          {"-memory", "--help"},
-		"--device x a":                          {"-device", `"x"`, "nvidia-smi -L"},
-		"--device -1 a":                         {"-device"},
-		"--device MIG" + uuid[3:]:               {"-device", "MIG"},
-		"--device 0,core a":                     {"-device", `"core"`, "1 to 100"},
-		"--device 0,mem=3 a":                    {"-device", `"mem=3"`, "mem-mib=MIB"},
+		"--mem-mib 1.5GiB a":                    {"--mem-mib", "write 1536"},
+		"--mem-mib 30% a":                       {"--mem-mib", "MiB"},
+		"--memory 3 a":                          {"--memory", "--mem-mib"},
+		"--mem 1G a":                            {"--mem", "--mem-mib 1024"},
+		"--gpus 1 a":                            {"--gpus", "--device 0"},
+		"--cores 3 a":                           {"--cores", "--help"},
+		"-core 30 a":                            {"-core", "two dashes"},
+		"--device x a":                          {"--device", `"x"`, "nvidia-smi -L"},
+		"--device -1 a":                         {"--device"},
+		"--device MIG" + uuid[3:]:               {"--device", "MIG"},
+		"--device 0,core a":                     {"--device", `"core"`, "1 to 100"},
+		"--device 0,mem=3 a":                    {"--device", `"mem=3"`, "mem-mib=MIB"},
 		"--device 0 --device 0 a":               {"--device 0", "twice"},
 		strings.Repeat("--device 0 ", 17) + "a": {"17 times", "at most 16"},
 	} {
@@ -71,8 +77,13 @@ func TestParseRefuses(t *testing.T) {
 func TestHelp(t *testing.T) {
 	var help strings.Builder
 	_, err := Parse([]string{"--help"}, &help)
-	if !errors.Is(err, flag.ErrHelp) {
+	if !errors.Is(err, ErrHelp) {
 		t.Error(err)
+	}
+	for _, word := range []string{"tmux", "systemd-run", "docker", "sbatch", "STOP"} {
+		if !strings.Contains(help.String(), word) {
+			t.Errorf("the usage doesn't name %s", word)
+		}
 	}
 	for _, name := range []string{"core", "burst", "mem-mib", "device", "json", "report", "run-dir", "library"} {
 		if !strings.Contains(help.String(), "\n  --"+name) {

@@ -13,7 +13,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"vernier.dev/vernier/cmd/vgpu-run/internal/session"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
 // Report is one run of a command.
@@ -25,6 +27,12 @@ type Report struct {
 	// command that should have: it didn't load the library.
 	Processes int      `json:"processes"`
 	Devices   []Device `json:"devices"`
+	// OthersKnown: NVML has told what processes had of the devices that no vgpu-run limits.
+	OthersKnown bool `json:"others_known"`
+	// OthersBusy: no process of the run used CUDA, and others work on its devices.
+	OthersBusy bool `json:"others_busy,omitempty"`
+	// AddressSpace is the limit that the run had, in KiB, where no process of it used CUDA.
+	AddressSpace uint64 `json:"address_space_kib,omitempty"`
 }
 
 // Device is what the command was allowed of one device, and what it used.
@@ -42,16 +50,16 @@ type Device struct {
 }
 
 // New is the report of a command with these limits and counters, which keep the
-// devices in the same order, and beside others, by UUID: session.Others.
-func New(command []string, code int, wall time.Duration, limits layout.Limits, usage layout.Usage, others map[string]time.Duration) Report {
-	r := Report{Command: command, ExitCode: code, WallNS: wall.Nanoseconds(), Processes: usage.MostProcesses}
+// devices in the same order, and beside others.
+func New(command []string, code int, wall time.Duration, limits layout.Limits, usage layout.Usage, others session.Others) Report {
+	r := Report{Command: command, ExitCode: code, WallNS: wall.Nanoseconds(), Processes: usage.MostProcesses, OthersKnown: others.Known}
 	for i, used := range usage.Devices {
 		limit := limits.Devices[i]
 		r.Devices = append(r.Devices, Device{
 			UUID: limit.UUID, CorePercent: limit.Core, MemoryLimit: limit.MemoryBytes,
 			MemoryUsed: used.UsedBytes, MemoryPeak: used.PeakBytes, MemoryRefusals: used.MemoryRefusals,
 			BusyNS: used.Busy.Nanoseconds(), ThrottledNS: used.Throttled.Nanoseconds(), Launches: used.Launches,
-			OthersNS: others[limit.UUID].Nanoseconds(),
+			OthersNS: others.Worked[limit.UUID].Nanoseconds(),
 		})
 	}
 	return r
@@ -71,11 +79,17 @@ func (r Report) Table(out io.Writer) error {
 	fmt.Fprintf(t, "vgpu-run: %s: exit code %d after %s\n", strings.Join(r.Command, " "), r.ExitCode, short(wall))
 	if r.Processes == 0 {
 		fmt.Fprintln(t, "No process used CUDA under the limiter. Static and musl programs don't load it.")
+		if r.OthersBusy {
+			fmt.Fprintln(t, "WARNING: other processes work on the device. What a command asks a service to start isn't limited: tmux, systemd-run, docker, sbatch; see vgpu-run --help.")
+		}
+		if r.AddressSpace != 0 && r.ExitCode != 0 {
+			fmt.Fprintf(t, "ulimit -v is %d KiB: the CUDA driver needs more address space than the GPUs have memory. Try ulimit -v unlimited.\n", r.AddressSpace)
+		}
 	}
 	fmt.Fprintln(t, "DEVICE\tCORE\tDEVICE TIME\tSHARE\tWAITED\tLAUNCHES\tMEMORY\tLIMIT\tREFUSED")
 	for _, d := range r.Devices {
 		core, busy, share, waited, launches := "-", "-", "-", "-", "-" // not measured without a quota
-		if d.CorePercent != 0 && d.CorePercent != 100 {
+		if d.throttles() {
 			busy, waited = short(time.Duration(d.BusyNS)), short(time.Duration(d.ThrottledNS))
 			share = fmt.Sprintf("%.1f%%", 100*float64(d.BusyNS)/float64(max(r.WallNS, 1)))
 			launches = fmt.Sprint(d.Launches)
@@ -89,16 +103,22 @@ func (r Report) Table(out io.Writer) error {
 		return err
 	}
 	for _, d := range r.Devices {
-		if d.OthersNS == 0 {
-			continue
-		}
-		share := 100 * float64(d.OthersNS) / float64(max(r.WallNS, 1))
-		if _, err := fmt.Fprintf(out, "Processes that vgpu-run doesn't limit used %s of %s (%.0f%%).\n", short(time.Duration(d.OthersNS)), d.UUID, share); err != nil {
-			return err
+		if d.OthersNS != 0 {
+			share := 100 * float64(d.OthersNS) / float64(max(r.WallNS, 1))
+			fmt.Fprintf(out, "Processes that vgpu-run doesn't limit used %s of %s (%.0f%%). DEVICE TIME may hold a part of it.\n",
+				short(time.Duration(d.OthersNS)), d.UUID, share)
+		} else if !r.OthersKnown && d.throttles() && d.BusyNS != 0 && wall > tellsWithin {
+			fmt.Fprintf(out, "NVML doesn't say whether others used %s: DEVICE TIME holds their time too, if they did.\n", d.UUID)
 		}
 	}
 	return nil
 }
+
+// tellsWithin is when NVML has told of others for the first time, if it does.
+const tellsWithin = 3 * pace.SampleInterval
+
+// throttles reports whether the command had a compute quota.
+func (d Device) throttles() bool { return d.CorePercent != 0 && d.CorePercent != 100 }
 
 // mib rounds up: a byte is more than nothing.
 func mib(bytes uint64) uint64 { return (bytes + 1<<20 - 1) >> 20 }

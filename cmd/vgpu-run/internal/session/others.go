@@ -16,16 +16,22 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
-// Others is for how long, by the UUID of the device, processes have worked beside the
-// session's command that no limit holds, as far as NVML tells. A new leader goes on with it.
-func (s *Session) Others() map[string]time.Duration { return readOthers(s.dir) }
+// Others is what NVML has told of processes that no limit holds, beside the session's command.
+type Others struct {
+	// Known: NVML has told, if only that there were none.
+	Known bool
+	// Worked is for how long they have, by the UUID of the device.
+	Worked map[string]time.Duration
+}
 
-func readOthers(session string) map[string]time.Duration {
-	others := map[string]time.Duration{}
-	if b, err := os.ReadFile(filepath.Join(session, othersName)); err == nil && json.Unmarshal(b, &others) == nil {
-		return others
-	}
-	return map[string]time.Duration{}
+// Others is what has been told so far. A new leader goes on with it.
+func (s *Session) Others() Others { return readOthers(s.dir) }
+
+func readOthers(session string) Others {
+	o := Others{Worked: map[string]time.Duration{}}
+	b, err := os.ReadFile(filepath.Join(session, othersName))
+	o.Known = err == nil && json.Unmarshal(b, &o.Worked) == nil
+	return o
 }
 
 // sample tells the loop again and again what each process has had of the devices on which
@@ -71,15 +77,19 @@ func (l *leader) sampled(uuid string, processes map[int]int) {
 	}
 	s := pace.NewSample(processes, owners)
 	l.loop.Sampled(uuid, s)
-	if s.Others == 0 {
-		return
-	}
 	for path := range members {
 		others := readOthers(path)
-		others[uuid] += pace.SampleInterval * time.Duration(min(s.Others, 100)) / 100
-		if b, err := json.Marshal(others); err == nil {
-			// One that ends just now misses the last second in its report.
-			_ = os.WriteFile(filepath.Join(path, othersName), b, 0o600)
+		if s.Others == 0 && others.Known {
+			continue
+		}
+		others.Worked[uuid] += pace.SampleInterval * time.Duration(min(s.Others, 100)) / 100
+		if b, err := json.Marshal(others.Worked); err == nil {
+			// One that ends just now misses the last second in its report. Renamed, since it
+			// may be reading.
+			next := filepath.Join(path, othersName+".new")
+			if os.WriteFile(next, b, 0o600) == nil {
+				_ = os.Rename(next, filepath.Join(path, othersName))
+			}
 		}
 	}
 }

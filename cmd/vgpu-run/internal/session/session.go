@@ -40,15 +40,13 @@ type Session struct {
 	lock *os.File
 }
 
-// DefaultDir is the user's folder for sessions.
-func DefaultDir(env func(string) string) string {
-	if uid := os.Geteuid(); uid != 0 {
-		if runtime := env("XDG_RUNTIME_DIR"); runtime != "" {
-			return filepath.Join(runtime, "vgpu-run")
-		}
-		return filepath.Join(os.TempDir(), fmt.Sprintf("vgpu-run-%d", uid))
+// DefaultDir is the user's folder for sessions: the same whatever the environment says and
+// whether the user is logged in, so that a run from a desktop and one from cron find each other.
+func DefaultDir(uid int) string {
+	if uid == 0 {
+		return "/run/vgpu-run"
 	}
-	return "/run/vgpu-run"
+	return fmt.Sprintf("/tmp/vgpu-run-%d", uid)
 }
 
 // New makes a session in dir, which it makes if it must, for a command with
