@@ -13,6 +13,10 @@ GOFLAGS := -trimpath -buildvcs=false
 export GOFLAGS GOTOOLCHAIN := local
 export VERNIER_BIN := $(BIN)
 
+# One version of the programs, the chart and the images: deploy/chart_test.go compares them.
+VERSION := $(shell sed -n 's/^appVersion: //p' deploy/chart/Chart.yaml)
+STAMP   := -X vernier.dev/vernier/api/version.stamp=$(VERSION)
+
 # The node agent links NVML, and vgpu-run loads libcuda: the only ones with cgo.
 PURE := vernier-webhook vernier-allocator kubectl-vernier
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.
@@ -28,8 +32,8 @@ build: go-build c-build ## build every binary and library into bin/
 
 .PHONY: go-build
 go-build: programs
-	CGO_ENABLED=0 go build -o $(BIN)/ ./test/cluster/cmd/vernier-cluster
-	$(CGO) go build -o $(BIN)/ ./cmd/vgpu-run
+	CGO_ENABLED=0 go build -ldflags='$(STAMP)' -o $(BIN)/ ./test/cluster/cmd/vernier-cluster
+	$(CGO) go build -ldflags='$(STAMP)' -o $(BIN)/ ./cmd/vgpu-run
 
 .PHONY: c-build
 c-build: limiter-library
@@ -40,8 +44,8 @@ c-build: limiter-library
 .PHONY: programs
 programs: limiter-library
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(BIN)/ $(addprefix ./cmd/,$(PURE))
-	$(CGO) go build -ldflags='-s -w' -o $(BIN)/ ./cmd/vernier-node ./cmd/vernier-cdi-hook
+	CGO_ENABLED=0 go build -ldflags='-s -w $(STAMP)' -o $(BIN)/ $(addprefix ./cmd/,$(PURE))
+	$(CGO) go build -ldflags='-s -w $(STAMP)' -o $(BIN)/ ./cmd/vernier-node ./cmd/vernier-cdi-hook
 
 .PHONY: limiter-library
 limiter-library:
@@ -53,7 +57,7 @@ images: deps programs ## build the OCI images of all parts into bin/images/, wit
 
 .PHONY: limiter
 limiter: limiter-library ## the limiter on its own, for a workstation: bin/vgpu-run and bin/libvgpu.so
-	$(CGO) go build -o $(BIN)/ ./cmd/vgpu-run
+	$(CGO) go build -ldflags='$(STAMP)' -o $(BIN)/ ./cmd/vgpu-run
 
 .PHONY: deps
 deps: ## install the Debian packages that are missing (needs root)

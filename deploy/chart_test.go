@@ -249,7 +249,8 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// The chart, the images and the kustomization are of one version.
+// The chart, the images, the kustomization, the README and what make stamps into the
+// programs are of one version.
 func TestOneVersion(t *testing.T) {
 	var chart struct{ Version, AppVersion string }
 	text, err := os.ReadFile("chart/Chart.yaml")
@@ -269,6 +270,22 @@ func TestOneVersion(t *testing.T) {
 	for _, image := range kustomize(t).Images {
 		if image.NewTag != chart.AppVersion {
 			t.Errorf("kustomization.yaml: %s has tag %s, the chart is of %s", image.Name, image.NewTag, chart.AppVersion)
+		}
+	}
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "/vernier-node:"+chart.AppVersion+"`") {
+		t.Errorf("the README pushes another image than vernier-node:%s", chart.AppVersion)
+	}
+	plan, err := exec.CommandContext(t.Context(), "make", "-C", "..", "--dry-run", "programs", "go-build", "limiter").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(plan)) {
+		if strings.Contains(line, "go build") && !strings.Contains(line, "api/version.stamp="+chart.AppVersion) {
+			t.Errorf("make does not stamp version %s: %s", chart.AppVersion, line)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"vernier.dev/vernier/allocator"
+	"vernier.dev/vernier/api/version"
 )
 
 func main() {
@@ -29,6 +30,7 @@ func run() error {
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")
+	version.AddFlag(flag.CommandLine)
 	flag.Parse()
 	ctrl.SetLogger(klog.NewKlogr())
 

@@ -23,6 +23,7 @@ import (
 	"github.com/urfave/cli/v3"
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/nri-plugin/cdi/chain"
 )
 
@@ -59,7 +60,7 @@ func run(args []string) error {
 func runHook(args []string) error {
 	log := logrus.New()
 	hook := commands.ConfigureCDIHookCommand(log, &cli.Command{Name: "vernier-cdi-hook"})
-	hook.Version = "NVIDIA Container Toolkit's hooks"
+	hook.Version = version.String() + ", with NVIDIA Container Toolkit's hooks"
 	return hook.Run(context.Background(), append([]string{hook.Name}, args...))
 }
 

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/cgroup"
 )
@@ -90,6 +91,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
 	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")
+	version.AddFlag(f)
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

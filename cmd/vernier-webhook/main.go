@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/webhook"
 )
 
@@ -38,6 +39,7 @@ func run() error {
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")
+	version.AddFlag(flag.CommandLine)
 	flag.Parse()
 	ctrl.SetLogger(klog.NewKlogr())
 

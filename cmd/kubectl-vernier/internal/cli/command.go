@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 
@@ -72,6 +73,9 @@ container) or none (no quota was asked for).`
   kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster
   kubectl vernier drain NODE/GPU    # nothing new on a device, and its pods evicted`
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl vernier"}
+	root.Version = version.String()
+	// Not sub's: cobra's own check of a root says which subcommand may be meant.
+	root.Args = nil
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetOut(c.out)
 	root.SetErr(c.errOut)

@@ -82,6 +82,14 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// A mistyped subcommand is answered with the one that may be meant.
+func TestSuggestsCommands(t *testing.T) {
+	_, _, err := run(t, nil, "slcies")
+	if said := errorText(err); !strings.Contains(said, `unknown command "slcies"`) || !strings.Contains(said, "Did you mean this?\n\tslices\n") {
+		t.Errorf("%q", said)
+	}
+}
+
 func errorText(err error) string {
 	if err == nil {
 		return ""

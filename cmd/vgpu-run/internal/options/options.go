@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -72,6 +73,7 @@ end what it used. The exit code is COMMAND's; 128+N if signal N ended it, 126 or
   --run-dir DIR     where the vgpu-run that share devices find each other
                     (default: one folder for each user)
   --library FILE    libvgpu.so (default: beside vgpu-run)
+  --version         print the version and exit
 
 Limited are COMMAND and its descendants. What COMMAND asks a service to start isn't:
 tmux and screen with a server that runs already, systemd-run, docker, sbatch. Start
@@ -102,6 +104,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 	f.StringVar(&o.Report, "report", "", "")
 	f.StringVar(&o.RunDir, "run-dir", "", "")
 	f.StringVar(&o.Library, "library", "", "")
+	version.AddFlag(f)
 	if err := f.Parse(args); err != nil {
 		if err == ErrHelp {
 			fmt.Fprint(help, usage)

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"vernier.dev/vernier/api/version"
 )
 
 func main() {
@@ -20,6 +22,7 @@ func main() {
 	root := &cobra.Command{
 		Use:           "vernier-cluster",
 		Short:         "A real Kubernetes cluster of one or more nodes on this machine",
+		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
