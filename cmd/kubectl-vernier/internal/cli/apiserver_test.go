@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,12 +85,13 @@ func TestOnAPIServer(t *testing.T) {
 	expect(t, ops, "uncordon gpu-1/"+gpuA, ") uncordoned")
 	expectError(t, ann, "cordon gpu-1/"+gpuA, `User "ann" cannot patch resource "sliceledgers"`, "--clusterrole=vernier-operator")
 	guard(t, admin, train)
-	expectError(t, ops, "drain --force --timeout 2s gpu-1/"+gpuA, "not empty after 2s: default/train")
+	expectError(t, ops, "drain --force --dry-run=server gpu-1/"+gpuA, "pod default/train: Cannot evict pod as it would violate the pod's disruption budget")
 	// A second may be too short for the first try.
 	var said string
 	await(t, func() bool {
-		_, said, _ = run(t, ops, "drain --force --timeout 1s gpu-1/"+gpuA)
-		return strings.Contains(said, "disruption budget") && strings.Contains(said, "will retry after 5s")
+		var err error
+		_, said, err = run(t, ops, "drain --force --timeout 1s gpu-1/"+gpuA)
+		return strings.Contains(said, "disruption budget") && strings.Contains(errorText(err), "stays cordoned and is not empty")
 	}, func() any { return "what a PodDisruptionBudget is against is not said: " + said })
 
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sliceledgers." + v1alpha1.Group}}
@@ -158,8 +160,16 @@ func reader(t *testing.T, cfg *rest.Config) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return onServer{r, cfg}
 }
+
+// onServer evicts pods at the same API server.
+type onServer struct {
+	client.Client
+	cfg *rest.Config
+}
+
+func (s onServer) clientset() (kubernetes.Interface, error) { return kubernetes.NewForConfig(s.cfg) }
 
 // expect waits for the output: RBAC rules take effect from the API server's
 // watch, a moment after they are stored.

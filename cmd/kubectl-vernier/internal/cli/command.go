@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -29,7 +30,10 @@ type command struct {
 	allNamespaces bool
 	watch         bool
 	// connect is replaced by tests, and so is now.
-	connect     func() (client.Client, error)
+	connect func() (client.Client, error)
+	// clientset evicts pods; every eviction that was refused is tried again after evictAgain.
+	clientset   func() (kubernetes.Interface, error)
+	evictAgain  time.Duration
 	scrape      scraper
 	now         func() time.Time
 	after       func(time.Duration) <-chan time.Time
@@ -40,7 +44,7 @@ type command struct {
 // New is the command line of `kubectl vernier`. Errors are returned, not
 // printed.
 func New(out, errOut io.Writer) *cobra.Command {
-	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, after: time.After, in: os.Stdin, out: out, errOut: errOut}
+	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, after: time.After, evictAgain: evictAgain, in: os.Stdin, out: out, errOut: errOut}
 	if s := screen(out); s != nil {
 		c.out = s
 	}
@@ -51,6 +55,13 @@ func New(out, errOut io.Writer) *cobra.Command {
 			return nil, err
 		}
 		return newClient(cfg)
+	}
+	c.clientset = func() (kubernetes.Interface, error) {
+		cfg, err := c.flags.ToRESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		return kubernetes.NewForConfig(cfg)
 	}
 	return c.root()
 }

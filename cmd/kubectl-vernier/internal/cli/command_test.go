@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -172,6 +173,11 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 		now:     func() time.Time { return now },
 		after:   time.After,
 		in:      input, out: &stdout, errOut: &stderr,
+	}
+	if s, ok := r.(interface {
+		clientset() (kubernetes.Interface, error)
+	}); ok {
+		c.clientset = s.clientset
 	}
 	root := c.root()
 	root.SetArgs(strings.Fields(args))

@@ -18,7 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+	"k8s.io/kubectl/pkg/drain"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -32,16 +33,12 @@ const (
 	evictAgain = 5 * time.Second
 )
 
-// drainer is the flags of drain, which mean what they mean to kubectl drain, and how
-// far it has come.
+// drainer is the flags of drain, which mean what they mean to kubectl drain.
 type drainer struct {
 	cordoner
 	force, emptyDir bool
 	timeout         time.Duration
-	grace           int64
-
-	// again is when an eviction may be tried again, forever once it was accepted.
-	again map[types.UID]time.Time
+	grace           int
 }
 
 func (c *command) drainCommand() *cobra.Command {
@@ -60,7 +57,7 @@ for that nobody would make again, and pods whose emptyDir volumes would be lost.
 	f.StringVar(&d.reason, "reason", "", "why, for those who find it cordoned")
 	f.BoolVar(&d.force, "force", false, "evict pods without a controller, too: nobody makes them again")
 	f.BoolVar(&d.emptyDir, "delete-emptydir-data", false, "evict pods with emptyDir volumes, too: their data is lost")
-	f.Int64Var(&d.grace, "grace-period", -1, "seconds that a pod has to end; -1 is the pod's own")
+	f.IntVar(&d.grace, "grace-period", -1, "seconds that a pod has to end; -1 is the pod's own")
 	f.DurationVar(&d.timeout, "timeout", 0, "give up after so long; 0 never does")
 	return cmd
 }
@@ -75,21 +72,22 @@ func (d *drainer) drain(ctx context.Context, api client.Client, t target) error 
 		return err
 	}
 	if err := d.refusals(pods); err != nil {
+		if dryRun(d.dry) != dryRunNone {
+			return fmt.Errorf("gpu/%s/%s would be cordoned and nothing evicted: %w", t.node, t.gpu, err)
+		}
 		return fmt.Errorf("gpu/%s/%s stays cordoned and nothing is evicted: %w", t.node, t.gpu, err)
 	}
 	if dryRun(d.dry) != dryRunNone {
-		return d.rehearse(ctx, api, t, pods)
+		return d.rehearse(ctx, t, pods)
 	}
-	d.again = map[types.UID]time.Time{}
 	var late <-chan time.Time
+	begun := d.now()
 	if d.timeout > 0 {
 		late = d.after(d.timeout)
 	}
 	for len(pods) > 0 {
-		for _, p := range pods {
-			if err := d.evictOnce(ctx, api, p); err != nil {
-				return err
-			}
+		if err := d.evict(ctx, pods, d.timeout-d.now().Sub(begun)); err != nil {
+			return fmt.Errorf("gpu/%s/%s stays cordoned and is not empty: %w", t.node, t.gpu, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -183,55 +181,62 @@ func (d *drainer) refusals(pods []holder) error {
 	return errors.Join(errs...)
 }
 
-// rehearse says what would be evicted; on the server's side it asks the API server,
-// which says what a PodDisruptionBudget is against.
-func (d *drainer) rehearse(ctx context.Context, api client.Client, t target, pods []holder) error {
+// rehearse says what would be evicted, and what holds slices and needs no eviction; on the
+// server's side it asks the API server, which says what a PodDisruptionBudget is against.
+func (d *drainer) rehearse(ctx context.Context, t target, pods []holder) error {
 	for _, p := range pods {
 		if !p.evictable() {
+			fmt.Fprintf(whole(d.out), "waiting for the slices of pod %s to be given back%s\n", p.name, dryRun(d.dry).note())
 			continue
 		}
-		if dryRun(d.dry) == dryRunServer {
-			if err := d.evict(ctx, api, p); err != nil {
-				return fmt.Errorf("pod %s: %w", p.name, err)
-			}
-		}
 		fmt.Fprintf(whole(d.out), "evicting pod %s%s\n", p.name, dryRun(d.dry).note())
+		if dryRun(d.dry) != dryRunServer {
+			continue
+		}
+		helper, err := d.helper(ctx)
+		if err != nil {
+			return err
+		}
+		// Once: DeleteOrEvictPods would try again until a PodDisruptionBudget allows it.
+		if err := helper.EvictPod(*p.pod, policyv1.SchemeGroupVersion); err != nil {
+			return fmt.Errorf("pod %s: %w", p.name, err)
+		}
 	}
 	fmt.Fprintf(whole(d.out), "gpu/%s/%s drained%s\n", t.node, t.gpu, dryRun(d.dry).note())
 	return nil
 }
 
-// evictOnce evicts a pod unless that was done, or refused a moment ago.
-func (d *drainer) evictOnce(ctx context.Context, api client.Client, p holder) error {
-	due, tried := d.again[p.uid]
-	if !p.evictable() || tried && (due.IsZero() || d.now().Before(due)) {
+// evict evicts the pods as kubectl drain does, and returns when they are gone. The timeout
+// counts where the flag was given.
+func (d *drainer) evict(ctx context.Context, pods []holder, timeout time.Duration) error {
+	var due []corev1.Pod
+	for _, p := range pods {
+		if p.evictable() {
+			due = append(due, *p.pod)
+		}
+	}
+	if len(due) == 0 {
 		return nil
 	}
-	if !tried {
-		fmt.Fprintf(whole(d.out), "evicting pod %s\n", p.name)
+	helper, err := d.helper(ctx)
+	if err != nil {
+		return err
 	}
-	err := d.evict(ctx, api, p)
-	switch {
-	case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		d.again[p.uid] = time.Time{}
-	case apierrors.IsTooManyRequests(err):
-		d.again[p.uid] = d.now().Add(evictAgain)
-		fmt.Fprintf(whole(d.errOut), "error when evicting pod %s (will retry after %s): %v\n", p.name, evictAgain, err)
-	default:
-		return fmt.Errorf("evicting pod %s: %w", p.name, err)
+	if d.timeout > 0 {
+		// 0 is no timeout to the helper.
+		helper.Timeout = max(timeout, time.Nanosecond)
 	}
-	return nil
+	return helper.DeleteOrEvictPods(due)
 }
 
-func (d *drainer) evict(ctx context.Context, api client.Client, p holder) error {
-	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.uid))}
-	if d.grace >= 0 {
-		options.GracePeriodSeconds = ptr.To(d.grace)
+func (d *drainer) helper(ctx context.Context) (*drain.Helper, error) {
+	api, err := d.clientset()
+	if err != nil {
+		return nil, err
 	}
-	if dryRun(d.dry) == dryRunServer {
-		options.DryRun = []string{metav1.DryRunAll}
-	}
-	return api.SubResource("eviction").Create(ctx, p.pod, &policyv1.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name}, DeleteOptions: options,
-	})
+	strategy := map[dryRun]cmdutil.DryRunStrategy{dryRunClient: cmdutil.DryRunClient, dryRunServer: cmdutil.DryRunServer}[dryRun(d.dry)]
+	return &drain.Helper{
+		Ctx: ctx, Client: api, GracePeriodSeconds: d.grace, DryRunStrategy: strategy,
+		EvictErrorRetryDelay: d.evictAgain, Out: whole(d.out), ErrOut: whole(d.errOut),
+	}, nil
 }
