@@ -25,7 +25,7 @@ type scarcity struct {
 // kindOf names what the pod asks for: pods of one kind fit on the same devices.
 func kindOf(pod *corev1.Pod) string {
 	parts := []string{pod.Annotations[v1alpha1.AnnotationShares]}
-	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID} {
+	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU} {
 		parts = append(parts, pod.Annotations[key])
 	}
 	for i := range pod.Spec.InitContainers {

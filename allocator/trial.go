@@ -139,8 +139,8 @@ func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 	return why, nil
 }
 
-// take makes the plan on a node the pod's, which leaves less of the node. It is the node
-// that was accepted last.
+// take makes the plan on a node the pod's, which leaves less of the node, or the one there
+// with all on one device where that is worth as much. It is the node that was accepted last.
 func (t *trial) take(ctx context.Context, pod ask, plan placement.Plan, room *placement.Node, j *judge) error {
 	if len(t.set) > 1 && t.Filters.Undecided(pod.pod) != nil {
 		if err := t.reserveFor(ctx, j.cycle, plan.Node); err != nil {
@@ -155,6 +155,9 @@ func (t *trial) take(ctx context.Context, pod ask, plan placement.Plan, room *pl
 		on = &touched{room, room}
 		t.touched[plan.Node] = on
 		t.names = append(t.names, plan.Node)
+	}
+	if len(pod.demand.Containers) > 1 {
+		plan = t.ranking.Together(pod.wants(), plan, on.left)
 	}
 	on.left = on.left.Without(&plan)
 	t.choices = append(t.choices, choice{ask: pod, plan: plan})

@@ -60,7 +60,7 @@ func testDown(t *testing.T, c, kubelet client.Client) {
 	})
 	full := plain(enabled)
 	full.Annotations = map[string]string{"example.com/a": "b", api.AnnotationMode: "auto", api.AnnotationPolicy: "", api.AnnotationTopology: "",
-		api.AnnotationQoS: "", api.AnnotationBurst: "", api.AnnotationGPUModel: "", api.AnnotationGPUUUID: ""}
+		api.AnnotationQoS: "", api.AnnotationBurst: "", api.AnnotationGPUModel: "", api.AnnotationGPUUUID: "", api.AnnotationSameGPU: ""}
 	full.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
 	full.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "none", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
@@ -155,6 +155,12 @@ func testRefused(t *testing.T, c client.Client) {
 	if len(status.Details.Causes) != 2 {
 		t.Errorf("causes %v", status.Details.Causes)
 	}
+	apart := asking(enabled)
+	apart.Annotations = map[string]string{api.AnnotationSameGPU: api.SameGPURequired}
+	apart.Spec.Containers = append(apart.Spec.Containers, *apart.Spec.Containers[0].DeepCopy())
+	apart.Spec.Containers[1].Name = "second"
+	apart.Spec.Containers[1].Resources.Limits = corev1.ResourceList{api.ResourceCore: resource.MustParse("71")}
+	expect(t, c.Create(t.Context(), apart), "annotations[vernier.dev/same-gpu]: Invalid value")
 	expect(t, c.Create(t.Context(), asking(other)), `run "kubectl label namespace other vernier.dev/inject=enabled"`)
 }
 

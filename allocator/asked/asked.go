@@ -27,7 +27,7 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	d := &placement.Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs}
+	d := &placement.Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs, SameGPU: wishes.SameGPU}
 	add := func(name string, kind placement.Kind) error {
 		share, asks := shares.Containers[name]
 		if !asks {
@@ -35,6 +35,9 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 		}
 		if err := wishes.Suits(name, share); err != nil {
 			return fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
+		}
+		if wishes.SameGPU && share.GPUs > 1 {
+			return fmt.Errorf("annotation %s: container %s asks for %d GPUs: ask for one, or remove the annotation", v1alpha1.AnnotationSameGPU, name, share.GPUs)
 		}
 		c := placement.Container{Name: name, Kind: kind, Share: share, Mode: wishes.Mode}
 		if c.Mode == v1alpha1.ModeAuto && share.Whole() {

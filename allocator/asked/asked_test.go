@@ -61,6 +61,10 @@ func TestOf(t *testing.T) {
 			err: "annotation vernier.dev/mode: container a asks for 2 GPUs, and in mode mps"},
 		{name: "exclusive part", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "exclusive"),
 			err: "annotation vernier.dev/mode: container a asks for a part of a GPU"},
+		{name: "one GPU", shares: map[string]v1alpha1.Share{"a": part, "b": part}, edit: note(v1alpha1.AnnotationSameGPU, "required"), want: "pack together a:0:auto b:0:auto"},
+		{name: "one GPU, two of them", shares: map[string]v1alpha1.Share{"a": {GPUs: 2, Core: 10, MemMiB: 1}}, edit: note(v1alpha1.AnnotationSameGPU, "required"),
+			err: "annotation vernier.dev/same-gpu: container a asks for 2 GPUs: ask for one"},
+		{name: "one GPU, unknown", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationSameGPU, "x"), err: "annotation vernier.dev/same-gpu: "},
 		{name: "unknown mode", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationMode, "x"), err: "annotation vernier.dev/mode: "},
 		{name: "unknown policy", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationPolicy, "x"), err: "annotation vernier.dev/policy: "},
 		{name: "models", shares: map[string]v1alpha1.Share{"a": part}, edit: note(v1alpha1.AnnotationGPUModel, ","), err: "annotation vernier.dev/gpu-model: "},
@@ -86,6 +90,9 @@ func TestOf(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := string(d.Policy)
+			if d.SameGPU {
+				got += " together"
+			}
 			for _, c := range d.Containers {
 				got += fmt.Sprintf(" %s:%d:%s", c.Name, c.Kind, c.Mode)
 			}

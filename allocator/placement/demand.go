@@ -40,6 +40,8 @@ type Demand struct {
 	Policy     v1alpha1.Policy
 	// Models and UUIDs restrict the devices.
 	Models, UUIDs v1alpha1.AllowList
+	// SameGPU puts all containers on one device. Each asks for one, then.
+	SameGPU bool
 }
 
 // Devices is how much the pod asks for, in devices: what orders the pods of a set.

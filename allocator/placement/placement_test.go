@@ -32,6 +32,11 @@ func demand(containers ...Container) *Demand {
 	return &Demand{Containers: containers, Policy: v1alpha1.PolicyPack}
 }
 
+// oneGPU is a demand of containers that have to be on one device.
+func oneGPU(containers ...Container) *Demand {
+	return &Demand{Containers: containers, Policy: v1alpha1.PolicyPack, SameGPU: true}
+}
+
 func allow(t *testing.T, list string) v1alpha1.AllowList {
 	t.Helper()
 	l, err := v1alpha1.ParseAllowList(list)
@@ -169,6 +174,14 @@ func TestExplain(t *testing.T) {
 			"container x needs 1 % compute and 1 MiB on one GPU; nearest: n GPU 0 has 100 % and 81,920 MiB free, and 256 slices, the most that a GPU takes"},
 		{"larger than any", demand(ctr("x", App, 1, 10, gib80+1)), []*Node{node("m", little), node("n", dev(1, 50, gib80))},
 			"container x needs 10 % compute and 81,921 MiB of a GPU, and none has so much: the largest is n GPU 1 with 81,920 MiB"},
+		{"on one device", oneGPU(ctr("x", App, 1, 20, 30000), ctr("y", App, 1, 6, 30000)), nodes,
+			"the containers need 26 % compute and 60,000 MiB on one GPU together, as vernier.dev/same-gpu says, and each fits alone; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
+		{"on one device, one fits nowhere", oneGPU(ctr("x", App, 1, 90, 30000), ctr("y", App, 1, 6, 30000)), nodes,
+			"container x needs 90 % compute and 30,000 MiB on one GPU; nearest: gpu-2 GPU 1 has 25 % and 40,960 MiB free"},
+		{"on one device, larger than any", oneGPU(ctr("x", App, 1, 0, 41000), ctr("y", App, 1, 0, 41000)), []*Node{node("n", dev(0, 100, gib80), dev(1, 100, gib80))},
+			"the containers need 82,000 MiB on one GPU together, as vernier.dev/same-gpu says, and none has so much: the largest is n GPU 0 with 81,920 MiB"},
+		{"on one device, what does not run together", oneGPU(ctr("i", Init, 1, 26, 10), ctr("x", App, 1, 20, 10), ctr("y", App, 1, 20, 10)), []*Node{node("n", dev(0, 39, gib80), dev(1, 39, gib80))},
+			"the containers need 40 % compute and 20 MiB on one GPU together, as vernier.dev/same-gpu says, and each fits alone; nearest: n GPU 0 has 39 % and 81,920 MiB free"},
 		{"no node", demand(ctr("x", App, 1, 1, 1)), nil, "no node has a GPU that takes slices"},
 		{"not allowed", &Demand{Containers: []Container{ctr("x", App, 1, 1, 1)}, Models: allow(t, "H100")}, nodes,
 			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid"},

@@ -53,6 +53,9 @@ func holds(d *Demand, n *Node, chosen [][]int) bool {
 	count := make([]int, len(n.Devices))
 	for i := range chosen {
 		for _, k := range chosen[i] {
+			if d.SameGPU && k != chosen[0][0] {
+				return false
+			}
 			count[k]++
 			if _, ok := d.Containers[i].load(&n.Devices[k]); !ok {
 				return false
@@ -113,6 +116,12 @@ func randomCase(r *rand.Rand) (*Demand, *Node) {
 			c.Share.MemMiB = v1alpha1.MiB(1 + r.Intn(50))
 		}
 		d.Containers = append(d.Containers, c)
+	}
+	if r.Intn(4) == 0 {
+		d.SameGPU = true
+		for i := range d.Containers {
+			d.Containers[i].Share.GPUs = 1
+		}
 	}
 	if r.Intn(4) == 0 {
 		d.UUIDs, _ = v1alpha1.ParseAllowList("!" + n.Devices[0].UUID)

@@ -20,7 +20,7 @@ func Rank(demand *Demand, nodes []*Node) []Plan {
 		}
 	}
 	slices.SortFunc(plans, func(a, b Plan) int {
-		return cmp.Or(cmp.Compare(b.cut, a.cut), demand.prefer(a.touched, b.touched), demand.prefer(a.rest, b.rest), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(demand.Compare(&a, &b), cmp.Compare(a.Node, b.Node))
 	})
 	return plans
 }

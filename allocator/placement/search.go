@@ -68,12 +68,14 @@ func Fits(demand *Demand, node *Node) bool {
 // roomFor tells whether each container by itself finds as many devices as it needs. Where
 // one does not, the pod does not fit; where all do, it still may not.
 func (d *Demand) roomFor(n *Node) bool {
+	if d.SameGPU && !slices.ContainsFunc(n.Devices, func(dev Device) bool { return d.roomOn(&dev) }) {
+		return false
+	}
 	for i := range d.Containers {
 		c, found := &d.Containers[i], v1alpha1.DeviceCount(0)
 		for j := range n.Devices {
 			dev := &n.Devices[j]
-			own, ok := c.load(dev)
-			if _, may := c.on(dev); ok && may && dev.Slots > 0 && own.within(dev) && d.allows(dev) {
+			if own, ok := d.alone(c, dev); ok && dev.Slots > 0 && own.within(dev) {
 				found++
 			}
 		}
@@ -82,6 +84,33 @@ func (d *Demand) roomFor(n *Node) bool {
 		}
 	}
 	return true
+}
+
+// alone is the container's load on the device; false where the pod may not use the device or
+// the container can never have a slice of it.
+func (d *Demand) alone(c *Container, dev *Device) (load, bool) {
+	own, ok := c.load(dev)
+	_, may := c.on(dev)
+	return own, ok && may && d.allows(dev)
+}
+
+// roomOn reports whether the device has room for the containers that run together in the
+// end. Where it has not, the pod does not fit on it; where it has, it still may not.
+func (d *Demand) roomOn(dev *Device) bool {
+	if dev.Slots < len(d.Containers) {
+		return false
+	}
+	var sum load
+	for i := range d.Containers {
+		own, ok := d.alone(&d.Containers[i], dev)
+		if !ok {
+			return false
+		}
+		if d.Containers[i].Kind != Init {
+			sum = sum.plus(own)
+		}
+	}
+	return sum.within(dev)
 }
 
 // FitOn plans the demand on the node with its largest container on these devices;
@@ -202,7 +231,12 @@ func (s *search) place(n int) bool {
 		return true
 	}
 	i := s.order[n]
-	return s.pick(n, s.preferred(i), int(s.demand.Containers[i].Share.GPUs))
+	candidates := s.preferred(i)
+	if s.demand.SameGPU && n > 0 {
+		// Devices that containers have already are kept, even where there are several.
+		candidates = slices.DeleteFunc(candidates, func(d int) bool { return s.slices[d] == 0 })
+	}
+	return s.pick(n, candidates, int(s.demand.Containers[i].Share.GPUs))
 }
 
 // fix serves container i with these devices and no others.

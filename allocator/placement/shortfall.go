@@ -15,6 +15,8 @@ type Shortfall struct {
 	// Container that fits nowhere; empty when each container fits by itself and
 	// only all together do not.
 	Container string
+	// SameGPU: the containers have to be on one device together.
+	SameGPU bool
 	// GPUs, Core and Mem are what it needs: that many devices with that much each,
 	// in that mode.
 	Mode v1alpha1.Mode
@@ -53,7 +55,11 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 			return s
 		}
 	}
-	s.together(demand, nodes)
+	if demand.SameGPU {
+		s.onOne(demand, nodes)
+	} else {
+		s.together(demand, nodes)
+	}
 	return s
 }
 
@@ -84,7 +90,10 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 			if dev.Mem > s.Largest.Mem {
 				s.Largest, s.LargestOn = *dev, n.Name
 			}
-			near, ok := c.nearness(dev)
+			near, ok := dev.nearness(c.load(dev))
+			if _, may := c.on(dev); !may {
+				near, ok = 0, false
+			}
 			if ok {
 				enough++
 			} else if near > miss {
@@ -104,11 +113,11 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 	}
 }
 
-// nearness is how much of the demand a device can serve, the scarcer side first,
-// in parts of wholeDevice; true when it can serve all of it.
-func (c *Container) nearness(d *Device) (int64, bool) {
-	need, ok := c.load(d)
-	if _, may := c.on(d); !ok || !may {
+// nearness is how much of the amounts a device can serve, the scarcer side first, in
+// parts of wholeDevice; true when it can serve all of it. Of what is not possible there,
+// it serves nothing.
+func (d *Device) nearness(need load, possible bool) (int64, bool) {
+	if !possible {
 		return 0, false
 	}
 	core, mem := int64(wholeDevice), int64(wholeDevice)
@@ -123,6 +132,48 @@ func (c *Container) nearness(d *Device) (int64, bool) {
 		_, fits = d.Cut.find(need)
 	}
 	return 2*min(core, mem) + max(core, mem), fits
+}
+
+// onOne fills in what the containers need of one device, and the one nearest to it.
+func (s *Shortfall) onOne(demand *Demand, nodes []*Node) {
+	s.SameGPU, s.GPUs, s.Mode = true, 1, demand.Containers[0].Mode
+	runs, phases := spans(demand.Containers)
+	loads, most := make([]load, phases), int64(-1)
+	for _, n := range nodes {
+		for d := range n.Devices {
+			dev := &n.Devices[d]
+			if !demand.allows(dev) {
+				continue
+			}
+			if dev.Mem > s.Largest.Mem {
+				s.Largest, s.LargestOn = *dev, n.Name
+			}
+			need, possible := demand.peakOn(dev, runs, loads)
+			if near, _ := dev.nearness(need, possible); near > most || near == most && n.Name < s.Node {
+				most, s.Node, s.Best, s.Core, s.Mem = near, n.Name, *dev, need.core, need.mem
+			}
+		}
+	}
+}
+
+// peakOn is the most that the containers need of the device at one time, if all are there;
+// false where one can't be. loads has the length of the pod's phases.
+func (d *Demand) peakOn(dev *Device, runs []span, loads []load) (top load, possible bool) {
+	clear(loads)
+	possible = true
+	for i := range d.Containers {
+		own, ok := d.alone(&d.Containers[i], dev)
+		possible = possible && ok
+		at := runs[i]
+		if dev.Cut != nil {
+			at = span{0, len(loads) - 1}
+		}
+		for p := at.from; p <= at.to; p++ {
+			loads[p] = loads[p].plus(own)
+			top = top.most(loads[p])
+		}
+	}
+	return top, possible
 }
 
 // together fills in what all containers need in their largest phase and the node
@@ -168,6 +219,12 @@ func (s Shortfall) String() string {
 	case s.Allowed == 0:
 		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s",
 			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID)
+	case s.SameGPU && s.Mem > s.Largest.Mem:
+		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and none has so much: the largest is %s GPU %d with %s",
+			needs, v1alpha1.AnnotationSameGPU, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
+	case s.SameGPU:
+		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and each fits alone; nearest: %s GPU %d has %s",
+			needs, v1alpha1.AnnotationSameGPU, s.Node, s.Best.Index, s.best())
 	case s.Container == "":
 		return fmt.Sprintf("the containers together need %s on one node, and each fits alone; nearest: %s has %s on its GPUs together",
 			needs, s.Node, free(&s.Best))

@@ -33,11 +33,34 @@ func (a *Ask) request(container int) packer.Request {
 	}
 }
 
-// leading is the request that stands for the pod: that of its largest container,
-// with all that the pod needs of the host.
+// leading is the request that stands for the pod: that of its largest container, or of
+// all if they have to be on one device, with all that the pod needs of the host.
 func (a *Ask) leading() packer.Request {
 	r := a.request(a.Lead())
+	if a.SameGPU {
+		r = a.together()
+	}
 	r.CPU, r.HostMem = packer.Milli(coarse(int64(a.CPU))), v1alpha1.MiB(coarse(int64(a.Mem)))
+	return r
+}
+
+// together is the request for one device with the containers that run together in the end.
+func (a *Ask) together() packer.Request {
+	r, shares := a.request(a.Lead()), 0
+	for i := range a.Containers {
+		if i != a.Lead() && a.Containers[i].Kind != placement.Init {
+			c := a.request(i)
+			r.Core, r.Mem, r.MemShare = r.Core+c.Core, r.Mem+c.Mem, r.MemShare+c.MemShare
+		}
+	}
+	for i := range a.Containers {
+		if c := &a.Containers[i]; c.Share.MemMiB == 0 && c.Kind != placement.Init {
+			shares++
+		}
+	}
+	// Each percentage of memory is rounded down to a MiB. The engine must leave out no node
+	// that has the room.
+	r.Mem -= v1alpha1.MiB(max(0, shares-1))
 	return r
 }
 

@@ -72,6 +72,9 @@ func (r *Ranking) Expect(a *Ask) { r.engine.Best(a.leading()) }
 // Learn takes note that the pod has arrived: once per pod.
 func (r *Ranking) Learn(a *Ask) {
 	r.engine.Learn(a.leading())
+	if a.SameGPU {
+		return
+	}
 	for i := range a.Containers {
 		// Init containers live in the room of the others, more or less.
 		if i != a.Lead() && a.Containers[i].Kind != placement.Init {
@@ -198,7 +201,7 @@ func (r *Ranking) show(p *part) {
 		// that asks for none.
 		cpu, mem = max(0, p.node.host.CPU), max(0, p.node.host.Mem)
 		for i, d := range p.devices {
-			free[i] = room(&p.node.room.Devices[d])
+			free[i] = roomOf(&p.node.room.Devices[d])
 		}
 	}
 	if c, m, f := r.engine.Free(p.id); c != cpu || m != mem || !slices.Equal(f, free) {
@@ -206,9 +209,9 @@ func (r *Ranking) show(p *part) {
 	}
 }
 
-// room is what the engine may give out of a device: nothing where it takes no more
+// roomOf is what the engine may give out of a device: nothing where it takes no more
 // slices, or where somebody granted more than there is.
-func room(d *placement.Device) packer.Free {
+func roomOf(d *placement.Device) packer.Free {
 	if d.Slots <= 0 || d.FreeCore < 0 || d.FreeMem < 0 {
 		return packer.Free{}
 	}

@@ -99,6 +99,12 @@ func (c *cluster) ask() *Ask {
 		d.Containers = append(d.Containers, placement.Container{
 			Name: fmt.Sprint("c", i), Kind: placement.Kind(c.Intn(4) % 3), Share: s, Mode: mode})
 	}
+	if c.Intn(4) == 0 {
+		d.SameGPU = true
+		for i := range d.Containers {
+			d.Containers[i].Share.GPUs = 1
+		}
+	}
 	list := func(s string) v1alpha1.AllowList {
 		l, err := v1alpha1.ParseAllowList(s)
 		if err != nil {

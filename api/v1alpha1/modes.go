@@ -90,6 +90,22 @@ func ParseBurst(s string) (Burst, error) {
 	}
 }
 
+// SameGPURequired is the one value of AnnotationSameGPU.
+const SameGPURequired = "required"
+
+// ParseSameGPU reads the value of AnnotationSameGPU: whether all slices of the pod have to
+// be on one device. Empty is no.
+func ParseSameGPU(s string) (bool, error) {
+	switch s {
+	case "":
+		return false, nil
+	case SameGPURequired:
+		return true, nil
+	default:
+		return false, fmt.Errorf("%q is unknown: use %s, or remove the annotation", s, SameGPURequired)
+	}
+}
+
 // QoS is what a pod's containers do to their neighbours' host side.
 type QoS string
 

@@ -65,6 +65,19 @@ func TestParseBurst(t *testing.T) {
 	}
 }
 
+func TestParseSameGPU(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "required": true} {
+		if got, err := ParseSameGPU(text); got != want || err != nil {
+			t.Errorf("same-gpu %q: got %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"Required", "true", "preferred"} {
+		if got, err := ParseSameGPU(text); err == nil || got || !strings.Contains(err.Error(), "use required, or remove") {
+			t.Errorf("same-gpu %q: got %v, %v", text, got, err)
+		}
+	}
+}
+
 func TestParseQoS(t *testing.T) {
 	for text, want := range map[string]QoS{"": QoSGuaranteed, "guaranteed": QoSGuaranteed, "opportunistic": QoSOpportunistic} {
 		if got, err := ParseQoS(text); got != want || err != nil {

@@ -57,6 +57,9 @@ const (
 	AnnotationGPUModel = Prefix + "gpu-model"
 	// AnnotationGPUUUID is the same by UUID.
 	AnnotationGPUUUID = Prefix + "gpu-uuid"
+	// AnnotationSameGPU is required where all containers of the pod have to be on one GPU.
+	// When absent, they are where that leaves no less of the node for others.
+	AnnotationSameGPU = Prefix + "same-gpu"
 	// AnnotationBurst is what may be used beyond the compute quota: none (when absent),
 	// or idle, the time that nobody else on the GPU wants.
 	AnnotationBurst = Prefix + "burst"

@@ -31,6 +31,7 @@ var ours = map[string]string{
 	"AnnotationBurst":     AnnotationBurst,
 	"AnnotationGPUModel":  AnnotationGPUModel,
 	"AnnotationGPUUUID":   AnnotationGPUUUID,
+	"AnnotationSameGPU":   AnnotationSameGPU,
 	"AnnotationShares":    AnnotationShares,
 	"AnnotationPlacement": AnnotationPlacement,
 	"AnnotationDialect":   AnnotationDialect,

@@ -21,7 +21,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID}
+	api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
 
 // tolerateMissing is the key that NRI's documentation proposes for letting a
 // container start without the plugins that it requires.
@@ -34,6 +34,8 @@ type Wishes struct {
 	Burst         api.Burst
 	QoS           api.QoS
 	Models, UUIDs api.AllowList
+	// SameGPU: all slices of the pod are to be on one GPU.
+	SameGPU bool
 	// Warnings name what is accepted and has no effect yet.
 	Warnings []string
 }
@@ -143,6 +145,8 @@ func (w *Wishes) parse(key, value string) (err error) {
 		w.Models, err = api.ParseAllowList(value)
 	case api.AnnotationGPUUUID:
 		w.UUIDs, err = api.ParseAllowList(value)
+	case api.AnnotationSameGPU:
+		w.SameGPU, err = api.ParseSameGPU(value)
 	case api.AnnotationTopology:
 		err = w.topology(value)
 	case api.AnnotationQoS:

@@ -47,6 +47,8 @@ func TestCheck(t *testing.T) {
 		{key: "vernier.dev/burst", value: "none"},
 		{key: "vernier.dev/burst", value: "idle"},
 		{key: "vernier.dev/burst", value: "true", refused: "use none or idle"},
+		{key: "vernier.dev/same-gpu", value: "required"},
+		{key: "vernier.dev/same-gpu", value: "yes", refused: "use required, or remove the annotation"},
 		{key: "vernier.dev/gpu-model", value: "A100,!T4"},
 		{key: "vernier.dev/gpu-model", value: "A100,,T4", refused: "write names separated by commas"},
 		{key: "vernier.dev/gpu-uuid", value: "GPU-1"},

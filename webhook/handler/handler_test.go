@@ -195,6 +195,29 @@ func TestRefused(t *testing.T) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")
 		}), []string{"metadata.annotations[vernier.dev/burst]", "remove it, or ask for vernier.dev/gpu-core"}},
+		"one GPU, a container with several": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/same-gpu": "required"}
+			p.Spec.Containers[0] = container("plain", "vernier.dev/gpu-core", "10")
+			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "30", "vernier.dev/gpu", "2")
+		}), []string{"metadata.annotations[vernier.dev/same-gpu]", "container train asks for 2 GPUs: ask for one, or remove the annotation"}},
+		"one GPU, exclusive": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/same-gpu": "required", "vernier.dev/mode": "exclusive"}
+			p.Spec.Containers = []corev1.Container{container("a", "vernier.dev/gpu-core", "100"), container("b", "vernier.dev/gpu-core", "100")}
+		}), []string{"metadata.annotations[vernier.dev/same-gpu]", "mode exclusive gives each container a whole GPU: use another mode"}},
+		"one GPU, too much together": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/same-gpu": "required"}
+			p.Spec.Containers = []corev1.Container{container("a", "vernier.dev/gpu-core", "60", "vernier.dev/gpu-mem", "30"),
+				container("b", "vernier.dev/gpu-mem", "71"), container("c", "vernier.dev/gpu-core", "41", "vernier.dev/gpu-mem-mib", "10")}
+		}), []string{"metadata.annotations[vernier.dev/same-gpu]", "containers a, c run at the same time and ask for 101 % of a GPU's compute together: ask for 100 or less",
+			"metadata.annotations[vernier.dev/same-gpu]", "containers a, b run at the same time and ask for 101 % of a GPU's memory together"}},
+		"one GPU, too much beside a sidecar": {asking(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"vernier.dev/same-gpu": "required"}
+			always := corev1.ContainerRestartPolicyAlways
+			side, init := container("side", "vernier.dev/gpu-core", "50"), container("init", "vernier.dev/gpu-core", "51")
+			side.RestartPolicy = &always
+			p.Spec.InitContainers = []corev1.Container{side, init}
+		}), []string{"metadata.annotations[vernier.dev/same-gpu]", "containers side, init run at the same time and ask for 101 % of a GPU's compute",
+			"metadata.annotations[vernier.dev/same-gpu]", "101 % of a GPU's memory"}},
 		"privileged neighbour": {asking(func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), []string{"spec.containers[0].securityContext.privileged", "a pod without a share"}},
@@ -247,6 +270,16 @@ func TestExclusive(t *testing.T) {
 	pod.Annotations = map[string]string{"vernier.dev/mode": "exclusive"}
 	if response, _ := admit(t, pod); !response.Allowed {
 		t.Errorf("two whole GPUs: %s", response.Result.Message)
+	}
+}
+
+// What never runs at the same time is not added up.
+func TestSameGPU(t *testing.T) {
+	pod := podOf(container("a", "vernier.dev/gpu-core", "50"), container("b", "vernier.dev/gpu-core", "50"), container("plain"))
+	pod.Annotations = map[string]string{"vernier.dev/same-gpu": "required"}
+	pod.Spec.InitContainers = []corev1.Container{container("i", "vernier.dev/gpu-core", "100"), container("j", "vernier.dev/gpu-core", "100")}
+	if response, _ := admit(t, pod); !response.Allowed || len(response.Warnings) > 0 {
+		t.Errorf("%v, warnings %q", response.Result, response.Warnings)
 	}
 }
 

@@ -110,6 +110,9 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU: make several pods of it, or ask for one share and run the programs in one container",
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
+	if f.wishes.SameGPU {
+		f.sameGPU(pod, known)
+	}
 	if f.wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.wishes.Burst,
 			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))

@@ -57,6 +57,7 @@ type Spec struct {
 // Container is the part of a corev1.Container that is read.
 type Container struct {
 	Name            string          `json:"name"`
+	RestartPolicy   string          `json:"restartPolicy"`
 	Resources       Resources       `json:"resources"`
 	Env             []Env           `json:"env"`
 	SecurityContext SecurityContext `json:"securityContext"`

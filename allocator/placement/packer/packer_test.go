@@ -266,3 +266,40 @@ func TestSet(t *testing.T) {
 		t.Error("a node that is free again takes no pod")
 	}
 }
+
+// What Kept says of a placement is the score by which it was chosen.
+func TestKeptIsTheScore(t *testing.T) {
+	r := rand.New(rand.NewSource(7))
+	classes, weights := diverse(r, 60)
+	l := newLoad(7, machines(r, 40), classes, weights)
+	compared := 0
+	for step := range 1500 {
+		if step%3 == 0 && len(l.running) > 0 && step > 300 {
+			l.leave()
+			continue
+		}
+		if step%50 == 0 {
+			l.Reprice()
+		}
+		q := l.arrival()
+		if id, devices, ok := l.Best(q); ok {
+			want, _ := l.score(l.look(id), l.class(q))
+			want -= l.fleets[l.kinds[l.nodes[id].kind].fleet].toll * int32(q.GPUs)
+			cpu, mem, shown := l.Free(id)
+			free := append([]Free(nil), shown...)
+			for d := range free {
+				if devices>>d&1 == 1 {
+					free[d].Core, free[d].Mem = free[d].Core-q.Core, free[d].Mem-q.memOn(l.kinds[l.nodes[id].kind].DeviceMem)
+				}
+			}
+			if got := l.Kept(id, cpu-q.CPU, mem-q.HostMem, free, q.GPUs); got < want-1 || got > want+1 {
+				t.Fatalf("step %d, %+v: kept %d, the score is %d", step, q, got, want)
+			}
+			compared++
+		}
+		l.place(q)
+	}
+	if compared < 500 {
+		t.Errorf("only %d compared", compared)
+	}
+}

@@ -2,6 +2,8 @@
 
 package packer
 
+import "math"
+
 // view is a node prepared for scoring.
 type view struct {
 	*node
@@ -28,14 +30,21 @@ func (e *Engine) gapsOf(id NodeID) []uint8 {
 }
 
 func (e *Engine) look(id NodeID) *view {
-	v, p := &e.view, e.pricesOf(id)
-	v.node, v.p = &e.nodes[id], p
+	v := &e.view
+	v.node, v.p = &e.nodes[id], e.pricesOf(id)
 	v.kind = &e.kinds[v.node.kind]
 	v.gaps = e.gapsOf(id)
 	v.free = e.free[v.first : int(v.first)+v.kind.Devices]
+	left := e.value(v)
+	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*v.p.spare*float64(v.cpu)
+	return v
+}
+
+// value works out what the node in view is worth with its gaps, and returns their sum.
+func (e *Engine) value(v *view) (left int) {
+	p := v.p
 	v.value, v.count, v.room = [hostPrices]float64{}, [maxGroups]int{}, [maxGroups]float64{}
 	clear(v.known[:])
-	left := 0
 	for _, g := range v.gaps {
 		left += int(g)
 		if g == 0 {
@@ -54,6 +63,21 @@ func (e *Engine) look(id NodeID) *view {
 	c := &e.cand
 	c.set(v)
 	v.worth = p.worth(v.cpu, v.mem, &v.value) + p.kept(v.kind, &v.count, v.cpu) + roomWeight*e.usable(v, c, v.cpu)
-	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*p.spare*float64(v.cpu)
-	return v
+	return left
+}
+
+// Kept is how much of the node's worth is left when only that much is free of it: the score
+// by which Ranked compares placements, here of any requests. Together they ask for gpus.
+func (e *Engine) Kept(id NodeID, cpu Milli, mem MiB, free []Free, gpus int) int32 {
+	before := e.look(id).worth
+	v := &e.view
+	left := *v.node
+	left.cpu, left.mem = cpu, mem
+	v.node, v.free = &left, free
+	v.gaps = make([]uint8, len(free))
+	for d, f := range free {
+		v.gaps[d] = gap(f, v.kind.DeviceMem)
+	}
+	e.value(v)
+	return int32(math.RoundToEven((v.worth-before)*perMilli)) - e.fleets[v.kind.fleet].toll*int32(gpus)
 }

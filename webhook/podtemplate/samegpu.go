@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podtemplate
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// sameGPU refuses containers that can never have their slices on one GPU.
+func (f *findings) sameGPU(pod *slim.Pod, known fleet.Size) {
+	path := annotationsPath.Key(api.AnnotationSameGPU)
+	refuse := func(format string, args ...any) {
+		f.errs = append(f.errs, field.Invalid(path, api.SameGPURequired, fmt.Sprintf(format, args...)))
+	}
+	for _, list := range [][]slim.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if share := f.shares.Containers[list[i].Name]; share.GPUs > 1 {
+				refuse("container %s asks for %d GPUs: ask for one, or remove the annotation", list[i].Name, share.GPUs)
+			}
+		}
+	}
+	if f.wishes.Mode == api.ModeExclusive && len(f.shares.Containers) > 1 {
+		refuse("mode %s gives each container a whole GPU: use another mode, or remove one of the annotations", f.wishes.Mode)
+		return
+	}
+	// What runs at the same time: each init container beside the sidecars started before it,
+	// and in the end the containers beside all sidecars.
+	var most sum
+	running := &sum{}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if now := running.with(c.Name, f.shares); c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways) {
+			running = now
+		} else {
+			most.raise(now)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		running = running.with(pod.Spec.Containers[i].Name, f.shares)
+	}
+	most.raise(running)
+	if most.core > int64(api.WholeGPU) {
+		refuse("containers %s run at the same time and ask for %d %% of a GPU's compute together: ask for 100 or less, or remove the annotation",
+			strings.Join(most.coreOf, ", "), most.core)
+	}
+	if most.mem > int64(api.WholeGPU) {
+		refuse("containers %s run at the same time and ask for %d %% of a GPU's memory together: ask for 100 or less, or remove the annotation",
+			strings.Join(most.memOf, ", "), most.mem)
+	}
+	if w := known.Warning(api.Share{GPUs: 1, MemMiB: api.MiB(most.mib)}); w != "" {
+		f.warnings = append(f.warnings, fmt.Sprintf("%s: the pod %s", path, w))
+	}
+}
+
+// sum is what containers that run together ask for of one GPU, and which these are.
+type sum struct {
+	core, mem, mib int64
+	coreOf, memOf  []string
+}
+
+// with is the sum with one more container.
+func (s *sum) with(name string, shares api.Shares) *sum {
+	share, asks := shares.Containers[name]
+	if !asks {
+		return s
+	}
+	t := *s
+	t.core, t.mem, t.mib = s.core+int64(share.Core), s.mem+int64(share.MemPercent), s.mib+int64(share.MemMiB)
+	if share.Core > 0 {
+		t.coreOf = append(t.coreOf[:len(t.coreOf):len(t.coreOf)], name)
+	}
+	if share.MemPercent > 0 {
+		t.memOf = append(t.memOf[:len(t.memOf):len(t.memOf)], name)
+	}
+	return &t
+}
+
+// raise makes each amount that of the other sum where that is greater.
+func (s *sum) raise(t *sum) {
+	if t.core > s.core {
+		s.core, s.coreOf = t.core, t.coreOf
+	}
+	if t.mem > s.mem {
+		s.mem, s.memOf = t.mem, t.memOf
+	}
+	s.mib = max(s.mib, t.mib)
+}
