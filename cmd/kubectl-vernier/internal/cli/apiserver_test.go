@@ -58,7 +58,7 @@ func TestOnAPIServer(t *testing.T) {
 	expect(t, ann, "", "NODES", "DEVICES", "SLICES in namespace default", "needs 90 % compute")
 
 	eve := reader(t, apiserver.As(cfg, "eve", "system:authenticated"))
-	expectError(t, eve, "slices -A", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
+	expectError(t, eve, "devices", `User "eve" cannot list resource "sliceledgers"`, "--clusterrole=vernier-viewer")
 	nobody := reader(t, apiserver.As(cfg, "nobody", "system:authenticated"))
 	expectError(t, nobody, "waiting -A", `cannot list resource "pods"`, "list pods in all namespaces")
 

@@ -29,6 +29,8 @@ type command struct {
 	output        output
 	allNamespaces bool
 	watch         bool
+	// saidLeftOut: stderr says already what the user may not see.
+	saidLeftOut bool
 	// connect is replaced by tests, and so is now.
 	connect func() (client.Client, error)
 	// clientset evicts pods; every eviction that was refused is tried again after evictAgain.
@@ -181,11 +183,17 @@ func (c *command) slices(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	all, err := ledgers(ctx, r)
+	all, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
-	slices := view.Slices(all, ns)
+	slices, err := c.visibleSlices(ctx, r, all, readable, ns)
+	if err != nil {
+		return err
+	}
+	if !readable {
+		c.leftOut("GPU indexes, guarantees and slices being released")
+	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindSlices, slices), c.sliceSection(slices, ns))
 }
 
@@ -228,7 +236,7 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	all, err := ledgers(ctx, r)
+	all, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -236,16 +244,22 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	nodes, devices, slices := view.Nodes(all), view.Devices(all), view.Slices(all, ns)
-	table := view.DeviceBars(devices)
-	if c.output.wide() {
-		table = view.DeviceTable(devices, true)
+	slices, err := c.visibleSlices(ctx, r, all, readable, ns)
+	if err != nil {
+		return err
 	}
-	return c.output.print(c.out, c.errOut, view.NewOverview(nodes, devices, slices, pods),
-		c.nodeSection(nodes),
-		section{title: "DEVICES", table: table, none: noDevices},
-		c.sliceSection(slices, ns),
-		c.waitingSection(pods, ns))
+	nodes, devices := view.Nodes(all), view.Devices(all)
+	sections := []section{c.sliceSection(slices, ns), c.waitingSection(pods, ns)}
+	if readable {
+		table := view.DeviceBars(devices)
+		if c.output.wide() {
+			table = view.DeviceTable(devices, true)
+		}
+		sections = append([]section{c.nodeSection(nodes), {title: "DEVICES", table: table, none: noDevices}}, sections...)
+	} else {
+		c.leftOut("nodes, devices, guarantees and slices being released")
+	}
+	return c.output.print(c.out, c.errOut, view.NewOverview(nodes, devices, slices, pods), sections...)
 }
 
 const noDevices = "No GPUs: no node agent has reported one."

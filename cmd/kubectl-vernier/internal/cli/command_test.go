@@ -134,7 +134,7 @@ func TestErrors(t *testing.T) {
 		"no answer":    {&url.Error{Op: "Get", URL: "http://localhost:8080/apis", Err: errors.New("connection refused")}, "nodes", []string{"connection refused", "KUBECONFIG"}},
 		"no login":     {apierrors.NewUnauthorized("token expired"), "nodes", []string{"token expired", "login"}},
 		"no CRD":       {apierrors.NewNotFound(ledgers, ""), "nodes", []string{"sliceledgers.vernier.dev", "is Vernier installed?", "kubectl apply"}},
-		"ledgers":      {apierrors.NewForbidden(ledgers, "", denied), "slices -A", []string{`"eve"`, "clusterrolebinding", "vernier-viewer"}},
+		"ledgers":      {apierrors.NewForbidden(ledgers, "", denied), "nodes", []string{`"eve"`, "clusterrolebinding", "vernier-viewer"}},
 		"pods":         {apierrors.NewForbidden(pods, "", denied), "waiting -n team-a", []string{`"eve"`, "list pods in namespace team-a"}},
 		"all pods":     {apierrors.NewForbidden(pods, "", denied), "waiting -A", []string{"list pods in all namespaces", "-n NAME"}},
 		"server away":  {errors.New("connection refused"), "devices", []string{"sliceledgers", "connection refused"}},

@@ -24,9 +24,7 @@ func explain(err error, resource, namespace string) error {
 		return fmt.Errorf("this cluster does not know %s: is Vernier installed? "+
 			"`kubectl apply --server-side -k deploy` installs it; `kubectl config current-context` names the cluster that was asked", resource)
 	case apierrors.IsForbidden(err) && resource == "sliceledgers."+v1alpha1.Group:
-		return fmt.Errorf("%w\nledgers are cluster-wide: an administrator grants them with "+
-			"`kubectl create clusterrolebinding NAME --clusterrole=vernier-viewer --user=YOU`, "+
-			"and the cluster role view includes them", err)
+		return fmt.Errorf("%w\nledgers are cluster-wide: an administrator binds them, and a RoleBinding in a namespace does not; %s", err, showsLedgers)
 	case apierrors.IsForbidden(err):
 		where := "namespace " + namespace
 		if namespace == "" {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+)
+
+// showsLedgers is how a user comes to see the ledgers.
+const showsLedgers = "the cluster role vernier-viewer shows them: `kubectl create clusterrolebinding NAME --clusterrole=vernier-viewer --user=YOU`"
+
+// readableLedgers lists all ledgers, and reports false where the user may not.
+func readableLedgers(ctx context.Context, r client.Reader) ([]v1alpha1.SliceLedger, bool, error) {
+	all, err := ledgers(ctx, r)
+	if apierrors.IsForbidden(err) {
+		return nil, false, nil
+	}
+	return all, err == nil, err
+}
+
+// leftOut says on stderr, once, what a user without the ledgers is not shown.
+func (c *command) leftOut(what string) {
+	if !c.saidLeftOut {
+		c.saidLeftOut = true
+		fmt.Fprintf(whole(c.errOut), "left out: %s, which are in the ledgers; %s\n", what, showsLedgers)
+	}
+}
+
+// visibleSlices are the slices of the namespace's pods: by the ledgers, or without these
+// by the placements of the pods.
+func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool, ns string) ([]view.Slice, error) {
+	if !readable {
+		pods, err := podsIn(ctx, r, ns)
+		return model.SlicesOfPods(pods), err
+	}
+	slices := view.Slices(all, ns)
+	asked := map[string]bool{}
+	for _, s := range slices {
+		if s.State != model.StateGranted || asked[s.Namespace] {
+			continue
+		}
+		asked[s.Namespace] = true
+		pods, err := podsIn(ctx, r, s.Namespace)
+		if err != nil && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+		model.Finish(slices, pods)
+	}
+	return slices, nil
+}
+
+// podsIn lists pods of a namespace, or of all if it is empty.
+func podsIn(ctx context.Context, r client.Reader, ns string, which ...client.ListOption) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.List(ctx, &list, append(which, client.InNamespace(ns))...); err != nil {
+		return nil, explain(err, "pods", ns)
+	}
+	return list.Items, nil
+}
