@@ -11,7 +11,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
 
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/cli"
 )
@@ -22,6 +24,8 @@ func main() {
 	// What goes wrong in a tunnel to an agent is an error of who reads through it, and need
 	// not be logged on the screen as well.
 	utilruntime.ErrorHandlers = nil
+	// The same holds for the scheduler's filters, and the informers that fill them.
+	klog.SetLogger(logr.Discard())
 	if err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -34,9 +35,11 @@ type command struct {
 	// connect is replaced by tests, and so is now.
 	connect func() (client.Client, error)
 	// clientset evicts pods; every eviction that was refused is tried again after evictAgain.
-	clientset   func() (kubernetes.Interface, error)
-	evictAgain  time.Duration
-	scrape      scraper
+	clientset  func() (kubernetes.Interface, error)
+	evictAgain time.Duration
+	scrape     scraper
+	// filters are the scheduler's, filled from the cluster; the error says why they cannot be asked.
+	filters     func(context.Context) (*feasible.Filters, error)
 	now         func() time.Time
 	after       func(time.Duration) <-chan time.Time
 	in          io.Reader
@@ -65,6 +68,13 @@ func New(out, errOut io.Writer) *cobra.Command {
 		}
 		return kubernetes.NewForConfig(cfg)
 	}
+	c.filters = func(ctx context.Context) (*feasible.Filters, error) {
+		cfg, err := c.flags.ToRESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		return readFilters(ctx, cfg)
+	}
 	return c.root()
 }
 
@@ -80,7 +90,7 @@ container) or none (no quota was asked for).`
 	root.Example = `  kubectl vernier                   # everything, slices and waiting pods of this namespace
   kubectl vernier slices -A         # who has what, and under which guarantee
   kubectl vernier waiting -A        # who waits, and why
-  kubectl vernier why POD           # everything that is known of why it waits
+  kubectl vernier why deploy/server # why its pods wait, do not start, or are refused
   kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
   kubectl vernier nodes -o json     # stable, for scripts
   kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster

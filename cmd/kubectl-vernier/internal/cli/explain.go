@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,10 +63,11 @@ func (e *explainer) run() error {
 	if err != nil {
 		return err
 	}
-	pods, err := e.read()
+	given, err := e.read()
 	if err != nil {
 		return err
 	}
+	pods := given.Pods
 	all, err := e.all()
 	if err != nil {
 		return err
@@ -131,42 +131,42 @@ func (e *explainer) remarks(pods []view.ExplainedPod) {
 	}
 }
 
-func (e *explainer) read() ([]manifest.Pod, error) {
+func (e *explainer) read() (manifest.Contents, error) {
+	var all manifest.Contents
 	if len(e.files) == 0 {
-		return nil, errors.New("say which manifests: -f FILE, -f FOLDER, or -f - for standard input")
+		return all, errors.New("say which manifests: -f FILE, -f FOLDER, or -f - for standard input")
 	}
-	var pods []manifest.Pod
 	for _, name := range e.files {
 		if name == "-" {
 			found, err := manifest.Read(e.in)
 			if err != nil {
-				return nil, fmt.Errorf("standard input: %w", err)
+				return all, fmt.Errorf("standard input: %w", err)
 			}
-			pods = append(pods, found...)
+			all.Add("", found)
 			continue
 		}
 		files, err := expand(name)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		for _, file := range files {
 			found, err := readFile(file)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", file, err)
+				return all, fmt.Errorf("%s: %w", file, err)
 			}
-			pods = append(pods, found...)
+			all.Add(file, found)
 		}
 	}
-	return pods, nil
+	return all, nil
 }
 
-func readFile(name string) ([]manifest.Pod, error) {
+func readFile(name string) (manifest.Contents, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return manifest.Contents{}, err
 	}
 	defer f.Close()
-	return manifest.Read(io.Reader(f))
+	return manifest.Read(f)
 }
 
 // expand lists the manifests of a folder, as kubectl does; a file is itself.

@@ -67,9 +67,13 @@ func unbound(ctx context.Context, c client.Reader, namespace string) ([]corev1.P
 
 // verdicts lists the allocator's events, likewise.
 func verdicts(ctx context.Context, c client.Reader, namespace string) ([]corev1.Event, error) {
+	return events(ctx, c, namespace, client.MatchingFields{fieldEventSource: eventSource})
+}
+
+// events lists those events of a namespace, or of all if it is empty.
+func events(ctx context.Context, c client.Reader, namespace string, which client.MatchingFields) ([]corev1.Event, error) {
 	var list corev1.EventList
-	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{fieldEventSource: eventSource})
-	if err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(namespace), which); err != nil {
 		return nil, explain(err, "events", namespace)
 	}
 	return list.Items, nil

@@ -3,15 +3,21 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/simulate"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -20,40 +26,96 @@ import (
 func (c *command) fitCommand() *cobra.Command {
 	e := &explainer{command: c}
 	cmd := c.sub("fit -f FILE", "Whether the pods in manifests would find room now, and where, without creating them", e.fit)
-	cmd.Long = `Whether each pod in manifests would find room now, and where, without creating it.
-Each is looked at by itself. Room is what the ledgers leave; what the scheduler says of
-nodes (taints, affinities, CPU) is not asked, and the allocator may choose another of
-the nodes with room.
+	cmd.Long = fmt.Sprintf(`Whether the pods in manifests would find room now, and where, without creating them.
+They are placed one after the other on a copy of the ledgers: as many of each object as its
+replicas or its parallelism say (%d at most), all or none of a gang. Nodes must be
+acceptable to the scheduler's own filters (taints, affinities, CPU); where you may not read
+what these look at, they are not asked, and that is said.
 
-The exit status is 1 where a pod would wait or be refused.`
-	cmd.Example = "  kubectl vernier fit -f pod.yaml --dialects all"
+The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
+	cmd.Example = `  kubectl vernier fit -f pod.yaml
+  kubectl vernier fit -f manifests/ --dialects all`
 	e.addFlags(cmd)
 	return cmd
 }
 
+// candidate is a pod of a manifest, and what came of placing it.
+type candidate struct {
+	view.Fitted
+	pod    *corev1.Pod
+	demand *placement.Demand
+}
+
 func (e *explainer) fit(ctx context.Context, r client.Reader) error {
+	ns, err := e.namespace()
+	if err != nil {
+		return err
+	}
 	dialects, err := e.settings.Set()
 	if err != nil {
 		return err
 	}
-	pods, err := e.read()
-	if err != nil {
-		return err
-	}
-	all, err := ledgers(ctx, r)
+	given, err := e.read()
 	if err != nil {
 		return err
 	}
 	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
+	var all []*candidate
+	for _, from := range given.Pods {
+		one, err := read(reader, from, cmp.Or(from.Namespace, ns, "default"))
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", cmp.Or(from.File, "standard input"), from.Object, err)
+		}
+		all = append(all, one)
+	}
+	ledgers, err := ledgers(ctx, r)
+	if apierrors.IsForbidden(err) {
+		return e.unanswered(all, err)
+	} else if err != nil {
+		return err
+	}
+	filters, unasked := e.filters(ctx)
+	if unasked != nil {
+		fmt.Fprintf(whole(e.errOut), "The scheduler's filters (taints, affinities, CPU) were not asked: %v. The cluster role vernier-fit allows it.\n", unasked)
+	}
+	s := &simulation{cluster: simulate.New(ledgers, filters), groups: given.Groups, namespace: cmp.Or(ns, "default")}
+	for _, c := range all {
+		c.SchedulerAsked = unasked == nil
+	}
+	if err := s.place(ctx, all); err != nil {
+		return err
+	}
+	return e.printFits(all)
+}
+
+// unanswered prints what admission would make of the pods, where no ledger says whether
+// there is room.
+func (e *explainer) unanswered(all []*candidate, err error) error {
+	if e.output.forPeople() {
+		for _, c := range all {
+			if c.Verdict == view.VerdictAdmitted {
+				fmt.Fprintf(whole(e.out), "%s: would be admitted; whether there is room is not known\n", c.Name())
+			} else {
+				fmt.Fprintln(whole(e.out), c.Heading(false))
+			}
+		}
+	}
+	return err
+}
+
+func (e *explainer) printFits(all []*candidate) error {
+	files := map[string]bool{}
+	for _, c := range all {
+		files[c.File] = true
+	}
 	var fits []view.Fitted
 	var sections []section
-	for _, pod := range pods {
-		one, err := fitted(reader, pod, all)
-		if err != nil {
-			return fmt.Errorf("%s: %w", pod.Object, err)
-		}
-		fits = append(fits, one)
-		sections = append(sections, section{title: one.Heading(), table: view.FitTable(one.Classes), none: "No room is looked for."})
+	pods, waits := 0, 0
+	for _, c := range all {
+		fits = append(fits, c.Fitted)
+		sections = append(sections, section{title: c.Heading(len(files) > 1), table: view.FitTable(c.Classes), none: "No room is looked for."})
+		pods += c.Pods
+		waits += c.Waits()
 	}
 	if len(sections) == 1 && e.output.forPeople() {
 		fmt.Fprintln(whole(e.out), sections[0].title)
@@ -61,32 +123,113 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err := e.output.print(e.out, e.errOut, view.NewList(view.KindFits, fits), sections...); err != nil {
 		return err
 	}
-	unfit := 0
-	for _, f := range fits {
-		if f.Verdict == view.VerdictRefused || f.Verdict == view.VerdictAdmitted && f.Room() == 0 {
-			unfit++
-		}
-	}
-	if unfit > 0 {
-		return fmt.Errorf("%d of %d pods would wait or be refused", unfit, len(fits))
+	if waits > 0 {
+		return fmt.Errorf("%d of %d pods would wait or be refused", waits, pods)
 	}
 	return nil
 }
 
-// fitted reads a pod as admission does and looks for room for it.
-func fitted(reader *podtemplate.Reader, from manifest.Pod, all []v1alpha1.SliceLedger) (view.Fitted, error) {
-	read, unreadable := reader.Read("", from.JSON)
-	f := view.Fitted{ExplainedPod: view.Explain(from, read, unreadable), Classes: []view.NodeClass{}}
-	if f.Verdict != view.VerdictAdmitted {
-		return f, nil
+// read reads a pod as admission does.
+func read(reader *podtemplate.Reader, from manifest.Pod, namespace string) (*candidate, error) {
+	reading, unreadable := reader.Read("", from.JSON)
+	c := &candidate{Fitted: view.Fitted{ExplainedPod: view.Explain(from, reading, unreadable), File: from.File,
+		Pods: from.Copies, Nodes: []view.NodePods{}, Classes: []view.NodeClass{}}}
+	if c.Verdict != view.VerdictAdmitted {
+		return c, nil
 	}
-	pod, err := read.Admitted(from.JSON)
-	if err != nil {
-		return f, err
+	var err error
+	if c.pod, err = reading.Admitted(from.JSON); err != nil {
+		return nil, err
 	}
-	demand, _, err := asked.Of(pod)
-	if err == nil {
-		f.Classes = view.Fit(demand, all)
+	c.pod.Namespace = namespace
+	c.demand, _, err = asked.Of(c.pod)
+	return c, err
+}
+
+// simulation places candidates.
+type simulation struct {
+	cluster   *simulate.Cluster
+	groups    []manifest.Group
+	namespace string
+}
+
+// place places the candidates in their order, the pods of a gang with its first.
+func (s *simulation) place(ctx context.Context, all []*candidate) error {
+	done := map[group.Name]bool{}
+	for _, c := range all {
+		if c.Verdict != view.VerdictAdmitted {
+			continue
+		}
+		name, grouped := group.Of(c.pod)
+		switch {
+		case !grouped:
+			if _, err := s.one(ctx, c); err != nil {
+				return err
+			}
+		case !done[name]:
+			done[name] = true
+			if err := s.gang(ctx, name, all); err != nil {
+				return err
+			}
+		}
 	}
-	return f, err
+	return nil
+}
+
+func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, error) {
+	placed, err := s.cluster.Place(ctx, c.pod, c.demand, c.Pods)
+	c.StartNow, c.Nodes, c.Classes = len(placed.Nodes), view.OnNodes(placed.Nodes), placed.Classes
+	return placed, err
+}
+
+// gang places the pods of a gang: at least as many as must start together, or none.
+func (s *simulation) gang(ctx context.Context, name group.Name, all []*candidate) error {
+	var members []*candidate
+	var pods []*corev1.Pod
+	copies := 0
+	for _, c := range all {
+		if c.Verdict != view.VerdictAdmitted {
+			continue
+		}
+		if of, _ := group.Of(c.pod); of == name {
+			members, pods, copies = append(members, c), append(pods, c.pod), copies+c.Pods
+		}
+	}
+	least := s.least(name, pods, copies)
+	return s.cluster.Try(func() (done []simulate.Placed, enough bool, err error) {
+		start := 0
+		for _, c := range members {
+			placed, err := s.one(ctx, c)
+			if err != nil {
+				return nil, false, err
+			}
+			c.Gang = name.String()
+			done, start = append(done, placed), start+c.StartNow
+		}
+		if start >= least {
+			return done, true, nil
+		}
+		for _, c := range members {
+			c.StartNow, c.Nodes = 0, []view.NodePods{}
+			c.GangLacking = fmt.Sprintf("%s starts with %d pods, and %d fit now", name, least, start)
+		}
+		return done, false, nil
+	})
+}
+
+// least is how many pods of the group start together, as far as the manifests say; all of
+// them where they don't.
+func (s *simulation) least(name group.Name, pods []*corev1.Pod, copies int) int {
+	if name.API == group.Kueue {
+		if total, err := (&group.Sizes{}).Min(name, pods); err == nil {
+			return total
+		}
+	}
+	at := slices.IndexFunc(s.groups, func(g manifest.Group) bool {
+		return g.Name == name.Name && cmp.Or(g.Namespace, s.namespace) == name.Namespace
+	})
+	if at >= 0 && name.API != group.Kueue {
+		return s.groups[at].Min
+	}
+	return copies
 }

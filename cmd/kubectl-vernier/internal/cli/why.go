@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -18,23 +19,24 @@ import (
 )
 
 func (c *command) whyCommand() *cobra.Command {
-	var name string
-	cmd := c.sub("why POD", "Why a pod waits, class of nodes by class of nodes", func(ctx context.Context, r client.Reader) error {
-		return c.why(ctx, r, name)
+	var of string
+	cmd := c.sub("why [KIND/]NAME", "Why a pod, or the pods of a workload, wait", func(ctx context.Context, r client.Reader) error {
+		return c.why(ctx, r, of)
 	})
+	cmd.Long = `Why a pod waits: its gates, the allocator's last event, what each class of nodes has for
+it, or what the kubelet says of one that does not start.
+
+A workload of any kind stands for its pods, which are found by their owner references.
+Pods that wait for the same reason are shown together, and so is why the API server
+refuses pods that the workload's controller tries to create.`
+	cmd.Example = `  kubectl vernier why train-0
+  kubectl vernier why deploy/server
+  kubectl vernier why job/train -o json`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
-			return fmt.Errorf("name one pod: %w", err)
+			return fmt.Errorf("name one pod or workload: %w", err)
 		}
-		kind, of, said := strings.Cut(args[0], "/")
-		switch {
-		case !said:
-			name = args[0]
-		case slices.Contains([]string{"pod", "pods", "po"}, kind):
-			name = of
-		default:
-			return fmt.Errorf("%s is not a pod: name one of its pods", args[0])
-		}
+		of = args[0]
 		return nil
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -61,39 +63,91 @@ func (c *command) waitingNames(ctx context.Context, args []string) []string {
 	return names
 }
 
-func (c *command) why(ctx context.Context, r client.Reader, name string) error {
+func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 	ns, err := c.namespace()
 	if err != nil {
 		return err
 	}
 	if ns == "" {
-		return errors.New("why is about one pod: say its namespace with -n instead of -A")
+		return errors.New("why is about one pod or workload: say its namespace with -n instead of -A")
 	}
-	pod := &corev1.Pod{}
-	if err := r.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, pod); apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no pod %s in namespace %s: -n NAME asks in another one", name, ns)
-	} else if err != nil {
-		return explain(err, "pods", ns)
+	kind, name, named := strings.Cut(of, "/")
+	if !named {
+		kind, name = "pod", of
 	}
-	all, err := ledgers(ctx, r)
+	work := &workload{}
+	if slices.Contains([]string{"pod", "pods", "po"}, kind) {
+		pod := &corev1.Pod{}
+		if err := r.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, pod); apierrors.IsNotFound(err) {
+			return fmt.Errorf("there is no pod %s in namespace %s: -n NAME asks in another one", name, ns)
+		} else if err != nil {
+			return explain(err, "pods", ns)
+		}
+		work.pods = []corev1.Pod{*pod}
+	} else if work, err = c.findWorkload(ctx, r, ns, of); err != nil {
+		return err
+	}
+	from, err := c.evidence(ctx, r, ns, work.pods)
 	if err != nil {
 		return err
 	}
-	events, err := verdicts(ctx, r, ns)
+	pods, refused := view.Why(work.pods, from), view.Refusals(work.pods, work.failures)
+	if !c.output.forPeople() {
+		return c.output.print(c.out, c.errOut, view.NewReasonList(pods, refused))
+	}
+	out := whole(c.out)
+	groups := view.Group(pods)
+	if work.object != "" {
+		fmt.Fprintf(out, "%s in namespace %s: %s\n", work.object, ns, view.Summary(pods))
+		for _, f := range refused {
+			fmt.Fprintf(out, "%s cannot create pods: %s\n", f.Object, oneLine(f.Message))
+		}
+	} else if len(groups) == 0 {
+		groups = []view.Alike{{Reasoned: pods[0], Pods: 1}}
+	}
+	for i, g := range groups {
+		if i > 0 || work.object != "" {
+			fmt.Fprintln(out)
+		}
+		if err := c.printGroup(out, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *command) printGroup(out io.Writer, g view.Alike) error {
+	fmt.Fprintln(out, oneLine(g.Heading()))
+	if g.Reason != nil {
+		fmt.Fprintf(out, "The allocator's last event: %s\n", oneLine(g.Reason.Message))
+	}
+	if len(g.Classes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	return c.output.print(c.out, c.errOut, nil, section{table: view.FitTable(g.Classes)})
+}
+
+// oneLine: messages of others may have line breaks.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// evidence reads what Why reasons from: of the ledgers and events that may say something
+// of the pods.
+func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods []corev1.Pod) (view.Evidence, error) {
+	var from view.Evidence
+	ledgers, readable, err := readableLedgers(ctx, r)
 	if err != nil {
-		return err
+		return from, err
 	}
-	reasoned := view.Why(pod, events, all)
-	if c.output.forPeople() {
-		fmt.Fprintf(whole(c.out), "Pod %s/%s: %s\n", ns, name, reasoned.State)
-		if reasoned.Reason != nil {
-			fmt.Fprintf(whole(c.out), "The allocator's last word: %s\n", strings.Join(strings.Fields(reasoned.Reason.Message), " "))
-		}
-		if len(reasoned.Classes) == 0 {
-			return nil
-		}
-		fmt.Fprintln(whole(c.out))
+	if !readable {
+		c.leftOut("what nodes have for the pod, and whether its node is ready")
 	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindReasons, []view.Reasoned{reasoned}),
-		section{table: view.FitTable(reasoned.Classes), none: noDevices})
+	from.Ledgers = ledgers
+	if from.Verdicts, err = verdicts(ctx, r, ns); err != nil {
+		return from, err
+	}
+	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
+		from.Kubelet, err = events(ctx, r, ns, client.MatchingFields{fieldEventSource: "kubelet", "type": corev1.EventTypeWarning})
+	}
+	return from, err
 }

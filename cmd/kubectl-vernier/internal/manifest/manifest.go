@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 )
@@ -25,6 +26,11 @@ type Pod struct {
 	Object, Namespace string
 	// Path of the template in the object; empty for a pod.
 	Path string
+	// File that it was read from; empty for standard input. The reader of files sets it.
+	File string
+	// Copies that the object makes of it at a time: by the counts that stand beside its
+	// template, 1 where there are none.
+	Copies int
 	// JSON of its metadata and spec.
 	JSON []byte
 	// Unknown says which of its fields no pod has, for the kinds that Kubernetes
@@ -35,16 +41,38 @@ type Pod struct {
 	native bool
 }
 
-// Read finds the pods of all documents, YAML or JSON, in their order.
-func Read(from io.Reader) ([]Pod, error) {
-	var pods []Pod
+// Group is a PodGroup: pods that start together.
+type Group struct {
+	Namespace, Name string
+	// Min is how many of them must start together.
+	Min int
+}
+
+// Contents are the pods and PodGroups of manifests.
+type Contents struct {
+	Pods   []Pod
+	Groups []Group
+}
+
+// Add takes in what was read from a file; empty is standard input.
+func (c *Contents) Add(file string, read Contents) {
+	for _, p := range read.Pods {
+		p.File = file
+		c.Pods = append(c.Pods, p)
+	}
+	c.Groups = append(c.Groups, read.Groups...)
+}
+
+// Read finds the pods and PodGroups of all documents, YAML or JSON, in their order.
+func Read(from io.Reader) (Contents, error) {
+	var all Contents
 	decoder := yaml.NewYAMLOrJSONDecoder(from, 4096)
 	for n := 1; ; n++ {
 		var raw json.RawMessage
 		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
-			return pods, nil
+			return all, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+			return Contents{}, fmt.Errorf("document %d: %w", n, err)
 		}
 		if len(raw) == 0 {
 			// Nothing but comments between two lines of ---.
@@ -53,31 +81,29 @@ func Read(from io.Reader) ([]Pod, error) {
 		var document any
 		// Amounts stay as they are written: no float comes between.
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &document); err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+			return Contents{}, fmt.Errorf("document %d: %w", n, err)
 		}
-		found, err := walk(document, Pod{Object: fmt.Sprintf("document %d", n)})
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+		if err := all.walk(document, Pod{Object: fmt.Sprintf("document %d", n), Copies: 1}); err != nil {
+			return Contents{}, fmt.Errorf("document %d: %w", n, err)
 		}
-		pods = append(pods, found...)
 	}
 }
 
 // walk looks for what has a spec with containers, at any depth: so it finds the
 // pods of a CronJob, a List, and kinds of which nobody has heard here.
-func walk(value any, at Pod) ([]Pod, error) {
-	var pods []Pod
+func (c *Contents) walk(value any, at Pod) error {
 	switch v := value.(type) {
 	case []any:
 		for i, item := range v {
-			found, err := walk(item, at.at(fmt.Sprintf("%s[%d]", at.Path, i)))
-			if err != nil {
-				return nil, err
+			if err := c.walk(item, at.at(fmt.Sprintf("%s[%d]", at.Path, i))); err != nil {
+				return err
 			}
-			pods = append(pods, found...)
 		}
 	case map[string]any:
 		at = named(v, at)
+		if v["kind"] == "PodGroup" {
+			c.Groups = append(c.Groups, groupOf(v))
+		}
 		if spec, ok := v["spec"].(map[string]any); ok {
 			if _, ok := spec["containers"].([]any); ok {
 				var err error
@@ -85,7 +111,8 @@ func walk(value any, at Pod) ([]Pod, error) {
 				if at.native && err == nil {
 					at.Unknown = unknown(at.JSON)
 				}
-				return []Pod{at}, err
+				c.Pods = append(c.Pods, at)
+				return err
 			}
 		}
 		for _, key := range slices.Sorted(maps.Keys(v)) {
@@ -93,14 +120,46 @@ func walk(value any, at Pod) ([]Pod, error) {
 			if at.Path != "" {
 				path = at.Path + "." + key
 			}
-			found, err := walk(v[key], at.at(path))
-			if err != nil {
-				return nil, err
+			next := at.at(path)
+			if key == "template" {
+				next.Copies = min(next.Copies*copies(v), maxCopies)
 			}
-			pods = append(pods, found...)
+			if err := c.walk(v[key], next); err != nil {
+				return err
+			}
 		}
 	}
-	return pods, nil
+	return nil
+}
+
+// maxCopies keeps products of counts in range; nobody makes so many pods.
+const maxCopies = 1 << 20
+
+// copies is how many objects are made at a time of the template that stands in v: replicas,
+// as in Deployments and the jobs of Volcano and Kubeflow, or a Job's parallelism, of which
+// no more run than have still to complete.
+func copies(v map[string]any) int {
+	for _, field := range []string{"replicas", "parallelism"} {
+		if n, ok := v[field].(int64); ok && n >= 0 {
+			if completions, ok := v["completions"].(int64); ok && field == "parallelism" {
+				n = min(n, completions)
+			}
+			return int(min(n, maxCopies))
+		}
+	}
+	return 1
+}
+
+// groupOf reads a PodGroup of Kubernetes or of the coscheduling plugin.
+func groupOf(v map[string]any) Group {
+	u := unstructured.Unstructured{Object: v}
+	g := Group{Namespace: u.GetNamespace(), Name: u.GetName(), Min: 1}
+	for _, path := range [][]string{{"spec", "minMember"}, {"spec", "schedulingPolicy", "gang", "minCount"}} {
+		if n, ok, err := unstructured.NestedInt64(v, path...); ok && err == nil {
+			g.Min = int(n)
+		}
+	}
+	return g
 }
 
 // named is the object that a map begins, where it begins one.
@@ -117,7 +176,7 @@ func named(v map[string]any, at Pod) Pod {
 	}
 	namespace, _ := metadata["namespace"].(string)
 	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, version)
-	return Pod{Object: kind + "/" + name, Namespace: namespace, native: native}
+	return Pod{Object: kind + "/" + name, Namespace: namespace, Copies: at.Copies, native: native}
 }
 
 // at is the same object, further in.

@@ -3,6 +3,7 @@
 package manifest_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 )
 
 func TestRead(t *testing.T) {
-	pods, err := manifest.Read(strings.NewReader(`
+	read, err := manifest.Read(strings.NewReader(`
 apiVersion: v1
 kind: Pod
 metadata: {name: alone, namespace: team}
@@ -40,6 +41,7 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 	if err != nil {
 		t.Fatal(err)
 	}
+	pods := read.Pods
 	var got []string
 	for _, p := range pods {
 		got = append(got, p.Namespace+" "+p.Object+" "+p.Path)
@@ -60,7 +62,7 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 // Fields that no pod has are named where the object is Kubernetes' own: other kinds
 // may have pods with more to them.
 func TestUnknownFields(t *testing.T) {
-	pods, err := manifest.Read(strings.NewReader(`
+	read, err := manifest.Read(strings.NewReader(`
 apiVersion: v1
 kind: Pod
 metadata: {name: a, annotation: {x: y}}
@@ -80,8 +82,8 @@ spec: {replica: 1, template: {spec: {containers: [{name: a}]}}}
 		t.Fatal(err)
 	}
 	for i, want := range []string{"metadata.annotation spec.containers[0].resource", "", ""} {
-		if got := strings.Join(pods[i].Unknown, " "); got != want {
-			t.Errorf("%s: unknown %q, want %q", pods[i].Object, got, want)
+		if got := strings.Join(read.Pods[i].Unknown, " "); got != want {
+			t.Errorf("%s: unknown %q, want %q", read.Pods[i].Object, got, want)
 		}
 	}
 }
@@ -91,5 +93,51 @@ func TestReadRefuses(t *testing.T) {
 		if _, err := manifest.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// How many pods an object makes stands beside the template, whatever the kind.
+func TestCopies(t *testing.T) {
+	const template = "template: {spec: {containers: [{name: a}]}}"
+	for spec, want := range map[string]int{
+		"{" + template + "}":                                                                      1,
+		"{replicas: 5, " + template + "}":                                                         5,
+		"{replicas: 0, " + template + "}":                                                         0,
+		"{parallelism: 4, " + template + "}":                                                      4,
+		"{parallelism: 4, completions: 3, " + template + "}":                                      3,
+		"{completions: 3, " + template + "}":                                                      1,
+		"{jobTemplate: {spec: {parallelism: 2, " + template + "}}}":                               2,
+		"{tasks: [{replicas: 6, " + template + "}]}":                                              6,
+		"{replicatedJobs: [{replicas: 3, template: {spec: {parallelism: 2, " + template + "}}}]}": 6,
+		"{replicas: 99999999999, " + template + "}":                                               1 << 20,
+		"{replicas: many, " + template + "}":                                                      1,
+	} {
+		read, err := manifest.Read(strings.NewReader("apiVersion: v1\nkind: K\nmetadata: {name: k}\nspec: " + spec))
+		if err != nil || len(read.Pods) != 1 || read.Pods[0].Copies != want {
+			t.Errorf("%s: %+v, %v, want %d copies", spec, read.Pods, err, want)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	read, err := manifest.Read(strings.NewReader(`
+apiVersion: scheduling.x-k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: a, namespace: team}
+spec: {minMember: 3}
+---
+apiVersion: scheduling.k8s.io/v1alpha2
+kind: PodGroup
+metadata: {name: b}
+spec: {schedulingPolicy: {gang: {minCount: 2}}}
+---
+apiVersion: scheduling.k8s.io/v1alpha2
+kind: PodGroup
+metadata: {name: c}
+spec: {schedulingPolicy: {basic: {}}}
+`))
+	want := []manifest.Group{{Namespace: "team", Name: "a", Min: 3}, {Name: "b", Min: 2}, {Name: "c", Min: 1}}
+	if err != nil || !slices.Equal(read.Groups, want) {
+		t.Errorf("%+v, %v, want %+v", read.Groups, err, want)
 	}
 }

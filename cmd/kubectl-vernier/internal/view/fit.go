@@ -19,7 +19,9 @@ type NodeClass struct {
 	Nodes int    `json:"nodes"`
 	// NotReady of them grant nothing now.
 	NotReady int `json:"notReady,omitempty"`
-	// Fits are the nodes with room, best first.
+	// Refused of them have room, and the scheduler's filters refuse them.
+	Refused int `json:"refused,omitempty"`
+	// Fits are the nodes with room, best first, without those that are refused.
 	Fits []Fitting `json:"fits"`
 	// Reason why there is none.
 	Reason string `json:"reason,omitempty"`
@@ -43,6 +45,12 @@ type FittingDevice struct {
 // Fit looks for room, class by class. It counts what the ledgers leave, and nothing
 // that only the scheduler knows of nodes.
 func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
+	return FitIn(demand, all, ledgers.Room, func(string) string { return "" })
+}
+
+// FitIn looks for room in what room shows of each ledger, nil where nothing is granted.
+// refusals are the scheduler's reasons against a node, empty where there are none.
+func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1alpha1.SliceLedger) *placement.Node, refusals func(node string) string) []NodeClass {
 	classes := []NodeClass{}
 	rooms, of := map[string][]*placement.Node{}, map[string][]*v1alpha1.SliceLedger{}
 	for i := range all {
@@ -53,7 +61,7 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 		}
 		classes[at].Nodes++
 		of[gpus] = append(of[gpus], &all[i])
-		if room := ledgers.Room(&all[i]); room != nil {
+		if room := room(&all[i]); room != nil {
 			rooms[gpus] = append(rooms[gpus], room)
 		} else {
 			classes[at].NotReady++
@@ -61,23 +69,36 @@ func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
 	}
 	for i := range classes {
 		c := &classes[i]
+		refused, first := map[string]bool{}, ""
 		for _, plan := range placement.Rank(demand, rooms[c.GPUs]) {
+			if text := refusals(plan.Node); text != "" {
+				if c.Refused++; first == "" {
+					first = plan.Node + ": " + text
+				}
+				refused[plan.Node] = true
+				continue
+			}
 			f := Fitting{Node: plan.Node}
 			for _, g := range plan.Grants {
 				f.Devices = append(f.Devices, FittingDevice{g.Container, g.Index, g.UUID, g.Core, g.Mem})
 			}
 			c.Fits = append(c.Fits, f)
 		}
-		switch {
-		case len(c.Fits) > 0:
-		case c.NotReady == c.Nodes:
-			c.Reason = ledgers.Withheld(slices.Values(of[c.GPUs]))
-		default:
-			c.Reason = placement.Explain(demand, rooms[c.GPUs]).String()
-			if withheld := ledgers.Withheld(slices.Values(of[c.GPUs])); withheld != "" {
-				c.Reason += "; " + withheld
-			}
+		if len(c.Fits) > 0 {
+			continue
 		}
+		var reasons []string
+		without := slices.DeleteFunc(rooms[c.GPUs], func(n *placement.Node) bool { return refused[n.Name] })
+		if c.Refused > 0 {
+			reasons = append(reasons, fmt.Sprintf("the scheduler refuses %d node(s) with room, such as %s", c.Refused, first))
+		}
+		if len(without) > 0 || c.Refused == 0 && c.NotReady < c.Nodes {
+			reasons = append(reasons, placement.Explain(demand, without).String())
+		}
+		if withheld := ledgers.Withheld(slices.Values(of[c.GPUs])); withheld != "" {
+			reasons = append(reasons, withheld)
+		}
+		c.Reason = strings.Join(reasons, "; ")
 	}
 	return classes
 }
@@ -119,34 +140,105 @@ func FitTable(classes []NodeClass) Table {
 	return t
 }
 
-// Fitted is a pod in a manifest, and the room that there is for it.
+// Fitted is a pod in a manifest, and the room that there is for it and its copies.
 type Fitted struct {
 	ExplainedPod
+	// File that it stands in.
+	File string `json:"file,omitempty"`
+	// Pods that the object makes at a time; StartNow of them would start now, on Nodes.
+	Pods     int        `json:"pods"`
+	StartNow int        `json:"startNow"`
+	Nodes    []NodePods `json:"nodes"`
+	// Gang of which it is, and why that would wait, if it would.
+	Gang        string `json:"gang,omitempty"`
+	GangLacking string `json:"gangLacking,omitempty"`
+	// SchedulerAsked tells whether the scheduler's filters were asked.
+	SchedulerAsked bool `json:"schedulerAsked"`
+	// Classes of nodes as the first pod that would wait finds them, or where none would the first.
 	Classes []NodeClass `json:"classes"`
 }
 
-// Heading says the outcome in a line.
-func (f Fitted) Heading() string {
-	switch room := f.Room(); {
+// NodePods is how many of the pods would start on a node.
+type NodePods struct {
+	Node string `json:"node"`
+	Pods int    `json:"pods"`
+}
+
+// OnNodes counts pods by node, in the order of the first on each.
+func OnNodes(nodes []string) []NodePods {
+	all := []NodePods{}
+	for _, name := range nodes {
+		if i := slices.IndexFunc(all, func(n NodePods) bool { return n.Node == name }); i >= 0 {
+			all[i].Pods++
+		} else {
+			all = append(all, NodePods{name, 1})
+		}
+	}
+	return all
+}
+
+// Waits is how many of the pods would wait or be refused.
+func (f Fitted) Waits() int {
+	if f.Verdict == VerdictUntouched {
+		return 0
+	}
+	return f.Pods - f.StartNow
+}
+
+// Heading says the outcome in a line, with the file where asked.
+func (f Fitted) Heading(withFile bool) string {
+	name := f.Name()
+	if withFile && f.File != "" {
+		name = f.File + ": " + name
+	}
+	return name + ": " + f.outcome()
+}
+
+func (f Fitted) outcome() string {
+	switch {
 	case f.Verdict == VerdictRefused:
 		var why []string
 		for _, r := range f.Refusals {
 			why = append(why, strings.TrimPrefix(r.Field+": "+r.Message, ": "))
 		}
-		return f.Name() + ": would be refused: " + strings.Join(why, "; ")
+		return "would be refused: " + strings.Join(why, "; ")
 	case f.Verdict == VerdictUntouched:
-		return f.Name() + ": asks for nothing that Vernier gives"
-	case room == 0:
-		return f.Name() + ": would wait, no node has the room"
-	case room == 1:
-		return f.Name() + ": fits now, on 1 node"
+		return "asks for nothing that Vernier gives"
+	case f.Pods == 0:
+		return "makes no pods"
+	case f.GangLacking != "":
+		return "would wait for its gang: " + f.GangLacking
+	case f.Pods == 1 && f.StartNow == 0:
+		return "would wait, no node has the room"
+	case f.Pods == 1 && f.room() == 1:
+		return "fits now, on 1 node"
+	case f.Pods == 1:
+		return fmt.Sprintf("fits now, on %d nodes", f.room())
+	case f.StartNow == 0:
+		return fmt.Sprintf("all of %d pods would wait, no node has the room", f.Pods)
+	case f.StartNow == f.Pods:
+		return fmt.Sprintf("all of %d pods fit now: %s", f.Pods, f.where())
 	default:
-		return fmt.Sprintf("%s: fits now, on %d nodes", f.Name(), room)
+		return fmt.Sprintf("%d of %d pods fit now: %s; %d would wait", f.StartNow, f.Pods, f.where(), f.Pods-f.StartNow)
 	}
 }
 
-// Room is on how many nodes there is room for the pod.
-func (f Fitted) Room() int {
+// where names the first nodes.
+func (f Fitted) where() string {
+	const most = 5
+	var parts []string
+	for i, n := range f.Nodes {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("others on %d more nodes", len(f.Nodes)-most))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%d on %s", n.Pods, n.Node))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// room is on how many nodes there is room for the pod.
+func (f Fitted) room() int {
 	room := 0
 	for _, c := range f.Classes {
 		room += len(c.Fits)

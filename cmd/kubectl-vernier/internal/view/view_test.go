@@ -63,11 +63,11 @@ func TestWhyAgentAway(t *testing.T) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError", Message: "no plugin"}}}}
 	const want = "it is on node gpu-1, pending; the node starts no container with a share now: its pod crashes; the kubelet says of container main: CreateContainerError: no plugin"
-	if got := Why(pod, nil, []v1alpha1.SliceLedger{l}).State; got != want {
+	if got := Why([]corev1.Pod{*pod}, Evidence{Ledgers: []v1alpha1.SliceLedger{l}})[0].State; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	pod.Status.Phase = corev1.PodRunning
-	if got := Why(pod, nil, []v1alpha1.SliceLedger{l}).State; got != "it does not wait for Vernier: it is on node gpu-1, running" {
+	if got := Why([]corev1.Pod{*pod}, Evidence{Ledgers: []v1alpha1.SliceLedger{l}})[0].State; got != "it does not wait for Vernier: it is on node gpu-1, running" {
 		t.Errorf("a pod that runs: %q", got)
 	}
 }

@@ -21,42 +21,79 @@ type Reasoned struct {
 	WaitingPod
 	// State in a sentence.
 	State string `json:"state"`
+	// Phase of the pod.
+	Phase corev1.PodPhase `json:"phase"`
 	// Classes of nodes, and what each has for the pod; none for one that does not
 	// wait for Vernier.
 	Classes []NodeClass `json:"classes"`
 }
 
-// Why says why a pod waits, or that it does not. events are the allocator's.
-func Why(pod *corev1.Pod, events []corev1.Event, all []v1alpha1.SliceLedger) Reasoned {
-	r := Reasoned{Classes: []NodeClass{}}
-	if waiting := Waiting([]corev1.Pod{*pod}, events); len(waiting) == 1 {
-		r.WaitingPod = waiting[0]
-	} else {
-		r.WaitingPod = WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []Need{}}
-		r.State = r.notWaiting(pod, model.LastEvents(events), all)
-		return r
+// Settled reports whether the pod runs or has ended.
+func (r *Reasoned) Settled() bool {
+	return r.Phase == corev1.PodRunning || r.Phase == corev1.PodSucceeded || r.Phase == corev1.PodFailed
+}
+
+// Evidence is what Why reasons from.
+type Evidence struct {
+	// Ledgers of the nodes; none where the user may not read them.
+	Ledgers []v1alpha1.SliceLedger
+	// Verdicts are the allocator's events, Kubelet the kubelets' warnings.
+	Verdicts, Kubelet []corev1.Event
+}
+
+// Why says why each of the pods waits, or that it does not.
+func Why(pods []corev1.Pod, from Evidence) []Reasoned {
+	verdicts, kubelet := model.LastEvents(from.Verdicts), model.LastEvents(from.Kubelet)
+	// Pods of one workload ask for the same.
+	rooms := map[string][]NodeClass{}
+	all := make([]Reasoned, 0, len(pods))
+	for i := range pods {
+		pod := &pods[i]
+		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
+		if waiting := Waiting([]corev1.Pod{*pod}, from.Verdicts); len(waiting) == 1 {
+			r.WaitingPod = waiting[0]
+			r.gated(pod, from.Ledgers, rooms)
+		} else {
+			r.WaitingPod = WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []Need{}}
+			if e, ok := verdicts[pod.UID]; ok {
+				r.Reason = model.ReasonOf(&e)
+			}
+			r.State = ungated(pod, kubelet, from.Ledgers)
+		}
+		all = append(all, r)
 	}
+	return all
+}
+
+// gated fills in the state of a pod that holds our gate, and what the nodes have for it.
+func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass) {
 	demand, _, err := asked.Of(pod)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()
-		return r
+		return
 	case len(r.OtherGates) > 0:
 		r.State = "it waits for other gates first: " + strings.Join(r.OtherGates, ", ")
 	default:
 		r.State = "it waits for a place"
 	}
-	r.Classes = Fit(demand, all)
-	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
-		r.State += ", and there is room: what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last word"
+	var key strings.Builder
+	for _, a := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationMode, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID} {
+		fmt.Fprintf(&key, "%q", pod.Annotations[a])
 	}
-	return r
+	classes, known := rooms[key.String()]
+	if !known {
+		classes = Fit(demand, all)
+		rooms[key.String()] = classes
+	}
+	r.Classes = classes
+	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
+		r.State += ", and there is room: what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+	}
 }
 
-func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, all []v1alpha1.SliceLedger) string {
-	if e, ok := last[pod.UID]; ok {
-		r.Reason = model.ReasonOf(&e)
-	}
+// ungated is the state of a pod that holds no gate of ours.
+func ungated(pod *corev1.Pod, kubelet map[types.UID]corev1.Event, all []v1alpha1.SliceLedger) string {
 	doc, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
 	switch {
 	case pod.Annotations[v1alpha1.AnnotationShares] == "":
@@ -64,12 +101,17 @@ func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, 
 	case err != nil:
 		return "it holds no gate of Vernier's and has no place: create it again"
 	case pod.Spec.NodeName == "":
-		return fmt.Sprintf("it has its place on node %s, and the scheduler has not bound it yet: `kubectl describe pod` says why", doc.Node)
+		state := fmt.Sprintf("it has its place on node %s, and the scheduler has not bound it yet", doc.Node)
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
+				return state + ": " + c.Message
+			}
+		}
+		return state + ": `kubectl describe pod` says why"
+	case pod.Status.Phase != corev1.PodPending:
+		return fmt.Sprintf("it does not wait for Vernier: it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
 	}
 	state := fmt.Sprintf("it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
-	if pod.Status.Phase != corev1.PodPending {
-		return "it does not wait for Vernier: " + state
-	}
 	if at := slices.IndexFunc(all, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
 		if n := model.NodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
 			state += "; the node starts no container with a share now: " + n.Note
@@ -80,5 +122,129 @@ func (r *Reasoned) notWaiting(pod *corev1.Pod, last map[types.UID]corev1.Event, 
 			return fmt.Sprintf("%s; the kubelet says of container %s: %s: %s", state, s.Name, w.Reason, w.Message)
 		}
 	}
+	// Of a pod without a sandbox the containers' statuses say nothing.
+	if e, ok := kubelet[pod.UID]; ok {
+		return fmt.Sprintf("%s; the kubelet's last message: %s: %s", state, e.Reason, e.Message)
+	}
 	return state
+}
+
+// ReasonList is the printed form of why.
+type ReasonList struct {
+	List[Reasoned]
+	// Refused are the controllers that cannot create pods.
+	Refused []RefusedPods `json:"refused,omitempty"`
+}
+
+// RefusedPods is a controller whose pods the API server refuses.
+type RefusedPods struct {
+	// Object is the controller, as KIND/NAME.
+	Object  string      `json:"object"`
+	Message string      `json:"message"`
+	Seen    metav1.Time `json:"seen"`
+}
+
+// NewReasonList is the printed form of what was found out of pods and their controllers.
+func NewReasonList(pods []Reasoned, refused []RefusedPods) ReasonList {
+	return ReasonList{NewList(KindReasons, pods), refused}
+}
+
+// Refusals are the controllers to whose pods the API server says no, by their FailedCreate
+// events: the last of each, unless it has created one of the pods since.
+func Refusals(pods []corev1.Pod, events []corev1.Event) []RefusedPods {
+	last := model.LastEvents(events)
+	for i := range pods {
+		if owner := metav1.GetControllerOfNoCopy(&pods[i]); owner != nil {
+			// Times of both are whole seconds.
+			if e, ok := last[owner.UID]; ok && pods[i].CreationTimestamp.After(model.ReasonOf(&e).Seen.Time) {
+				delete(last, owner.UID)
+			}
+		}
+	}
+	var all []RefusedPods
+	for _, e := range last {
+		all = append(all, RefusedPods{e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, e.Message, model.ReasonOf(&e).Seen})
+	}
+	slices.SortFunc(all, func(a, b RefusedPods) int { return strings.Compare(a.Object, b.Object) })
+	return all
+}
+
+// Alike are pods that wait for the same reason.
+type Alike struct {
+	// Reasoned is the first of them by name, with the last event that any of them has.
+	Reasoned
+	Pods int
+}
+
+// Group puts pods together that wait for the same reason, without those that are settled.
+func Group(all []Reasoned) []Alike {
+	var groups []Alike
+	at := map[string]int{}
+	for _, r := range all {
+		if r.Settled() {
+			continue
+		}
+		reason := ""
+		if r.Reason != nil {
+			reason = r.Reason.Reason
+		}
+		key := fmt.Sprintf("%s\n%s\n%v", r.State, reason, r.Needs)
+		i, known := at[key]
+		if !known {
+			at[key] = len(groups)
+			groups = append(groups, Alike{r, 1})
+			continue
+		}
+		g := &groups[i]
+		g.Pods++
+		if r.Reason != nil && r.Reason.Seen.After(g.Reason.Seen.Time) {
+			g.Reason = r.Reason
+		}
+	}
+	return groups
+}
+
+// Heading names the pods of the group and their state.
+func (a Alike) Heading() string {
+	if a.Pods == 1 {
+		return fmt.Sprintf("Pod %s/%s: %s", a.Namespace, a.Pod, a.State)
+	}
+	return fmt.Sprintf("%s, such as %s/%s: %s", countedPods(a.Pods), a.Namespace, a.Pod, a.State)
+}
+
+// Summary counts the pods of a workload by what becomes of them.
+func Summary(all []Reasoned) string {
+	var waiting, starting, running, ended int
+	for _, r := range all {
+		switch {
+		case r.Phase == corev1.PodRunning:
+			running++
+		case r.Settled():
+			ended++
+		case len(r.Needs) > 0 || r.Error != "":
+			waiting++
+		default:
+			starting++
+		}
+	}
+	parts := []string{}
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{waiting, "wait for a place"}, {starting, "not started"}, {running, "running"}, {ended, "ended"}} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "no pods"
+	}
+	return countedPods(len(all)) + ": " + strings.Join(parts, ", ")
+}
+
+func countedPods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
 }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// filtersOf are the scheduler's filters over nodes named as the fixture's ledgers.
+func filtersOf(edit func(*corev1.Node)) func(context.Context) (*feasible.Filters, error) {
+	return func(ctx context.Context) (*feasible.Filters, error) {
+		var nodes []runtime.Object
+		for _, name := range []string{"gpu-1", "gpu-2"} {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{}}}
+			for _, r := range []corev1.ResourceName{v1alpha1.ResourceGPUs, v1alpha1.ResourceCore, v1alpha1.ResourceMemPercent, v1alpha1.ResourceMemMiB,
+				corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods} {
+				n.Status.Allocatable[r] = resource.MustParse("1000G")
+			}
+			n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("100")
+			edit(n)
+			nodes = append(nodes, n)
+		}
+		return fillFilters(ctx, fake.NewClientset(nodes...))
+	}
+}
+
+// asking is a workload of the kind with these fields beside the template, whose pods ask for
+// percent of a GPU's compute. Of the fixture GPU 0 of gpu-1 has 70 % left, and nothing else.
+func asking(kind, name, fields, percent string) string {
+	return "apiVersion: apps/v1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {" + fields +
+		"template: {metadata: {labels: {app: x}}, spec: {containers: [{name: main, resources: {limits: {vernier.dev/gpu-core: " + percent + ", vernier.dev/gpu-mem-mib: 100}}}]}}}\n---\n"
+}
+
+func inGang(manifest string) string {
+	return strings.ReplaceAll(manifest, "labels: {app: x}", "labels: {scheduling.x-k8s.io/pod-group: g}")
+}
+
+func podGroup(least string) string {
+	return "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMember: " + least + "}\n---\n"
+}
+
+// fit counts replicas, and what one object takes is not there for the next.
+func TestFit_CountsPods(t *testing.T) {
+	nothing := func(*corev1.Node) {}
+	taint := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "b", Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for _, tt := range []struct {
+		name, manifest string
+		node           func(*corev1.Node)
+		says           []string
+		err            string
+	}{
+		{"all fit", asking("Deployment", "a", "replicas: 3, ", "20"), nothing, []string{"Deployment/a: all of 3 pods fit now: 3 on gpu-1"}, ""},
+		{"some fit", asking("StatefulSet", "a", "replicas: 5, ", "30"), nothing,
+			[]string{"StatefulSet/a: 2 of 5 pods fit now: 2 on gpu-1; 3 would wait", "nearest: gpu-1 GPU 0 has 10 %"}, "3 of 5 pods would wait or be refused"},
+		{"none fits", asking("Job", "a", "parallelism: 2, ", "90"), nothing, []string{"Job/a: all of 2 pods would wait, no node has the room"}, "2 of 2 pods"},
+		{"no replicas", asking("Deployment", "a", "replicas: 0, ", "90"), nothing, []string{"Deployment/a: makes no pods"}, ""},
+		{"one after the other", asking("Deployment", "a", "", "40") + asking("Deployment", "b", "", "40"), nothing,
+			[]string{"Deployment/a: fits now, on 1 node", "Deployment/b: would wait, no node has the room"}, "1 of 2 pods"},
+		{"the scheduler refuses", asking("Deployment", "a", "", "40"), taint,
+			[]string{"Deployment/a: would wait", "the scheduler refuses 1 node(s) with room, such as gpu-1: node(s) had untolerated taint(s)"}, "1 of 1 pods"},
+		{"CPU for one", strings.ReplaceAll(asking("Deployment", "a", "replicas: 2, ", "20"), "limits: {", "limits: {cpu: 3, "), func(n *corev1.Node) {
+			n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("4")
+		}, []string{"Deployment/a: 1 of 2 pods fit now: 1 on gpu-1; 1 would wait", "gpu-1: Insufficient cpu"}, "1 of 2 pods"},
+		{"a gang waits together", podGroup("2") + inGang(asking("Job", "a", "", "40")+asking("Job", "b", "", "40")) + asking("Deployment", "c", "", "60"), nothing,
+			[]string{"Job/a: would wait for its gang: PodGroup default/g starts with 2 pods, and 1 fit now", "Job/b: would wait for its gang", "Deployment/c: fits now"}, "2 of 3 pods"},
+		{"a gang has enough", podGroup("1") + inGang(asking("Job", "a", "", "40")+asking("Job", "b", "", "40")), nothing,
+			[]string{"Job/a: fits now", "Job/b: would wait, no node has the room"}, "1 of 2 pods"},
+		{"a gang of unknown size", inGang(asking("Job", "a", "parallelism: 2, ", "40")), nothing,
+			[]string{"Job/a: would wait for its gang: PodGroup default/g starts with 2 pods, and 1 fit now"}, "2 of 2 pods"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "x.yaml")
+			if err := os.WriteFile(file, []byte(tt.manifest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			filters = filtersOf(tt.node)
+			out, errOut, err := run(t, fakeClient(t, fixture()...), "fit -f "+file)
+			if !strings.HasPrefix(errorText(err), tt.err) || (err == nil) != (tt.err == "") || strings.TrimPrefix(errOut, "No room is looked for.\n") != "" {
+				t.Errorf("error %v, want %q; stderr %q", err, tt.err, errOut)
+			}
+			for _, part := range tt.says {
+				if !strings.Contains(out, part) {
+					t.Errorf("does not say %q:\n%s", part, out)
+				}
+			}
+			if strings.Contains(out, file) {
+				t.Errorf("names the only file:\n%s", out)
+			}
+		})
+	}
+}
+
+// Of several files each object's is named, and so is the one that cannot be read.
+func TestFit_NamesFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a.yaml": asking("Deployment", "a", "", "10"), "b.yaml": asking("Deployment", "a", "", "99")} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	filters = filtersOf(func(*corev1.Node) {})
+	out, _, _ := run(t, fakeClient(t, fixture()...), "fit -f "+dir)
+	for _, part := range []string{"a.yaml: Deployment/a: fits now", "b.yaml: Deployment/a: would wait"} {
+		if !strings.Contains(out, dir+"/"+part) {
+			t.Errorf("does not say %q:\n%s", part, out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "b.yaml"), []byte("a: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run(t, fakeClient(t, fixture()...), "fit -f "+dir); !strings.Contains(errorText(err), dir+"/b.yaml: document 1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Where the scheduler's filters cannot be asked, that and the role are said, and room is
+// looked for all the same.
+func TestFit_SaysThatTheSchedulerWasNotAsked(t *testing.T) {
+	filters = func(context.Context) (*feasible.Filters, error) {
+		return nil, errors.New("you may not list and watch nodes")
+	}
+	out, errOut, err := run(t, fakeClient(t, fixture()...), "fit -f testdata/pod.yaml")
+	if err != nil || !strings.Contains(out, "Pod/small: fits now, on 1 node") ||
+		!strings.Contains(errOut, "were not asked: you may not list and watch nodes. The cluster role vernier-fit") {
+		t.Errorf("%q, stderr %q, %v", out, errOut, err)
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simulate owns the trial placement of pods that do not exist: one after the other
+// on a copy of what the ledgers leave, on nodes that the scheduler's filters accept.
+//
+// It never writes to the API server. What it does not know: pods that others create
+// meanwhile, preemption, and volumes and claims that the pods would bring with them.
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/feasible"
+	ledgers "vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+)
+
+// MaxPods bounds how many pods of one object are placed.
+const MaxPods = 1000
+
+// Cluster is a copy of what the ledgers leave.
+type Cluster struct {
+	ledgers []v1alpha1.SliceLedger
+	// rooms that pods placed so far leave, by node.
+	rooms map[string]*placement.Node
+	// filters are the scheduler's; nil where they are not asked.
+	filters *feasible.Filters
+	made    int
+}
+
+// New copies what the ledgers leave. Without filters every node counts as accepted.
+func New(all []v1alpha1.SliceLedger, filters *feasible.Filters) *Cluster {
+	c := &Cluster{ledgers: all, rooms: map[string]*placement.Node{}, filters: filters}
+	for i := range all {
+		if room := ledgers.Room(&all[i]); room != nil {
+			c.rooms[all[i].Name] = room
+		}
+	}
+	return c
+}
+
+// Placed are the pods of one object that found room.
+type Placed struct {
+	// Nodes of the pods, in their order.
+	Nodes []string
+	// Classes of nodes as the first pod that waits finds them, or where none does the first.
+	Classes []view.NodeClass
+
+	pods []*corev1.Pod
+}
+
+// Place places copies of the pod until one finds no room. What follows finds none either.
+func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.Demand, copies int) (Placed, error) {
+	var done Placed
+	for i := range min(copies, MaxPods) {
+		next := c.copyOf(pod)
+		look, err := c.look(ctx, next)
+		if err != nil {
+			return done, err
+		}
+		plan := look.first(placement.Rank(demand, slices.Collect(maps.Values(c.rooms))))
+		if plan == nil || i == 0 {
+			done.Classes = view.FitIn(demand, c.ledgers, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
+		}
+		if look.err != nil {
+			return done, look.err
+		}
+		if plan == nil {
+			return done, nil
+		}
+		c.rooms[plan.Node] = c.rooms[plan.Node].Without(plan)
+		if err := c.count(next, plan.Node); err != nil {
+			return done, err
+		}
+		done.pods, done.Nodes = append(done.pods, next), append(done.Nodes, plan.Node)
+	}
+	return done, nil
+}
+
+// Try calls place, and takes back what it has placed if it reports false: a gang of which
+// not enough pods find room takes none.
+func (c *Cluster) Try(place func() ([]Placed, bool, error)) error {
+	before := maps.Clone(c.rooms)
+	placed, keep, err := place()
+	if err != nil || keep {
+		return err
+	}
+	c.rooms = before
+	for _, p := range placed {
+		for _, pod := range p.pods {
+			if err := c.count(pod, ""); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copyOf is one more pod, as the scheduler would see it.
+func (c *Cluster) copyOf(pod *corev1.Pod) *corev1.Pod {
+	c.made++
+	next := pod.DeepCopy()
+	next.UID = types.UID(fmt.Sprintf("simulated-%d", c.made))
+	next.Name = fmt.Sprintf("%s-%d", pod.Name, c.made)
+	for _, list := range [][]corev1.Container{next.Spec.InitContainers, next.Spec.Containers} {
+		for i := range list {
+			request(&list[i].Resources)
+		}
+	}
+	return next
+}
+
+// request has a container request what it is limited to, as the API server does: the
+// filters read requests only.
+func request(r *corev1.ResourceRequirements) {
+	for name, amount := range r.Limits {
+		if _, requested := r.Requests[name]; !requested {
+			if r.Requests == nil {
+				r.Requests = corev1.ResourceList{}
+			}
+			r.Requests[name] = amount
+		}
+	}
+}
+
+func (c *Cluster) count(pod *corev1.Pod, node string) error {
+	if c.filters == nil {
+		return nil
+	}
+	_, err := c.filters.Count(pod, node)
+	return err
+}
+
+// look is what the scheduler's filters say of nodes for one pod.
+type look struct {
+	ctx   context.Context
+	cycle *feasible.Cycle
+	said  map[string]string
+	err   error
+}
+
+func (c *Cluster) look(ctx context.Context, pod *corev1.Pod) (*look, error) {
+	l := &look{ctx: ctx, said: map[string]string{}}
+	if c.filters == nil {
+		return l, nil
+	}
+	var err error
+	l.cycle, err = c.filters.Start(ctx, pod)
+	return l, err
+}
+
+// first is the best plan of which the filters accept the node; nil without one.
+func (l *look) first(plans []placement.Plan) *placement.Plan {
+	for i := range plans {
+		if l.refusals(plans[i].Node) == "" {
+			return &plans[i]
+		}
+	}
+	return nil
+}
+
+// refusals are the filters' reasons against a node; empty where they accept it, or are not
+// asked.
+func (l *look) refusals(node string) string {
+	text, known := l.said[node]
+	if known || l.cycle == nil || l.err != nil {
+		return text
+	}
+	var reasons []string
+	reasons, l.err = l.cycle.Refusals(l.ctx, node)
+	l.said[node] = strings.Join(reasons, ", ")
+	return l.said[node]
+}

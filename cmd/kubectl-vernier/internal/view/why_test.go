@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// gatedPod asks for 90 % of a GPU's compute and waits.
+func gatedPod(name string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Annotations: map[string]string{
+			v1alpha1.AnnotationShares: `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":90,"memPercent":50}}}`}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}},
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func eventOf(uid types.UID, at int64, message string) corev1.Event {
+	return corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Name: "server-1", UID: uid},
+		Reason: "R", Message: message, LastTimestamp: metav1.Unix(at, 0)}
+}
+
+// A placed pod that does not start is said why of by whoever knows it.
+func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
+	placed := func(edit func(*corev1.Pod)) []corev1.Pod {
+		p := gatedPod("p")
+		p.Spec.SchedulingGates, p.Spec.NodeName = nil, "gpu-1"
+		p.Annotations[v1alpha1.AnnotationPlacement] = `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-a","core":10,"memMiB":10}]}}}`
+		edit(&p)
+		return []corev1.Pod{p}
+	}
+	for _, tt := range []struct {
+		name string
+		pods []corev1.Pod
+		want string
+	}{
+		{"no sandbox", placed(func(*corev1.Pod) {}), "it is on node gpu-1, pending; the kubelet's last message: R: no network"},
+		{"not bound", placed(func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}
+		}), "it has its place on node gpu-1, and the scheduler has not bound it yet: 0/1 nodes are available"},
+		{"not looked at", placed(func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, Message: "gated"}}
+		}), "it has its place on node gpu-1, and the scheduler has not bound it yet: `kubectl describe pod` says why"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			from := Evidence{Kubelet: []corev1.Event{eventOf("p", 2, "no network"), eventOf("p", 1, "older"), eventOf("other", 3, "of another pod")}}
+			if got := Why(tt.pods, from)[0].State; got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Who has cordoned the only GPU, and why, is among the reasons.
+func TestWhy_WhenTheGPUIsCordoned(t *testing.T) {
+	l := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-a", Model: "T4", Mem: 15360, Healthy: true}}
+	l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-a", By: "ops", Reason: "fans", Since: metav1.Unix(0, 0)}}
+	classes := Why([]corev1.Pod{gatedPod("p")}, Evidence{Ledgers: []v1alpha1.SliceLedger{l}})[0].Classes
+	if len(classes) != 1 || !strings.Contains(classes[0].Reason, "ops") || !strings.Contains(classes[0].Reason, "fans") {
+		t.Errorf("%+v", classes)
+	}
+}
+
+func TestGroup_PutsPodsTogetherThatWaitForTheSame(t *testing.T) {
+	running, other := gatedPod("r"), gatedPod("z")
+	running.Status.Phase, running.Spec.SchedulingGates = corev1.PodRunning, nil
+	other.Spec.SchedulingGates = append(other.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/quota"})
+	all := Why([]corev1.Pod{gatedPod("a"), gatedPod("b"), running, other},
+		Evidence{Verdicts: []corev1.Event{eventOf("a", 1, "older"), eventOf("b", 2, "newer")}})
+	groups := Group(all)
+	if len(groups) != 2 || groups[0].Pods != 2 || groups[0].Pod != "a" || groups[0].Reason.Message != "newer" || groups[1].Pod != "z" {
+		t.Errorf("%+v", groups)
+	}
+	if got, want := Summary(all), "4 pods: 3 wait for a place, 1 running"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A controller that has created a pod since its last failure no longer fails.
+func TestRefusals_EndWithAPodCreatedSince(t *testing.T) {
+	failed := []corev1.Event{eventOf("rs", 10, "denied"), eventOf("rs", 5, "older")}
+	p := gatedPod("a")
+	p.OwnerReferences = []metav1.OwnerReference{{UID: "rs", Controller: new(bool)}}
+	*p.OwnerReferences[0].Controller = true
+	for at, want := range map[int64]int{9: 1, 10: 1, 11: 0} {
+		p.CreationTimestamp = metav1.NewTime(time.Unix(at, 0))
+		got := Refusals([]corev1.Pod{p}, failed)
+		if len(got) != want || want == 1 && (got[0].Object != "ReplicaSet/server-1" || got[0].Message != "denied") {
+			t.Errorf("a pod created at %d, and a failure at 10: %+v", at, got)
+		}
+	}
+}
