@@ -16,6 +16,7 @@ func TestCUDA(t *testing.T) {
 	cases := map[string]string{
 		"uninitialised": "", "memory": "", "race": "", "pools": "", "vmm": "", "arrays": "", "sparse": "", "contexts": "",
 		"timing": "", "idle": "", "pending": "", "queue": "", "ipc": "", "shapes": "", "graphs": "", "spoilt_captures": "", "graph_memory": "", "symbols": "", "old_symbols": Driver535, "runtime": "",
+		"ptx": "", "ptx_time": "", "bad_images": "", "linker": "",
 	}
 	for name, driver := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -40,6 +41,11 @@ func TestIntegrity(t *testing.T) {
 	run(t, New(t, Config{GPUs: []GPU{{Model: T4}}}), "unit/integrity")
 }
 
+// Broken images, under the sanitizers.
+func TestNothingBeyondAnImageIsRead(t *testing.T) {
+	run(t, New(t, Config{GPUs: []GPU{{Model: T4}}}), "unit/image")
+}
+
 // What ran is what the device was busy, to the nanosecond.
 func TestBusyTimeIsExact(t *testing.T) {
 	tests := []struct {
@@ -51,6 +57,8 @@ func TestBusyTimeIsExact(t *testing.T) {
 		// Three launches of a graph of two kernels.
 		{"graphs", 6 * 1000000},
 		{"timing", 110 * 1000000},
+		// Waves of 10000: 2 and 1; and what a comment says: 5000 + 10 * 4 + 300, and 7, twice.
+		{"ptx_time", 3*10000 + 5340 + 2*7},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

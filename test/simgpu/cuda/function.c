@@ -50,7 +50,7 @@ CUresult cuFuncLoad(CUfunction f) {
 CUresult cuFuncGetModule(CUmodule *module, CUfunction f) {
     NEED(module);
     CHECK(some(f));
-    if (f->module->text) return cuLibraryGetModule(module, (CUlibrary)f->module);
+    if (f->module->image.text) return cuLibraryGetModule(module, (CUlibrary)f->module);
     *module = f->module;
     return CUDA_SUCCESS;
 }
@@ -83,6 +83,23 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
     return some(kernel);
 }
 
+CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+    CHECK(some(f));
+    NEED(offset && index < f->params);
+    *offset = f->param_offsets[index];
+    if (size) *size = f->param_sizes[index];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size) {
+    return cuFuncGetParamInfo((CUfunction)kernel, index, offset, size);
+}
+
+uint64_t blocks_per_sm(const struct sim_model *m, uint64_t threads) {
+    uint64_t n = threads ? m->threads_per_sm / threads : 0;
+    return n < m->blocks_per_sm ? n : m->blocks_per_sm;
+}
+
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction f,
                                                               int block_size, size_t dynamic,
                                                               unsigned int flags) {
@@ -90,9 +107,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
     (void)dynamic, (void)flags;
     NEED(blocks && f && block_size > 0);
     CHECK(need_context(&ctx));
-    const struct sim_model *m = ordinals[ctx->ordinal].m;
-    unsigned by_threads = m->threads_per_sm / (unsigned)block_size;
-    *blocks = (int)(by_threads < m->blocks_per_sm ? by_threads : m->blocks_per_sm);
+    *blocks = (int)blocks_per_sm(ordinals[ctx->ordinal].m, (uint64_t)block_size);
     return CUDA_SUCCESS;
 }
 

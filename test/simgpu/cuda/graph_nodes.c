@@ -11,7 +11,8 @@
 
 uint64_t graph_kernel_time(const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     return kernel_time(p->func ? p->func : (CUfunction)p->kern,
-                       (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ, p->kernelParams,
+                       (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ,
+                       (uint64_t)p->blockDimX * p->blockDimY * p->blockDimZ, p->kernelParams,
                        p->extra);
 }
 

@@ -15,6 +15,8 @@
 #include "cuda.h"
 #pragma GCC visibility pop
 
+#include "image.h"
+
 #include "../mps/wire.h"
 #include "../state/state.h"
 
@@ -188,7 +190,7 @@ void stream_link(CUcontext ctx, CUstream s);
 
 // module.c
 struct global {
-    char name[64];
+    char *name;
     CUdeviceptr at;
     size_t size;
     struct global *next;
@@ -200,14 +202,16 @@ struct CUmod_st {
     CUfunction functions;
     struct global *globals;
     unsigned count;
-    char *text;       // a library's
+    struct image image;  // a library's own copy
     CUmodule loaded;  // a library's modules, linked by the same
 };
 
 struct CUfunc_st {
     CUmodule module;
-    char name[64];
-    uint64_t base_ns, per_block_ns;
+    char *name;
+    uint64_t base_ns, per_block_ns, per_wave_ns;
+    unsigned params;  // 0 where they are not known
+    uint32_t *param_sizes, *param_offsets;
     bool first_argument_ns;  // the first kernel argument adds nanoseconds
     unsigned block[3], shared;  // launch state of the calls from before CUDA 4
     int max_dynamic_shared;
@@ -216,21 +220,28 @@ struct CUfunc_st {
     CUdeviceptr code;   // 0 before that
     struct CUfunc_st *next;
 };
+// What a program wants to be told of the compilation.
+struct jit {
+    unsigned n;
+    CUjit_option *options;
+    void **values;
+};
+// Writes a program's two logs: nothing, or what is wrong.
+void jit_log(const struct jit *jit, const char *error);
 CUresult load_code(CUfunction f);
-CUresult module_load(CUmodule *module, CUcontext ctx, const char *text);
+CUresult module_load(CUmodule *module, CUcontext ctx, const struct image *image, struct jit *jit);
 bool module_lives(const struct CUmod_st *m);
 void module_unload(CUmodule m);
 CUfunction module_function(CUmodule m, const char *name);
-enum { IMAGE_ROOM = 65536 };
-CUresult image_read(const char *path, char *text, size_t room);
+CUresult image_read(const char *path, char **image, size_t *size);  // to be freed
 
 // library.c: a kernel's function in the current context.
 CUresult kernel_function(CUfunction kernel, CUfunction *f);
 
-// fatbin.c: the text of an image, behind its first line; NULL for none.
-const char *module_text(const void *image);
+// function.c: how many blocks of so many threads a processor holds.
+uint64_t blocks_per_sm(const struct sim_model *m, uint64_t threads);
 
-uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra);
+uint64_t kernel_time(CUfunction f, uint64_t blocks, uint64_t threads, void **params, void **extra);
 
 // capture.c: whether this thread may not ask now; the end of a capture to come to
 // nothing; and what a stream takes with it.

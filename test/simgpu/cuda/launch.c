@@ -11,13 +11,34 @@
 
 #include <string.h>
 
-uint64_t kernel_time(CUfunction f, uint64_t blocks, void **params, void **extra) {
-    uint64_t ns = f->base_ns + f->per_block_ns * blocks, more = 0;
-    if (!f->first_argument_ns) return ns;
-    if (params && params[0]) memcpy(&more, params[0], sizeof more);
-    for (; !params && extra && extra[0] != CU_LAUNCH_PARAM_END; extra += 2)
-        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) memcpy(&more, extra[1], sizeof more);
-    return ns + more;
+// The first argument, of which no more is read than there is.
+static uint64_t first_argument(CUfunction f, void **params, void **extra) {
+    uint64_t value = 0;
+    size_t size = f->params && f->param_sizes[0] < sizeof value ? f->param_sizes[0] : sizeof value;
+    if (params) {
+        if (params[0]) memcpy(&value, params[0], size);
+        return value;
+    }
+    for (void **e = extra; e && e[0] != CU_LAUNCH_PARAM_END; e += 2)
+        if (e[0] == CU_LAUNCH_PARAM_BUFFER_SIZE && *(size_t *)e[1] < size) size = *(size_t *)e[1];
+    for (; extra && extra[0] != CU_LAUNCH_PARAM_END; extra += 2)
+        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) memcpy(&value, extra[1], size);
+    return value;
+}
+
+// In how many turns the device holds so many blocks.
+static uint64_t waves(CUfunction f, uint64_t blocks, uint64_t threads) {
+    CUcontext ctx = f->module->ctx ? f->module->ctx : current;
+    if (!ctx) return 1;
+    const struct sim_model *m = ordinals[ctx->ordinal].m;
+    uint64_t at_once = blocks_per_sm(m, threads) * m->sms;
+    return at_once ? (blocks + at_once - 1) / at_once : 1;
+}
+
+uint64_t kernel_time(CUfunction f, uint64_t blocks, uint64_t threads, void **params, void **extra) {
+    uint64_t ns = f->base_ns + f->per_block_ns * blocks;
+    if (f->per_wave_ns) ns += f->per_wave_ns * waves(f, blocks, threads);
+    return f->first_argument_ns && (params || extra) ? ns + first_argument(f, params, extra) : ns;
 }
 
 static inline CUresult launch(CUfunction f, uint64_t blocks, uint64_t threads, CUstream h,
@@ -27,7 +48,7 @@ static inline CUresult launch(CUfunction f, uint64_t blocks, uint64_t threads, C
     if (__builtin_expect(!f, 0)) return CUDA_ERROR_INVALID_HANDLE;
     if (__builtin_expect(!blocks || !threads || threads > 1024, 0)) return CUDA_ERROR_INVALID_VALUE;
     if (__builtin_expect(f->loads, 0)) CHECK(load_code(f));
-    uint64_t ns = kernel_time(f, blocks, params, extra);
+    uint64_t ns = kernel_time(f, blocks, threads, params, extra);
     uint32_t gi = me->work[s->ctx->dev].gi;
     if (__builtin_expect(gi != SIM_WHOLE_GPU, 0)) {
         // An instance has a part of the processors: the kernel takes longer.
@@ -61,9 +82,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int g
     CHECK(need_context(&ctx));
     const struct sim_model *m = ordinals[ctx->ordinal].m;
     // All blocks must be resident together.
-    uint64_t threads = (uint64_t)bx * by * bz, per_sm = threads ? m->threads_per_sm / threads : 0;
-    if (per_sm > m->blocks_per_sm) per_sm = m->blocks_per_sm;
-    if ((uint64_t)gx * gy * gz > per_sm * m->sms) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    uint64_t threads = (uint64_t)bx * by * bz;
+    if ((uint64_t)gx * gy * gz > blocks_per_sm(m, threads) * m->sms) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     return launch(f, (uint64_t)gx * gy * gz, threads, stream, params, NULL);
 }
 

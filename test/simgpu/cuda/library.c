@@ -32,7 +32,7 @@ static CUresult module_here(CUmodule *module, CUmodule library) {
             m = &it->loaded;
         }
     }
-    CHECK(module_load(module, ctx, library->text));
+    CHECK(module_load(module, ctx, &library->image, NULL));
     (*module)->loaded = library->loaded;
     library->loaded = *module;
     return CUDA_SUCCESS;
@@ -44,19 +44,20 @@ static void unload(CUmodule library) {
         library->loaded = m->loaded;
         module_unload(m);
     }
-    free(library->text);
+    free((char *)library->image.text);
     module_unload(library);
 }
 
-static CUresult load(CUlibrary *library, const void *image) {
+static CUresult load(CUlibrary *library, const void *image, size_t size, struct jit *jit) {
+    struct image found;
     CUmodule l, m;
     INITIALIZED;
     NEED(library && image);
-    const char *text = module_text(image);
-    if (!text) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    CHECK(module_load(&l, NULL, text));
-    l->text = strdup(text);
-    CUresult ret = l->text ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK(image_find(&found, image, size));
+    CHECK(module_load(&l, NULL, &found, jit));
+    l->image = found;
+    l->image.text = strndup(found.text, found.size);
+    CUresult ret = l->image.text ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (ret == CUDA_SUCCESS && current) ret = module_here(&m, l);
     if (ret == CUDA_SUCCESS)
         *library = (CUlibrary)l;
@@ -68,19 +69,20 @@ static CUresult load(CUlibrary *library, const void *image) {
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
                            void **values, unsigned int n, CUlibraryOption *library_options,
                            void **library_values, unsigned int library_n) {
-    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
-    (void)library_n;
-    return load(library, code);
+    (void)library_options, (void)library_values, (void)library_n;
+    return load(library, code, SIZE_MAX, &(struct jit){n, options, values});
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
                                void **values, unsigned int n, CUlibraryOption *library_options,
                                void **library_values, unsigned int library_n) {
-    char text[IMAGE_ROOM];
-    (void)options, (void)values, (void)n, (void)library_options, (void)library_values;
-    (void)library_n;
-    CHECK(image_read(path, text, sizeof text));
-    return load(library, text);
+    char *image;
+    size_t size;
+    (void)library_options, (void)library_values, (void)library_n;
+    CHECK(image_read(path, &image, &size));
+    CUresult ret = load(library, image, size, &(struct jit){n, options, values});
+    free(image);
+    return ret;
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {

@@ -31,4 +31,10 @@ void graph_memory(void);
 // cuda_runtime.c
 void runtime(void);
 
+// cuda_ptx.c
+void ptx(void);
+void ptx_time(void);
+void bad_images(void);
+void linker(void);
+
 #endif
