@@ -36,7 +36,18 @@ const (
 	kaiOwnMode    = ".gpu-compute.mode"
 	// Of the pod, in some releases.
 	kaiPodMode = "kai.scheduler/gpu-compute-sharing-mode"
+	// Of a group of pods: KAI's pod grouper writes the annotation.
+	kaiGroup    = "pod-group-name"
+	kaiSubgroup = "kai.scheduler/subgroup-name"
+	// Run:ai's limits, beside the fraction or the memory that is guaranteed.
+	runaiFractionLimit = "gpu-fraction-limit"
+	runaiLimit         = "RUNAI_GPU_MEMORY_LIMIT"
+
+	kaiQueueLost = "KAI's queue does not count it: use a ResourceQuota or Kueue"
+	notLent      = "memory beyond what is guaranteed is not lent"
 )
+
+var kaiQueues = []string{"kai.scheduler/queue", "runai/queue"}
 
 func (kai) Words() Words {
 	return Words{
@@ -195,7 +206,7 @@ func (d kai) Pod(r *Reading) {
 	if have[kaiFraction] != "" && have[kaiMemory] != "" {
 		r.ignore(kaiMemory, kaiFraction+" is set too, and counts")
 	}
-	for _, key := range r.keys(kaiFraction+".", kaiMemory+".", "gpu-sm-cores", "mps", kaiOwn, "kai.scheduler/") {
+	for _, key := range r.keys(kaiFraction+".", kaiMemory+".", runaiFractionLimit, kaiGroup, "gpu-sm-cores", "mps", kaiOwn, "kai.scheduler/") {
 		mode := key == kaiPodMode || strings.HasSuffix(key, kaiOwnMode)
 		switch {
 		case key == "mps" && have[key] != "true", strings.HasSuffix(key, kaiOwnRequest), strings.HasSuffix(key, kaiOwnLimit):
@@ -204,8 +215,10 @@ func (d kai) Pod(r *Reading) {
 		case mode && have[key] == "time-slicing":
 		case key == "gpu-sm-cores":
 			r.ignore(key, "how many SMs a GPU has is not known yet: ask for "+kaiCompute)
-		case strings.HasSuffix(key, ".limit"):
-			r.ignore(key, "memory beyond what is guaranteed is not lent")
+		case key == kaiGroup:
+			r.ignore(key, oneByOne)
+		case key == runaiFractionLimit, strings.HasSuffix(key, ".limit"):
+			r.ignore(key, notLent)
 		default:
 			r.ignore(key, "Vernier has nothing like it")
 		}
@@ -216,5 +229,24 @@ func (d kai) Pod(r *Reading) {
 				"not honoured: it was the way to an MPS server that the operator runs: set %s mps", api.AnnotationMode)
 		}
 	}
-	r.ignoreLabels("KAI's queue does not count it: use a ResourceQuota or Kueue", "kai.scheduler/queue", "runai/queue")
+	for _, l := range lists(r.Pod) {
+		for i := range l.containers {
+			for j, v := range l.containers[i].Env {
+				if v.Name == runaiLimit {
+					r.warn(specPath.Child(l.field).Index(i).Child("env").Index(j), "not honoured: "+notLent)
+				}
+			}
+		}
+	}
+	r.ignoreLabels(kaiQueueLost, kaiQueues...)
+	r.ignoreLabels(oneByOne, kaiSubgroup)
+}
+
+// Object: KAI takes the queue of a group from the object that its pods are made from, too.
+func (kai) Object(o *Object) {
+	for _, key := range kaiQueues {
+		if o.Metadata.Labels[key] != "" {
+			o.lose(labelsPath.Key(key).String(), kaiQueueLost)
+		}
+	}
 }

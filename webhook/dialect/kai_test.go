@@ -46,6 +46,12 @@ func TestKAI(t *testing.T) {
 			shares: `{"a":{"gpus":1,"memPercent":50}}`,
 			warns:  []string{"[gpu-memory]: not honoured", "[gpu-fraction.limit]: not honoured", "[gpu-sm-cores]: not honoured"},
 			set:    map[string]string{"vernier.dev/mode": "mps"}},
+		"a group of pods, and Run:ai's limits": {
+			pod: `{metadata: {labels: {runai/queue: q, kai.scheduler/subgroup-name: s}, annotations: {gpu-fraction: "0.25", pod-group-name: g, gpu-fraction-limit: "0.8"}},
+				spec: {containers: [{name: a, env: [{name: X}, {name: RUNAI_GPU_MEMORY_LIMIT, value: "0.8"}]}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":25}}`,
+			warns: []string{"[gpu-fraction-limit]: not honoured: memory beyond what is guaranteed", "[pod-group-name]: not honoured: the pods are placed one by one",
+				"spec.containers[0].env[1]: not honoured: memory beyond", "[runai/queue]: not honoured: KAI's queue", "[kai.scheduler/subgroup-name]: not honoured"}},
 		"how compute is shared, for the pod": {
 			pod:    `{metadata: {annotations: {gpu-fraction: "0.5", kai.scheduler/gpu-compute-sharing-mode: sm-sharing, kai.scheduler/topology: t}}, spec: {containers: [{name: a}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":50}}`, warns: []string{"[kai.scheduler/topology]: not honoured"},

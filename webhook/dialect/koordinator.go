@@ -102,7 +102,7 @@ func (d koordinator) Pod(r *Reading) {
 		case "scheduling.koordinator.sh/device-allocated":
 			r.ignore(key, "Koordinator's scheduler wrote it for another pod: the GPUs are chosen anew")
 		case "gang.scheduling.koordinator.sh/name":
-			r.ignore(key, "the pods of its gang are placed one by one, not all or none")
+			r.ignore(key, oneByOne)
 		case "scheduling.koordinator.sh/device-joint-allocate", "scheduling.koordinator.sh/device-allocate-hint",
 			"scheduling.koordinator.sh/gpu-partition-spec":
 			r.ignore(key, "choose GPUs with "+api.AnnotationGPUModel+", "+api.AnnotationGPUUUID+" and "+api.AnnotationTopology)
@@ -111,5 +111,5 @@ func (d koordinator) Pod(r *Reading) {
 		}
 	}
 	r.ignoreLabels("Koordinator's scheduler does not count it: use a ResourceQuota or Kueue", "quota.scheduling.koordinator.sh/name")
-	r.ignoreLabels("the pods of its group are placed one by one, not all or none", "pod-group.scheduling.sigs.k8s.io")
+	r.ignoreLabels(oneByOne, "pod-group.scheduling.sigs.k8s.io")
 }

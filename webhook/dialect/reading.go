@@ -80,7 +80,7 @@ func (r *Reading) together(d Dialect) {
 		}
 	}
 	if n > 1 {
-		r.warn(specPath.Child("containers"), "not honoured: the %d containers that ask may get different GPUs of the node, not the same ones", n)
+		r.warn(specPath.Child("containers"), "not honoured: the %d containers that ask may get different GPUs of the node: set %s %s for one", n, api.AnnotationSameGPU, api.SameGPURequired)
 	}
 }
 

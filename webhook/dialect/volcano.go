@@ -3,6 +3,9 @@
 package dialect
 
 import (
+	"fmt"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -21,6 +24,22 @@ const (
 	volcanoOldMem  corev1.ResourceName = "volcano.sh/gpu-memory"
 	volcanoOldGPU  corev1.ResourceName = "volcano.sh/gpu-number"
 )
+
+// What Volcano reads of pods and of the objects that they are made from.
+const (
+	volcanoScheduling = "scheduling.volcano.sh/"
+	volcanoQueue      = volcanoScheduling + "queue-name"
+	volcanoMinMember  = volcanoScheduling + "group-min-member"
+	volcanoGroup      = "scheduling.k8s.io/group-name"
+)
+
+// volcanoLost says what becomes of a queue or of a group.
+func volcanoLost(key string) string {
+	if strings.HasSuffix(key, "queue-name") {
+		return "Volcano's queue does not count it: use a ResourceQuota or Kueue"
+	}
+	return oneByOne
+}
 
 func (volcano) Words() Words {
 	return Words{
@@ -52,7 +71,7 @@ func (d volcano) Share(_ *Reading, a *Asking) api.Share {
 
 func (volcano) Pod(r *Reading) {
 	have := r.Pod.Metadata.Annotations
-	for _, key := range r.keys("volcano.sh/vgpu-", "nvidia.com/", "scheduling.k8s.io/group-name", "volcano.sh/queue-name") {
+	for _, key := range r.keys("volcano.sh/vgpu-", "nvidia.com/", volcanoGroup, "volcano.sh/queue-name", volcanoScheduling) {
 		value := have[key]
 		switch key {
 		case useType, noUseType:
@@ -65,12 +84,33 @@ func (volcano) Pod(r *Reading) {
 			}
 		case "volcano.sh/vgpu-mode":
 			vgpuMode(r, key, value)
-		case "scheduling.k8s.io/group-name":
-			r.ignore(key, "the pods of its group are placed one by one, not all or none")
-		case "volcano.sh/queue-name":
-			r.ignore(key, "Volcano's queue does not count it: use a ResourceQuota or Kueue")
+		case volcanoGroup, "volcano.sh/queue-name", volcanoQueue, volcanoScheduling + "group-name", volcanoMinMember:
+			r.ignore(key, volcanoLost(key))
 		default:
 			r.ignore(key, "Vernier has nothing like it")
+		}
+	}
+}
+
+// Object: a Job of Volcano's says for all of its pods which queue they count in and how many
+// start together; other objects say it by annotations, from which its controller makes a group.
+func (volcano) Object(o *Object) {
+	if o.Kind == "Job" && strings.HasPrefix(o.APIVersion, "batch.volcano.sh/") {
+		if o.Spec.Queue != "" {
+			o.lose("spec.queue", volcanoLost(volcanoQueue))
+		}
+		if o.Spec.MinAvailable != nil {
+			o.lose("spec.minAvailable", oneByOne)
+		}
+		for i := range o.Spec.Tasks {
+			if o.Spec.Tasks[i].MinAvailable != nil {
+				o.lose(fmt.Sprintf("spec.tasks[%d].minAvailable", i), oneByOne)
+			}
+		}
+	}
+	for _, key := range []string{volcanoGroup, volcanoMinMember, volcanoQueue} {
+		if o.Metadata.Annotations[key] != "" {
+			o.lose(annotationsPath.Key(key).String(), volcanoLost(key))
 		}
 	}
 }

@@ -34,6 +34,12 @@ func TestVolcano(t *testing.T) {
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
 			set:    map[string]string{"vernier.dev/gpu-uuid": "GPU-1", "vernier.dev/gpu-model": "!T4"},
 			warns:  []string{"scheduling.k8s.io/group-name]: not honoured", "volcano.sh/queue-name]: not honoured", replaced}},
+		"a Deployment's pod, with queue and group": {
+			pod: `{metadata: {annotations: {scheduling.volcano.sh/queue-name: q, scheduling.volcano.sh/group-min-member: "2", scheduling.volcano.sh/x: v}},
+				spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}`,
+			shares: `{"a":{"gpus":1,"memPercent":100}}`,
+			warns: []string{"scheduling.volcano.sh/group-min-member]: not honoured: the pods are placed one by one", "scheduling.volcano.sh/queue-name]: not honoured: Volcano's queue",
+				"scheduling.volcano.sh/x]: not honoured: Vernier has nothing like it"}},
 		"another dialect in another container": {
 			pod:      `{spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}, {name: b, resources: {limits: {aliyun.com/gpu-mem: 1}}}]}}`,
 			settings: all("volcano,gpushare"), refuses: []string{"spec.containers[1].resources: Forbidden: asks in the dialect gpushare"}},

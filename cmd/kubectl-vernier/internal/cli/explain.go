@@ -75,6 +75,7 @@ func (e *explainer) run() error {
 	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
 	refused := 0
 	var explained []view.ExplainedPod
+	warned := map[*manifest.Owner]bool{}
 	for _, pod := range pods {
 		read, err := ours.Read("", pod.JSON)
 		one := view.Explain(pod, read, err)
@@ -82,6 +83,14 @@ func (e *explainer) run() error {
 			if other, err := everybodys.Read("", pod.JSON); err == nil && other.Dialect != "" {
 				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
 			}
+		}
+		if read.Dialect != "" && pod.Owner != nil && !warned[pod.Owner] {
+			raw, err := pod.Owner.JSON()
+			if err != nil {
+				return err
+			}
+			one.ObjectWarnings = dialect.OfObject(read.Dialect, raw)
+			warned[pod.Owner] = len(one.ObjectWarnings) > 0
 		}
 		if one.Verdict == view.VerdictRefused {
 			refused++
@@ -124,6 +133,9 @@ func (e *explainer) remarks(pods []view.ExplainedPod) {
 		}
 		for _, w := range p.Warnings {
 			line(p, "warning", w)
+		}
+		for _, w := range p.ObjectWarnings {
+			fmt.Fprintf(whole(e.out), "%s: warning: %s\n", p.Object, w)
 		}
 		if p.Hint != "" {
 			line(p, "hint", p.Hint)

@@ -33,13 +33,23 @@ type Pod struct {
 	Copies int
 	// JSON of its metadata and spec.
 	JSON []byte
+	// Owner is what it is a template of, the same for all templates; nil for a pod.
+	Owner *Owner
 	// Unknown says which of its fields no pod has, for the kinds that Kubernetes
 	// itself makes pods of.
 	Unknown []string
 
 	// native: the object's kind is Kubernetes' own.
 	native bool
+	// within is the object that begins around it.
+	within *Owner
 }
+
+// Owner is an object that pods are made from.
+type Owner struct{ fields map[string]any }
+
+// JSON of the whole object.
+func (o *Owner) JSON() ([]byte, error) { return json.Marshal(o.fields) }
 
 // Group is a PodGroup: pods that start together.
 type Group struct {
@@ -111,6 +121,9 @@ func (c *Contents) walk(value any, at Pod) error {
 				if at.native && err == nil {
 					at.Unknown = unknown(at.JSON)
 				}
+				if at.Path != "" {
+					at.Owner = at.within
+				}
 				c.Pods = append(c.Pods, at)
 				return err
 			}
@@ -176,7 +189,7 @@ func named(v map[string]any, at Pod) Pod {
 	}
 	namespace, _ := metadata["namespace"].(string)
 	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, version)
-	return Pod{Object: kind + "/" + name, Namespace: namespace, Copies: at.Copies, native: native}
+	return Pod{Object: kind + "/" + name, Namespace: namespace, Copies: at.Copies, native: native, within: &Owner{v}}
 }
 
 // at is the same object, further in.

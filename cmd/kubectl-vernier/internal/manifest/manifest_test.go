@@ -51,6 +51,11 @@ spec: {tasks: [{name: ps, template: {spec: {containers: [{name: a}]}}}, {name: w
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	// Templates of one object have one owner.
+	if owner, err := pods[4].Owner.JSON(); err != nil || !strings.Contains(string(owner), `"kind":"Job"`) || !strings.Contains(string(owner), `"name":"train"`) ||
+		pods[0].Owner != nil || pods[4].Owner != pods[5].Owner || pods[3].Owner == pods[4].Owner {
+		t.Errorf("owner %s: %v", owner, err)
+	}
 	if text := string(pods[0].JSON); !strings.Contains(text, `"nvidia.com/gpumem":9007199254740993`) || !strings.Contains(text, `"name":"alone"`) {
 		t.Errorf("the pod became %s", text)
 	}

@@ -32,9 +32,12 @@ type ExplainedPod struct {
 	// Dialect that it is written in.
 	Dialect string `json:"dialect,omitempty"`
 	// Needs are those of its containers, per GPU; none where it is refused.
-	Needs    []Need    `json:"needs"`
-	Warnings []string  `json:"warnings,omitempty"`
-	Refusals []Refusal `json:"refusals,omitempty"`
+	Needs    []Need   `json:"needs"`
+	Warnings []string `json:"warnings,omitempty"`
+	// ObjectWarnings are of the object's own fields, with the first of its templates that
+	// they matter to.
+	ObjectWarnings []string  `json:"objectWarnings,omitempty"`
+	Refusals       []Refusal `json:"refusals,omitempty"`
 	// Hint says what else to try.
 	Hint string `json:"hint,omitempty"`
 }
