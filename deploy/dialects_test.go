@@ -27,15 +27,22 @@ func TestDialectWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range all {
-		words := d.Words()
-		r, err := render(t, "--set=dialects.enabled={"+words.Name+"},dialects.nvidiaReplicas=4,dialects.gpushareUnit=MiB")
+	sliced, err := dialect.Settings{Dialects: "nvidia", NVIDIAReplicas: 4, NVIDIATimeSlicing: true}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range append(all, sliced...) {
+		words, more := d.Words(), ""
+		if i == len(all) {
+			more = ",dialects.nvidiaTimeSlicing=true"
+		}
+		r, err := render(t, "--set=dialects.enabled={"+words.Name+"},dialects.nvidiaReplicas=4,dialects.gpushareUnit=MiB"+more)
 		if err != nil {
 			t.Errorf("%s: the chart does not know it: %s", words.Name, r.text)
 			continue
 		}
 		if _, c := r.pod(t, "vernier-webhook"); !slices.Contains(c.Args, "--dialects="+words.Name) ||
-			!slices.Contains(c.Args, "--nvidia-replicas=4") || !slices.Contains(c.Args, "--gpushare-unit=MiB") {
+			!slices.Contains(c.Args, "--nvidia-replicas=4") || slices.Contains(c.Args, "--nvidia-time-slicing") != (more != "") || !slices.Contains(c.Args, "--gpushare-unit=MiB") {
 			t.Errorf("%s: arguments %q", words.Name, c.Args)
 		}
 		var names []string
@@ -73,12 +80,14 @@ func celList(names []string) string { return "['" + strings.Join(names, "', '") 
 
 func TestDialectValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"--set=dialects.enabled={hami,gpushare}": "",
-		"--set=dialects.enabled={hammi}":         "dialects",
-		"--set=dialects.enabled={hami,hami}":     "dialects",
-		"--set=dialects.enabled={nvidia}":        "nvidiaReplicas",
-		"--set=dialects.gpushareUnit=GB":         "gpushareUnit",
-		"--set=dialects.hamiDefaultCores=101":    "hamiDefaultCores",
+		"--set=dialects.enabled={hami,gpushare}":                          "",
+		"--set=dialects.enabled={hammi}":                                  "dialects",
+		"--set=dialects.enabled={hami,hami}":                              "dialects",
+		"--set=dialects.enabled={nvidia}":                                 "nvidiaReplicas",
+		"--set=dialects.gpushareUnit=GB":                                  "gpushareUnit",
+		"--set=dialects.nvidiaTimeSlicing=true":                           "enabled",
+		"--set=dialects.enabled={nvidia},dialects.nvidiaTimeSlicing=true": "nvidiaReplicas",
+		"--set=dialects.hamiDefaultCores=101":                             "hamiDefaultCores",
 	} {
 		r, err := render(t, args)
 		if (err != nil) != (want != "") || !strings.Contains(r.text, want) {

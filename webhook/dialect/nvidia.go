@@ -14,12 +14,18 @@ import (
 // that MPS does.
 type nvidia struct {
 	replicas api.Percent
+	// timeSlicing: nvidia.com/gpu is a replica, too, as the plugin calls it by default.
+	timeSlicing bool
 }
 
 const nvidiaShared corev1.ResourceName = "nvidia.com/gpu.shared"
 
-func (nvidia) Words() Words {
-	return Words{Name: "nvidia", Trace: "gpu", Resources: []corev1.ResourceName{nvidiaShared}}
+func (d nvidia) Words() Words {
+	w := Words{Name: "nvidia", Trace: "gpu", Resources: []corev1.ResourceName{nvidiaShared}}
+	if d.timeSlicing {
+		w.Resources = append(w.Resources, nvidiaGPU)
+	}
+	return w
 }
 
 func (d nvidia) Asks(_ *slim.Pod, c *slim.Container) bool {
@@ -29,14 +35,21 @@ func (d nvidia) Asks(_ *slim.Pod, c *slim.Container) bool {
 // Share: a replica has its part of the memory, as under MPS, and no quota of
 // compute, as with time-slicing.
 func (d nvidia) Share(_ *Reading, a *Asking) api.Share {
-	gpus := a.gpus(nvidiaShared)
+	name := nvidiaShared
+	if d.timeSlicing && asksAny(a.Resources, []corev1.ResourceName{nvidiaGPU}) {
+		if name = nvidiaGPU; asksAny(a.Resources, []corev1.ResourceName{nvidiaShared}) {
+			a.refuse(name, string(nvidiaShared)+" is asked for as well: keep the one or the other")
+			return api.Share{}
+		}
+	}
+	gpus := a.gpus(name)
 	if d.replicas == 0 {
-		a.refuse(nvidiaShared, "how large a replica is only NVIDIA's device plugin was told: "+
+		a.refuse(name, "how large a replica is only NVIDIA's device plugin was told: "+
 			"the operator says it to Vernier with --nvidia-replicas (dialects.nvidiaReplicas in the chart)")
 		return api.Share{}
 	}
 	if gpus > 1 {
-		a.warn(nvidiaShared, "%d replicas are on %d GPUs, one on each", gpus, gpus)
+		a.warn(name, "%d replicas are on %d GPUs, one on each", gpus, gpus)
 	}
 	return api.Share{GPUs: gpus, MemPercent: api.WholeGPU / d.replicas}
 }

@@ -35,6 +35,7 @@ func TestGPUManager(t *testing.T) {
 }
 
 func TestNVIDIA(t *testing.T) {
+	sliced := dialect.Settings{Dialects: "nvidia", NVIDIAReplicas: 4, NVIDIATimeSlicing: true}
 	check(t, "nvidia", map[string]reading{
 		"a replica is its part of the memory": {
 			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu.shared: 1}}}]}}`,
@@ -46,6 +47,18 @@ func TestNVIDIA(t *testing.T) {
 		"nobody has said how many": {
 			pod:     `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu.shared: 1}}}]}}`,
 			refuses: []string{"--nvidia-replicas"}},
+		"time-slicing by default calls it a GPU": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}, {name: b, resources: {limits: {nvidia.com/gpu.shared: 1}}}]}}`,
+			settings: sliced, shares: `{"a":{"gpus":1,"memPercent":25},"b":{"gpus":1,"memPercent":25}}`},
+		"several, by that name": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 2}}}]}}`,
+			settings: sliced, shares: `{"a":{"gpus":2,"memPercent":25}}`, warns: []string{"limits[nvidia.com/gpu]: 2 replicas are on 2 GPUs"}},
+		"by both names": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpu.shared: 1}}}]}}`,
+			settings: sliced, refuses: []string{"nvidia.com/gpu.shared is asked for as well"}},
+		"another scheduler's": {
+			pod:      `{spec: {schedulerName: kai-scheduler, containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			settings: sliced},
 		"whole GPUs are the device plugin's": {
 			pod: `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`},
 	})
@@ -53,16 +66,20 @@ func TestNVIDIA(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                               "",
-		"--dialects=all":                 strings.Join(dialect.Names(), " "),
-		"--dialects=kai,hami":            "kai hami",
-		"--dialects=none":                `error: --dialects "none": "none" is unknown`,
-		"--dialects=hami,hami":           "error: --dialects \"hami,hami\" names hami twice",
-		"--gpushare-unit=GB":             "error: --gpushare-unit",
-		"--hami-default-cores=101":       "error: --hami-default-cores",
-		"--hami-default-mem=8589934592":  "error: --hami-default-mem",
-		"--nvidia-replicas=101":          "error: --nvidia-replicas",
-		"--dialects=nvidia,hami,volcano": "nvidia hami volcano",
+		"":                                          "",
+		"--dialects=all":                            strings.Join(dialect.Names(), " "),
+		"--dialects=kai,hami":                       "kai hami",
+		"--dialects=none":                           `error: --dialects "none": "none" is unknown`,
+		"--dialects=hami,hami":                      "error: --dialects \"hami,hami\" names hami twice",
+		"--gpushare-unit=GB":                        "error: --gpushare-unit",
+		"--hami-default-cores=101":                  "error: --hami-default-cores",
+		"--hami-default-mem=8589934592":             "error: --hami-default-mem",
+		"--nvidia-replicas=101":                     "error: --nvidia-replicas",
+		"--dialects=nvidia,hami,volcano":            "nvidia hami volcano",
+		"--nvidia-time-slicing --nvidia-replicas=4": "error: --nvidia-time-slicing means nothing without the dialect nvidia",
+		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=hami":   "error: --nvidia-time-slicing means nothing without the dialect nvidia",
+		"--nvidia-time-slicing --dialects=nvidia":                     "error: --nvidia-time-slicing: say with --nvidia-replicas",
+		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=nvidia": "nvidia",
 	} {
 		var s dialect.Settings
 		flags := flag.NewFlagSet("", flag.ContinueOnError)

@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -24,6 +25,8 @@ type Settings struct {
 	// NVIDIAReplicas is how many nvidia.com/gpu.shared one GPU was cut into; 0 where
 	// nobody has said.
 	NVIDIAReplicas uint
+	// NVIDIATimeSlicing: one nvidia.com/gpu was such a replica, and no whole GPU.
+	NVIDIATimeSlicing bool
 }
 
 // AddFlags adds a flag for each setting.
@@ -33,6 +36,7 @@ func (s *Settings) AddFlags(flags *flag.FlagSet) {
 	flags.UintVar(&s.HAMiDefaultMem, "hami-default-mem", 0, "MiB of a HAMi vGPU that asks for no memory, as HAMi's defaultMem; 0 is the whole GPU's")
 	flags.UintVar(&s.HAMiDefaultCores, "hami-default-cores", 0, "percent of a HAMi vGPU that asks for no cores, as HAMi's defaultCores; 0 is no quota")
 	flags.UintVar(&s.NVIDIAReplicas, "nvidia-replicas", 0, "nvidia.com/gpu.shared of one GPU, as NVIDIA's device plugin was told")
+	flags.BoolVar(&s.NVIDIATimeSlicing, "nvidia-time-slicing", false, "nvidia.com/gpu is one of --nvidia-replicas, as NVIDIA's device plugin calls it without renameByDefault; otherwise it is a whole GPU, and not translated")
 }
 
 // build makes the dialects, in the order in which pods are tried.
@@ -44,7 +48,7 @@ func (s Settings) build() Set {
 		koordinator{},
 		kai{},
 		gpuManager{},
-		nvidia{replicas: api.Percent(s.NVIDIAReplicas)},
+		nvidia{replicas: api.Percent(s.NVIDIAReplicas), timeSlicing: s.NVIDIATimeSlicing},
 	}
 }
 
@@ -69,6 +73,10 @@ func (s Settings) Set() (Set, error) {
 		return nil, fmt.Errorf("--hami-default-cores %d: it is in percent, %d at most", s.HAMiDefaultCores, api.WholeGPU)
 	case s.NVIDIAReplicas > uint(api.WholeGPU):
 		return nil, fmt.Errorf("--nvidia-replicas %d: the smallest share is 1 percent, %d replicas at most", s.NVIDIAReplicas, api.WholeGPU)
+	case s.NVIDIATimeSlicing && s.NVIDIAReplicas == 0:
+		return nil, errors.New("--nvidia-time-slicing: say with --nvidia-replicas how many nvidia.com/gpu one GPU was")
+	case s.NVIDIATimeSlicing && s.Dialects == "":
+		return nil, errNoNVIDIA
 	case s.Dialects == "":
 		return nil, nil
 	}
@@ -88,5 +96,10 @@ func (s Settings) Set() (Set, error) {
 		}
 		set = append(set, all[i])
 	}
+	if s.NVIDIATimeSlicing && !slices.ContainsFunc(set, func(d Dialect) bool { return d.Words().Name == (nvidia{}).Words().Name }) {
+		return nil, errNoNVIDIA
+	}
 	return set, nil
 }
+
+var errNoNVIDIA = errors.New("--nvidia-time-slicing means nothing without the dialect nvidia: name it in --dialects")

@@ -89,6 +89,9 @@ vernier-webhook-certificate
 - --hami-default-mem={{ int .hamiDefaultMem }}
 - --hami-default-cores={{ int .hamiDefaultCores }}
 - --nvidia-replicas={{ int .nvidiaReplicas }}
+{{- if .nvidiaTimeSlicing }}
+- --nvidia-time-slicing
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.webhook.minimumShare }}
@@ -137,7 +140,7 @@ kai:
 gpu-manager:
   resources: [tencent.com/vcuda-core, tencent.com/vcuda-memory]
 nvidia:
-  resources: [nvidia.com/gpu.shared]
+  resources: [nvidia.com/gpu.shared{{ if .Values.dialects.nvidiaTimeSlicing }}, nvidia.com/gpu{{ end }}]
 {{- end }}
 
 {{/* CEL: the resource n asks for a share. */}}
