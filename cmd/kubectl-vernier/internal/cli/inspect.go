@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +40,13 @@ func (c *command) inspect(ctx context.Context, r client.Reader, unit view.Memory
 	if err != nil {
 		fmt.Fprintln(c.errOut, "addresses of nodes are unknown:", err)
 	}
-	return view.Inspect(c.out, devices, known, unit)
+	table, sum := view.Inspect(devices, known, unit)
+	width, err := printTable(c.out, table, !c.output.noHeaders)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "%s\n%s", strings.Repeat("-", width), sum)
+	return err
 }
 
 // addresses are the internal ones of all nodes, by name.

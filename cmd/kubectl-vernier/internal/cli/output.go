@@ -65,14 +65,14 @@ func (o output) print(out, errOut io.Writer, doc any, sections ...section) error
 			if i > 0 {
 				fmt.Fprintln(out)
 			}
-			fmt.Fprintln(out, s.title)
+			printTitle(out, s.title)
 			errOut = out
 		}
 		if s.table.Empty() {
 			fmt.Fprintln(errOut, s.none)
 			continue
 		}
-		if err := s.table.Print(out, !o.noHeaders); err != nil {
+		if _, err := printTable(out, s.table, !o.noHeaders); err != nil {
 			return err
 		}
 	}

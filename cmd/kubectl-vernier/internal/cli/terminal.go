@@ -3,7 +3,7 @@
 package cli
 
 import (
-	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 
 // terminal is a screen that tables are fitted to. What goes elsewhere, to a file or
@@ -20,9 +22,6 @@ type terminal struct {
 	// width in characters; 0 is not known.
 	width  int
 	colour bool
-
-	// last is where the last column of the latest table begins.
-	last int
 }
 
 // whole is the writer behind a screen, for what must not be fitted to it.
@@ -56,59 +55,47 @@ const (
 )
 
 var (
-	headers = regexp.MustCompile(`^[A-Z](MiB|[A-Z0-9()%/ .-])+$|^(SLICES|WAITING) in .*$`)
-	bad     = regexp.MustCompile(`\b(unhealthy|missing|cordoned|refused|False|Unknown|hint|warning)\b`)
-	good    = regexp.MustCompile(`\b(ok|admitted|attached|True)\b`)
+	bad  = regexp.MustCompile(`\b(unhealthy|missing|cordoned|refused|False|Unknown|hint|warning)\b`)
+	good = regexp.MustCompile(`\b(ok|admitted|attached|True)\b`)
 )
 
-// Write prints lines, fitted to the screen and with what matters in colour. Text
-// comes in whole lines.
+// Write prints lines, with what matters in colour. Text comes in whole lines.
 func (t *terminal) Write(text []byte) (int, error) {
-	var b bytes.Buffer
-	for line := range strings.Lines(string(text)) {
-		line, ended := strings.CutSuffix(line, "\n")
-		head := headers.MatchString(line)
-		if head {
-			t.last = utf8.RuneCountInString(line[:strings.LastIndex(line, "  ")+1]) + 1
-		}
-		for i, part := range t.fit([]rune(line)) {
-			if i > 0 {
-				b.WriteString("\n" + strings.Repeat(" ", t.last))
-			}
-			b.WriteString(t.paint(part, head))
-		}
-		if ended {
-			b.WriteByte('\n')
-		}
+	painted := string(text)
+	if t.colour {
+		painted = good.ReplaceAllString(bad.ReplaceAllString(painted, red+"$1"+plain), green+"$1"+plain)
 	}
-	_, err := t.Writer.Write(b.Bytes())
+	_, err := io.WriteString(t.Writer, painted)
 	return len(text), err
 }
 
-// fit breaks a line within its last column, which is the one with long texts, or
-// cuts it where there is no room for that.
-func (t *terminal) fit(line []rune) []string {
-	const least = 20
-	room := t.width - t.last
-	switch {
-	case t.width < 2 || len(line) <= t.width:
-		return []string{string(line)}
-	case room < least:
-		return []string{string(line[:t.width-1]) + "…"}
+// printTitle prints the title of a table.
+func printTitle(out io.Writer, title string) {
+	if t, ok := out.(*terminal); ok && t.colour {
+		title = bold + title + plain
 	}
-	parts := []string{string(line[:t.width])}
-	for line = line[t.width:]; len(line) > room; line = line[room:] {
-		parts = append(parts, string(line[:room]))
-	}
-	return append(parts, string(line))
+	fmt.Fprintln(whole(out), title)
 }
 
-func (t *terminal) paint(line string, head bool) string {
-	switch {
-	case !t.colour:
-		return line
-	case head:
-		return bold + line + plain
+// printTable prints a table, on a screen no wider than that, and returns the width of its
+// first line.
+func printTable(out io.Writer, table view.Table, header bool) (width int, err error) {
+	screen, is := out.(*terminal)
+	if !is {
+		screen = &terminal{Writer: out}
 	}
-	return good.ReplaceAllString(bad.ReplaceAllString(line, red+"$1"+plain), green+"$1"+plain)
+	head, rows := table.Lines(screen.width, header)
+	width = utf8.RuneCountInString(append(head, rows...)[0])
+	for i, line := range head {
+		if screen.colour {
+			head[i] = bold + line + plain
+		}
+	}
+	if header {
+		if _, err := io.WriteString(screen.Writer, strings.Join(head, "\n")+"\n"); err != nil {
+			return 0, err
+		}
+	}
+	_, err = io.WriteString(screen, strings.Join(rows, "\n")+"\n")
+	return width, err
 }

@@ -7,13 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,7 +68,7 @@ func TestWatch(t *testing.T) {
 	if err := watching(t, &terminal{Writer: &out, width: 12}, cluster, "nodes -w"); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.String(); !strings.HasPrefix(text, clear+"NAME") || !strings.Contains(text, "…\n") || strings.Contains(text, red) {
+	if text := out.String(); !strings.HasPrefix(text, clear+"NAME") || strings.Contains(text, red) {
 		t.Errorf("on a screen: %q", text)
 	}
 	if err := watching(t, io.Discard, cluster, "nodes -w -o json"); err == nil || !strings.Contains(err.Error(), "--watch is for people") {
@@ -75,57 +79,127 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What is longer than the screen goes on under its last column; where that leaves
-// too little room it is cut.
+// Cells that are too long for the screen go on below themselves, and what matters is in
+// colour.
 func TestTerminal(t *testing.T) {
-	const table = "NODE   HEALTH\ngpu-1  ok\ngrößer unhealthy because of this and of that\n"
-	head := bold + "NODE   HEALTH" + plain + "\ngpu-1  " + green + "ok" + plain + "\ngrößer " + red + "unhealthy" + plain
-	for width, want := range map[int]string{
-		0:  head + " because of this and of that\n",
-		30: head + " because of th\n       is and of that\n",
-		24: head + " becaus…\n",
-	} {
-		var out bytes.Buffer
-		s := &terminal{Writer: &out, width: width, colour: true}
-		if _, err := s.Write([]byte(table)); err != nil {
-			t.Fatal(err)
-		}
-		if out.String() != want {
-			t.Errorf("%d wide: got %q\nwant %q", width, out.String(), want)
-		}
+	cluster := fakeClient(t, fixture()...)
+	var out bytes.Buffer
+	if err := watching(t, &terminal{Writer: &out, width: 80, colour: true}, cluster, "devices"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		bold + "NODE  IDX  UUID      MODEL   CORE    MEM(MiB)     SLICES  MIG          HEALTH" + plain,
+		bold + "                             (%)" + plain,
+		"gpu-  0    GPU-      NVIDIA  30/100  20481/81920  3       disabled     " + green + "ok" + plain,
+		"1          aaaaaaaa  A100-",
+		"                     SXM4-",
+		"                     80GB",
+		"gpu-  1    GPU-      NVIDIA  0/100   0/81920      0       disabled     " + red + "unhealthy" + plain,
+	}
+	if got := strings.TrimPrefix(out.String(), clear); !strings.HasPrefix(got, strings.Join(want, "\n")+"\n") {
+		t.Errorf("got\n%s", got)
 	}
 	if screen(&bytes.Buffer{}) != nil {
 		t.Error("a buffer is taken for a screen")
 	}
 }
 
-// Every table's own header is known for one, whatever it is made of: it is bold, and no
-// row is longer than the screen.
-func TestTerminalKnowsItsTables(t *testing.T) {
-	for _, args := range []string{"nodes", "devices", "slices -A", "waiting -A", "defrag",
-		"explain --dialects all --nvidia-replicas 4 -f testdata/manifests/workloads.yaml"} {
-		const width = 60
-		var out bytes.Buffer
-		c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &terminal{Writer: &out, width: width, colour: true}, errOut: io.Discard,
-			connect: func() (client.Client, error) { return fakeClient(t, fixture()...), nil }}
-		root := c.root()
-		root.SetArgs(strings.Fields(args))
-		if err := root.ExecuteContext(t.Context()); err != nil {
-			t.Fatalf("%s: %v", args, err)
+// realistic is a cluster of eight nodes with the long names of a cloud.
+func realistic() []client.Object {
+	var all []client.Object
+	for n := range 8 {
+		l := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ip-10-120-33-%d.eu-central-1.compute.internal", 101+n)}}
+		ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}
+		if n == 7 {
+			ready.Status = metav1.ConditionUnknown
 		}
-		if !strings.HasPrefix(out.String(), bold) {
-			t.Errorf("%s: the header is not bold:\n%s", args, out.String())
+		l.Status.Conditions = []metav1.Condition{ready}
+		all = append(all, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.Name}, Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.120.33.%d", 101+n)}}}}, l)
+		for i := range int32(8) {
+			uuid := fmt.Sprintf("GPU-%08x-89ab-4cde-8f01-23456789abcd", 0x5b3c0000+int32(n)*8+i)
+			pod := fmt.Sprintf("llama-finetune-worker-7f9c6d5b8d-%02dx%dz", n, i)
+			l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: uuid, Index: i, Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+				Mem: 97287, PCI: fmt.Sprintf("0000:%02x:00.0", i), MIG: v1alpha1.MIGDisabled, Healthy: i != 7, Reason: "Xid 79: the GPU has fallen off the bus"})
+			l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: uuid, Core: 100, Mem: 97287, Slices: []v1alpha1.Slice{
+				{Pod: types.UID(pod), Owner: "machine-learning-platform/" + pod, Ctr: "inference-server", Core: 65, Mem: 65536, Mode: v1alpha1.ModeLimiter}}})
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: types.UID(pod), Ctr: "inference-server", UUID: uuid, Container: pod,
+				Mode: v1alpha1.ModeLimiter, Memory: v1alpha1.GuaranteeCooperative, Compute: v1alpha1.GuaranteeCooperative})
 		}
-		table, _, _ := strings.Cut(out.String(), "\nPod/") // remarks of explain are not fitted
-		for line := range strings.Lines(table) {
-			for _, code := range []string{bold, red, green, plain, "\n"} {
-				line = strings.ReplaceAll(line, code, "")
+		l.Spec.Cordons = []v1alpha1.Cordon{{UUID: l.Status.Devices[7].UUID, By: "ann", Since: metav1.NewTime(now)}}
+		waits := gated("machine-learning-platform", fmt.Sprintf("llama-pretrain-launcher-%d-5q8zt", n), 26*time.Hour,
+			`{"version":"v1alpha1","containers":{"trainer":{"gpus":8,"core":100,"memMiB":97287}}}`, "kueue.x-k8s.io/admission")
+		all = append(all, waits, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: waits.Name, Namespace: waits.Namespace},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: waits.Namespace, Name: waits.Name, UID: waits.UID}, Source: corev1.EventSource{Component: eventSource},
+			LastTimestamp: metav1.NewTime(now), Message: "needs 100 % compute and 97,287 MiB on each of 8 GPUs; nearest: " + l.Name + " GPU 0 has 35 % and 31,751 MiB free"})
+	}
+	return all
+}
+
+// No table loses a column on a screen of 80: no line is longer, and each character of each
+// cell is there.
+func TestTablesFitTheScreen(t *testing.T) {
+	for _, args := range []string{
+		"-A", "nodes", "devices", "slices -A", "waiting -A", "defrag", "inspect", "inspect --unit MiB", "top -A",
+		"why llama-pretrain-launcher-0-5q8zt -n machine-learning-platform", "fit -f testdata/pod.yaml",
+		"explain --dialects all --nvidia-replicas 4 -f testdata/manifests/workloads.yaml",
+	} {
+		busy := strings.NewReplacer("gpu-1", "ip-10-120-33-101.eu-central-1.compute.internal", "team-a", "machine-learning-platform",
+			`"train"`, `"llama-finetune-worker-7f9c6d5b8d-00x0z"`, `"main"`, `"inference-server"`).Replace(scraped)
+		print := func(width int) string {
+			var out bytes.Buffer
+			c := &command{flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return now },
+				scrape:  func(context.Context, string) ([]byte, error) { return []byte(busy), nil },
+				filters: filters,
+				out:     &terminal{Writer: &out, width: width}, errOut: io.Discard,
+				connect: func() (client.Client, error) {
+					return fakeClient(t, append(realistic(), agent("vernier-node-1", "gpu-1"))...), nil
+				}}
+			root := c.root()
+			root.SetArgs(strings.Fields(args))
+			if err := root.ExecuteContext(t.Context()); err != nil && !strings.HasPrefix(args, "fit") { // it would wait
+				t.Fatalf("%s: %v", args, err)
 			}
-			if n := utf8.RuneCountInString(line); n > width && !strings.Contains(line, ": ") {
-				t.Errorf("%s: %d characters on a screen of %d: %q", args, n, width, line)
+			return out.String()
+		}
+		const width = 80
+		whole, fitted := print(0), print(width)
+		long := map[string]bool{}
+		for line := range strings.Lines(whole) {
+			long[line] = true
+		}
+		tables := false
+		for line := range strings.Lines(fitted) {
+			// What stands outside of tables is the terminal's to break.
+			n := utf8.RuneCountInString(line) - 1
+			if tables = tables || !long[line]; n > width && (!long[line] || !strings.Contains(line, ": ")) {
+				t.Errorf("%s: %d characters on a screen of %d: %s", args, n, width, line)
 			}
+		}
+		if !tables {
+			t.Errorf("%s: nothing had to be fitted", args)
+		}
+		if got, want := characters(fitted), characters(whole); !maps.Equal(got, want) {
+			t.Errorf("%s: on a screen of %d the tables have other characters than without one:\n%s", args, width, fitted)
+		}
+		t.Logf("%s: %d wide\n%s", args, width, fitted)
+	}
+}
+
+// characters counts the characters of a text, without spaces and inspect's line.
+func characters(text string) map[rune]int {
+	n := map[rune]int{}
+	for line := range strings.Lines(text) {
+		if strings.Trim(line, "-\n") == "" {
+			continue
+		}
+		for _, r := range line {
+			n[r]++
 		}
 	}
+	delete(n, ' ')
+	delete(n, '\n')
+	return n
 }
 
 // Documents for machines are never fitted.

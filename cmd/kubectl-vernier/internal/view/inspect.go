@@ -3,11 +3,10 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -32,10 +31,10 @@ func (u MemoryUnit) amount(m v1alpha1.MiB) string {
 
 func (u MemoryUnit) of(m Memory) string { return u.amount(m.Granted) + "/" + u.amount(m.Total) }
 
-// Inspect prints memory as gpushare's own inspection does: a row for each node, a
-// column for each GPU, and the sum. Addresses are the nodes', by name; one that is
-// not known is printed as "unknown".
-func Inspect(w io.Writer, devices []Device, addresses map[string]string, unit MemoryUnit) error {
+// Inspect is memory as gpushare's own inspection shows it: a row for each node, a
+// column for each GPU, and below the table the sum. Addresses are the nodes', by name; one
+// that is not known is shown as "unknown".
+func Inspect(devices []Device, addresses map[string]string, unit MemoryUnit) (t Table, sum string) {
 	var names []string
 	byNode, gpus := map[string][]Device{}, int32(0)
 	for _, d := range devices {
@@ -47,20 +46,13 @@ func Inspect(w io.Writer, devices []Device, addresses map[string]string, unit Me
 			gpus = max(gpus, *d.Index+1)
 		}
 	}
-	var text strings.Builder
-	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "NAME\tIPADDRESS\t")
+	t = Table{header: []string{"NAME", "IPADDRESS"}, gap: 2}
 	for i := range gpus {
-		fmt.Fprintf(t, "GPU%d(Allocated/Total)\t", i)
+		t.header = append(t.header, fmt.Sprintf("GPU%d(Allocated/Total)", i))
 	}
-	fmt.Fprintf(t, "GPU Memory(%s)\n", unit)
+	t.header = append(t.header, fmt.Sprintf("GPU Memory(%s)", unit))
 	var all Memory
 	for _, name := range names {
-		address := addresses[name]
-		if address == "" {
-			address = "unknown"
-		}
-		fmt.Fprintf(t, "%s\t%s\t", name, address)
 		cells, sum := make([]Memory, gpus), Memory{}
 		for _, d := range byNode[name] {
 			if d.Index != nil {
@@ -69,22 +61,17 @@ func Inspect(w io.Writer, devices []Device, addresses map[string]string, unit Me
 			sum.Granted += d.Mem.Granted
 			sum.Total += d.Mem.Total
 		}
-		for _, cell := range cells {
-			fmt.Fprintf(t, "%s\t", unit.of(cell))
+		row := []string{name, cmp.Or(addresses[name], "unknown")}
+		for _, cell := range append(cells, sum) {
+			row = append(row, unit.of(cell))
 		}
-		fmt.Fprintf(t, "%s\n", unit.of(sum))
+		t.rows = append(t.rows, row)
 		all.Granted += sum.Granted
 		all.Total += sum.Total
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	header, _, _ := strings.Cut(text.String(), "\n")
 	percent := int64(0)
 	if all.Total > 0 {
 		percent = int64(all.Granted) * 100 / int64(all.Total)
 	}
-	_, err := fmt.Fprintf(w, "%s%s\nAllocated/Total GPU Memory In Cluster:\n%s (%d%%)\n",
-		text.String(), strings.Repeat("-", len(header)), unit.of(all), percent)
-	return err
+	return t, fmt.Sprintf("Allocated/Total GPU Memory In Cluster:\n%s (%d%%)\n", unit.of(all), percent)
 }

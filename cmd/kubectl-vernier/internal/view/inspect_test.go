@@ -22,15 +22,12 @@ func TestInspect(t *testing.T) {
 	const want = `NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
 node1  10.0.0.1   6/15                   3/15                   9/30
 node2  unknown    0.5/15                 0/0                    1.5/15
--------------------------------------------------------------------------------
 Allocated/Total GPU Memory In Cluster:
 10.5/45 (23%)
 `
-	var b strings.Builder
-	if err := Inspect(&b, devices, map[string]string{"node1": "10.0.0.1"}, UnitGiB); err != nil {
-		t.Fatal(err)
-	}
-	if b.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	table, sum := Inspect(devices, map[string]string{"node1": "10.0.0.1"}, UnitGiB)
+	head, rows := table.Lines(0, true)
+	if got := strings.Join(append(head, rows...), "\n") + "\n" + sum; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
