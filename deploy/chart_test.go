@@ -148,8 +148,12 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("the webhook does not use it: %v %q", pod.Volumes, c.Args)
 			}
 			// What only the webhook's own certificates need.
-			if r.has("Role", "vernier-webhook") || r.has("Secret", "vernier-webhook-certs") || strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "mutatingwebhookconfigurations") {
+			if r.has("Role", "vernier-webhook") || r.has("Secret", "vernier-webhook-certs") || strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "patch") {
 				t.Error("the webhook may write Secrets or its configuration, and need not")
+			}
+			// It compares it with its flags, whoever makes the certificate.
+			if !strings.Contains(marshal(t, r.object("ClusterRole", "vernier-webhook")), "mutatingwebhookconfigurations") {
+				t.Error("the webhook may not read its configuration")
 			}
 		}},
 		"an issuer of cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager", "--set=webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.issuerRef.name=corp"}, func(t *testing.T, r *rendered) {

@@ -25,6 +25,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook/dialect"
 )
 
 // The README's own command installs everything, and the kustomization names no
@@ -55,6 +56,54 @@ func TestInstall(t *testing.T) {
 	out, err := run("kubectl -n vernier-system get deployment/vernier-webhook deployment/vernier-allocator daemonset/vernier-node service/vernier-webhook")
 	if err != nil {
 		t.Errorf("not installed: %v: %s", err, out)
+	}
+}
+
+// The commands of the documentation switch a dialect on, in the flags and in the match
+// condition. They run on a copy of the folder: what they render is not to be kept.
+func TestDialectsWithoutHelm(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)## Without Helm\n.*?```sh\n(deploy/render.sh deploy/manifests [^\n]*)\n(kubectl [^\n]*)\n```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/migrate.md: no section \"Without Helm\" with its two commands")
+	}
+	copied := t.TempDir()
+	kustomization, err := os.ReadFile("kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "kustomization.yaml"), kustomization, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	render := exec.CommandContext(t.Context(), "bash", "-c", strings.Replace(string(block[1]), " deploy/manifests ", " "+filepath.Join(copied, "manifests")+" ", 1))
+	render.Dir = ".."
+	if out, err := render.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", block[1], err, out)
+	}
+	run := kubectl(t, apiserver.Start(t, apiserver.Options{}))
+	if out, err := run(strings.Replace(string(block[2]), "-k deploy", "-k "+copied, 1)); err != nil {
+		t.Fatalf("%s: %v: %s", block[2], err, out)
+	}
+	args, err := run("kubectl -n vernier-system get deployment/vernier-webhook -o jsonpath='{.spec.template.spec.containers[0].args}'")
+	if err != nil || !strings.Contains(string(args), "--dialects=hami") {
+		t.Errorf("flags %s: %v", args, err)
+	}
+	condition, err := run("kubectl get mutatingwebhookconfiguration/vernier-webhook -o jsonpath='{.webhooks[0].matchConditions[0].expression}'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hami, err := dialect.Settings{Dialects: "hami"}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if unsent, unread := hami.HalfEnabled([]string{string(condition)}); len(unsent)+len(unread) > 0 {
+		t.Errorf("half switched on: %q are not sent, %q not read", unsent, unread)
+	}
+	if unsent, unread := (dialect.Set{}).HalfEnabled([]string{string(condition)}); len(unsent) > 0 || len(unread) == 0 {
+		t.Errorf("without the flag %q are not sent and %q not read", unsent, unread)
 	}
 }
 

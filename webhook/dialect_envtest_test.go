@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
@@ -43,6 +44,29 @@ func TestDialects(t *testing.T) {
 	t.Run("refused and warned", func(t *testing.T) { testDialectsRefused(t, cfg) })
 	t.Run("quota", func(t *testing.T) { testDialectsQuota(t, c) })
 	t.Run("reinvocation", func(t *testing.T) { testDialectsReinvocation(t, c) })
+}
+
+// A dialect that only the flags name is noticed, with the rights of the webhook's own
+// identity.
+func TestHalfEnabledDialect(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/webhook.yaml", "admission/webhook-policy.yaml"}})
+	at := address(t)
+	install(t, cfg, at)
+	start(t, cfg, at, webhook.Options{Dialects: dialect.Settings{Dialects: "gpu-manager"}})
+	await(t, "the metric counts the names that are not sent", func() bool {
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "vernier_webhook_dialect_half_enabled" && m.GetLabel()[0].GetValue() == "match-condition" {
+					return m.GetGauge().GetValue() == 2
+				}
+			}
+		}
+		return false
+	})
 }
 
 // charted is a file of the chart, rendered with values.

@@ -27,6 +27,7 @@ import (
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
+	"vernier.dev/vernier/webhook/conditions"
 	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
@@ -74,13 +75,13 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 		Server: ctrlwebhook.NewServer(ctrlwebhook.Options{}), address: net.JoinHostPort(o.Host, strconv.Itoa(o.Port)),
 		certDir: o.CertDir, intake: intake.New(intake.Default),
 	}
+	// Not the manager's client: that one reads from a cache of all, Secrets too.
+	direct, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
 	var keeper *certs.Keeper
 	if o.CertDir == "" {
-		// Not the manager's client: that one reads Secrets from a cache of all.
-		direct, err := client.New(cfg, client.Options{Scheme: scheme})
-		if err != nil {
-			return nil, fmt.Errorf("connecting to the API server: %w", err)
-		}
 		keeper = &certs.Keeper{Client: direct, Clock: o.Clock}
 		if keeper.Clock == nil {
 			keeper.Clock = clock.RealClock{}
@@ -98,7 +99,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mgr, assemble(mgr, rules, keeper)
+	return mgr, errors.Join(assemble(mgr, rules, keeper), mgr.Add(&conditions.Watcher{Client: direct, Dialects: rules.Dialects}))
 }
 
 // rules are what the options say of pods.

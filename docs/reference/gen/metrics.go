@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/webhook/conditions"
 )
 
 // collectors are what a part registers.
@@ -33,6 +34,8 @@ func collectors(part string) ([]prometheus.Collector, error) {
 	case "node":
 		c, err := nodeCollector()
 		return []prometheus.Collector{c}, err
+	case "webhook":
+		return []prometheus.Collector{conditions.Collector()}, nil
 	case "allocator":
 		global, ok := registry.Registry.(prometheus.Collector)
 		if !ok {
@@ -89,7 +92,8 @@ func told(of []string) (table, error) {
 		if err1 != nil || err2 != nil {
 			return t, fmt.Errorf("a description prints otherwise: %s", d)
 		}
-		if !ours.MatchString(name) {
+		// The registry that is listed is one for all parts that register with it.
+		if !ours.MatchString(name) || strings.HasPrefix(name, "vernier_webhook_") != (of[0] == "webhook") {
 			continue
 		}
 		kind := kinds[d.String()]
