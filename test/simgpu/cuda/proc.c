@@ -71,6 +71,8 @@ static const struct form {
     {"cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", 12000},
     {"cuGraphExecUpdate", "cuGraphExecUpdate", 10020},
     {"cuGraphExecUpdate", "cuGraphExecUpdate_v2", 12000},
+    {"cuGraphAddDependencies", "cuGraphAddDependencies", 10000},
+    {"cuGraphAddDependencies", "cuGraphAddDependencies_v2", 12030},
     {"cuGraphAddNode", "cuGraphAddNode", 12020},
     {"cuGraphAddNode", "cuGraphAddNode_v2", 12030},
     {"cuDeviceGetUuid", "cuDeviceGetUuid", 9020},

@@ -260,6 +260,7 @@ static void symbols(void) {
         {"cuCtxCreate", 11030, 0, (void *)cuCtxCreate_v2},
         {"cuCtxCreate", 13000, 0, (void *)cuCtxCreate_v4},
         {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
+        {"cuGraphAddDependencies", 12000, 0, (void *)cuGraphAddDependencies},
         {"cuNoSuchCall", 12000, 0, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -269,6 +270,12 @@ static void symbols(void) {
         SAME(status == CU_GET_PROC_ADDRESS_SUCCESS, got != NULL);
     }
     SAME(cuGetProcAddress("cuNoSuchCall", &got, 12000, 0), CUDA_ERROR_NOT_FOUND);
+    // What is not simulated is there, and says so.
+    OK(cuGetProcAddress("cuTexRefCreate", &got, 12000, 0));
+    SAME(((CUresult(*)(void *))got)(&got), CUDA_ERROR_NOT_INITIALIZED);
+    start();
+    OK(cuGetProcAddress("cuTexRefCreate", &got, 12000, 0));
+    SAME(((CUresult(*)(void *))got)(&got), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 // On a driver of branch 535 newer forms are not to be had.

@@ -63,7 +63,7 @@ int main(void) {
     say("handle", dlsym(cuda, "cuMemAlloc_v2"));
     say("handle-not-in-table", dlsym(cuda, "cuDeviceGetName"));
     say("handle-unknown", dlsym(cuda, "cuNoSuchFunction"));
-    say("absent-from-driver", dlsym(cuda, "cuMemAlloc"));
+    say("absent-from-driver", dlsym(cuda, "cuMulticastBindAddr_v2"));
     void *real = dlsym(libc, "dlsym");
     say("dlsym-of-dlsym", ((void *(*)(void *, const char *))real)(cuda, "cuMemAlloc_v2"));
     for (int i = 0; i < 2; i++) {
