@@ -93,13 +93,25 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 	args := []string{"build", "-trimpath", "-tags", t.Tags, "-ldflags", t.ldflags(version), "-o", target}
 	cmd := exec.CommandContext(ctx, "go", append(args, t.Packages...)...)
 	cmd.Dir = filepath.Join(src, t.Name)
+	flags := "-buildvcs=false"
+	if t.chosen() != "" {
+		cmd.Dir, err = os.MkdirTemp("", "vernier-"+t.Name+"-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(cmd.Dir)
+		if err := t.derive(ctx, cmd.Dir); err != nil {
+			return err
+		}
+		flags += " -mod=mod"
+	}
 	cgo := "0"
 	if t.CGO {
 		cgo = "1"
 	}
 	// The caller's GOFLAGS must not reach these builds: they would miss the build
 	// cache, or not build at all (-mod=vendor).
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS="+flags, "GOWORK=off")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()

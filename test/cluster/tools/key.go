@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -60,10 +61,13 @@ var goVersion = sync.OnceValues(func() (string, error) {
 	return strings.Join(strings.Fields(string(out)), " "), nil
 })
 
-// version is the tool's module version as its go.mod requires it.
+// version is the tool's module version as its go.mod requires it, or the chosen one.
 func (t Tool) version(src string) (string, error) {
 	if t.Module == "" {
 		return "src", nil
+	}
+	if chosen := t.chosen(); chosen != "" {
+		return chosen, nil
 	}
 	file := filepath.Join(src, t.Name, "go.mod")
 	mod, err := os.ReadFile(file)
@@ -87,8 +91,8 @@ func (t Tool) ldflags(version string) string {
 }
 
 // folder names the tool's place in the cache after everything that decides what
-// its binaries are: the files of its folder (go.mod and go.sum, or our source),
-// the flags and the compiler.
+// its binaries are: the files of its folder (go.mod and go.sum, or our source) or the
+// chosen version, the flags and the compiler.
 func (t Tool) folder(src string) (string, error) {
 	version, err := t.version(src)
 	if err != nil {
@@ -100,8 +104,16 @@ func (t Tool) folder(src string) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, gov, t.CGO, t.Output, t.Tags, t.ldflags(version), t.Packages)
-	root := filepath.Join(src, t.Name)
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	if t.chosen() == "" {
+		if err := hashFiles(h, filepath.Join(src, t.Name)); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%s-%s-%s", t.Name, version, hex.EncodeToString(h.Sum(nil))[:12]), nil
+}
+
+func hashFiles(w io.Writer, root string) error {
+	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -110,11 +122,7 @@ func (t Tool) folder(src string) (string, error) {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		fmt.Fprintf(h, "%s %d\n%s", rel, len(data), data)
+		fmt.Fprintf(w, "%s %d\n%s", rel, len(data), data)
 		return err
 	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%s-%s-%s", t.Name, version, hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
