@@ -4,8 +4,10 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"vernier.dev/vernier/test/cluster/tools"
@@ -24,6 +26,18 @@ func (c *Cluster) BinPath() string { return c.tools.kubernetesDir + ":" + c.tool
 
 // path is what the cluster's processes get: containerd finds its shim there.
 func (b *binaries) path() string { return b.containerdDir + ":" + os.Getenv("PATH") }
+
+// containerdConfigVersion is the newest version of a configuration that containerd reads.
+func (b *binaries) containerdConfigVersion() (version int, err error) {
+	out, err := exec.Command(b.containerd, "config", "default").Output()
+	if err != nil {
+		return 0, fmt.Errorf("containerd's default configuration: %w", err)
+	}
+	if _, err := fmt.Sscanf(string(out), "version = %d", &version); err != nil {
+		return 0, fmt.Errorf("the version of containerd's default configuration: %w", err)
+	}
+	return version, nil
+}
 
 func findBinaries(ctx context.Context, progress io.Writer) (*binaries, error) {
 	dirs, err := tools.Ensure(ctx, progress, tools.Etcd, tools.CNI, tools.Own, tools.Runc, tools.Containerd, tools.Kubernetes)

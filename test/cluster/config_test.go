@@ -68,7 +68,7 @@ func TestDirOfOthersIsNotTaken(t *testing.T) {
 
 var testSettings = settings{
 	Name: "n1", IP: "10.250.0.11", Dir: "/d/n1", PKI: "/d/pki", CDIDir: "/d/n1/cdi", NRISocket: "/d/n1/nri/nri.sock",
-	Cgroup: "vernier-n1", PodSubnet: "10.251.1.0/24", PauseImage: PauseImage, Runc: "/t/runc", CNIBin: "/t/cni",
+	Cgroup: "vernier-n1", PodSubnet: "10.251.1.0/24", PauseImage: PauseImage, Runc: "/t/runc", CNIBin: "/t/cni", ConfigVersion: 4,
 }
 
 func TestKubeletConfiguration(t *testing.T) {
@@ -95,10 +95,18 @@ func TestKubeletConfiguration(t *testing.T) {
 func TestContainerdConfiguration(t *testing.T) {
 	with := testSettings
 	with.BaseSpec = "/d/n1/base-spec.json"
+	older := testSettings
+	older.ConfigVersion = 3
 	for _, tc := range []struct {
-		s    settings
-		base bool
-	}{{testSettings, false}, {with, true}} {
+		s      settings
+		base   bool
+		socket string
+	}{
+		{testSettings, false, "[plugins.'io.containerd.server.v1.grpc']\n    address = '/d/n1/containerd.sock'"},
+		{with, true, "[plugins.'io.containerd.server.v1.ttrpc']\n    address = '/d/n1/containerd.sock.ttrpc'"},
+		{older, false, "version = 3\n"},
+		{older, false, "\n[grpc]\n  address = '/d/n1/containerd.sock'\n"},
+	} {
 		data, err := render("containerd.toml", tc.s)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +116,7 @@ func TestContainerdConfiguration(t *testing.T) {
 			t.Errorf("base spec in the configuration: %v, want %v", got, tc.base)
 		}
 		for _, want := range []string{
-			"address = '/d/n1/containerd.sock'", "socket_path = '/d/n1/nri/nri.sock'", "cdi_spec_dirs = ['/d/n1/cdi']", "sandbox = '" + PauseImage + "'",
+			tc.socket, "socket_path = '/d/n1/nri/nri.sock'", "cdi_spec_dirs = ['/d/n1/cdi']", "sandbox = '" + PauseImage + "'",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %s in\n%s", want, text)

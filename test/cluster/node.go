@@ -63,8 +63,10 @@ var shadowed = map[string]string{
 // covered are the machine's folders in whose place every node has its own, because
 // the kubelet or CNI cannot be told another, or pods look there.
 var covered = map[string]string{
-	"/var/run/cdi":     "cdi",
-	"/var/run/nri":     "nri",
+	"/var/run/cdi": "cdi",
+	"/var/run/nri": "nri",
+	// Before 2.3, containerd has no setting for where the sockets of its shims lie.
+	"/run/containerd":  "run-containerd",
 	"/var/lib/kubelet": "kubelet",
 	"/var/lib/cni":     "cni-state",
 	"/var/log":         "log",

@@ -28,6 +28,8 @@ type settings struct {
 	Cgroup, PodSubnet        string
 	PauseImage, Runc, CNIBin string
 	BaseSpec                 string
+	// ConfigVersion is that of containerd's configuration.
+	ConfigVersion int
 }
 
 func render(name string, s settings) ([]byte, error) {
@@ -38,8 +40,13 @@ func render(name string, s settings) ([]byte, error) {
 
 // configure writes the node's configuration files.
 func (n *Node) configure() error {
+	version, err := n.c.tools.containerdConfigVersion()
+	if err != nil {
+		return err
+	}
 	s := settings{
-		Name: n.Name, IP: nodeIP(n.index), Dir: n.Dir(), PKI: n.c.pkiDir(),
+		ConfigVersion: version,
+		Name:          n.Name, IP: nodeIP(n.index), Dir: n.Dir(), PKI: n.c.pkiDir(),
 		CDIDir: n.CDIDir(), NRISocket: n.NRISocket(),
 		Cgroup: n.Cgroup(), PodSubnet: podSubnet(n.index),
 		PauseImage: PauseImage, Runc: n.c.tools.runc, CNIBin: n.c.tools.cni,
