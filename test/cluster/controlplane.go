@@ -17,25 +17,28 @@ func (c *Cluster) startCore(name string, argv ...string) (*Process, error) {
 	return c.StartProcess(Command{Name: name, Core: true, Argv: argv})
 }
 
-// startForward makes the API server reachable from outside its namespace, on a
-// port of the machine's loopback that the kernel chooses.
-func (c *Cluster) startForward() error {
+// startForward makes the API server reachable from outside its namespace.
+func (c *Cluster) startForward() (err error) {
+	c.state.Address, err = c.Forward("forward", net.JoinHostPort(controlPlaneIP, "443"))
+	return err
+}
+
+// Forward makes an address of a place reachable from outside the namespaces, as long as
+// the cluster is up: on a port of the machine's loopback that the kernel chooses. The name
+// is the process's.
+func (c *Cluster) Forward(name, address string) (outside string, err error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer l.Close()
 	f, err := l.(*net.TCPListener).File()
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer f.Close()
-	c.state.Address = l.Addr().String()
-	_, err = c.StartProcess(Command{
-		Name: "forward", Core: true, files: []*os.File{f},
-		Argv: []string{c.tools.forward, net.JoinHostPort(controlPlaneIP, "443")},
-	})
-	return err
+	_, err = c.StartProcess(Command{Name: name, Core: true, files: []*os.File{f}, Argv: []string{c.tools.forward, address}})
+	return l.Addr().String(), err
 }
 
 // startAPIServer returns when it is ready; etcd starts beside it.

@@ -38,11 +38,7 @@ func main() {
 func run(ctx context.Context) (err error) {
 	keep := os.Getenv("KEEP") == "1"
 	say("starting etcd, Kubernetes, containerd and Vernier; one node with two simulated A100")
-	sys, err := system.Up(ctx, system.Options{
-		Name:     "demo",
-		Nodes:    []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
-		Progress: os.Stdout,
-	})
+	sys, err := up(ctx)
 	defer func() {
 		if sys == nil || sys.Cluster == nil || (keep && err == nil) {
 			return
@@ -59,27 +55,28 @@ func run(ctx context.Context) (err error) {
 	if err := story(ctx, sys); err != nil {
 		return err
 	}
-	if keep {
-		return handOver(sys)
+	if !keep {
+		say("done. `make demo KEEP=1` leaves the cluster up, and prints a pod to paste, the page's address and the kubeconfig")
+		return nil
 	}
-	say("done. KEEP=1 make demo leaves the cluster up to play on")
-	return nil
-}
-
-func handOver(sys *system.System) error {
+	text, err := handOver(ctx, sys)
+	if err != nil {
+		return err
+	}
 	if err := sys.Cluster.Keep(); err != nil {
 		return err
 	}
-	say("the cluster stays up")
-	fmt.Printf(`
-  export KUBECONFIG=%s
-  export PATH=%s:$PATH
-  kubectl vernier
-  kubectl get pods -n %s
-
-  bin/vernier-cluster down     ends it
-`, sys.Cluster.Kubeconfig(), sys.Path(), namespace)
+	say("the cluster stays up: paste what you like of this")
+	fmt.Print(text)
 	return nil
+}
+
+func up(ctx context.Context) (*system.System, error) {
+	return system.Up(ctx, system.Options{
+		Name:     "demo",
+		Nodes:    []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
+		Progress: os.Stdout,
+	})
 }
 
 func say(format string, a ...any) { fmt.Printf("\n\033[1m▸ "+format+"\033[0m\n", a...) }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/test/docs"
+	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/system"
+)
+
+// The demo shows what it says, what it prints at its end works when it is pasted, and
+// there the examples print what their pages show.
+func TestDemo(t *testing.T) {
+	sys, err := up(t.Context())
+	if sys != nil {
+		t.Cleanup(func() {
+			if err := sys.Down(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := story(t.Context(), sys); err != nil {
+		t.Fatal(err)
+	}
+	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
+		return
+	}
+	root, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := os.ReadDir(filepath.Join(root, "docs/examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := os.ReadFile(filepath.Join(root, "docs/examples/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := docs.Commands(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, example := range examples {
+		if !example.IsDir() {
+			continue
+		}
+		name := example.Name()
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if out, err := sys.Shell(context.Background(), "kubectl delete --ignore-not-found -f docs/examples/"+name); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+			if !strings.Contains(string(index), "]("+name+"/README.md)") {
+				t.Errorf("docs/examples/README.md does not name it")
+			}
+			eventually(t, "nothing to be left of what was before", func(ctx context.Context) (bool, string) {
+				out, err := sys.Shell(ctx, "kubectl get pods,deployments,jobs -o name; kubectl get sliceledgers -o jsonpath='{.items[*].spec.devices[*].slices}'")
+				return err == nil && out == "", out
+			})
+			ran := 0
+			for _, b := range pages {
+				if b.Page == filepath.Join("docs/examples", name, "README.md") && b.Session {
+					ran += session(t, sys, b)
+				}
+			}
+			if ran < 3 {
+				t.Errorf("its page shows %d commands", ran)
+			}
+		})
+	}
+}
+
+// checkHandOver pastes the text, and reads the page as it says.
+func checkHandOver(t *testing.T, sys *system.System) {
+	text, err := handOver(t.Context(), sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, _, found := strings.Cut(text, end)
+	use, room, alsoFound := strings.Cut(script, "# room")
+	if !found || !alsoFound {
+		t.Fatalf("it does not say how to end, or to make room:\n%s", text)
+	}
+	out, err := sys.Shell(t.Context(), use)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	eventually(t, "the pod to show its share", func(ctx context.Context) (bool, string) {
+		log, err := sys.Shell(ctx, "kubectl logs share")
+		return err == nil && strings.Contains(log, "total_mib=8192 "), log
+	})
+	token := regexp.MustCompile(`(?m)^ey\S+$`).FindString(out)
+	page := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(text)
+	eventually(t, "the page", func(ctx context.Context) (bool, string) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false, err.Error()
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), node), fmt.Sprint(answer.Status, err)
+	})
+	if out, err := sys.Shell(t.Context(), "#"+room); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// session runs the commands of a page, each until it prints what the page shows, and
+// returns how many there are.
+func session(t *testing.T, sys *system.System, b docs.Block) (commands int) {
+	t.Helper()
+	for _, step := range regexp.MustCompile(`(?m)^\$ `).Split(b.Text, -1)[1:] {
+		command, shown, _ := strings.Cut(step, "\n")
+		eventually(t, fmt.Sprintf("%s to print\n%s", command, shown), func(ctx context.Context) (bool, string) {
+			out, err := sys.Shell(ctx, command)
+			return err == nil && prints(out, shown), out
+		})
+		commands++
+	}
+	return commands
+}
+
+// prints reports whether each line that is shown is among the printed ones: its words in
+// their order, where … is any part of a word and more words may come between.
+func prints(printed, shown string) bool {
+	lines := strings.Split(printed, "\n")
+	for want := range strings.Lines(shown) {
+		words := strings.Fields(regexp.QuoteMeta(want))
+		for i := range words {
+			words[i] = strings.ReplaceAll(words[i], "…", `\S*`)
+		}
+		pattern := regexp.MustCompile(`^(.*\s)?` + strings.Join(words, `\s(.*\s)?`) + `(\s.*)?$`)
+		found := -1
+		for i, line := range lines {
+			// Columns are set apart by several spaces.
+			if pattern.MatchString(strings.Join(strings.Fields(line), " ")) {
+				found = i
+				break
+			}
+		}
+		if found < 0 {
+			return false
+		}
+		lines = append(lines[:found], lines[found+1:]...)
+	}
+	return true
+}
+
+func TestPrints(t *testing.T) {
+	const printed = "POD       NODE    MEM(MiB)   STATE\ninfer-a   gpu-1   10         attached\ninfer-b   gpu-1   10         attached\n"
+	for shown, want := range map[string]bool{
+		"":                                   true,
+		"POD   NODE   …   STATE":             true, // a column that is left out
+		"infer-…   gpu-1   10":               true,
+		"infer-… gpu-1 10\ninfer-… gpu-1 10": true,
+		"infer-… gpu-1 10\ninfer-… gpu-1 10\ninfer-… gpu-1 10": false, // a line too few
+		"gpu-1 infer-a":   false,
+		"infer-a gpu-1 1": false,
+	} {
+		if got := prints(printed, shown); got != want {
+			t.Errorf("%q: %v", shown, got)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, check func(context.Context) (bool, string)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (ok bool, _ error) {
+		ok, last = check(ctx)
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("waited in vain for %s\nlast seen:\n%s", what, last)
+	}
+}
