@@ -176,7 +176,9 @@ func (w *Writer) generate(uuids []string) (*specs.Spec, error) {
 			return nil, fmt.Errorf("translating the driver's paths: %w", err)
 		}
 	}
-	return spec, nil
+	// The generator names its own version, which an older runtime may not read.
+	spec.Version, err = specs.MinimumRequiredVersion(spec)
+	return spec, err
 }
 
 // nodes are the paths of the driver's nodes that come with a name.
