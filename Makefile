@@ -89,7 +89,7 @@ test-e2e: deps readers tools build images ## tests on a real cluster, with simul
 run-unit-api:
 	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(TEST) -p 2 -parallel 4 -timeout 25m -tags envtest ./...
 run-e2e:
-	$(TEST) -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/e2e/...
+	$(TEST) -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...
 
 .PHONY: test-hostile
 test-hostile: deps tools build images ## what tenants and stolen tokens are refused: docs/security.md lists it (needs root)
@@ -115,6 +115,18 @@ UPGRADE_FROM ?= ad006fc6f9b979ed60962c9968347e219d713cdb
 test-upgrade: deps tools build images ## from the release before to this one and back, under running pods: nothing stops, nothing is lost (needs root)
 	before=$$(test/e2e/upgrade/before $(UPGRADE_FROM) $(BIN)/upgrade) && \
 		VERNIER_RELEASE_BEFORE=$$before $(TEST) -tags upgrade -timeout 25m ./test/e2e/upgrade
+
+# The oldest that the README names, and the newest of which Go modules are served. What is
+# not named here is as everywhere: test/cluster/tools.
+OLDEST := VERNIER_KUBERNETES_VERSION=v1.34.0 VERNIER_CONTAINERD_VERSION=v2.2.0
+NEWEST := VERNIER_KUBERNETES_VERSION=v1.37.2
+CORE   := TestShareOfOneGPU|TestAllocatingPastTheSliceFails|TestNoSliceNoGPU$$|TestExclusive$$|TestStrongestGuarantee|TestGangStartsWhole|TestAgentAway|TestRuntimeRestarts|TestForgedAnnotationsAreRefused|TestDemo
+.PHONY: test-versions
+test-versions: deps build ## the core of the tests on a real cluster, on the oldest supported and the newest Kubernetes and containerd (needs root)
+	@for versions in "$(OLDEST)" "$(NEWEST)"; do ( \
+		echo "$$versions"; export $$versions; $(BIN)/vernier-cluster assets >/dev/null; \
+		$(TEST) -v -tags e2e -p 1 -timeout 25m -run '$(CORE)' ./test/demo ./test/e2e \
+	); done
 
 .PHONY: bench
 bench: deps tools build ## benchmarks, each beside its comparison (a container's start needs root)

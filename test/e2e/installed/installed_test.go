@@ -43,8 +43,9 @@ func TestInstalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(readme), "`"+system.InstallCommand) {
-		t.Errorf("README.md does not install by %q", system.InstallCommand)
+	quick := regexp.MustCompile(`(?s)## Quick start\n.*?\n` + system.InstallCommand + ` [^\n]*\n(.*?)` + "```").FindStringSubmatch(string(readme))
+	if quick == nil {
+		t.Fatalf("README.md: no \"Quick start\" that installs by %q", system.InstallCommand)
 	}
 	remove := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(regexp.MustCompile(`(?s)## Remove it\n.*?\n## `).FindString(string(readme)), -1)
 	if len(remove) != 3 {
@@ -65,10 +66,11 @@ func TestInstalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: true}); err != nil {
+	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: false}); err != nil {
 		t.Fatal(err)
 	}
 
+	quickStart(t, quick[1])
 	create(t, "sharing", 30)
 	awaitLog(t, "sharing", fmt.Sprintf("total_mib=%d", deviceMemory(t)*30/100))
 	create(t, "waiting", 200) // two GPUs, and the node has one
@@ -98,6 +100,17 @@ func TestInstalled(t *testing.T) {
 		run(t, block[1])
 	}
 	checkNothingLeft(t)
+}
+
+// quickStart runs what the README has after the installation, until its pod is ready.
+func quickStart(t *testing.T, commands string) {
+	t.Helper()
+	await(t, commands, func(ctx context.Context) (bool, string) {
+		out, err := sys.Shell(ctx, stand.Replace(commands))
+		return err == nil, out
+	})
+	run(t, "kubectl -n "+namespace+" wait --for=condition=Ready pod/share --timeout="+patience.String())
+	run(t, "kubectl -n "+namespace+" delete pod share")
 }
 
 // authority is the key that the webhook's certificates are signed with, in the Secret that
