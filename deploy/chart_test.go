@@ -137,7 +137,8 @@ func TestChartValues(t *testing.T) {
 		}},
 		"cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager"}, func(t *testing.T, r *rendered) {
 			hook := r.object("MutatingWebhookConfiguration", "vernier-webhook")
-			if hook.GetAnnotations()["cert-manager.io/inject-ca-from"] != "vernier-system/vernier-webhook" || !r.has("Certificate", "vernier-webhook") || !r.has("Issuer", "vernier-webhook") {
+			const from = "cert-manager.io/inject-ca-from"
+			if hook.GetAnnotations()[from] != "vernier-system/vernier-webhook" || r.object("ValidatingWebhookConfiguration", "vernier-webhook").GetAnnotations()[from] != "vernier-system/vernier-webhook" || !r.has("Certificate", "vernier-webhook") || !r.has("Issuer", "vernier-webhook") {
 				t.Errorf("cert-manager is not told to make the certificate: %v", hook.GetAnnotations())
 			}
 			if self, found, _ := unstructured.NestedMap(r.object("Issuer", "vernier-webhook").Object, "spec", "selfSigned"); found {
@@ -164,7 +165,8 @@ func TestChartValues(t *testing.T) {
 		}},
 		"a Secret": {[]string{"--set=webhook.certificate.source=secret,webhook.certificate.secretName=mine,webhook.certificate.caBundle=Y2E="}, func(t *testing.T, r *rendered) {
 			pod, _ := r.pod(t, "vernier-webhook")
-			if pod.Volumes[0].Secret.SecretName != "mine" || !strings.Contains(marshal(t, r.object("MutatingWebhookConfiguration", "vernier-webhook")), "caBundle: Y2E=") {
+			if pod.Volumes[0].Secret.SecretName != "mine" || !strings.Contains(marshal(t, r.object("MutatingWebhookConfiguration", "vernier-webhook")), "caBundle: Y2E=") ||
+				!strings.Contains(marshal(t, r.object("ValidatingWebhookConfiguration", "vernier-webhook")), "caBundle: Y2E=") {
 				t.Errorf("volumes %v", pod.Volumes)
 			}
 		}},

@@ -138,7 +138,7 @@ func checkReferences(t *testing.T, objects []*unstructured.Unstructured) {
 			if name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName"); !has("ValidatingAdmissionPolicy", "", name) {
 				t.Errorf("ValidatingAdmissionPolicyBinding %s: no policy %q", o.GetName(), name)
 			}
-		case "MutatingWebhookConfiguration":
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 			for _, hook := range o.Object["webhooks"].([]any) {
 				ref, _, _ := unstructured.NestedMap(hook.(map[string]any), "clientConfig", "service")
 				if !has("Service", fmt.Sprint(ref["namespace"]), fmt.Sprint(ref["name"])) {

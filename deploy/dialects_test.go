@@ -19,7 +19,7 @@ func TestDialectWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(plain.text)
 	}
-	without := condition(t, plain)
+	without := condition(t, plain, "MutatingWebhookConfiguration")
 	if _, c := plain.pod(t, "vernier-webhook"); len(c.Args) > 0 || strings.Contains(without, "n in [") {
 		t.Errorf("arguments %q without a dialect, and the condition %s", c.Args, without)
 	}
@@ -49,7 +49,7 @@ func TestDialectWords(t *testing.T) {
 		for _, name := range words.Resources {
 			names = append(names, string(name))
 		}
-		asks := condition(t, r)
+		asks := condition(t, r, "MutatingWebhookConfiguration")
 		// In the resources of containers, and twice in those of the pod.
 		if list := "n in " + celList(names); strings.Count(asks, list) != 3 {
 			t.Errorf("%s: %s does not stand in %s", words.Name, list, asks)
@@ -60,16 +60,27 @@ func TestDialectWords(t *testing.T) {
 				t.Errorf("%s: %s does not stand in %s", words.Name, one, asks)
 			}
 		}
-		if list := celList(words.AnnotationPrefixes) + ".exists(p, k.startsWith(p))"; strings.Contains(asks, list) != (len(words.AnnotationPrefixes) > 0) {
-			t.Errorf("%s: %s and %s", words.Name, list, asks)
+		makes := condition(t, r, "ValidatingWebhookConfiguration")
+		if list := "n in " + celList(names); strings.Count(makes, list) != 3 {
+			t.Errorf("%s: %s does not stand in %s", words.Name, list, makes)
+		}
+		for _, name := range names {
+			if one := "'" + name + "' in r"; !strings.Contains(makes, one) {
+				t.Errorf("%s: %s does not stand in %s", words.Name, one, makes)
+			}
+		}
+		for _, expression := range []string{asks, makes} {
+			if list := celList(words.AnnotationPrefixes) + ".exists(p, k.startsWith(p))"; strings.Contains(expression, list) != (len(words.AnnotationPrefixes) > 0) {
+				t.Errorf("%s: %s and %s", words.Name, list, expression)
+			}
 		}
 	}
 }
 
-// condition is the expression that the API server evaluates for every pod.
-func condition(t *testing.T, r *rendered) string {
+// condition is the expression that the API server evaluates for every pod or workload.
+func condition(t *testing.T, r *rendered, kind string) string {
 	t.Helper()
-	hooks, _, err := unstructured.NestedSlice(r.object("MutatingWebhookConfiguration", "vernier-webhook").Object, "webhooks")
+	hooks, _, err := unstructured.NestedSlice(r.object(kind, "vernier-webhook").Object, "webhooks")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ func TestHostileWebhookToken(t *testing.T) {
 	admin := apiserver.Client(t, cfg)
 	c, all := apiserver.Client(t, stolen(t, cfg, v1alpha1.WebhookServiceAccount, nil)), apiserver.Client(t, unbounded(cfg, v1alpha1.WebhookServiceAccount))
 	own := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: certs.ConfigurationName}}
+	warns := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: own.ObjectMeta}
 	other := own.DeepCopy()
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(own), other); err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func TestHostileWebhookToken(t *testing.T) {
 	const (
 		field    = "webhooks: the webhook may change clientConfig.caBundle only"
 		metadata = "metadata: the webhook may change the caBundle of its configuration only"
-		foreign  = "may change MutatingWebhookConfiguration vernier-webhook only"
+		foreign  = "may change the webhook configurations vernier-webhook only"
 	)
 	bundle := base64.StdEncoding.EncodeToString([]byte("bundle"))
 	caBundle := `[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"` + bundle + `"}]`
@@ -67,6 +68,9 @@ func TestHostileWebhookToken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, name, c.Patch(t.Context(), own.DeepCopy(), client.RawPatch(types.JSONPatchType, []byte(tt.patch)), client.DryRunAll), tt.want)
+			if name != "nothing refused while away" { // it is so already
+				expect(t, name+", of workloads", c.Patch(t.Context(), warns.DeepCopy(), client.RawPatch(types.JSONPatchType, []byte(tt.patch)), client.DryRunAll), tt.want)
+			}
 		})
 	}
 	caOf := client.RawPatch(types.JSONPatchType, []byte(caBundle))
@@ -76,8 +80,9 @@ func TestHostileWebhookToken(t *testing.T) {
 	another := other.DeepCopy()
 	another.ObjectMeta = metav1.ObjectMeta{Name: "another"}
 	expect(t, "one more configuration", all.Create(t.Context(), another, client.DryRunAll), foreign)
-	validating := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: certs.ConfigurationName}}
-	expect(t, "one that validates", all.Create(t.Context(), validating, client.DryRunAll), foreign)
+	validating := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: another.ObjectMeta}
+	expect(t, "one more that validates", all.Create(t.Context(), validating, client.DryRunAll), foreign)
+	expect(t, "its other configuration gone", all.Delete(t.Context(), warns.DeepCopy(), client.DryRunAll), foreign)
 	expect(t, "an administrator", admin.Patch(t.Context(), own.DeepCopy(),
 		client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":30}]`)), client.DryRunAll), "")
 

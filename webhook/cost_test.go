@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -168,6 +169,8 @@ var work = func() string {
 func control(t *testing.T, c client.Client) {
 	t.Helper()
 	fail, none, url := admissionv1.Fail, admissionv1.SideEffectClassNone, "https://127.0.0.1:1/"
+	deployments := admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create},
+		Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}}}
 	rule := admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 		Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods", "pods/status", "pods/ephemeralcontainers"}}}
 	for name, expression := range map[string]string{controls[0]: "false", controls[1]: "false", yardstick: work} {
@@ -182,6 +185,9 @@ func control(t *testing.T, c client.Client) {
 			&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.MutatingWebhook{{
 				Name: name + webhooks, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, MatchConditions: never,
 				Rules: []admissionv1.RuleWithOperations{rule}, ClientConfig: admissionv1.WebhookClientConfig{URL: &url}}}},
+			&admissionv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.ValidatingWebhook{{
+				Name: name + webhooks, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, MatchConditions: never,
+				Rules: []admissionv1.RuleWithOperations{deployments}, ClientConfig: admissionv1.WebhookClientConfig{URL: &url}}}},
 		} {
 			if err := c.Create(t.Context(), obj); err != nil {
 				t.Fatal(err)
@@ -347,9 +353,76 @@ func (m *meter) changes(t *testing.T, admin client.Client) {
 	}
 }
 
-func encode(t *testing.T, pod *corev1.Pod) []byte {
+// So is the condition for workloads.
+func TestHostileWorkloadCosts(t *testing.T) {
+	cfg := apiserver.Start(t, apiserver.Options{})
+	admin := apiserver.Client(t, cfg)
+	namespaces(t, admin)
+	control(t, admin)
+	set, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &meter{c: set.CoreV1().RESTClient(), measured: map[string]int{}, worst: map[string]float64{}}
+	install(t, cfg, address(t))
+	await(t, "the webhook is asked", func() bool {
+		expect(t, admin.Create(t.Context(), workloads(enabled, templateOf(asking(enabled)))["Deployment"], client.DryRunAll), "")
+		return asked(t, cfg) > 0
+	})
+	bodies := worst()
+	// As many containers and names as the condition looks at, and more of the latter.
+	for name, limits := range map[string]int{"128 containers with 2 limits": 2, "128 containers with 64 limits": 64} {
+		bodies[name] = func(p *corev1.Pod) {
+			c := p.Spec.Containers[0]
+			c.Resources.Limits = corev1.ResourceList{}
+			for i := range limits {
+				c.Resources.Limits[corev1.ResourceName("example.com/a"+strconv.Itoa(i))] = resource.MustParse("1")
+			}
+			c.Resources.Requests = c.Resources.Limits
+			p.Spec.Containers = slices.Repeat([]corev1.Container{c}, 128)
+			for i := range p.Spec.Containers {
+				p.Spec.Containers[i].Name = "c" + strconv.Itoa(i)
+			}
+		}
+	}
+	// The others are cut off by a bound as one of these, after Kubernetes has looked at them for long.
+	for _, name := range []string{"nothing", "annotations", "annotations, 256", "512 containers with 4 limits", "one container with limits",
+		"128 containers with 2 limits", "128 containers with 64 limits"} {
+		m.workload(t, name, bodies[name])
+	}
+	const name, least = "workloads.vernier.dev", 6
+	t.Logf("%s: measured %d times, %.2f of the yardstick at the most", name, m.measured[name], m.worst[name])
+	if m.measured[name] < least {
+		t.Errorf("the condition of %s was measured %d times only, want %d: the others were true", name, m.measured[name], least)
+	}
+}
+
+// workload measures a Deployment with the worst template and annotations. The API server
+// validates it before it asks, so that some never come so far.
+func (m *meter) workload(t *testing.T, name string, body func(*corev1.Pod)) {
 	t.Helper()
-	raw, err := json.Marshal(pod)
+	pod := plain(enabled)
+	body(pod)
+	deployment := workloads(enabled, templateOf(pod))["Deployment"].(*appsv1.Deployment)
+	deployment.APIVersion, deployment.Kind = "apps/v1", "Deployment"
+	for key, value := range pod.Annotations {
+		if !strings.HasPrefix(key, api.Prefix) {
+			metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, key, value)
+		}
+	}
+	raw := encode(t, deployment)
+	if len(raw) > 3<<20 {
+		deployment.Annotations = nil
+		raw = encode(t, deployment)
+	}
+	m.measure(t, "a Deployment with "+name, webhooks, raw, func() *rest.Request {
+		return m.c.Post().AbsPath("/apis/apps/v1/namespaces/" + enabled + "/deployments")
+	})
+}
+
+func encode(t *testing.T, object any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(object)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,6 +42,7 @@ func TestDialects(t *testing.T) {
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), foreign("nvidia.com/gpu", "1"), client.DryRunAll) == nil })
 	t.Run("created", func(t *testing.T) { testDialectsCreated(t, c) })
 	t.Run("refused and warned", func(t *testing.T) { testDialectsRefused(t, cfg) })
+	t.Run("workloads", func(t *testing.T) { testDialectsWorkloads(t, cfg) })
 	t.Run("quota", func(t *testing.T) { testDialectsQuota(t, c) })
 	t.Run("reinvocation", func(t *testing.T) { testDialectsReinvocation(t, c) })
 }

@@ -25,7 +25,6 @@ import (
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/webhook"
-	"vernier.dev/vernier/webhook/handler"
 )
 
 // Namespaces of these tests.
@@ -67,7 +66,7 @@ func asking(namespace string) *corev1.Pod {
 // machine has no time for the one that runs in the test, that is no matter of the test's.
 const longest = 30
 
-// install applies the webhook's configuration of deploy/, with an address on
+// install applies the webhook's configurations of deploy/, with an address on
 // this machine in place of the Service.
 func install(t *testing.T, cfg *rest.Config, address string) {
 	t.Helper()
@@ -79,7 +78,11 @@ func configure(t *testing.T, cfg *rest.Config, address string, objects []*unstru
 	c := apiserver.Client(t, cfg)
 	for _, obj := range objects {
 		hook := obj.Object["webhooks"].([]any)[0].(map[string]any)
-		hook["clientConfig"] = map[string]any{"url": "https://" + address + handler.Path}
+		path, _, err := unstructured.NestedString(hook, "clientConfig", "service", "path")
+		if err != nil {
+			t.Fatal(err)
+		}
+		hook["clientConfig"] = map[string]any{"url": "https://" + address + path}
 		hook["timeoutSeconds"] = int64(longest)
 		if err := c.Create(t.Context(), obj); err != nil {
 			t.Fatal(err)

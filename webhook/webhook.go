@@ -121,7 +121,9 @@ func (o *Options) rules() (rules podtemplate.Rules, err error) {
 // are somebody else's.
 func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
-	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(podtemplate.New(known, rules))})
+	pods := podtemplate.New(known, rules)
+	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(pods)})
+	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.NewWorkloads(pods)})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.AddHealthzCheck("ping", healthz.Ping),

@@ -94,14 +94,7 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 // there is not is refused, as somebody may wait for what it was to do. At most maxIdle are
 // looked at, since such a pod may have any number of annotations.
 func Idle(annotations map[string]string, path *field.Path) (warnings []string, errs field.ErrorList) {
-	var keys []string
-	for key := range annotations {
-		if strings.HasPrefix(key, api.Prefix) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys[:min(len(keys), maxIdle)] {
+	for _, key := range ours(annotations) {
 		switch at := path.Key(key); {
 		case key == api.AnnotationShares, key == api.AnnotationPlacement, key == api.AnnotationDialect:
 		case slices.Contains(userKeys, key):
@@ -113,6 +106,34 @@ func Idle(annotations map[string]string, path *field.Path) (warnings []string, e
 		}
 	}
 	return warnings, errs
+}
+
+// Misplaced warns about annotations of ours on a workload: its pods have those of the template,
+// which stand at the path of. Like Idle it looks at maxIdle of them.
+func Misplaced(annotations map[string]string, path, of *field.Path) (warnings []string) {
+	for _, key := range ours(annotations) {
+		switch at := path.Key(key); {
+		case slices.Contains(userKeys, key):
+			warnings = append(warnings, fmt.Sprintf("%s: has no effect here: move it to %s", at, of))
+		case isResource(key):
+			warnings = append(warnings, fmt.Sprintf("%s: %s", at, asLimit))
+		default:
+			warnings = append(warnings, field.NotSupported(at, key, userKeys).Error())
+		}
+	}
+	return warnings
+}
+
+// ours lists the keys with our prefix, sorted, maxIdle of them at most.
+func ours(annotations map[string]string) []string {
+	var keys []string
+	for key := range annotations {
+		if strings.HasPrefix(key, api.Prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys[:min(len(keys), maxIdle)]
 }
 
 const maxIdle = 32

@@ -2,11 +2,11 @@
 
 // Package certs owns the webhook's certificates: it makes and rotates an
 // authority and a serving certificate, keeps them in one Secret that all
-// replicas share, and tells the API server in the webhook's configuration whom
+// replicas share, and tells the API server in the webhook's configurations whom
 // to trust. The Secret is installed empty. Whichever replica comes first fills or
 // renews it; its resourceVersion decides between two.
 //
-// It never writes a file, and never touches anything of the configuration but
+// It never writes a file, and never touches anything of the configurations but
 // the caBundle.
 //
 // Why not open-policy-agent/cert-controller: it has the Secret mounted as files,
@@ -36,7 +36,8 @@ import (
 const (
 	// SecretName is the Secret in the system's namespace.
 	SecretName = "vernier-webhook-certs"
-	// ConfigurationName is the MutatingWebhookConfiguration.
+	// ConfigurationName is the MutatingWebhookConfiguration for pods, and the
+	// ValidatingWebhookConfiguration for workloads.
 	ConfigurationName = "vernier-webhook"
 )
 
@@ -119,12 +120,16 @@ func overtaken(err error) bool {
 
 // Sync does once what is due.
 func (k *Keeper) Sync(ctx context.Context) error {
-	// The configuration first: if another replica renews after we read the
-	// Secret, our write of the older bundle fails on its resourceVersion.
+	// The configurations first: if another replica renews after we read the
+	// Secret, our write of the older bundle fails on their resourceVersion.
 	config := &admissionv1.MutatingWebhookConfiguration{}
 	if err := k.Client.Get(ctx, client.ObjectKey{Name: ConfigurationName}, config); err != nil {
 		return fmt.Errorf("reading MutatingWebhookConfiguration %s (apply deploy/manifests/admission if it is missing): %w", ConfigurationName, err)
 	}
+	// Pods are admitted whatever becomes of this one, of which the API server ignores failures.
+	// It names the same server.
+	workloads := &admissionv1.ValidatingWebhookConfiguration{}
+	missing := k.Client.Get(ctx, client.ObjectKey{Name: ConfigurationName}, workloads)
 	m, err := k.material(ctx, hosts(config))
 	if err != nil {
 		return fmt.Errorf("secret %s/%s: %w", api.SystemNamespace, SecretName, err)
@@ -133,6 +138,12 @@ func (k *Keeper) Sync(ctx context.Context) error {
 		return fmt.Errorf("writing the caBundle of MutatingWebhookConfiguration %s: %w", ConfigurationName, err)
 	}
 	k.serving.Store(m.serving)
+	if missing != nil {
+		return fmt.Errorf("reading ValidatingWebhookConfiguration %s (apply deploy/manifests/admission if it is missing): %w", ConfigurationName, missing)
+	}
+	if err := trust(ctx, k.Client, workloads, m.bundle()); err != nil {
+		return fmt.Errorf("writing the caBundle of ValidatingWebhookConfiguration %s: %w", ConfigurationName, err)
+	}
 	return nil
 }
 

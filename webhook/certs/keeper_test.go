@@ -34,6 +34,15 @@ func configuration() *admissionv1.MutatingWebhookConfiguration {
 	}
 }
 
+// workloads is the configuration that warns.
+func workloads() *admissionv1.ValidatingWebhookConfiguration {
+	return &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: ConfigurationName},
+		Webhooks: []admissionv1.ValidatingWebhook{{Name: "c", ClientConfig: admissionv1.WebhookClientConfig{
+			Service: &admissionv1.ServiceReference{Name: "vernier-webhook", Namespace: api.SystemNamespace}}}},
+	}
+}
+
 // secret is as it is installed.
 func secret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: api.SystemNamespace, Name: SecretName}, Type: corev1.SecretTypeOpaque}
@@ -45,7 +54,11 @@ func bundles(t *testing.T, c client.Client) [][]byte {
 	if err := c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, config); err != nil {
 		t.Fatal(err)
 	}
-	return [][]byte{config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle}
+	warns := &admissionv1.ValidatingWebhookConfiguration{}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: ConfigurationName}, warns); err != nil {
+		t.Fatal(err)
+	}
+	return [][]byte{config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle, warns.Webhooks[0].ClientConfig.CABundle}
 }
 
 // check asserts that what the keeper serves is trusted by what the API server
@@ -64,7 +77,7 @@ func check(t *testing.T, k *Keeper, c client.Client) {
 
 func TestSync(t *testing.T) {
 	clock := clocktesting.NewFakeClock(start)
-	c := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
+	c := fake.NewClientBuilder().WithObjects(configuration(), workloads(), secret()).Build()
 	first, second := &Keeper{Client: c, Clock: clock}, &Keeper{Client: c, Clock: clock}
 	if first.Ready(nil) == nil {
 		t.Error("ready before anything was done")
@@ -127,7 +140,7 @@ func TestRace(t *testing.T) {
 	for name, at := range map[string]string{"an empty Secret": "fill", "patch": "patch", "update": "update"} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakeClock(start)
-			plain := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
+			plain := fake.NewClientBuilder().WithObjects(configuration(), workloads(), secret()).Build()
 			fast := &Keeper{Client: plain, Clock: clock}
 			if at == "update" {
 				if err := fast.Sync(t.Context()); err != nil {
@@ -175,7 +188,7 @@ func TestRace(t *testing.T) {
 // A failure leaves what is served in place, and Start tries again.
 func TestStart(t *testing.T) {
 	clock := clocktesting.NewFakeClock(start)
-	plain := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
+	plain := fake.NewClientBuilder().WithObjects(configuration(), workloads(), secret()).Build()
 	down := errors.New("the API server is away")
 	reads := make(chan struct{})
 	c := interceptor.NewClient(plain, interceptor.Funcs{
@@ -242,12 +255,35 @@ func TestMissingConfiguration(t *testing.T) {
 	}
 }
 
+// Without the configuration that warns pods are admitted all the same.
+func TestMissingWorkloads(t *testing.T) {
+	c := fake.NewClientBuilder().WithObjects(configuration(), secret()).Build()
+	k := &Keeper{Client: c, Clock: clocktesting.NewFakeClock(start)}
+	if err := k.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "reading ValidatingWebhookConfiguration vernier-webhook (apply deploy/manifests/admission") {
+		t.Errorf("got %v, want the remedy", err)
+	}
+	if err := c.Create(t.Context(), workloads()); err != nil {
+		t.Fatal(err)
+	}
+	trusted := bundles(t, c)
+	if err := errors.Join(k.Ready(nil), accepts(t, trusted[0], &material{serving: k.serving.Load()}, k.Clock.Now())); err != nil {
+		t.Error(err)
+	}
+	if len(trusted[2]) > 0 {
+		t.Error("the other configuration is trusted before it was read")
+	}
+	if err := k.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(t, k, c)
+}
+
 // The webhook may not create Secrets: its own is installed with it. Without it the replica
 // is not ready, and says what to do; with it, it goes on.
 func TestMissingSecret(t *testing.T) {
 	clock := clocktesting.NewFakeClock(start)
 	created := 0
-	c := interceptor.NewClient(fake.NewClientBuilder().WithObjects(configuration()).Build(), interceptor.Funcs{
+	c := interceptor.NewClient(fake.NewClientBuilder().WithObjects(configuration(), workloads()).Build(), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
 			created++
 			return c.Create(ctx, obj, o...)

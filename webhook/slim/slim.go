@@ -24,6 +24,26 @@ type Pod struct {
 	Spec     Spec      `json:"spec"`
 }
 
+// Workload is the part of what makes pods of a template that admission looks at.
+type Workload struct {
+	Metadata Annotated `json:"metadata"`
+	Spec     struct {
+		// Template is nil in a CronJob, whose jobs have it.
+		Template    *Pod `json:"template"`
+		JobTemplate struct {
+			Metadata Annotated `json:"metadata"`
+			Spec     struct {
+				Template *Pod `json:"template"`
+			} `json:"spec"`
+		} `json:"jobTemplate"`
+	} `json:"spec"`
+}
+
+// Annotated is the part of a workload's metadata that is read.
+type Annotated struct {
+	Annotations map[string]string `json:"annotations"`
+}
+
 // Metadata is the part of the object's metadata that is read.
 type Metadata struct {
 	Name         string            `json:"name"`
@@ -98,14 +118,19 @@ type Volume struct {
 }
 
 // Decode reads a pod as the API server sends it.
-func Decode(raw []byte) (*Pod, error) {
-	pod := &Pod{}
+func Decode(raw []byte) (*Pod, error) { return decode[Pod](raw) }
+
+// DecodeWorkload reads a workload as the API server sends it.
+func DecodeWorkload(raw []byte) (*Workload, error) { return decode[Workload](raw) }
+
+func decode[T any](raw []byte) (*T, error) {
+	object := new(T)
 	// The decoder that the API server itself uses: encoding/json alone would
 	// match field names whatever their case.
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, pod); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, object); err != nil {
 		return nil, err
 	}
-	return pod, nil
+	return object, nil
 }
 
 var pointer = strings.NewReplacer("~", "~0", "/", "~1")

@@ -160,11 +160,17 @@ n.startsWith('vernier.dev/')
 {{ range $i, $n := uniq $names }}{{ if $i }} || {{ end }}'{{ $n }}' in c.resources.requests{{ end }}
 {{- end }}
 
-{{/* CEL: or an annotation does; of very many, the webhook itself looks for it. */}}
-{{- define "vernier.dialects.annotations" -}}
+{{/* CEL: the annotation k asks for a share. */}}
+{{- define "vernier.dialects.prefixed" -}}
 {{- $words := include "vernier.dialects.words" . | fromYaml -}}
 {{- $prefixes := list -}}
 {{- range .Values.dialects.enabled }}{{ $prefixes = concat $prefixes ((index $words .).annotationPrefixes | default list) }}{{ end -}}
 {{- if $prefixes -}}
-|| size(object.metadata.annotations) > 256 || object.metadata.annotations.exists(k, ['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p))){{ end }}
+['{{ join "', '" $prefixes }}'].exists(p, k.startsWith(p)){{ end }}
+{{- end }}
+
+{{/* CEL: or an annotation does; of very many, the webhook itself looks for it. */}}
+{{- define "vernier.dialects.annotations" -}}
+{{- with include "vernier.dialects.prefixed" . -}}
+|| size(object.metadata.annotations) > 256 || object.metadata.annotations.exists(k, {{ . }}){{ end }}
 {{- end }}
