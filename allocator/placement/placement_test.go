@@ -184,7 +184,7 @@ func TestExplain(t *testing.T) {
 			"the containers need 40 % compute and 20 MiB on one GPU together, as vernier.dev/same-gpu says, and each fits alone; nearest: n GPU 0 has 39 % and 81,920 MiB free"},
 		{"no node", demand(ctr("x", App, 1, 1, 1)), nil, "no node has a GPU that takes slices"},
 		{"not allowed", &Demand{Containers: []Container{ctr("x", App, 1, 1, 1)}, Models: allow(t, "H100")}, nodes,
-			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid"},
+			"none of the 3 GPUs is allowed by the pod's vernier.dev/gpu-model and vernier.dev/gpu-uuid: there are 3 x NVIDIA A100-SXM4-80GB"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

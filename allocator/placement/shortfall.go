@@ -12,6 +12,8 @@ import (
 type Shortfall struct {
 	// Devices that the nodes have; Allowed are those that the demand may use.
 	Devices, Allowed int
+	// Models count them by model, where none is allowed.
+	Models map[string]int
 	// Container that fits nowhere; empty when each container fits by itself and
 	// only all together do not.
 	Container string
@@ -46,6 +48,12 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 		}
 	}
 	if s.Allowed == 0 {
+		s.Models = map[string]int{}
+		for _, n := range nodes {
+			for d := range n.Devices {
+				s.Models[n.Devices[d].Model]++
+			}
+		}
 		return s
 	}
 	for _, i := range newSearch(demand, &Node{}).order {
@@ -217,8 +225,8 @@ func (s Shortfall) String() string {
 	case s.Devices == 0:
 		return "no node has a GPU that takes slices"
 	case s.Allowed == 0:
-		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s",
-			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID)
+		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s: %s",
+			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.ModelsText(s.Models))
 	case s.SameGPU && s.Mem > s.Largest.Mem:
 		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and none has so much: the largest is %s GPU %d with %s",
 			needs, v1alpha1.AnnotationSameGPU, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())

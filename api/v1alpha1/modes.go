@@ -3,7 +3,9 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -200,8 +202,39 @@ func (l AllowList) String() string {
 	return strings.Join(items, ",")
 }
 
+// Only is the items that are not negated, as they were written.
+func (l AllowList) Only() []string {
+	items := make([]string, 0, len(l.only))
+	for _, item := range l.only {
+		items = append(items, item.text)
+	}
+	return items
+}
+
 // Any reports whether the list restricts anything.
 func (l AllowList) Any() bool { return len(l.only)+len(l.not) > 0 }
+
+// ModelsText names the models that there are for people, by how many GPUs are of each: most
+// first, and maxModelsText at most.
+func ModelsText(counts map[string]int) string {
+	models := slices.Collect(maps.Keys(counts))
+	slices.SortFunc(models, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	text := "there are"
+	for i, model := range models[:min(len(models), maxModelsText)] {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(" %d x %s", counts[model], model)
+	}
+	if more := len(models) - maxModelsText; more > 0 {
+		text += fmt.Sprintf(" and %d more models", more)
+	}
+	return text
+}
+
+const maxModelsText = 8
 
 func words(s string) []string {
 	return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {

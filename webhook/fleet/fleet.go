@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet owns the webhook's idea of how large the cluster's GPU nodes
-// are, from the ledgers: enough to warn about a share that fits nowhere.
+// Package fleet owns the webhook's idea of the cluster's GPU nodes, from the ledgers: how large
+// they are, and which models and UUIDs their GPUs have. It is enough to warn about a share that
+// fits nowhere.
 //
-// It never refuses anything: a larger node may be on its way.
+// It never refuses anything: another node may be on its way.
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/client-go/tools/cache"
@@ -35,10 +39,18 @@ func (s Size) Warning(share api.Share) string {
 	return ""
 }
 
+// node is what is kept of one.
+type node struct {
+	size          Size
+	models, uuids []string
+}
+
 // Fleet follows the ledgers. Its zero value knows nothing.
 type Fleet struct {
 	mu    sync.Mutex
-	nodes map[string]Size
+	nodes map[string]node
+	// models and uuids count the GPUs of all nodes, UUIDs in lower case.
+	models, uuids map[string]int
 	// size is the maximum over nodes while fresh is set.
 	size  Size
 	fresh bool
@@ -51,12 +63,84 @@ func (f *Fleet) Size() Size {
 	if !f.fresh {
 		f.size = Size{}
 		for _, n := range f.nodes {
-			f.size.GPUs, f.size.Mem = max(f.size.GPUs, n.GPUs), max(f.size.Mem, n.Mem)
+			f.size.GPUs, f.size.Mem = max(f.size.GPUs, n.size.GPUs), max(f.size.Mem, n.size.Mem)
 		}
 		f.fresh = true
 	}
 	return f.size
 }
+
+// Models says which models of a list no GPU has; empty where each has one, and where nothing
+// is known.
+func (f *Fleet) Models(list api.AllowList) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !list.Any() || len(f.models) == 0 {
+		return ""
+	}
+	text := missing(list, func(item string) bool {
+		one, err := api.ParseAllowList(item)
+		return err != nil || f.anyModel(one)
+	})
+	waits := ""
+	if !f.anyModel(list) {
+		text, waits = cmp.Or(text, "no GPU is allowed"), ": the pod waits until there is one that it may use"
+	}
+	if text == "" {
+		return ""
+	}
+	return text + ", " + api.ModelsText(f.models) + waits
+}
+
+func (f *Fleet) anyModel(list api.AllowList) bool {
+	for model := range f.models {
+		if list.Allows(model) {
+			return true
+		}
+	}
+	return false
+}
+
+// UUIDs says which UUIDs of a list no GPU has. Items that are only a part of one are not
+// looked up.
+func (f *Fleet) UUIDs(list api.AllowList) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !list.Any() || len(f.uuids) == 0 {
+		return ""
+	}
+	known := 0
+	text := missing(list, func(item string) bool {
+		has := len(item) != uuidLength || f.uuids[strings.ToLower(item)] > 0
+		if has {
+			known++
+		}
+		return has
+	})
+	if text != "" && known == 0 {
+		text += ": the pod waits until there is one that it may use"
+	}
+	return text
+}
+
+// uuidLength is that of NVML's, "GPU-" and a UUID.
+const uuidLength = len("GPU-") + 36
+
+// missing names the items of a list that has not has.
+func missing(list api.AllowList, has func(item string) bool) string {
+	lacks := slices.DeleteFunc(list.Only(), has)
+	if len(lacks) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(lacks) - maxMissing; n > 0 {
+		lacks, more = lacks[:maxMissing], fmt.Sprintf(" and %d more", n)
+	}
+	return "no GPU is " + strings.Join(lacks, ", ") + more
+}
+
+// maxMissing bounds the items that a warning names.
+const maxMissing = 8
 
 // Follow keeps the fleet current from the cache's ledgers.
 func (f *Fleet) Follow(ctx context.Context, from ctrlcache.Cache) error {
@@ -77,11 +161,13 @@ func (f *Fleet) see(obj any) {
 	if !ok {
 		return
 	}
-	size := Size{GPUs: api.DeviceCount(len(ledger.Status.Devices))}
+	now := node{size: Size{GPUs: api.DeviceCount(len(ledger.Status.Devices))}}
 	for i := range ledger.Status.Devices {
-		size.Mem = max(size.Mem, ledger.Status.Devices[i].Mem)
+		d := &ledger.Status.Devices[i]
+		now.size.Mem = max(now.size.Mem, d.Mem)
+		now.models, now.uuids = append(now.models, d.Model), append(now.uuids, strings.ToLower(d.UUID))
 	}
-	f.set(ledger.Name, size)
+	f.set(ledger.Name, now)
 }
 
 func (f *Fleet) forget(obj any) {
@@ -89,24 +175,39 @@ func (f *Fleet) forget(obj any) {
 		obj = gone.Obj
 	}
 	if ledger, ok := obj.(*api.SliceLedger); ok {
-		f.set(ledger.Name, Size{})
+		f.set(ledger.Name, node{})
 	}
 }
 
-func (f *Fleet) set(node string, size Size) {
+func (f *Fleet) set(name string, now node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.nodes[node] == size {
+	was := f.nodes[name]
+	if was.size == now.size && slices.Equal(was.models, now.models) && slices.Equal(was.uuids, now.uuids) {
 		return
 	}
 	if f.nodes == nil {
-		f.nodes = map[string]Size{}
+		f.nodes, f.models, f.uuids = map[string]node{}, map[string]int{}, map[string]int{}
 	}
-	f.nodes[node] = size
-	if size == (Size{}) {
-		delete(f.nodes, node)
+	count(f.models, was.models, now.models)
+	count(f.uuids, was.uuids, now.uuids)
+	f.nodes[name] = now
+	if now.size == (Size{}) {
+		delete(f.nodes, name)
 	}
 	f.fresh = false
+}
+
+// count takes the names that were out of the counts, and those that are now in.
+func count(counts map[string]int, was, now []string) {
+	for _, name := range now {
+		counts[name]++
+	}
+	for _, name := range was {
+		if counts[name]--; counts[name] == 0 {
+			delete(counts, name)
+		}
+	}
 }
 
 // Slim drops what the fleet does not read before the cache keeps a ledger: a

@@ -70,3 +70,65 @@ func TestSlim(t *testing.T) {
 		t.Errorf("kept %+v", l)
 	}
 }
+
+func allow(t *testing.T, text string) api.AllowList {
+	t.Helper()
+	list, err := api.ParseAllowList(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// What no GPU has is named, and where none is left the pod waits.
+func TestLists(t *testing.T) {
+	const one, two, gone = "GPU-5e1b0f6c-1c0a-4d53-a3c5-3f0e6a1e2b77", "GPU-00000000-0000-0000-0000-000000000002", "GPU-00000000-0000-0000-0000-00000000000F"
+	var f Fleet
+	if text := f.Models(allow(t, "H100")) + f.UUIDs(allow(t, one)); text != "" {
+		t.Errorf("nothing known: %q", text)
+	}
+	a, b := ledger("a", 100, 100), ledger("b", 100)
+	a.Status.Devices[0].Model, a.Status.Devices[0].UUID = "NVIDIA A100-SXM4-80GB", one
+	a.Status.Devices[1].Model, a.Status.Devices[1].UUID = "NVIDIA A100-SXM4-80GB", two
+	b.Status.Devices[0].Model, b.Status.Devices[0].UUID = "Tesla T4", gone
+	f.see(a)
+	f.see(b)
+	f.see(b)
+	const have = "there are 2 x NVIDIA A100-SXM4-80GB, 1 x Tesla T4"
+	const waits = ": the pod waits until there is one that it may use"
+	models := func(list, want string) {
+		t.Helper()
+		if got := f.Models(allow(t, list)); got != want {
+			t.Errorf("%s: %q, want %q", list, got, want)
+		}
+	}
+	uuids := func(list, want string) {
+		t.Helper()
+		if got := f.UUIDs(allow(t, list)); got != want {
+			t.Errorf("%s: %q, want %q", list, got, want)
+		}
+	}
+	models("", "")
+	models("A100,T4", "")
+	models("!T4", "")
+	models("!H100", "")
+	models("H1000", "no GPU is H1000, "+have+waits)
+	models("A100,H1000,B200", "no GPU is H1000, B200, "+have)
+	models("!A100,!T4", "no GPU is allowed, "+have+waits)
+	models("T4,!Tesla", "no GPU is allowed, "+have+waits)
+	uuids(strings.ToLower(one)+","+two, "")
+	uuids("GPU-5e1b0f6c", "")
+	uuids(gone, "")
+	f.forget(b)
+	uuids(gone, "no GPU is "+gone+waits)
+	uuids(gone+","+one, "no GPU is "+gone)
+	uuids("!"+gone, "")
+	models("T4", "no GPU is T4, there are 2 x NVIDIA A100-SXM4-80GB"+waits)
+	a.Status.Devices[1].UUID = gone
+	f.see(a)
+	uuids(two, "no GPU is "+two+waits)
+	f.forget(a)
+	if len(f.models)+len(f.uuids)+len(f.nodes) > 0 {
+		t.Errorf("kept %v %v %v", f.models, f.uuids, f.nodes)
+	}
+}

@@ -112,6 +112,8 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 	had := pod.Metadata.Annotations
 	translated := r.rules.Dialects.Translate(pod)
 	f := review(pod, namespace, r.fleet.Size(), r.rules)
+	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.wishes.Models))
+	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.wishes.UUIDs))
 	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers
 	out.Warnings = append(translated.Warnings, f.warnings...)
 	out.Errors = append(translated.Errors, f.errs...)

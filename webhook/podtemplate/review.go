@@ -120,6 +120,13 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	return f
 }
 
+// warn adds a warning, where there is one.
+func (f *findings) warn(at *field.Path, text string) {
+	if text != "" {
+		f.warnings = append(f.warnings, at.String()+": "+text)
+	}
+}
+
 func (f *findings) hasQuota() bool {
 	for _, share := range f.shares.Containers {
 		if share.Core > 0 {
@@ -177,9 +184,7 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	if err := f.wishes.Suits(c.Name, share); err != nil {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.wishes.Mode, err.Error()))
 	}
-	if w := known.Warning(share); w != "" {
-		f.warnings = append(f.warnings, path.String()+": "+w)
-	}
+	f.warn(path, known.Warning(share))
 	f.errs = append(f.errs, f.minimum.Check(share, path)...)
 	f.shares.Containers[c.Name] = share
 	return core
