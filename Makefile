@@ -96,9 +96,25 @@ test-hostile: deps tools build images ## what tenants and stolen tokens are refu
 	KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" $(TEST) -p 2 -timeout 25m -tags envtest -run 'Hostile|Soak$$|TestPolicy' $$(go list -tags envtest ./... | grep -v /test/)
 	$(TEST) -tags e2e -timeout 25m -run Hostile ./test/e2e
 
+# One folder for a machine with a GPU that has nothing but NVIDIA's driver.
+KIT := $(BIN)/gpu-kit
+.PHONY: gpu-kit
+gpu-kit: limiter-library ## pack bin/gpu-kit: copied to a machine with a GPU, ./gpu-kit checks what Vernier promises
+	rm -rf $(KIT)
+	mkdir -p $(KIT)/python
+	cp $(BIN)/libvgpu.so LICENSE test/gpu/kit/program/kernels.ptx test/gpu/kit/program/runtime.cu $(KIT)/
+	cp test/gpu/kit/python/*.py $(KIT)/python/
+	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(KIT)/gpu-kit ./test/gpu/kit
+	$(CGO) go build -ldflags='-s -w' -o $(KIT)/ ./cmd/vgpu-run
+	$(CGO) go test -c -tags gpu -ldflags='-s -w' -o $(KIT)/gpu-checks ./test/gpu
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -Itest/simgpu/include -o $(KIT)/kit-program test/gpu/kit/program/*.c -ldl
+	$(KIT)/gpu-kit --wrap $(KIT)/kernels.ptx $(KIT)/kernels.fatbin
+	@test $$(du -sm $(KIT) | cut -f1) -le 48 || { du -a $(KIT); echo "the kit is larger than 48 MiB"; exit 1; }
+
 .PHONY: test-gpu
-test-gpu: ## checks on a machine with a real NVIDIA GPU; changes nothing on the card
-	$(TEST) -v -tags gpu ./test/gpu/...
+test-gpu: gpu-kit ## checks on a machine with a real NVIDIA GPU: the kit, and those that need Go; changes nothing on the card
+	$(KIT)/gpu-kit --report $(BIN)/gpu-kit.json
+	$(TEST) -v -tags gpu ./test/gpu
 
 .PHONY: test-vendor
 test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-free packages into the cache
