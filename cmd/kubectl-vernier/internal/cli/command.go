@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,6 +31,9 @@ type command struct {
 	output        output
 	allNamespaces bool
 	watch         bool
+	// selector, sortBy and names are of the one command that runs.
+	selector, sortBy string
+	names            []string
 	// saidLeftOut: stderr says already what the user may not see.
 	saidLeftOut bool
 	// connect is replaced by tests, and so is now.
@@ -105,18 +109,19 @@ container) or none (no quota was asked for).`
 
 	flags := root.PersistentFlags()
 	c.flags.AddFlags(flags)
-	flags.StringVarP(&c.output.format, "output", "o", "", "json, yaml or wide")
+	flags.StringVarP(&c.output.format, "output", "o", "", "json, yaml, name, wide, or kubectl's jsonpath=, go-template= and custom-columns=, each with -file, too")
 	flags.BoolVar(&c.output.noHeaders, "no-headers", false, "print no header line")
 	flags.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "slices and waiting pods of all namespaces")
 
-	completeWith(root, "output", "json", "yaml", "wide")
+	completeWith(root, "output", "json", "yaml", "name", "wide", "jsonpath=", "jsonpath-file=", "go-template=", "go-template-file=", "custom-columns=", "custom-columns-file=")
+	c.chosen(root, "pods: slices and waiting pods")
 
 	root.AddCommand(
-		c.sub("nodes", "GPU nodes and what is granted on each", c.nodes),
-		c.sub("devices", "GPUs and what is granted of each", c.devices),
-		c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices),
-		c.sub("waiting", "Pods that wait for a slice, and why", c.waiting),
-		c.sub("top", "What containers use of their slices now", c.top),
+		c.ordered(c.ofNodes(c.sub("nodes", "GPU nodes and what is granted on each", c.nodes))),
+		c.ordered(c.ofNodes(c.sub("devices", "GPUs and what is granted of each", c.devices))),
+		c.ordered(c.chosen(c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices), "pods")),
+		c.ordered(c.chosen(c.sub("waiting", "Pods that wait for a slice, and why", c.waiting), "pods")),
+		c.ordered(c.chosen(c.sub("top", "What containers use of their slices now", c.top), "pods")),
 		c.whyCommand(),
 		c.fitCommand(),
 		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
@@ -170,20 +175,26 @@ func (c *command) namespace() (string, error) {
 }
 
 func (c *command) nodes(ctx context.Context, r client.Reader) error {
-	all, err := ledgers(ctx, r)
+	all, err := c.nodeLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
-	nodes := view.Nodes(all)
+	nodes, err := sorted(c.sortBy, view.Nodes(all))
+	if err != nil {
+		return err
+	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindNodes, nodes), c.nodeSection(nodes))
 }
 
 func (c *command) devices(ctx context.Context, r client.Reader) error {
-	all, err := ledgers(ctx, r)
+	all, err := c.nodeLedgers(ctx, r)
 	if err != nil {
 		return err
 	}
-	devices := view.Devices(all)
+	devices, err := sorted(c.sortBy, view.Devices(all))
+	if err != nil {
+		return err
+	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindDevices, devices),
 		section{table: view.DeviceTable(devices, c.output.wide()), none: noDevices})
 }
@@ -201,6 +212,9 @@ func (c *command) slices(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
+	if slices, err = sorted(c.sortBy, slices); err != nil {
+		return err
+	}
 	if !readable {
 		c.leftOut("GPU indexes, guarantees and slices being released")
 	}
@@ -214,6 +228,9 @@ func (c *command) waiting(ctx context.Context, r client.Reader) error {
 	}
 	pods, err := c.waitingPods(ctx, r, ns)
 	if err != nil {
+		return err
+	}
+	if pods, err = sorted(c.sortBy, pods); err != nil {
 		return err
 	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindWaiting, pods), c.waitingSection(pods, ns))
@@ -238,7 +255,9 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) (
 	if err != nil {
 		return nil, err
 	}
-	return view.Waiting(pods, events), nil
+	return ofPods(ctx, c, r, ns, view.Waiting(pods, events), func(p view.WaitingPod) types.NamespacedName {
+		return types.NamespacedName{Namespace: p.Namespace, Name: p.Pod}
+	})
 }
 
 func (c *command) overview(ctx context.Context, r client.Reader) error {

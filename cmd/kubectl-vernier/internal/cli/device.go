@@ -20,6 +20,10 @@ type target struct{ node, gpu string }
 
 // parseTarget reads NODE/GPU.
 func parseTarget(arg string) (target, error) {
+	// As messages and -o name call it.
+	if named, is := strings.CutPrefix(arg, "gpu/"); is && strings.Contains(named, "/") {
+		arg = named
+	}
 	node, gpu, cut := strings.Cut(arg, "/")
 	if !cut || node == "" || gpu == "" || strings.Contains(gpu, "/") {
 		return target{}, fmt.Errorf("%q names no device: write NODE/GPU, the GPU by its index or UUID as `kubectl vernier devices -o wide` shows them", arg)

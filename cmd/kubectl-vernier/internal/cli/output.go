@@ -23,7 +23,8 @@ func (o output) validate() error {
 	case "", "wide", "json", "yaml":
 		return nil
 	}
-	return fmt.Errorf("--output %q is unknown: use json, yaml or wide, or leave it out", o.format)
+	_, err := o.printer()
+	return err
 }
 
 func (o output) wide() bool { return o.format == "wide" }
@@ -59,6 +60,9 @@ func (o output) print(out, errOut io.Writer, doc any, sections ...section) error
 		}
 		_, err = out.Write(text)
 		return err
+	case "", "wide":
+	default:
+		return o.printAs(out, doc)
 	}
 	for i, s := range sections {
 		if len(sections) > 1 {
@@ -77,4 +81,20 @@ func (o output) print(out, errOut io.Writer, doc any, sections ...section) error
 		}
 	}
 	return nil
+}
+
+// printAs prints a document by one of kubectl's printers.
+func (o output) printAs(out io.Writer, doc any) error {
+	p, err := o.printer()
+	if err != nil {
+		return err
+	}
+	of, err := object(doc)
+	if err == nil && o.format == "name" {
+		of, err = named(of)
+	}
+	if err != nil {
+		return err
+	}
+	return p.PrintObj(of, out)
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	model "vernier.dev/vernier/allocator/view"
@@ -40,7 +41,10 @@ func (c *command) leftOut(what string) {
 func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool, ns string) ([]view.Slice, error) {
 	if !readable {
 		pods, err := podsIn(ctx, r, ns)
-		return model.SlicesOfPods(pods), err
+		if err != nil {
+			return nil, err
+		}
+		return c.slicesOfChosen(ctx, r, ns, model.SlicesOfPods(pods))
 	}
 	slices := view.Slices(all, ns)
 	asked := map[string]bool{}
@@ -55,7 +59,14 @@ func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1al
 		}
 		model.Finish(slices, pods)
 	}
-	return slices, nil
+	return c.slicesOfChosen(ctx, r, ns, slices)
+}
+
+// slicesOfChosen are the slices of the pods that -l chooses.
+func (c *command) slicesOfChosen(ctx context.Context, r client.Reader, ns string, slices []view.Slice) ([]view.Slice, error) {
+	return ofPods(ctx, c, r, ns, slices, func(s view.Slice) types.NamespacedName {
+		return types.NamespacedName{Namespace: s.Namespace, Name: s.Pod}
+	})
 }
 
 // podsIn lists pods of a namespace, or of all if it is empty.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -78,6 +79,14 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 	uses := slices.Concat(of...)
 	uses = slices.DeleteFunc(uses, func(u view.Use) bool { return ns != "" && u.Namespace != ns })
 	view.SortUses(uses)
+	if uses, err = ofPods(ctx, c, r, ns, uses, func(u view.Use) types.NamespacedName {
+		return types.NamespacedName{Namespace: u.Namespace, Name: u.Pod}
+	}); err != nil {
+		return err
+	}
+	if uses, err = sorted(c.sortBy, uses); err != nil {
+		return err
+	}
 	return c.output.print(c.out, c.errOut, view.NewList(view.KindUses, uses),
 		section{table: view.UseTable(uses), none: "No container uses a slice " + in(ns) + "."})
 }
