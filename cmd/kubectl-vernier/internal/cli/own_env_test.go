@@ -70,6 +70,9 @@ func TestNamespaceUser(t *testing.T) {
 	shows("waiting -n team-a", "", "needs 90 % compute")
 	shows("why waits -n team-a", "left out: what nodes have for the pod", "Pod team-a/waits: it waits for a place", "needs 90 % compute")
 	expectError(t, ann, "fit -f testdata/pod.yaml -n team-a", "ledgers are cluster-wide", "vernier-viewer")
+	if out, _, _ := run(t, ann, "fit -f testdata/pod.yaml -n team-a"); out != "Pod/small: would be admitted; whether there is room is not known\n" {
+		t.Errorf("fit without ledgers prints %q", out)
+	}
 	expectError(t, ann, "devices", "a RoleBinding in a namespace does not", "vernier-viewer")
 	expectError(t, ann, "slices -A", "list pods in all namespaces", "-n NAME")
 	expectError(t, ann, "waiting -n default", "list pods in namespace default")
