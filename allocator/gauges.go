@@ -5,6 +5,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,6 +45,14 @@ var (
 		"1 while the node agent's pod is ready, 0 while it is not or is not there: nothing is granted on the node then.", []string{"node"}, nil)
 	driftedSlices = prometheus.NewDesc("vernier_allocator_drifted_slices",
 		"Slices of which containers have other amounts than the node's ledger grants: it was edited. Without a series there are none.", []string{"node"}, nil)
+	gpus = prometheus.NewDesc("vernier_allocator_gpus",
+		"GPUs that the nodes see, by model, in service or not.", []string{"model"}, nil)
+	memory = prometheus.NewDesc("vernier_allocator_memory_bytes",
+		"Memory of these GPUs.", []string{"model"}, nil)
+	grantedGPUs = prometheus.NewDesc("vernier_allocator_granted_gpus",
+		"Compute that is granted to pods of a namespace, in whole GPUs, by the GPUs' model; without a model on GPUs that their nodes do not see.", []string{"namespace", "model"}, nil)
+	grantedMemory = prometheus.NewDesc("vernier_allocator_granted_memory_bytes",
+		"Memory of GPUs that is granted to pods of a namespace, by the GPUs' model.", []string{"namespace", "model"}, nil)
 	fragmentCore = prometheus.NewDesc("vernier_allocator_fragment_gpus",
 		"Compute that is free on GPUs of which a part is granted, in whole GPUs, by whether memory is left beside it: usable or stranded.", []string{"state"}, nil)
 )
@@ -55,6 +64,10 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- devicesByUse
 	to <- agentReachable
 	to <- driftedSlices
+	to <- gpus
+	to <- memory
+	to <- grantedGPUs
+	to <- grantedMemory
 	to <- fragmentCore
 }
 
@@ -65,17 +78,20 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, label)
 		}
 	}
-	waiting, all := g.waitingReasons(), 0.
+	waiting, sum := g.waitingReasons(), 0.
 	for _, n := range waiting {
-		all += n
+		sum += n
 	}
-	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, all)
+	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, sum)
 	send(waitingByReason, waiting)
+	all := holdings{}
 	for _, node := range g.index.Names() {
 		if l := g.index.Ledger(node); l != nil {
 			collectNode(to, l)
+			all.add(l)
 		}
 	}
+	all.send(to)
 	use, fragments := fragmentation(g.index.Room())
 	send(devicesByUse, use)
 	send(fragmentCore, fragments)
@@ -98,6 +114,52 @@ func collectNode(to chan<- prometheus.Metric, l *v1alpha1.SliceLedger) {
 	}
 	if drifted > 0 {
 		to <- prometheus.MustNewConstMetric(driftedSlices, prometheus.GaugeValue, drifted, l.Name)
+	}
+}
+
+// holdings are what there is of each model, and what each namespace holds of it. The
+// series of single GPUs are the node agents': here they would be 40,000 in one scrape.
+type holdings map[holder]held
+
+// holder is a namespace, or none for all that there is, and a model.
+type holder struct{ namespace, model string }
+
+type held struct {
+	gpus int
+	core v1alpha1.Percent
+	mem  v1alpha1.MiB
+}
+
+// add adds up as the ledger's own rules do: what a slice reuses of its pod's other slices
+// counts once.
+func (h holdings) add(l *v1alpha1.SliceLedger) {
+	models := make(map[string]string, len(l.Status.Devices))
+	for i := range l.Status.Devices {
+		d := &l.Status.Devices[i]
+		models[d.UUID] = d.Model
+		all := h[holder{"", d.Model}]
+		h[holder{"", d.Model}] = held{gpus: all.gpus + 1, mem: all.mem + d.Mem}
+	}
+	for i := range l.Spec.Devices {
+		d := &l.Spec.Devices[i]
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			namespace, _, _ := strings.Cut(s.Owner, "/")
+			of := holder{namespace, models[d.UUID]}
+			h[of] = held{core: h[of].core + s.Core - s.ReuseCore, mem: h[of].mem + s.Mem - s.ReuseMem}
+		}
+	}
+}
+
+func (h holdings) send(to chan<- prometheus.Metric) {
+	for of, n := range h {
+		if of.namespace == "" {
+			to <- prometheus.MustNewConstMetric(gpus, prometheus.GaugeValue, float64(n.gpus), of.model)
+			to <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(n.mem.Bytes()), of.model)
+			continue
+		}
+		to <- prometheus.MustNewConstMetric(grantedGPUs, prometheus.GaugeValue, float64(n.core)/float64(v1alpha1.WholeGPU), of.namespace, of.model)
+		to <- prometheus.MustNewConstMetric(grantedMemory, prometheus.GaugeValue, float64(n.mem.Bytes()), of.namespace, of.model)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -40,7 +41,50 @@ func TestGauges(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(gauges{s.allocator})
-	if families, err := registry.Gather(); err != nil || len(families) != 4 {
-		t.Errorf("%d metrics, want 4: %v", len(families), err)
+	if families, err := registry.Gather(); err != nil || len(families) != 8 {
+		t.Errorf("%d metrics, want 8: %v", len(families), err)
+	}
+}
+
+// What there is and who holds it is told by model and namespace, as the ledger's rules add
+// it up; a GPU that its node does not see has grants and no model.
+func TestHoldings(t *testing.T) {
+	h := holdings{}
+	for _, name := range []string{"a", "b"} {
+		l := &v1alpha1.SliceLedger{}
+		l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "0", Model: "A100", Mem: 1000}, {UUID: "1", Model: "T4", Mem: 100}}
+		l.Spec.Devices = []v1alpha1.DeviceLedger{
+			{UUID: "0", Slices: []v1alpha1.Slice{
+				{Owner: "one/" + name, Ctr: "init", Core: 60, Mem: 600, ReuseCore: 20, ReuseMem: 200}, {Owner: "one/" + name, Ctr: "main", Core: 20, Mem: 200},
+				{Owner: "two/" + name, Ctr: "main", Core: 30, Mem: 10}}},
+			{UUID: "gone", Slices: []v1alpha1.Slice{{Owner: "two/x", Core: 5, Mem: 7}}},
+		}
+		h.add(l)
+	}
+	want := holdings{{"", "A100"}: {gpus: 2, mem: 2000}, {"", "T4"}: {gpus: 2, mem: 200},
+		{"one", "A100"}: {core: 120, mem: 1200}, {"two", "A100"}: {core: 60, mem: 20}, {"two", ""}: {core: 10, mem: 14}}
+	if !maps.Equal(h, want) {
+		t.Errorf("%+v, want %+v", h, want)
+	}
+	sent := make(chan prometheus.Metric, 20)
+	h.send(sent)
+	var one dto.Metric
+	for close(sent); ; {
+		m, more := <-sent
+		if !more {
+			t.Fatal("no series of namespace one's compute")
+		}
+		if m.Desc() != grantedGPUs {
+			continue
+		}
+		if err := m.Write(&one); err != nil {
+			t.Fatal(err)
+		}
+		if one.Label[1].GetValue() == "one" {
+			break
+		}
+	}
+	if one.GetGauge().GetValue() != 1.2 {
+		t.Errorf("namespace one holds %v GPUs, want 1.2", one.GetGauge().GetValue())
 	}
 }

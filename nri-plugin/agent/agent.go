@@ -289,10 +289,14 @@ func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
 func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
-		Devices: a.watcher.Snapshot, Findings: a.auditor.Findings, Held: a.auditor.Held,
+		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held,
 		Use: a.use, Batch: a.batch.Use,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})
+}
+
+func (a *agent) granted(uuid string) (v1alpha1.Amounts, bool) {
+	return a.ledger.Index().Granted(uuid), a.ledger.Known()
 }
 
 func (a *agent) use(uuid string) (device.Use, error) {

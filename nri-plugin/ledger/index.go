@@ -52,6 +52,7 @@ type Index struct {
 	Generation int64
 
 	grants map[Key][]Grant
+	sums   map[string]v1alpha1.Amounts
 	owners map[types.UID]string
 	held   map[types.UID]bool
 	inUse  []v1alpha1.SliceStatus
@@ -62,7 +63,7 @@ type Index struct {
 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
-	x := &Index{grants: map[Key][]Grant{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}}
+	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}}
 	if l == nil {
 		return x
 	}
@@ -81,6 +82,8 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 			b := booked[s.Pod]
 			b.PodCore, b.PodMem = b.PodCore+s.Core-s.ReuseCore, b.PodMem+s.Mem-s.ReuseMem
 			booked[s.Pod] = b
+			sum := x.sums[d.UUID]
+			x.sums[d.UUID] = v1alpha1.Amounts{Core: sum.Core + s.Core - s.ReuseCore, Mem: sum.Mem + s.Mem - s.ReuseMem}
 		}
 		for j := range d.Slices {
 			s := &d.Slices[j]
@@ -102,6 +105,10 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 // Grants of a container, held ones among them, in the ledger's order of devices; nil
 // when it has none. The caller must not change them.
 func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
+
+// Granted is all that is granted of a device: what a slice reuses of its pod's other
+// slices counts once, as in the ledger's own rules.
+func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }
 
 // Held tells whether the pod's slices are held for its gang and not granted yet. They
 // may be prepared, and no container may have them: they can be taken back at any

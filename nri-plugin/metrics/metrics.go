@@ -35,6 +35,8 @@ type Sources struct {
 	Modes mode.Set
 	// Devices is the latest picture; false before there was one.
 	Devices func() (device.Snapshot, bool)
+	// Granted is what the ledger grants of a device; false before the ledger was read.
+	Granted func(uuid string) (v1alpha1.Amounts, bool)
 	// Findings are the processes that no limit holds.
 	Findings func() []audit.Finding
 	// Held are the processes that hold a device without a slice of it, and the containers
@@ -57,6 +59,7 @@ type Collector struct {
 	computeLimit, busy, throttled, launches                     *prometheus.Desc
 	processes, readable, unenforced, holding, unread            *prometheus.Desc
 	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
+	computeTotal, computeGranted, memoryTotal, memoryGranted    *prometheus.Desc
 	batchCap, batchUsed                                         *prometheus.Desc
 	accelerators                                                *accelerators
 }
@@ -67,6 +70,7 @@ func New(from Sources) *Collector {
 		return prometheus.NewDesc("vernier_"+name, help, labels, prometheus.Labels{"node": from.Node})
 	}
 	slice := []string{"namespace", "pod", "container", "uuid"}
+	gpu := []string{"uuid", "model"}
 	return &Collector{
 		from:         from,
 		memoryLimit:  desc("container_memory_limit_bytes", "Device memory of the container's slice.", slice...),
@@ -83,7 +87,11 @@ func New(from Sources) *Collector {
 		holding:      desc("processes_without_slice", "Processes of the container that hold a descriptor of the device, of which it has no slice.", slice...),
 		unread:       desc("container_descriptors_unread", "1 for a container with more descriptors than one look for those reads: the next look goes on, and finds later what is there.", slice[:3]...),
 
-		deviceHealthy:   desc("device_healthy", "1 if the device is fit to carry slices.", "uuid", "model"),
+		deviceHealthy:   desc("device_healthy", "1 if the device is fit to carry slices.", gpu...),
+		computeTotal:    desc("device_compute_total_ratio", "Compute of the device: 1.", gpu...),
+		computeGranted:  desc("device_compute_granted_ratio", "Compute of the device that the ledger grants, also to containers that do not run yet: 0.3 for gpu-core: 30.", gpu...),
+		memoryTotal:     desc("device_memory_total_bytes", "Memory of the device.", gpu...),
+		memoryGranted:   desc("device_memory_granted_bytes", "Memory of the device that the ledger grants, also to containers that do not run yet.", gpu...),
 		instanceHealthy: desc("mig_instance_healthy", "1 if the instance of MIG is fit to carry a slice.", "uuid", "instance", "profile", "start"),
 		nvml:            desc("node_nvml_up", "1 if the driver's library answers."),
 		runtime:         desc("node_runtime_connected", "1 if the agent is connected to containerd, and containerd guards what the agent must see."),
@@ -98,7 +106,8 @@ func New(from Sources) *Collector {
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append(c.accelerators.descriptions(),
 		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
-		c.processes, c.readable, c.unenforced, c.holding, c.unread, c.deviceHealthy, c.instanceHealthy, c.nvml, c.runtime, c.containersIn,
+		c.processes, c.readable, c.unenforced, c.holding, c.unread, c.deviceHealthy, c.instanceHealthy,
+		c.computeTotal, c.computeGranted, c.memoryTotal, c.memoryGranted, c.nvml, c.runtime, c.containersIn,
 		c.batchCap, c.batchUsed,
 	) {
 		out <- d
@@ -116,6 +125,12 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if scanned {
 		for _, d := range now.Devices {
 			gauge(c.deviceHealthy, one(d.Healthy), d.UUID, d.Model)
+			gauge(c.computeTotal, 1, d.UUID, d.Model)
+			gauge(c.memoryTotal, float64(d.Mem.Bytes()), d.UUID, d.Model)
+			if granted, known := c.from.Granted(d.UUID); known {
+				gauge(c.computeGranted, float64(granted.Core)/float64(v1alpha1.WholeGPU), d.UUID, d.Model)
+				gauge(c.memoryGranted, float64(granted.Mem.Bytes()), d.UUID, d.Model)
+			}
 			for _, i := range d.Instances {
 				gauge(c.instanceHealthy, one(i.Reason == ""), d.UUID, i.UUID, strconv.Itoa(int(i.Profile)), strconv.Itoa(int(i.Start)))
 			}

@@ -87,6 +87,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Node: "n1", Book: book,
 		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
+		Granted:  func(string) (v1alpha1.Amounts, bool) { return v1alpha1.Amounts{}, false },
 		Findings: func() []audit.Finding { return nil },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return nil, nil },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
@@ -108,11 +109,15 @@ func TestFigures(t *testing.T) {
 		Processes: []layout.ProcessUsage{{}, {}},
 	}})
 	from.Devices = func() (device.Snapshot, bool) {
-		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true}, {UUID: gpu1, Model: "T4", Instances: []v1alpha1.MIGInstance{
+		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true, Mem: 4}, {UUID: gpu1, Model: "T4", Instances: []v1alpha1.MIGInstance{
 			{MIGPlace: v1alpha1.MIGPlace{Profile: 19, Start: 6}, UUID: "MIG-0"},
 			{MIGPlace: v1alpha1.MIGPlace{Profile: 14, Start: 2}, UUID: "MIG-1", Reason: "Xid 94"},
 		}}}}, true
 	}
+	index := ledger.NewIndex(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: gpu0, Slices: []v1alpha1.Slice{
+		{Pod: "a", Ctr: "init", Core: 40, Mem: 3, ReuseCore: 30, ReuseMem: 1}, {Pod: "a", Ctr: "main", Core: 30, Mem: 1},
+	}}}}})
+	from.Granted = func(uuid string) (v1alpha1.Amounts, bool) { return index.Granted(uuid), true }
 	from.Findings = func() []audit.Finding {
 		return []audit.Finding{
 			{Holder: hooks.Holder{Pod: hooks.PodRef{Namespace: "team", Name: "a"}, Name: "main"}, UUID: gpu0, Processes: 2},
@@ -154,8 +159,16 @@ vernier_container_memory_used_bytes{main,team,a,GPU-1} 0
 vernier_container_processes{main,team,a} 2
 vernier_container_throttled_seconds_total{main,team,a,GPU-0} 0
 vernier_container_throttled_seconds_total{main,team,a,GPU-1} 0
+vernier_device_compute_granted_ratio{A100,GPU-0} 0.4
+vernier_device_compute_granted_ratio{T4,GPU-1} 0
+vernier_device_compute_total_ratio{A100,GPU-0} 1
+vernier_device_compute_total_ratio{T4,GPU-1} 1
 vernier_device_healthy{A100,GPU-0} 1
 vernier_device_healthy{T4,GPU-1} 0
+vernier_device_memory_granted_bytes{A100,GPU-0} 3.145728e+06
+vernier_device_memory_granted_bytes{T4,GPU-1} 0
+vernier_device_memory_total_bytes{A100,GPU-0} 4.194304e+06
+vernier_device_memory_total_bytes{T4,GPU-1} 0
 vernier_mig_instance_healthy{MIG-0,19,6,GPU-1} 1
 vernier_mig_instance_healthy{MIG-1,14,2,GPU-1} 0
 vernier_node_containers{} 2

@@ -42,7 +42,7 @@ func collectors(part string) ([]prometheus.Collector, error) {
 			return nil, fmt.Errorf("the registry cannot be listed")
 		}
 		a := allocator.New(allocator.Config{})
-		a.SetLedger(&v1alpha1.SliceLedger{Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}, Slices: []v1alpha1.SliceStatus{{InForce: &v1alpha1.Amounts{}}}}})
+		a.SetLedger(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{Slices: []v1alpha1.Slice{{Owner: "namespace/pod"}}}}}, Status: v1alpha1.SliceLedgerStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAgentReachable}}, Devices: make([]v1alpha1.DeviceStatus, 1), Slices: []v1alpha1.SliceStatus{{InForce: &v1alpha1.Amounts{}}}}})
 		return []prometheus.Collector{global, a.Collector()}, nil
 	}
 	return nil, fmt.Errorf("no part %q", part)
@@ -152,6 +152,7 @@ func nodeCollector() (prometheus.Collector, error) {
 		Devices: func() (device.Snapshot, bool) {
 			return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: make([]v1alpha1.MIGInstance, 1)}}}, true
 		},
+		Granted:  func(string) (v1alpha1.Amounts, bool) { return v1alpha1.Amounts{}, true },
 		Findings: func() []audit.Finding { return nil },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return make([]audit.Finding, 1), make([]hooks.Holder, 1) },
 		Use:      func(string) (device.Use, error) { return device.Use{}, nil },
