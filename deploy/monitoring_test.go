@@ -4,8 +4,10 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,23 +30,126 @@ func TestRules(t *testing.T) {
 	promtool(t, "test", "rules", "testdata/rules_test.yaml")
 }
 
-// Whoever is woken by an alert finds it on the page for those on call.
-func TestAlertsAreOnThePage(t *testing.T) {
-	rules, err := os.ReadFile("chart/files/rules.yaml")
+// ruleFile is what is read of rules.yaml.
+type ruleFile struct {
+	Groups []struct {
+		Rules []struct {
+			Record, Alert, Expr string
+			Annotations         map[string]string
+		}
+	}
+}
+
+func readYAML(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// runbook is where each alert's runbook_url leads, unless the chart is told otherwise.
+const runbook = "https://vernier.dev/docs/operations.md"
+
+// Each alert's runbook_url leads to its row in docs/operations.md.
+func TestAlertsHaveARunbook(t *testing.T) {
+	var rules ruleFile
+	readYAML(t, "chart/files/rules.yaml", &rules)
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
-	if len(names) < 10 {
-		t.Fatalf("only %d alerts were found", len(names))
+	alerts := 0
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if r.Alert == "" {
+				continue
+			}
+			alerts++
+			anchor := strings.ToLower(r.Alert)
+			if url := r.Annotations["runbook_url"]; url != runbook+"#"+anchor {
+				t.Errorf("%s: runbook_url %q", r.Alert, url)
+			}
+			if !strings.Contains(string(page), `<a id="`+anchor+`"></a>`+"`"+r.Alert+"`") {
+				t.Errorf("docs/operations.md has no row of alert %s with the anchor %s", r.Alert, anchor)
+			}
+		}
 	}
-	for _, name := range names {
-		if !strings.Contains(string(page), "`"+name[1]+"`") {
-			t.Errorf("docs/operations.md has no word of alert %s", name[1])
+	if alerts < 10 {
+		t.Fatalf("only %d alerts were found", alerts)
+	}
+}
+
+// metricName finds the names of our metrics and recording rules in a query.
+var metricName = regexp.MustCompile(`\b(?:vernier[_:]|container_accelerator_)[a-z0-9_:]+`)
+
+// Each query of the dashboard parses, and it and the rules ask for metrics that the
+// reference lists, by labels that these have.
+func TestQueries(t *testing.T) {
+	var rules ruleFile
+	readYAML(t, "chart/files/rules.yaml", &rules)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Query string }
+		}
+	}
+	readYAML(t, "chart/files/dashboard.json", &dashboard)
+	reference, err := os.ReadFile("../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]string{} // labels by name
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| [a-z]+ \\| (.*?) \\|").FindAllStringSubmatch(string(reference), -1) {
+		known[row[1]] = row[2] + "`node`"
+	}
+	queries := map[string]string{}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if r.Record != "" {
+				known[r.Record] = ""
+			}
+			queries[r.Record+r.Alert] = r.Expr
+		}
+	}
+	var parsed strings.Builder
+	parsed.WriteString("groups: [{name: dashboard, rules: [\n")
+	variables := strings.NewReplacer("$namespace", ".*", "$model", ".*", "$node", ".*")
+	for i, p := range dashboard.Panels {
+		for j, q := range p.Targets {
+			expr := variables.Replace(q.Expr)
+			if strings.Contains(expr, "$") {
+				t.Errorf("%s: a variable that nothing sets: %s", p.Title, expr)
+			}
+			fmt.Fprintf(&parsed, "{record: 'panel:%d:%d', expr: %q},\n", i, j, expr)
+			queries[fmt.Sprintf("panel %s, query %d", p.Title, j)] = expr
+		}
+	}
+	parsed.WriteString("]}]\n")
+	if len(queries) < 40 {
+		t.Fatalf("only %d queries were found", len(queries))
+	}
+	file := filepath.Join(t.TempDir(), "dashboard.yaml")
+	if err := os.WriteFile(file, []byte(parsed.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+	for where, expr := range queries {
+		for _, name := range metricName.FindAllString(expr, -1) {
+			if _, is := known[strings.TrimSuffix(name, "_bucket")]; !is {
+				t.Errorf("%s: docs/reference/metrics.md has no %s", where, name)
+			}
+		}
+	}
+	for _, v := range dashboard.Templating.List {
+		if of := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query); of != nil && !strings.Contains(known[of[1]], "`"+of[2]+"`") {
+			t.Errorf("variable %s: %s has no label %s", v.Name, of[1], of[2])
 		}
 	}
 }
@@ -52,11 +157,7 @@ func TestAlertsAreOnThePage(t *testing.T) {
 // promtool is satisfied with no tests at all: every rule has one in which it has a
 // value, and every alert one in which it fires.
 func TestEveryRuleIsTested(t *testing.T) {
-	var rules struct {
-		Groups []struct {
-			Rules []struct{ Record, Alert string }
-		}
-	}
+	var rules ruleFile
 	var tests struct {
 		Tests []struct {
 			PromQL []struct {
@@ -69,15 +170,8 @@ func TestEveryRuleIsTested(t *testing.T) {
 			} `json:"alert_rule_test"`
 		}
 	}
-	for file, into := range map[string]any{"chart/files/rules.yaml": &rules, "testdata/rules_test.yaml": &tests} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(text, into); err != nil {
-			t.Fatal(err)
-		}
-	}
+	readYAML(t, "chart/files/rules.yaml", &rules)
+	readYAML(t, "testdata/rules_test.yaml", &tests)
 	tested := map[string]bool{}
 	for _, one := range tests.Tests {
 		for _, q := range one.PromQL {
@@ -147,17 +241,11 @@ func TestMonitoring(t *testing.T) {
 		t.Errorf("the token of the PodMonitors: %v", secret)
 	}
 	want := map[string]any{}
-	text, err := os.ReadFile("chart/files/rules.yaml")
-	if err == nil {
-		err = yaml.Unmarshal(text, &want)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	readYAML(t, "chart/files/rules.yaml", &want)
 	if rules := all.object("PrometheusRule", "vernier-rules"); rules == nil || !sameJSON(rules.Object["spec"], want) {
 		t.Errorf("the rules in the cluster are not those that were checked: %v", rules)
 	}
-	text, err = os.ReadFile("chart/files/dashboard.json")
+	text, err := os.ReadFile("chart/files/dashboard.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +255,10 @@ func TestMonitoring(t *testing.T) {
 	}
 	if got, _, _ := unstructured.NestedString(dashboard.Object, "data", "vernier.json"); got != string(text) {
 		t.Error("the dashboard in the cluster is another one")
+	}
+	own, err := render(t, "--set=monitoring.rules.create=true,monitoring.rules.runbookURL=https://wiki.example.com/gpus")
+	if err != nil || strings.Contains(own.text, runbook) || strings.Count(own.text, "runbook_url: https://wiki.example.com/gpus#vernier") < 10 {
+		t.Errorf("runbooks of one's own: %v", err)
 	}
 	if out, err := render(t, "--set=monitoring.podMonitors.interval=often"); err == nil || !strings.Contains(out.text, "interval") {
 		t.Errorf("a wrong interval: %v, %s", err, out.text)
