@@ -17,22 +17,26 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/page"
+	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // servePage puts the page on the manager, at an address. Every replica serves it,
 // from its own caches.
-func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.PodLister, address string) error {
+func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.PodLister, agents *agents.Agents, address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("the page: %w; set --page-bind-address", err)
 	}
 	said := &verdicts{kube: kube}
+	uses := usage.New(kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace), agents.Metrics, clock.RealClock{})
 	p, err := page.New(page.Sources{
 		Ledgers: func(ctx context.Context) ([]*v1alpha1.SliceLedger, error) {
 			list := &v1alpha1.SliceLedgerList{}
@@ -45,8 +49,13 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 			return all, err
 		},
 		Gated:  func() ([]*corev1.Pod, error) { return pods.List(labels.Everything()) },
+		Pod:    func(namespace, name string) (*corev1.Pod, error) { return pods.Pods(namespace).Get(name) },
 		Events: said.read,
-	}, access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()), mgr.GetLogger().WithName("page"))
+		Uses:   uses.Of,
+	}, page.Accesses{
+		Ledgers: access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()),
+		Use:     access.Use(kube.AuthenticationV1(), kube.AuthorizationV1()),
+	}, mgr.GetLogger().WithName("page"))
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

@@ -96,7 +96,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
 	if page != "0" {
-		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), page); err != nil {
+		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), pods, page); err != nil {
 			return err
 		}
 	}

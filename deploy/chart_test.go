@@ -202,7 +202,7 @@ func TestChartValues(t *testing.T) {
 			}
 		}},
 		"metrics for some": {[]string{`--set-json=networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]`}, func(t *testing.T, r *rendered) {
-			if text := marshal(t, r.object("NetworkPolicy", "vernier-node")); !strings.Contains(text, "namespaceSelector") {
+			if text := marshal(t, r.object("NetworkPolicy", "vernier-node")); !strings.Contains(text, "namespaceSelector") || !strings.Contains(text, "component: allocator") {
 				t.Errorf("the policy is\n%s", text)
 			}
 		}},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -31,7 +32,7 @@ const (
 // With a stolen token of the allocator nobody changes of a pod what is not the allocator's to
 // change; what the allocator writes passes.
 func TestHostileAllocatorToken(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/allocator.yaml", "rbac/metrics.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	for name, labels := range map[string]map[string]string{labelled: {v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}, unlabelled: nil} {
 		if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}); err != nil {
@@ -50,6 +51,7 @@ func TestHostileAllocatorToken(t *testing.T) {
 	t.Run("ungate", func(t *testing.T) { honestUngating(t, clients[false], pods) })
 	t.Run("delete", func(t *testing.T) { hostileDeletions(t, clients, pods) })
 	t.Run("evict", func(t *testing.T) { hostileEvictions(t, clients[true], pods) })
+	t.Run("token", func(t *testing.T) { hostileTokens(t, clients) })
 	pod := pods["victim"]
 	expect(t, "an administrator", admin.Patch(t.Context(), pod.DeepCopy(), mergePatch(`{"spec":{"containers":[{"name":"main","image":"other"}]}}`), client.DryRunAll), "")
 }
@@ -254,6 +256,29 @@ func hostileEvictions(t *testing.T, c client.Client, pods map[string]*corev1.Pod
 			eviction.DeleteOptions.Preconditions = &metav1.Preconditions{UID: &pod.UID}
 		}
 		expect(t, name, c.SubResource("eviction").Create(t.Context(), pod.DeepCopy(), eviction), tt.want)
+	}
+}
+
+// The tokens that it makes are for metrics, and short-lived.
+func hostileTokens(t *testing.T, clients map[bool]client.Client) {
+	for name, tt := range map[string]struct {
+		unbounded bool
+		account   string
+		seconds   int64
+		want      string
+	}{
+		"its own, for longer":               {true, v1alpha1.AllocatorServiceAccount, 600, "of the service account vernier-system/vernier-metrics only"},
+		"its own, and RBAC":                 {false, v1alpha1.AllocatorServiceAccount, 600, "forbidden"},
+		"for metrics, for a day":            {false, v1alpha1.MetricsServiceAccount, 86400, "spec.expirationSeconds"},
+		"for metrics, as long as is usual":  {false, v1alpha1.MetricsServiceAccount, 0, "spec.expirationSeconds"},
+		"for metrics, for ten minutes only": {false, v1alpha1.MetricsServiceAccount, 600, ""},
+	} {
+		request := &authenticationv1.TokenRequest{}
+		if tt.seconds > 0 {
+			request.Spec.ExpirationSeconds = &tt.seconds
+		}
+		of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: tt.account}}
+		expect(t, name, clients[tt.unbounded].SubResource("token").Create(t.Context(), of, request), tt.want)
 	}
 }
 

@@ -13,7 +13,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,6 +95,29 @@ func (a *Agents) Condition(node string) metav1.Condition {
 		c.Message = fmt.Sprintf("the node agent's pod %s is not ready: %s", pod.Name, why(pod))
 	}
 	return c
+}
+
+// metricsPort is the port of an agent's metrics where its pod names none.
+const metricsPort = 9400
+
+// Metrics is where a node's agent serves its metrics, as host:port; empty without a ready pod.
+func (a *Agents) Metrics(node string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(a.pods[node])) {
+		if pod := a.pods[node][uid]; ready(pod) && pod.Status.PodIP != "" {
+			port := metricsPort
+			for i := range pod.Spec.Containers {
+				for _, p := range pod.Spec.Containers[i].Ports {
+					if p.Name == "metrics" {
+						port = int(p.ContainerPort)
+					}
+				}
+			}
+			return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))
+		}
+	}
+	return ""
 }
 
 func ready(pod *corev1.Pod) bool {

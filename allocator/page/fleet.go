@@ -7,10 +7,8 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,11 +23,14 @@ const nodesPerPage = 20
 type Fleet struct {
 	Choice
 	Totals Totals
+	// Sees is whether the reader may see what containers use.
+	Sees    bool
+	Holders Holders
 	// Map is every node that was chosen, small; Nodes are those of this page.
 	Map, Nodes []Node
 	// Pages is how many there are.
-	Pages int
-	Waiting
+	Pages   int
+	Waiting Waiting
 }
 
 // Totals of the whole fleet, whatever was chosen.
@@ -42,9 +43,9 @@ type Totals struct {
 // Node is a node with its GPUs.
 type Node struct {
 	Name string
-	// Trouble says why nothing is granted there.
-	Trouble string
-	GPUs    []GPU
+	// Trouble says why nothing is granted there, and Unread why nothing is known of use.
+	Trouble, Unread string
+	GPUs            []GPU
 }
 
 // GPU is one device and what is granted of it.
@@ -68,7 +69,10 @@ func (g *GPU) Name() string {
 // Part is what a container has of a GPU.
 type Part struct {
 	view.Slice
-	Owner string
+	// Owner is NAMESPACE/POD; Workload what the pod belongs to, as KIND/NAME.
+	Owner, Workload string
+	// Use is what the container uses of it now; nil where nobody says.
+	Use *view.Use
 	// Hue numbers the namespace.
 	Hue uint32
 }
@@ -79,28 +83,74 @@ type Segment struct {
 	// Amount that it counts, and the percent of the bar that this is.
 	Amount  int64
 	Percent float64
+	// Used is the percent of the segment that is in use; negative where nobody says.
+	Used float64
+	Unit string
 }
 
 // CoreBar is the compute side, cut into the slices' parts: what a slice reuses of its
 // pod's other slices counts once.
 func (g *GPU) CoreBar() []Segment {
-	return bar(g.Parts, int64(g.Core.Total), func(s *view.Slice) int64 { return int64(s.Core - s.ReuseCore) })
+	return bar(g.Parts, int64(g.Core.Total), "%", func(p *Part) (counted, used int64) {
+		if p.Use == nil || p.Use.Duty == nil {
+			return int64(p.Core - p.ReuseCore), -1
+		}
+		return int64(p.Core - p.ReuseCore), int64(*p.Use.Duty)
+	})
 }
 
 // MemBar is the memory side.
 func (g *GPU) MemBar() []Segment {
-	return bar(g.Parts, int64(g.Mem.Total), func(s *view.Slice) int64 { return int64(s.Mem - s.ReuseMem) })
+	return bar(g.Parts, int64(g.Mem.Total), "MiB", func(p *Part) (counted, used int64) {
+		if p.Use == nil {
+			return int64(p.Mem - p.ReuseMem), -1
+		}
+		return int64(p.Mem - p.ReuseMem), int64(p.Use.Used)
+	})
 }
 
-func bar(parts []Part, total int64, counted func(*view.Slice) int64) []Segment {
+// CoreUsed is the compute that containers use of a GPU, and MemUsed the memory; empty where
+// nobody says.
+func (g *GPU) CoreUsed() string {
+	return sum(g.Parts, func(u *view.Use) (int64, bool) {
+		if u.Duty == nil {
+			return 0, false
+		}
+		return int64(*u.Duty), true
+	})
+}
+
+// MemUsed is the memory that they use.
+func (g *GPU) MemUsed() string {
+	return sum(g.Parts, func(u *view.Use) (int64, bool) { return int64(u.Used), true })
+}
+
+func sum(parts []Part, of func(*view.Use) (int64, bool)) string {
+	all, known := int64(0), false
+	for i := range parts {
+		if parts[i].Use != nil {
+			if n, says := of(parts[i].Use); says {
+				all, known = all+n, true
+			}
+		}
+	}
+	if !known {
+		return ""
+	}
+	return strconv.FormatInt(all, 10)
+}
+
+func bar(parts []Part, total int64, unit string, of func(*Part) (counted, used int64)) []Segment {
 	var all []Segment
 	for i := range parts {
-		if n := counted(&parts[i].Slice); n > 0 {
-			all = append(all, Segment{&parts[i], n, 100 * float64(n) / float64(total)})
+		if n, used := of(&parts[i]); n > 0 {
+			all = append(all, Segment{&parts[i], n, percent(n, total), min(percent(used, n), 100), unit})
 		}
 	}
 	return all
 }
+
+func percent(n, of int64) float64 { return 100 * float64(n) / float64(max(of, 1)) }
 
 // hues is how many there are in the style sheet.
 const hues = 8
@@ -111,85 +161,66 @@ func hue(namespace string) uint32 {
 	return h.Sum32() % hues
 }
 
-// Choice is what a reader asked to see.
-type Choice struct {
-	// Query is part of a node's, model's or owner's name.
-	Query string
-	// Only is one of the values below.
-	Only string
-	Page int
-}
-
-// What may be chosen; empty is everything.
-const (
-	onlyFragments = "fragments" // in use, and not full
-	onlyEmpty     = "empty"
-	onlyTrouble   = "trouble"
-)
-
-func choiceOf(values url.Values) Choice {
-	c := Choice{Query: strings.TrimSpace(values.Get("q")), Only: values.Get("only"), Page: 1}
-	if !slices.Contains([]string{onlyFragments, onlyEmpty, onlyTrouble}, c.Only) {
-		c.Only = ""
-	}
-	if n, err := strconv.Atoi(values.Get("page")); err == nil && n > 0 {
-		c.Page = n
-	}
-	return c
-}
-
-// Link is the address of another page of the same choice.
-func (c Choice) Link(page int) string {
-	return "?" + url.Values{"q": {c.Query}, "only": {c.Only}, "page": {strconv.Itoa(page)}}.Encode()
-}
-
-// Next is the address of the next page.
-func (c Choice) Next() string { return c.Link(c.Page + 1) }
-
-// Previous is the address of the page before.
-func (c Choice) Previous() string { return c.Link(c.Page - 1) }
-
-// takes tells whether a GPU of a node is among what was chosen.
-func (c Choice) takes(n *Node, g *GPU) bool {
-	switch c.Only {
-	case onlyFragments:
-		if g.Fill == 0 || g.Core.Free() == 0 && g.Mem.Free() == 0 {
-			return false
-		}
-	case onlyEmpty:
-		if len(g.Parts) > 0 || g.Trouble != "" || n.Trouble != "" {
-			return false
-		}
-	case onlyTrouble:
-		if g.Trouble == "" && n.Trouble == "" {
-			return false
-		}
-	}
-	has := func(s string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(c.Query)) }
-	return has(n.Name) || has(g.Model) || has(g.UUID) ||
-		slices.ContainsFunc(g.Parts, func(p Part) bool { return has(p.Owner) })
-}
-
-func (s Sources) read(ctx context.Context, choice Choice) (*Fleet, error) {
+func (s Sources) read(ctx context.Context, choice Choice, sees bool) (*Fleet, error) {
 	ledgers, err := s.Ledgers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the ledgers: %w", err)
 	}
-	f := &Fleet{Choice: choice}
+	f := &Fleet{Choice: choice, Sees: sees}
+	held := holdings{}
 	slices.SortFunc(ledgers, func(a, b *v1alpha1.SliceLedger) int { return cmp.Compare(a.Name, b.Name) })
 	for _, l := range ledgers {
-		n := nodeOf(l)
+		n := s.nodeOf(l)
 		f.Totals.add(&n)
-		n.GPUs = slices.DeleteFunc(n.GPUs, func(g GPU) bool { return !choice.takes(&n, &g) })
-		if len(n.GPUs) > 0 || len(l.Status.Devices) == 0 && choice == (Choice{Page: choice.Page}) {
+		n.GPUs = slices.DeleteFunc(n.GPUs, func(g GPU) bool {
+			taken, whose := choice.takes(&n, &g)
+			if taken {
+				held.add(&g, whose)
+			}
+			return !taken
+		})
+		if len(n.GPUs) > 0 || len(l.Status.Devices) == 0 && !choice.Narrow() {
 			f.Map = append(f.Map, n)
 		}
 	}
+	choice.sort(f.Map)
+	f.Holders = held.sorted(choice.By)
 	f.Pages = max((len(f.Map)+nodesPerPage-1)/nodesPerPage, 1)
 	f.Page = min(f.Page, f.Pages)
 	f.Nodes = f.Map[(f.Page-1)*nodesPerPage : min(f.Page*nodesPerPage, len(f.Map))]
+	if sees {
+		s.use(ctx, f.Nodes)
+	}
 	f.Waiting, err = s.waiting(ctx)
 	return f, err
+}
+
+// use puts beside the grants of nodes what their containers use.
+func (s Sources) use(ctx context.Context, nodes []Node) {
+	names := make([]string, len(nodes))
+	for i := range nodes {
+		names[i] = nodes[i].Name
+	}
+	type key struct{ namespace, pod, container, uuid string }
+	readings := s.Uses(ctx, names)
+	for i := range nodes {
+		reading := readings[nodes[i].Name]
+		if reading.Err != nil {
+			nodes[i].Unread = reading.Err.Error()
+		}
+		uses := make(map[key]*view.Use, len(reading.Uses))
+		for j := range reading.Uses {
+			u := &reading.Uses[j]
+			uses[key{u.Namespace, u.Pod, u.Container, u.UUID}] = u
+		}
+		for j := range nodes[i].GPUs {
+			g := &nodes[i].GPUs[j]
+			for k := range g.Parts {
+				p := &g.Parts[k]
+				p.Use = uses[key{p.Namespace, p.Pod, p.Container, p.UUID}]
+			}
+		}
+	}
 }
 
 func (t *Totals) add(n *Node) {
@@ -212,14 +243,15 @@ func (t *Totals) add(n *Node) {
 	}
 }
 
-func nodeOf(l *v1alpha1.SliceLedger) Node {
+func (s Sources) nodeOf(l *v1alpha1.SliceLedger) Node {
 	n := Node{Name: l.Name}
 	if v := view.NodeOf(l); v.Ready != metav1.ConditionTrue {
 		n.Trouble = v.Note
 	}
 	parts := map[string][]Part{}
-	for _, s := range view.SlicesOf(l) {
-		parts[s.UUID] = append(parts[s.UUID], Part{Slice: s, Owner: s.Namespace + "/" + s.Pod, Hue: hue(s.Namespace)})
+	for _, slice := range view.SlicesOf(l) {
+		parts[slice.UUID] = append(parts[slice.UUID], Part{Slice: slice, Owner: slice.Namespace + "/" + slice.Pod,
+			Workload: s.workload(&slice), Hue: hue(slice.Namespace)})
 	}
 	for _, d := range view.DevicesOf(l) {
 		g := GPU{Device: d, Parts: parts[d.UUID], Fill: int(max(d.Core.Percent(), d.Mem.Percent())+9.99) / 10}
@@ -229,4 +261,12 @@ func nodeOf(l *v1alpha1.SliceLedger) Node {
 		n.GPUs = append(n.GPUs, g)
 	}
 	return n
+}
+
+// workload of a slice's pod; a pod that has gone is one by itself.
+func (s Sources) workload(of *view.Slice) string {
+	if p, err := s.Pod(of.Namespace, of.Pod); err == nil && p.UID == of.PodUID {
+		return view.WorkloadOf(p)
+	}
+	return "pod/" + of.Pod
 }

@@ -3,8 +3,8 @@
 // Package page owns the page that an allocator serves to people: the fleet as bars
 // per GPU with slices by owner, what is left between them, and the pods that wait.
 //
-// It reads and changes nothing. Whoever may list ledgers may see it, by the API
-// server's own word; it keeps nobody's token.
+// It reads and changes nothing. Whoever may list ledgers may see it, and whoever may get
+// /metrics sees use beside it, by the API server's own word; it keeps nobody's token.
 package page
 
 import (
@@ -30,7 +30,7 @@ var files embed.FS
 // Page answers requests for itself, and only for itself.
 type Page struct {
 	sources Sources
-	access  Access
+	access  Accesses
 	log     logr.Logger
 
 	whole, login *template.Template
@@ -39,17 +39,20 @@ type Page struct {
 	script       template.JS
 }
 
-// Access tells whether the token's bearer may see ledgers. The error says what to
+// Access reports whether the token's bearer may see something. The error says what to
 // do about it; access.ErrAway that nobody can tell now.
 type Access interface {
 	Check(ctx context.Context, remote, token string) error
 }
 
+// Accesses are who may see the page, and who of them what containers use.
+type Accesses struct{ Ledgers, Use Access }
+
 // cookie holds the token in the browser, for this page only.
 const cookie = "vernier-token"
 
 // New is a page over the sources.
-func New(sources Sources, access Access, log logr.Logger) (*Page, error) {
+func New(sources Sources, access Accesses, log logr.Logger) (*Page, error) {
 	style, err1 := files.ReadFile("style.css")
 	script, err2 := files.ReadFile("script.js")
 	text, err3 := files.ReadFile("page.html")
@@ -123,7 +126,7 @@ const maxToken = 16 << 10
 func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
 	token := strings.TrimSpace(r.PostFormValue("token"))
-	if err := p.access.Check(r.Context(), r.RemoteAddr, token); err != nil {
+	if err := p.access.Ledgers.Check(r.Context(), r.RemoteAddr, token); err != nil {
 		p.ask(w, r, err)
 		return
 	}
@@ -151,11 +154,12 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 		p.ask(w, r, nil)
 		return
 	}
-	if err := p.access.Check(r.Context(), r.RemoteAddr, token); err != nil {
+	if err := p.access.Ledgers.Check(r.Context(), r.RemoteAddr, token); err != nil {
 		p.ask(w, r, err)
 		return
 	}
-	fleet, err := p.sources.read(r.Context(), choiceOf(r.URL.Query()))
+	sees := p.access.Use.Check(r.Context(), r.RemoteAddr, token) == nil
+	fleet, err := p.sources.read(r.Context(), choiceOf(r.URL.Query()), sees)
 	if err != nil {
 		p.log.Error(err, "the page cannot be shown")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -73,6 +74,8 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 		Gated: func() ([]*corev1.Pod, error) {
 			return []*corev1.Pod{gated("late", noon.Add(time.Hour)), gated("early", noon), gated("queued", noon, "queue.example/hold"), {}}, nil
 		},
+		Pod:  func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
+		Uses: func(context.Context, []string) map[string]usage.Reading { return nil },
 		Events: func(context.Context) ([]corev1.Event, error) {
 			return []corev1.Event{event("early", "needs <b>30</b> core", noon.Add(2*time.Minute)), event("early", "old words", noon.Add(time.Minute))}, nil
 		},
@@ -81,7 +84,7 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 
 func newPage(t *testing.T, s Sources, access Access) *Page {
 	t.Helper()
-	p, err := New(s, access, logr.Discard())
+	p, err := New(s, Accesses{Ledgers: access, Use: access}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,8 +183,8 @@ func TestPage(t *testing.T) {
 	text := w.Body.String()
 	for _, want := range []string{
 		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
-		"Nothing is granted here. no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "the other gates are removed: queue.example/hold",
-		"no event about it (events expire): <code>kubectl vernier why late -n team</code>", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>pods that wait</dt><dd>3</dd>",
+		"Nothing is granted here: no driver", "missing GPU", "needs &lt;b&gt;30&lt;/b&gt; core", "the other gates are removed: queue.example/hold",
+		"no event about it (events expire): <code>kubectl vernier why late -n team</code>", "width:25.00%", "<dt>GPUs</dt><dd>4</dd>", "<dt>out of service</dt><dd>3</dd>", "<dt>waiting pods</dt><dd>3</dd>", "Waiting pods</h2>", "<button>Sign out</button>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
@@ -190,7 +193,7 @@ func TestPage(t *testing.T) {
 	if strings.Contains(text, "old words") || strings.Contains(text, "ZgotmplZ") {
 		t.Error("what was said before, or what the template refused")
 	}
-	if strings.Index(text, "team/early") > strings.Index(text, "team/late") || strings.Index(text, "n-gpu-1") > strings.Index(text, "n-gpu-2") {
+	if strings.Index(text, "team pod/early") > strings.Index(text, "team pod/late") || strings.Index(text, "n-gpu-1") > strings.Index(text, "n-gpu-2") {
 		t.Error("not in order")
 	}
 	if policy := w.Header().Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script-src 'unsafe-inline'") {
@@ -241,7 +244,7 @@ func TestChoice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := sources(a, b).read(t.Context(), choiceOf(values))
+		f, err := sources(a, b).read(t.Context(), choiceOf(values), true)
 		if err != nil {
 			t.Fatal(err)
 		}

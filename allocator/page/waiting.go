@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -19,8 +20,12 @@ type Sources struct {
 	Ledgers func(context.Context) ([]*v1alpha1.SliceLedger, error)
 	// Gated are the pods that may wait for us.
 	Gated func() ([]*corev1.Pod, error)
+	// Pod is one by its name.
+	Pod func(namespace, name string) (*corev1.Pod, error)
 	// Events are the allocators' on pods.
 	Events func(context.Context) ([]corev1.Event, error)
+	// Uses is what is known of the containers' use on nodes. It does not wait for what isn't.
+	Uses func(ctx context.Context, nodes []string) map[string]usage.Reading
 }
 
 // waitingShown bounds the list, oldest first.
@@ -28,9 +33,16 @@ const waitingShown = 200
 
 // Waiting are the pods that wait.
 type Waiting struct {
-	Pods []view.WaitingPod
-	// All is how many there are.
-	All int
+	Queue []Queued
+	// Pods is how many there are, and Shown how many of them are in the queue.
+	Pods, Shown int
+}
+
+// Queued are waiting pods of one workload of which the same was said; the pod is the oldest.
+type Queued struct {
+	view.WaitingPod
+	Workload string
+	Pods     int
 }
 
 func (s Sources) waiting(ctx context.Context) (Waiting, error) {
@@ -41,7 +53,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || !view.Gated(p)
 	})
-	w := Waiting{All: len(pods)}
+	w := Waiting{Pods: len(pods)}
 	if len(pods) == 0 {
 		return w, nil
 	}
@@ -53,8 +65,23 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for _, p := range pods[:min(len(pods), waitingShown)] {
-		w.Pods = append(w.Pods, view.WaitingPodOf(p, last))
+	type key struct {
+		workload
+		said string
+	}
+	at := map[key]int{}
+	for _, p := range pods {
+		k := key{workload{p.Namespace, view.WorkloadOf(p)}, last[p.UID].Message}
+		i, is := at[k]
+		if !is {
+			if len(w.Queue) == waitingShown {
+				continue
+			}
+			i, at[k] = len(w.Queue), len(w.Queue)
+			w.Queue = append(w.Queue, Queued{WaitingPod: view.WaitingPodOf(p, last), Workload: k.name})
+		}
+		w.Queue[i].Pods++
+		w.Shown++
 	}
 	return w, nil
 }

@@ -48,19 +48,19 @@ func Uses(text []byte) ([]Use, error) {
 	if err != nil {
 		return nil, err
 	}
+	type key struct{ namespace, pod, container, uuid string }
 	var all []*Use
+	byKey := map[key]*Use{}
 	each := func(name string, set func(*Use, float64)) {
 		for _, m := range families[name].GetMetric() {
 			labels := labelsOf(m)
 			uuid := cmp.Or(labels["acc_id"], labels["uuid"])
-			i := slices.IndexFunc(all, func(u *Use) bool {
-				return u.Namespace == labels["namespace"] && u.Pod == labels["pod"] && u.Container == labels["container"] && u.UUID == uuid
-			})
-			if i < 0 {
-				all, i = append(all, &Use{Namespace: labels["namespace"], Pod: labels["pod"], Container: labels["container"],
-					Node: labels["node"], UUID: uuid, Model: labels["model"]}), len(all)
+			k := key{labels["namespace"], labels["pod"], labels["container"], uuid}
+			if byKey[k] == nil {
+				byKey[k] = &Use{Namespace: k.namespace, Pod: k.pod, Container: k.container, Node: labels["node"], UUID: uuid, Model: labels["model"]}
+				all = append(all, byKey[k])
 			}
-			set(all[i], m.GetGauge().GetValue())
+			set(byKey[k], m.GetGauge().GetValue())
 		}
 	}
 	percent := func(of float64) *int { n := int(math.Round(of)); return &n }

@@ -45,6 +45,12 @@ func unthrottled(config *rest.Config) *rest.Config {
 	return config
 }
 
+// Use lets those read what containers use who may get the API server's /metrics, as the
+// metrics that say it do.
+func Use(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter) *Review {
+	return metricsReview(tokens, rights, clock.RealClock{})
+}
+
 func metricsReview(tokens authentication.TokenReviewsGetter, rights authorization.SubjectAccessReviewsGetter, c clock.PassiveClock) *Review {
 	return newReview(tokens, rights, c, authorizationv1.SubjectAccessReviewSpec{
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/page"
+	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -73,8 +74,10 @@ func serve(t testing.TB, gpus int) (f *fleet, url string) {
 			return append([]*v1alpha1.SliceLedger{}, *f.ledgers.Load()...), nil
 		},
 		Gated:  func() ([]*corev1.Pod, error) { return nil, nil },
+		Pod:    func(_, name string) (*corev1.Pod, error) { return nil, errors.New("no " + name) },
 		Events: func(context.Context) ([]corev1.Event, error) { return nil, nil },
-	}, f, logr.Discard())
+		Uses:   func(context.Context, []string) map[string]usage.Reading { return nil },
+	}, page.Accesses{Ledgers: f, Use: f}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func TestLargeFleetByKeyboard(t *testing.T) {
 
 	b.eval("document.getElementById('q').value = ''")
 	b.focus("#only")
-	b.press("ArrowDown", "ArrowDown", "Tab", "Enter")
+	b.press("ArrowDown", "ArrowDown", "Tab", "Tab", "Enter")
 	b.await(selected, "empty")
 	b.await(squares, 500)
 }
@@ -155,9 +158,10 @@ func TestBarsLineUp(t *testing.T) {
 		b.await("innerWidth", width)
 		b.await("document.querySelectorAll('.bar').length", 32)
 		for what, expression := range map[string]string{
-			"widths":              "new Set([...document.querySelectorAll('.bar')].map(b => Math.round(b.getBoundingClientRect().width))).size",
-			"bars that hide some": "1 + [...document.querySelectorAll('.bar')].filter(b => b.scrollWidth > b.clientWidth).length",
-			"bars out of sight":   "1 + [...document.querySelectorAll('.bar')].filter(b => b.getBoundingClientRect().right > innerWidth).length",
+			"widths":                      "new Set([...document.querySelectorAll('.bar')].map(b => Math.round(b.getBoundingClientRect().width))).size",
+			"bars that hide some":         "1 + [...document.querySelectorAll('.bar')].filter(b => b.scrollWidth > b.clientWidth).length",
+			"pages wider than the screen": "1 + (document.documentElement.scrollWidth > innerWidth)",
+			"bars out of sight":           "1 + [...document.querySelectorAll('.bar')].filter(b => b.getBoundingClientRect().right > innerWidth).length",
 		} {
 			if n := b.eval(expression); n != 1.0 {
 				t.Errorf("%d pixels wide: %s: %v, want 1", width, what, n)
