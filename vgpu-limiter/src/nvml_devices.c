@@ -6,33 +6,38 @@
 // Invariants:
 //   1. The driver is asked first: its errors stand.
 //   2. Indices count the devices shown, in the driver's order, without gaps.
+//   3. Without valid limits every device is shown: each view of one is refused.
 
 #include "nvml.h"
 
-// Counts the devices shown before the driver's index end, and stores the one with the shown
-// index wanted in *found.
-static nv_result shown_before(unsigned end, unsigned wanted, unsigned *count, nv_device *found) {
-    *count = 0;
-    *found = NULL;
+static bool is_hidden(nv_device device) {
+    struct vgpu_slice slice;
+    return vgpu_slice_find(device, &slice) != NV_OK && slice.view != NULL;
+}
+
+// Counts the devices shown before the driver's index end. The answer for the one with the
+// shown index wanted is in *found and *result, which stay as they are if there is none.
+static unsigned shown_before(unsigned end, unsigned wanted, nv_device *found, nv_result *result) {
+    unsigned count = 0;
     for (unsigned i = 0; i < end; i++) {
-        nv_device device;
-        struct vgpu_slice slice;
-        if (VGPU_REAL(nvmlDeviceGetHandleByIndex_v2)(i, &device) != NV_OK)
-            continue; // lost: its UUID, and so whether it is shown, is unknown
-        nv_result result = vgpu_slice_find(device, &slice);
-        if (result != NV_OK && slice.view == NULL)
-            return result;
-        if (result == NV_OK && (*count)++ == wanted)
+        nv_device device = NULL;
+        nv_result answer = VGPU_REAL(nvmlDeviceGetHandleByIndex_v2)(i, &device);
+        if (answer == NV_OK && is_hidden(device))
+            continue; // one that is lost has no UUID: it is shown
+        if (count++ == wanted) {
             *found = device;
+            *result = answer;
+        }
     }
-    return NV_OK;
+    return count;
 }
 
 static nv_result count_shown(enum vgpu_hook hook, unsigned *count) {
-    nv_device found;
     nv_result (*real)(unsigned *) = vgpu_real(hook);
     nv_result result = real(count);
-    return result != NV_OK ? result : shown_before(*count, UINT32_MAX, count, &found);
+    if (result == NV_OK)
+        *count = shown_before(*count, UINT32_MAX, NULL, NULL);
+    return result;
 }
 
 nv_result nvmlDeviceGetCount(unsigned *count) { return count_shown(VGPU_nvmlDeviceGetCount, count); }
@@ -40,16 +45,14 @@ nv_result nvmlDeviceGetCount_v2(unsigned *count) { return count_shown(VGPU_nvmlD
 
 static nv_result by_index(enum vgpu_hook hook, unsigned index, nv_device *device) {
     nv_result (*real)(unsigned, nv_device *) = vgpu_real(hook);
-    nv_result result = real(index, device), looked;
-    unsigned end = 0, count;
-    nv_device found = NULL;
+    nv_result result = real(index, device);
+    unsigned end = 0;
     if (device == NULL || VGPU_REAL(nvmlDeviceGetCount_v2)(&end) != NV_OK)
         return result;
-    looked = shown_before(end, index, &count, &found);
-    *device = found;
-    if (found != NULL || looked != NV_OK)
-        return looked;
-    return result != NV_OK ? result : NV_INVALID_ARGUMENT;
+    *device = NULL;
+    result = NV_INVALID_ARGUMENT;
+    shown_before(end, index, device, &result);
+    return result;
 }
 
 nv_result nvmlDeviceGetHandleByIndex(unsigned index, nv_device *device) {
@@ -60,21 +63,18 @@ nv_result nvmlDeviceGetHandleByIndex_v2(unsigned index, nv_device *device) {
 }
 
 nv_result nvmlDeviceGetIndex(nv_device device, unsigned *index) {
-    struct vgpu_slice slice;
-    nv_device none;
     nv_result result = VGPU_REAL(nvmlDeviceGetIndex)(device, index);
-    if (result != NV_OK || vgpu_slice_find(device, &slice) != NV_OK)
-        return result; // of an instance of MIG: it counts those of its GPU
-    return shown_before(*index, UINT32_MAX, index, &none);
+    if (result == NV_OK && !is_hidden(device)) // an instance of MIG counts those of its GPU
+        *index = shown_before(*index, UINT32_MAX, NULL, NULL);
+    return result;
 }
 
-// Hides a device that was found by its name, if it isn't one of the limits.
+// Hides a device that was found by its name.
 static nv_result named(nv_result result, nv_device *device) {
-    struct vgpu_slice slice;
-    if (result != NV_OK || (result = vgpu_slice_find(*device, &slice)) == NV_OK)
+    if (result != NV_OK || !is_hidden(*device))
         return result;
     *device = NULL;
-    return slice.view != NULL ? NV_NOT_FOUND : result;
+    return NV_NOT_FOUND;
 }
 
 nv_result nvmlDeviceGetHandleByUUID(const char *uuid, nv_device *device) {
