@@ -6,7 +6,9 @@
 #   docker build --target node      -t vernier-node .
 #
 # `make images` reads the stages below the first from this file and packs the same
-# files without a container engine. What stands there is all that an image has.
+# files without a container engine. What stands there is all that an image has. For nodes
+# of both architectures: docker buildx build --platform linux/amd64,linux/arm64, or
+# `make images ARCHS=amd64,arm64`.
 
 # A tag can be moved, a digest cannot. To take another:
 #   docker buildx imagetools inspect golang:1.26-bookworm
@@ -43,9 +45,7 @@ ENTRYPOINT ["/vernier-allocator"]
 # whatever of the C library a driver may ask for, libgcc_s for threads that it
 # ends among it. It runs as root: it talks to containerd's NRI socket and to the
 # driver.
-FROM common AS node
-LABEL org.opencontainers.image.title="vernier-node" \
-      org.opencontainers.image.description="Gives containers their shares of a node's GPUs"
+FROM common AS node-amd64
 COPY --from=build /lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 /lib64/
 COPY --from=build /lib/x86_64-linux-gnu/libc.so.6 \
                   /lib/x86_64-linux-gnu/libdl.so.2 \
@@ -53,6 +53,19 @@ COPY --from=build /lib/x86_64-linux-gnu/libc.so.6 \
                   /lib/x86_64-linux-gnu/libm.so.6 \
                   /lib/x86_64-linux-gnu/libpthread.so.0 \
                   /lib/x86_64-linux-gnu/librt.so.1 /lib/x86_64-linux-gnu/
+
+FROM common AS node-arm64
+COPY --from=build /lib/aarch64-linux-gnu/ld-linux-aarch64.so.1 /lib/
+COPY --from=build /lib/aarch64-linux-gnu/libc.so.6 \
+                  /lib/aarch64-linux-gnu/libdl.so.2 \
+                  /lib/aarch64-linux-gnu/libgcc_s.so.1 \
+                  /lib/aarch64-linux-gnu/libm.so.6 \
+                  /lib/aarch64-linux-gnu/libpthread.so.0 \
+                  /lib/aarch64-linux-gnu/librt.so.1 /lib/aarch64-linux-gnu/
+
+FROM node-${TARGETARCH} AS node
+LABEL org.opencontainers.image.title="vernier-node" \
+      org.opencontainers.image.description="Gives containers their shares of a node's GPUs"
 COPY --from=build /usr/share/doc/libc6/copyright /licenses/libc6/
 COPY --from=build /usr/share/doc/libgcc-s1/copyright /licenses/libgcc-s1/
 COPY --from=build /out/vernier-node /out/vernier-cdi-hook /out/libvgpu.so /opt/vernier/

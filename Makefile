@@ -17,6 +17,12 @@ export VERNIER_BIN := $(BIN)
 VERSION := $(shell sed -n 's/^appVersion: //p' deploy/chart/Chart.yaml)
 STAMP   := -X vernier.dev/vernier/api/version.stamp=$(VERSION)
 
+# All build tags.
+TAGS := envtest,e2e,gpu,vendor,cgroup2,upgrade,arm64test
+
+# Architectures of the images.
+ARCHS := amd64
+
 # The node agent links NVML, and vgpu-run loads libcuda: the only ones with cgo.
 PURE := vernier-webhook vernier-allocator kubectl-vernier
 # go-nvml declares NVML's deprecated functions; its warnings are not ours.
@@ -52,8 +58,15 @@ limiter-library:
 	$(MAKE) --no-print-directory -C vgpu-limiter OUT=$(BIN)
 
 .PHONY: images
-images: deps programs ## build the OCI images of all parts into bin/images/, without a container engine
-	go run ./deploy/images -bin $(BIN) -out $(BIN)/images
+images: deps programs ## build the OCI images of all parts into bin/images/, without a container engine (ARCHS=amd64,arm64 for both)
+	$(if $(findstring arm64,$(ARCHS)),$(MAKE) --no-print-directory arm64)
+	go run ./deploy/images -bin $(BIN) -out $(BIN)/images -archs $(ARCHS)
+
+# What the images have, for arm64 in bin/arm64, by Debian's cross compiler.
+.PHONY: arm64
+arm64: ## build the programs for arm64 into bin/arm64/ (needs root for the cross compiler)
+	@test/deps.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	GOARCH=arm64 CC=aarch64-linux-gnu-gcc $(MAKE) --no-print-directory programs limiter BIN=$(BIN)/arm64
 
 .PHONY: limiter
 limiter: limiter-library ## the limiter on its own, for a workstation: bin/vgpu-run and bin/libvgpu.so
@@ -124,6 +137,11 @@ test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-fr
 test-cgroup2: deps build ## on a machine with nothing but cgroup v2: Debian's kernel in QEMU, unpacked into the cache
 	$(TEST) -v -tags cgroup2 ./test/cgroup2
 
+.PHONY: test-arm64
+test-arm64: deps ## the limiter and its layout for arm64: Debian's cross compiler and QEMU (needs root)
+	@test/deps.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	$(TEST) -v -timeout 40m -tags arm64test ./test/arm64
+
 # The release before, that `make test-upgrade` comes from and goes back to: the last commit
 # before the counters' present layout. Change it to a release's commit once that is made.
 UPGRADE_FROM ?= ad006fc6f9b979ed60962c9968347e219d713cdb
@@ -182,9 +200,9 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code current
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run: gofmt -w on the files above"; exit 1; }
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
-	$(CGO) go vet -tags envtest,e2e,gpu,vendor,cgroup2,upgrade ./...
-	$(CGO) go tool staticcheck -tags envtest,e2e,gpu,vendor,cgroup2,upgrade ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack test/e2e/upgrade/before
+	$(CGO) go vet -tags $(TAGS) ./...
+	$(CGO) go tool staticcheck -tags $(TAGS) ./...
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

@@ -40,15 +40,19 @@ type copied struct {
 // pinned is a reference to an image of somebody else's.
 var pinned = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
 
-// parse returns the stages after the build stage, each with what it has from the
-// stage that it is made from.
-func parse(text string) ([]*stage, error) {
+// targetArch is what BuildKit puts the architecture of the image for.
+const targetArch = "${TARGETARCH}"
+
+// parse returns the stages after the build stage for an architecture, each with what it has
+// from the stage that it is made from.
+func parse(text, arch string) ([]*stage, error) {
 	var stages []*stage
 	building := false
 	for _, line := range instructions(text) {
 		word, rest, _ := strings.Cut(line, " ")
 		rest = strings.TrimSpace(rest)
 		if word == "FROM" {
+			rest = strings.ReplaceAll(rest, targetArch, arch)
 			m := regexp.MustCompile(`^(\S+) AS (\S+)$`).FindStringSubmatch(rest)
 			if m == nil {
 				return nil, fmt.Errorf("FROM %s: write FROM IMAGE AS NAME", rest)

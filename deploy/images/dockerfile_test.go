@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 
 func TestParse(t *testing.T) {
 	stages, err := parse(`
-FROM golang:1@sha256:` + strings.Repeat("0a", 32) + ` AS build
+FROM golang:1@sha256:`+strings.Repeat("0a", 32)+` AS build
 RUN anything at all
 FROM scratch AS common
 LABEL a.b="c d" \
@@ -25,17 +26,24 @@ COPY --from=build /out/one \
                   /lib/two /opt/
 USER 1:1
 ENTRYPOINT ["/opt/one"]
-`)
+FROM part AS part-arm64
+COPY three /opt/
+FROM part-${TARGETARCH} AS whole
+`, "arm64")
 	if err != nil {
 		t.Fatal(err)
 	}
 	license := copied{source: "LICENSE", target: "/licenses/LICENSE"}
+	part := []copied{license, {"/out/one", true, "/opt/one"}, {"/lib/two", true, "/opt/two"}}
+	arm := append(slices.Clone(part), copied{source: "three", target: "/opt/three"})
 	want := []*stage{
 		{name: "common", labels: map[string]string{"a.b": "c d", "e": "f"}, copies: []copied{license}},
 		{
 			name: "part", labels: map[string]string{"a.b": "c d", "e": "g"}, user: "1:1", entrypoint: []string{"/opt/one"},
-			copies: []copied{license, {"/out/one", true, "/opt/one"}, {"/lib/two", true, "/opt/two"}},
+			copies: part,
 		},
+		{name: "part-arm64", labels: map[string]string{"a.b": "c d", "e": "g"}, user: "1:1", entrypoint: []string{"/opt/one"}, copies: arm},
+		{name: "whole", labels: map[string]string{"a.b": "c d", "e": "g"}, user: "1:1", entrypoint: []string{"/opt/one"}, copies: arm},
 	}
 	if diff := cmp.Diff(want, stages, cmp.AllowUnexported(stage{}, copied{})); diff != "" {
 		t.Error(diff)
@@ -49,18 +57,19 @@ func TestParseRefuses(t *testing.T) {
 		"FROM golang@sha256:" + strings.Repeat("0a", 32) + " AS build\nRUN true": "no stage after",
 		"FROM golang:1.26 AS build\nFROM scratch AS part":                        "a tag can be moved: write IMAGE:TAG@sha256:DIGEST",
 		"FROM golang:1.26@sha256:0a AS build\nFROM scratch AS part":              "a tag can be moved",
-		"FROM debian AS part":                            "nothing here to download",
-		"FROM scratch":                                   "FROM IMAGE AS NAME",
-		"FROM scratch AS part\nRUN true":                 "does not know",
-		"FROM scratch AS part\nENV A=B":                  "does not know",
-		"FROM scratch AS part\nLABEL a=b":                `NAME="VALUE"`,
-		"FROM scratch AS part\nENTRYPOINT /part":         `["PROGRAM"]`,
-		"FROM scratch AS part\nCOPY --chmod=755 a /":     "COPY [--from=build]",
-		"FROM scratch AS part\nCOPY --from=other /a /b/": "COPY [--from=build]",
-		"FROM scratch AS part\nCOPY a /b":                "COPY [--from=build]",
-		"FROM scratch AS part\nCOPY a":                   "COPY [--from=build]",
+		"FROM debian AS part": "nothing here to download",
+		"FROM scratch":        "FROM IMAGE AS NAME",
+		"FROM scratch AS node-amd64\nFROM node-${TARGETPLATFORM} AS node": "FROM node-${TARGETPLATFORM}",
+		"FROM scratch AS part\nRUN true":                                  "does not know",
+		"FROM scratch AS part\nENV A=B":                                   "does not know",
+		"FROM scratch AS part\nLABEL a=b":                                 `NAME="VALUE"`,
+		"FROM scratch AS part\nENTRYPOINT /part":                          `["PROGRAM"]`,
+		"FROM scratch AS part\nCOPY --chmod=755 a /":                      "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY --from=other /a /b/":                  "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY a /b":                                 "COPY [--from=build]",
+		"FROM scratch AS part\nCOPY a":                                    "COPY [--from=build]",
 	} {
-		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := parse(text, "amd64"); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
 	}
@@ -72,7 +81,7 @@ func TestDockerfileIsPinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parse(string(text)); err != nil {
+	if _, err := parse(string(text), "amd64"); err != nil {
 		t.Error(err)
 	}
 }

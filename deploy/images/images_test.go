@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestImages(t *testing.T) {
 			if want := "docker.io/library/vernier-" + s.name + ":" + s.labels[labelVersion]; annotations["io.containerd.image.name"] != want {
 				t.Errorf("its name is %q, want %q", annotations["io.containerd.image.name"], want)
 			}
-			again, err := s.image(sources{context: "../..", bin: "../../bin", root: "/"})
+			again, err := s.image(sourcesOf(runtime.GOARCH, "../..", "../../bin"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,7 +143,7 @@ func stagesOf(t *testing.T) []*stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stages, err := parse(string(text))
+	stages, err := parse(string(text), runtime.GOARCH)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +27,12 @@ import (
 // epoch is the date of everything: a date of the build would make every build
 // another image.
 var epoch = time.Unix(0, 0).UTC()
+
+// platformImage is an image for nodes of an architecture.
+type platformImage struct {
+	arch string
+	v1.Image
+}
 
 // image has the stage's files as its only layer.
 func (s *stage) image(from sources) (v1.Image, error) {
@@ -50,7 +55,7 @@ func (s *stage) image(from sources) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.Architecture, config.OS, config.Created = runtime.GOARCH, "linux", v1.Time{Time: epoch}
+	config.Architecture, config.OS, config.Created = from.arch, "linux", v1.Time{Time: epoch}
 	config.Config = v1.Config{Entrypoint: s.entrypoint, User: s.user, Labels: s.labels, WorkingDir: "/"}
 	return mutate.ConfigFile(img, config)
 }
@@ -105,7 +110,7 @@ func write(w *tar.Writer, name, file string) error {
 }
 
 // save writes an OCI archive: the layout as the library makes it, in one tar.
-func save(img v1.Image, reference, file string) error {
+func save(images []platformImage, reference, file string) error {
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
 	if err != nil {
 		return err
@@ -119,8 +124,7 @@ func save(img v1.Image, reference, file string) error {
 	// The first is the specification's; by the second containerd, and docker load
 	// after it, know a name without being told one.
 	names := map[string]string{"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": "docker.io/library/" + reference}
-	platform := layout.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
-	if err := l.AppendImage(img, layout.WithAnnotations(names), platform); err != nil {
+	if err := appendTo(l, images, names); err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -144,15 +148,31 @@ func save(img v1.Image, reference, file string) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-func report(file string, img v1.Image) error {
-	digest, err := img.Digest()
-	if err != nil {
-		return err
+// appendTo puts an image into a layout, or an index of several.
+func appendTo(l layout.Path, images []platformImage, annotations map[string]string) error {
+	platform := func(arch string) v1.Platform { return v1.Platform{OS: "linux", Architecture: arch} }
+	if len(images) == 1 {
+		return l.AppendImage(images[0], layout.WithAnnotations(annotations), layout.WithPlatform(platform(images[0].arch)))
 	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, img := range images {
+		p := platform(img.arch)
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img.Image, Descriptor: v1.Descriptor{Platform: &p}})
+	}
+	return l.AppendIndex(index, layout.WithAnnotations(annotations))
+}
+
+func report(file string, images []platformImage) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s  %s  %.1f MiB\n", file, digest, float64(info.Size())/(1<<20))
+	for _, img := range images {
+		digest, err := img.Digest()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s  %s  %s  %.1f MiB\n", file, img.arch, digest, float64(info.Size())/(1<<20))
+	}
 	return nil
 }

@@ -15,17 +15,13 @@
 //      program's own or another preloaded library's, is found as without it, but not by
 //      a version of it.
 //
-// Programs ask for dlsym@GLIBC_2.2.5 or, built on glibc 2.34 and later,
-// dlsym@GLIBC_2.34; the unversioned symbol here satisfies both.
+// Programs ask for dlsym@GLIBC_2.2.5 (on arm64 GLIBC_2.17) or, built on glibc 2.34 and
+// later, dlsym@GLIBC_2.34; the unversioned symbol here satisfies all.
 
 #include "object.h"
 #include "hooks.h"
 
 #include <dlfcn.h>
-
-#ifndef __x86_64__
-#error "the jumps below are written for x86-64 only"
-#endif
 
 struct lookup {
     void *address;
@@ -98,6 +94,7 @@ struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version, c
     return look_up(handle, name, version, caller);
 }
 
+#if defined(__x86_64__)
 // Three pushes keep the arguments and leave the stack aligned for the call. Above them
 // lies the caller's address.
 #define JUMP_UNLESS_DONE(symbol, decide, real)      \
@@ -128,6 +125,42 @@ struct lookup vgpu_dlvsym(void *handle, const char *name, const char *version, c
             "1:  ret\n"                             \
             "    .cfi_endproc\n"                    \
             ".size " symbol ", .-" symbol "\n")
+#elif defined(__aarch64__)
+// The link register is the caller's address, and has it again before the jump.
+#define JUMP_UNLESS_DONE(symbol, decide, real)      \
+    __asm__(".text\n"                               \
+            ".globl " symbol "\n"                   \
+            ".type " symbol ", %function\n"         \
+            symbol ":\n"                            \
+            "    .cfi_startproc\n"                  \
+            "    hint #34\n" /* bti c */            \
+            "    stp x29, x30, [sp, #-48]!\n"       \
+            "    .cfi_def_cfa_offset 48\n"          \
+            "    .cfi_offset 29, -48\n"             \
+            "    .cfi_offset 30, -40\n"             \
+            "    mov x29, sp\n"                     \
+            "    stp x0, x1, [sp, #16]\n"           \
+            "    str x2, [sp, #32]\n"               \
+            "    mov x3, x30\n"                     \
+            "    bl " decide "\n"                   \
+            "    mov x16, x1\n"                     \
+            "    cbnz x16, 1f\n"                    \
+            "    ldp x0, x1, [sp, #16]\n"           \
+            "    ldr x2, [sp, #32]\n"               \
+            "1:  ldp x29, x30, [sp], #48\n"         \
+            "    .cfi_def_cfa_offset 0\n"           \
+            "    .cfi_restore 29\n"                 \
+            "    .cfi_restore 30\n"                 \
+            "    cbnz x16, 2f\n"                    \
+            "    adrp x16, " real "\n"              \
+            "    ldr x16, [x16, :lo12:" real "]\n"  \
+            "    br x16\n"                          \
+            "2:  ret\n"                             \
+            "    .cfi_endproc\n"                    \
+            ".size " symbol ", .-" symbol "\n")
+#else
+#error "the jumps are written for x86-64 and arm64 only"
+#endif
 
 JUMP_UNLESS_DONE("dlsym", "vgpu_dlsym", "vgpu_real_dlsym");
 JUMP_UNLESS_DONE("dlvsym", "vgpu_dlvsym", "vgpu_real_dlvsym");

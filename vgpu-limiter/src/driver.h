@@ -167,19 +167,29 @@ cu_result cuLibraryUnload(cu_library library);
 cu_result cuLibraryGetModule(cu_module *module, cu_library library);
 cu_result cuLibraryGetGlobal(cu_ptr *ptr, size_t *bytes, cu_library library, const char *name);
 
-// The arguments of a launch that are on the stack, in one: x86-64 passes a structure
-// of this size there as well, and a function that only hands it on leaves it where it
-// is. One by one they would be read and written back for each launch.
-struct cu_stacked {
+// The last arguments of a launch. x86-64 passes them on the stack, and a structure of this
+// size there as well: a function that only hands it on leaves it where it is. One by one they
+// would be read and written back for each launch. Elsewhere a structure is passed by its
+// address, so they are arguments like the others.
+#ifdef __x86_64__
+struct cu_rest {
     _Alignas(8) unsigned bz;
     _Alignas(8) unsigned shared;
     cu_stream stream;
     void **params, **extra;
 };
+#define CU_REST struct cu_rest rest
+#define CU_REST_ARGUMENTS rest
+#define CU_REST_OF(field) rest.field
+#else
+#define CU_REST unsigned bz, unsigned shared, cu_stream stream, void **params, void **extra
+#define CU_REST_ARGUMENTS bz, shared, stream, params, extra
+#define CU_REST_OF(field) field
+#endif
 cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                         unsigned by, struct cu_stacked rest);
+                         unsigned by, CU_REST);
 cu_result cuLaunchKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, struct cu_stacked rest);
+                              unsigned by, CU_REST);
 cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function f, void **params,
                            void **extra);
 cu_result cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function f, void **params,

@@ -32,24 +32,26 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 // default streams, of which the driver must be asked whose they are, and those to be
 // measured have functions of their own.
 #define PARAMETERS \
-    cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, struct cu_stacked rest
-#define ARGUMENTS f, gx, gy, gz, bx, by, rest
+    cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, CU_REST
+#define ARGUMENTS f, gx, gy, gz, bx, by, CU_REST_ARGUMENTS
+#define STREAM CU_REST_OF(stream)
+#define THE_KIND KIND(f, gx, gy, gz, bx, by, CU_REST_OF(bz))
 #define HOT __attribute__((aligned(64))) // where a function lies makes up to 1 ns
 #define THE_KERNEL(symbol, per_thread)                                                                        \
     static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                                \
-        KERNEL(f, gx, gy, gz, bx, by, rest.bz, rest.stream, per_thread, VGPU_REAL(symbol)(ARGUMENTS));        \
+        KERNEL(f, gx, gy, gz, bx, by, CU_REST_OF(bz), STREAM, per_thread, VGPU_REAL(symbol)(ARGUMENTS));      \
     }                                                                                                         \
     static HOT __attribute__((noinline)) cu_result symbol##_elsewhere(PARAMETERS) {                           \
-        if (vgpu_lane_pays_elsewhere(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream)) \
+        if (vgpu_lane_pays_elsewhere(vgpu_lane_of(STREAM), THE_KIND, STREAM))                                 \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
     static HOT __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                          \
-        cu_stream stream = vgpu_stream(rest.stream, per_thread);                                              \
+        cu_stream real = vgpu_stream(STREAM, per_thread);                                                     \
         struct vgpu_lane *lane = VGPU_DEFAULT_LANE;                                                           \
-        uint64_t key = KIND(f, gx, gy, gz, bx, by, rest.bz);                                                  \
+        uint64_t key = THE_KIND;                                                                              \
         uint64_t name = vgpu_kind_name(lane, key);                                                            \
-        if (vgpu_likely(vgpu_lane_is(lane, stream) && vgpu_kind_pays(lane, vgpu_kind_place(name), name)))     \
+        if (vgpu_likely(vgpu_lane_is(lane, real) && vgpu_kind_pays(lane, vgpu_kind_place(name), name)))       \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
@@ -59,9 +61,9 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
             return symbol##_measured(ARGUMENTS);                                                              \
         if (!vgpu_launch_limited())                                                                           \
             return real(ARGUMENTS);                                                                           \
-        if (rest.stream <= VGPU_PER_THREAD)                                                                   \
+        if (STREAM <= VGPU_PER_THREAD)                                                                        \
             return symbol##_by_default(ARGUMENTS);                                                            \
-        if (!vgpu_lane_pays(vgpu_lane_of(rest.stream), KIND(f, gx, gy, gz, bx, by, rest.bz), rest.stream))    \
+        if (!vgpu_lane_pays(vgpu_lane_of(STREAM), THE_KIND, STREAM))                                          \
             return symbol##_elsewhere(ARGUMENTS);                                                             \
         return real(ARGUMENTS);                                                                               \
     }

@@ -47,7 +47,7 @@ func run(t *testing.T, name string, args ...string) string {
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	nvml := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml"))
-	run(t, "gcc", "-std=c11", "-fsyntax-only", "-x", "c", "-I../include", "-I../../test/simgpu/include",
+	run(t, compiler(), "-std=c11", "-fsyntax-only", "-x", "c", "-I../include", "-I../../test/simgpu/include",
 		"-I"+filepath.Join(nvml, "pkg", "nvml"), "-include", "stddef.h", "abi_check.h")
 }
 

@@ -44,7 +44,7 @@ func TestSanitized(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
 			library := makeSanitized(t, again.sanitizers, "", "libvgpu-sanitized.so")
-			runtime := strings.TrimSpace(run(t, "gcc", "-print-file-name="+runtime))
+			runtime := strings.TrimSpace(run(t, compiler(), "-print-file-name="+runtime))
 			cmd := exec.Command(os.Args[0], again.tests, "-test.v", "-test.parallel=4")
 			cmd.Env = append(os.Environ(), sanitizedVar+"="+runtime+" "+library,
 				"ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=halt_on_error=1", "TSAN_OPTIONS=halt_on_error=1") // a context takes its events with it

@@ -37,7 +37,7 @@ func TestLookupsOfSanitizers(t *testing.T) {
 			c := newContainer(t, share{0, 100})
 			cmd := c.command("libvgpu-test.so", "calls")
 			cmd.Path = filepath.Join(c.dir, "calls")
-			run(t, "gcc", append(strings.Fields(program.flags), "-g", "-I../../test/simgpu/include", "-o", cmd.Path,
+			run(t, compiler(), append(strings.Fields(program.flags), "-g", "-I../../test/simgpu/include", "-o", cmd.Path,
 				"programs/calls.c", "-L"+c.sim, "-l:libcuda.so.1", "-pthread")...)
 			cmd.Env = append(cmd.Env, program.env)
 			fixAddresses(cmd)
@@ -51,7 +51,7 @@ func TestLookupsFromMalloc(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{0, 100})
 	allocator := filepath.Join(c.dir, "malloc.so")
-	run(t, "gcc", "-O1", "-fno-builtin", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", allocator, "malloc/malloc.c")
+	run(t, compiler(), "-O1", "-fno-builtin", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", allocator, "malloc/malloc.c")
 	cmd := c.command("libvgpu-test.so", "calls")
 	cmd.Env = append(cmd.Env, "LD_PRELOAD="+allocator+" "+filepath.Join(c.built.dir, "libvgpu-test.so"))
 	c.wantLimited(cmd)

@@ -8,6 +8,7 @@ package tests
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -72,6 +73,9 @@ var build = sync.OnceValues(func() (built, error) {
 	}
 	return b, nil
 })
+
+// compiler makes programs for the machine that they run on; make takes the same variable.
+func compiler() string { return cmp.Or(os.Getenv("CC"), "gcc") }
 
 // making returns when nobody else makes anything in the folder, in this process or in
 // another that runs these tests, and how to say that it is made.

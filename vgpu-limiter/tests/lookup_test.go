@@ -63,7 +63,7 @@ func TestLookupsOfOthers(t *testing.T) {
 	if err := os.WriteFile(before+".c", []byte("int cuArrayDestroy(void *a) { return a != 0; }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "gcc", "-shared", "-fPIC", "-o", before, before+".c")
+	run(t, compiler(), "-shared", "-fPIC", "-o", before, before+".c")
 	own := func(preload string) string {
 		cmd := c.command("", "lookup")
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload)
@@ -157,7 +157,7 @@ func TestUnloading(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.dir, "nvml.c"), []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "gcc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(c.dir, "libnvidia-ml.so.1"), filepath.Join(c.dir, "nvml.c"))
+	run(t, compiler(), "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(c.dir, "libnvidia-ml.so.1"), filepath.Join(c.dir, "nvml.c"))
 	cmd := c.command("libvgpu-test.so", "unload")
 	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.dir)
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "77\n" {
@@ -173,7 +173,7 @@ func TestAudited(t *testing.T) {
 	if err := os.WriteFile(audit+".c", []byte("unsigned la_version(unsigned version) { return version; }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "gcc", "-shared", "-fPIC", "-o", audit, audit+".c")
+	run(t, compiler(), "-shared", "-fPIC", "-o", audit, audit+".c")
 	p := c.prepare("libvgpu-test.so")
 	p.cmd.Env = append(p.cmd.Env, "LD_AUDIT="+audit)
 	p.begin()

@@ -51,7 +51,7 @@ func TestRunPrivilegedPrograms(t *testing.T) {
 			if err := os.WriteFile(begin, []byte(ends), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			run(t, "gcc", "-D_GNU_SOURCE", "-I../../test/simgpu/include", "-o", program, begin, "programs/calls.c",
+			run(t, compiler(), "-D_GNU_SOURCE", "-I../../test/simgpu/include", "-o", program, begin, "programs/calls.c",
 				"-L"+c.sim, "-l:libcuda.so.1", "-Wl,-rpath,"+c.sim, "-pthread")
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)

@@ -336,7 +336,7 @@ __attribute__((constructor)) static void hello(void) { if (write(1, "other\n", 6
 	if err := os.WriteFile(other+".c", []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "gcc", "-shared", "-fPIC", "-o", other, other+".c")
+	run(t, compiler(), "-shared", "-fPIC", "-o", other, other+".c")
 	// A machine with that preload file, in a mount namespace. Of /etc only what loaders read:
 	// others may change the rest while it is copied.
 	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-euc",

@@ -67,7 +67,11 @@ int main(void) {
     void *real = dlsym(libc, "dlsym");
     say("dlsym-of-dlsym", ((void *(*)(void *, const char *))real)(cuda, "cuMemAlloc_v2"));
     for (int i = 0; i < 2; i++) {
+#ifdef __x86_64__
         static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.34"};
+#else
+        static const char *const versions[] = {"GLIBC_2.17", "GLIBC_2.34"};
+#endif
         void *versioned = dlvsym(libc, "dlsym", versions[i]);
         printf("%s ", versions[i]);
         say("dlvsym-of-dlsym",
