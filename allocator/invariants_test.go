@@ -138,6 +138,15 @@ func (w *world) checkRest() {
 		case len(held) != 1 || held[0] != node || !book.Serves(w.ledger(node), p.UID, shares):
 			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
 		default:
+			on := map[string]bool{}
+			for name := range shares.Containers {
+				for _, r := range slicesOf(w.ledger(node), container{p.UID, name}) {
+					on[r.uuid] = true
+				}
+			}
+			if demand.SameGPU && len(on) > 1 && !w.disturbed[p.UID] {
+				w.fail("pod %s has to be on one device and is on %v", p.Name, on)
+			}
 			for name := range shares.Containers {
 				c := container{p.UID, name}
 				granted, held := slicesOf(w.ledger(node), c), w.node(node).running[c]

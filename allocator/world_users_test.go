@@ -43,6 +43,9 @@ func (w *world) createPod() {
 		wishCompany(p)
 	}
 	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
+	if w.made%2 == 0 && shares["a"].GPUs == 1 && shares["b"].GPUs <= 1 {
+		required(p)
+	}
 	w.enlist(p)
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
