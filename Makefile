@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^appVersion: //p' deploy/chart/Chart.yaml)
 STAMP   := -X vernier.dev/vernier/api/version.stamp=$(VERSION)
 
 # All build tags.
-TAGS := envtest,e2e,gpu,vendor,cgroup2,upgrade,arm64test
+TAGS := envtest,e2e,gpu,vendor,clients,cgroup2,upgrade,arm64test
 
 # Architectures of the images.
 ARCHS := amd64
@@ -133,6 +133,10 @@ test-gpu: gpu-kit ## checks on a machine with a real NVIDIA GPU: the kit, and th
 test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-free packages into the cache
 	$(TEST) -v -tags vendor ./test/nvidia
 
+.PHONY: test-clients
+test-clients: build ## Debian's CUDA and NVML programs on the simulated GPU, native beside limited, as a table: unpacks them into the cache (500 MB)
+	$(TEST) -v -tags clients ./test/clients
+
 .PHONY: test-cgroup2
 test-cgroup2: deps build ## on a machine with nothing but cgroup v2: Debian's kernel in QEMU, unpacked into the cache
 	$(TEST) -v -tags cgroup2 ./test/cgroup2
@@ -202,7 +206,7 @@ lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code cur
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
 	$(CGO) go tool staticcheck -tags $(TAGS) ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

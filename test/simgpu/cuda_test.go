@@ -14,7 +14,7 @@ import (
 // The cases are C programs, because that is what uses CUDA; see unit/cuda.c.
 func TestCUDA(t *testing.T) {
 	cases := map[string]string{
-		"uninitialised": "", "memory": "", "race": "", "pools": "", "vmm": "", "arrays": "", "sparse": "", "contexts": "",
+		"uninitialised": "", "memory": "", "race": "", "pools": "", "vmm": "", "arrays": "", "sparse": "", "contexts": "", "textures": "",
 		"timing": "", "idle": "", "pending": "", "queue": "", "ipc": "", "shapes": "", "graphs": "", "spoilt_captures": "", "graph_memory": "", "symbols": "", "old_symbols": Driver535, "runtime": "",
 		"ptx": "", "ptx_time": "", "bad_images": "", "linker": "",
 	}

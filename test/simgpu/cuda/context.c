@@ -221,6 +221,9 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned int
     return cuCtxCreate_v2(pctx, flags, dev);
 }
 
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) { return cuCtxCreate_v2(pctx, flags, dev); }
+CUresult cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
+
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
     INITIALIZED;
     if (!ctx || ctx->primary || atomic_load(&ctx->destroyed)) return CUDA_ERROR_INVALID_CONTEXT;

@@ -12,7 +12,7 @@
 //   maps cuMemAlloc to cuMemAlloc_v2 and, under CUDA_API_PER_THREAD_DEFAULT_STREAM,
 //   cuLaunchKernel to cuLaunchKernel_ptsz; here one writes the symbol.
 // - 32-bit era symbols (the unsuffixed forms that a _v2 replaced in CUDA 3.2
-//   and 4.0) are not declared: no 64-bit program built since 2011 has them.
+//   and 4.0) are not declared, but for those that programs were seen to use.
 #ifndef VERNIER_SIMGPU_CUDA_H
 #define VERNIER_SIMGPU_CUDA_H
 

@@ -68,8 +68,25 @@ static void contexts(void) {
     OK(cuCtxGetCurrent(&now));
     TRUE(now == ctx);
     SAME(available(), all);  // its memory went with it
+    OK(cuCtxCreate(&own, 0, 0));
+    OK(cuCtxDestroy(own));
     OK(cuCtxSetCurrent(own));
     SAME(cuMemAlloc_v2(&at, MIB), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+// ffmpeg reads its pictures through texture objects.
+static void textures(void) {
+    CUtexObject a, b;
+    CUsurfObject s;
+    start();
+    OK(cuTexObjectCreate(&a, &a, &a, NULL));
+    OK(cuTexObjectCreate(&b, &a, &a, NULL));
+    OK(cuSurfObjectCreate(&s, &a));
+    TRUE(a && b && s && a != b);
+    OK(cuTexObjectDestroy(a));
+    OK(cuSurfObjectDestroy(s));
+    SAME(cuTexObjectDestroy(99), CUDA_ERROR_INVALID_VALUE);
+    SAME(cuTexObjectCreate(&a, NULL, &a, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
 // Kernels run one after another, on whatever stream; events tell device time.
@@ -293,7 +310,7 @@ static const struct {
     void (*run)(void);
 } all_cases[] = {
     {"uninitialised", uninitialised}, {"memory", memory}, {"race", race}, {"pools", pools},
-    {"vmm", vmm}, {"arrays", arrays}, {"sparse", sparse}, {"contexts", contexts}, {"timing", timing},
+    {"vmm", vmm}, {"arrays", arrays}, {"sparse", sparse}, {"contexts", contexts}, {"textures", textures}, {"timing", timing},
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
     {"shapes", shapes}, {"graphs", graphs}, {"spoilt_captures", spoilt_captures}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols}, {"runtime", runtime},
     {"ptx", ptx}, {"ptx_time", ptx_time}, {"bad_images", bad_images}, {"linker", linker},

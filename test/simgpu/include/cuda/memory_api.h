@@ -147,3 +147,10 @@ CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(
     CUdeviceptr *devPtr, CUexternalMemory extMem,
     const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc);
 CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory extMem);
+
+// Resource, texture and view are described by structures that are not declared here.
+CUresult CUDAAPI cuTexObjectCreate(CUtexObject *pTexObject, const void *pResDesc,
+                                   const void *pTexDesc, const void *pResViewDesc);
+CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject);
+CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject *pSurfObject, const void *pResDesc);
+CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject);

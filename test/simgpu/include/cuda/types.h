@@ -31,6 +31,8 @@ typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUlinkState_st *CUlinkState;
 typedef cuuint64_t CUgraphConditionalHandle;
+typedef cuuint64_t CUtexObject;
+typedef cuuint64_t CUsurfObject;
 
 typedef struct CUuuid_st {
     char bytes[16];
