@@ -17,6 +17,7 @@ import (
 // stand are what a reader puts for the words in capitals, and for what is his own.
 var stand = strings.NewReplacer(
 	"pod POD", "pod sharing --namespace "+namespace,
+	"deploy/NAME", "pod/sharing --namespace "+namespace,
 	// The pods of the test have no controller, and are needed after this.
 	"kubectl vernier drain gpu-1/0 --timeout 10m", "kubectl vernier drain gpu-1/0 --force --dry-run=server",
 	"NODE", node,
