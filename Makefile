@@ -126,8 +126,7 @@ gpu-kit: limiter-library ## pack bin/gpu-kit: copied to a machine with a GPU, ./
 
 .PHONY: test-gpu
 test-gpu: gpu-kit ## checks on a machine with a real NVIDIA GPU: the kit, and those that need Go; changes nothing on the card
-	$(KIT)/gpu-kit --report $(BIN)/gpu-kit.json
-	$(TEST) -v -tags gpu ./test/gpu
+	kit=0; $(KIT)/gpu-kit --report $(BIN)/gpu-kit.json || kit=$$?; $(TEST) -v -tags gpu ./test/gpu && exit $$kit
 
 .PHONY: test-vendor
 test-vendor: build ## NVIDIA's own programs beside ours: unpacks Debian's non-free packages into the cache

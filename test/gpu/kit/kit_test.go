@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/test/manifests"
 	"vernier.dev/vernier/test/simgpu"
@@ -139,6 +144,34 @@ func limitNothing(t *testing.T, kit string) {
 	cmd := exec.Command("gcc", "-shared", "-o", filepath.Join(kit, "libvgpu.so"), "-x", "c", "/dev/null")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestDeadline: a row that hangs has failed when its time is over, and what it started has
+// ended, the children of its programs too.
+func TestDeadline(t *testing.T) {
+	k := &kit{scratch: t.TempDir(), devices: []gpu{{}}}
+	var child struct{ PID int }
+	r := &row{most: 2 * time.Second, check: func(ctx context.Context, k *kit, r *row) error {
+		p, err := k.start(ctx, nil, "sh", "-c", `sleep 1000 & echo "{\"PID\":$!}"; wait`)
+		if err != nil {
+			return err
+		}
+		if err := p.line(&child); err != nil {
+			return err
+		}
+		return p.result(nil)
+	}}
+	k.run(t.Context(), r, time.Now().Add(time.Hour))
+	if r.Verdict != failed || !strings.Contains(r.Why, "not done within") {
+		t.Errorf("%s: %s", r.Verdict, r.Why)
+	}
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child.PID))
+		return err != nil || len(command) == 0, nil // none of a process that has ended
+	})
+	if err != nil {
+		t.Errorf("its child %d runs on", child.PID)
 	}
 }
 

@@ -108,6 +108,7 @@ func run() (int, error) {
 	k := &kit{folder: filepath.Dir(self), scratch: scratch, simulated: *simulated}
 	rep := &report{Begun: time.Now().UTC().Truncate(time.Second), Simulated: *simulated}
 	end := time.Now().Add(*budget)
+	var unwritten error
 	for _, r := range rows {
 		if *only != "" && r.Name != rows[0].Name && !slices.Contains(strings.Split(*only, ","), r.Name) {
 			continue
@@ -118,9 +119,7 @@ func run() (int, error) {
 		k.run(ctx, r, end)
 		rep.Rows, rep.Driver, rep.Devices = append(rep.Rows, r), k.driver, k.devices
 		fmt.Println(line(r))
-		if err := write(*path, rep); err != nil {
-			return 0, err
-		}
+		unwritten = write(*path, rep) // a full disk ends no row
 	}
 	count := map[verdict]int{}
 	for _, r := range rep.Rows {
@@ -128,9 +127,9 @@ func run() (int, error) {
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped; report: %s\n", count[passed], count[failed], count[skipped], *path)
 	if count[failed] > 0 {
-		return 1, nil
+		return 1, unwritten
 	}
-	return 0, nil
+	return 0, unwritten
 }
 
 // run runs one row. Without the facts of the first no other can be run.
