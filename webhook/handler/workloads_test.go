@@ -31,7 +31,7 @@ func TestHostileWorkloads(t *testing.T) {
 		"no object":       {raw: `["vernier.dev/"]`},
 		"no template":     {raw: `{"metadata":{"annotations":{"vernier.dev/mode":"mps"}}}`},
 		"no metadata":     {raw: `{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"vernier.dev/gpu-core":"101"}}}]}}}}`, warned: 1},
-		"a long value":    {raw: `{"spec":{"template":{"metadata":{"annotations":{"vernier.dev/gpu-model":"` + strings.Repeat("é", 1900) + `,"}},"spec":{"containers":[{"resources":{"limits":{"vernier.dev/gpu-core":"1"}}}]}}}}`, warned: 1},
+		"a long value":    {raw: `{"spec":{"template":{"metadata":{"annotations":{"vernier.dev/gpu-model":"` + strings.Repeat("é", 2040) + `,"}},"spec":{"containers":[{"resources":{"limits":{"vernier.dev/gpu-core":"1"}}}]}}}}`, warned: 1},
 		"many containers": {raw: `{"spec":{"template":{"spec":{"containers":[` + strings.Join(many, ",") + `]}}}}`, warned: 1},
 		"60 containers":   {raw: `{"spec":{"template":{"spec":{"containers":[` + strings.Join(many[:60], ",") + `]}}}}`, warned: 17},
 	} {
@@ -39,7 +39,7 @@ func TestHostileWorkloads(t *testing.T) {
 		req.Object = runtime.RawExtension{Raw: []byte(tt.raw)}
 		response := hook.Handle(context.Background(), req)
 		text := strings.Join(response.Warnings, "")
-		if !response.Allowed || len(response.Warnings) > tt.warned || len(response.Warnings) == 0 && tt.warned > 0 || len(text) > 4096 || !utf8.ValidString(text) {
+		if !response.Allowed || len(response.Warnings) > tt.warned || tt.warned > 0 && !strings.HasPrefix(text, "spec.template.") || len(text) > 4096 || !utf8.ValidString(text) {
 			t.Errorf("%s: %d warnings of %d bytes: %+v", name, len(response.Warnings), len(text), response)
 		}
 	}
