@@ -28,6 +28,10 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=sl,categories=vernier
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.devices`
 // +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.summary.models`
+// +kubebuilder:printcolumn:name="Granted(%)",type=integer,JSONPath=`.status.summary.coreGranted`
+// +kubebuilder:printcolumn:name="Free(%)",type=integer,JSONPath=`.status.summary.coreFree`
+// +kubebuilder:printcolumn:name="Granted(MiB)",type=integer,JSONPath=`.status.summary.memGranted`
+// +kubebuilder:printcolumn:name="Free(MiB)",type=integer,JSONPath=`.status.summary.memFree`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.conditions[?(@.type=="AgentReachable")].status`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
@@ -327,6 +331,19 @@ type SummaryStatus struct {
 	// Models, without repetition, separated by commas.
 	// +optional
 	Models string `json:"models,omitempty"`
+	// CoreGranted is the percent of compute that the spec of observedGeneration grants or
+	// holds, added up over devices.
+	// +optional
+	CoreGranted *Percent `json:"coreGranted,omitempty"`
+	// CoreFree is what is left of the devices that are healthy and not cordoned.
+	// +optional
+	CoreFree *Percent `json:"coreFree,omitempty"`
+	// MemGranted is the same of memory in MiB.
+	// +optional
+	MemGranted *MiB `json:"memGranted,omitempty"`
+	// MemFree is the same of memory in MiB.
+	// +optional
+	MemFree *MiB `json:"memFree,omitempty"`
 }
 
 // DeviceStatus is one device as NVML shows it.

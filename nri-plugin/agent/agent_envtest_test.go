@@ -64,6 +64,10 @@ func testLedger(t *testing.T, c *cluster) {
 	if l.Status.Summary.Devices != 2 || l.Status.Summary.Models != "A100" || l.Status.Driver.Version != "615" {
 		t.Errorf("status %+v", l.Status)
 	}
+	n.awaitLedger(t, "what is granted and free is summed up", func(l *v1alpha1.SliceLedger) bool {
+		s := l.Status.Summary
+		return s.CoreGranted != nil && *s.CoreGranted == 0 && s.CoreFree != nil && *s.CoreFree == 2*v1alpha1.WholeGPU && s.MemFree != nil && *s.MemFree > 0
+	})
 	if len(l.Spec.Devices) != 0 {
 		t.Errorf("the agent granted something: %+v", l.Spec)
 	}

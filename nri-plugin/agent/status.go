@@ -20,12 +20,17 @@ import (
 // part that does not know yet, as after a restart, leaves what was written
 // before.
 func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
-	s.ObservedGeneration = a.ledger.Index().Generation
+	index := a.ledger.Index()
+	s.ObservedGeneration = index.Generation
 	if now, scanned := a.watcher.Snapshot(); scanned {
 		a.compareDriver(s.Driver.Version, now.Driver.Version)
 		s.Driver = now.Driver
 		s.Devices = now.Devices
-		s.Summary = summary(now.Devices)
+		s.Summary.Devices, s.Summary.Models = summary(now.Devices)
+		if index.UID != "" {
+			// It goes with observedGeneration, which each change of the spec has written anyway.
+			index.Sum(now.Devices, &s.Summary)
+		}
 	}
 	if a.book.Synced() {
 		s.Slices = a.book.Slices()
@@ -53,14 +58,14 @@ func (a *agent) compareDriver(before, now string) {
 	a.report.ledger(a.options.Node, reasonDriver, "Observing", fmt.Sprintf("the node's NVIDIA driver is %s, it was %s; CDI specs are made for it, and containers that run keep what they were started with", now, before))
 }
 
-func summary(devices []v1alpha1.DeviceStatus) v1alpha1.SummaryStatus {
+func summary(devices []v1alpha1.DeviceStatus) (v1alpha1.DeviceCount, string) {
 	var models []string
 	for _, d := range devices {
 		if !slices.Contains(models, d.Model) {
 			models = append(models, d.Model)
 		}
 	}
-	return v1alpha1.SummaryStatus{Devices: v1alpha1.DeviceCount(len(devices)), Models: strings.Join(models, ",")}
+	return v1alpha1.DeviceCount(len(devices)), strings.Join(models, ",")
 }
 
 // ready is the condition that lets the allocator grant slices here.

@@ -59,16 +59,38 @@ type Index struct {
 
 	version string
 	well    []string
+
+	cordoned map[string]bool
+}
+
+// Sum adds up what is granted, of all devices in the ledger, and what is free of those
+// that are given, are healthy and have no cordon.
+func (x *Index) Sum(devices []v1alpha1.DeviceStatus, s *v1alpha1.SummaryStatus) {
+	var granted, free v1alpha1.Amounts
+	for _, a := range x.sums {
+		granted.Core, granted.Mem = granted.Core+a.Core, granted.Mem+a.Mem
+	}
+	for i := range devices {
+		d := &devices[i]
+		if a := x.sums[d.UUID]; d.Healthy && !x.cordoned[d.UUID] {
+			free.Core, free.Mem = free.Core+max(v1alpha1.WholeGPU-a.Core, 0), free.Mem+max(d.Mem-a.Mem, 0)
+		}
+	}
+	s.CoreGranted, s.CoreFree, s.MemGranted, s.MemFree = &granted.Core, &free.Core, &granted.Mem, &free.Mem
 }
 
 // NewIndex reads a ledger; nil is an empty one.
 func NewIndex(l *v1alpha1.SliceLedger) *Index {
-	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{}}
+	x := &Index{grants: map[Key][]Grant{}, sums: map[string]v1alpha1.Amounts{}, owners: map[types.UID]string{}, held: map[types.UID]bool{},
+		cordoned: map[string]bool{}}
 	if l == nil {
 		return x
 	}
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
 	x.version, x.well = l.ResourceVersion, well(l.Status.Devices)
+	for _, c := range l.Spec.Cordons {
+		x.cordoned[c.UUID] = true
+	}
 	for i := range l.Spec.Holds {
 		for _, pod := range l.Spec.Holds[i].Pods {
 			x.held[pod] = true

@@ -28,6 +28,20 @@ func twoDevices() *v1alpha1.SliceLedger {
 	return l
 }
 
+// What is reused counts once; a device that is unhealthy, cordoned or gone has nothing free.
+func TestSum(t *testing.T) {
+	device := func(uuid string, mem v1alpha1.MiB, healthy bool) v1alpha1.DeviceStatus {
+		return v1alpha1.DeviceStatus{UUID: uuid, Mem: mem, Healthy: healthy}
+	}
+	l := twoDevices()
+	l.Spec.Cordons = []v1alpha1.Cordon{{UUID: "GPU-3"}}
+	var s v1alpha1.SummaryStatus
+	NewIndex(l).Sum([]v1alpha1.DeviceStatus{device("GPU-0", 80, true), device("GPU-2", 80, false), device("GPU-3", 80, true), device("GPU-4", 80, true)}, &s)
+	if got, want := []int64{int64(*s.CoreGranted), int64(*s.CoreFree), int64(*s.MemGranted), int64(*s.MemFree)}, []int64{180, 150, 90, 120}; !slices.Equal(got, want) {
+		t.Errorf("granted and free %v, want %v", got, want)
+	}
+}
+
 func TestIndex(t *testing.T) {
 	x := NewIndex(twoDevices())
 	for key, want := range map[Key][]Grant{
