@@ -9,6 +9,7 @@ package page
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -184,8 +185,23 @@ func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, t *templ
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
+	body := text.Bytes()
+	w.Header().Set("Vary", "Accept-Encoding")
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		// Thousands of GPUs are mostly the same words.
+		var small bytes.Buffer
+		z, err := gzip.NewWriterLevel(&small, gzip.BestSpeed)
+		if err == nil {
+			_, err = z.Write(body)
+			err = errors.Join(err, z.Close())
+		}
+		if err == nil {
+			w.Header().Set("Content-Encoding", "gzip")
+			body = small.Bytes()
+		}
+	}
 	w.WriteHeader(status)
-	if _, err := w.Write(text.Bytes()); err != nil {
+	if _, err := w.Write(body); err != nil {
 		p.log.V(1).Info("the reader is gone", "error", err.Error())
 	}
 }

@@ -3,9 +3,11 @@
 package page
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -281,6 +283,26 @@ func TestLargeFleet(t *testing.T) {
 	}
 	if len(text) > 2<<20 {
 		t.Errorf("%d bytes", len(text))
+	}
+}
+
+// A reader who takes it compressed gets the same page in fewer bytes.
+func TestCompressed(t *testing.T) {
+	p := newPage(t, sources(ledgerOf("gpu-1", 8)), keys{})
+	plain := ask(p, http.MethodGet, "/", "good", nil).Body.String()
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Authorization", "Bearer good")
+	r.Header.Set("Accept-Encoding", "gzip, br")
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	sent := w.Body.Len()
+	z, err := gzip.NewReader(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil || string(text) != plain || sent > len(plain)/2 || w.Header().Get("Content-Encoding") != "gzip" {
+		t.Errorf("%d bytes of %d: %v", sent, len(plain), err)
 	}
 }
 
