@@ -166,7 +166,11 @@ func kindsLimited(ctx context.Context, k *kit, r *row) error {
 	const quota = 30
 	for _, name := range []string{"streams", "graph", "cooperative", "library", "ex", "sync"} {
 		w := work{1000, name}
-		native, err := k.nativeRate(ctx, w)
+		whole := w
+		if name == "sync" {
+			whole.kind = "kernel" // waiting for each, no program has all of the device's time
+		}
+		native, err := k.nativeRate(ctx, whole)
 		if err != nil {
 			if strings.Contains(err.Error(), "none of this kind") {
 				r.set(name, "not on this driver")

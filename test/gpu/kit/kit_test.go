@@ -48,7 +48,7 @@ func pack(t *testing.T) string {
 // machine makes one with two simulated GPUs, whose driver is where the kit looks.
 func machine(t *testing.T) []string {
 	t.Helper()
-	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
+	s := simgpu.New(t, simgpu.Config{ContextMiB: 400, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 	root := filepath.Join(t.TempDir(), "driver")
 	if err := s.DriverRoot(root, false); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,10 @@ OPTIONAL(DEFINE)
 int multiprocessors;
 static const char *kernels;
 
+void (*on_failure)(int result);
+
 void fail(const char *call, int result) {
+    if (on_failure) on_failure(result);
     printf("{\"error\":\"%s\",\"result\":%d}\n", call, result);
     exit(1);
 }

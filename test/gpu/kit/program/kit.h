@@ -40,6 +40,7 @@ OPTIONAL(DECLARE)
 
 // kit.c
 void fail(const char *call, int result); // prints {"error":…} and ends the program
+extern void (*on_failure)(int result);   // called before
 #define MUST(name, ...)                                  \
     do {                                                 \
         CUresult must_ = p_##name(__VA_ARGS__);          \

@@ -175,27 +175,35 @@ void take(size_t most) {
     }
 }
 
+// What a child says: the bytes that it holds, and the error that ended its asking for more.
+static int said;
+
+static void say(int result) {
+    size_t line[2] = {held, (size_t)result};
+    if (write(said, line, sizeof line) != sizeof line) _exit(1);
+}
+
 // Children are made before the driver is loaded, which no child may use otherwise. Each
-// holds what it has until all have all that they get.
+// holds what it has until all have all that they get; one may get no context even.
 void take_in_processes(int processes, size_t most) {
     int told[2], go[2];
-    size_t sum = 0, got;
+    size_t sum = 0;
     int refused = 0;
     if (pipe(told) != 0 || pipe(go) != 0) fail("pipe", errno);
     for (int i = 0; i < processes; i++)
         if (fork() == 0) {
             close(go[1]);
+            said = told[1];
+            on_failure = say;
             use(0);
-            size_t line[2] = {0, (size_t)fill(plain, most)};
-            line[0] = held;
-            if (write(told[1], line, sizeof line) < 0 || read(go[0], line, 1) < 0) _exit(1);
-            _exit(0);
+            say((int)fill(plain, most));
+            _exit(read(go[0], &(char){0}, 1) < 0);
         }
     close(told[1]);
     for (int i = 0; i < processes; i++) {
         size_t line[2];
         if (read(told[0], line, sizeof line) != sizeof line) fail("a process ended early", 0);
-        got = line[0], sum += got;
+        sum += line[0];
         refused += line[1] == CUDA_ERROR_OUT_OF_MEMORY;
     }
     close(go[1]);
