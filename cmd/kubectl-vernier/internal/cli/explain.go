@@ -11,9 +11,11 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
+	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -75,7 +77,7 @@ func (e *explainer) run() error {
 	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
 	refused := 0
 	var explained []view.ExplainedPod
-	warned := map[*manifest.Owner]bool{}
+	warned, misplaced := map[*manifest.Owner]bool{}, map[*manifest.Owner]bool{}
 	for _, pod := range pods {
 		read, err := ours.Read("", pod.JSON)
 		one := view.Explain(pod, read, err)
@@ -91,6 +93,12 @@ func (e *explainer) run() error {
 			}
 			one.ObjectWarnings = dialect.OfObject(read.Dialect, raw)
 			warned[pod.Owner] = len(one.ObjectWarnings) > 0
+		}
+		if pod.Owner != nil && pod.Native() && !misplaced[pod.Owner] {
+			path := field.NewPath("metadata", "annotations")
+			of := field.NewPath(pod.Path).Child("metadata", "annotations")
+			one.ObjectWarnings = append(one.ObjectWarnings, annotations.Misplaced(pod.Owner.Annotations(), path, of)...)
+			misplaced[pod.Owner] = true
 		}
 		if one.Verdict == view.VerdictRefused {
 			refused++

@@ -46,7 +46,10 @@ func TestExplain(t *testing.T) {
 // Standard input, and what cannot be explained.
 func TestExplainInput(t *testing.T) {
 	for args, c := range map[string]struct{ stdin, out, err string }{
-		"-f -":                         {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {vernier.dev/gpu-core: 7}}}]}", "Pod/p    admitted   -         a           1      7             7 %", ""},
+		"-f -": {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {vernier.dev/gpu-core: 7}}}]}", "Pod/p    admitted   -         a           1      7             7 %", ""},
+		"-f - --dialects all": {`{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "annotations": {"vernier.dev/mode": "mig"}},
+			"spec": {"template": {"spec": {"containers": [{"name": "a", "resources": {"limits": {"vernier.dev/gpu-core": 7}}}]}}}}`,
+			"metadata.annotations[vernier.dev/mode]: has no effect here: move it to spec.template.metadata.annotations", ""},
 		"-f - -o yaml":                 {"", "items: []", ""},
 		"":                             {"", "", "-f FILE"},
 		"-f missing.yaml":              {"", "", "missing.yaml"},

@@ -48,6 +48,17 @@ type Pod struct {
 // Owner is an object that pods are made from.
 type Owner struct{ fields map[string]any }
 
+// Annotations of the object itself.
+func (o *Owner) Annotations() map[string]string {
+	metadata, _ := o.fields["metadata"].(map[string]any)
+	written, _ := metadata["annotations"].(map[string]any)
+	all := map[string]string{}
+	for key, value := range written {
+		all[key] = fmt.Sprint(value)
+	}
+	return all
+}
+
 // JSON of the whole object.
 func (o *Owner) JSON() ([]byte, error) { return json.Marshal(o.fields) }
 
@@ -191,6 +202,10 @@ func named(v map[string]any, at Pod) Pod {
 	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, version)
 	return Pod{Object: kind + "/" + name, Namespace: namespace, Copies: at.Copies, native: native, within: &Owner{v}}
 }
+
+// Native reports whether the object's kind is Kubernetes' own, so that its annotations do not
+// become its pods'.
+func (p Pod) Native() bool { return p.native }
 
 // at is the same object, further in.
 func (p Pod) at(path string) Pod {
