@@ -81,6 +81,61 @@ func TestBesideOthers(t *testing.T) {
 	}
 }
 
+// TestBesideAnotherUser: two users' vgpu-run, of which neither may read the other's files, share
+// a device as they were asked to, where NVML says what each process had.
+func TestBesideAnotherUser(t *testing.T) {
+	t.Parallel()
+	const seconds, settles = 16, 6
+	for _, test := range []struct {
+		quotas [2]int
+		loads  [2]string
+	}{
+		{[2]int{30, 30}, [2]string{"1000 108", "1000 108"}},
+		{[2]int{30, 60}, [2]string{"1000 108", "1000 108"}},
+		{[2]int{50, 20}, [2]string{"100 108", "5000 108"}},
+	} {
+		t.Run(fmt.Sprintf("%d_beside_%d", test.quotas[0], test.quotas[1]), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, false)
+			var running []*process
+			var tenants []tenant
+			for i, quota := range test.quotas {
+				if i == 1 {
+					n.loop, n.other = pace.NewAt(n.clock.now), n.loop
+				}
+				tenants = append(tenants, tenant{quota, test.loads[i]})
+				args := append([]string{strconv.Itoa(seconds + 1)}, strings.Fields(test.loads[i])...)
+				running = append(running, n.start(n.add(quota, false), "load", args...))
+			}
+			n.begin(running, tenants)
+			began, before, got := n.clock.now(), map[int]float64{}, [2]float64{}
+			for w := range seconds {
+				n.run(began + time.Duration(w+1)*time.Second)
+				done, had := n.done(), [2]int{}
+				for i, p := range running {
+					pid := p.cmd.Process.Pid
+					percent := 100 * (done[pid] - before[pid]) / float64(time.Second)
+					had[i] = int(percent)
+					if w >= settles {
+						got[i] += percent / (seconds - settles)
+					}
+				}
+				before = done
+				for i, loop := range []*pace.Loop{n.other, n.loop} {
+					loop.Sampled(n.containers[0].status(0, "uuid"), pace.Sample{Used: map[*pace.Container]int{n.attached[i]: had[i]}, Others: had[1-i]})
+				}
+			}
+			n.finish()
+			for i, quota := range test.quotas {
+				if off := got[i] - float64(quota); off < -2 || off > 1 {
+					t.Errorf("quota %d: %.2f", quota, got[i])
+				}
+			}
+			t.Logf("%.2f", got)
+		})
+	}
+}
+
 // begin has all of them go on, in the same order each time.
 func (n *node) begin(running []*process, tenants []tenant) {
 	n.t.Helper()

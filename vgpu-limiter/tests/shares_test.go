@@ -46,6 +46,7 @@ type node struct {
 	t          *testing.T
 	clock      *clock
 	loop       *pace.Loop
+	other      *pace.Loop    // of another user's vgpu-run, where there is one
 	next       time.Duration // when the loop looks again
 	containers []*container
 	attached   []*pace.Container
@@ -125,7 +126,11 @@ func (n *node) run(until time.Duration) {
 	n.t.Helper()
 	for n.next < until {
 		n.clock.sleep(n.next)
-		n.next += n.loop.Step()
+		step := n.loop.Step()
+		if n.other != nil {
+			step = min(step, n.other.Step())
+		}
+		n.next += step
 		n.longest = max(n.longest, n.period())
 	}
 	n.clock.sleep(until)

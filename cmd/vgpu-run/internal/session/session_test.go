@@ -73,3 +73,17 @@ func TestForeignFolder(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaultDir: a user's runs find each other whatever their environment says, and nobody
+// else's.
+func TestDefaultDir(t *testing.T) {
+	before := DefaultDir(1000)
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv("TMPDIR", t.TempDir())
+	if after := DefaultDir(1000); after != before {
+		t.Errorf("%s, and %s with XDG_RUNTIME_DIR", before, after)
+	}
+	if DefaultDir(0) == before || DefaultDir(1001) == before {
+		t.Error("two users have one folder")
+	}
+}
