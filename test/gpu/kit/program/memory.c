@@ -213,12 +213,15 @@ void take_in_processes(int processes, size_t most) {
 }
 
 void die_and_retake(size_t most) {
-    int told[2], tries = 0;
+    int told[2], go[2], tries = 0;
     size_t theirs;
     CUdeviceptr at;
-    if (pipe(told) != 0) fail("pipe", errno);
+    if (pipe(told) != 0 || pipe(go) != 0) fail("pipe", errno);
     pid_t child = fork();
     if (child == 0) {
+        close(go[1]);
+        // The other's context needs memory too: it goes first.
+        if (read(go[0], &(char){0}, 1) != 1) _exit(1);
         use(0);
         fill(plain, most);
         theirs = held;
@@ -227,7 +230,8 @@ void die_and_retake(size_t most) {
         _exit(0);
     }
     close(told[1]);
-    use(0); // before the child has filled the rest
+    use(0);
+    if (write(go[1], "", 1) != 1) fail("write", errno);
     if (read(told[0], &theirs, sizeof theirs) != sizeof theirs) fail("the child ended early", 0);
     CUresult while_it_lives = p_cuMemAlloc_v2(&at, theirs / 2), r;
     double from = now();
