@@ -48,7 +48,12 @@ func TestLaunchesWhileStreamsEnd(t *testing.T) {
 	c := newContainer(t, share{90, 100})
 	p := c.start()
 	p.want("launch_on_own_streams 4 4 2000", ok)
-	if used := c.usage().Devices[0]; used.Launches != 4*2000*4 || used.Busy < 4*2000*4*4*time.Microsecond*9/10 {
+	// Under a sanitizer threads come together more often, and what overlaps counts once.
+	least := 4 * 2000 * 4 * 4 * time.Microsecond * 9 / 10
+	if sanitized {
+		least = least * 8 / 10
+	}
+	if used := c.usage().Devices[0]; used.Launches != 4*2000*4 || used.Busy < least {
 		t.Errorf("%d launches and %v are charged, want %d and 128ms", used.Launches, used.Busy, 4*2000*4)
 	}
 }

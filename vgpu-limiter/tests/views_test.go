@@ -146,9 +146,9 @@ func TestSmallStacks(t *testing.T) {
 	}
 }
 
-// TestViewsHideDevices: NVML lists the devices of the limits alone, as CUDA does with
+// TestNVMLHidesDevices: NVML lists the devices of the limits alone, as CUDA does with
 // CUDA_VISIBLE_DEVICES, counted without gaps; the others are not found by any name.
-func TestViewsHideDevices(t *testing.T) {
+func TestNVMLHidesDevices(t *testing.T) {
 	t.Parallel()
 	c := newContainer(t, share{}, share{0, 10}, share{}, share{0, 10})
 	var args []string
