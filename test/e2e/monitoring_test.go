@@ -177,7 +177,7 @@ func (p *prometheus) series(t *testing.T, query string) ([]map[string]string, er
 	return labels, err
 }
 
-// dashboard is every query of the chart's dashboard, with its variable set.
+// dashboard is every query of the chart's dashboard, with its variables set to all.
 func dashboard(t *testing.T) (queries []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartFiles, "dashboard.json"))
@@ -190,9 +190,10 @@ func dashboard(t *testing.T) (queries []string) {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
+	all := strings.NewReplacer("$namespace", ".*", "$model", ".*", "$node", ".*")
 	for _, panel := range d.Panels {
 		for _, target := range panel.Targets {
-			queries = append(queries, strings.ReplaceAll(target.Expr, "$namespace", ".*"))
+			queries = append(queries, all.Replace(target.Expr))
 		}
 	}
 	return queries

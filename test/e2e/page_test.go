@@ -118,7 +118,7 @@ func TestPageIsForThoseWhoMayLook(t *testing.T) {
 		await(t, fmt.Sprintf("replica %d to show both pods, and why one waits", i), func() (bool, string) {
 			status, text := read(i, good)
 			return status == http.StatusOK && strings.Contains(text, "tenants/"+running.Name) &&
-				strings.Contains(text, "tenants/"+waits.Name) && strings.Contains(text, "container main needs 100 % compute"), text
+				strings.Contains(text, "tenants pod/"+waits.Name) && strings.Contains(text, "container main needs 100 % compute"), text
 		})
 	}
 }
