@@ -67,7 +67,7 @@ func supervise(files mounts.Files, command, env []string) (int, time.Duration, e
 	}
 }
 
-// signals are those that vgpu-run gets in place of its command.
+// signals are what vgpu-run receives in place of its command.
 type signals struct {
 	pass chan os.Signal
 	// atTerminal: the terminal sends the command what it sends vgpu-run.

@@ -4,7 +4,7 @@
 // on a copy of what the ledgers leave, on nodes that the scheduler's filters accept.
 //
 // It never writes to the API server. What it does not know: pods that others create
-// meanwhile, preemption, and volumes and claims that the pods would bring with them.
+// at the same time, preemption, and volumes and claims that the pods would bring with them.
 package simulate
 
 import (

@@ -152,7 +152,7 @@ type Fitted struct {
 	// Gang of which it is, and why that would wait, if it would.
 	Gang        string `json:"gang,omitempty"`
 	GangLacking string `json:"gangLacking,omitempty"`
-	// SchedulerAsked tells whether the scheduler's filters were asked.
+	// SchedulerAsked reports whether the scheduler's filters were asked.
 	SchedulerAsked bool `json:"schedulerAsked"`
 	// Classes of nodes as the first pod that would wait finds them, or where none would the first.
 	Classes []NodeClass `json:"classes"`

@@ -30,7 +30,7 @@ func eventOf(uid types.UID, at int64, message string) corev1.Event {
 		Reason: "R", Message: message, LastTimestamp: metav1.Unix(at, 0)}
 }
 
-// A placed pod that does not start is said why of by whoever knows it.
+// Why a placed pod does not start comes from its containers, the kubelet or the ledger.
 func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
 	placed := func(edit func(*corev1.Pod)) []corev1.Pod {
 		p := gatedPod("p")
