@@ -115,7 +115,7 @@ func TestReadsInTheBackground(t *testing.T) {
 	}
 }
 
-// Agents that hang take no more than a few connections, and those that nobody looks at any
+// Agents that hang take no more than a few connections, and nodes that no reader asks for any
 // more are forgotten.
 func TestHostileAgents(t *testing.T) {
 	a := &agent{hold: make(chan struct{})}

@@ -176,7 +176,7 @@ type Alike struct {
 	Pods int
 }
 
-// Group puts pods together that wait for the same reason, without those that are settled.
+// Group groups the pods that wait by their reason, and leaves out settled ones.
 func Group(all []Reasoned) []Alike {
 	var groups []Alike
 	at := map[string]int{}
