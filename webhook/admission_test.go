@@ -42,7 +42,7 @@ func TestAdmission(t *testing.T) {
 	start(t, cfg, at, webhook.Options{})
 	await(t, "a pod is admitted", func() bool { return c.Create(t.Context(), asking(enabled), client.DryRunAll) == nil })
 	t.Run("admitted", func(t *testing.T) { testAdmitted(t, c) })
-	t.Run("applied", func(t *testing.T) { testApplied(t, c) })
+	t.Run("managed fields", func(t *testing.T) { testManagedFields(t, c) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
 	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
@@ -110,33 +110,30 @@ func testAdmitted(t *testing.T, c client.Client) {
 	}
 }
 
-// The API server keeps no account of the fields of a pod of ours, and does of one that is
-// applied, whose owner can go on applying it.
-func testApplied(t *testing.T, c client.Client) {
-	created := asking(enabled)
-	expect(t, c.Create(t.Context(), created), "")
-	expect(t, patch(t, c, created, `{"metadata":{"labels":{"a":"b"}}}`), "")
-	expect(t, c.Get(t.Context(), client.ObjectKeyFromObject(created), created), "")
-	if len(created.ManagedFields) > 0 || created.Labels["a"] != "b" {
-		t.Errorf("managed fields %v, labels %v", created.ManagedFields, created.Labels)
-	}
-	apply := func(name, label string) *corev1.Pod {
-		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: enabled, Name: name, Labels: map[string]string{"a": label}}, Spec: asking(enabled).Spec}
-		text, err := json.Marshal(pod)
-		expect(t, err, "")
-		expect(t, c.Patch(t.Context(), pod, client.RawPatch(types.ApplyPatchType, text), client.FieldOwner("owner"), client.ForceOwnership), "")
-		return pod
-	}
-	for _, label := range []string{"b", "c"} {
-		pod := apply("applied", label)
-		if len(pod.ManagedFields) == 0 || pod.Labels["a"] != label || pod.Annotations[api.AnnotationShares] == "" {
-			t.Errorf("managed fields %v, labels %v, annotations %v", pod.ManagedFields, pod.Labels, pod.Annotations)
+// The API server records who wrote which field of a pod, whether it is created or applied.
+// A pod that was created can be applied later, and an applied one again.
+func testManagedFields(t *testing.T, c client.Client) {
+	check := func(pod *corev1.Pod, manager, label string) {
+		t.Helper()
+		if !slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == manager }) || pod.Labels["a"] != label ||
+			pod.Annotations[api.AnnotationShares] == "" {
+			t.Errorf("managed fields %v, want some of %s; labels %v, annotations %v", pod.ManagedFields, manager, pod.Labels, pod.Annotations)
 		}
 	}
-	// One that was created may be applied as well, from then on.
-	if pod := apply(created.Name, "c"); len(pod.ManagedFields) == 0 || pod.Labels["a"] != "c" {
-		t.Errorf("managed fields %v, labels %v", pod.ManagedFields, pod.Labels)
+	created := asking(enabled)
+	expect(t, c.Create(t.Context(), created, client.FieldOwner("creator")), "")
+	expect(t, patch(t, c, created, `{"metadata":{"labels":{"a":"b"}}}`), "")
+	expect(t, c.Get(t.Context(), client.ObjectKeyFromObject(created), created), "")
+	check(created, "creator", "b")
+	for _, name := range []string{"applied", created.Name} {
+		for _, label := range []string{"b", "c"} {
+			pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: enabled, Name: name, Labels: map[string]string{"a": label}}, Spec: asking(enabled).Spec}
+			text, err := json.Marshal(pod)
+			expect(t, err, "")
+			expect(t, c.Patch(t.Context(), pod, client.RawPatch(types.ApplyPatchType, text), client.FieldOwner("owner"), client.ForceOwnership), "")
+			check(pod, "owner", label)
+		}
 	}
 }
 

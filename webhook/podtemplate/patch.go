@@ -10,7 +10,6 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/dialect"
@@ -44,30 +43,12 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	case !gated(pod):
 		ops = append(ops, jsonpatch.NewOperation("add", "/spec/schedulingGates/-", corev1.PodSchedulingGate{Name: api.Gate}))
 	}
-	if tracked(pod) {
-		ops = append(ops, jsonpatch.NewOperation("remove", "/metadata/managedFields", nil))
-	}
 	// Backwards: a removal moves what follows it.
 	for _, e := range slices.Backward(f.env) {
 		ops = append(ops, jsonpatch.NewOperation("remove",
 			"/spec/"+e.list+"/"+strconv.Itoa(e.container)+"/env/"+strconv.Itoa(e.env), nil))
 	}
 	return ops, nil
-}
-
-// tracked tells whether the API server keeps account of who wrote which field of the pod
-// for nobody: it does so for every object, but reads it only when somebody applies the
-// object server-side. Such an account is a third of a small pod, and is taken to pieces
-// and put together again with every write and every rule; without one the API server does
-// not begin another. A pod that was applied keeps its own.
-func tracked(pod *slim.Pod) bool {
-	fields := pod.Metadata.ManagedFields
-	for i := range fields {
-		if fields[i].Operation != metav1.ManagedFieldsOperationUpdate {
-			return false
-		}
-	}
-	return len(fields) > 0
 }
 
 // annotate adds or replaces annotations; the patch needs the map to be there.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -50,10 +49,6 @@ type Metadata struct {
 	GenerateName string            `json:"generateName"`
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
-	// ManagedFields say who wrote what; of each entry only how is read.
-	ManagedFields []struct {
-		Operation metav1.ManagedFieldsOperationType `json:"operation"`
-	} `json:"managedFields"`
 }
 
 // Spec is the part of a corev1.PodSpec that is read.
