@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // small KIB [launches]: asks for memory, and how much there is, in a thread with so small a
-// stack. Prints the codes: of an allocation, one that doesn't fit, cuMemGetInfo, NVML's
-// view, an asynchronous allocation, memory to be mapped and an array; or also of launches
-// and of a graph.
+// stack, or with the smallest that glibc allows: 128 KiB on arm64. Prints the codes: of an
+// allocation, one that doesn't fit, cuMemGetInfo, NVML's view, an asynchronous allocation,
+// memory to be mapped and an array; or also of launches and of a graph.
 
 #include "cuda.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,12 +72,13 @@ int main(int argc, char **argv) {
     if (nvml == NULL || argc < 2 || cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0)
         return 2;
     calls = argc > 2 ? 9 : 7;
+    size_t stack = strtoul(argv[1], NULL, 10) << 10, smallest = (size_t)PTHREAD_STACK_MIN;
     int (*init)(void) = (int (*)(void))(uintptr_t)dlsym(nvml, "nvmlInit_v2");
     int (*by_index)(unsigned, void **) = (int (*)(unsigned, void **))(uintptr_t)dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
     memory_info = (int (*)(void *, unsigned long long *))(uintptr_t)dlsym(nvml, "nvmlDeviceGetMemoryInfo");
     if (init() != 0 || by_index(0, &device) != 0 || pthread_attr_init(&small) != 0 ||
         cuCtxSetCurrent(context) != 0 || cuModuleLoadData(&module, "simgpu-module 1\nkernel spin 0 argument\n") != 0 ||
-        cuModuleGetFunction(&kernel, module, "spin") != 0 || pthread_attr_setstacksize(&small, strtoul(argv[1], NULL, 10) << 10) != 0 ||
+        cuModuleGetFunction(&kernel, module, "spin") != 0 || pthread_attr_setstacksize(&small, stack < smallest ? smallest : stack) != 0 ||
         pthread_create(&thread, &small, ask, NULL) != 0 || pthread_join(thread, NULL) != 0)
         return 3;
     for (int i = 0; i < calls; i++)
