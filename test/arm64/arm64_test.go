@@ -17,7 +17,8 @@
 //   - TestClosedDescriptors: QEMU makes up the start time in a process's own /proc/PID/stat, by
 //     which others know that it lives when its lock has gone.
 //   - Limits of files' sizes: QEMU writes what it makes up of /proc into a file.
-//   - TestFirstContextIsAwaited: it looks for the system call poll, which arm64 has not.
+//   - TestFirstContextIsAwaited: it looks for the native system call of poll, where QEMU calls
+//     ppoll.
 package arm64
 
 import (

@@ -166,7 +166,7 @@ func firstContextIsAwaited(t *testing.T) bool {
 		default:
 		}
 		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", p.cmd.Process.Pid))
-		waits = strings.HasPrefix(string(call), fmt.Sprint(unix.SYS_POLL, " "))
+		waits = strings.HasPrefix(string(call), fmt.Sprint(sysPoll, " "))
 		if err != nil {
 			t.Fatal(err)
 		}
