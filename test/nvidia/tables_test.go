@@ -33,7 +33,7 @@ func base(symbol string) string { return form.ReplaceAllString(symbol, "") }
 func decided(t *testing.T) (table, bases, left map[string]bool) {
 	t.Helper()
 	table, bases, left = map[string]bool{}, map[string]bool{}, map[string]bool{}
-	def, err := os.ReadFile(filepath.Join(limiterFolder, "src/hooks.def"))
+	def, err := os.ReadFile(filepath.Join(limiterFolder, "src/runtime/hooks.def"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@
 //      `state`, `pid` and `start_time`. Slots never move.
 //   2. `device.memory` is never less than the sum of what live slots hold. The
 //      excess is what died with its owner, and any process may take it off
-//      again (charge.c).
+//      again (audit.c).
 //   3. No word here is a lock: a process that dies anywhere blocks nobody.
 
 #ifndef VGPU_LAYOUT_H
@@ -80,7 +80,7 @@ struct vgpu_counters_device {
     uint64_t wanted;          // for lent memory: bytes that a charge waits for
     // CLOCK_MONOTONIC nanoseconds at which the container's device time is paid
     // off at its quota. Launches wait while it lies beyond the current refill
-    // period (bucket.c).
+    // period (token_bucket.c).
     uint64_t paid_until;
     uint64_t busy_ns;      // device time charged
     uint64_t throttled_ns; // time that launches waited for the quota
@@ -94,7 +94,7 @@ struct vgpu_counters_device {
 };
 
 // A file that descriptors of exported memory are of, such as a device node, and how
-// it is opened anew (passed.c).
+// it is opened anew (ipc_fd.c).
 struct vgpu_file {
     uint64_t key;  // which file it is; 0 for none
     uint64_t good; // 1 once the path is filled in; neither changes any more
@@ -134,7 +134,7 @@ struct vgpu_slot {
 
 // An allocation that other processes of the container may import. It is charged
 // to its owner while that lives and hasn't freed it, and belongs to its importers
-// and to its open descriptors from then on (share.c). A holder is slot index + 1 in
+// and to its open descriptors from then on (ipc_share.c). A holder is slot index + 1 in
 // bits 48..60 and the low 48 bits of the slot's state; without an index it is nobody.
 struct vgpu_export {
     uint64_t id;    // what its handles are known by, 0 in a free record

@@ -18,10 +18,11 @@
 // Programs ask for dlsym@GLIBC_2.2.5 (on arm64 GLIBC_2.17) or, built on glibc 2.34 and
 // later, dlsym@GLIBC_2.34; the unversioned symbol here satisfies all.
 
-#include "object.h"
 #include "hooks.h"
+#include "runtime/object.h"
 
 #include <dlfcn.h>
+#include <stddef.h>
 
 struct lookup {
     void *address;

@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of hooks.def at work.
+// The table of hooks.def at work: lookups of the driver's functions find ours.
 //
-// Invariants:
-//   1. A library whose functions have been resolved stays loaded: the addresses
-//      kept here never dangle, whoever calls dlclose.
-//   2. A pointer that is not known to be one of the table's functions is handed
-//      on as it is.
+// Invariant: a pointer that is not known to be one of the table's functions is handed
+// on as it is.
 
 #include "hooks.h"
 
-#include "object.h"
+#include "runtime/driver.h"
+#include "runtime/object.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
-struct hook {
-    const char *symbol;
-    void *ours; // NULL if only used
-    uint8_t library;
-};
-
-static const struct hook hooks[VGPU_HOOKS] = {
-#define HOOK(library, symbol, base, since, per_thread, why) {#symbol, (void *)&symbol, VGPU_##library},
+// NULL for what the library only calls.
+static void *const ours_of[VGPU_HOOKS] = {
+#define HOOK(library, symbol, base, since, per_thread, why) (void *)&symbol,
 #define ALSO(library, symbol, base, since, per_thread)
-#define USE(library, symbol) {#symbol, NULL, VGPU_##library},
-#include "hooks.def"
+#define USE(library, symbol) NULL,
+#include "runtime/hooks.def"
 #undef HOOK
 #undef ALSO
 #undef USE
@@ -43,67 +35,19 @@ static const struct name names[] = {
 #define HOOK(library, symbol, base, since, per_thread, why) {#base, since, per_thread, VGPU_##symbol},
 #define ALSO(library, symbol, base, since, per_thread) {#base, since, per_thread, VGPU_##symbol},
 #define USE(library, symbol)
-#include "hooks.def"
+#include "runtime/hooks.def"
 #undef HOOK
 #undef ALSO
 #undef USE
 };
 #define NAMES (sizeof names / sizeof names[0])
 
-static const char *const sonames[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
-
-void *_Atomic vgpu_reals[VGPU_HOOKS];
-
-// Stand in for functions that aren't there. Their callers pass arguments that
-// nobody reads.
-static cu_result no_cuda(void) { return CU_STUB_LIBRARY; }
-static cu_result no_cuda_function(void) { return CU_NOT_SUPPORTED; }
-static nv_result no_nvml_function(void) { return NV_FUNCTION_NOT_FOUND; }
-
-static void *absent(uint8_t library) {
-    return library == VGPU_CUDA ? (void *)no_cuda_function : (void *)no_nvml_function;
-}
-
-void *vgpu_open(const char *path, int flags) {
-    static const char *const loaders[] = {"libc.so.6", "libdl.so.2"};
-    for (int i = 0; i < 2; i++) {
-        struct vgpu_object loader;
-        void *open = NULL;
-        if (vgpu_object_named(loaders[i], &loader))
-            open = vgpu_object_function(&loader, "dlopen");
-        if (open != NULL)
-            return ((void *(*)(const char *, int))open)(path, flags);
-    }
-    return NULL;
-}
-
-void *vgpu_resolve(enum vgpu_hook wanted) {
-    uint8_t library = hooks[wanted].library;
-    struct vgpu_object object;
-    if (!vgpu_object_named(sonames[library], &object))
-        return library == VGPU_CUDA ? (void *)no_cuda : absent(library);
-    vgpu_open(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE); // for good
-    for (int i = 0; i < VGPU_HOOKS; i++) {
-        if (hooks[i].library != library)
-            continue;
-        void *real = vgpu_object_function(&object, hooks[i].symbol);
-        void *unset = NULL;
-        atomic_compare_exchange_strong(&vgpu_reals[i], &unset, real != NULL ? real : absent(library));
-    }
-    return atomic_load(&vgpu_reals[wanted]);
-}
-
-bool vgpu_has(enum vgpu_hook hook) {
-    void *real = vgpu_real(hook);
-    return real != (void *)no_cuda && real != absent(hooks[hook].library);
-}
-
 static int by_symbol(const char *symbol) {
     bool nvml = symbol[0] == 'n' && symbol[1] == 'v' && symbol[2] == 'm' && symbol[3] == 'l';
     if (!nvml && (symbol[0] != 'c' || symbol[1] != 'u')) // so far without strcmp: see dlsym.c
         return -1;
     for (int i = 0; i < VGPU_HOOKS; i++)
-        if (hooks[i].ours != NULL && strcmp(hooks[i].symbol, symbol) == 0)
+        if (ours_of[i] != NULL && strcmp(vgpu_driver_functions[i].symbol, symbol) == 0)
             return i;
     return -1;
 }
@@ -112,7 +56,7 @@ bool vgpu_intercepts(const char *symbol, void **ours, bool *driver_has_it) {
     int i = by_symbol(symbol);
     if (i < 0)
         return false;
-    *ours = hooks[i].ours;
+    *ours = ours_of[i];
     *driver_has_it = vgpu_has((enum vgpu_hook)i);
     return true;
 }
@@ -121,10 +65,10 @@ void *vgpu_stand_in(const char *symbol, void *found) {
     int i = by_symbol(symbol);
     struct vgpu_object object;
     if (i < 0 || found == NULL || !vgpu_object_at(found, &object) || object.soname == NULL ||
-        strcmp(object.soname, sonames[hooks[i].library]) != 0)
+        strcmp(object.soname, vgpu_sonames[vgpu_driver_functions[i].library]) != 0)
         return found;
     vgpu_real((enum vgpu_hook)i); // keeps the library loaded from here on
-    return hooks[i].ours;
+    return ours_of[i];
 }
 
 // The driver may export the form that it answered with under a name that this
@@ -133,7 +77,7 @@ static bool is_unknown_form(const char *base, const void *found) {
     static const char *const versions[] = {"", "_v2", "_v3", "_v4", "_v5"};
     static const char *const variants[] = {"", "_ptsz", "_ptds"};
     struct vgpu_object object;
-    if (!vgpu_object_named(sonames[VGPU_CUDA], &object))
+    if (!vgpu_object_named(vgpu_sonames[VGPU_CUDA], &object))
         return true;
     for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++) {
         for (size_t t = 0; t < sizeof variants / sizeof variants[0]; t++) {
@@ -170,7 +114,7 @@ static int by_address(const char *base, const void *found) {
     int any = -1;
     for (size_t i = 0; i < NAMES; i++) {
         enum vgpu_hook hook = (enum vgpu_hook)names[i].hook;
-        if (hooks[hook].library != VGPU_CUDA || vgpu_real(hook) != found)
+        if (vgpu_driver_functions[hook].library != VGPU_CUDA || vgpu_real(hook) != found)
             continue;
         if (strcmp(names[i].base, base) == 0)
             return (int)hook;
@@ -185,15 +129,15 @@ static int by_address(const char *base, const void *found) {
 static void *answer(const char *base, void *found, int version, uint64_t flags) {
     int best = by_rules(base, version, flags);
     if (best >= 0 && vgpu_real((enum vgpu_hook)best) == found)
-        return hooks[best].ours;
+        return ours_of[best];
     int same = by_address(base, found);
     if (same >= 0)
-        return hooks[same].ours;
+        return ours_of[same];
     if (best < 0 || is_unknown_form(base, found))
         return found;
     if (!vgpu_has((enum vgpu_hook)best))
         atomic_store(&vgpu_reals[best], found);
-    return hooks[best].ours;
+    return ours_of[best];
 }
 
 cu_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {

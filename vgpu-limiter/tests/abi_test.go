@@ -19,7 +19,7 @@ type hook struct{ library, symbol, why string }
 
 func hooks(t *testing.T) []hook {
 	t.Helper()
-	b, err := os.ReadFile("../src/hooks.def")
+	b, err := os.ReadFile("../src/runtime/hooks.def")
 	if err != nil {
 		t.Fatal(err)
 	}

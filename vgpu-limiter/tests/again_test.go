@@ -24,7 +24,7 @@ var sanitized = os.Getenv(sanitizedVar) != ""
 // own; what a sanitizer itself would fail; and what is about time, for the same calls
 // are made elsewhere.
 const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestReadme|TestRun.*|TestFolderForFile|TestLookups.*|FuzzLookups|" +
-	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|" +
+	"TestEveryFunctionIsDecided|TestNVML.*|TestUnloading|TestWithoutCUDA|TestNoGlobalTouched|TestImports|TestForbiddenFiles|TestRooms|" +
 	"TestLimitsAreJudgedAlike|TestAnySystemCallFails|TestResourceLimits|TestSmallStacks|TestReadersStopNobody|TestStormKeepsTheLimit|TestQuota|TestNoQuota|TestNeighbours|TestCopiesKeepTheQuota)$"
 
 // Again under the thread sanitizer: what has threads.
@@ -107,8 +107,8 @@ func failures(out string) string {
 // the one for threads those that have some.
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	threads := []string{"table_test", "charge_test", "calendar_test", "lane_end_test"}
-	all := append([]string{"share_test", "passed_test", "limits_test", "region_test", "pace_test", "time_test", "context_test", "module_test", "refer_test", "overhead_test", "lane_test", "stream_test", "capture_test"}, threads...)
+	threads := []string{"table_test", "charge_test", "busy_union_test", "thread_end_test"}
+	all := append([]string{"ipc_share_test", "ipc_fd_test", "limits_test", "region_test", "timeshare_test", "time_test", "context_test", "module_test", "refer_test", "overhead_test", "thread_stream_test", "stream_test", "capture_test"}, threads...)
 	for sanitizers, units := range map[string][]string{"": all, "address,undefined": all, "thread": threads} {
 		t.Run("sanitizers="+sanitizers, func(t *testing.T) {
 			t.Parallel()

@@ -4,7 +4,7 @@
 // launches are asked whether they are captured as long as another one is under way.
 
 #include "check.h"
-#include "compute.h"
+#include "compute/throttle.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -6,8 +6,8 @@
 // goes on all the same; at the end, the last process can have exactly what nobody
 // living holds, and no byte more. Threads uncharge what others have charged.
 
-#include "charge.h"
 #include "check.h"
+#include "memory/audit.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -6,7 +6,7 @@
 // under that: only what was the old context's is uncharged.
 
 #include "check.h"
-#include "memory.h"
+#include "memory/memory.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
 // limits_test judge: says of each file's content on standard input, one after the
 // other, whether it is taken.
 
-#include "limits.h"
 #include "check.h"
+#include "runtime/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>

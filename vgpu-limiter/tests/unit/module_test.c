@@ -4,7 +4,7 @@
 // isn't measured; what may load something is.
 
 #include "check.h"
-#include "memory.h"
+#include "memory/memory.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 // never taken for a module's or a context's.
 
 #include "check.h"
-#include "memory.h"
+#include "memory/memory.h"
 
 #include <pthread.h>
 #include <semaphore.h>

@@ -5,7 +5,7 @@
 // would keep memory that isn't charged.
 
 #include "check.h"
-#include "memory.h"
+#include "memory/memory.h"
 
 #include <string.h>
 #include <sys/resource.h>

@@ -8,8 +8,8 @@
 // And what a process does to begin doesn't grow with how many there are: it looks at few
 // of their locks, each of which costs the more, the more there are.
 
-#include "charge.h"
 #include "check.h"
+#include "memory/audit.h"
 
 #include <signal.h>
 #include <stdarg.h>

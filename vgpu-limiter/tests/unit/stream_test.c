@@ -7,7 +7,8 @@
 // test does.
 
 #include "check.h"
-#include "compute.h"
+#include "compute/destroyed_streams.h"
+#include "compute/throttle.h"
 
 #include <string.h>
 #include <time.h>

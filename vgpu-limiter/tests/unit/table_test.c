@@ -3,8 +3,8 @@
 // The table against a plain array: random puts, takes and visits by one thread,
 // then threads that each own a part of the keys.
 
-#include "table.h"
 #include "check.h"
+#include "runtime/table.h"
 
 #include <pthread.h>
 #include <sys/resource.h>

@@ -2,9 +2,8 @@
 //
 // Device time without a device: the bucket, the costs. Calendars: calendar_test.c.
 
-#include "bucket.h"
 #include "check.h"
-#include "cost.h"
+#include "compute/token_bucket.h"
 
 #define MS UINT64_C(1000000)
 #define AT (UINT64_C(1) << 50)

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream captures and the end of streams, as far as measuring launches needs to
+// know of them.
+
+#include "compute/destroyed_streams.h"
+
+// How many captures are under way: while it isn't none, every limited launch asks
+// whether it is captured. Too many is safe; one that ends unseen, with its
+// stream, stays counted.
+static void count_captures(int change) {
+    struct vgpu_process *process = atomic_load(&vgpu_process_page);
+    if (process != NULL)
+        atomic_fetch_add(&process->captures, change);
+}
+
+// Counted before the driver begins: its launches may come at once.
+#define BEGIN(...)                       \
+    do {                                 \
+        count_captures(1);                        \
+        cu_result result = __VA_ARGS__;  \
+        if (result != CU_OK)             \
+            count_captures(-1);                   \
+        return result;                   \
+    } while (0)
+
+// A capture that was spoilt ends with an error; where the driver can't be asked
+// about captures, only success tells that one has ended. One at a time: of two threads that
+// end the same one, one doesn't.
+#define END(symbol, is_capturing)                                                  \
+    do {                                                                           \
+        struct vgpu_process *process = atomic_load(&vgpu_process_page);            \
+        if (process == NULL)                                                       \
+            return VGPU_REAL(symbol)(stream, graph);                               \
+        vgpu_lock(&process->end_lock);                                             \
+        int before = CU_CAPTURE_NONE, after = CU_CAPTURE_NONE;                     \
+        bool known = VGPU_REAL(is_capturing)(stream, &before) == CU_OK;            \
+        cu_result result = VGPU_REAL(symbol)(stream, graph);                       \
+        bool ended = known && before != CU_CAPTURE_NONE &&                         \
+                     VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE; \
+        if (ended || (!known && result == CU_OK))                                  \
+            count_captures(-1);                                                    \
+        vgpu_unlock(&process->end_lock);                                           \
+        return result;                                                             \
+    } while (0)
+
+cu_result cuStreamBeginCapture(cu_stream stream) {
+    BEGIN(VGPU_REAL(cuStreamBeginCapture)(stream));
+}
+
+cu_result cuStreamBeginCapture_ptsz(cu_stream stream) {
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_ptsz)(stream));
+}
+
+cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode) {
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_v2)(stream, mode));
+}
+
+cu_result cuStreamBeginCapture_v2_ptsz(cu_stream stream, int mode) {
+    BEGIN(VGPU_REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+}
+
+cu_result cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_node *nodes,
+                                      const void *edges, size_t count, int mode) {
+    BEGIN(VGPU_REAL(cuStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode));
+}
+
+cu_result cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_node *nodes,
+                                           const void *edges, size_t count, int mode) {
+    BEGIN(VGPU_REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode));
+}
+
+cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph) {
+    END(cuStreamEndCapture, cuStreamIsCapturing);
+}
+
+cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph) {
+    END(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz);
+}
+
+static void forget(cu_stream stream) {
+    struct vgpu_process *process = atomic_load(&vgpu_process_page);
+    if (process != NULL && process->measures)
+        vgpu_forget_stream(process, stream);
+}
+
+cu_result cuStreamDestroy(cu_stream stream) {
+    forget(stream);
+    return VGPU_REAL(cuStreamDestroy)(stream);
+}
+
+cu_result cuStreamDestroy_v2(cu_stream stream) {
+    forget(stream);
+    return VGPU_REAL(cuStreamDestroy_v2)(stream);
+}

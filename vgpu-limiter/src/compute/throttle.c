@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way of a launch that its lane can't pay for.
+//
+// Invariants:
+//   1. A launch is charged what its kind has cost so far, before or shortly after
+//      it was launched (a lane's allowance); once its batch is through, the
+//      difference to the measurement.
+//   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
+//      milliseconds of what is expected, or eight launches that are longer than a
+//      batch. Of those that may take longer than expected, only as many as a period
+//      pays for, and the turn has room for, if they do, or one. Of a context's launches,
+//      only one that is among the first of its kind.
+//   3. Nothing here is recorded into a stream that is capturing, and no capture
+//      is disturbed.
+//   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
+//   5. Waiting for measurements ends after LONGEST_LOOK_NS: a launch may wait on the
+//      device for what the program does only later. What it has taken by then is
+//      charged.
+//   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
+//   7. What there is no memory to limit with isn't launched.
+
+#include "compute/throttle.h"
+
+#include "compute/destroyed_streams.h"
+#include "compute/timing.h"
+#include "memory/attach.h"
+
+#define FIRST_TIMES 4 // measurements of a kind of launch
+#define EACH_MORE 4   // further ones, for each launch that may be under way on a stream
+#define FEW_NS (VGPU_BATCH_NS / 4) // of launches as long as this a batch holds few
+#define FIRST_LOOK_NS UINT64_C(20000)
+#define LONGEST_LOOK_NS UINT64_C(300000000)
+
+static bool is_captured(const struct vgpu_launch *launch) {
+    int status = CU_CAPTURE_NONE;
+    cu_result (*real)(cu_stream, int *) =
+        vgpu_real(launch->per_thread ? VGPU_cuStreamIsCapturing_ptsz : VGPU_cuStreamIsCapturing);
+    return real(launch->stream, &status) != CU_OK || status != CU_CAPTURE_NONE;
+}
+
+// Before and after the library's own calls: events belong to the stream's
+// context, and asking about them must break nobody's capture.
+static void enter(struct vgpu_launch *launch) {
+    if (launch->context != NULL)
+        VGPU_REAL(cuCtxPushCurrent_v2)(launch->context);
+    launch->capture_mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
+}
+
+static void leave(struct vgpu_launch *launch) {
+    cu_ctx popped;
+    vgpu_capture_mode(launch->capture_mode);
+    if (launch->context != NULL)
+        VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+// How many batches of a stream may be under way: of launches that are long, the fewer the
+// fewer of them were measured. Those not measured yet may take any time.
+static unsigned most_ahead(const struct vgpu_price *price) {
+    uint64_t seen = price->times / EACH_MORE;
+    if (price->worst < FEW_NS || seen >= VGPU_BATCHES)
+        return VGPU_BATCHES;
+    return seen > 1 ? (unsigned)seen : 1;
+}
+
+// What the launch is expected to cost.
+static void expect(struct vgpu_launch *launch) {
+    const struct vgpu_costs *costs = &launch->lane->track->timeline->costs;
+    bool measured = vgpu_cost_get(costs, launch->key, &launch->price);
+    launch->unknown = !measured && !vgpu_cost_get(costs, launch->like, &launch->price);
+    if (launch->unknown)
+        launch->price = (struct vgpu_price){0};
+    launch->unsure = launch->price.times < FIRST_TIMES;
+    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probes != 0 ||
+                        most_ahead(&launch->price) < VGPU_BATCHES;
+}
+
+// Whether measurements must come first, by invariant 2.
+static bool must_look(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
+    const struct vgpu_track *track = launch->lane->track;
+    uint64_t over = track->over + launch->price.worst - launch->price.ns;
+    uint64_t most = turn->period * turn->core / 100, room = vgpu_bucket_room(track->process, track->device, turn, launch->now);
+    if (most > room)
+        most = room;
+    return !track->open && (track->pending >= most_ahead(&launch->price) || (launch->unsure && track->timeline->unsure != NULL) ||
+                            (track->over != 0 && over > most));
+}
+
+static void close_batch(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    if (track->open)
+        vgpu_sample_end(track, launch->stream, launch->per_thread, launch->now);
+}
+
+static void collect(struct vgpu_track *track) {
+    vgpu_sample_collect(track);
+    if (track->timeline->unsure != NULL)
+        vgpu_sample_collect(track->timeline->unsure);
+    vgpu_ended_collect(track->process, track->timeline);
+}
+
+// Says that the container works on, as long as a long launch isn't through that was
+// expected to be, or of which nobody knows yet what it takes.
+static void say_late(struct vgpu_track *track, uint64_t now) {
+    struct vgpu_track *late = track->timeline->unsure != NULL ? track->timeline->unsure : track;
+    if (late->pending != 0 && late->ring[late->first].launches == 1)
+        late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
+}
+
+// Notes that the launch waits for the bucket. What has died, or was cancelled, has lost its
+// place to whoever wants it.
+static void queue_up(struct vgpu_launch *launch) {
+    struct vgpu_waiting *waiting = launch->lane->track->timeline->waiting;
+    if (launch->queue.since == 0)
+        launch->queue.since = launch->now;
+    for (int i = 0; i < VGPU_WAITING && launch->place == NULL; i++)
+        if (waiting[i].looked + VGPU_LONGEST_BEHIND_NS < launch->now)
+            launch->place = &waiting[i];
+    if (launch->place != NULL)
+        *launch->place = (struct vgpu_waiting){launch->queue.since, launch->now};
+}
+
+// The launch doesn't wait for the bucket any more. Of the others that do, the one that has
+// waited longest is next: it needn't wake up before launches come that have not.
+static void leave_queue(struct vgpu_launch *launch) {
+    const struct vgpu_track *track = launch->lane->track;
+    const struct vgpu_waiting *waiting = track->timeline->waiting;
+    uint64_t next = 0;
+    if (launch->queue.since == 0)
+        return;
+    if (launch->place != NULL)
+        *launch->place = (struct vgpu_waiting){0};
+    launch->place = NULL;
+    for (int i = 0; i < VGPU_WAITING; i++)
+        if (waiting[i].looked + VGPU_LONGEST_BEHIND_NS >= launch->now && (next == 0 || waiting[i].since < next))
+            next = waiting[i].since;
+    vgpu_bucket_pass(track->process, track->device, &launch->queue, next);
+}
+
+// Waits without the lock until the bucket may allow the launch.
+static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
+    struct vgpu_track *track = launch->lane->track;
+    close_batch(launch);
+    say_late(track, launch->now);
+    queue_up(launch);
+    vgpu_unlock(&track->timeline->lock);
+    launch->now = vgpu_bucket_wait(track->process, track->device, launch->now, due, &launch->queue);
+    vgpu_lock(&track->timeline->lock);
+}
+
+// Waits without the lock a little for measurements, the longer the longer that has
+// taken.
+static void wait_for_device(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    uint64_t began = launch->now;
+    say_late(track, began);
+    leave_queue(launch);
+    vgpu_unlock(&track->timeline->lock);
+    launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
+    vgpu_lock(&track->timeline->lock);
+    launch->looked += launch->now - began;
+}
+
+// False: what it would cost is neither known nor to be learned.
+static bool open_batch(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    if (launch->by_itself)
+        launch->now = vgpu_now();
+    if (!vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now) && launch->unknown)
+        return false;
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    batch->unknown = launch->unknown;
+    batch->unsure = launch->unsure;
+    if (!launch->by_itself)
+        return true;
+    batch->like = launch->like;
+    batch->gap = vgpu_now() - launch->now;
+    return true;
+}
+
+// Waits until the launch may be made. Returns under the lock, with an open batch
+// for it if it can be measured; false if it must not be made, or needn't be measured.
+static bool prepare(struct vgpu_launch *launch) {
+    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_turn turn;
+    for (;;) {
+        turn = vgpu_turn(track->process, track->device, launch->now);
+        if (turn.core == 0) {
+            vgpu_sample_drop_open(track);
+            leave_queue(launch);
+            launch->freed = true;
+            return false;
+        }
+        collect(track);
+        expect(launch);
+        struct vgpu_batch *batch = vgpu_batch_open(track);
+        if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - VGPU_SMALLEST_STEP ||
+            batch->launches >= VGPU_BATCH_LAUNCHES - 1)
+            close_batch(launch);
+        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price);
+        if (due <= launch->now)
+            due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
+        if (due > launch->now)
+            wait_for_bucket(launch, due);
+        else if (must_look(launch, &turn) && launch->looked < LONGEST_LOOK_NS)
+            wait_for_device(launch);
+        else if (launch->unsure && track->timeline->unsure != NULL)
+            vgpu_sample_overdue(track->timeline, launch->now);
+        else
+            break;
+    }
+    vgpu_bucket_go(track->process, track->device, &turn, launch->now, &launch->queue);
+    leave_queue(launch);
+    return track->open || track->pending == VGPU_BATCHES || open_batch(launch);
+}
+
+static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process) {
+    cu_stream stream = vgpu_stream(launch->stream, launch->per_thread);
+    struct vgpu_lane *lane = vgpu_lane_of(stream);
+    cu_ctx current = NULL;
+    if (!vgpu_lane_is(lane, stream)) {
+        cu_result result = vgpu_lane_open(process, stream);
+        if (result != CU_OK) // what else is wrong the driver says
+            return result == CU_OUT_OF_MEMORY ? result : CU_OK;
+        lane = vgpu_lane_of(stream);
+    }
+    if (lane->track == NULL)
+        return CU_OK;
+    if (lane->left != 0 && vgpu_kind_of(vgpu_kind_name(lane, launch->key)) == NULL && vgpu_lane_learn(lane, launch->key) &&
+        vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
+        return CU_OK;
+    launch->now = vgpu_now();
+    if (vgpu_turn(process, lane->device, launch->now).core == 0) {
+        lane->freed = true;
+        return CU_OK;
+    }
+    launch->lane = lane;
+    if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != lane->ctx)
+        launch->context = lane->ctx;
+    enter(launch);
+    vgpu_lock(&lane->track->timeline->lock);
+    if (lane->freed) // what the open batch would measure holds launches that weren't
+        vgpu_sample_drop_open(lane->track);
+    lane->freed = false;
+    vgpu_lane_settle(lane, launch->now);
+    bool good = prepare(launch);
+    if (!good)
+        vgpu_unlock(&lane->track->timeline->lock);
+    leave(launch);
+    lane->freed = launch->freed;
+    if (!good)
+        launch->lane = NULL;
+    return good || launch->freed ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
+cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
+                            bool per_thread) {
+    cu_result why;
+    struct vgpu_process *process = vgpu_process(&why);
+    *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread};
+    if (process == NULL)
+        return CU_OK;
+    if (atomic_load_explicit(&process->captures, memory_order_relaxed) == 0 || !is_captured(launch))
+        return begin(launch, process);
+    return CU_OK;
+}
+
+// The lane may launch on by itself, until the batch is full or the turn over.
+static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
+    const struct vgpu_batch *batch = vgpu_batch_open(lane->track);
+    uint64_t taken = batch->expected + batch->over;
+    uint64_t room = taken < VGPU_BATCH_NS ? VGPU_BATCH_NS - taken : 0;
+    uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
+    struct vgpu_turn turn = vgpu_turn(lane->track->process, lane->track->device, now);
+    uint64_t left = vgpu_bucket_room(lane->track->process, lane->track->device, &turn, now);
+    if (room > left)
+        room = left;
+    if (room > launches * VGPU_SMALLEST_STEP)
+        room = launches * VGPU_SMALLEST_STEP;
+    vgpu_lane_learn_all(lane);
+    if (vgpu_kind_of(vgpu_kind_name(lane, key)) != NULL || vgpu_lane_learn(lane, key))
+        vgpu_lane_allow(lane, key, room < lane->size ? room : lane->size);
+    if (lane->size < VGPU_BATCH_NS)
+        lane->size *= 2;
+}
+
+// After a launch: its batch ends, or the lane launches on.
+static void go_on(struct vgpu_launch *launch) {
+    if (launch->by_itself) {
+        close_batch(launch);
+        launch->lane->track->probes -= launch->lane->track->probes != 0;
+    } else {
+        allow(launch->lane, launch->key, launch->now);
+    }
+}
+
+void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
+    if (launch->lane == NULL)
+        return;
+    struct vgpu_track *track = launch->lane->track;
+    enter(launch);
+    if (result == CU_OK) {
+        vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
+        if (launch->by_itself)
+            launch->now = vgpu_now();
+        if (track->open)
+            go_on(launch);
+    } else if (track->open && vgpu_batch_open(track)->launches == 0) {
+        close_batch(launch); // the next one would be measured from when this one failed
+    }
+    vgpu_unlock(&track->timeline->lock);
+    leave(launch);
+}
+
+void vgpu_launch_part(struct vgpu_launch *launch) {
+    if (launch->lane == NULL)
+        return;
+    struct vgpu_track *track = launch->lane->track;
+    vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
+    launch->batch = track->open ? vgpu_batch_open(track)->opened : 0;
+    vgpu_unlock(&track->timeline->lock);
+}
+
+// Another thread may have ended the batch on the same stream meanwhile: what it
+// measured then stands for this launch, too.
+void vgpu_launch_rejoin(struct vgpu_launch *launch) {
+    if (launch->lane == NULL)
+        return;
+    struct vgpu_track *track = launch->lane->track;
+    enter(launch);
+    vgpu_lock(&track->timeline->lock);
+    launch->now = vgpu_now();
+    if (track->open && vgpu_batch_open(track)->opened == launch->batch)
+        go_on(launch);
+    vgpu_unlock(&track->timeline->lock);
+    leave(launch);
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a container may launch just now.
+//
+// Invariant: a pace file that is missing or wrong, and words that are out of date or
+// make no sense, leave the container its plain quota: never less, and more only
+// where its limits allow that. A container without a quota is measured while the file
+// says that neighbours with one are there.
+
+#include "compute/timeshare.h"
+
+struct vgpu_turn vgpu_turn(const struct vgpu_process *process, int device, uint64_t now) {
+    struct vgpu_turn turn = {.core = vgpu_quota(process, device), .period = VGPU_PERIOD_NS, .part = VGPU_PERIOD_NS};
+    if (process->pace == NULL)
+        return turn;
+    const struct vgpu_pace_device *pace = &process->pace->device[device];
+    bool yields = turn.core == 0;
+    if (yields) {
+        uint64_t plain = vgpu_load(&pace->plain_core);
+        turn.core = plain < 100 ? (uint32_t)plain : 100;
+    }
+    if (turn.core == 0 || vgpu_load(&pace->valid_until) <= now)
+        return turn;
+    uint64_t word = vgpu_load(&pace->turn);
+    uint64_t period = VGPU_TURN_PERIOD_NS(word), phase = VGPU_TURN_PHASE_NS(word);
+    uint32_t core = VGPU_TURN_CORE(word), part = VGPU_TURN_PART(word);
+    if (period < VGPU_PERIOD_MIN_NS || period > VGPU_PERIOD_MAX_NS || phase >= period || core > 100 ||
+        part == 0 || (yields && core == 0))
+        return turn;
+    turn.neighbours = VGPU_TURN_NEIGHBOURS(word);
+    turn.period = period;
+    turn.phase = phase;
+    turn.part = period * part / 255;
+    turn.others = vgpu_load(&pace->others_until);
+    if (yields)
+        turn.core = core, turn.bursts = process->limits.device[device].core_percent == 0;
+    else if (core > turn.core && (process->limits.device[device].flags & VGPU_MAY_BURST) != 0)
+        turn.core = core, turn.bursts = true;
+    return turn;
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Batches: launches of one stream with an event before and one after. What they
+// were charged when they were launched is corrected to what the device worked.
+//
+// Invariants:
+//   1. What lies between a batch's events bounds its work from above. The time
+//      for which the stream may have been without work bounds it from below: it
+//      had some from the last launch of the batch on, and in between too if its
+//      start had not been reached by then. Between the bounds, the costs learned
+//      decide.
+//   2. Device time is counted once per container, whatever its streams and
+//      processes (calendar). What was measured while others were at work holds some
+//      of theirs: it is charged as it was measured, and what containers together
+//      were charged beyond the clock the node side returns (pace).
+//   3. Events are placed on the clock by bounds, too: none is passed before it is
+//      recorded, or after it has been seen.
+//   4. An event that fails costs only the measurement: the expected cost stands. One
+//      that there is no memory to make or to record costs a launch of unknown cost, too.
+
+#include "compute/timing.h"
+
+#include "compute/busy_union.h"
+#include "compute/token_bucket.h"
+
+#define BLOCKING_SYNC 1          // flag of an event: waiting for it doesn't spin
+#define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
+#define LATELY_NS UINT64_C(1000000000) // of device time
+#define SAMPLE_EVERY 16          // batches
+#define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
+
+// The batch is not among those that aren't measured yet any more.
+static void let_go(struct vgpu_track *track, const struct vgpu_batch *batch) {
+    track->over -= batch->over;
+    track->timeline->under_way--;
+    if (batch->unsure && track->timeline->unsure == track)
+        track->timeline->unsure = NULL;
+}
+
+static cu_result create(cu_event *event) {
+    cu_result result = *event != NULL ? CU_OK : VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC);
+    if (result != CU_OK)
+        *event = NULL;
+    return result;
+}
+
+static cu_result record(cu_event *event, cu_stream stream, bool per_thread) {
+    cu_result result = create(event);
+    cu_result (*real)(cu_event, cu_stream) =
+        vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
+    return result == CU_OK ? real(*event, stream) : result;
+}
+
+// Notes when there are turns.
+static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+    bool turns = turn.part != turn.period;
+    if (track->timeline->turns != turns) {
+        track->timeline->turns = turns;
+        track->timeline->turned = now;
+    }
+    return turn;
+}
+
+bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_turn turn = look(track, now);
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
+    batch->apart = track->timeline->under_way == track->pending;
+    if (turn.part != turn.period) {
+        batch->from = now - (now + turn.period - turn.phase) % turn.period;
+        batch->until = batch->from + turn.part;
+    }
+    cu_result made = create(&batch->end);
+    if (made == CU_OK)
+        made = record(&batch->start, stream, per_thread);
+    track->open = made == CU_OK;
+    track->timeline->under_way += track->open;
+    return made != CU_OUT_OF_MEMORY; // what else is wrong the driver says
+}
+
+void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    track->open = false;
+    batch->closed = now;
+    if (batch->launches == 0 || record(&batch->end, stream, per_thread) != CU_OK) {
+        let_go(track, batch);
+        return;
+    }
+    if (batch->unsure)
+        track->timeline->unsure = track;
+    if (now - batch->opened > batch->expected / 16)
+        batch->queued = VGPU_REAL(cuEventQuery)(batch->start) == CU_NOT_READY;
+    track->pending++;
+}
+
+void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches,
+                     struct vgpu_price price, uint64_t now) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+    vgpu_bucket_charge(track->process, track->device, &turn, now, price.ns, launches);
+    if (!track->open)
+        return;
+    struct vgpu_batch *batch = vgpu_batch_open(track);
+    batch->key = batch->launches == 0 || batch->key == key ? key : 0;
+    batch->launches += launches;
+    batch->expected += price.ns;
+    batch->over += price.worst - price.ns;
+    track->over += price.worst - price.ns;
+}
+
+// When the batch was worked on, on the clock, by invariant 3.
+static bool place(struct vgpu_timeline *timeline, struct vgpu_batch *batch, uint64_t seen,
+                  int64_t *start, int64_t *end) {
+    float length, since;
+    if (VGPU_REAL(cuEventElapsedTime)(&length, batch->start, batch->end) != CU_OK || length < 0)
+        return false;
+    int64_t ns = (int64_t)((double)length * 1e6);
+    if (timeline->anchor == NULL ||
+        VGPU_REAL(cuEventElapsedTime)(&since, timeline->anchor, batch->end) != CU_OK) {
+        since = ANCHOR_NS;
+        *end = (int64_t)batch->opened + ns;
+    } else {
+        *end = (int64_t)timeline->anchored + (int64_t)((double)since * 1e6);
+    }
+    *start = *end - ns;
+    int64_t early = (int64_t)batch->opened - *start, late = *end - (int64_t)seen;
+    int64_t shift = early > 0 && early + late <= 0 ? early : late > 0 ? -late : 0;
+    *start += shift;
+    *end += shift;
+    if (*start < (int64_t)batch->opened)
+        *start = (int64_t)batch->opened; // some drivers say when the stream was last at work
+    timeline->anchored += (uint64_t)shift;
+    if (since > 0 && (double)since * 1e6 >= ANCHOR_NS) {
+        cu_event old = timeline->anchor;
+        timeline->anchor = batch->end;
+        timeline->anchored = (uint64_t)*end;
+        batch->end = old;
+    }
+    if (*end < *start)
+        *end = *start;
+    return true;
+}
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+// How much of the batch that was under way from start to end is to be charged, by
+// invariants 1 and 2.
+static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t seen, int64_t start,
+                        int64_t end, int64_t unsure) {
+    struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
+    int64_t least = end - start - unsure;
+    int64_t worked = clamp((int64_t)batch->expected, least > 0 ? least : 0, end - start);
+    if (batch->launches == 1) // at the end
+        start = end - worked;
+    return (int64_t)vgpu_calendar_spread(calendar, seen, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
+}
+
+// What may be in a measurement from start to end: neighbours' work, but in the
+// container's own turn. For a while after turns have changed, what was launched before
+// that may still be at work.
+static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_batch *batch,
+                                   const struct vgpu_turn *turn, uint64_t start, uint64_t end, bool apart) {
+    if (turn->neighbours && (start < batch->from || end > batch->until))
+        return VGPU_BESIDE;
+    uint64_t little = (end - start) / 32;
+    if (start + little < turn->others && turn->others < batch->until) // later it speaks of another turn
+        return VGPU_BESIDE;
+    if (!apart)
+        return atomic_load(&timeline->measures) ? VGPU_BRIEF : VGPU_AMONG;
+    return turn->neighbours && start < timeline->turned + turn->period ? VGPU_EARLY : VGPU_APART;
+}
+
+// Goes from one value toward another, as far as `ns` of device time is of lately.
+static uint64_t toward(uint64_t from, uint64_t to, uint64_t ns) {
+    double part = ns < LATELY_NS ? (double)ns / (double)LATELY_NS : 1;
+    return (uint64_t)((double)from + ((double)to - (double)from) * part);
+}
+
+// What a launch may take, for the node side: the worst that is known of its kind, as
+// long as such launches are made. What is measured beside others is taken too long: one
+// that surely isn't replaces it.
+static void note_longest(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
+    struct vgpu_counters_device *device = &track->process->region.counters->header.device[track->device];
+    uint64_t longest = vgpu_load(&device->longest_ns), usual = vgpu_load(&device->usual_ns), worst = ns;
+    struct vgpu_price price;
+    bool replaces = longest == 0 || (how != VGPU_BESIDE && track->timeline->rough);
+    if (how == VGPU_EARLY && !replaces)
+        return;
+    track->timeline->rough = how == VGPU_BESIDE;
+    if (how != VGPU_BESIDE && vgpu_cost_get(&track->timeline->costs, batch->key, &price) && price.worst > worst)
+        worst = price.worst;
+    vgpu_store(&device->longest_ns, replaces || worst > longest ? worst : toward(longest, worst, ns));
+    vgpu_store(&device->usual_ns, replaces ? ns : toward(usual, ns, 4 * ns));
+}
+
+// Learns what the batch's launches take.
+static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
+    struct vgpu_costs *costs = &track->timeline->costs;
+    if (batch->key != 0)
+        vgpu_cost_learn(costs, batch->key, ns / batch->launches, how);
+    if (batch->like != 0)
+        vgpu_cost_learn(costs, batch->like, ns, how);
+}
+
+// Counts the oldest batch, which is through as was seen at `seen`.
+static void finish(struct vgpu_track *track, uint64_t seen) {
+    struct vgpu_batch *batch = &track->ring[track->first];
+    struct vgpu_turn turn = look(track, seen);
+    int64_t start, end;
+    track->first = (track->first + 1) % (VGPU_BATCHES + 1);
+    track->pending--;
+    let_go(track, batch);
+    uint64_t moved = track->moved;
+    track->moved = 0;
+    bool apart = batch->apart && track->timeline->under_way == track->pending + track->open;
+    if (!place(track->timeline, batch, seen, &start, &end)) {
+        vgpu_bucket_correct(track->process, track->device, &turn, 0, moved);
+        return;
+    }
+    // A launch by itself on an idle stream: start was passed before the launch.
+    int64_t worked = end - start, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
+    bool alone = batch->launches == 1;
+    if (alone && !batch->queued && (int64_t)batch->gap <= worked / 8 + 1000) {
+        start += clamp((int64_t)batch->gap, 0, worked);
+        unsure -= clamp((int64_t)batch->gap, 0, unsure);
+        worked = end - start;
+    }
+    if (track->timeline->beside != turn.neighbours)
+        vgpu_cost_doubt(&track->timeline->costs);
+    track->timeline->beside = turn.neighbours;
+    bool sure = unsure <= worked / 8 + UNSURE_NS;
+    if (batch->unknown)
+        unsure = 0;
+    int64_t ns = own_time(track, batch, seen, start, end, unsure);
+    // What ran over into others' turns holds their work, and says no more than
+    // that it was longer than the turn.
+    enum vgpu_measured how = measured(track->timeline, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
+    if (sure || batch->unknown)
+        learn(track, batch, (uint64_t)ns, how);
+    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected, moved);
+    if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
+        note_longest(track, batch, (uint64_t)ns, how);
+    if (!alone && !sure && track->ends) // there is no next launch to measure
+        atomic_store(&track->timeline->unmeasured, true);
+    if (track->probes == 0)
+        track->probes = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
+}
+
+void vgpu_sample_collect(struct vgpu_track *track) {
+    while (track->pending != 0 &&
+           VGPU_REAL(cuEventQuery)(track->ring[track->first].end) != CU_NOT_READY)
+        finish(track, vgpu_now());
+}
+
+void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now) {
+    struct vgpu_track *track = timeline->unsure;
+    timeline->unsure = NULL;
+    for (unsigned i = 0; track != NULL && i < track->pending; i++) {
+        struct vgpu_batch *batch = &track->ring[(track->first + i) % (VGPU_BATCHES + 1)];
+        uint64_t taken = now - batch->opened;
+        if (!batch->unsure || taken <= batch->expected || VGPU_REAL(cuEventQuery)(batch->start) != CU_OK)
+            continue;
+        struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+        vgpu_bucket_correct(track->process, track->device, &turn, (int64_t)(taken - batch->expected), track->moved);
+        track->moved = 0;
+        batch->expected = taken;
+    }
+}
+
+void vgpu_sample_drop(struct vgpu_track *track) {
+    struct vgpu_turn turn = vgpu_turn(track->process, track->device, vgpu_now());
+    vgpu_bucket_correct(track->process, track->device, &turn, 0, track->moved);
+    track->moved = 0;
+    vgpu_sample_drop_open(track);
+    if (track->pending != 0)
+        atomic_store(&track->timeline->unmeasured, true);
+    for (unsigned i = 0; i < track->pending; i++)
+        let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
+    track->pending = 0;
+}
+
+void vgpu_sample_drop_open(struct vgpu_track *track) {
+    if (!track->open)
+        return;
+    atomic_store(&track->timeline->unmeasured, true);
+    let_go(track, vgpu_batch_open(track));
+    track->open = false;
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The audit: with every live slot at rest, a device's total less what the slots hold and
+// what importers and descriptors alone keep is what dead processes left behind.
+//
+// Why it is exact (charge.c, invariant 4): it reads both words of each pair, then T, then each
+// begun again. All changes of T are read-modify-writes, and each store or addition
+// to begun, to T and to held is a release in the order of 3, each load an acquire.
+//   - A begun and a held that agree were stored before and after the same changes of
+//     T, none of which the load of T can miss: held came after them.
+//   - A later change of T that the load does see brings with it the store to begun
+//     before it, or one after that, so the second look at begun finds it changed.
+// Nothing in this asks how begun and held were changed, but that no change of them
+// is lost: additions that are atomic lose none, nor do those of one thread alone.
+
+#include "memory/audit.h"
+
+#include "memory/ipc_share.h"
+
+#include <sched.h>
+#include <time.h>
+
+// A slot rests for most of the time even in a process that does nothing but
+// allocate; a dead one is freed before the attempts.
+#define AUDIT_ATTEMPTS 64
+
+// Under audit_lock. Takes the excess of one device's total off it. Returns false, with
+// nothing done, if some slot was not at rest.
+static bool correct(struct vgpu_process *process, int device) {
+    struct vgpu_counters *counters = process->region.counters;
+    uint64_t *total = &counters->header.device[device].memory;
+    uint32_t slots = vgpu_region_slots(counters);
+    uint64_t *state = process->seen_state, *begun = process->seen_begun, sum = 0;
+    for (uint32_t i = 0; i < slots; i++) {
+        uint64_t bytes = 0;
+        state[i] = vgpu_load(&counters->slot[i].state);
+        if (vgpu_slot_is_live(state[i]) && !vgpu_read_held(&counters->slot[i], device, &begun[i], &bytes))
+            return false;
+        sum += bytes;
+        VGPU_TEST_STEP();
+    }
+    sum += vgpu_orphans(counters, device, true);
+    uint64_t seen = vgpu_load(total);
+    VGPU_TEST_STEP();
+    for (uint32_t i = 0; i < slots; i++)
+        if (vgpu_load(&counters->slot[i].state) != state[i] ||
+            (vgpu_slot_is_live(state[i]) && vgpu_begun(&counters->slot[i], device) != begun[i]))
+            return false;
+    if (vgpu_region_slots(counters) != slots)
+        return false;
+    uint64_t excess = (seen & VGPU_BYTES_MASK) - sum, corrections = seen >> 48;
+    if (excess == 0 || excess > VGPU_BYTES_MASK)
+        return true;
+    VGPU_TEST_STEP();
+    while (seen >> 48 == corrections && !vgpu_cas(total, &seen, seen + VGPU_HIGH_ONE - excess))
+        ;
+    return true;
+}
+
+// Also under pool_lock, and with the locks of dead processes' slots in hand.
+static void audit(struct vgpu_process *process, bool all) {
+    int cancel = vgpu_cancel_hold();
+    vgpu_region_reap(&process->region, all);
+    vgpu_share_look(process);
+    vgpu_lock(&process->audit_lock);
+    for (uint32_t device = 0; device < process->limits.device_count; device++)
+        for (int attempt = 0; attempt < AUDIT_ATTEMPTS; attempt++) {
+            if (correct(process, (int)device))
+                break;
+            sched_yield(); // somebody is between two steps, or died there just now
+        }
+    vgpu_unlock(&process->audit_lock);
+    vgpu_cancel_free(cancel);
+}
+
+void vgpu_audit(struct vgpu_process *process) { audit(process, true); }
+void vgpu_audit_first(struct vgpu_process *process) { audit(process, false); }
+
+bool vgpu_audit_sometimes(struct vgpu_process *process) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    uint64_t tenths = (uint64_t)now.tv_sec * 10 + (uint64_t)now.tv_nsec / 100000000;
+    uint64_t last = atomic_load_explicit(&process->last_audit, memory_order_relaxed);
+    if (vgpu_unlikely(tenths != last) &&
+        atomic_compare_exchange_strong(&process->last_audit, &last, tenths)) {
+        vgpu_audit(process);
+        return true;
+    }
+    return false;
+}
+
+bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t bytes) {
+    if (!vgpu_slot_is_ours(process)) {
+        VGPU_LOG_ONCE("memory refused: the container's counters were overwritten");
+        return false;
+    }
+    vgpu_audit(process);
+    return vgpu_charge_once(process, device, bytes);
+}
+
+bool vgpu_charge(struct vgpu_process *process, int device, uint64_t bytes) {
+    if (vgpu_try_charge(process, device, bytes))
+        return true;
+    vgpu_add(&process->region.counters->header.device[device].memory_refusals, 1);
+    return false;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device memory as the container is charged for it.
+
+#ifndef VGPU_CHARGE_H
+#define VGPU_CHARGE_H
+
+#include "runtime/process.h"
+
+// Whether the slot is still the one that the process claimed. Somebody who
+// overwrites the counters gains nothing: everything is refused from then on.
+static inline bool vgpu_slot_is_ours(const struct vgpu_process *process) {
+    return vgpu_likely(vgpu_load(&process->region.slot->state) == process->region.slot_state);
+}
+
+// Charges the bytes to the container's device (index in the limits). Returns false, with
+// nothing charged, if that would exceed the limit, of which dead processes may have some
+// (audit.h).
+bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes);
+
+// Takes back what vgpu_charge has charged.
+void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes);
+
+// The two halves of vgpu_uncharge, for bytes that may be left to others: between
+// them the caller settles whether somebody else holds the memory. If so, the
+// container stays charged.
+void vgpu_hand_over_begin(struct vgpu_process *process, int device);
+void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays);
+
+// Reads what a slot's process holds of a device. They are exactly the bytes that it
+// held at one instant if this returns true and vgpu_begun, called afterwards, says what
+// `begun` does. Otherwise something was under way, and they may be less than nothing,
+// modulo 2^48.
+bool vgpu_read_held(const struct vgpu_slot *slot, int device, uint64_t *begun, uint64_t *bytes);
+uint64_t vgpu_begun(const struct vgpu_slot *slot, int device);
+
+// The bytes charged to the container now.
+static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {
+    return vgpu_load(&process->region.counters->header.device[device].memory) & VGPU_BYTES_MASK;
+}
+
+#endif

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The beginning of contexts, only on devices of which the container has a share
+// and where what they take fits, and their end: they take their plain memory,
+// arrays and modules with them.
+//
+// Invariants:
+//   1. The entries of a dying context are marked before the driver is called,
+//      since the driver may give its handle to the next context at once, and their
+//      addresses to other threads: who gets one waits until the driver is through.
+//   2. What threads remember of a handle, such as its device, is forgotten when it
+//      is given out, before anybody can use it.
+//   3. Whether a device's primary context is there, and its charge, change
+//      together: under context_lock, also across the driver's call.
+
+#include "memory/mem_sparse.h"
+#include "memory/overhead.h"
+#include "memory/pool.h"
+
+#include <stdlib.h>
+
+// The forms differ in their arguments only.
+#define CREATE(context, destroy, device, ...)                                  \
+    do {                                                                       \
+        struct vgpu_call call;                                                 \
+        if (vgpu_context_begin(&call, device) != CU_OK)                        \
+            return call.result;                                                \
+        call.result = __VA_ARGS__;                                             \
+        if (!vgpu_context_keep(&call, call.result == CU_OK ? *(context) : NULL)) \
+            VGPU_REAL(destroy)(*(context));                                    \
+        return call.result;                                                    \
+    } while (0)
+
+cu_result cuCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuCtxCreate)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v2)(ctx, flags, device));
+}
+cu_result cuCtxCreate_v3(cu_ctx *ctx, void *affinity, int count, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device,
+           VGPU_REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
+}
+cu_result cuCtxCreate_v4(cu_ctx *ctx, void *params, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuCtxCreate_v4)(ctx, params, flags, device));
+}
+cu_result cuGreenCtxCreate(cu_green *green, void *resources, cu_device device, unsigned flags) {
+    CREATE(green, cuGreenCtxDestroy, device,
+           VGPU_REAL(cuGreenCtxCreate)(green, resources, device, flags));
+}
+
+// For the graphics libraries.
+cu_result cuGLCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuGLCtxCreate)(ctx, flags, device));
+}
+cu_result cuGLCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device) {
+    CREATE(ctx, cuCtxDestroy_v2, device, VGPU_REAL(cuGLCtxCreate_v2)(ctx, flags, device));
+}
+cu_result cuVDPAUCtxCreate(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp, void *find) {
+    CREATE(ctx, cuCtxDestroy, device, VGPU_REAL(cuVDPAUCtxCreate)(ctx, flags, device, vdp, find));
+}
+cu_result cuVDPAUCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device, unsigned vdp,
+                              void *find) {
+    CREATE(ctx, cuCtxDestroy_v2, device,
+           VGPU_REAL(cuVDPAUCtxCreate_v2)(ctx, flags, device, vdp, find));
+}
+
+static struct vgpu_lock *context_lock(struct vgpu_process *process, cu_device device) {
+    return &process->context_lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];
+}
+
+static bool is_active(cu_device device) {
+    unsigned flags;
+    int active = 0;
+    return VGPU_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CU_OK && active;
+}
+
+static cu_result retain(cu_ctx *ctx, cu_device device) {
+    struct vgpu_call call;
+    if (vgpu_context_begin(&call, device) != CU_OK)
+        return call.result;
+    call.result = VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device);
+    if (!vgpu_context_keep(&call, call.result == CU_OK ? *ctx : NULL))
+        VGPU_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return call.result;
+}
+
+cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    vgpu_lock(context_lock(process, device));
+    result = is_active(device) ? VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device) : retain(ctx, device);
+    vgpu_unlock(context_lock(process, device));
+    return result;
+}
+
+// A context on its way out.
+struct dying {
+    struct vgpu_process *process;
+    cu_ctx ctx;
+    bool begins_anew; // it keeps its handle and what it takes itself
+};
+
+// An owner that no context has.
+static void *mark_of(struct dying *dying) { return (void *)((uintptr_t)dying | VGPU_DYING); }
+
+static bool give_to(void *owner, struct vgpu_entry *entry) {
+    entry->owner = owner;
+    return true;
+}
+
+static bool drop(void *with, struct vgpu_entry *entry) {
+    struct dying *dying = with;
+    enum vgpu_class class = vgpu_class_of(entry->key);
+    if (class == VGPU_CONTEXT && dying->begins_anew) {
+        entry->owner = dying->ctx;
+        return true;
+    }
+    if (class == VGPU_STREAM) // its events have gone with the context
+        free((void *)(uintptr_t)entry->value);
+    else if (class != VGPU_PART)
+        vgpu_uncharge_entry(dying->process, entry);
+    if (class == VGPU_CONTEXT)
+        atomic_fetch_sub(&dying->process->contexts[entry->value >> 48], 1);
+    return false;
+}
+
+static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx ctx) {
+    *dying = (struct dying){process, ctx, false};
+    if (ctx != NULL)
+        vgpu_sparse_give(process, ctx, mark_of(dying));
+    vgpu_lock(&process->dying_lock);
+    if (ctx != NULL)
+        vgpu_table_visit(&process->memory, ctx, give_to, mark_of(dying));
+}
+
+static void die_end(struct dying *dying, bool dead) {
+    if (dead && dying->ctx != NULL) {
+        vgpu_forget_contexts();
+        vgpu_lock(&dying->process->track_lock); // no thread tells a track anything meanwhile
+        vgpu_table_visit(&dying->process->memory, mark_of(dying), drop, dying);
+        vgpu_unlock(&dying->process->track_lock);
+    }
+    if (!dead && dying->ctx != NULL)
+        vgpu_table_visit(&dying->process->memory, mark_of(dying), give_to, dying->ctx);
+    vgpu_unlock(&dying->process->dying_lock);
+    if (dying->ctx == NULL)
+        return;
+    vgpu_forget_contexts();
+    VGPU_TEST_STEP();
+    if (dead)
+        vgpu_sparse_forget(dying->process, mark_of(dying));
+    else
+        vgpu_sparse_give(dying->process, mark_of(dying), dying->ctx);
+    vgpu_refresh_pools(dying->process);
+}
+
+static cu_result destroy(cu_ctx ctx, cu_result (*real)(cu_ctx)) {
+    struct dying dying;
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    die_begin(&dying, process, ctx);
+    result = real(ctx);
+    unsigned version; // cuCtxDetach may leave it to others
+    bool stays = real == VGPU_REAL(cuCtxDetach) && VGPU_REAL(cuCtxGetApiVersion)(ctx, &version) == CU_OK;
+    die_end(&dying, result == CU_OK && !stays);
+    return result;
+}
+
+cu_result cuCtxDestroy(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy)); }
+cu_result cuCtxDetach(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDetach)); }
+cu_result cuCtxDestroy_v2(cu_ctx ctx) { return destroy(ctx, VGPU_REAL(cuCtxDestroy_v2)); }
+
+cu_result cuGreenCtxDestroy(cu_green green) {
+    cu_result (*real)(cu_green) = vgpu_real(VGPU_cuGreenCtxDestroy);
+    return destroy((cu_ctx)green, (cu_result(*)(cu_ctx))real);
+}
+
+// The handle of the device's primary context, NULL if that isn't active.
+static cu_ctx primary(cu_device device) {
+    cu_ctx ctx = NULL;
+    if (!is_active(device) || VGPU_REAL(cuDevicePrimaryCtxRetain)(&ctx, device) != CU_OK)
+        return NULL;
+    VGPU_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return ctx;
+}
+
+static cu_result leave_primary(enum vgpu_hook hook, cu_device device) {
+    struct dying dying;
+    cu_result result;
+    cu_result (*real)(cu_device) = vgpu_real(hook);
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    vgpu_lock(context_lock(process, device));
+    die_begin(&dying, process, primary(device));
+    result = real(device);
+    // A reset context may stay active while it is retained; its memory is gone.
+    bool reset = hook == VGPU_cuDevicePrimaryCtxReset || hook == VGPU_cuDevicePrimaryCtxReset_v2;
+    dying.begins_anew = is_active(device);
+    die_end(&dying, result == CU_OK && (reset || !dying.begins_anew));
+    vgpu_unlock(context_lock(process, device));
+    return result;
+}
+
+cu_result cuDevicePrimaryCtxRelease(cu_device device) {
+    return leave_primary(VGPU_cuDevicePrimaryCtxRelease, device);
+}
+cu_result cuDevicePrimaryCtxRelease_v2(cu_device device) {
+    return leave_primary(VGPU_cuDevicePrimaryCtxRelease_v2, device);
+}
+cu_result cuDevicePrimaryCtxReset(cu_device device) {
+    return leave_primary(VGPU_cuDevicePrimaryCtxReset, device);
+}
+cu_result cuDevicePrimaryCtxReset_v2(cu_device device) {
+    return leave_primary(VGPU_cuDevicePrimaryCtxReset_v2, device);
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cuInit, and what CUDA says about the device's memory.
+//
+// Invariant: used never exceeds total, whatever the counters say.
+
+#include "memory/ipc_share.h"
+#include "memory/memory.h"
+#include "memory/pool.h"
+
+// The limits are read before the driver starts: a program that is refused has
+// started nothing that it could go on with.
+cu_result cuInit(unsigned flags) {
+    cu_result result = vgpu_attach_begin();
+    if (result == CU_OK)
+        result = VGPU_REAL(cuInit)(flags);
+    if (result == CU_OK)
+        vgpu_process(&result);
+    return result;
+}
+
+cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device) {
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL)
+        return result;
+    result = VGPU_REAL(cuDeviceTotalMem_v2)(bytes, device);
+    if (result != CU_OK)
+        return result;
+    int index = vgpu_device_index(process, device);
+    if (index < 0)
+        return CU_NOT_PERMITTED;
+    uint64_t limit = process->limits.device[index].memory_bytes;
+    if (*bytes > limit)
+        *bytes = limit;
+    return CU_OK;
+}
+
+cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
+    struct vgpu_here here;
+    cu_result result;
+    struct vgpu_process *process = vgpu_process(&result);
+    if (process == NULL || (result = vgpu_here(process, &here)) != CU_OK)
+        return result;
+    if (free == NULL || total == NULL)
+        return CU_INVALID_VALUE;
+    if (!vgpu_audit_sometimes(process) && vgpu_unlikely(atomic_load_explicit(&process->left, memory_order_relaxed)) &&
+        vgpu_share_look(process))
+        vgpu_audit(process);
+    vgpu_reclaim(process);
+    if (process->pool_count != 0)
+        vgpu_refresh_pools(process);
+    uint64_t limit = process->limits.device[here.device].memory_bytes;
+    uint64_t used = vgpu_charged(process, here.device);
+    *total = limit;
+    *free = used < limit ? limit - used : 0;
+    return CU_OK;
+}

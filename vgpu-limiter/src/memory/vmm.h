@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files about memory made by cuMemCreate share. All of it under vmm_lock.
+
+#ifndef VGPU_VMM_H
+#define VGPU_VMM_H
+
+#include "memory/memory.h"
+
+struct vgpu_record {
+    uint64_t bytes;
+    int device; // -1: memory that is not charged here, such as the host's
+    unsigned handles, mappings; // whatever else keeps it counts as a mapping
+    int shared;   // its record (ipc_share.c), -1 for none
+    int borrowed; // the record of another process, -1 for none
+    struct vgpu_binding *bindings; // of a multicast object (vmm_bind.c)
+    bool abroad;  // an object that others may have: it doesn't end with us
+    bool foreign; // from outside the container: its size is known by its mappings
+};
+
+// Memory bound to a multicast object.
+struct vgpu_binding {
+    uint64_t id;
+    struct vgpu_record *of, *object; // NULL: an object that isn't known, or has gone
+    struct vgpu_binding *next, *previous;
+};
+
+struct vgpu_mapping {
+    cu_ptr ptr;
+    uint64_t bytes;
+    struct vgpu_record *record;
+    struct vgpu_mapping *next, *previous;
+};
+
+// What a handle means; NULL for memory that the library doesn't know.
+struct vgpu_record *vgpu_record_of(struct vgpu_process *process, cu_handle handle);
+
+// Remembers what an id of this class refers to. False if there is no memory.
+bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint64_t id, void *to);
+
+// The mapping around an address, NULL if there is none.
+struct vgpu_mapping *vgpu_mapping_around(const struct vgpu_process *process, cu_ptr ptr);
+
+// Charges for memory from outside the container as far as it is mapped. False if that
+// doesn't fit.
+bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record, uint64_t offset,
+                       uint64_t bytes);
+
+// Ends a binding that is in the table no more.
+void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding);
+
+// Ends memory that neither a handle nor a mapping refers to any more.
+void vgpu_record_drop(struct vgpu_process *process, struct vgpu_record *record);
+
+#endif

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process as the limiter knows it: attached to its limits and counters or
+// not, and which device a call is about.
+
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include "runtime/driver.h"
+#include "runtime/region.h"
+#include "runtime/table.h"
+
+#define VGPU_ORDINALS 64 // CUDA devices that a process can see
+#define VGPU_POOLS 64    // memory pools of a process that are told apart
+#define VGPU_ASKED 256
+
+// What a pool is charged: see mem_pool.c.
+struct vgpu_pool {
+    cu_pool handle;
+    int device;
+    bool of_graphs;    // what graphs of this device have allocated: no pool of the driver
+    bool is_default;   // the device's own, which is never destroyed
+    uint64_t reserved; // as the driver said last
+    uint64_t pending;  // charged for calls that are under way
+};
+
+struct vgpu_mapping;
+struct vgpu_sparse;
+struct vgpu_deferred_unmap;
+
+struct vgpu_process {
+    _Atomic bool attached; // everything below is set; false again in a child of fork
+    _Atomic bool refused;  // attaching failed for good
+    struct vgpu_lock lock; // held to attach
+    struct vgpu_limits limits;
+    struct vgpu_region region;
+    int device_count; // as CUDA counts them
+    int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
+    int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
+    bool measures; // launches on some device are limited, or may come to be
+    const uint64_t *limited; // NULL, or 0, while none are: a word of the pace where there is no quota
+    atomic_int captures; // stream captures under way in this process
+    struct vgpu_lock end_lock; // held while one is ended
+    struct vgpu_lock track_lock; // held while streams' states are taken out of the table: see thread_stream.c
+    unsigned first_epoch; // when it was attached: handles of before are a parent's
+    const struct vgpu_pace *pace; // NULL where nobody says more than the limits
+    _Atomic bool graph_memory; // a graph has been told to allocate
+    struct vgpu_lock graph_lock; // see mem_graph.c
+    _Atomic bool managed; // it has allocated managed memory
+    _Atomic bool imports; // it has imported memory
+    struct vgpu_lock context_lock[VGPU_ORDINALS]; // see context.c
+    struct vgpu_lock dying_lock; // held while the driver destroys a context
+    _Atomic unsigned contexts[VGPU_MAX_DEVICES];
+    struct vgpu_lock share_lock; // see ipc_share.c
+    struct vgpu_lock open_lock;  // see mem_import.c
+    uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
+    _Atomic bool left; // a descriptor keeps memory that no process has
+    struct vgpu_lock code_lock; // see overhead.h
+    _Atomic unsigned unloads; // of modules and libraries
+    _Atomic uint64_t asked[VGPU_ASKED]; // what has loaded what it needs (module.c)
+    struct vgpu_lock nvml_lock; // see own_memory.c
+    unsigned nvml_tries;
+    bool nvml_good;
+    nv_device nvml[VGPU_MAX_DEVICES];
+    struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
+    unsigned stranger_count[VGPU_MAX_DEVICES];
+    uint32_t nvml_pid; // this process's in NVML's lists, 0 if not known
+    _Atomic(const unsigned *) loner; // the thread that has slot.lone to itself (charge.c)
+    _Atomic uint64_t last_audit;
+    struct vgpu_lock audit_lock; // held by the thread that uses what it has seen:
+    uint64_t seen_state[VGPU_SLOTS], seen_begun[VGPU_SLOTS]; // too much for a small stack
+    struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
+    struct vgpu_lock vmm_lock; // see mem_vmm.c
+    struct vgpu_mapping *mappings;
+    struct vgpu_sparse *sparse; // see mem_sparse.c
+    struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
+    _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
+    struct vgpu_lock pool_lock; // see mem_pool.c
+    _Atomic uint32_t pool_count;
+    struct vgpu_pool pool[VGPU_POOLS];
+};
+
+extern struct vgpu_process *_Atomic vgpu_process_page;
+
+// The index in the limits of a CUDA device. The process has no share of one that
+// isn't listed; then it returns -1 and logs it.
+int vgpu_device_index(const struct vgpu_process *process, cu_device device);
+
+// The compute quota on a device in percent, 0 for none or all of it.
+static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device) {
+    uint32_t percent = process->limits.device[device].core_percent;
+    return percent < 100 ? percent : 0;
+}
+
+// The calling thread's context and the index of its device.
+struct vgpu_here {
+    cu_ctx ctx;
+    int device;
+};
+
+// Fills *here. Returns CU_OK or the code for the caller: the driver's own where
+// there is no context, CU_NOT_PERMITTED where the process has no share.
+cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here);
+
+// Around the library's own questions: while any thread captures in the global mode, a
+// thread in that mode may ask about no event and wait for no stream; if it does, the
+// capture is broken. A capture may begin at any time. Returns what to put back.
+static inline int vgpu_capture_mode(int mode) {
+    VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
+// Changes when handles of contexts or streams may be used again for others.
+extern atomic_uint vgpu_handle_epoch;
+static inline unsigned vgpu_epoch(void) {
+    return atomic_load_explicit(&vgpu_handle_epoch, memory_order_acquire);
+}
+
+// Makes every thread ask again which device a context or stream belongs to.
+void vgpu_forget_contexts(void);
+
+#endif

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lane_end_test COUNTERS: a thread tells what it has launched, as its lane is given to another
+// stream or as it ends, while another thread destroys the context. All is charged, whichever
+// comes first, nothing is used that has been freed, as a sanitizer sees, and no thread waits
+// for ever that ends in a signal's handler.
+
+#include "check.h"
+#include "compute/throttle.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROUNDS 3000
+#define KEY 12345u
+
+static struct vgpu_process process;
+static char contexts[ROUNDS + 1][16] __attribute__((aligned(16)));
+static char streams[2][1024] __attribute__((aligned(1024))); // that have the same lane
+static _Thread_local cu_ctx current;
+static pthread_barrier_t barrier;
+
+static cu_result get_current(cu_ctx *ctx) {
+    *ctx = current;
+    return CU_OK;
+}
+static cu_result get_device(cu_device *device) {
+    *device = 0;
+    return CU_OK;
+}
+static cu_result destroy(cu_ctx ctx) { return ctx != NULL ? CU_OK : CU_INVALID_VALUE; }
+
+void vgpu_test_step(void) {}
+
+static struct vgpu_track *volatile kept; // where the sanitizer looks for what has been lost
+
+static struct vgpu_lane *open_lane(void *context, int stream) {
+    current = (cu_ctx)context;
+    CHECK(vgpu_lane_open(&process, (cu_stream)(void *)streams[stream]) == CU_OK);
+    return vgpu_lane_of((cu_stream)(void *)streams[stream]);
+}
+
+static void launch_some(int round) {
+    struct vgpu_lane *lane = open_lane(contexts[round], 0);
+    vgpu_cost_learn(&lane->track->timeline->costs, KEY, 2000, VGPU_APART);
+    CHECK(vgpu_lane_learn(lane, KEY));
+    vgpu_lane_allow(lane, KEY, 100000);
+    for (int i = 0; i < 7; i++)
+        CHECK(vgpu_launch_paid(KEY, lane->stream, false));
+}
+
+// Every other time the thread ends instead.
+static void *launches(void *from) {
+    for (int round = *(int *)from; round < ROUNDS; round++) {
+        launch_some(round);
+        pthread_barrier_wait(&barrier);
+        if (round % 2 == 1)
+            break;
+        kept = open_lane(contexts[ROUNDS], 1)->track; // in a context that stays
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+// As a handler finds it that ends the thread, or the process. What it has launched is charged.
+static void *is_interrupted(void *unused) {
+    launch_some(ROUNDS);
+    vgpu_lock(&process.track_lock);
+    return unused;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetCurrent], (void *)get_current);
+    atomic_store(&vgpu_reals[VGPU_cuCtxGetDevice], (void *)get_device);
+    atomic_store(&vgpu_reals[VGPU_cuCtxDestroy_v2], (void *)destroy);
+    CHECK(vgpu_region_join(argv[1], 1, &process.region) == NULL);
+    process.limits.device_count = process.device_count = 1;
+    process.limits.device[0].core_percent = 30;
+    static const uint64_t limited = 1;
+    process.limited = &limited;
+    process.measures = true;
+    memset(process.index, -1, sizeof process.index);
+    process.index[0] = 0;
+    atomic_store(&process.attached, true);
+    atomic_store(&vgpu_process_page, &process);
+    pthread_barrier_init(&barrier, NULL, 2);
+
+    uint64_t *launched = &process.region.counters->header.device[0].launches;
+    for (int from = 0; from < ROUNDS; from += 2) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, launches, &from) == 0);
+        for (int round = from; round < from + 2; round++) {
+            uint64_t before = vgpu_load(launched);
+            pthread_barrier_wait(&barrier);
+            CHECK(cuCtxDestroy_v2((cu_ctx)(void *)contexts[round]) == CU_OK);
+            if (round % 2 == 0)
+                pthread_barrier_wait(&barrier);
+            else
+                pthread_join(thread, NULL);
+            CHECK(vgpu_load(launched) - before == 7);
+        }
+    }
+    alarm(300); // who waits for ever
+    pthread_t thread;
+    uint64_t before = vgpu_load(launched);
+    CHECK(pthread_create(&thread, NULL, is_interrupted, NULL) == 0);
+    pthread_join(thread, NULL);
+    CHECK(vgpu_load(launched) - before == 7);
+    vgpu_lock_free(&process.track_lock);
+    CHECK(cuCtxDestroy_v2((cu_ctx)(void *)contexts[ROUNDS]) == CU_OK);
+    return 0;
+}
