@@ -5,8 +5,6 @@
 package webhook_test
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"maps"
 	"regexp"
@@ -15,42 +13,26 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/webhook/dialect"
 )
-
-// costs are the seconds that the API server has spent on match conditions, by the name
-// of the webhook or policy.
-func costs(t *testing.T, c rest.Interface) map[string]float64 {
-	t.Helper()
-	text, err := c.Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := regexp.MustCompile(`^apiserver_admission_match_condition_evaluation_seconds_sum\{.*name="([^"]+)".*\} (\S+)$`)
-	found := map[string]float64{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if m := sum.FindStringSubmatch(lines.Text()); m != nil {
-			seconds, err := strconv.ParseFloat(m[2], 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found[m[1]] += seconds
-		}
-	}
-	return found
-}
 
 // bodySize is how large the worst bodies are: a little less than the API server takes.
 const bodySize = 3<<20 - 1<<18
@@ -113,12 +95,14 @@ func worst() map[string]func(*corev1.Pod) {
 				c.Resources.Limits = corev1.ResourceList{api.ResourceCore: one, api.ResourceMemMiB: one}
 			})(p)
 		},
-		"containers":                   containers(20_000, func(int, *corev1.Container) {}),
-		"512 containers":               containers(511, func(int, *corev1.Container) {}),
-		"512 containers with shares":   containers(511, limits("vernier.dev/gpu", 4)),
-		"512 containers with limits":   containers(511, limits("example.com/a", 64)),
-		"512 containers with 4 limits": containers(511, limits("example.com/a", 4)),
-		"one container with limits":    containers(1, limits("example.com/a", 10000)),
+		"containers":                    containers(20_000, func(int, *corev1.Container) {}),
+		"512 containers":                containers(511, func(int, *corev1.Container) {}),
+		"512 containers with shares":    containers(511, limits("vernier.dev/gpu", 4)),
+		"512 containers with limits":    containers(511, limits("example.com/a", 64)),
+		"512 containers with 4 limits":  containers(511, limits("example.com/a", 4)),
+		"128 containers with 2 limits":  containers(127, limits("example.com/a", 2)),
+		"128 containers with 64 limits": containers(127, limits("example.com/a", 64)),
+		"one container with limits":     containers(1, limits("example.com/a", 10000)),
 		"gates": func(p *corev1.Pod) {
 			fill(20000, func(i int) {
 				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: strconv.Itoa(i)})
@@ -151,273 +135,279 @@ func worst() map[string]func(*corev1.Pod) {
 	}
 }
 
-// controls are names before and after ours: the API server evaluates conditions in the order
-// of names, and the same one takes longer after others have left it garbage.
-var controls = []string{"a-control", "z-control"}
-
-// yardstick is a condition that does the same work for every pod, work, and is false: as much
-// as a condition may cost, on whatever machine. It is 4,500 steps.
-const yardstick = "m-yardstick"
-
+// work does the same for every pod, 4,500 steps, and is false: its cost is the yardstick.
 var work = func() string {
 	fifteen, twenty := "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14]", "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19]"
 	return "!" + fifteen + ".all(i, " + fifteen + ".all(j, " + twenty + ".all(k, i + j + k >= 0)))"
 }()
 
-// control makes policies and webhooks whose conditions are false: what is left is the API
-// server's own work, and that of the yardstick.
-func control(t *testing.T, c client.Client) {
+// yardsticks are what the condition of a policy or webhook may cost at the most: one where
+// nothing else is said. CEL prices what it does with texts by their lengths, and a pattern by
+// its length as well, which is many times what that takes: vernier-pods matches 32 host paths of
+// 256 characters with long patterns. With all dialects there are many more names to look for.
+var yardsticks = map[string]int64{"vernier-pods": 5, "pods.vernier.dev with all dialects": 2}
+
+// conditions are the match conditions of policies and webhooks, by their names.
+func conditions(t testing.TB, objects []*unstructured.Unstructured) map[string]cel.ConditionEvaluator {
 	t.Helper()
-	fail, none, url := admissionv1.Fail, admissionv1.SideEffectClassNone, "https://127.0.0.1:1/"
-	deployments := admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create},
-		Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}}}
-	rule := admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-		Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods", "pods/status", "pods/ephemeralcontainers"}}}
-	for name, expression := range map[string]string{controls[0]: "false", controls[1]: "false", yardstick: work} {
-		never := []admissionv1.MatchCondition{{Name: "never", Expression: expression}}
-		meta := metav1.ObjectMeta{Name: name}
-		for _, obj := range []client.Object{
-			&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-				FailurePolicy: &fail, MatchConditions: never, Validations: []admissionv1.Validation{{Expression: "true"}},
-				MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: rule}}}}},
-			&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}},
-			&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.MutatingWebhook{{
-				Name: name + webhooks, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, MatchConditions: never,
-				Rules: []admissionv1.RuleWithOperations{rule}, ClientConfig: admissionv1.WebhookClientConfig{URL: &url}}}},
-			&admissionv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionv1.ValidatingWebhook{{
-				Name: name + webhooks, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, MatchConditions: never,
-				Rules: []admissionv1.RuleWithOperations{deployments}, ClientConfig: admissionv1.WebhookClientConfig{URL: &url}}}},
-		} {
-			if err := c.Create(t.Context(), obj); err != nil {
-				t.Fatal(err)
+	found := map[string]cel.ConditionEvaluator{}
+	add := func(name any, list any) {
+		for _, c := range list.([]any) {
+			if found[name.(string)] != nil {
+				t.Fatalf("%s has several match conditions", name)
+			}
+			found[name.(string)] = compile(t, c.(map[string]any)["expression"].(string))
+		}
+	}
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "ValidatingAdmissionPolicy":
+			add(o.GetName(), o.Object["spec"].(map[string]any)["matchConditions"])
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			for _, hook := range o.Object["webhooks"].([]any) {
+				add(hook.(map[string]any)["name"], hook.(map[string]any)["matchConditions"])
 			}
 		}
 	}
+	return found
 }
 
-// policies and webhooks end the names of the controls of either.
-const (
-	policies = ""
-	webhooks = ".example.com"
-)
-
-// tries bounds how often a request is repeated: a machine with other work to do makes any one
-// of them slow, and nothing makes one fast.
-const tries = 60
-
-// meter sends requests and reads what their conditions cost.
-type meter struct {
-	c rest.Interface
-	// measured are how often each condition was, and worst what it cost at the most, in
-	// parts of what the yardstick does.
-	measured map[string]int
-	worst    map[string]float64
-}
-
-// measure sends a request until every condition that was false is known to be cheap enough,
-// or never is. It returns the last answer.
-func (m *meter) measure(t *testing.T, what, against string, raw []byte, send func() *rest.Request) (answer error) {
+// compile does what the API server does with a match condition that it has stored.
+func compile(t testing.TB, expression string) cel.ConditionEvaluator {
 	t.Helper()
-	if len(raw) > 3<<20 {
-		t.Fatalf("%s: %d bytes are more than the API server takes", what, len(raw))
+	c := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())).CompileCondition(
+		[]cel.ExpressionAccessor{&matchconditions.MatchCondition{Expression: expression}},
+		cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.StoredExpressions)
+	if errs := c.CompilationErrors(); len(errs) > 0 {
+		t.Fatalf("%v: %s", errs, expression)
 	}
-	least := map[string]float64{}
-	for range tries {
-		before := costs(t, m.c)
-		answer = send().Param("dryRun", "All").Body(raw).Do(t.Context()).Error()
-		for name, spent := range costs(t, m.c) {
-			if cost := spent - before[name]; cost > 0 && (least[name] == 0 || cost < least[name]) {
-				least[name] = cost
-			}
-		}
-		if expensive(least, against) == "" {
-			break
-		}
-	}
-	for name, cost := range least {
-		if !isControl(name) {
-			m.measured[name]++
-			m.worst[name] = max(m.worst[name], cost/least[yardstick+against])
-		}
-	}
-	if name := expensive(least, against); name != "" {
-		t.Errorf("%s: the condition of %s costs %.1f ms, false %.1f ms, in the fastest of %d requests: want at most the yardstick's %.1f ms",
-			what, name, 1e3*least[name], 1e3*ofFalse(least, against), tries, 1e3*least[yardstick+against])
-	}
-	return answer
+	return c
 }
 
-// ofFalse is what a condition "false" costs.
-func ofFalse(costs map[string]float64, against string) (most float64) {
-	for _, name := range controls {
-		most = max(most, costs[name+against])
-	}
-	return most
+// request is what a condition reads: a creation, or an update where there is an old object.
+type request struct {
+	object, old       runtime.Object
+	subresource, user string
 }
 
-func isControl(name string) bool {
-	return strings.HasPrefix(name, yardstick) || slices.ContainsFunc(controls, func(c string) bool { return strings.HasPrefix(name, c) })
-}
-
-// expensive is a condition that costs too much; empty where there is none.
-func expensive(costs map[string]float64, against string) string {
-	for name, cost := range costs {
-		if !isControl(name) && cost > costs[yardstick+against] {
-			return name
-		}
+// evaluate reports whether a condition holds, and its cost in CEL's units.
+func evaluate(t testing.TB, condition cel.ConditionEvaluator, r request) (holds bool, cost int64, err error) {
+	t.Helper()
+	const budget = celconfig.RuntimeCELCostBudgetMatchConditions
+	operation := admission.Create
+	if r.old != nil {
+		operation = admission.Update
 	}
-	return ""
+	kind := r.object.GetObjectKind().GroupVersionKind()
+	resource := kind.GroupVersion().WithResource(strings.ToLower(kind.Kind) + "s")
+	attributes := admission.NewAttributesRecord(r.object, r.old, kind, enabled, "p", resource, r.subresource, operation, nil, false,
+		&user.DefaultInfo{Name: r.user, Groups: []string{user.AllAuthenticated}})
+	results, left, err := condition.ForInput(t.Context(),
+		&admission.VersionedAttributes{Attributes: attributes, VersionedKind: kind, VersionedObject: r.object, VersionedOldObject: r.old},
+		cel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(resource), metav1.GroupVersionKind(kind)),
+		cel.OptionalVariableBindings{}, nil, budget)
+	if err != nil {
+		return false, 0, err
+	}
+	if err := results[0].Error; err != nil {
+		return false, 0, err
+	}
+	return results[0].EvalResult.Value() == true, budget - left, nil
 }
 
 // The conditions of the policies and of the webhook are evaluated for every creation and
-// update of a pod: the worst pod that a tenant can write costs little more than it
-// does the API server anyway, and what is beyond a bound is refused.
+// update of a pod: the worst pod that a tenant can write costs no more than a bound, and what
+// is beyond a bound is refused. The costs are CEL's, which are the same on any machine.
 func TestHostileCosts(t *testing.T) {
+	manifests := slices.Concat(apiserver.Manifests(t, "admission/policy.yaml"), apiserver.Manifests(t, "admission/webhook.yaml"))
+	found := conditions(t, manifests)
+	dialects := conditions(t, charted(t, "admission/webhook.yaml", "dialects.enabled={"+strings.Join(dialect.Names(), ",")+
+		"},dialects.nvidiaReplicas=4,dialects.nvidiaTimeSlicing=true,dialects.gpushareUnit=MiB"))
+	_, yardstick, err := evaluate(t, compile(t, work), request{object: typed(plain(enabled))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tenant, allocator = "tenant", "system:serviceaccount:" + api.SystemNamespace + ":" + api.AllocatorServiceAccount
+	most := map[string]int64{}
+	check := func(name, what string, r request) (holds bool) {
+		for set, found := range map[string]map[string]cel.ConditionEvaluator{"": found, " with all dialects": dialects} {
+			if found[name] == nil {
+				continue
+			}
+			held, cost, err := evaluate(t, found[name], r)
+			if err != nil {
+				t.Errorf("%s: the condition of %s%s: %v", what, name, set, err)
+			}
+			if bound := max(1, yardsticks[name+set]) * yardstick; cost > bound {
+				t.Errorf("%s: the condition of %s%s costs %d, want at most %d", what, name, set, cost, bound)
+			}
+			most[name+set] = max(most[name+set], cost)
+			holds = holds || held
+		}
+		return holds
+	}
+	bodies := worst()
+	for name, base := range map[string]func(string) *corev1.Pod{"a plain": plain, "a shared": admitted} {
+		for body, change := range bodies {
+			what, pod, before := name+" pod with "+body, base(enabled), typed(base(enabled))
+			change(pod)
+			typed(pod)
+			refused := check("vernier-pods", what, request{object: pod, user: tenant})
+			check("vernier-pods-elsewhere", what, request{object: pod, user: tenant})
+			check("pods.vernier.dev", what, request{object: pod, user: tenant})
+			check("workloads.vernier.dev", "a Deployment of "+what, request{object: deployment(pod), user: tenant})
+			check("vernier-bindings", "a binding like "+what, request{object: &corev1.Binding{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"}, ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}}, user: tenant})
+			for _, sub := range []string{"", "status"} {
+				check("vernier-pod-changes", what+" as before/"+sub, request{object: pod, old: pod.DeepCopy(), subresource: sub, user: tenant})
+				check("vernier-pod-changes", "a change/"+sub+" to "+what, request{object: pod, old: before, subresource: sub, user: tenant})
+				if !refused {
+					check("vernier-pod-changes", what+" by the allocator/"+sub, request{object: pod, old: pod.DeepCopy(), subresource: sub, user: allocator})
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(most)) {
+		t.Logf("%s: at most %d, %.2f of the yardstick", name, most[name], float64(most[name])/float64(yardstick))
+	}
+	if len(most) != len(found)+len(dialects) {
+		t.Errorf("evaluated the conditions of %v only", most)
+	}
+}
+
+// Conditions cost what they read, once the API server has made the pod ready: "false" is that.
+func BenchmarkConditions(b *testing.B) {
+	found := conditions(b, slices.Concat(apiserver.Manifests(b, "admission/policy.yaml"), apiserver.Manifests(b, "admission/webhook.yaml")))
+	found["false"], found["yardstick"] = compile(b, "false"), compile(b, work)
+	for body, change := range worst() {
+		pod := admitted(enabled)
+		change(pod)
+		typed(pod)
+		for _, name := range []string{"false", "yardstick", "vernier-pods", "vernier-pods-elsewhere", "pods.vernier.dev"} {
+			b.Run(name+"/"+body, func(b *testing.B) {
+				for b.Loop() {
+					if _, _, err := evaluate(b, found[name], request{object: pod}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// typed is a pod as conditions read it: it says what it is, and requests what it is limited to.
+func typed(pod *corev1.Pod) *corev1.Pod {
+	pod.APIVersion, pod.Kind = "v1", "Pod"
+	for i := range pod.Spec.Containers {
+		if r := &pod.Spec.Containers[i].Resources; r.Requests == nil {
+			r.Requests = r.Limits
+		}
+	}
+	return pod
+}
+
+// deployment has the pod as its template, and its annotations as far as a Deployment may have
+// them beside a pod without any.
+func deployment(pod *corev1.Pod) *appsv1.Deployment {
+	d := workloads(enabled, templateOf(pod))["Deployment"].(*appsv1.Deployment)
+	d.APIVersion, d.Kind = "apps/v1", "Deployment"
+	for key, value := range pod.Annotations {
+		if !strings.HasPrefix(key, api.Prefix) {
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, key, value)
+		}
+	}
+	return d
+}
+
+// falses counts, by the name of the webhook or policy, how often the API server has found a
+// match condition false.
+func falses(t *testing.T, c rest.Interface) map[string]int {
+	t.Helper()
+	text, err := c.Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^apiserver_admission_match_condition_evaluation_seconds_count\{.*name="([^"]+)".*\} (\d+)$`).FindAllSubmatch(text, -1) {
+		n, err := strconv.Atoi(string(m[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[string(m[1])] += n
+	}
+	return found
+}
+
+// The API server evaluates the conditions, and then the rules, of the worst pods: none is
+// refused for what that costs, and most are over with the condition.
+func TestHostileConditions(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "admission/policy.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	namespaces(t, admin)
-	control(t, admin)
 	set, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &meter{c: set.CoreV1().RESTClient(), measured: map[string]int{}, worst: map[string]float64{}}
-	bodies := worst()
-	create := func(base, name, against string, pod *corev1.Pod) {
-		bodies[name](pod)
-		pod.APIVersion, pod.Kind = "v1", "Pod"
-		what := base + " pod in namespace " + pod.Namespace + " with " + name
-		answer := m.measure(t, what, against, encode(t, pod), func() *rest.Request {
-			return m.c.Post().AbsPath("/api/v1/namespaces/" + pod.Namespace + "/pods")
-		})
-		if answer != nil && strings.Contains(answer.Error(), "cost budget") {
-			t.Errorf("%s: refused for its costs, not by a rule: %v", what, answer)
+	c := set.CoreV1().RESTClient()
+	send := func(what string, to *rest.Request, object any) {
+		t.Helper()
+		raw := encode(t, object)
+		if len(raw) > 3<<20 {
+			t.Fatalf("%s: %d bytes are more than the API server takes", what, len(raw))
+		}
+		if err := to.Param("dryRun", "All").Body(raw).Do(t.Context()).Error(); err != nil && strings.Contains(err.Error(), "cost budget") {
+			t.Errorf("%s: refused for its costs, not by a rule: %v", what, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(bodies)) {
-		create("a plain", name, policies, plain(enabled))
-		create("a shared", name, policies, admitted(enabled))
-		create("a plain", name, policies, plain(other))
+	bodies := worst()
+	create := func(base, body string, pod *corev1.Pod) {
+		bodies[body](pod)
+		pod.APIVersion, pod.Kind = "v1", "Pod"
+		send(base+" pod in namespace "+pod.Namespace+" with "+body, c.Post().AbsPath("/api/v1/namespaces/"+pod.Namespace+"/pods"), pod)
 	}
-	m.changes(t, admin)
+	for body := range bodies {
+		create("a plain", body, plain(enabled))
+		create("a shared", body, admitted(enabled))
+		create("a plain", body, plain(other))
+	}
+	for base, pod := range map[string]*corev1.Pod{"a plain": plain(enabled), "a shared": admitted(enabled)} {
+		if err := admin.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		pod.APIVersion, pod.Kind, pod.ResourceVersion = "v1", "Pod", ""
+		more := pod.DeepCopy()
+		bodies[map[string]string{"a plain": "annotations", "a shared": "annotations, 256"}[base]](more)
+		for _, sub := range []string{"", "/status"} {
+			for what, pod := range map[string]*corev1.Pod{"the same": pod, "more annotations": more} {
+				send("an update of "+base+" pod"+sub+" to "+what, c.Put().AbsPath("/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name+sub), pod)
+			}
+		}
+	}
 	// Where the webhook would be asked, nobody answers: the policies are not asked then.
 	install(t, cfg, address(t))
 	awaitWebhook(t, admin)
-	for _, name := range slices.Sorted(maps.Keys(bodies)) {
-		create("a plain", name, webhooks, plain(enabled))
+	for body := range bodies {
+		create("a plain", body, plain(enabled))
 	}
-	for name, least := range map[string]int{"vernier-pods": 20, "vernier-pods-elsewhere": 12, "vernier-pod-changes": 6, "pods.vernier.dev": 15} {
-		t.Logf("%s: measured %d times, %.2f of the yardstick at the most", name, m.measured[name], m.worst[name])
-		if m.measured[name] < least {
-			t.Errorf("the condition of %s was measured %d times only, want %d: the others were true", name, m.measured[name], least)
-		}
-	}
-}
-
-// changes measures updates, of pods that are as large as the API server keeps.
-func (m *meter) changes(t *testing.T, admin client.Client) {
-	t.Helper()
-	annotations := func(n int) map[string]string {
-		list := map[string]string{}
-		for i := range n {
-			list["k"+strconv.Itoa(i)] = ""
-		}
-		return list
-	}
-	for name, change := range map[string]struct {
-		pod *corev1.Pod
-		add map[string]string
-	}{
-		"a plain pod":  {plain(enabled), annotations(20_000)},
-		"a shared pod": {admitted(enabled), annotations(200)},
-	} {
-		if err := admin.Create(t.Context(), change.pod); err != nil {
-			t.Fatal(err)
-		}
-		same, more := change.pod.DeepCopy(), change.pod.DeepCopy()
-		for _, pod := range []*corev1.Pod{same, more} {
-			pod.APIVersion, pod.Kind, pod.ResourceVersion = "v1", "Pod", ""
-		}
-		if more.Annotations == nil {
-			more.Annotations = map[string]string{}
-		}
-		maps.Copy(more.Annotations, change.add)
-		for _, sub := range []string{"", "/status"} {
-			for what, pod := range map[string]*corev1.Pod{"the same": same, "more annotations": more} {
-				m.measure(t, "an update of "+name+sub+" to "+what, policies, encode(t, pod), func() *rest.Request {
-					return m.c.Put().AbsPath("/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name + sub)
-				})
-			}
-		}
-	}
-}
-
-// So is the condition for workloads.
-func TestHostileWorkloadCosts(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{})
-	admin := apiserver.Client(t, cfg)
-	namespaces(t, admin)
-	control(t, admin)
-	set, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &meter{c: set.CoreV1().RESTClient(), measured: map[string]int{}, worst: map[string]float64{}}
-	install(t, cfg, address(t))
-	await(t, "the webhook is asked", func() bool {
+	await(t, "the webhook is asked for workloads", func() bool {
 		expect(t, admin.Create(t.Context(), workloads(enabled, templateOf(asking(enabled)))["Deployment"], client.DryRunAll), "")
 		return asked(t, cfg) > 0
 	})
-	bodies := worst()
-	// As many containers and names as the condition looks at, and more of the latter.
-	for name, limits := range map[string]int{"128 containers with 2 limits": 2, "128 containers with 64 limits": 64} {
-		bodies[name] = func(p *corev1.Pod) {
-			c := p.Spec.Containers[0]
-			c.Resources.Limits = corev1.ResourceList{}
-			for i := range limits {
-				c.Resources.Limits[corev1.ResourceName("example.com/a"+strconv.Itoa(i))] = resource.MustParse("1")
-			}
-			c.Resources.Requests = c.Resources.Limits
-			p.Spec.Containers = slices.Repeat([]corev1.Container{c}, 128)
-			for i := range p.Spec.Containers {
-				p.Spec.Containers[i].Name = "c" + strconv.Itoa(i)
-			}
-		}
-	}
 	// The others are cut off by a bound as one of these, after Kubernetes has looked at them for long.
-	for _, name := range []string{"nothing", "annotations", "annotations, 256", "512 containers with 4 limits", "one container with limits",
+	for _, body := range []string{"nothing", "annotations", "annotations, 256", "512 containers with 4 limits", "one container with limits",
 		"128 containers with 2 limits", "128 containers with 64 limits"} {
-		m.workload(t, name, bodies[name])
+		pod := plain(enabled)
+		bodies[body](pod)
+		send("a Deployment with "+body, c.Post().AbsPath("/apis/apps/v1/namespaces/"+enabled+"/deployments"), deployment(pod))
 	}
-	const name, least = "workloads.vernier.dev", 6
-	t.Logf("%s: measured %d times, %.2f of the yardstick at the most", name, m.measured[name], m.worst[name])
-	if m.measured[name] < least {
-		t.Errorf("the condition of %s was measured %d times only, want %d: the others were true", name, m.measured[name], least)
-	}
-}
-
-// workload measures a Deployment with the worst template and annotations. The API server
-// validates it before it asks, so that some never come so far.
-func (m *meter) workload(t *testing.T, name string, body func(*corev1.Pod)) {
-	t.Helper()
-	pod := plain(enabled)
-	body(pod)
-	deployment := workloads(enabled, templateOf(pod))["Deployment"].(*appsv1.Deployment)
-	deployment.APIVersion, deployment.Kind = "apps/v1", "Deployment"
-	for key, value := range pod.Annotations {
-		if !strings.HasPrefix(key, api.Prefix) {
-			metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, key, value)
+	found := falses(t, c)
+	for name, least := range map[string]int{"vernier-pods": 20, "vernier-pods-elsewhere": 12, "vernier-pod-changes": 6,
+		"pods.vernier.dev": 15, "workloads.vernier.dev": 6} {
+		t.Logf("the condition of %s was false %d times", name, found[name])
+		if found[name] < least {
+			t.Errorf("the condition of %s was false %d times only, want %d: the others were true", name, found[name], least)
 		}
 	}
-	raw := encode(t, deployment)
-	if len(raw) > 3<<20 {
-		deployment.Annotations = nil
-		raw = encode(t, deployment)
-	}
-	m.measure(t, "a Deployment with "+name, webhooks, raw, func() *rest.Request {
-		return m.c.Post().AbsPath("/apis/apps/v1/namespaces/" + enabled + "/deployments")
-	})
 }
 
 func encode(t *testing.T, object any) []byte {

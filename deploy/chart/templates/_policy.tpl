@@ -5,7 +5,7 @@ A tenant writes what they read, and the API server pays for it: about a microsec
 each item of a list that an expression looks at. So every list is bounded by its size,
 which costs nothing, before it is looked at, and what is beyond the bound is refused. The
 numbers are those of api/v1alpha1/bounds.go; TestPolicyHasTheBounds compares them, and
-TestHostileCosts reads from the API server what the worst pods cost.
+TestHostileCosts adds up what the worst pods cost.
 
 The API server prepares a pod for CEL, which is most of what a policy costs, once for the
 match conditions of a policy and three times more for its rules when they hold. So the
