@@ -18,10 +18,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // stage is a world in which nothing happens by chance, with one replica whose
@@ -46,7 +48,7 @@ func newStage(t *testing.T, nodes int) *stage {
 // add creates a pod that asks for one device.
 func (s *stage) add(name string, core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
-	p := testPod(name, map[string]v1alpha1.Share{"c": {GPUs: 1, Core: core, MemMiB: mem}})
+	p := objects.Pod(name, map[string]v1alpha1.Share{"c": {GPUs: 1, Core: core, MemMiB: mem}})
 	p.UID = types.UID(name)
 	for _, e := range edits {
 		e(p)
@@ -92,7 +94,7 @@ func (s *stage) get(name string) *corev1.Pod {
 func (s *stage) grantBy(node string, pod *corev1.Pod, device int) {
 	s.t.Helper()
 	l := s.ledger(node)
-	s.must(book.Grant(l, pod.UID, keyOf(pod).String(), placement.Plan{Node: node, Grants: []placement.Grant{{
+	s.must(ledgerspec.Grant(l, pod.UID, podstate.KeyOf(pod).String(), placement.Plan{Node: node, Grants: []placement.Grant{{
 		Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: 10, Mem: 100, Mode: v1alpha1.ModeLimiter}}}))
 	s.must(s.api.Update(s.t.Context(), l))
 	s.notify(l, false)
@@ -104,8 +106,8 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 	s := newStage(t, 2)
 	p := s.add("p", 10, 100)
 	s.work()
-	if home(s.get("p")) != "n0" {
-		t.Fatalf("placed on %q, want n0", home(s.get("p")))
+	if podstate.TargetNode(s.get("p")) != "n0" {
+		t.Fatalf("placed on %q, want n0", podstate.TargetNode(s.get("p")))
 	}
 	s.grantBy("n1", p, 0)
 	s.work()
@@ -118,7 +120,7 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 // the pod is decided anew.
 func TestForeignGrantIsNotAdopted(t *testing.T) {
 	s := newStage(t, 1)
-	p := testPod("p", map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 10, MemMiB: 10}, "b": {GPUs: 1, Core: 10, MemMiB: 10}})
+	p := objects.Pod("p", map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 10, MemMiB: 10}, "b": {GPUs: 1, Core: 10, MemMiB: 10}})
 	p.UID = "p"
 	s.must(s.api.Create(t.Context(), p))
 	s.grantBy("n0", p, 1)
@@ -141,13 +143,13 @@ func TestEditedGrantIsNotAdopted(t *testing.T) {
 		{GPUs: 1, Core: 10, MemMiB: 100}, {GPUs: 1, Core: 10, MemPercent: 10}, {GPUs: 1, Core: 11, MemMiB: 100}, {GPUs: 1, Core: 10, MemMiB: 101}, {GPUs: 1, Core: 10, MemPercent: 11},
 	} {
 		s := newStage(t, 1)
-		p := testPod("p", map[string]v1alpha1.Share{"c": asks})
+		p := objects.Pod("p", map[string]v1alpha1.Share{"c": asks})
 		p.UID = "p"
 		s.must(s.api.Create(t.Context(), p))
 		s.grantBy("n0", p, 1) // 10 core and 100 MiB
 		s.notify(p, false)
 		s.work()
-		want, _ := asks.Memory(deviceMiB)
+		want, _ := asks.Memory(objects.DeviceMiB)
 		doc, err := v1alpha1.ParsePlacement(s.get("p").Annotations[v1alpha1.AnnotationPlacement])
 		s.must(err)
 		if got := doc.Containers["c"].Devices; len(got) != 1 || got[0].Core != asks.Core || got[0].MemMiB != want {
@@ -172,9 +174,9 @@ func TestLateLeaderTakesNothingBack(t *testing.T) {
 	p.Spec.SchedulingGates, p.Spec.NodeName = nil, "n0"
 	s.must(s.api.Update(t.Context(), p))
 	s.notify(p, false)
-	cordoned := testNode("n0")
+	cordoned := objects.Node("n0")
 	cordoned.Spec.Unschedulable = true
-	s.allocator.SetNode(testNode("n0"), cordoned)
+	s.allocator.SetNode(objects.Node("n0"), cordoned)
 	for s.step() {
 	}
 	if len(s.devicesOf("n0", "p")) == 0 {
@@ -186,7 +188,7 @@ func TestLateLeaderTakesNothingBack(t *testing.T) {
 // nothing else before it has it back.
 func TestLostGrantsComeBack(t *testing.T) {
 	s := newStage(t, 1)
-	p := testPod("p", map[string]v1alpha1.Share{"load": {GPUs: 1, Core: 100, MemMiB: 700}, "train": {GPUs: 2, Core: 60, MemMiB: 600}})
+	p := objects.Pod("p", map[string]v1alpha1.Share{"load": {GPUs: 1, Core: 100, MemMiB: 700}, "train": {GPUs: 2, Core: 60, MemMiB: 600}})
 	p.UID = "p"
 	p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:1], p.Spec.Containers[1:]
 	s.must(s.api.Create(t.Context(), p))
@@ -208,7 +210,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 	s.read()
 	s.queue.due = []item{{pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
 	s.step()
-	if !gated(s.get("q")) {
+	if !podstate.Gated(s.get("q")) {
 		t.Fatal("Invariant 1: granted what runs already")
 	}
 	s.allocator.begin(s.queue)
@@ -221,7 +223,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 	n.watch()
 	n.report()
 	s.work()
-	if gated(s.get("q")) {
+	if podstate.Gated(s.get("q")) {
 		t.Error("q still waits")
 	}
 }
@@ -232,7 +234,7 @@ func TestWordsOfFullNodes(t *testing.T) {
 	const nodes = maxWords + 20
 	s := newStage(t, nodes)
 	for i := range nodes {
-		old := testNode(fmt.Sprint("n", i))
+		old := objects.Node(fmt.Sprint("n", i))
 		now := old.DeepCopy()
 		if i == nodes-1 {
 			now.Spec.Unschedulable = true
@@ -293,16 +295,16 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 	s.add("p", 50, 100, cpu("100"))
 	s.work()
 	s.told()
-	cordoned := testNode("n0")
+	cordoned := objects.Node("n0")
 	cordoned.Spec.Unschedulable = true
 	set := func(old, now *corev1.Node) {
 		s.allocator.SetNode(old, now)
 		s.pass(refusedDelay)
 	}
 	cpu, unschedulable := "1 Insufficient cpu", "1 node(s) were unschedulable"
-	is := testNode("n0")
+	is := objects.Node("n0")
 	for i, want := range []string{unschedulable, cpu, unschedulable, cpu, unschedulable} {
-		now := testNode("n0")
+		now := objects.Node("n0")
 		if i%2 == 0 {
 			now = cordoned
 		}
@@ -314,7 +316,7 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 		}
 	}
 	s.pass(toldAgain / 2)
-	set(is, testNode("n0"))
+	set(is, objects.Node("n0"))
 	s.pass(toldAgain - refusedDelay)
 	if got, told := s.judgedInFiveLooks(), s.told(); got != 0 || len(told) > 0 {
 		t.Errorf("asked %v times right after it was found out; told %q", got, told)
@@ -360,9 +362,9 @@ func TestEventsTellChanges(t *testing.T) {
 		t.Errorf("after a minute: %q", got)
 	}
 	node := &corev1.Node{}
-	*node = *testNode("n0")
+	*node = *objects.Node("n0")
 	node.Spec.Unschedulable = true
-	s.allocator.SetNode(testNode("n0"), node)
+	s.allocator.SetNode(objects.Node("n0"), node)
 	full := s.get("full")
 	s.must(s.api.Delete(t.Context(), full))
 	s.notify(full, true)
@@ -370,9 +372,9 @@ func TestEventsTellChanges(t *testing.T) {
 	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) were unschedulable") {
 		t.Errorf("another reason: %q", got)
 	}
-	s.allocator.SetNode(node, testNode("n0"))
+	s.allocator.SetNode(node, objects.Node("n0"))
 	s.pass(refusedDelay)
-	if gated(s.get("p")) {
+	if podstate.Gated(s.get("p")) {
 		t.Error("not placed after the node was uncordoned")
 	}
 }
@@ -413,7 +415,7 @@ func TestRefusedAfterThePin(t *testing.T) {
 	if s.get("controlled") != nil || s.get("alone") == nil {
 		t.Errorf("left: %v", s.live)
 	}
-	if got := book.Pods(s.ledger("n0")); len(got) != 1 || got["alone"] == "" {
+	if got := ledgerspec.Pods(s.ledger("n0")); len(got) != 1 || got["alone"] == "" {
 		t.Errorf("slices of %v", got)
 	}
 	// Told once; and a pod that is bound in the end is no longer counted.
@@ -431,7 +433,7 @@ func TestPlacedPodsCount(t *testing.T) {
 	s.add("first", 1, 1, cpu("40"))
 	s.add("second", 1, 1, cpu("40"))
 	s.work()
-	if gated(s.get("first")) || !gated(s.get("second")) {
+	if podstate.Gated(s.get("first")) || !podstate.Gated(s.get("second")) {
 		t.Errorf("Invariant 7: 80 CPUs on a node of 64")
 	}
 	first := s.get("first")
@@ -439,7 +441,7 @@ func TestPlacedPodsCount(t *testing.T) {
 	s.notify(first, true)
 	s.work()
 	s.pass(refusedDelay)
-	if gated(s.get("second")) {
+	if podstate.Gated(s.get("second")) {
 		t.Error("not woken by the deletion of the first")
 	}
 }
@@ -449,7 +451,7 @@ func TestPlacedPodsCount(t *testing.T) {
 func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("p", 60, 600)
-	demand, _, err := asked.Of(p)
+	demand, _, err := podrequest.Of(p)
 	s.must(err)
 	chosen, err := s.allocator.decide(t.Context(), ask{p, demand})
 	s.must(err)
@@ -463,7 +465,7 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 		t.Errorf("%v, want another look", err)
 	}
 	r.finish(t.Context(), nil)
-	if got := book.Pods(s.ledger("n0")); got["p"] != "" {
+	if got := ledgerspec.Pods(s.ledger("n0")); got["p"] != "" {
 		t.Errorf("Invariant 1: granted on a ledger that was not looked at: %v", got)
 	}
 }

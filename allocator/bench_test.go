@@ -21,11 +21,12 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // BenchmarkDecide is what a pod costs the worker before it writes: what arrived and
@@ -37,10 +38,10 @@ func BenchmarkDecide(b *testing.B) {
 			a := benchAllocator(b, nil)
 			a.begin(&queueInTest{})
 			for i := range nodes {
-				node := testNode(fmt.Sprint("n", i))
+				node := objects.Node(fmt.Sprint("n", i))
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
 				a.SetNode(nil, node)
-				l := withStatus(testLedger(node.Name))
+				l := objects.WithStatus(objects.Ledger(node.Name))
 				l.ResourceVersion = "1"
 				a.SetLedger(l)
 			}
@@ -50,10 +51,10 @@ func BenchmarkDecide(b *testing.B) {
 			judged := measured(b, "vernier_allocator_nodes_judged")
 			for i := range b.N {
 				core := v1alpha1.Percent(5 + i*7%40)
-				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(core, 10*v1alpha1.MiB(core))})
+				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(core, 10*v1alpha1.MiB(core))})
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				a.SetPod(pod)
-				demand, _, err := asked.Of(pod)
+				demand, _, err := podrequest.Of(pod)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -64,7 +65,7 @@ func BenchmarkDecide(b *testing.B) {
 					b.Fatal(c, err)
 				}
 				l := c.ledger.DeepCopy()
-				if err := book.Grant(l, pod.UID, "ns/"+pod.Name, c.plan); err != nil {
+				if err := ledgerspec.Grant(l, pod.UID, "ns/"+pod.Name, c.plan); err != nil {
 					b.Fatal(err)
 				}
 				bump(l)
@@ -76,7 +77,7 @@ func BenchmarkDecide(b *testing.B) {
 					gone := placed[0]
 					placed = placed[1:]
 					l := a.index.Ledger(gone.Spec.NodeName).DeepCopy()
-					book.Release(l, func(uid types.UID) bool { return uid == gone.UID })
+					ledgerspec.Release(l, func(uid types.UID) bool { return uid == gone.UID })
 					bump(l)
 					a.DeletePod(gone, true)
 					a.SetLedger(l)
@@ -97,12 +98,12 @@ func BenchmarkRefused(b *testing.B) {
 			a := benchAllocator(b, nil)
 			a.begin(&queueInTest{})
 			for i := range 5_000 {
-				node := testNode(fmt.Sprint("n", i))
+				node := objects.Node(fmt.Sprint("n", i))
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
 				a.SetNode(nil, node)
-				l := testLedger(node.Name)
+				l := objects.Ledger(node.Name)
 				for range 4 {
-					l = withStatus(l)
+					l = objects.WithStatus(l)
 				}
 				for d := range l.Status.Devices {
 					seen := &l.Status.Devices[d]
@@ -119,13 +120,13 @@ func BenchmarkRefused(b *testing.B) {
 			var spent time.Duration
 			judged := measured(b, "vernier_allocator_nodes_judged")
 			for i := range b.N + 1 {
-				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, v1alpha1.MiB(1+i))})
+				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, v1alpha1.MiB(1+i))})
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				if lack == "cpu" {
 					cpu("100000")(pod)
 				}
 				a.SetPod(pod)
-				demand, _, err := asked.Of(pod)
+				demand, _, err := podrequest.Of(pod)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // How long a pod waits for other pods to be bound, in all, over its whole life. When a pod
@@ -54,7 +56,7 @@ func (w *bindWait) left(foreign bool) time.Duration {
 // waits for. The members of a gang wait together, so each of them is charged. The caller
 // holds mu.
 func (a *Allocator) startWait(pod, first *corev1.Pod) {
-	key := keyOf(pod)
+	key := podstate.KeyOf(pod)
 	if known := a.pods[key]; known == nil || known.UID != pod.UID {
 		return // already deleted: nothing would end the note
 	}
@@ -84,7 +86,7 @@ func (a *Allocator) endWait(pod *corev1.Pod) {
 		w.within += waited
 	}
 	if behind := a.order.behind[w.first]; behind != nil {
-		if delete(behind, keyOf(pod)); len(behind) == 0 {
+		if delete(behind, podstate.KeyOf(pod)); len(behind) == 0 {
 			delete(a.order.behind, w.first)
 		}
 	}
@@ -114,14 +116,14 @@ func (t *trial) reserveForOthers(ctx context.Context) error {
 		if !t.Clock.Now().Before(until) {
 			break
 		}
-		node := home(other)
+		node := podstate.TargetNode(other)
 		// Counted there it would be in its own way.
 		t.mu.Lock()
 		t.tellFilters(other, "")
 		t.mu.Unlock()
 		err := t.reserveOn(ctx, other, node)
 		t.mu.Lock()
-		if known := t.pods[keyOf(other)]; known != nil && known.UID == other.UID {
+		if known := t.pods[podstate.KeyOf(other)]; known != nil && known.UID == other.UID {
 			t.tellFilters(known, t.seat(known))
 		}
 		t.mu.Unlock()
@@ -131,7 +133,7 @@ func (t *trial) reserveForOthers(ctx context.Context) error {
 		case err != nil && !errors.Is(err, errStale):
 			// What its author wrote fails it, an expression of a claim for one. That is no
 			// matter of the pods that are decided on.
-			t.Log.V(1).Info("cannot say what another pod takes", "pod", keyOf(other), "node", node, "cause", err.Error())
+			t.Log.V(1).Info("cannot say what another pod takes", "pod", podstate.KeyOf(other), "node", node, "cause", err.Error())
 		}
 	}
 	return nil
@@ -177,6 +179,6 @@ func (t *trial) notWaitedFor() []*corev1.Pod {
 			others[uid] = t.order.unbound[uid]
 		}
 	}
-	oldest := oldestFirst(others)
+	oldest := podstate.OldestFirst(others)
 	return oldest[:min(len(oldest), maxReserved)]
 }

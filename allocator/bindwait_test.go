@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // hostile is a pod of another namespace that no scheduler ever binds and that selects every
@@ -78,7 +79,7 @@ func TestHostileWaitForABind(t *testing.T) {
 			s := newStage(t, 2)
 			s.add("never", 1, 1, tt.never)
 			s.work()
-			if gated(s.get("never")) {
+			if podstate.Gated(s.get("never")) {
 				t.Fatal("the first pod is not placed")
 			}
 			for _, n := range []string{"p0", "p1", "p2"} {
@@ -190,7 +191,7 @@ func TestPodThatIsNotWaitedForCounts(t *testing.T) {
 	s.add("beside", 10, 100, companyOfAll("z"))
 	s.work()
 	s.pass(maxWaitAcross)
-	at := home(s.get("never"))
+	at := podstate.TargetNode(s.get("never"))
 	if got := s.seats("apart", "beside"); got != fmt.Sprintf("apart:%s beside:%s", map[string]string{"n0": "n1", "n1": "n0"}[at], at) {
 		t.Errorf("placed %q, the other pod is on %s", got, at)
 	}
@@ -225,7 +226,7 @@ func TestHostileWaitForVolumesAndClaims(t *testing.T) {
 			s.restart()
 			s.add("never", 1, 1, tt.edit, inNamespace(tt.namespace))
 			s.work()
-			if gated(s.get("never")) {
+			if podstate.Gated(s.get("never")) {
 				t.Fatalf("the first pod is not placed; told %q", s.told())
 			}
 			s.add("p", 10, 100, tt.edit)
@@ -242,7 +243,7 @@ func TestHostileBrokenClaim(t *testing.T) {
 	s.restart()
 	s.add("never", 1, 1, withDevice, inNamespace("hostile"))
 	s.work()
-	if gated(s.get("never")) {
+	if podstate.Gated(s.get("never")) {
 		t.Fatalf("the first pod is not placed; told %q", s.told())
 	}
 	// It is deleted and made again under its pod.
@@ -273,21 +274,21 @@ func TestPodThatIsNotWaitedForTakes(t *testing.T) {
 			s.add("p", 10, 100, edit)
 			s.work()
 			s.pass(maxWaitAcross)
-			at := home(s.get("never"))
-			if got, want := home(s.get("p")), map[string]string{"n0": "n1", "n1": "n0"}[at]; got != want {
+			at := podstate.TargetNode(s.get("never"))
+			if got, want := podstate.TargetNode(s.get("p")), map[string]string{"n0": "n1", "n1": "n0"}[at]; got != want {
 				t.Errorf("placed on %q, want %s, since the other takes that of %s; told %q", got, want, at, s.told())
 			}
 			s.add("q", 10, 100, edit, inNamespace("third"))
 			s.work()
 			s.pass(maxWaitAcross)
-			if got := home(s.get("q")); got != "" {
+			if got := podstate.TargetNode(s.get("q")); got != "" {
 				t.Errorf("the third is placed on %s, where another takes what it needs", got)
 			}
 			s.vanish(s.get("never"))
 			s.work()
 			s.pass(refusedDelay)
 			s.pass(maxWaitAcross)
-			if got := home(s.get("q")); got != at {
+			if got := podstate.TargetNode(s.get("q")); got != at {
 				t.Errorf("placed on %q when the first is gone, want %s; told %q", got, at, s.told())
 			}
 		})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // What bounds the loops and the waits, within what it is for. The other tests take the
@@ -166,7 +167,7 @@ func (s *silent) List(ctx context.Context, _ metav1.ListOptions) (*corev1.EventL
 // after a bounded time.
 func TestHearingIsBounded(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("large", 10, deviceMiB+1)
+	s.add("large", 10, objects.DeviceMiB+1)
 	s.allocator.listen()
 	s.work()
 	synctest.Test(t, func(t *testing.T) {

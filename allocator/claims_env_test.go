@@ -20,6 +20,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // localStorage is a class of volumes that somebody made on nodes, one on each; a claim
@@ -118,7 +119,7 @@ func startWithVolumes(t *testing.T, claims ...string) *server {
 // place, by when one that didn't wait has, too.
 func (s *server) allGetTheirs() {
 	s.t.Helper()
-	s.addPod("last", share(10, 100))
+	s.addPod("last", objects.Share(10, 100))
 	s.awaitPlaced("last")
 	apiserver.StartScheduler(s.t, s.cfg)
 	s.awaitBoundWithVolumes("p0", "p1", "last")
@@ -128,16 +129,16 @@ func (s *server) allGetTheirs() {
 // volume, the second is decided on when it is known which one the first took.
 func TestVolumesOnTheWay(t *testing.T) {
 	s := startWithVolumes(t, "c0", "c1")
-	s.addPod("p0", share(10, 100), withVolume("c0"))
-	s.addPod("p1", share(10, 100), withVolume("c1"))
+	s.addPod("p0", objects.Share(10, 100), withVolume("c0"))
+	s.addPod("p1", objects.Share(10, 100), withVolume("c1"))
 	s.allGetTheirs()
 }
 
 // The same of two pods with one volume of which it is not known yet where it is.
 func TestSharedVolumeOnTheWay(t *testing.T) {
 	s := startWithVolumes(t, "c0")
-	s.addPod("p0", share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
-	s.addPod("p1", share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
+	s.addPod("p0", objects.Share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
+	s.addPod("p1", objects.Share(60, 100), withVolume("c0"), annotated(v1alpha1.AnnotationPolicy, "spread"))
 	s.allGetTheirs()
 }
 
@@ -145,7 +146,7 @@ func TestSharedVolumeOnTheWay(t *testing.T) {
 func TestVolumesOfAGang(t *testing.T) {
 	s := startWithVolumes(t, "c0", "c1")
 	for _, n := range []string{"0", "1"} {
-		s.addPod("p"+n, share(10, 100), withVolume("c"+n), inGang("g", 2))
+		s.addPod("p"+n, objects.Share(10, 100), withVolume("c"+n), inGang("g", 2))
 	}
 	s.awaitPlaced("p0")
 	s.awaitPlaced("p1")
@@ -154,7 +155,7 @@ func TestVolumesOfAGang(t *testing.T) {
 	// Nothing is left taken: who comes next is told that there is no volume, not that
 	// somebody is before it.
 	s.addClaim("c2")
-	s.addPod("p2", share(10, 100), withVolume("c2"))
+	s.addPod("p2", objects.Share(10, 100), withVolume("c2"))
 	s.awaitEvent("p2", reasonWaiting, "didn't find available persistent volumes to bind")
 }
 
@@ -186,8 +187,8 @@ func TestResourceClaimsOnTheWay(t *testing.T) {
 		}
 	}
 	s.run()
-	s.addPod("p0", share(10, 100), claiming("c0"))
-	s.addPod("p1", share(10, 100), claiming("c1"))
+	s.addPod("p0", objects.Share(10, 100), claiming("c0"))
+	s.addPod("p1", objects.Share(10, 100), claiming("c1"))
 	s.allGetTheirs()
 }
 
@@ -201,7 +202,7 @@ func TestExtendedResourcesOfAClassOnTheWay(t *testing.T) {
 		r.Requests["example.com/nic"], r.Limits["example.com/nic"] = resource.MustParse("1"), resource.MustParse("1")
 	}
 	s.run()
-	s.addPod("p0", share(10, 100), asking)
-	s.addPod("p1", share(10, 100), asking)
+	s.addPod("p0", objects.Share(10, 100), asking)
+	s.addPod("p1", objects.Share(10, 100), asking)
 	s.allGetTheirs()
 }

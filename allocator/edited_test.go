@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Somebody has changed or removed a part of a pod's slices by hand. The node starts no
@@ -26,7 +27,7 @@ func TestEditedSlicesArePutBack(t *testing.T) {
 	} {
 		for _, runs := range []bool{false, true} {
 			s := newStage(t, 1)
-			p := testPod("p", map[string]v1alpha1.Share{"a": share(10, 20), "b": {GPUs: 2, Core: 30, MemMiB: 40}})
+			p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(10, 20), "b": {GPUs: 2, Core: 30, MemMiB: 40}})
 			p.UID = "p"
 			s.must(s.api.Create(t.Context(), p))
 			s.notify(p, false)
@@ -70,7 +71,7 @@ func TestAddedSlicesAreTakenOut(t *testing.T) {
 	} {
 		s := newStage(t, 1)
 		for uid, gpus := range map[types.UID]v1alpha1.DeviceCount{"p": 1, "q": 2} {
-			p := testPod(string(uid), map[string]v1alpha1.Share{"c": {GPUs: gpus, Core: 10, MemMiB: 20}})
+			p := objects.Pod(string(uid), map[string]v1alpha1.Share{"c": {GPUs: gpus, Core: 10, MemMiB: 20}})
 			p.UID = uid
 			s.must(s.api.Create(t.Context(), p))
 			s.notify(p, false)

@@ -26,9 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // server is the API server of one test, seen by an administrator, a user and the
@@ -101,7 +102,7 @@ func (s *server) await(what string, done func(context.Context) (bool, error)) {
 // addNode adds a node with two devices of 1000 MiB and its ledger, ready.
 func (s *server) addNode(name string, edits ...func(*corev1.Node)) {
 	s.t.Helper()
-	node := testNode(name)
+	node := objects.Node(name)
 	node.UID = ""
 	for _, e := range edits {
 		e(node)
@@ -113,16 +114,16 @@ func (s *server) addNode(name string, edits ...func(*corev1.Node)) {
 	node.Status = status
 	node.Status.Capacity = status.Allocatable
 	s.must(s.Status().Update(s.t.Context(), node))
-	ledger := testLedger(name)
+	ledger := objects.Ledger(name)
 	ledger.UID = ""
 	s.must(s.Create(s.t.Context(), ledger))
-	s.must(s.Status().Update(s.t.Context(), withStatus(ledger)))
+	s.must(s.Status().Update(s.t.Context(), objects.WithStatus(ledger)))
 }
 
 // addPod creates a gated pod with one container.
 func (s *server) addPod(name string, share v1alpha1.Share, edits ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
-	p := testPod(name, map[string]v1alpha1.Share{"train": share})
+	p := objects.Pod(name, map[string]v1alpha1.Share{"train": share})
 	for _, e := range edits {
 		e(p)
 	}
@@ -163,7 +164,7 @@ func (s *server) awaitPlaced(name string) *v1alpha1.Placement {
 			s.t.Errorf("pod %s is pinned by %+v, want node %s", name, pin, placed.Node)
 		}
 	}
-	if !book.Serves(s.ledger(placed.Node), p.UID, shares) {
+	if !ledgerspec.Serves(s.ledger(placed.Node), p.UID, shares) {
 		s.t.Errorf("pod %s is placed on %s, whose ledger does not have its slices", name, placed.Node)
 	}
 	return placed

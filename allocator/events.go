@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -38,7 +39,7 @@ const maxNote = 1024
 
 // tell tells the pod's owner by an event, and the log, which keeps it for longer.
 func (a *Allocator) tell(pod *corev1.Pod, kind, reason, text string) {
-	a.Log.Info("told", "pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	a.Log.Info("told", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
 	a.Events.Event(pod, kind, reason, note(text))
 }
 
@@ -54,7 +55,7 @@ const eventPause = time.Minute
 // time, is left to the log: the change is more important.
 func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
 	now := metav1.NewTime(a.Clock.Now())
-	log := a.Log.WithValues("pod", keyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	log := a.Log.WithValues("pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
 	if now.Time.Before(a.eventsFrom) {
 		log.Info("not told, since the API server takes no events in time")
 		return nil
@@ -81,7 +82,7 @@ func (a *Allocator) tellOnce(ctx context.Context, pod *corev1.Pod, kind, reason,
 	case ctx.Err() == nil && errors.As(err, &answer):
 		log.Error(err, "not told")
 	default:
-		return fmt.Errorf("telling pod %s of %s: %w", keyOf(pod), reason, err)
+		return fmt.Errorf("telling pod %s of %s: %w", podstate.KeyOf(pod), reason, err)
 	}
 	return nil
 }

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -22,8 +22,8 @@ func (a *Allocator) SetPod(pod *corev1.Pod) {
 	if a.Agents != nil {
 		a.agentChanged(a.Agents.Set(pod))
 	}
-	if old := a.pods[keyOf(pod)]; old != nil && old.UID != pod.UID {
-		if older(pod, old) {
+	if old := a.pods[podstate.KeyOf(pod)]; old != nil && old.UID != pod.UID {
+		if podstate.Older(pod, old) {
 			return
 		}
 		// Its deletion was missed, and with it how far the pod had come.
@@ -37,17 +37,17 @@ func (a *Allocator) SetPod(pod *corev1.Pod) {
 // kept.
 func (a *Allocator) setWritten(pod *corev1.Pod) {
 	pod.ManagedFields = nil
-	trimPod(pod)
+	podstate.TrimPod(pod)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if old := a.pods[keyOf(pod)]; old != nil && old.UID == pod.UID {
+	if old := a.pods[podstate.KeyOf(pod)]; old != nil && old.UID == pod.UID {
 		a.set(pod)
 	}
 }
 
 func (a *Allocator) set(pod *corev1.Pod) {
-	key := keyOf(pod)
-	if old := a.pods[key]; old != nil && older(pod, old) {
+	key := podstate.KeyOf(pod)
+	if old := a.pods[key]; old != nil && podstate.Older(pod, old) {
 		return
 	} else if old != nil && old.ResourceVersion == pod.ResourceVersion {
 		// The watch shows what a write has answered; its copy is the smaller one.
@@ -55,32 +55,27 @@ func (a *Allocator) set(pod *corev1.Pod) {
 		return
 	}
 	a.join(pod)
-	if !ours(pod) {
+	if !podstate.Ours(pod) {
 		delete(a.pods, key)
 		a.count(pod)
 		return
 	}
-	if old := a.pods[key]; a.queue != nil && ready(pod) && (old == nil || !arrived(old)) {
+	if old := a.pods[key]; a.queue != nil && podstate.Ready(pod) && (old == nil || !podstate.Arrived(old)) {
 		a.arrivals = append(a.arrivals, pod)
 	}
 	a.pods[key] = pod
 	a.judge(pod)
 	if len(a.unbooked) > 0 {
-		if node := home(pod); len(a.unbooked[node]) > 0 {
+		if node := podstate.TargetNode(pod); len(a.unbooked[node]) > 0 {
 			a.enqueue(item{node: node})
 		}
 	}
-	if !ready(pod) {
+	if !podstate.Ready(pod) {
 		delete(a.waiting, key)
 		delete(a.preemptions.inVain, pod.UID)
 		a.forgetWait(pod)
 	}
 	a.enqueuePod(pod)
-}
-
-func older(a, b *corev1.Pod) bool {
-	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && c < 0
 }
 
 // DeletePod takes out a pod. last is its state at the deletion when exact, else
@@ -114,9 +109,9 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 	delete(a.preemptions.inVain, pod.UID)
 	delete(a.preemptions.letGo, pod.UID)
 	a.leave(pod)
-	if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
-		delete(a.pods, keyOf(pod))
-		delete(a.waiting, keyOf(pod))
+	if known := a.pods[podstate.KeyOf(pod)]; known != nil && known.UID == pod.UID {
+		delete(a.pods, podstate.KeyOf(pod))
+		delete(a.waiting, podstate.KeyOf(pod))
 	}
 }
 
@@ -124,7 +119,7 @@ func (a *Allocator) forget(pod *corev1.Pod) {
 func (a *Allocator) count(pod *corev1.Pod) (node string) {
 	node = a.seat(pod)
 	a.countOn(pod, node)
-	a.nominate(pod, nominated(pod, node))
+	a.nominate(pod, podstate.NominatedNode(pod, node))
 	a.onTheWay(pod, node)
 	return node
 }
@@ -135,14 +130,14 @@ func (a *Allocator) count(pod *corev1.Pod) (node string) {
 // again from the moment on that it is bound or has slices. One that is being placed, or
 // whose node makes ready for it, takes it already.
 func (a *Allocator) seat(pod *corev1.Pod) string {
-	node := home(pod)
-	if ready(pod) {
+	node := podstate.TargetNode(pod)
+	if podstate.Ready(pod) {
 		node = a.placing[pod.UID]
 		if p, waits := a.preparations[pod.UID]; node == "" && waits && slices.Contains(a.index.Holders(pod.UID), p.node) {
 			node = p.node
 		}
 	}
-	if terminal(pod) || refused(pod) && !slices.Contains(a.index.Holders(pod.UID), node) {
+	if podstate.Terminal(pod) || podstate.Unschedulable(pod) && !slices.Contains(a.index.Holders(pod.UID), node) {
 		return ""
 	}
 	return node
@@ -160,7 +155,7 @@ func (a *Allocator) countOn(pod *corev1.Pod, node string) {
 func (a *Allocator) tellFilters(pod *corev1.Pod, node string) (changed bool) {
 	changed, err := a.Filters.Count(pod, node)
 	if err != nil {
-		a.Log.Error(err, "counting a pod on its node", "pod", keyOf(pod), "node", node)
+		a.Log.Error(err, "counting a pod on its node", "pod", podstate.KeyOf(pod), "node", node)
 	}
 	return changed
 }
@@ -170,7 +165,7 @@ func (a *Allocator) tellFilters(pod *corev1.Pod, node string) (changed bool) {
 func (a *Allocator) nominate(pod *corev1.Pod, node string) {
 	changed, err := a.Filters.Nominate(pod, node)
 	if err != nil {
-		a.Log.Error(err, "noting a nominated pod", "pod", keyOf(pod), "node", node)
+		a.Log.Error(err, "noting a nominated pod", "pod", podstate.KeyOf(pod), "node", node)
 	}
 	if changed {
 		a.wake(wakeRefused)
@@ -254,8 +249,8 @@ func (a *Allocator) granted(ledger *v1alpha1.SliceLedger) map[types.UID]*corev1.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known := map[types.UID]*corev1.Pod{}
-	for uid, owner := range book.Pods(ledger) {
-		if pod := a.pods[ownerKey(owner)]; pod != nil && pod.UID == uid {
+	for uid, owner := range ledgerspec.Pods(ledger) {
+		if pod := a.pods[podstate.OwnerKey(owner)]; pod != nil && pod.UID == uid {
 			known[uid] = pod
 		}
 	}

@@ -16,17 +16,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Invariant 1: the API server refuses a ledger that grants more than a device
 // has, whoever writes it, at the largest size that a ledger can have.
 func TestRulesOfTheLedger(t *testing.T) {
 	s := start(t)
-	l := testLedger("big")
+	l := objects.Ledger("big")
 	l.UID = ""
 	for d := range v1alpha1.MaxDevices {
 		device := v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-%036d", d), Core: 100, Mem: 256}
@@ -77,10 +78,10 @@ func TestLateWriteConflicts(t *testing.T) {
 	s.addNode("gpu-1")
 	late := s.ledger("gpu-1")
 	s.run()
-	s.addPod("a", share(60, 500))
+	s.addPod("a", objects.Share(60, 500))
 	s.awaitPlaced("a")
 	plan := placement.Plan{Node: "gpu-1", Grants: []placement.Grant{{Container: "c", UUID: gpu("gpu-1", 0), Core: 10, Mem: 10}}}
-	s.must(book.Grant(late, "late", "ns/late", plan))
+	s.must(ledgerspec.Grant(late, "late", "ns/late", plan))
 	old := apiserver.Client(t, apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount))
 	if err := old.Update(t.Context(), late); !apierrors.IsConflict(err) {
 		t.Errorf("the late write: %v, want a conflict", err)
@@ -105,7 +106,7 @@ func TestAllLead(t *testing.T) {
 	// 4 devices, 40 core each: 8 of 12 fit.
 	var made []*corev1.Pod
 	for i := range 12 {
-		made = append(made, s.addPod(fmt.Sprintf("p%d", i), share(40, 400)))
+		made = append(made, s.addPod(fmt.Sprintf("p%d", i), objects.Share(40, 400)))
 	}
 	placed := func() (n int) {
 		for _, p := range made {

@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // One node, one replica, from an empty ledger to a pod that waited.
@@ -27,9 +29,9 @@ func TestFlow(t *testing.T) {
 	s.run()
 
 	// pack puts both on one device.
-	s.addPod("a", share(60, 500))
+	s.addPod("a", objects.Share(60, 500))
 	first := s.awaitPlaced("a")
-	s.addPod("b", share(40, 500))
+	s.addPod("b", objects.Share(40, 500))
 	if second := s.awaitPlaced("b"); second.Containers["train"].Devices[0].UUID != first.Containers["train"].Devices[0].UUID {
 		t.Errorf("pack put %+v beside %+v", second, first)
 	}
@@ -39,7 +41,7 @@ func TestFlow(t *testing.T) {
 	}
 
 	// The node is full: the next waits and is told how far off it is.
-	s.addPod("d", share(30, 400), func(p *corev1.Pod) {
+	s.addPod("d", objects.Share(30, 400), func(p *corev1.Pod) {
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
 				{Key: "absent", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}}}
@@ -50,9 +52,9 @@ func TestFlow(t *testing.T) {
 	b := s.pod("b")
 	s.must(s.SubResource("binding").Create(t.Context(), b, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}}))
 	s.must(s.Delete(t.Context(), b, client.GracePeriodSeconds(0)))
-	s.addPod("after", share(1, 1)) // is looked at after the deletion
+	s.addPod("after", objects.Share(1, 1)) // is looked at after the deletion
 	s.awaitEvent("after", reasonWaiting, "needs 1 % compute and 1 MiB")
-	if book.Placement(s.ledger("gpu-1"), b.UID) == nil {
+	if ledgerspec.Placement(s.ledger("gpu-1"), b.UID) == nil {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
 	s.release("gpu-1", b.UID)
@@ -80,9 +82,9 @@ func TestGatesAndFilters(t *testing.T) {
 
 	// Invariant 7: the scheduler would refuse the node; the pod is not pinned, and
 	// goes when the node changes.
-	s.addPod("picky", share(10, 100), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
+	s.addPod("picky", objects.Share(10, 100), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
 	s.awaitEvent("picky", reasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match Pod's node affinity/selector")
-	if p := s.pod("picky"); !gated(p) || p.Spec.Affinity != nil {
+	if p := s.pod("picky"); !podstate.Gated(p) || p.Spec.Affinity != nil {
 		t.Errorf("Invariant 7: pinned to a node that the scheduler refuses: %+v", p.Spec)
 	}
 	node := &corev1.Node{}
@@ -93,10 +95,10 @@ func TestGatesAndFilters(t *testing.T) {
 
 	// Another system's gate: ours comes off last.
 	const other = "example.com/admission"
-	s.addPod("gang", share(10, 100), func(p *corev1.Pod) {
+	s.addPod("gang", objects.Share(10, 100), func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = append([]corev1.PodSchedulingGate{{Name: other}}, p.Spec.SchedulingGates...)
 	})
-	s.addPod("next", share(10, 100))
+	s.addPod("next", objects.Share(10, 100))
 	s.awaitPlaced("next")
 	if p := s.pod("gang"); len(p.Spec.SchedulingGates) != 2 || len(s.events("gang")) > 0 {
 		t.Errorf("touched beside another gate: %+v, %v", p.Spec.SchedulingGates, s.events("gang"))
@@ -107,15 +109,15 @@ func TestGatesAndFilters(t *testing.T) {
 	s.awaitPlaced("gang")
 
 	// What cannot be read is told and stays gated.
-	s.addPod("odd", share(10, 100), func(p *corev1.Pod) {
+	s.addPod("odd", objects.Share(10, 100), func(p *corev1.Pod) {
 		limits := p.Spec.Containers[0].Resources.Limits
 		limits[v1alpha1.ResourceCore], limits[v1alpha1.ResourceGPUs] = resource.MustParse("300"), resource.MustParse("1")
 		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":300,"memMiB":100}}}`
 	})
 	s.awaitEvent("odd", reasonInvalid, "annotation vernier.dev/shares: containers[train]: core 300")
-	s.addPod("part", share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
+	s.addPod("part", objects.Share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
 	s.awaitEvent("part", reasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
-	if !gated(s.pod("odd")) || !gated(s.pod("part")) {
+	if !podstate.Gated(s.pod("odd")) || !podstate.Gated(s.pod("part")) {
 		t.Error("a pod that cannot be read was let go")
 	}
 }
@@ -129,11 +131,11 @@ func TestCrashBetweenWriteAndPatch(t *testing.T) {
 	first := s.run()
 	lost := isWrite(http.MethodPatch, "pods")
 	first.fail.Store(&lost)
-	p := s.addPod("a", share(60, 500))
+	p := s.addPod("a", objects.Share(60, 500))
 	var holder string
 	s.await("the grant", func(context.Context) (bool, error) {
 		for _, n := range []string{"gpu-1", "gpu-2"} {
-			if book.Placement(s.ledger(n), p.UID) != nil {
+			if ledgerspec.Placement(s.ledger(n), p.UID) != nil {
 				holder = n
 			}
 		}
@@ -144,13 +146,13 @@ func TestCrashBetweenWriteAndPatch(t *testing.T) {
 	// Now the other node would be the better one: only adoption keeps the first.
 	other := map[string]string{"gpu-1": "gpu-2", "gpu-2": "gpu-1"}[holder]
 	l := s.ledger(other)
-	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: gpu(other, 0), Core: 100, Mem: deviceMiB, Slices: []v1alpha1.Slice{{Pod: "x", Owner: "ns/x", Ctr: "c", Core: 40, Mem: 500}}}}
+	l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: gpu(other, 0), Core: 100, Mem: objects.DeviceMiB, Slices: []v1alpha1.Slice{{Pod: "x", Owner: "ns/x", Ctr: "c", Core: 40, Mem: 500}}}}
 	s.must(s.Update(t.Context(), l))
 	s.run()
 	if placed := s.awaitPlaced("a"); placed.Node != holder {
 		t.Errorf("placed on %s, the ledger of %s has the slices", placed.Node, holder)
 	}
-	if book.Placement(s.ledger(other), p.UID) != nil {
+	if ledgerspec.Placement(s.ledger(other), p.UID) != nil {
 		t.Errorf("Invariant 6: %s has slices too", other)
 	}
 }
@@ -180,7 +182,7 @@ func (s *server) leaderDies(try string) bool {
 	var leader string
 	s.await("a leader", func(context.Context) (bool, error) { leader = holder(); return leader != "", nil })
 	defer s.run().end()
-	s.addPod("a"+try, share(3, 30))
+	s.addPod("a"+try, objects.Share(3, 30))
 	s.awaitPlaced("a" + try)
 	if now := holder(); now != leader {
 		s.await(fmt.Sprintf("%s to have lost its lease: %s leads", leader, now), func(context.Context) (bool, error) { return first.again.Load() > 0, nil })
@@ -189,7 +191,7 @@ func (s *server) leaderDies(try string) bool {
 	if first.again.Load() > 0 {
 		return false
 	}
-	s.addPod("b"+try, share(3, 30))
+	s.addPod("b"+try, objects.Share(3, 30))
 	s.awaitPlaced("b" + try)
 	// Which may have lost it meanwhile, and be about to have it again.
 	s.await("the standby to hold the lease", func(context.Context) (bool, error) { now := holder(); return now != leader && now != "", nil })
@@ -208,7 +210,7 @@ func TestReusePassesTheRule(t *testing.T) {
 	s.run()
 	s.addPod("fill", v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100})
 	s.awaitPlaced("fill")
-	p := testPod("a", map[string]v1alpha1.Share{"train": share(60, 600), "load": share(100, 900)})
+	p := objects.Pod("a", map[string]v1alpha1.Share{"train": objects.Share(60, 600), "load": objects.Share(100, 900)})
 	p.Spec.InitContainers = p.Spec.Containers[:1]
 	p.Spec.Containers = p.Spec.Containers[1:]
 	s.must(s.Create(t.Context(), p))

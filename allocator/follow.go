@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // Both count from when the present leader first saw the refusal.
@@ -40,11 +41,11 @@ type refusal struct {
 func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	a.mu.Lock()
 	for _, node := range a.index.Holders(pod.UID) {
-		if node != home(pod) {
+		if node != podstate.TargetNode(pod) {
 			a.enqueue(item{node: node})
 		}
 	}
-	if denied(pod) {
+	if podstate.CreateFailed(pod) {
 		a.enqueue(item{node: pod.Spec.NodeName})
 	}
 	since := a.refusedFor(pod)
@@ -52,7 +53,7 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 	if since < refusedGrace {
 		return nil
 	}
-	if ignored(pod) {
+	if podstate.Unclaimed(pod) {
 		a.tellIgnored(pod)
 		return nil
 	}
@@ -67,15 +68,15 @@ func (a *Allocator) follow(ctx context.Context, pod *corev1.Pod) error {
 
 // toFollow tells whether there is anything for follow to do. The caller holds mu.
 func (a *Allocator) toFollow(pod *corev1.Pod) bool {
-	return denied(pod) || refused(pod) || ignored(pod) || a.refusals[pod.UID] != nil ||
-		slices.ContainsFunc(a.index.Holders(pod.UID), func(node string) bool { return node != home(pod) })
+	return podstate.CreateFailed(pod) || podstate.Unschedulable(pod) || podstate.Unclaimed(pod) || a.refusals[pod.UID] != nil ||
+		slices.ContainsFunc(a.index.Holders(pod.UID), func(node string) bool { return node != podstate.TargetNode(pod) })
 }
 
 // refusedFor is how long the scheduler has refused or ignored the pod, zero when it does not.
 // The pod is looked at again when that matters. The caller holds mu.
 func (a *Allocator) refusedFor(pod *corev1.Pod) time.Duration {
-	ignored := ignored(pod)
-	if !refused(pod) && !ignored {
+	ignored := podstate.Unclaimed(pod)
+	if !podstate.Unschedulable(pod) && !ignored {
 		delete(a.refusals, pod.UID)
 		return 0
 	}
@@ -90,7 +91,7 @@ func (a *Allocator) refusedFor(pod *corev1.Pod) time.Duration {
 	since := now.Sub(r.since)
 	for _, limit := range []time.Duration{refusedGrace, refusedHold} {
 		if since < limit {
-			a.enqueueAfter(item{pod: keyOf(pod)}, limit-since)
+			a.enqueueAfter(item{pod: podstate.KeyOf(pod)}, limit-since)
 			break
 		}
 	}
@@ -105,7 +106,7 @@ func (a *Allocator) tellRefused(pod *corev1.Pod, remedy string) {
 		r.told = true
 		pinRefusals.Inc()
 		a.tell(pod, corev1.EventTypeWarning, reasonPinRefused,
-			fmt.Sprintf("placed on node %s, but the scheduler refuses it there; %s", home(pod), remedy))
+			fmt.Sprintf("placed on node %s, but the scheduler refuses it there; %s", podstate.TargetNode(pod), remedy))
 	}
 }
 
@@ -118,7 +119,7 @@ func (a *Allocator) tellIgnored(pod *corev1.Pod) {
 		r.told = true
 		a.tell(pod, corev1.EventTypeWarning, reasonIgnored, fmt.Sprintf(
 			"placed on node %s, and no scheduler %q has looked at it for %v: start that scheduler, or delete the pod and create it with schedulerName %s; it keeps its slices until then",
-			home(pod), pod.Spec.SchedulerName, refusedGrace, corev1.DefaultSchedulerName))
+			podstate.TargetNode(pod), pod.Spec.SchedulerName, refusedGrace, corev1.DefaultSchedulerName))
 	}
 }
 
@@ -150,18 +151,18 @@ func (a *Allocator) deleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 // up what runs, and starts nothing beside it that would not fit.
 func (a *Allocator) hold(ctx context.Context, pod *corev1.Pod, since time.Duration) error {
 	a.tellRefused(pod, fmt.Sprintf("the placement of a pod cannot be changed: free what it lacks on that node within %v, or delete the pod and create it again", refusedHold))
-	ledger := a.index.Ledger(home(pod))
-	if since < refusedHold || ledger == nil || book.Placement(ledger, pod.UID) == nil {
+	ledger := a.index.Ledger(podstate.TargetNode(pod))
+	if since < refusedHold || ledger == nil || ledgerspec.Placement(ledger, pod.UID) == nil {
 		return nil
 	}
 	live, err := a.live(ctx, pod)
-	if err != nil || live == nil || !refused(live) {
+	if err != nil || live == nil || !podstate.Unschedulable(live) {
 		return err
 	}
 	if err := a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
 		return err
 	}
 	a.tell(pod, corev1.EventTypeWarning, reasonPinRefused,
-		fmt.Sprintf("the scheduler refused it on node %s for %v: its slices are given back; delete the pod and create it again", home(pod), refusedHold))
+		fmt.Sprintf("the scheduler refused it on node %s for %v: its slices are given back; delete the pod and create it again", podstate.TargetNode(pod), refusedHold))
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // pass lets time go by, and what was put off for no longer be done.
@@ -139,12 +141,12 @@ func TestRefusedGivesBack(t *testing.T) {
 		s.unschedulable("alone")
 		s.add("next", 60, 600, cpu("40"))
 		s.pass(refusedHold - time.Second)
-		if !gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
+		if !podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
 			t.Fatal("given back before the time")
 		}
 		s.told()
 		s.pass(time.Second)
-		if gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
+		if podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
 			t.Fatalf("Invariant 6: a pod that is never bound keeps its slices, or its place: %q", s.told())
 		}
 		if got := s.told(); !slices.ContainsFunc(got, func(e string) bool { return strings.Contains(e, "its slices are given back") }) {
@@ -166,7 +168,7 @@ func TestRefusedGivesBack(t *testing.T) {
 		}
 		s.add("small", 10, 100)
 		s.work()
-		if gated(s.get("small")) {
+		if podstate.Gated(s.get("small")) {
 			t.Error("a pod that cannot get its slices back keeps others waiting")
 		}
 	}
@@ -183,8 +185,8 @@ func TestGivenBackStaysSo(t *testing.T) {
 	s.restart()
 	s.add("next", 60, 600, cpu("40"))
 	s.work()
-	if gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
-		t.Errorf("next waits: %v; alone holds %v", gated(s.get("next")), s.devicesOf("n0", "alone"))
+	if podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) > 0 {
+		t.Errorf("next waits: %v; alone holds %v", podstate.Gated(s.get("next")), s.devicesOf("n0", "alone"))
 	}
 }
 
@@ -199,7 +201,7 @@ func TestRefusedTakesRoomWithItsSlices(t *testing.T) {
 	s.grantBy("n0", p, 0)
 	s.add("next", 10, 100, cpu("40"))
 	s.work()
-	if !gated(s.get("next")) {
+	if !podstate.Gated(s.get("next")) {
 		t.Error("Invariant 7: placed where another pod takes the room")
 	}
 }
@@ -244,8 +246,8 @@ func TestDeletedBeforeItWasBound(t *testing.T) {
 		keeps := len(s.devicesOf("n0", "p")) > 0
 		s.add("q", 60, 600, cpu("40"))
 		s.work()
-		if keeps != (state == "bound") || gated(s.get("q")) != keeps {
-			t.Errorf("%s: keeps its slices %v, the next waits %v", state, keeps, gated(s.get("q")))
+		if keeps != (state == "bound") || podstate.Gated(s.get("q")) != keeps {
+			t.Errorf("%s: keeps its slices %v, the next waits %v", state, keeps, podstate.Gated(s.get("q")))
 		}
 	}
 }
@@ -268,7 +270,7 @@ func TestPlacedPodsNeedNoLook(t *testing.T) {
 	}
 	s.readAll()
 	s.step()
-	if gated(s.get("p")) {
+	if podstate.Gated(s.get("p")) {
 		t.Fatal("not placed")
 	}
 	none("once it is let go,")

@@ -10,8 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // A gang is a set of pods of which a number must start together. Its look ends in
@@ -56,7 +57,7 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 	}
 	asks, unfit := a.asks(g.due)
 	if need > len(asks) {
-		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, keyOf(unfit)))
+		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, podstate.KeyOf(unfit)))
 	}
 	if err := checkMembers(g, asks); err != nil {
 		return a.holdNothing(ctx, g, reasonInvalid, "kinds", err.Error())
@@ -78,7 +79,7 @@ func (a *Allocator) begun(g *gang) bool {
 			return false
 		}
 		for _, node := range nodes {
-			if ledger := a.index.Ledger(node); ledger == nil || book.Held(ledger)[pod.UID] != nil {
+			if ledger := a.index.Ledger(node); ledger == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
 				return false
 			}
 		}

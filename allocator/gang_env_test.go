@@ -17,9 +17,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -67,10 +69,10 @@ func (s *server) granted(nodes ...string) (pods map[types.UID]string, held int) 
 	pods = map[types.UID]string{}
 	for _, n := range nodes {
 		l := s.ledger(n)
-		for uid, owner := range book.Pods(l) {
+		for uid, owner := range ledgerspec.Pods(l) {
 			pods[uid] = owner
 		}
-		held += len(book.Held(l))
+		held += len(ledgerspec.Held(l))
 	}
 	return pods, held
 }
@@ -99,13 +101,13 @@ func TestGangs(t *testing.T) {
 			s.must(s.Create(t.Context(), obj))
 		}
 		member := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
-		s.addPod(member(0), share(70, 700), way.of)
-		s.addPod(member(1), share(70, 700), way.of)
+		s.addPod(member(0), objects.Share(70, 700), way.of)
+		s.addPod(member(1), objects.Share(70, 700), way.of)
 		s.awaitEvent(member(0), reasonWaiting, "2 of 3 pods are there")
 		// Somebody else has two of the four devices.
 		s.addPod("busy-"+name, v1alpha1.Share{GPUs: 2, Core: 70, MemMiB: 700})
 		s.awaitPlaced("busy-" + name)
-		s.addPod(member(2), share(70, 700), way.of)
+		s.addPod(member(2), objects.Share(70, 700), way.of)
 		s.awaitEvent(member(2), reasonWaiting, "room for 2 of the 3 pods that must start together; pod ns/"+name+"-")
 		if pods, held := s.granted("gpu-1", "gpu-2"); len(pods) != 1 || held != 0 {
 			t.Errorf("%s: a gang that does not fit holds something: %v, %d held", name, pods, held)
@@ -115,10 +117,10 @@ func TestGangs(t *testing.T) {
 			s.awaitPlaced(member(i))
 		}
 		// A fourth one, beyond the minimum, joins; so does one that is made again.
-		s.addPod(member(3), share(70, 700), way.of)
+		s.addPod(member(3), objects.Share(70, 700), way.of)
 		s.awaitPlaced(member(3))
 		s.remove(member(1))
-		s.addPod(member(1), share(70, 700), way.of)
+		s.addPod(member(1), objects.Share(70, 700), way.of)
 		s.awaitPlaced(member(1))
 		for i := range 4 {
 			s.remove(member(i))
@@ -136,11 +138,11 @@ func TestGangs(t *testing.T) {
 func (s *server) remove(name string) {
 	s.t.Helper()
 	p := s.pod(name)
-	node := home(p)
+	node := podstate.TargetNode(p)
 	s.must(s.Delete(s.t.Context(), p, client.GracePeriodSeconds(0)))
 	s.await(name+"'s slices to be taken back", func(ctx context.Context) (bool, error) {
 		l := s.ledger(node)
-		if book.Placement(l, p.UID) == nil {
+		if ledgerspec.Placement(l, p.UID) == nil {
 			return true, nil
 		}
 		if s.again.Load() > 0 {
@@ -157,7 +159,7 @@ func TestGangsThatCannotBe(t *testing.T) {
 	s := startWith(t, nil)
 	s.addNode("gpu-1")
 	s.run()
-	s.addPod("a", share(10, 100), coscheduled("train"))
+	s.addPod("a", objects.Share(10, 100), coscheduled("train"))
 	s.awaitEvent("a", reasonInvalid, "label scheduling.x-k8s.io/pod-group names PodGroup ns/train, and this cluster has no PodGroups of scheduling.x-k8s.io")
 	s.must(s.Create(t.Context(), podgroups.CRD()))
 	s.awaitEvent("a", reasonInvalid, "PodGroup ns/train of scheduling.x-k8s.io, which does not exist: create it")
@@ -165,19 +167,19 @@ func TestGangsThatCannotBe(t *testing.T) {
 	s.await("the PodGroup", func(ctx context.Context) (bool, error) { return s.Create(ctx, g) == nil, nil })
 	s.awaitEvent("a", reasonInvalid, "PodGroup ns/train: spec.minMember is 0: set it to the number of pods that must start together")
 	s.setMinMember("train", 4)
-	s.addPod("b", share(90, 900), coscheduled("train"))
-	s.addPod("c", share(90, 900), coscheduled("train"))
-	s.addPod("d", share(90, 900), coscheduled("train"))
+	s.addPod("b", objects.Share(90, 900), coscheduled("train"))
+	s.addPod("c", objects.Share(90, 900), coscheduled("train"))
+	s.addPod("d", objects.Share(90, 900), coscheduled("train"))
 	s.awaitEvent("d", reasonWaiting, "all GPUs of the cluster would not be enough for 4: lower spec.minMember, ask for less, or add nodes")
 	s.setMinMember("train", 2)
 	for _, p := range []string{"a", "b"} {
 		s.awaitPlaced(p)
 	}
 	// Without a total count, and with two.
-	s.addPod("k", share(10, 100), kueued("k", 0))
+	s.addPod("k", objects.Share(10, 100), kueued("k", 0))
 	s.awaitEvent("k", reasonInvalid, `annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/k is "0"`)
-	s.addPod("l", share(10, 100), kueued("l", 2))
-	s.addPod("m", share(10, 100), kueued("l", 3))
+	s.addPod("l", objects.Share(10, 100), kueued("l", 2))
+	s.addPod("m", objects.Share(10, 100), kueued("l", 3))
 	s.awaitEvent("m", reasonInvalid, "all must say the same")
 }
 
@@ -195,7 +197,7 @@ func TestGangBesideOtherGates(t *testing.T) {
 	s.addNode("gpu-1")
 	s.run()
 	for i := range 2 {
-		s.addPod(fmt.Sprintf("k%d", i), share(60, 600), kueued("k", 2), gatedBy(admission))
+		s.addPod(fmt.Sprintf("k%d", i), objects.Share(60, 600), kueued("k", 2), gatedBy(admission))
 	}
 	s.ungate("k0", admission)
 	s.awaitEvent("k0", reasonWaiting, "2 of 2 pods are there, 1 of them wait(s) for scheduling gates of others: [kueue.x-k8s.io/admission]")
@@ -209,7 +211,7 @@ func TestGangBesideOtherGates(t *testing.T) {
 	s.awaitPlaced("k1")
 	// Members without a share of a GPU are not ours to place, but they are there.
 	plain := s.plainPod("launcher", kueued("mixed", 2))
-	s.addPod("worker", share(10, 100), kueued("mixed", 2))
+	s.addPod("worker", objects.Share(10, 100), kueued("mixed", 2))
 	s.awaitPlaced("worker")
 	if p := s.pod("launcher"); p.Spec.Affinity != nil || p.UID != plain.UID {
 		t.Errorf("a pod without a share was touched: %+v", p.Spec)
@@ -262,7 +264,7 @@ func TestCrashWhileAGangIsPlaced(t *testing.T) {
 		first.fail.Store(&die)
 		member := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 		for i := range 3 {
-			s.addPod(member(i), share(60, 600), kueued(name, 3))
+			s.addPod(member(i), objects.Share(60, 600), kueued(name, 3))
 		}
 		<-reached
 		first.crash()
@@ -293,14 +295,14 @@ func TestHoldExpires(t *testing.T) {
 	s.addNode("gpu-1")
 	l := s.ledger("gpu-1")
 	for d := range 2 {
-		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: gpu("gpu-1", d), Core: 100, Mem: deviceMiB,
-			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "train", Core: 100, Mem: deviceMiB}}})
+		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: gpu("gpu-1", d), Core: 100, Mem: objects.DeviceMiB,
+			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "train", Core: 100, Mem: objects.DeviceMiB}}})
 	}
 	// It ends after the allocator has come up.
-	book.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
+	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
 	s.must(s.Update(t.Context(), l))
 	s.run()
-	s.addPod("next", share(60, 600))
+	s.addPod("next", objects.Share(60, 600))
 	s.awaitPlaced("next")
 	if pods, held := s.granted("gpu-1"); pods["gone"] != "" || held != 0 {
 		t.Errorf("Invariant 6: still there: %v, %d held", pods, held)
@@ -318,7 +320,7 @@ func TestGangsCompete(t *testing.T) {
 	s.runLeaders(3)
 	for i := range 3 {
 		for _, gang := range []string{"x", "y"} {
-			s.addPod(fmt.Sprintf("%s%d", gang, i), share(60, 600), kueued(gang, 3))
+			s.addPod(fmt.Sprintf("%s%d", gang, i), objects.Share(60, 600), kueued(gang, 3))
 		}
 	}
 	started := func(gang string) (n int) {

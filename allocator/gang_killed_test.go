@@ -12,8 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Invariants 1 and 6 with a replica killed at each request that placing a gang over
@@ -73,7 +74,7 @@ func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
 		if len(l.Spec.Holds) > 0 {
 			t.Errorf("%s: Invariant 6: %s holds %+v", when, node.name, l.Spec.Holds)
 		}
-		for uid := range book.Pods(l) {
+		for uid := range ledgerspec.Pods(l) {
 			if uid != "other" {
 				granted++
 			}
@@ -96,7 +97,7 @@ func (s *stage) grab(node string) {
 			taken = taken || d.UUID == uuid && len(d.Slices) > 0
 		}
 		if !taken {
-			s.must(book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: deviceMiB}}}))
+			s.must(ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: objects.DeviceMiB}}}))
 		}
 	}
 	s.must(s.api.Update(s.t.Context(), l))
@@ -136,7 +137,7 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 			t.Errorf("killed at request %d: placed %q, want %q", tt.at, got, tt.want)
 		}
 		for _, node := range s.nodes {
-			if pods := book.Pods(s.ledger(node.name)); len(pods) != strings.Count(tt.want, node.name) {
+			if pods := ledgerspec.Pods(s.ledger(node.name)); len(pods) != strings.Count(tt.want, node.name) {
 				t.Errorf("killed at request %d: Invariant 6: %s has slices of %v", tt.at, node.name, pods)
 			}
 		}
@@ -190,7 +191,7 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 	s.kill = func() (before, after bool) {
 		if n++; n == 4 { // two holds, one commit
 			l := s.ledger("n0")
-			book.Release(l, func(types.UID) bool { return true })
+			ledgerspec.Release(l, func(types.UID) bool { return true })
 			s.must(s.api.Update(t.Context(), l))
 			s.notify(l, false)
 			s.readAll()
@@ -232,7 +233,7 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 		s.step()
 	}
 	s.kill = nil
-	n1 := testNode("n1")
+	n1 := objects.Node("n1")
 	n1.Spec.Unschedulable = true
 	s.notify(n1, false)
 	s.vanish(s.get("m3"))
@@ -241,8 +242,8 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	if got := s.seats("m0", "m1", "m2"); got != "m0:n0" {
 		t.Errorf("placed %q, want m0 alone: two of the other three are there, and one would have to go elsewhere", got)
 	}
-	if pods := book.Pods(s.ledger("n1")); len(pods) > 0 || len(book.Pods(s.ledger("n0"))) != 1 {
-		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", book.Pods(s.ledger("n0")), pods)
+	if pods := ledgerspec.Pods(s.ledger("n1")); len(pods) > 0 || len(ledgerspec.Pods(s.ledger("n0"))) != 1 {
+		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", ledgerspec.Pods(s.ledger("n0")), pods)
 	}
 	s.add("m3", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
 	s.work()

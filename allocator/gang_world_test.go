@@ -15,9 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -109,7 +110,7 @@ func (w *world) finish() {
 
 // admit is the other system, which takes its gate off some pod.
 func (w *world) admit() bool {
-	p := w.somePod(func(p *corev1.Pod) bool { return len(others(p)) > 0 && p.DeletionTimestamp == nil })
+	p := w.somePod(func(p *corev1.Pod) bool { return len(podstate.OtherGates(p)) > 0 && p.DeletionTimestamp == nil })
 	if p == nil {
 		return false
 	}
@@ -127,7 +128,7 @@ func (w *world) pods(name group.Name) []*corev1.Pod {
 			pods[p.UID] = p
 		}
 	}
-	return oldestFirst(pods)
+	return podstate.OldestFirst(pods)
 }
 
 // members are the pods of the last run of a gang.
@@ -197,10 +198,10 @@ func (w *world) follow(before []types.UID, p *corev1.Pod) {
 // rob notes who loses with a change of a ledger, the next of all, what it was to be let go
 // with.
 func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
-	has := book.Pods(after)
-	for uid := range book.Pods(before) {
+	has := ledgerspec.Pods(after)
+	for uid := range ledgerspec.Pods(before) {
 		p := w.find(uid)
-		if p == nil || !gated(p) || has[uid] != "" || !granted(before, uid) {
+		if p == nil || !podstate.Gated(p) || has[uid] != "" || !granted(before, uid) {
 			continue
 		}
 		if name, is := group.Of(p); is {
@@ -218,7 +219,7 @@ func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
 // seen yet that the pod was ever let go may hold something for it in vain.
 func (w *world) checkHolds() {
 	for _, p := range w.live {
-		if node := home(p); node != "" && !terminal(p) && !w.disturbed[p.UID] && book.Held(w.ledger(node))[p.UID] != nil {
+		if node := podstate.TargetNode(p); node != "" && !podstate.Terminal(p) && !w.disturbed[p.UID] && ledgerspec.Held(w.ledger(node))[p.UID] != nil {
 			w.fail("pod %s was let go to %s while its slices are held", p.Name, node)
 		}
 	}
@@ -257,7 +258,7 @@ func (w *world) checkGangs() {
 // as the replica can know.
 func (r *replicaInTest) checkLetGo(key string) {
 	w, a := r.world, r.allocator
-	pod := a.pod(ownerKey(key))
+	pod := a.pod(podstate.OwnerKey(key))
 	if pod == nil {
 		return
 	}
@@ -272,7 +273,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	if _, begun := r.sent[name]; !begun {
 		r.sent[name] = r.readLedgers()
 	}
-	if now := w.find(pod.UID); now == nil || !gated(now) {
+	if now := w.find(pod.UID); now == nil || !podstate.Gated(now) {
 		return // another leader was faster, and the patch applies to nothing
 	}
 	for _, n := range w.nodes {
@@ -319,7 +320,7 @@ func (r *replicaInTest) letGo(pod *corev1.Pod) {
 // decide notes by what the replica knew pods got slices that are not held, or no longer.
 func (r *replicaInTest) decide(before, after *v1alpha1.SliceLedger) {
 	r.world.rob(before, after, false)
-	for uid := range book.Pods(after) {
+	for uid := range ledgerspec.Pods(after) {
 		if granted(after, uid) && !granted(before, uid) {
 			r.world.decided[uid] = r.knew
 		}
@@ -347,8 +348,8 @@ func (w *world) lateHold(n *nodeInTest) {
 	}
 	w.made++
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
-	w.must(book.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
-	book.Hold(l, late+string(pod), w.clock.Now().Add(holdFor), pod)
+	w.must(ledgerspec.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
+	ledgerspec.Hold(l, late+string(pod), w.clock.Now().Add(holdFor), pod)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
 }
@@ -357,7 +358,7 @@ func (w *world) lateHold(n *nodeInTest) {
 // does not fit: it takes back what a member on a node has that waits.
 func (w *world) lateTheft(n *nodeInTest) {
 	l := w.ledger(n.name)
-	p := w.somePod(func(p *corev1.Pod) bool { return gated(p) && p.DeletionTimestamp == nil && granted(l, p.UID) })
+	p := w.somePod(func(p *corev1.Pod) bool { return podstate.Gated(p) && p.DeletionTimestamp == nil && granted(l, p.UID) })
 	if p == nil {
 		return
 	}
@@ -369,7 +370,7 @@ func (w *world) lateTheft(n *nodeInTest) {
 func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
 	w.disturbed[pod] = true
 	before := l.DeepCopy()
-	book.Release(l, func(uid types.UID) bool { return uid == pod })
+	ledgerspec.Release(l, func(uid types.UID) bool { return uid == pod })
 	w.rob(before, l, false)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
@@ -377,7 +378,7 @@ func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
 
 // granted tells whether a pod has slices that are not held, or no longer.
 func granted(l *v1alpha1.SliceLedger, pod types.UID) bool {
-	return book.Pods(l)[pod] != "" && book.Held(l)[pod] == nil
+	return ledgerspec.Pods(l)[pod] != "" && ledgerspec.Held(l)[pod] == nil
 }
 
 // late begins the owners of late holds.

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -107,14 +109,14 @@ func alike(p, q *corev1.Pod) bool {
 	same := func(c, d corev1.Container) bool {
 		return equality.Semantic.DeepEqual(c.Resources, d.Resources) && equality.Semantic.DeepEqual(c.Ports, d.Ports)
 	}
-	return kindOf(p) == kindOf(q) && maps.Equal(p.Spec.NodeSelector, q.Spec.NodeSelector) &&
+	return podrequest.EquivalenceClass(p) == podrequest.EquivalenceClass(q) && maps.Equal(p.Spec.NodeSelector, q.Spec.NodeSelector) &&
 		equality.Semantic.DeepEqual(p.Spec.Affinity, q.Spec.Affinity) &&
 		equality.Semantic.DeepEqual(p.Spec.TopologySpreadConstraints, q.Spec.TopologySpreadConstraints) &&
 		equality.Semantic.DeepEqual(p.Spec.Tolerations, q.Spec.Tolerations) &&
 		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
 		equality.Semantic.DeepEqual(p.Spec.Volumes, q.Spec.Volumes) &&
 		equality.Semantic.DeepEqual(p.Spec.ResourceClaims, q.Spec.ResourceClaims) &&
-		priorityOf(p) == priorityOf(q) &&
+		podstate.Priority(p) == podstate.Priority(q) &&
 		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&
 		slices.EqualFunc(p.Spec.Containers, q.Spec.Containers, same)
 }
@@ -170,7 +172,7 @@ func (a *Allocator) tellMisfit(g *gang, asks []ask, miss *misfit, kept, need int
 	if miss.why.known {
 		return
 	}
-	told := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.name, miss.fits+kept, need, keyOf(miss.pod), miss.why)
+	told := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.name, miss.fits+kept, need, podstate.KeyOf(miss.pod), miss.why)
 	if a.neverFits(asks, need) {
 		told += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", g.least, g.name.API.Field())
 	}
@@ -194,7 +196,7 @@ func (a *Allocator) neverFits(asks []ask, need int) bool {
 	sum := int64(0)
 	for _, p := range order[:min(need, len(order))] {
 		sum += p.demand.Least()
-		alike = alike && p.demand.Single() && kindOf(p.pod) == kindOf(order[0].pod)
+		alike = alike && p.demand.Single() && podrequest.EquivalenceClass(p.pod) == podrequest.EquivalenceClass(order[0].pod)
 	}
 	if sum > room || !alike {
 		return sum > room

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/asked"
+	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -20,7 +20,7 @@ func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
 		s.read()
 	}
 	for _, p := range pods {
-		demand, _, err := asked.Of(p)
+		demand, _, err := podrequest.Of(p)
 		s.must(err)
 		asks = append(asks, ask{p, demand})
 	}

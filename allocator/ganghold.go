@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -60,7 +61,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *gang, asks []ask, need int
 // to place the gang and died, or a write of ours got no answer.
 func (a *Allocator) seated(ctx context.Context, asks []ask) (members []*placing, rest []ask, err error) {
 	for _, p := range asks {
-		_, shares, err := asked.Of(p.pod)
+		_, shares, err := podrequest.Of(p.pod)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -107,13 +108,13 @@ func (a *Allocator) reserve(ctx context.Context, g *gang, members []*placing, ch
 		ledger := on[0].ledger.DeepCopy()
 		var pods []types.UID
 		for _, c := range on {
-			if err := book.Grant(ledger, c.pod.UID, keyOf(c.pod).String(), c.plan); err != nil {
+			if err := ledgerspec.Grant(ledger, c.pod.UID, podstate.KeyOf(c.pod).String(), c.plan); err != nil {
 				return err
 			}
 			pods = append(pods, c.pod.UID)
 		}
 		if held {
-			book.Hold(ledger, g.name.Owner(), a.Clock.Now().Add(holdFor), pods...)
+			ledgerspec.Hold(ledger, g.name.Owner(), a.Clock.Now().Add(holdFor), pods...)
 		}
 		return a.write(ctx, ledger)
 	})
@@ -121,7 +122,7 @@ func (a *Allocator) reserve(ctx context.Context, g *gang, members []*placing, ch
 
 func (a *Allocator) isHeld(p *placing) bool {
 	ledger := a.index.Ledger(p.node)
-	return ledger != nil && book.Held(ledger)[p.pod.UID] != nil
+	return ledger != nil && ledgerspec.Held(ledger)[p.pod.UID] != nil
 }
 
 // commit ends the holds on what the members have. Nothing is committed unless all of
@@ -130,16 +131,16 @@ func (a *Allocator) commit(ctx context.Context, members []*placing) error {
 	drafts := map[string]*v1alpha1.SliceLedger{}
 	for _, p := range members {
 		ledger := a.index.Ledger(p.node)
-		if ledger == nil || book.Placement(ledger, p.pod.UID) == nil {
+		if ledger == nil || ledgerspec.Placement(ledger, p.pod.UID) == nil {
 			return errAgain
 		}
-		if book.Held(ledger)[p.pod.UID] == nil {
+		if ledgerspec.Held(ledger)[p.pod.UID] == nil {
 			continue
 		}
 		if drafts[p.node] == nil {
 			drafts[p.node] = ledger.DeepCopy()
 		}
-		book.Commit(drafts[p.node], func(uid types.UID) bool { return uid == p.pod.UID })
+		ledgerspec.Commit(drafts[p.node], func(uid types.UID) bool { return uid == p.pod.UID })
 	}
 	nodes := slices.Sorted(maps.Keys(drafts))
 	if err := a.all(len(nodes), func(i int) error { return a.write(ctx, drafts[nodes[i]]) }); err != nil {
@@ -148,7 +149,7 @@ func (a *Allocator) commit(ctx context.Context, members []*placing) error {
 	// Another leader may have taken back what some of them had while the others' was
 	// committed: then nobody is let go.
 	for _, p := range members {
-		if ledger := a.index.Ledger(p.node); ledger == nil || book.Placement(ledger, p.pod.UID) == nil {
+		if ledger := a.index.Ledger(p.node); ledger == nil || ledgerspec.Placement(ledger, p.pod.UID) == nil {
 			return errAgain
 		}
 	}

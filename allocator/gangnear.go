@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
 )
 
 // Members of a gang that go by each other, by their affinity, follow the first of them to
@@ -135,7 +136,7 @@ func haveDevices(nodes []*placement.Node, pods []ask, least int) bool {
 	kind, from, without := "", 0, 0
 	for _, p := range pods {
 		// Where there was none for the one before, there is none for one like it.
-		if k := kindOf(p.pod); k != kind {
+		if k := podrequest.EquivalenceClass(p.pod); k != kind {
 			kind, from = k, 0
 		}
 		i := firstFit(nodes[from:], p.demand)

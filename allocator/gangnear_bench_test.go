@@ -10,9 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // BenchmarkGangWaits is what a look costs at a gang of eight that waits, with members that
@@ -27,17 +28,17 @@ func BenchmarkGangWaits(b *testing.B) {
 				a := benchAllocator(b, nil)
 				a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
 				for i := range nodes {
-					node := testNode(fmt.Sprint("n", i))
+					node := objects.Node(fmt.Sprint("n", i))
 					node.Labels[corev1.LabelTopologyZone] = fmt.Sprint("z", i%zones)
 					theirs := i < members-1
 					if theirs {
 						node.Labels["theirs"] = "yes"
 					}
 					a.SetNode(nil, node)
-					l := withStatus(testLedger(node.Name))
+					l := objects.WithStatus(objects.Ledger(node.Name))
 					for d := range 2 {
 						if d == 0 || full && !theirs {
-							if err := book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+							if err := ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
 								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}); err != nil {
 								b.Fatal(err)
 							}
@@ -48,7 +49,7 @@ func BenchmarkGangWaits(b *testing.B) {
 				}
 				var asks []ask
 				for i := range members {
-					pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, 600)})
+					pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
 					inGang("g", members)(pod)
 					pod.Labels["index"] = fmt.Sprint(i)

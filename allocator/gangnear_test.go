@@ -14,9 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // inZone has the pod's company in its zone instead of on its node.
@@ -27,7 +28,7 @@ func inZone(p *corev1.Pod) {
 // zones puts the nodes into zones, one letter each.
 func (s *stage) zones(letters string) {
 	for i, zone := range strings.Split(letters, "") {
-		old := testNode(fmt.Sprintf("n%d", i))
+		old := objects.Node(fmt.Sprintf("n%d", i))
 		zoned := old.DeepCopy()
 		zoned.Labels[corev1.LabelTopologyZone] = zone
 		s.allocator.SetNode(old, zoned)
@@ -38,7 +39,7 @@ func (s *stage) zones(letters string) {
 func (s *stage) use(node string, device, core int) {
 	s.t.Helper()
 	l := s.ledger(node)
-	s.must(book.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+	s.must(ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
 		Container: fmt.Sprint("c", device), UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: v1alpha1.Percent(core), Mem: 1}}}))
 	s.must(s.api.Update(s.t.Context(), l))
 	s.notify(l, false)
@@ -227,7 +228,7 @@ func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
 	} {
 		var order []ask
 		for _, member := range []string{"m0", "m1"} {
-			p := testPod(member, map[string]v1alpha1.Share{"c": share(60, 600)})
+			p := objects.Pod(member, map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 			p.Spec.Volumes = []corev1.Volume{claimed("shared")}
 			order = append(order, ask{pod: p})
 		}
@@ -262,7 +263,7 @@ func TestOneOfAGangIsShunned(t *testing.T) {
 		s.add("other", 60, 600, onNode("n1"))
 		s.add("another", 60, 600, onNode("n1"))
 		s.work()
-		closed, open := testNode("n0"), testNode("n0")
+		closed, open := objects.Node("n0"), objects.Node("n0")
 		closed.Spec.Unschedulable = true
 		s.allocator.SetNode(open, closed)
 		for member, name := range roles {
@@ -325,7 +326,7 @@ func TestGangThatWaitsSleeps(t *testing.T) {
 	if judged := measured(t, metric) - before; judged > 0 {
 		t.Errorf("%v nodes judged for a gang to which nothing has happened", judged)
 	}
-	old := testNode("n1")
+	old := objects.Node("n1")
 	ssd := old.DeepCopy()
 	ssd.Labels["disk"] = "ssd"
 	s.allocator.SetNode(old, ssd)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // gangs are the pods that belong to a group, ours or not, by group and by name.
@@ -47,9 +48,9 @@ func standingOf(pod *corev1.Pod) standing {
 	switch {
 	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
 		return out
-	case !gated(pod):
+	case !podstate.Gated(pod):
 		return in
-	case ready(pod):
+	case podstate.Ready(pod):
 		return due
 	default:
 		return away
@@ -78,7 +79,7 @@ func (a *Allocator) gang(name group.Name) *gang {
 		return g
 	}
 	g := &gang{name: name}
-	for _, pod := range a.lastRun(name, oldestFirst(a.gangs.members[name])) {
+	for _, pod := range a.lastRun(name, podstate.OldestFirst(a.gangs.members[name])) {
 		switch standingOf(pod) {
 		case out:
 			continue
@@ -87,7 +88,7 @@ func (a *Allocator) gang(name group.Name) *gang {
 		case due:
 			g.due = append(g.due, pod)
 		case away:
-			for _, gate := range others(pod) {
+			for _, gate := range podstate.OtherGates(pod) {
 				if !slices.Contains(g.gates, gate) {
 					g.gates = append(g.gates, gate)
 				}
@@ -116,7 +117,7 @@ func (g *gang) away() int { return len(g.members) - g.in - len(g.due) }
 // join takes in a member. The gang is looked at again if that may change anything.
 // The caller holds mu.
 func (a *Allocator) join(pod *corev1.Pod) {
-	key := keyOf(pod)
+	key := podstate.KeyOf(pod)
 	name, inGang := group.Of(pod)
 	if was, member := a.gangs.of[key]; member && was != name {
 		a.leave(a.gangs.members[was][key])
@@ -162,7 +163,7 @@ func accountOf(pod *corev1.Pod) account {
 
 // leave takes out a member. The caller holds mu.
 func (a *Allocator) leave(pod *corev1.Pod) {
-	key := keyOf(pod)
+	key := podstate.KeyOf(pod)
 	name := a.gangs.of[key]
 	if known := a.gangs.members[name][key]; known == nil || known.UID != pod.UID {
 		return
@@ -200,10 +201,10 @@ func (a *Allocator) GroupsChanged(api group.API) {
 // itemOf is what is to be looked at for a pod: its gang, while it waits for us and may have
 // to start with others. The caller holds mu.
 func (a *Allocator) itemOf(pod *corev1.Pod) item {
-	if name, is := group.Of(pod); is && ready(pod) && !a.gangs.apart[name] {
+	if name, is := group.Of(pod); is && podstate.Ready(pod) && !a.gangs.apart[name] {
 		return item{gang: name}
 	}
-	return item{pod: keyOf(pod)}
+	return item{pod: podstate.KeyOf(pod)}
 }
 
 // part tells whether there are enough of a gang with any one of those that are due, and has
@@ -222,7 +223,7 @@ func (a *Allocator) part(g *gang) bool {
 			a.gangs.apart[g.name] = true
 		}
 		for _, pod := range g.due {
-			a.enqueue(item{pod: keyOf(pod)})
+			a.enqueue(item{pod: podstate.KeyOf(pod)})
 		}
 	}
 	return true

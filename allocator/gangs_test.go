@@ -15,7 +15,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // crowd is an allocator in a cluster of one node that is full, and pods that wait there.
@@ -32,8 +34,8 @@ func newCrowd(t *testing.T) *crowd {
 	c.Requests = 1 // the API server answers one at a time
 	t.Cleanup(c.q.ShutDown)
 	c.begin(c.q)
-	c.SetNode(nil, testNode("n0"))
-	l := withStatus(testLedger("n0"))
+	c.SetNode(nil, objects.Node("n0"))
+	l := objects.WithStatus(objects.Ledger("n0"))
 	l.ResourceVersion = api.next()
 	c.SetLedger(l)
 	return c
@@ -42,12 +44,12 @@ func newCrowd(t *testing.T) *crowd {
 // come has pods come that ask for a device each.
 func (c *crowd) come(name string, n int, edits ...func(*corev1.Pod)) {
 	for i := range n {
-		pod := testPod(fmt.Sprint(name, i), map[string]v1alpha1.Share{"c": share(100, 100)})
+		pod := objects.Pod(fmt.Sprint(name, i), map[string]v1alpha1.Share{"c": objects.Share(100, 100)})
 		pod.UID, pod.ResourceVersion = types.UID(pod.Name), c.api.next()
 		for _, e := range edits {
 			e(pod)
 		}
-		c.api.pods[keyOf(pod)] = pod
+		c.api.pods[podstate.KeyOf(pod)] = pod
 		c.SetPod(pod)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // What Prometheus is told is what the ledgers and the waiting pods show.
@@ -19,11 +20,11 @@ func TestGauges(t *testing.T) {
 	s.add("part", 30, 500, labelled("x"), companyOf("x"))
 	s.add("rest", 70, 500)
 	s.work()
-	s.add("hungry", 20, deviceMiB)
+	s.add("hungry", 20, objects.DeviceMiB)
 	s.work()
 	s.add("none", 10, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"absent": "x"} })
 	s.add("second", 1, 1, labelled("x"))
-	s.add("large", 10, deviceMiB+1)
+	s.add("large", 10, objects.DeviceMiB+1)
 	s.add("odd", 10, 10, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "odd" })
 	s.work()
 	use, fragments := fragmentation(s.allocator.index.Room())

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 const (
@@ -84,7 +86,7 @@ func (a *Allocator) tellPlaced(pod *corev1.Pod, where string, waited bool) {
 		a.tell(pod, corev1.EventTypeNormal, reasonPlaced, where)
 		return
 	}
-	a.Log.Info("placed", "pod", keyOf(pod), "uid", pod.UID, "where", where)
+	a.Log.Info("placed", "pod", podstate.KeyOf(pod), "uid", pod.UID, "where", where)
 	if a.hearing {
 		a.untold = append(a.untold, placedPod{pod, where})
 	}

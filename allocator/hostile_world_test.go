@@ -13,10 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // honestWait is how long a pod that fits may take to be placed, whatever other tenants do.
@@ -25,7 +27,7 @@ const honestWait = 5 * time.Second
 // createIn is a user of a namespace with a pod that asks for this share.
 func (w *world) createIn(namespace string, s v1alpha1.Share, edits ...func(*corev1.Pod)) *corev1.Pod {
 	w.made++
-	p := testPod(fmt.Sprintf("p%d", w.made), map[string]v1alpha1.Share{"a": s})
+	p := objects.Pod(fmt.Sprintf("p%d", w.made), map[string]v1alpha1.Share{"a": s})
 	p.Namespace, p.UID, p.CreationTimestamp = namespace, types.UID(p.Name), metav1.NewTime(w.now())
 	p.Labels = map[string]string{"app": "x"}
 	for _, e := range edits {
@@ -41,15 +43,15 @@ func (w *world) createIn(namespace string, s v1alpha1.Share, edits ...func(*core
 func (w *world) createHostile() {
 	switch w.rand.Intn(3) {
 	case 0:
-		w.createIn("hostile", share(1, 1), hostile)
+		w.createIn("hostile", objects.Share(1, 1), hostile)
 	case 1:
-		w.createIn("hostile", share(1, 1), hostile, func(p *corev1.Pod) {
+		w.createIn("hostile", objects.Share(1, 1), hostile, func(p *corev1.Pod) {
 			terms := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 			*terms = slices.Repeat(*terms, v1alpha1.MaxSchedulingTerms+1)
 		})
 	default:
 		for i := range 6 {
-			w.createIn("hostile", share(v1alpha1.Percent(60+i), 1), inGang("g", 6), hostile)
+			w.createIn("hostile", objects.Share(v1alpha1.Percent(60+i), 1), inGang("g", 6), hostile)
 		}
 	}
 }
@@ -84,7 +86,7 @@ func (w *world) checkHonest() bool {
 			next = next.Add(time.Second)
 			// Each in a namespace of its own, so that they wait for each other no longer than
 			// an honest one does.
-			fresh = append(fresh, w.createIn("", share(1, 1), hostile, inNamespace(fmt.Sprint("hostile-", w.made))))
+			fresh = append(fresh, w.createIn("", objects.Share(1, 1), hostile, inNamespace(fmt.Sprint("hostile-", w.made))))
 			if n := len(fresh); n > 4 {
 				w.vanish(w.find(fresh[n-5].UID))
 			}
@@ -102,16 +104,16 @@ func (w *world) checkHonest() bool {
 	}
 	const unlike = 50 // which is some percent for each, and more than the nodes have
 	for i := range unlike {
-		w.createIn("hostile", share(8, v1alpha1.MiB(1+i)), inGang("unlike", unlike))
+		w.createIn("hostile", objects.Share(8, v1alpha1.MiB(1+i)), inGang("unlike", unlike))
 	}
 	// It comes when the worker has just begun with those.
 	start := w.clock.Now()
 	live()
-	honest := w.createIn("honest", share(1, 1), []func(*corev1.Pod){func(*corev1.Pod) {}, companyOf("x")}[w.rand.Intn(2)])
+	honest := w.createIn("honest", objects.Share(1, 1), []func(*corev1.Pod){func(*corev1.Pod) {}, companyOf("x")}[w.rand.Intn(2)])
 	if !w.fits(honest) {
 		return false
 	}
-	for ; gated(w.find(honest.UID)); live() {
+	for ; podstate.Gated(w.find(honest.UID)); live() {
 		if took := w.clock.Since(start); took > honestWait {
 			w.fail("pod %s fits and is not placed after %v", honest.Name, took)
 			break
@@ -126,7 +128,7 @@ func (w *world) fits(p *corev1.Pod) bool {
 	for _, n := range w.nodes {
 		truth.Put(w.ledger(n.name))
 	}
-	demand, _, err := asked.Of(p)
+	demand, _, err := podrequest.Of(p)
 	w.must(err)
 	return slices.ContainsFunc(placement.Rank(demand, truth.Room()), func(plan placement.Plan) bool {
 		return w.accepts(plan.Node, p) && !w.replicas[0].allocator.unsettled(plan.Node)

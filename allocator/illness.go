@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,8 +33,8 @@ func (a *Allocator) tellIllness(ctx context.Context, node string, known map[type
 		return nil
 	}
 	ill := illnesses(ledger)
-	for _, pod := range oldestFirst(known) {
-		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || terminal(pod) {
+	for _, pod := range podstate.OldestFirst(known) {
+		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
 			continue
 		}
 		if err := a.tellHealth(ctx, pod, ill[pod.UID]); err != nil {
@@ -143,7 +144,7 @@ func (a *Allocator) setCondition(ctx context.Context, pod *corev1.Pod, c corev1.
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("setting condition %s of pod %s: %w", c.Type, keyOf(pod), err)
+		return fmt.Errorf("setting condition %s of pod %s: %w", c.Type, podstate.KeyOf(pod), err)
 	}
 	a.setWritten(written)
 	return nil

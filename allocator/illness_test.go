@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // health is what the pod's condition says, empty without one.
@@ -264,7 +266,7 @@ func TestCordonAndHealthAreTwoThings(t *testing.T) {
 	well(true)
 	s.add("next", 60, 600)
 	s.work()
-	if !gated(s.get("next")) {
+	if !podstate.Gated(s.get("next")) {
 		t.Error("recovery has taken a cordon off")
 	}
 	if c := s.ledger("n0").Spec.Cordon("GPU-n0-1"); c == nil || c.By != "ann" || c.Reason != "fans" {
@@ -283,7 +285,7 @@ func TestCordonAndHealthAreTwoThings(t *testing.T) {
 	well(false)
 	cordon()
 	s.work()
-	if !gated(s.get("next")) {
+	if !podstate.Gated(s.get("next")) {
 		t.Error("placed on a device that is unhealthy, because it is not cordoned any more")
 	}
 	well(true)
@@ -315,7 +317,7 @@ func TestReplacedDevice(t *testing.T) {
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
 	s.must(s.api.Status().Update(t.Context(), p))
 	s.notify(p, false)
-	s.node("n0").ever["GPU-new"] = deviceMiB
+	s.node("n0").ever["GPU-new"] = objects.DeviceMiB
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 		st.Devices[0].UUID, st.Devices[1].Healthy = "GPU-new", false
 		st.Slices = []v1alpha1.SliceStatus{{Pod: "ran", Ctr: "c", UUID: "GPU-n0-0", Container: "1", Mode: v1alpha1.ModeLimiter}}
@@ -328,7 +330,7 @@ func TestReplacedDevice(t *testing.T) {
 		t.Errorf("what runs is on %s, condition %q", on, s.health("ran"))
 	}
 	// All of the new one but what moved there: nothing of the old one's counts.
-	s.add("next", 70, deviceMiB-300)
+	s.add("next", 70, objects.DeviceMiB-300)
 	s.work()
 	if on := s.devicesOf("n0", "next"); !slices.Equal(on, []string{"GPU-new"}) {
 		t.Errorf("next is on %s; told %q", on, s.told())
@@ -386,11 +388,11 @@ func TestIllInstance(t *testing.T) {
 	s.work()
 	s.add("c", 10, 100)
 	s.work()
-	if !gated(s.get("c")) {
+	if !podstate.Gated(s.get("c")) {
 		t.Error("placed on an instance that is ill")
 	}
 	ill("")
-	if gated(s.get("c")) {
+	if podstate.Gated(s.get("c")) {
 		t.Error("still waits once the instance was made again")
 	}
 }

@@ -9,10 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -67,7 +68,7 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 			if slices.Contains(slicesOf(before, c), runningSlice{d.UUID, s}) {
 				continue
 			}
-			if p := w.find(s.Pod); p == nil || !gated(p) {
+			if p := w.find(s.Pod); p == nil || !podstate.Gated(p) {
 				continue
 			}
 			for _, used := range before.Status.Slices {
@@ -83,13 +84,13 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 // checkReleases asserts that a pod's slices were taken back for a reason.
 func (r *replicaInTest) checkReleases(before, after *v1alpha1.SliceLedger) {
 	w := r.world
-	holds := book.Pods(after)
-	for uid := range book.Pods(before) {
+	holds := ledgerspec.Pods(after)
+	for uid := range ledgerspec.Pods(before) {
 		p := w.find(uid)
 		switch {
-		case holds[uid] != "" || slices.Contains(before.Status.Released, uid) || book.Held(before)[uid] != nil:
+		case holds[uid] != "" || slices.Contains(before.Status.Released, uid) || ledgerspec.Held(before)[uid] != nil:
 		case p == nil && w.wasBound[uid] != before.Name:
-		case p != nil && (neverRuns(p) || home(p) != "" && home(p) != before.Name):
+		case p != nil && (podstate.NeverRuns(p) || podstate.TargetNode(p) != "" && podstate.TargetNode(p) != before.Name):
 		case uid == r.sawUnbindable:
 			// Between the read and the write another leader may let it go, or the
 			// scheduler bind it: it is then as if its slices had been lost.
@@ -110,18 +111,18 @@ func (w *world) checkRest() {
 	}
 	live := map[types.UID]bool{}
 	for _, p := range w.live {
-		live[p.UID] = !terminal(p)
+		live[p.UID] = !podstate.Terminal(p)
 		held := truth.Holders(p.UID)
-		demand, shares, err := asked.Of(p)
+		demand, shares, err := podrequest.Of(p)
 		w.must(err)
 		switch node := p.Spec.NodeName; {
-		case terminal(p):
+		case podstate.Terminal(p):
 		case isHostile(p) && node == "":
-		case gated(p):
+		case podstate.Gated(p):
 			if len(held) > 0 {
 				w.fail("Invariant 6: gated pod %s holds slices on %v", p.Name, held)
 			}
-			if w.together(p) || len(others(p)) > 0 {
+			if w.together(p) || len(podstate.OtherGates(p)) > 0 {
 				continue
 			}
 			for _, plan := range placement.Rank(demand, truth.Room()) {
@@ -131,11 +132,11 @@ func (w *world) checkRest() {
 			}
 		case len(held) == 0 && w.disturbed[p.UID]:
 			// They are not there only for want of room.
-			if _, fits := putBack(p, w.ledger(home(p))); node != "" && fits {
+			if _, fits := putBack(p, w.ledger(podstate.TargetNode(p))); node != "" && fits {
 				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
 			w.checkAdrift(p)
-		case len(held) != 1 || held[0] != node || !book.Serves(w.ledger(node), p.UID, shares):
+		case len(held) != 1 || held[0] != node || !ledgerspec.Serves(w.ledger(node), p.UID, shares):
 			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
 		default:
 			on := map[string]bool{}
@@ -163,7 +164,7 @@ func (w *world) checkRest() {
 	}
 	w.checkGangs()
 	for _, n := range w.nodes {
-		for uid := range book.Pods(w.ledger(n.name)) {
+		for uid := range ledgerspec.Pods(w.ledger(n.name)) {
 			if !live[uid] {
 				w.fail("Invariant 6: pod %s is over and holds slices on %s", uid, n.name)
 			}
@@ -262,7 +263,7 @@ func (w *world) checkMemory() {
 			w.fail("%s at rest: placing %v, never ran %v, woken %v, looked at again %v", r.name, a.placing, a.neverRan, a.woken, a.again)
 		}
 		for key := range a.waiting {
-			if p := a.pods[key]; p == nil || !gated(p) || w.find(p.UID) == nil {
+			if p := a.pods[key]; p == nil || !podstate.Gated(p) || w.find(p.UID) == nil {
 				w.fail("%s at rest: pod %v waits", r.name, key)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,7 +33,7 @@ func kindsOf(pods []ask) *kinds {
 	// Which labels are looked at the members' selectors say, and these are few.
 	specs, companies, keys := make([]string, len(pods)), map[string]feasible.Company{}, []string{}
 	for i, p := range pods {
-		specs[i] = kindOf(p.pod) + "\x00" + termsOf(p.pod)
+		specs[i] = podrequest.EquivalenceClass(p.pod) + "\x00" + termsOf(p.pod)
 		if _, known := companies[specs[i]]; !known {
 			companies[specs[i]] = feasible.CompanyOf(p.pod)
 			keys = append(keys, companies[specs[i]].LabelKeys()...)

@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // A gang of as many kinds of members as there may be starts, and one of more is refused at once
@@ -43,7 +45,7 @@ func TestHostileKinds(t *testing.T) {
 				s.add(fmt.Sprint("m", i), 1, 1, inGang("g", tt.members), func(p *corev1.Pod) { tt.edit(p, i) })
 			}
 			s.work()
-			if got := !gated(s.get("m0")) && !gated(s.get(fmt.Sprint("m", tt.members-1))); got != tt.starts {
+			if got := !podstate.Gated(s.get("m0")) && !podstate.Gated(s.get(fmt.Sprint("m", tt.members-1))); got != tt.starts {
 				t.Errorf("started %v, want %v; told %q", got, tt.starts, s.told())
 			}
 			if tt.starts {
@@ -60,7 +62,7 @@ func TestHostileKinds(t *testing.T) {
 
 // unlike gives the pod a share of its own.
 func unlike(p *corev1.Pod, i int) {
-	other := testPod("p", map[string]v1alpha1.Share{"c": share(1, v1alpha1.MiB(1+i))})
+	other := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(1, v1alpha1.MiB(1+i))})
 	p.Annotations[v1alpha1.AnnotationShares], p.Spec.Containers = other.Annotations[v1alpha1.AnnotationShares], other.Spec.Containers
 }
 
@@ -69,7 +71,7 @@ func unlike(p *corev1.Pod, i int) {
 func TestTurnIsWorkedOutByKind(t *testing.T) {
 	var gang []ask
 	for i := range 600 {
-		p := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(1, 1)})
+		p := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(1, 1)})
 		p.UID = types.UID(p.Name)
 		p.Labels = map[string]string{"index": fmt.Sprint(i), "app": []string{"leader", "worker"}[min(i, 1)]}
 		if i > 0 {
@@ -103,10 +105,10 @@ func TestHostileTerms(t *testing.T) {
 			s.add("other", 1, 1, edits[1:]...)
 			s.work()
 			got := s.told()
-			if !gated(s.get("many")) || len(got) != 1 || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], "a pod with a share may have 64: use fewer") {
+			if !podstate.Gated(s.get("many")) || len(got) != 1 || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], "a pod with a share may have 64: use fewer") {
 				t.Errorf("told %q", got)
 			}
-			if gated(s.get("other")) != (len(edits) > 1) {
+			if podstate.Gated(s.get("other")) != (len(edits) > 1) {
 				t.Error("the other pod: not as if it were alone")
 			}
 		})

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // reconcileLedger says whether the node's agent is reachable. It takes back, in one write, the slices on the node that nobody
@@ -40,7 +42,7 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 			return true
 		}
 		pod := known[uid]
-		return pod != nil && (neverRuns(pod) || home(pod) != "" && home(pod) != node)
+		return pod != nil && (podstate.NeverRuns(pod) || podstate.TargetNode(pod) != "" && podstate.TargetNode(pod) != node)
 	}
 	if err := a.release(ctx, ledger, drop); err != nil {
 		return err
@@ -59,8 +61,8 @@ func (a *Allocator) reconcileLedger(ctx context.Context, node string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, pod := range oldestFirst(known) {
-		if ready(pod) {
+	for _, pod := range podstate.OldestFirst(known) {
+		if podstate.Ready(pod) {
 			a.enqueue(a.itemOf(pod))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 const (
@@ -94,16 +95,16 @@ func BenchmarkLedgerWrites(b *testing.B) {
 
 // fullLedger has as many slices as a busy node.
 func fullLedger(name string) *v1alpha1.SliceLedger {
-	l := testLedger(name)
+	l := objects.Ledger(name)
 	l.UID = ""
 	for d := range benchDevices {
 		uuid := fmt.Sprintf("GPU-%s-0000-4000-8000-%012d", name, d)
-		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: uuid, Index: int32(d), Model: "T4", Mem: deviceMiB, Healthy: true})
-		device := v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: deviceMiB}
+		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{UUID: uuid, Index: int32(d), Model: "T4", Mem: objects.DeviceMiB, Healthy: true})
+		device := v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB}
 		for s := range slicesPerBenchUnit {
 			pod := fmt.Sprintf("%s-pod-%02d-%02d", name, d, s)
 			device.Slices = append(device.Slices, v1alpha1.Slice{
-				Pod: types.UID("4e5f6a7b-0000-4000-8000-" + pod), Owner: "team/" + pod, Ctr: "main", Core: 25, Mem: deviceMiB / 4})
+				Pod: types.UID("4e5f6a7b-0000-4000-8000-" + pod), Owner: "team/" + pod, Ctr: "main", Core: 25, Mem: objects.DeviceMiB / 4})
 		}
 		l.Spec.Devices = append(l.Spec.Devices, device)
 	}

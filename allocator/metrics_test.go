@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"vernier.dev/vernier/test/objects"
 )
 
 // gathered is what Prometheus is told now: by name, and by name{value} of the one label
@@ -73,7 +75,7 @@ func TestMetricsMove(t *testing.T) {
 			s.work()
 		}, map[string]float64{"conflicts_total{pod}": 1, "placements_total": 1}},
 		{"a pod has no room", func() {
-			s.add("large", 10, deviceMiB+1)
+			s.add("large", 10, objects.DeviceMiB+1)
 			s.work()
 		}, map[string]float64{"waiting_pods": 1, "decision_duration_seconds": 1, "placements_total": 0}},
 		{"the scheduler refuses the node", func() {

@@ -16,9 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // nodeInTest is a node: its kubelet, its runtime and its agent, by the rules of
@@ -58,7 +60,7 @@ type runningSlice struct {
 
 func newNode(w *world, name string) *nodeInTest {
 	n := &nodeInTest{world: w, name: name, running: map[container][]runningSlice{}, fenced: map[types.UID]bool{}, ill: map[string]bool{}, ever: map[string]v1alpha1.MiB{}}
-	for _, d := range withStatus(testLedger(name)).Status.Devices {
+	for _, d := range objects.WithStatus(objects.Ledger(name)).Status.Devices {
 		n.own(hardware{uuid: d.UUID, mem: d.Mem})
 	}
 	n.watch()
@@ -106,7 +108,7 @@ func (n *nodeInTest) start(chance func() bool) {
 	}
 	pods := slices.Clone(n.ghosts)
 	for _, p := range n.world.live {
-		if p.Spec.NodeName == n.name && !terminal(p) {
+		if p.Spec.NodeName == n.name && !podstate.Terminal(p) {
 			pods = append(pods, p)
 		}
 	}
@@ -271,7 +273,7 @@ func (n *nodeInTest) end(pod types.UID) {
 
 // complete has some pod do its work.
 func (n *nodeInTest) complete() {
-	p := n.world.somePod(func(p *corev1.Pod) bool { return n.runs(p.UID) && !terminal(p) })
+	p := n.world.somePod(func(p *corev1.Pod) bool { return n.runs(p.UID) && !podstate.Terminal(p) })
 	if p != nil {
 		n.succeed(p)
 	}
@@ -305,14 +307,14 @@ func (n *nodeInTest) report() {
 		w.recreate(n.name)
 		return
 	}
-	for uid := range book.Pods(n.seen) {
+	for uid := range ledgerspec.Pods(n.seen) {
 		p := w.find(uid)
 		if w.over(uid) && !n.runs(uid) || w.hasty && p != nil && p.DeletionTimestamp != nil {
 			n.fenced[uid] = true
 		}
 	}
 	var released []types.UID
-	holders := book.Pods(n.seen)
+	holders := ledgerspec.Pods(n.seen)
 	for uid := range n.fenced {
 		if holders[uid] == "" && !n.runs(uid) {
 			delete(n.fenced, uid)
@@ -329,7 +331,7 @@ func (n *nodeInTest) report() {
 	}
 	before := fmt.Sprint(l.Status)
 	if len(l.Status.Devices) == 0 {
-		withStatus(l)
+		objects.WithStatus(l)
 	}
 	devices := l.Status.Devices
 	l.Status.Devices = n.list()

@@ -19,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // resize changes what a pod's first container asks for, in place.
@@ -42,7 +44,7 @@ func TestResize(t *testing.T) {
 	s.addNode("gpu-1")
 	s.addPlain("plain", "gpu-1", "40")
 	s.run()
-	s.addPod("waits", share(10, 100), cpu("30"))
+	s.addPod("waits", objects.Share(10, 100), cpu("30"))
 	s.awaitEvent("waits", reasonWaiting, "1 Insufficient cpu")
 	for _, what := range []corev1.ResourceName{v1alpha1.ResourceCore, v1alpha1.ResourceMemMiB} {
 		if err := s.resize("waits", what, "20"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "only cpu and memory resources are mutable") {
@@ -57,7 +59,7 @@ func TestResize(t *testing.T) {
 	if err := s.resize("waits", corev1.ResourceCPU, "1"); err != nil {
 		t.Fatal(err)
 	}
-	s.addPod("next", share(10, 100), cpu("23"))
+	s.addPod("next", objects.Share(10, 100), cpu("23"))
 	s.awaitPlaced("next")
 }
 
@@ -187,12 +189,12 @@ func TestMissedForGood(t *testing.T) {
 	p := s.run()
 	gone := map[string][]types.UID{}
 	for _, name := range []string{"unbound", "bound"} {
-		p := s.addPod(name, share(60, 600))
+		p := s.addPod(name, objects.Share(60, 600))
 		node := s.awaitPlaced(name).Node
 		gone[node] = append(gone[node], p.UID)
 	}
 	bound := s.pod("bound")
-	s.must(s.SubResource("binding").Create(t.Context(), bound, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: home(bound)}}))
+	s.must(s.SubResource("binding").Create(t.Context(), bound, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: podstate.TargetNode(bound)}}))
 
 	s.watches.end()
 	for _, name := range []string{"unbound", "bound"} {
@@ -201,12 +203,12 @@ func TestMissedForGood(t *testing.T) {
 	// One of them comes again under its name. Two devices are free, for three pods.
 	names := []string{"unbound", "second", "third"}
 	for _, name := range names {
-		s.addPod(name, share(60, 600))
+		s.addPod(name, objects.Share(60, 600))
 	}
 	s.watches.again()
 	letGo := func() (n int) {
 		for _, name := range names {
-			if !gated(s.pod(name)) {
+			if !podstate.Gated(s.pod(name)) {
 				n++
 			}
 		}
@@ -214,7 +216,7 @@ func TestMissedForGood(t *testing.T) {
 	}
 	s.await("two of three to be placed", func(context.Context) (bool, error) { return letGo() == 2, nil })
 	for _, name := range names {
-		if gated(s.pod(name)) {
+		if podstate.Gated(s.pod(name)) {
 			s.awaitEvent(name, reasonWaiting, "needs 60 % compute and 600 MiB on one GPU")
 		}
 	}
@@ -231,7 +233,7 @@ func TestMissedForGood(t *testing.T) {
 		s.awaitPlaced(name)
 	}
 	for _, node := range []string{"gpu-1", "gpu-2"} {
-		for uid := range book.Pods(s.ledger(node)) {
+		for uid := range ledgerspec.Pods(s.ledger(node)) {
 			if slices.Contains(slices.Concat(gone["gpu-1"], gone["gpu-2"]), uid) {
 				t.Errorf("Invariant 6: %s holds slices of a pod that is gone", node)
 			}

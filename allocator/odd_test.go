@@ -10,24 +10,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // A gated pod that was declared over, as by a controller that gives up on its job, gets no
 // slices; one that waited does not go on waiting.
 func TestOverAtTheGate(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("fill", v1alpha1.WholeGPU, deviceMiB)
-	s.add("next", v1alpha1.WholeGPU, deviceMiB)
+	s.add("fill", v1alpha1.WholeGPU, objects.DeviceMiB)
+	s.add("next", v1alpha1.WholeGPU, objects.DeviceMiB)
 	s.work()
-	s.add("waits", v1alpha1.WholeGPU, deviceMiB)
+	s.add("waits", v1alpha1.WholeGPU, objects.DeviceMiB)
 	s.work()
 	s.update("waits", func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed })
 	s.add("never", 10, 100, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 	s.vanish(s.get("fill"))
 	s.work()
 	for _, name := range []string{"waits", "never"} {
-		if !gated(s.get(name)) || len(s.devicesOf("n0", types.UID(name))) > 0 {
+		if !podstate.Gated(s.get(name)) || len(s.devicesOf("n0", types.UID(name))) > 0 {
 			t.Errorf("pod %s is over and was let go with %v", name, s.devicesOf("n0", types.UID(name)))
 		}
 	}
@@ -40,8 +42,8 @@ func TestOverAtTheGate(t *testing.T) {
 // changes: not by the minute, and not by what others do.
 func TestTooLargeIsNoLoad(t *testing.T) {
 	s := newStage(t, 2)
-	s.add("memory", 10, deviceMiB+1)
-	many := testPod("devices", map[string]v1alpha1.Share{"c": {GPUs: 3, Core: 10, MemMiB: 10}})
+	s.add("memory", 10, objects.DeviceMiB+1)
+	many := objects.Pod("devices", map[string]v1alpha1.Share{"c": {GPUs: 3, Core: 10, MemMiB: 10}})
 	many.UID = "devices"
 	s.must(s.api.Create(t.Context(), many))
 	s.notify(many, false)
@@ -74,14 +76,14 @@ func TestAnotherMachineUnderTheName(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("before", 60, 600)
 	s.work()
-	old := testNode("n0")
+	old := objects.Node("n0")
 	s.must(s.api.Delete(t.Context(), old))
 	s.notify(old, true)
 	s.createNode("n0")
 	s.work()
 	s.add("between", 60, 600)
 	s.work()
-	if gated(s.get("between")) {
+	if podstate.Gated(s.get("between")) {
 		t.Fatal("the node is there, and so is its ledger")
 	}
 	// Who cleans up deletes the ledger with the old Node; the new machine's agent makes its own.
@@ -89,7 +91,7 @@ func TestAnotherMachineUnderTheName(t *testing.T) {
 	s.destroy("n0")
 	n.has = nil
 	for _, uuid := range []string{"GPU-new-0", "GPU-new-1"} {
-		n.own(hardware{uuid: uuid, mem: deviceMiB})
+		n.own(hardware{uuid: uuid, mem: objects.DeviceMiB})
 	}
 	s.work()
 	s.add("after", 60, 600)
@@ -109,7 +111,7 @@ func TestAnotherMachineUnderTheName(t *testing.T) {
 			t.Errorf("pod %s has %v", name, got)
 		}
 	}
-	if !gated(s.get("after")) {
+	if !podstate.Gated(s.get("after")) {
 		t.Error("Invariant 1: granted to a third what the two have")
 	}
 	s.check()
@@ -129,7 +131,7 @@ func TestNodeThatGoesWakes(t *testing.T) {
 	for _, name := range []string{"first", "second", "third"} {
 		s.add(name, 10, 100, labelled("x"), evenly)
 		s.work()
-		if p := s.get(name); !gated(p) {
+		if p := s.get(name); !podstate.Gated(p) {
 			s.bindNow(p)
 			s.work()
 		}
@@ -144,11 +146,11 @@ func TestNodeThatGoesWakes(t *testing.T) {
 	if got := s.atTheGate("first", "second", "third"); got != "third" {
 		t.Fatalf("at the gate %q, want the third", got)
 	}
-	empty := testNode("n2")
+	empty := objects.Node("n2")
 	s.must(s.api.Delete(t.Context(), empty))
 	s.notify(empty, true)
 	later()
-	if gated(s.get("third")) {
+	if podstate.Gated(s.get("third")) {
 		t.Error("the node whose lack of room it waited for is gone, and it waits")
 	}
 }

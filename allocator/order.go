@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // The scheduler binds pods in an order of its own. To most pods that makes no
@@ -50,10 +51,10 @@ func newOrder() order {
 func (a *Allocator) onTheWay(pod *corev1.Pod, node string) {
 	var takes []string
 	bound := pod.Spec.NodeName != ""
-	if node != "" && !refused(pod) && (!bound || a.order.taking[pod.UID] != nil) {
+	if node != "" && !podstate.Unschedulable(pod) && (!bound || a.order.taking[pod.UID] != nil) {
 		takes = a.Filters.Undecided(pod)
 	}
-	if node == "" || refused(pod) || bound && takes == nil {
+	if node == "" || podstate.Unschedulable(pod) || bound && takes == nil {
 		a.arrivedOrGone(pod.UID)
 		return
 	}
@@ -80,7 +81,7 @@ func (a *Allocator) arrivedOrGone(pod types.UID) {
 		}
 	}
 	delete(a.order.behind, pod)
-	for _, next := range oldestFirst(due) {
+	for _, next := range podstate.OldestFirst(due) {
 		a.enqueue(a.itemOf(next))
 	}
 }
@@ -116,7 +117,7 @@ func (a *Allocator) queues(pods ...*corev1.Pod) bool {
 			continue
 		}
 		foreign := first.Namespace != pod.Namespace
-		name := "pod " + keyOf(first).String()
+		name := "pod " + podstate.KeyOf(first).String()
 		if foreign {
 			name = "a pod of another namespace" // its name is that tenant's own affair
 		}
@@ -201,7 +202,7 @@ func (a *Allocator) ahead(pod *corev1.Pod) (first *corev1.Pod) {
 	// long.
 	consider := func(uid types.UID, matters func() bool) {
 		other := a.order.unbound[uid]
-		if uid == pod.UID || waited.left(other.Namespace != pod.Namespace) <= 0 || first != nil && byAge(other, first) >= 0 {
+		if uid == pod.UID || waited.left(other.Namespace != pod.Namespace) <= 0 || first != nil && podstate.ByAge(other, first) >= 0 {
 			return
 		}
 		if its, is := group.Of(other); (!inGang || !is || its != gang) && matters() {

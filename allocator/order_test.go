@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // onNode has the pod go to a node and no other.
@@ -49,7 +51,7 @@ func (s *stage) atTheGate(names ...string) string {
 	s.t.Helper()
 	var gates []string
 	for _, name := range names {
-		if gated(s.get(name)) {
+		if podstate.Gated(s.get(name)) {
 			gates = append(gates, name)
 		}
 	}
@@ -91,7 +93,7 @@ func TestOrderOfBinding(t *testing.T) {
 				t.Fatalf("at the gate: %q, want one of two", got)
 			}
 			for _, name := range []string{"selected", "selects"} {
-				if p := s.get(name); !gated(p) {
+				if p := s.get(name); !podstate.Gated(p) {
 					s.bindNow(p)
 				}
 			}
@@ -107,7 +109,7 @@ func TestOrderOfBinding(t *testing.T) {
 
 // bindNow is the scheduler that comes to this pod.
 func (s *stage) bindNow(p *corev1.Pod) {
-	s.bindTo(p, home(p))
+	s.bindTo(p, podstate.TargetNode(p))
 	s.notify(p, false)
 	s.work()
 }
@@ -154,7 +156,7 @@ func TestGangFollowsItsLeader(t *testing.T) {
 	s.vanish(s.get("w2"))
 	s.add("w2", 30, 300, inGang("g", 4), labelled("worker"), companyOf("leader"), func(p *corev1.Pod) { p.UID = "smaller" })
 	s.work()
-	at := home(s.get("leader"))
+	at := podstate.TargetNode(s.get("leader"))
 	if got, want := s.seats("w0", "w1", "w2"), fmt.Sprintf("w0:%[1]s w1:%[1]s w2:%[1]s", at); at == "" || got != want {
 		t.Errorf("placed %q, the leader on %q; told %q", got, at, s.told())
 	}
@@ -179,7 +181,7 @@ func TestGangMayBeBoundInAnyOrder(t *testing.T) {
 	s.add("free", 20, 200, inGang("g", 3), labelled("x"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread) })
 	s.work()
 	got := s.seats("m0", "m1", "free")
-	if at := home(s.get("free")); got != fmt.Sprintf("m0:%[1]s m1:%[1]s free:%[1]s", at) {
+	if at := podstate.TargetNode(s.get("free")); got != fmt.Sprintf("m0:%[1]s m1:%[1]s free:%[1]s", at) {
 		t.Errorf("placed %q, want all on one node; told %q", got, s.told())
 	}
 }
@@ -189,7 +191,7 @@ func TestGangMayBeBoundInAnyOrder(t *testing.T) {
 func TestGangGoesByTheNearest(t *testing.T) {
 	s := newStage(t, 3)
 	for i := range 3 {
-		old := testNode(fmt.Sprintf("n%d", i))
+		old := objects.Node(fmt.Sprintf("n%d", i))
 		zoned := old.DeepCopy()
 		zoned.Labels[corev1.LabelTopologyZone] = "a"
 		s.allocator.SetNode(old, zoned)
@@ -200,7 +202,7 @@ func TestGangGoesByTheNearest(t *testing.T) {
 		p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread)
 	})
 	s.work()
-	at := home(s.get("far"))
+	at := podstate.TargetNode(s.get("far"))
 	if got, want := s.seats("near", "far"), fmt.Sprintf("near:%[1]s far:%[1]s", at); at == "" || got != want {
 		t.Errorf("placed %q, want both on one node; told %q", got, s.told())
 	}

@@ -5,10 +5,11 @@ package allocator
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/ranking"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -82,8 +83,8 @@ func (a *Allocator) everArrived() []*ranking.Ask {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var pods []*corev1.Pod
-	for _, pod := range oldestFirst(a.pods) {
-		if arrived(pod) {
+	for _, pod := range podstate.OldestFirst(a.pods) {
+		if podstate.Arrived(pod) {
 			pods = append(pods, pod)
 		}
 	}
@@ -92,7 +93,7 @@ func (a *Allocator) everArrived() []*ranking.Ask {
 
 func wanted(pods []*corev1.Pod) (asks []*ranking.Ask) {
 	for _, pod := range pods {
-		if demand, _, err := asked.Of(pod); err == nil && len(demand.Containers) > 0 {
+		if demand, _, err := podrequest.Of(pod); err == nil && len(demand.Containers) > 0 {
 			p := ask{pod, demand}
 			asks = append(asks, p.wants())
 		}

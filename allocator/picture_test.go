@@ -13,8 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/ranking"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // checkPicture asserts that the ranking has plans for exactly the nodes that the
@@ -23,7 +25,7 @@ import (
 func (r *replicaInTest) checkPicture() {
 	a := r.allocator
 	r.world.must(a.survey())
-	for _, share := range []v1alpha1.Share{share(1, 1), share(40, 400), share(100, 1000), {GPUs: 2, Core: 20, MemPercent: 30}} {
+	for _, share := range []v1alpha1.Share{objects.Share(1, 1), objects.Share(40, 400), objects.Share(100, 1000), {GPUs: 2, Core: 20, MemPercent: 30}} {
 		wants := &ranking.Ask{CPU: 20_000, Demand: &placement.Demand{Containers: []placement.Container{{Name: "c", Share: share}}}}
 		want, got := map[string]bool{}, map[string]bool{}
 		for _, room := range a.index.Room() {
@@ -153,9 +155,9 @@ func TestPodsAreLearntOnce(t *testing.T) {
 // accepted, and about no others. Nodes that Kubernetes keeps pods off come last.
 func TestFiltersAreAskedAboutFewNodes(t *testing.T) {
 	s := newStage(t, 12)
-	cordoned := testNode("n0")
+	cordoned := objects.Node("n0")
 	cordoned.Spec.Unschedulable = true
-	s.allocator.SetNode(testNode("n0"), cordoned)
+	s.allocator.SetNode(objects.Node("n0"), cordoned)
 	s.add("tolerates", 50, 500, annotated(v1alpha1.AnnotationPolicy, "spread"), func(p *corev1.Pod) {
 		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	})
@@ -166,19 +168,19 @@ func TestFiltersAreAskedAboutFewNodes(t *testing.T) {
 		s.add(name, 70, 700, cpu("20"))
 		s.work()
 		asked := measured(t, "vernier_allocator_nodes_judged") - before
-		if home(s.get(name)) != "" && asked != 1 {
+		if podstate.TargetNode(s.get(name)) != "" && asked != 1 {
 			t.Errorf("pod %d: asked about %v nodes, want 1", i, asked)
 		}
-		if placed := home(s.get(name)) != ""; placed != (i < 21) {
+		if placed := podstate.TargetNode(s.get(name)) != ""; placed != (i < 21) {
 			t.Errorf("pod %d is placed: %v", i, placed)
 		}
 	}
 	for i := range 24 {
-		if p := s.get(fmt.Sprintf("p%d", i)); home(p) == "n0" {
+		if p := s.get(fmt.Sprintf("p%d", i)); podstate.TargetNode(p) == "n0" {
 			t.Errorf("Invariant 7: %s is on a cordoned node", p.Name)
 		}
 	}
-	if got := home(s.get("tolerates")); got == "" {
+	if got := podstate.TargetNode(s.get("tolerates")); got == "" {
 		t.Error("a pod that tolerates everything waits")
 	}
 }

@@ -17,7 +17,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // answering is an API server that takes every write at once, and no time for it.
@@ -55,11 +57,11 @@ func (c *answering) Patch(_ context.Context, obj client.Object, p client.Patch, 
 		return err
 	}
 	written := obj.(*corev1.Pod)
-	c.pods[keyOf(written)].DeepCopyInto(written)
+	c.pods[podstate.KeyOf(written)].DeepCopyInto(written)
 	written.Annotations[v1alpha1.AnnotationPlacement] = doc.Annotations[v1alpha1.AnnotationPlacement]
 	written.Spec.Affinity, written.Spec.SchedulingGates, written.ResourceVersion = doc.Spec.Affinity, nil, c.next()
 	shown, bound := written.DeepCopy(), written.DeepCopy()
-	bound.Spec.NodeName, bound.ResourceVersion = home(written), c.next()
+	bound.Spec.NodeName, bound.ResourceVersion = podstate.TargetNode(written), c.next()
 	bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
 	c.told = append(c.told, func(a *Allocator) { a.SetPod(shown) }, func(a *Allocator) { a.SetPod(bound) })
 	return nil
@@ -78,13 +80,13 @@ func BenchmarkPlace(b *testing.B) {
 	defer q.ShutDown()
 	leader.begin(q)
 	for i := range nodes {
-		node := testNode(fmt.Sprint("n", i))
+		node := objects.Node(fmt.Sprint("n", i))
 		for _, r := range []corev1.ResourceName{corev1.ResourcePods, v1alpha1.ResourceCore, v1alpha1.ResourceMemMiB, v1alpha1.ResourceMemPercent} {
 			node.Status.Allocatable[r] = resource.MustParse("100000")
 		}
-		l := testLedger(node.Name)
+		l := objects.Ledger(node.Name)
 		for range 4 {
-			withStatus(l)
+			objects.WithStatus(l)
 		}
 		for j := range l.Status.Devices {
 			l.Status.Devices[j].UUID, l.Status.Devices[j].Index = fmt.Sprintf("GPU-%s-%d", l.Name, j), int32(j)
@@ -118,10 +120,10 @@ func BenchmarkPlace(b *testing.B) {
 		var come []*corev1.Pod
 		for ; len(come) < 256 && done < b.N; done++ {
 			core := []v1alpha1.Percent{10, 20, 30, 50}[done%4]
-			pod := testPod(fmt.Sprint("p", done), map[string]v1alpha1.Share{"c": share(core, 10*v1alpha1.MiB(core))})
+			pod := objects.Pod(fmt.Sprint("p", done), map[string]v1alpha1.Share{"c": objects.Share(core, 10*v1alpha1.MiB(core))})
 			cpu("100m")(pod)
 			pod.UID, pod.ResourceVersion = types.UID(pod.Name), api.next()
-			api.pods[keyOf(pod)] = pod
+			api.pods[podstate.KeyOf(pod)] = pod
 			come = append(come, pod)
 		}
 		show := func(a *Allocator) {

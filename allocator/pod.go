@@ -9,9 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -21,15 +22,15 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.Namesp
 	switch {
 	case pod == nil:
 		return nil, nil
-	case ready(pod) && !a.alone(pod):
+	case podstate.Ready(pod) && !a.alone(pod):
 		a.unite(pod)
 		return nil, nil
-	case ready(pod) && a.queues(pod):
+	case podstate.Ready(pod) && a.queues(pod):
 		return nil, nil
-	case ready(pod):
+	case podstate.Ready(pod):
 		r.begin(pod)
 		return a.place(ctx, r, pod)
-	case waitsForOthers(pod):
+	case podstate.WaitsForOtherGates(pod):
 		return nil, nil
 	default:
 		return nil, a.follow(ctx, pod)
@@ -57,13 +58,13 @@ func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*plac
 // asksOf reads what the pod asks for. Errors name the field and the remedy.
 func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	// Beyond the bounds the cache has no more of the pod than this.
-	if text := pod.Annotations[annotationTrimmed]; text != "" {
+	if text := pod.Annotations[podstate.AnnotationTrimmed]; text != "" {
 		return nil, nil, errors.New(text)
 	}
 	if err := v1alpha1.CheckSchedulingTerms(&pod.Spec); err != nil {
 		return nil, nil, err
 	}
-	return asked.Of(pod)
+	return podrequest.Of(pod)
 }
 
 // adopt finishes what an allocator began before it died between its writes: a gated
@@ -91,7 +92,7 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (seat string, err error) {
 	for _, node := range a.index.Holders(pod.UID) {
 		good := false
-		if ledger := a.index.Ledger(node); ledger != nil && seat == "" && book.Serves(ledger, pod.UID, shares) {
+		if ledger := a.index.Ledger(node); ledger != nil && seat == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
 			if good, err = a.accepted(ctx, pod, node); err != nil {
 				return "", err
 			}
@@ -146,7 +147,7 @@ func (a *Allocator) takeBack(ctx context.Context, pod *corev1.Pod, node string) 
 	// Who lets a pod go ends the hold on its slices before, so that with those of a
 	// held one the compare-and-swap is fence enough. Else our watch may be behind,
 	// and another leader have let the pod go meanwhile.
-	if book.Held(ledger)[pod.UID] == nil {
+	if ledgerspec.Held(ledger)[pod.UID] == nil {
 		live, err := a.live(ctx, pod)
 		switch {
 		case err != nil:
@@ -179,5 +180,5 @@ func (a *Allocator) refuse(pod *corev1.Pod, err error) {
 			a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
 		}
 	}
-	a.waiting[keyOf(pod)] = w
+	a.waiting[podstate.KeyOf(pod)] = w
 }

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/ranking"
 )
 
@@ -139,7 +140,7 @@ func (t *trial) leastHarm(ctx context.Context, pod *corev1.Pod, plans []placemen
 		}
 	}
 	if best != nil {
-		t.Log.Info("the scheduler is to preempt", "pod", keyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
+		t.Log.Info("the scheduler is to preempt", "pod", podstate.KeyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
 	}
 	return best, over, nil
 }
@@ -207,7 +208,7 @@ func (a *Allocator) preemptedInVain(ctx context.Context, pod *corev1.Pod) error 
 	maps.DeleteFunc(a.preemptions.notBefore, func(_ kindred, until time.Time) bool { return !until.After(now) })
 	a.preemptions.notBefore[like] = now.Add(refusedHold)
 	a.Log.Info("the scheduler does not preempt where it was to; no pod like this is let go for it to do so for a while",
-		"pod", keyOf(pod), "scheduler", like.scheduler, "controller", like.controller, "while", refusedHold.String())
+		"pod", podstate.KeyOf(pod), "scheduler", like.scheduler, "controller", like.controller, "while", refusedHold.String())
 	return nil
 }
 
@@ -221,7 +222,7 @@ func (a *Allocator) stillPreempts(ctx context.Context, pod *corev1.Pod) (bool, e
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID {
+		if known := a.pods[podstate.KeyOf(pod)]; known != nil && known.UID == pod.UID {
 			a.tellFilters(known, a.seat(known))
 		}
 	}()
@@ -229,7 +230,7 @@ func (a *Allocator) stillPreempts(ctx context.Context, pod *corev1.Pod) (bool, e
 	if err != nil {
 		return false, err
 	}
-	_, would, err := cycle.Preempts(ctx, home(pod))
+	_, would, err := cycle.Preempts(ctx, podstate.TargetNode(pod))
 	return would, err
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // BenchmarkPreempt is what a look costs at a pod with a priority that is refused on all of
@@ -37,9 +38,9 @@ func BenchmarkPreempt(b *testing.B) {
 					Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}})
 			}
 			for i := range nodes {
-				node := testNode(fmt.Sprint("n", i))
+				node := objects.Node(fmt.Sprint("n", i))
 				a.SetNode(nil, node)
-				l := withStatus(testLedger(node.Name))
+				l := objects.WithStatus(objects.Ledger(node.Name))
 				l.ResourceVersion = "1"
 				a.SetLedger(l)
 				large := int32(0)
@@ -65,7 +66,7 @@ func BenchmarkPreempt(b *testing.B) {
 				if i%pods == 0 {
 					a.preemptions.pause = time.Time{}
 				}
-				pod := testPod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share(60, 600)})
+				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 				priority(1000)(pod)
 				cpu("40")(pod)
 				if kind == "asked before" {

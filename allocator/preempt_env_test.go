@@ -18,7 +18,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // ofClass gives the pod a priority class.
@@ -78,12 +80,12 @@ func TestThePriorityOfPods(t *testing.T) {
 	apiserver.StartScheduler(t, s.cfg)
 	s.run()
 	// Only on-n2 is too little, of more-on-n2 nobody may be ended; on-n0 has its budget.
-	s.addPod("patient", share(10, 100), cpu("30"), ofClass("patient"))
-	s.addPod("equal", share(10, 100), cpu("30"))
+	s.addPod("patient", objects.Share(10, 100), cpu("30"), ofClass("patient"))
+	s.addPod("equal", objects.Share(10, 100), cpu("30"))
 	for _, name := range []string{"patient", "equal"} {
 		s.awaitEvent(name, reasonWaiting, "3 node(s) have the devices, but the scheduler would refuse them: 3 Insufficient cpu")
 	}
-	s.addPod("urgent", share(10, 100), cpu("50"), ofClass("urgent"))
+	s.addPod("urgent", objects.Share(10, 100), cpu("50"), ofClass("urgent"))
 	if at := s.awaitPlaced("urgent").Node; at != "n1" {
 		t.Errorf("placed on %s; on n1 there are pods of lower priority and no budget for them", at)
 	}
@@ -97,7 +99,7 @@ func TestThePriorityOfPods(t *testing.T) {
 		t.Errorf("the scheduler does not say that it looked whom to preempt: %+v", again.Status.Conditions)
 	}
 	for _, name := range []string{"patient", "equal"} {
-		if !gated(s.pod(name)) {
+		if !podstate.Gated(s.pod(name)) {
 			t.Errorf("pod %s was let go", name)
 		}
 	}
@@ -120,10 +122,10 @@ func TestRoomOfNominatedPods(t *testing.T) {
 	// 24 are free. The nominated pod leaves nothing of them.
 	nominated := s.addPlain("nominated", "", "60", ofClass("urgent"))
 	s.await("its node to be made ready for it", func(context.Context) (bool, error) { return s.pod("nominated").Status.NominatedNodeName == "n0", nil })
-	s.addPod("share", share(10, 100), cpu("10"))
+	s.addPod("share", objects.Share(10, 100), cpu("10"))
 	s.awaitEvent("share", reasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 Insufficient cpu")
 	// It is kept from pods of the same or of lower priority only.
-	s.addPod("first", share(10, 100), cpu("10"), ofClass("first"))
+	s.addPod("first", objects.Share(10, 100), cpu("10"), ofClass("first"))
 	s.awaitPlaced("first")
 	s.awaitBound("first")
 	// The nominated pod is given up: the room is there.

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 func priority(p int32) func(*corev1.Pod) {
@@ -43,16 +45,16 @@ func (s *stage) addPlain(name, node, cpu string, edits ...func(*corev1.Pod)) {
 func TestUrgentGoesFirst(t *testing.T) {
 	for _, newLeader := range []bool{false, true} {
 		s := newStage(t, 1)
-		s.add("first", v1alpha1.WholeGPU, deviceMiB)
-		s.add("second", v1alpha1.WholeGPU, deviceMiB)
+		s.add("first", v1alpha1.WholeGPU, objects.DeviceMiB)
+		s.add("second", v1alpha1.WholeGPU, objects.DeviceMiB)
 		s.work()
 		for i := range 3 * maxWoken {
-			s.add(fmt.Sprintf("a%02d", i), v1alpha1.WholeGPU, deviceMiB)
+			s.add(fmt.Sprintf("a%02d", i), v1alpha1.WholeGPU, objects.DeviceMiB)
 		}
 		s.work()
-		s.add("urgent", v1alpha1.WholeGPU, deviceMiB, priority(1000))
+		s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000))
 		s.work()
-		if !gated(s.get("urgent")) || gated(s.get("first")) || gated(s.get("second")) {
+		if !podstate.Gated(s.get("urgent")) || podstate.Gated(s.get("first")) || podstate.Gated(s.get("second")) {
 			t.Fatal("the node is not full")
 		}
 		s.vanish(s.get("first"))
@@ -62,7 +64,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 			s.restart()
 		}
 		s.work()
-		if gated(s.get("urgent")) {
+		if podstate.Gated(s.get("urgent")) {
 			t.Errorf("new leader %v: another one got the device", newLeader)
 		}
 	}
@@ -76,8 +78,8 @@ func TestPreemptedInVain(t *testing.T) {
 	s.add("urgent", 10, 100, cpu("40"), priority(1000), controlled)
 	s.add("usual", 10, 100, cpu("40"))
 	s.work()
-	if gated(s.get("urgent")) || !gated(s.get("usual")) {
-		t.Fatalf("urgent waits: %v, usual waits: %v; the scheduler would preempt for the first", gated(s.get("urgent")), gated(s.get("usual")))
+	if podstate.Gated(s.get("urgent")) || !podstate.Gated(s.get("usual")) {
+		t.Fatalf("urgent waits: %v, usual waits: %v; the scheduler would preempt for the first", podstate.Gated(s.get("urgent")), podstate.Gated(s.get("usual")))
 	}
 	s.unschedulable("urgent")
 	s.pass(refusedGrace)
@@ -87,14 +89,14 @@ func TestPreemptedInVain(t *testing.T) {
 	s.told()
 	s.add("again", 10, 100, cpu("40"), priority(1000), controlled)
 	s.pass(refusedHold - time.Second)
-	if !gated(s.get("again")) {
+	if !podstate.Gated(s.get("again")) {
 		t.Fatal("let go to be refused once more")
 	}
 	if told := strings.Join(s.told(), "; "); !strings.Contains(told, "1 Insufficient cpu") {
 		t.Errorf("told %q", told)
 	}
 	s.pass(time.Second)
-	if gated(s.get("again")) {
+	if podstate.Gated(s.get("again")) {
 		t.Error("not tried again")
 	}
 	if n := len(s.allocator.preemptions.inVain); n > 0 {
@@ -122,14 +124,14 @@ func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
 		}
 		s.add("urgent", 10, 100, cpu("40"), priority(1000), controlled)
 		s.work()
-		at := home(s.get("urgent"))
+		at := podstate.TargetNode(s.get("urgent"))
 		if at == "" {
 			t.Fatal("not let go")
 		}
 		if cordoned {
-			off := testNode(at)
+			off := objects.Node(at)
 			off.Spec.Unschedulable = true
-			s.allocator.SetNode(testNode(at), off)
+			s.allocator.SetNode(objects.Node(at), off)
 		}
 		s.refusedWith("urgent", noVictims)
 		s.pass(refusedGrace)
@@ -138,16 +140,16 @@ func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
 		}
 		s.add("again", 10, 100, cpu("40"), priority(1000), controlled)
 		s.work()
-		if now := home(s.get("again")); cordoned && (now == "" || now == at) || !cordoned && now != "" {
+		if now := podstate.TargetNode(s.get("again")); cordoned && (now == "" || now == at) || !cordoned && now != "" {
 			t.Errorf("cordoned %v: the one in its place is on %q, the first was on %s", cordoned, now, at)
 		}
 		s.add("other", 10, 100, cpu("20"), priority(1000))
 		s.work()
-		if gated(s.get("other")) {
+		if podstate.Gated(s.get("other")) {
 			t.Errorf("cordoned %v: another pod waits; told %q", cordoned, s.told())
 		}
 		s.pass(refusedHold)
-		if gated(s.get("again")) {
+		if podstate.Gated(s.get("again")) {
 			t.Errorf("cordoned %v: never tried again", cordoned)
 		}
 	}
@@ -169,12 +171,12 @@ func TestASchedulerThatDoesNotPreempt(t *testing.T) {
 			s.pass(refusedGrace)
 			s.add("other", 10, 100, cpu("20"), priority(1000))
 			s.work()
-			if went := !gated(s.get("other")); went != looks {
+			if went := !podstate.Gated(s.get("other")); went != looks {
 				t.Errorf("%q: another pod of the scheduler went: %v", words, went)
 			}
 			s.add("elsewhere", 10, 100, cpu("20"), priority(1000), func(p *corev1.Pod) { p.Spec.SchedulerName = "second" })
 			s.work()
-			if gated(s.get("elsewhere")) {
+			if podstate.Gated(s.get("elsewhere")) {
 				t.Errorf("%q: a pod of another scheduler waits", words)
 			}
 		}
@@ -189,7 +191,7 @@ func TestPreemptionIsLookedForAgain(t *testing.T) {
 	s.add("large", 10, 100, cpu("55"), priority(1000))
 	s.add("urgent", 10, 100, cpu("40"), priority(1000))
 	s.work()
-	if !gated(s.get("urgent")) {
+	if !podstate.Gated(s.get("urgent")) {
 		t.Fatal("let go beside a pod of its own priority")
 	}
 	s.vanish(s.get("large"))
@@ -197,11 +199,11 @@ func TestPreemptionIsLookedForAgain(t *testing.T) {
 	s.read()
 	s.read()
 	s.pass(refusedDelay)
-	if !gated(s.get("urgent")) {
+	if !podstate.Gated(s.get("urgent")) {
 		t.Fatal("asked for again at once")
 	}
 	s.pass(preemptAgain)
-	if gated(s.get("urgent")) {
+	if podstate.Gated(s.get("urgent")) {
 		t.Error("not asked for again")
 	}
 }
@@ -215,7 +217,7 @@ func TestPreemptingIsAdopted(t *testing.T) {
 	p := s.add("urgent", 10, 100, cpu("40"), priority(1000))
 	s.grantBy("n1", p, 0)
 	s.work()
-	if got := home(s.get("urgent")); got != "n1" {
+	if got := podstate.TargetNode(s.get("urgent")); got != "n1" {
 		t.Errorf("on %q, its slices were on n1", got)
 	}
 }
@@ -246,11 +248,11 @@ func TestAllNodesAreAsked(t *testing.T) {
 		}
 		s.add("urgent", 10, 100, cpu("40"), priority(1000))
 		s.work()
-		if at := home(s.get("urgent")); below != (at == "") {
+		if at := podstate.TargetNode(s.get("urgent")); below != (at == "") {
 			t.Fatalf("pods of lower priority everywhere: %v; placed on %q at once", below, at)
 		}
 		s.pass(preemptAgain)
-		if at := home(s.get("urgent")); at != last {
+		if at := podstate.TargetNode(s.get("urgent")); at != last {
 			t.Errorf("pods of lower priority everywhere: %v; placed on %q, want %s", below, at, last)
 		}
 	}
@@ -273,7 +275,7 @@ func TestPreemptionLeavesTime(t *testing.T) {
 	}, funcr.Options{})
 	gone := func() (n int) {
 		for i := range pods {
-			if !gated(s.get(fmt.Sprint("urgent", i))) {
+			if !podstate.Gated(s.get(fmt.Sprint("urgent", i))) {
 				n++
 			}
 		}

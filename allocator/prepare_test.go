@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -32,20 +33,20 @@ func TestPrepared(t *testing.T) {
 			})
 			s.add("a", 10, 100, cpu("40")) // beside itself it would not fit
 			s.work()
-			if held := s.allocator.index.Holders("a"); len(held) != 1 || !gated(s.get("a")) {
-				t.Fatalf("holds slices on %v, gated is %t: want slices, and the gate", held, gated(s.get("a")))
+			if held := s.allocator.index.Holders("a"); len(held) != 1 || !podstate.Gated(s.get("a")) {
+				t.Fatalf("holds slices on %v, gated is %t: want slices, and the gate", held, podstate.Gated(s.get("a")))
 			}
 			if seat := s.allocator.seat(s.get("a")); seat != "n0" {
 				t.Errorf("counted on %q", seat)
 			}
 			s.pass(prepareGrace - time.Second)
-			if !gated(s.get("a")) {
+			if !podstate.Gated(s.get("a")) {
 				t.Error("let go before the node was ready")
 			}
 			ready(s)
 			s.work()
-			if p := s.get("a"); gated(p) || home(p) != "n0" {
-				t.Errorf("gated is %t, home %q", gated(p), home(p))
+			if p := s.get("a"); podstate.Gated(p) || podstate.TargetNode(p) != "n0" {
+				t.Errorf("gated is %t, home %q", podstate.Gated(p), podstate.TargetNode(p))
 			}
 			if len(s.allocator.preparations) > 0 {
 				t.Errorf("remembered: %v", s.allocator.preparations)

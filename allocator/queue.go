@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // item is something to look at: a pod, a gang, a node's ledger, or the waiting pods.
@@ -83,8 +83,8 @@ func (a *Allocator) begin(q queue) {
 	for _, node := range a.index.Names() {
 		a.enqueue(item{node: node})
 	}
-	pods := oldestFirst(a.pods)
-	slices.SortStableFunc(pods, func(p, q *corev1.Pod) int { return cmp.Compare(priorityOf(q), priorityOf(p)) })
+	pods := podstate.OldestFirst(a.pods)
+	slices.SortStableFunc(pods, func(p, q *corev1.Pod) int { return cmp.Compare(podstate.Priority(q), podstate.Priority(p)) })
 	for _, pod := range pods {
 		a.enqueuePod(pod)
 	}
@@ -95,15 +95,6 @@ func (a *Allocator) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue, a.ranking = nil, nil
-}
-
-// oldestFirst are the pods in order of creation.
-func oldestFirst[K comparable](pods map[K]*corev1.Pod) []*corev1.Pod {
-	return slices.SortedFunc(maps.Values(pods), byAge)
-}
-
-func byAge(p, q *corev1.Pod) int {
-	return cmp.Or(p.CreationTimestamp.Compare(q.CreationTimestamp.Time), compareKeys(keyOf(p), keyOf(q)))
 }
 
 // step looks at what is due, up to a round of it; false when the queue has ended.
@@ -164,7 +155,7 @@ func (a *Allocator) enqueue(it item) {
 // waits from the round. What follow looks at besides the pod, its slices elsewhere, comes
 // with their ledger too. The caller holds mu.
 func (a *Allocator) enqueuePod(pod *corev1.Pod) {
-	if a.queue != nil && (ready(pod) || !waitsForOthers(pod) && a.toFollow(pod)) {
+	if a.queue != nil && (podstate.Ready(pod) || !podstate.WaitsForOtherGates(pod) && a.toFollow(pod)) {
 		a.enqueue(a.itemOf(pod))
 	}
 }

@@ -5,7 +5,6 @@ package allocator
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -76,12 +76,12 @@ func (a *Allocator) replaceStranded(ctx context.Context, node string, known map[
 	if away == nil || away.Status != metav1.ConditionFalse {
 		return nil
 	}
-	for _, pod := range oldestFirst(known) {
-		if pod.Spec.NodeName != node || !stuck(pod) {
+	for _, pod := range podstate.OldestFirst(known) {
+		if pod.Spec.NodeName != node || !podstate.NeverStarted(pod) {
 			continue
 		}
 		since := away.LastTransitionTime.Time
-		if bound := boundAt(pod); bound.After(since) {
+		if bound := podstate.BoundAt(pod); bound.After(since) {
 			since = bound
 		}
 		if left := strandedGrace - a.Clock.Now().Sub(since); left > 0 {
@@ -91,7 +91,7 @@ func (a *Allocator) replaceStranded(ctx context.Context, node string, known map[
 			continue
 		}
 		text := fmt.Sprintf("it has not started on node %s for %v, since the node agent there is away (%s)", node, strandedGrace, away.Message)
-		if said := lastMessage(pod); said != "" {
+		if said := podstate.WaitingMessage(pod); said != "" {
 			text += "; the kubelet says: " + said
 		}
 		controlled := metav1.GetControllerOfNoCopy(pod) != nil
@@ -111,24 +111,4 @@ func (a *Allocator) replaceStranded(ctx context.Context, node string, known map[
 		}
 	}
 	return nil
-}
-
-// boundAt is when the pod was bound, as the API server noted it.
-func boundAt(pod *corev1.Pod) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return pod.CreationTimestamp.Time
-}
-
-// lastMessage is what the kubelet says last of a container that does not start.
-func lastMessage(pod *corev1.Pod) string {
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := s.State.Waiting; w != nil && w.Message != "" {
-			return w.Reason + ": " + w.Message
-		}
-	}
-	return ""
 }

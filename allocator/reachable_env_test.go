@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // addAgent adds a node agent's pod, as the kubelet of the node shows it.
@@ -79,8 +80,8 @@ func TestAgentAway(t *testing.T) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: &yes}}
 	}
 	on1 := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "gpu-1"} }
-	s.addPod("owned", share(10, 100), owned, on1)
-	s.addPod("alone", share(10, 100), on1)
+	s.addPod("owned", objects.Share(10, 100), owned, on1)
+	s.addPod("alone", objects.Share(10, 100), on1)
 	s.awaitPlaced("owned")
 	s.awaitPlaced("alone")
 	const kubelet = "required NRI plugin vernier is not there"
@@ -95,7 +96,7 @@ func TestAgentAway(t *testing.T) {
 			t.Errorf("pod %s was placed on %s, whose agent is away", name, node)
 		}
 	}
-	s.addPod("late", share(30, 300))
+	s.addPod("late", objects.Share(30, 300))
 	s.awaitEvent("late", reasonWaiting, "1 node(s) grant nothing now, such as gpu-1: the node agent's pod")
 
 	s.awaitEvent("alone", reasonAgentAway, "is not ready: CrashLoopBackOff); the kubelet says: CreateContainerError: "+kubelet+". It starts when the agent is back")

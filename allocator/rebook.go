@@ -12,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -30,7 +31,7 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 	}
 	ledger := known
 	news := func(pod *corev1.Pod, now *v1alpha1.SliceLedger) bool {
-		return !equality.Semantic.DeepEqual(book.Placement(ledger, pod.UID), book.Placement(now, pod.UID))
+		return !equality.Semantic.DeepEqual(ledgerspec.Placement(ledger, pod.UID), ledgerspec.Placement(now, pod.UID))
 	}
 	var homeless, moved []*corev1.Pod
 	for _, pod := range a.amiss(known) {
@@ -46,7 +47,7 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 			continue
 		}
 		a.Log.Info("the ledger of a pod's node does not have its slices and has no room for them; what of it does not run cannot start until others are gone",
-			"pod", keyOf(pod), "node", node)
+			"pod", podstate.KeyOf(pod), "node", node)
 	}
 	if ledger == known {
 		return nil
@@ -56,7 +57,7 @@ func (a *Allocator) rebook(ctx context.Context, node string) error {
 	}
 	for _, pod := range moved {
 		a.tell(pod, corev1.EventTypeNormal, reasonMoved, fmt.Sprintf("its slices were lost from the ledger of node %s, and a device that they were on is gone: moved; now %s",
-			node, describe(book.Placement(ledger, pod.UID), deviceNumbers(ledger))))
+			node, describe(ledgerspec.Placement(ledger, pod.UID), deviceNumbers(ledger))))
 	}
 	return nil
 }
@@ -79,12 +80,12 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 		}
 	}
 	for uid, pod := range known {
-		if pods[uid] == nil && denied(pod) && short(pod, ledger) {
+		if pods[uid] == nil && podstate.CreateFailed(pod) && short(pod, ledger) {
 			pods[uid] = pod
 		}
 	}
 	var running, others []*corev1.Pod
-	for _, pod := range oldestFirst(pods) {
+	for _, pod := range podstate.OldestFirst(pods) {
 		if attached(ledger, pod) {
 			running = append(running, pod)
 		} else {
@@ -97,8 +98,8 @@ func (a *Allocator) amiss(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 // short tells whether the ledger of the pod's node has other slices for it than it asks
 // for: somebody has edited them by hand, and the node starts nothing with them.
 func short(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
-	_, shares, err := asked.Of(pod)
-	return err == nil && pod.Spec.NodeName == ledger.Name && !book.Serves(ledger, pod.UID, shares)
+	_, shares, err := podrequest.Of(pod)
+	return err == nil && pod.Spec.NodeName == ledger.Name && !ledgerspec.Serves(ledger, pod.UID, shares)
 }
 
 // putBack is the ledger with the pod's slices where they can be, at once or on another
@@ -113,15 +114,15 @@ func putBack(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 // rebooked is the ledger with the pod's slices where they belong; false when it
 // does not have the room.
 func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := asked.Of(pod)
+	demand, _, err := podrequest.Of(pod)
 	devices := devicesOf(pod, ledger)
 	if err != nil || devices == nil {
 		return nil, false
 	}
 	now := ledger.DeepCopy()
-	book.Release(now, func(uid types.UID) bool { return uid == pod.UID })
+	ledgerspec.Release(now, func(uid types.UID) bool { return uid == pod.UID })
 	plan, fits := placement.Rebook(demand, index.Unfiltered(now), devices)
-	if !fits || book.Grant(now, pod.UID, keyOf(pod).String(), plan) != nil {
+	if !fits || ledgerspec.Grant(now, pod.UID, podstate.KeyOf(pod).String(), plan) != nil {
 		return nil, false
 	}
 	return now, true
@@ -132,7 +133,7 @@ func rebooked(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLed
 // false when there are none for them, or there is no need. Nothing of the kind is started
 // before the ledger says that the device is back, as with rehome.
 func refitted(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := asked.Of(pod)
+	demand, _, err := podrequest.Of(pod)
 	keep := devicesOf(pod, ledger)
 	if err != nil || keep == nil {
 		return nil, false
@@ -154,9 +155,9 @@ func refitted(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLed
 		return nil, false
 	}
 	now := ledger.DeepCopy()
-	book.Release(now, func(uid types.UID) bool { return uid == pod.UID })
+	ledgerspec.Release(now, func(uid types.UID) bool { return uid == pod.UID })
 	plan, fits := placement.Refit(demand, besides(keep, pod, now), keep)
-	if !fits || book.Grant(now, pod.UID, keyOf(pod).String(), plan) != nil {
+	if !fits || ledgerspec.Grant(now, pod.UID, podstate.KeyOf(pod).String(), plan) != nil {
 		return nil, false
 	}
 	return now, true
@@ -199,7 +200,7 @@ func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.
 // the ledger has not as many, the placement. Nil when nothing of this can be read.
 func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]placement.Has {
 	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-	booked := book.Placement(ledger, pod.UID)
+	booked := ledgerspec.Placement(ledger, pod.UID)
 	if booked == nil && (err != nil || placed.Node != ledger.Name) {
 		return nil
 	}

@@ -12,10 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -34,8 +35,8 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 	}
 	ledger := known
 	notes := map[*corev1.Pod]string{}
-	for _, pod := range oldestFirst(a.granted(ledger)) {
-		if pod.Spec.NodeName != node || !stuck(pod) || attached(ledger, pod) {
+	for _, pod := range podstate.OldestFirst(a.granted(ledger)) {
+		if pod.Spec.NodeName != node || !podstate.NeverStarted(pod) || attached(ledger, pod) {
 			continue
 		}
 		uid, from := pod.UID, failed(ledger, pod)
@@ -43,9 +44,9 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 			continue
 		}
 		without := ledger.DeepCopy()
-		book.Release(without, func(u types.UID) bool { return u == uid })
+		ledgerspec.Release(without, func(u types.UID) bool { return u == uid })
 		room := index.Room(without)
-		demand, _, err := asked.Of(pod)
+		demand, _, err := podrequest.Of(pod)
 		if room == nil || err != nil {
 			continue
 		}
@@ -53,12 +54,12 @@ func (a *Allocator) rehome(ctx context.Context, node string) error {
 		if !fits {
 			continue
 		}
-		if err := book.Grant(without, uid, keyOf(pod).String(), plan); err != nil {
+		if err := ledgerspec.Grant(without, uid, podstate.KeyOf(pod).String(), plan); err != nil {
 			return err
 		}
 		ledger = without
 		notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved; now %s",
-			strings.Join(from, ", "), node, describe(book.Placement(ledger, uid), deviceNumbers(ledger)))
+			strings.Join(from, ", "), node, describe(ledgerspec.Placement(ledger, uid), deviceNumbers(ledger)))
 	}
 	if len(notes) == 0 {
 		return nil

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // A device that fails between the binding and the first start: the slices move to
@@ -109,7 +110,7 @@ func TestRehomeToAnotherSize(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t, 1)
 			s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[1].Mem, st.Devices[1].Healthy = 990, false })
-			p := testPod("p", tt.shares)
+			p := objects.Pod("p", tt.shares)
 			p.UID = "p"
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:tt.init], p.Spec.Containers[tt.init:]
 			s.must(s.api.Create(t.Context(), p))
@@ -146,7 +147,7 @@ func TestRehomeToAnotherSize(t *testing.T) {
 // pod is moved: it may be started this moment.
 func TestRehomeLeavesWhatIsWell(t *testing.T) {
 	s := newStage(t, 1)
-	p := testPod("p", map[string]v1alpha1.Share{"a": share(60, 600), "b": share(60, 600)})
+	p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(60, 600), "b": objects.Share(60, 600)})
 	p.UID = "p"
 	s.must(s.api.Create(t.Context(), p))
 	s.notify(p, false)
@@ -157,7 +158,7 @@ func TestRehomeLeavesWhatIsWell(t *testing.T) {
 	p = s.get("p")
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: waitingFor("CreateContainerError")}}
 	s.setStatus(p)
-	s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: deviceMiB})
+	s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: objects.DeviceMiB})
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 		st.Devices = append(st.Devices, v1alpha1.DeviceStatus{UUID: "GPU-n0-2", Index: 2, Minor: 2, Model: "T4", Mem: st.Devices[0].Mem, Healthy: true})
 		for i := range st.Devices {

@@ -26,10 +26,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 var errCrash = errors.New("the process is gone")
@@ -90,7 +92,7 @@ func (r *replicaInTest) restart() {
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
 				return r.call(func() error {
 					err := c.Get(ctx, key, obj, o...)
-					if p, is := obj.(*corev1.Pod); is && err == nil && (gated(p) || refused(p)) {
+					if p, is := obj.(*corev1.Pod); is && err == nil && (podstate.Gated(p) || podstate.Unschedulable(p)) {
 						r.sawUnbindable = p.UID
 					}
 					return err
@@ -153,7 +155,7 @@ func (r *replicaInTest) list() {
 		if err := r.world.api.Get(ctx, client.ObjectKey{Name: n.name}, node); err == nil {
 			r.allocator.SetNode(nil, node)
 		} else {
-			r.allocator.DeleteNode(testNode(n.name))
+			r.allocator.DeleteNode(objects.Node(n.name))
 		}
 		if l := r.world.ledger(n.name); l.ResourceVersion != "" {
 			r.allocator.SetLedger(l)
@@ -161,7 +163,7 @@ func (r *replicaInTest) list() {
 			r.allocator.DeleteLedger(known)
 		}
 	}
-	for _, known := range oldestFirst(r.allocator.pods) {
+	for _, known := range podstate.OldestFirst(r.allocator.pods) {
 		if r.world.find(known.UID) == nil {
 			r.allocator.DeletePod(known, false)
 		}
@@ -212,8 +214,8 @@ func (r *replicaInTest) sees(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 	if !r.world.blind || known == nil {
 		return l
 	}
-	for uid := range book.Pods(known) {
-		if p := r.world.find(uid); p != nil && gated(p) && book.Pods(l)[uid] == "" {
+	for uid := range ledgerspec.Pods(known) {
+		if p := r.world.find(uid); p != nil && podstate.Gated(p) && ledgerspec.Pods(l)[uid] == "" {
 			l = l.DeepCopy()
 			l.Spec = known.Spec
 			return l

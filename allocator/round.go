@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -147,7 +148,7 @@ func (r *round) end() {
 		delete(a.placing, pod.UID)
 		a.forgetNeverRan(pod.UID)
 		// One that was let go was counted then.
-		if known := a.pods[keyOf(pod)]; known != nil && known.UID == pod.UID && ready(known) {
+		if known := a.pods[podstate.KeyOf(pod)]; known != nil && known.UID == pod.UID && podstate.Ready(known) {
 			a.count(known)
 		}
 	}
@@ -158,7 +159,7 @@ func (r *round) end() {
 func (r *round) grant(c *choice) (*placing, error) {
 	d := r.draft(c.ledger)
 	next := d.ledger.DeepCopy()
-	if err := book.Grant(next, c.pod.UID, keyOf(c.pod).String(), c.plan); err != nil {
+	if err := ledgerspec.Grant(next, c.pod.UID, podstate.KeyOf(c.pod).String(), c.plan); err != nil {
 		return nil, err
 	}
 	if !r.a.index.Draft(d.known, next) {
@@ -187,7 +188,7 @@ func (a *Allocator) assume(p *placing) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.placing[p.pod.UID] = p.node
-	if known := a.pods[keyOf(p.pod)]; known != nil && known.UID == p.pod.UID {
+	if known := a.pods[podstate.KeyOf(p.pod)]; known != nil && known.UID == p.pod.UID {
 		a.count(known)
 	}
 }

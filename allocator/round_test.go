@@ -12,9 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Pods that are placed together cost their node one write.
@@ -25,7 +28,7 @@ func TestOneWriteForManyPods(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(book.Pods(s.ledger("n0"))); got != 8 {
+	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 8 {
 		t.Errorf("%d pods have slices, want 8", got)
 	}
 	if s.updates != 1 || s.patches != 8 {
@@ -59,7 +62,7 @@ func TestRoundCountsItself(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
 		t.Errorf("Invariant 1: %d of 3 pods of 60 core have slices on 2 devices after %d writes, want 2 after 1", got, s.updates)
 	}
 	s = newStage(t, 1)
@@ -68,7 +71,7 @@ func TestRoundCountsItself(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
 		t.Errorf("Invariant 7: %d of 3 pods of 30 CPUs are on a node of 64 after %d writes, want 2 after 1", got, s.updates)
 	}
 }
@@ -89,7 +92,7 @@ func TestFailedRoundIsDecidedAgain(t *testing.T) {
 	s.step()
 	s.refuse = nil
 	s.work()
-	if got := len(book.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
+	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
 		t.Errorf("%d pods have slices after %d patches, want 2 after 2", got, s.patches)
 	}
 }
@@ -143,7 +146,7 @@ func TestWaitingPodsDontStarveOthers(t *testing.T) {
 	for range 2 {
 		s.step()
 	}
-	if gated(s.get("small")) {
+	if podstate.Gated(s.get("small")) {
 		t.Error("the small pod is not placed in the second round after it came")
 	}
 	s.work()
@@ -202,7 +205,7 @@ func TestOneWakeIsEnough(t *testing.T) {
 // never asked for them, need not have them.
 func (s *stage) comeUnfit(n int) {
 	for i := range n {
-		p := testPod(fmt.Sprint("big", i), map[string]v1alpha1.Share{"c": share(100, deviceMiB+1)})
+		p := objects.Pod(fmt.Sprint("big", i), map[string]v1alpha1.Share{"c": objects.Share(100, objects.DeviceMiB+1)})
 		p.UID = types.UID(p.Name)
 		s.allocator.SetPod(p)
 	}
@@ -218,9 +221,9 @@ func (r *replicaInTest) readAll() {
 // What pods of a kind lack is known until there is more room, and not from before.
 func TestScarcity(t *testing.T) {
 	pod := func(core v1alpha1.Percent, policy string) string {
-		p := testPod("p", map[string]v1alpha1.Share{"c": share(core, 10)})
+		p := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(core, 10)})
 		p.Annotations[v1alpha1.AnnotationPolicy] = policy
-		return kindOf(p)
+		return podrequest.EquivalenceClass(p)
 	}
 	same := pod(10, "pack")
 	if same != pod(10, "pack") || same == pod(11, "pack") || same == pod(10, "spread") {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // The name of a gang can be used again while pods of an earlier run are there: those that
@@ -104,7 +105,7 @@ func replaced(pods []*corev1.Pod) (gone map[types.UID]bool) {
 // which nobody saw the end, as none ever ran or the node was lost, did so when its last
 // condition changed.
 func endOf(pod *corev1.Pod) (end time.Time, over bool) {
-	if terminal(pod) {
+	if podstate.Terminal(pod) {
 		failed, seen := pod.Status.Phase == corev1.PodFailed, len(pod.Status.ContainerStatuses) > 0
 		for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 			for i := range list {

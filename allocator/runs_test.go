@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // by makes the pod a controller's, of a name and a UID.
@@ -168,7 +169,7 @@ func TestPodOfAnEarlierRunIsNotTheOneMissing(t *testing.T) {
 func TestLastRun(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	pod := func(name string, created int64, edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := testPod(name, map[string]v1alpha1.Share{"c": share(1, 1)})
+		p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(1, 1)})
 		p.UID, p.CreationTimestamp = types.UID(name), at(created)
 		inGang("g", 2)(p)
 		for _, e := range edits {

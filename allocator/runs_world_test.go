@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // clockedTracker is the objects of an API server whose clock is the world's: what is
@@ -35,7 +36,7 @@ func (c clockedTracker) Update(gvr schema.GroupVersionResource, obj runtime.Obje
 		}
 		if was := stored.(*corev1.Pod); was.DeletionTimestamp == nil {
 			grace := time.Duration(0)
-			if p.Spec.NodeName != "" && !terminal(p) {
+			if p.Spec.NodeName != "" && !podstate.Terminal(p) {
 				grace = gracePeriod
 			}
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(c.now().Add(grace))), ptr.To(int64(grace/time.Second))
@@ -46,7 +47,7 @@ func (c clockedTracker) Update(gvr schema.GroupVersionResource, obj runtime.Obje
 
 // ends notes when a pod has ended, by what happened to it and not by what it says.
 func (w *world) ends(p *corev1.Pod) {
-	if _, known := w.endedAt[p.UID]; !known && (terminal(p) || p.DeletionTimestamp != nil) {
+	if _, known := w.endedAt[p.UID]; !known && (podstate.Terminal(p) || p.DeletionTimestamp != nil) {
 		w.endedAt[p.UID] = w.clock.Now()
 	}
 }
@@ -119,7 +120,7 @@ func (w *world) checkRuns() {
 		want := w.members(name)
 		for _, r := range w.replicas {
 			a := r.allocator
-			if got := a.lastRun(name, oldestFirst(a.gangs.members[name])); !slices.EqualFunc(got, want, func(p, q *corev1.Pod) bool { return p.UID == q.UID }) {
+			if got := a.lastRun(name, podstate.OldestFirst(a.gangs.members[name])); !slices.EqualFunc(got, want, func(p, q *corev1.Pod) bool { return p.UID == q.UID }) {
 				w.fail("%s has %v for the last run of %s, want %v", r.name, namesOf(got), name, namesOf(want))
 			}
 		}

@@ -10,13 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // pair adds a pod of two containers.
 func (s *stage) pair(name string, a, b v1alpha1.Share, edit func(*corev1.Pod)) {
 	s.t.Helper()
 	s.add(name, 1, 1, func(p *corev1.Pod) {
-		q := testPod(name, map[string]v1alpha1.Share{"a": a, "b": b})
+		q := objects.Pod(name, map[string]v1alpha1.Share{"a": a, "b": b})
 		p.Annotations, p.Spec.Containers = q.Annotations, q.Spec.Containers
 		edit(p)
 	})
@@ -44,7 +45,7 @@ func TestSameGPU(t *testing.T) {
 	s.work()
 	s.add("y", 60, 500)
 	s.work()
-	s.pair("p", share(30, 300), share(30, 300), required)
+	s.pair("p", objects.Share(30, 300), objects.Share(30, 300), required)
 	s.work()
 	if got := s.on("p"); got != "" {
 		t.Fatalf("on %s, where there is no room for both on one", got)
@@ -53,7 +54,7 @@ func TestSameGPU(t *testing.T) {
 		t.Errorf("told %s", told)
 	}
 	// Pods that ask for the same and may be apart have another reason to wait, or none.
-	s.pair("q", share(30, 300), share(30, 300), func(*corev1.Pod) {})
+	s.pair("q", objects.Share(30, 300), objects.Share(30, 300), func(*corev1.Pod) {})
 	s.work()
 	if got := s.on("q"); got == "" {
 		t.Error("the pod that may be on two GPUs waits too")
@@ -73,7 +74,7 @@ func TestSameGPU(t *testing.T) {
 func TestSameGPURehome(t *testing.T) {
 	for name, free := range map[string]v1alpha1.Percent{"room": 60, "no room for both": 50} {
 		s := newStage(t, 1)
-		s.pair("p", share(30, 300), share(30, 300), required)
+		s.pair("p", objects.Share(30, 300), objects.Share(30, 300), required)
 		s.work()
 		s.bind()
 		from := s.on("p")
@@ -85,7 +86,7 @@ func TestSameGPURehome(t *testing.T) {
 		p := s.get("p")
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: waitingFor("CreateContainerError")}}
 		s.setStatus(p)
-		s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: deviceMiB})
+		s.node("n0").own(hardware{uuid: "GPU-n0-2", mem: objects.DeviceMiB})
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) {
 			st.Devices = append(st.Devices, v1alpha1.DeviceStatus{UUID: "GPU-n0-2", Index: 2, Minor: 2, Model: "T4", Mem: 500, Healthy: true})
 			st.Devices[0].Healthy = false
@@ -108,7 +109,7 @@ func TestOneGPUWinsTies(t *testing.T) {
 		s.add("x"+strings.ToLower(device), core, 100, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = device })
 		s.work()
 	}
-	s.pair("p", share(50, 100), share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = "GPU-n0-0,GPU-n0-1" })
+	s.pair("p", objects.Share(50, 100), objects.Share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = "GPU-n0-0,GPU-n0-1" })
 	s.work()
 	if got := s.on("p"); got != "GPU-n0-1 GPU-n0-1" {
 		t.Errorf("on %q, want both on the GPU that they fill", got)

@@ -3,13 +3,9 @@
 package allocator
 
 import (
-	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // scarcity remembers for which kinds of pods no node had the devices, until a device
@@ -20,22 +16,6 @@ type scarcity struct {
 	found map[string]*placement.Shortfall
 	// times counts how often there was more room.
 	times int
-}
-
-// kindOf names what the pod asks for: pods of one kind fit on the same devices.
-func kindOf(pod *corev1.Pod) string {
-	parts := []string{pod.Annotations[v1alpha1.AnnotationShares]}
-	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU} {
-		parts = append(parts, pod.Annotations[key])
-	}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		parts = append(parts, c.Name)
-		if c.RestartPolicy != nil {
-			parts = append(parts, string(*c.RestartPolicy))
-		}
-	}
-	return strings.Join(parts, "\x00")
 }
 
 // find is what pods of the kind lack, nil when that isn't known.

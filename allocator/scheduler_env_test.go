@@ -18,12 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 var (
@@ -199,7 +201,7 @@ func (l *lab) settle(p *corev1.Pod, all *tally) {
 // only that node is right for.
 func (l *lab) acquaint() {
 	for _, node := range l.nodes {
-		p := testPod("on-"+node, map[string]v1alpha1.Share{"a": share(1, 1)})
+		p := objects.Pod("on-"+node, map[string]v1alpha1.Share{"a": objects.Share(1, 1)})
 		p.Namespace, p.Spec.NodeSelector = l.name, map[string]string{l.host(): node}
 		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		l.must(l.Create(l.Context(), p))
@@ -216,7 +218,7 @@ func (l *lab) bound(name string) bool { return l.seen[name] != nil && l.seen[nam
 // stuck are the pods that were let go and are not bound.
 func (l *lab) stuck() (names []string) {
 	for name, p := range l.seen {
-		if !gated(p) && p.Spec.NodeName == "" {
+		if !podstate.Gated(p) && p.Spec.NodeName == "" {
 			names = append(names, name)
 		}
 	}
@@ -239,7 +241,7 @@ func (l *lab) describe(name string) string {
 // that asks for no devices. Where it goes to a node that has the devices, the
 // allocator was too strict, unless the pin is what makes the difference.
 func (l *lab) challenge(p *corev1.Pod, all *tally) {
-	demand, _, err := asked.Of(p)
+	demand, _, err := podrequest.Of(p)
 	l.must(err)
 	node, goes := l.tryTwin(p, "")
 	if !goes {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // In a lab of gangs, so many of so many pods.
@@ -51,7 +52,7 @@ func (l *lab) runGangs(all *tally) {
 // member is a pod of a gang, of one of the gang's apps, that may wish to be near one of
 // them, or to be alone on its node.
 func (l *lab) member(gang string, m int) *corev1.Pod {
-	p := testPod(fmt.Sprintf("%s-%d", gang, m), map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(5+l.Intn(60)), 50)})
+	p := objects.Pod(fmt.Sprintf("%s-%d", gang, m), map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(5+l.Intn(60)), 50)})
 	inGang(gang, podsPerGang)(p)
 	app := func() string { return gang + oneOf(l, "x", "y") }
 	labelled(app())(p)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 const nic = "example.com/nic"
@@ -69,14 +70,14 @@ func (l *lab) anyNode(n *corev1.Node) {
 // anyPod is a gated pod with a share and random wishes of everything that the
 // scheduler filters by.
 func (l *lab) anyPod(name string) *corev1.Pod {
-	shares := map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(1+l.Intn(60)), v1alpha1.MiB(1+l.Intn(400)))}
+	shares := map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(1+l.Intn(60)), v1alpha1.MiB(1+l.Intn(400)))}
 	if l.chance(15) {
-		shares["b"] = share(v1alpha1.Percent(l.Intn(20)), 50)
+		shares["b"] = objects.Share(v1alpha1.Percent(l.Intn(20)), 50)
 	}
 	if l.chance(10) {
 		shares["a"] = v1alpha1.Share{GPUs: 2, Core: v1alpha1.Percent(60 + 10*l.Intn(5)), MemMiB: 100}
 	}
-	p := testPod(name, shares)
+	p := objects.Pod(name, shares)
 	p.Namespace, p.Labels = l.name, map[string]string{"app": oneOf(l, "x", "y", "z"), "version": oneOf(l, "1", "2")}
 	p.Spec.NodeSelector = map[string]string{"lab": l.name}
 	requests := corev1.ResourceList{
@@ -233,7 +234,7 @@ func (l *lab) wantSpread(p *corev1.Pod) {
 // owner wrote it, the second in a zone may go to the node of the first, which is where it
 // packs best; pinned there it may not, as the pin leaves one zone of the two that it wants.
 func (l *lab) alikePod(name string) *corev1.Pod {
-	p := testPod(name, map[string]v1alpha1.Share{"a": share(1, 1)})
+	p := objects.Pod(name, map[string]v1alpha1.Share{"a": objects.Share(1, 1)})
 	p.Namespace, p.Labels = l.name, map[string]string{"app": "alike"}
 	p.Spec.NodeSelector = map[string]string{"lab": l.name}
 	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

@@ -26,6 +26,7 @@ import (
 	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -60,7 +61,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 	if err != nil {
 		return err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(trim))
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(podstate.Trim))
 	filters, err := feasible.New(ctx, kube, factory)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // TestSoak on a real API server: fewer steps, with its own rules on what may change,
@@ -38,8 +39,8 @@ func TestSoakOnAPIServer(t *testing.T) {
 			w := newWorldOn(t, api, testclock.NewFakeClock(time.Unix(0, 0)), int64(1000+seed), 2, 2, true)
 			ran += w.run(300)
 			for _, n := range w.nodes {
-				w.must(client.IgnoreNotFound(api.Delete(context.Background(), testNode(n.name))))
-				w.must(client.IgnoreNotFound(api.Delete(context.Background(), testLedger(n.name))))
+				w.must(client.IgnoreNotFound(api.Delete(context.Background(), objects.Node(n.name))))
+				w.must(client.IgnoreNotFound(api.Delete(context.Background(), objects.Ledger(n.name))))
 			}
 			for _, p := range w.live {
 				w.vanish(p.DeepCopy())

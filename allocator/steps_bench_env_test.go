@@ -21,6 +21,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/objects"
 )
 
 // BenchmarkSteps is what the requests of a pod's way cost the API server that has our
@@ -43,7 +44,9 @@ func BenchmarkSteps(b *testing.B) {
 		}
 		return p
 	}
-	gated := func(name string) *corev1.Pod { return testPod(name, map[string]v1alpha1.Share{"c": share(10, 100)}) }
+	gated := func(name string) *corev1.Pod {
+		return objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
+	}
 	plain := func(name string) *corev1.Pod {
 		p := gated(name)
 		p.Annotations, p.Spec.SchedulingGates = nil, nil

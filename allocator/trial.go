@@ -11,6 +11,8 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/ranking"
 )
 
@@ -54,7 +56,7 @@ func (t *trial) next(ctx context.Context, pod ask) (*shortage, error) {
 		t.showRoom(name, t.touched[name].left)
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
-	if lacks := t.scarce.find(kindOf(pod.pod)); lacks != nil && len(t.set) == 1 {
+	if lacks := t.scarce.find(podrequest.EquivalenceClass(pod.pod)); lacks != nil && len(t.set) == 1 {
 		return &shortage{devices: *lacks, withheld: t.index.Withheld()}, nil
 	}
 	j, wants := judge{Allocator: t.Allocator, pod: pod.pod, in: t.in}, pod.wants()
@@ -134,7 +136,7 @@ func (t *trial) explain(ctx context.Context, pod ask, wants *ranking.Ask, j *jud
 	}
 	why := &shortage{refused: j.refused + unasked, unasked: unasked, reasons: j.reasons, devices: placement.Explain(pod.demand, without), withheld: t.index.Withheld()}
 	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
-		t.scarce.note(kindOf(pod.pod), &why.devices, since)
+		t.scarce.note(podrequest.EquivalenceClass(pod.pod), &why.devices, since)
 	}
 	return why, nil
 }
@@ -192,7 +194,7 @@ func (t *trial) end() {
 	}
 	t.mu.Lock()
 	for _, c := range t.choices[:t.counted] {
-		if known := t.pods[keyOf(c.pod)]; known != nil && known.UID == c.pod.UID {
+		if known := t.pods[podstate.KeyOf(c.pod)]; known != nil && known.UID == c.pod.UID {
 			t.tellFilters(known, t.seat(known))
 		} else {
 			t.tellFilters(c.pod, "")

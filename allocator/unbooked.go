@@ -9,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -39,7 +40,7 @@ func (a *Allocator) judge(pod *corev1.Pod) {
 	if a.unbooked[node] == nil {
 		a.unbooked[node] = map[types.UID]types.NamespacedName{}
 	}
-	a.unbooked[node][pod.UID] = keyOf(pod)
+	a.unbooked[node][pod.UID] = podstate.KeyOf(pod)
 }
 
 // strike takes the pod off the unbooked ones; others may have waited for that. The
@@ -61,14 +62,14 @@ func (a *Allocator) strike(pod types.UID) {
 func (a *Allocator) judgeLedger(before *v1alpha1.SliceLedger, node string) {
 	now := a.index.Ledger(node)
 	concerned := a.unbookedOn(node)
-	for _, differ := range []iter.Seq2[types.UID, string]{book.Gone(before, now), book.Gone(now, before)} {
+	for _, differ := range []iter.Seq2[types.UID, string]{ledgerspec.Gone(before, now), ledgerspec.Gone(now, before)} {
 		for uid, owner := range differ {
-			if pod := a.pods[ownerKey(owner)]; pod != nil && pod.UID == uid {
+			if pod := a.pods[podstate.OwnerKey(owner)]; pod != nil && pod.UID == uid {
 				concerned[uid] = pod
 			}
 		}
 	}
-	for _, pod := range oldestFirst(concerned) {
+	for _, pod := range podstate.OldestFirst(concerned) {
 		a.judge(pod)
 	}
 }

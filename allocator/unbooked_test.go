@@ -11,9 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // remake makes the whole ledger anew, as its node does after a deletion.
@@ -98,7 +100,7 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 					s.vanish(p)
 				}
 				s.work()
-				if gated(s.get("q")) || gated(s.get("r")) {
+				if podstate.Gated(s.get("q")) || podstate.Gated(s.get("r")) {
 					t.Error("Invariant 6: the device of a pod that is gone stays closed")
 				}
 			})
@@ -135,7 +137,7 @@ func TestGrantsFollowWhatRuns(t *testing.T) {
 // although another one of its pod is booked there.
 func TestGrantsFollowEachContainer(t *testing.T) {
 	s := newStage(t, 1)
-	p := testPod("p", map[string]v1alpha1.Share{"a": share(30, 300), "b": share(30, 300)})
+	p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(30, 300), "b": objects.Share(30, 300)})
 	p.UID = "p"
 	p.Annotations[v1alpha1.AnnotationPolicy] = "spread"
 	s.must(s.api.Create(t.Context(), p))
@@ -199,7 +201,7 @@ func TestWokenWhenLostGrantsAreBack(t *testing.T) {
 	// q comes before the ledger is looked at.
 	slices.SortStableFunc(s.queue.due, func(a, b item) int { return len(a.node) - len(b.node) })
 	s.work()
-	if gated(s.get("q")) {
+	if podstate.Gated(s.get("q")) {
 		t.Error("q still waits")
 	}
 }
@@ -256,7 +258,7 @@ func TestLostGrantsOfADeviceThatIsGone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t, 1)
-			p := testPod("p", map[string]v1alpha1.Share{"a": share(30, 300), "b": share(30, 300)})
+			p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(30, 300), "b": objects.Share(30, 300)})
 			p.UID, p.Annotations[v1alpha1.AnnotationPolicy] = "p", "spread"
 			s.must(s.api.Create(t.Context(), p))
 			s.notify(p, false)
@@ -287,7 +289,7 @@ func TestLostGrantsOfADeviceThatIsGone(t *testing.T) {
 			l = s.ledger("n0")
 			l.Spec = v1alpha1.SliceLedgerSpec{}
 			if tt.others > 0 {
-				s.must(book.Grant(l, "o", "ns/o", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: tt.others, Mem: 1}}}))
+				s.must(ledgerspec.Grant(l, "o", "ns/o", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: tt.others, Mem: 1}}}))
 			}
 			s.must(s.api.Update(t.Context(), l))
 			s.notify(l, false)

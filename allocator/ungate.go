@@ -13,8 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/pin"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -53,8 +54,8 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 	if ledger == nil {
 		return errAgain
 	}
-	placed := book.Placement(ledger, pod.UID)
-	if placed == nil || book.Held(ledger)[pod.UID] != nil {
+	placed := ledgerspec.Placement(ledger, pod.UID)
+	if placed == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
 		return errAgain
 	}
 	if a.preparing(pod, ledger) {
@@ -82,7 +83,7 @@ func (a *Allocator) ungate(ctx context.Context, pod *corev1.Pod, node string) er
 		conflicts.WithLabelValues("pod").Inc()
 		return a.reread(ctx, pod, node, err)
 	default:
-		return fmt.Errorf("ungating pod %s: %w", keyOf(pod), err)
+		return fmt.Errorf("ungating pod %s: %w", podstate.KeyOf(pod), err)
 	}
 }
 
@@ -92,7 +93,7 @@ func (a *Allocator) reread(ctx context.Context, pod *corev1.Pod, node string, ca
 	switch {
 	case err != nil:
 		return err
-	case live == nil || !ready(live):
+	case live == nil || !podstate.Ready(live):
 		// It is gone, our own patch arrived before, another replica was faster, or
 		// another gate came off last: whatever does not belong to this node is released.
 		a.lookAtLedger(node)
@@ -100,7 +101,7 @@ func (a *Allocator) reread(ctx context.Context, pod *corev1.Pod, node string, ca
 	case live.ResourceVersion != pod.ResourceVersion:
 		return errAgain
 	default:
-		return fmt.Errorf("ungating pod %s: %w", keyOf(pod), cause)
+		return fmt.Errorf("ungating pod %s: %w", podstate.KeyOf(pod), cause)
 	}
 }
 
@@ -112,7 +113,7 @@ func (a *Allocator) live(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	case apierrors.IsNotFound(err) || err == nil && live.UID != pod.UID:
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("reading pod %s: %w", keyOf(pod), err)
+		return nil, fmt.Errorf("reading pod %s: %w", podstate.KeyOf(pod), err)
 	}
 	a.setWritten(live)
 	return live, nil

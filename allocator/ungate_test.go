@@ -9,17 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/pin"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // Invariant 7: a pod that is changed while it is decided on, which the watch has
 // not shown yet, is decided on anew; it is not let go to a node that no longer
 // suits it.
 func TestChangedWhileDecidedOn(t *testing.T) {
-	n1 := testNode("n1")
+	n1 := objects.Node("n1")
 	n1.Labels = map[string]string{"disk": "ssd"}
 	want := corev1.NodeSelectorRequirement{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{"ssd"}}
 	terms := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{want}}}}
@@ -35,20 +37,20 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 		}, "n1"},
 		{"a node that nobody has", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "tape"} }, ""},
 		{"demand", func(p *corev1.Pod) {
-			p.Annotations[v1alpha1.AnnotationShares] = testPod("p", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 20, MemMiB: 200}}).Annotations[v1alpha1.AnnotationShares]
+			p.Annotations[v1alpha1.AnnotationShares] = objects.Pod("p", map[string]v1alpha1.Share{"c": {GPUs: 1, Core: 20, MemMiB: 200}}).Annotations[v1alpha1.AnnotationShares]
 		}, "n0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t, 2)
-			s.allocator.SetNode(testNode("n1"), n1)
+			s.allocator.SetNode(objects.Node("n1"), n1)
 			s.add("p", 10, 100)
 			p := s.get("p")
 			tt.edit(p)
 			s.must(s.api.Update(t.Context(), p))
 			s.work()
 			p = s.get("p")
-			if got := home(p); got != tt.home || gated(p) != (tt.home == "") {
+			if got := podstate.TargetNode(p); got != tt.home || podstate.Gated(p) != (tt.home == "") {
 				t.Fatalf("Invariant 7: let go to %q, want %q", got, tt.home)
 			}
 			held := s.allocator.index.Holders(p.UID)
@@ -58,9 +60,9 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				}
 				return
 			}
-			_, shares, err := asked.Of(p)
+			_, shares, err := podrequest.Of(p)
 			s.must(err)
-			if len(held) != 1 || !book.Serves(s.ledger(tt.home), p.UID, shares) {
+			if len(held) != 1 || !ledgerspec.Serves(s.ledger(tt.home), p.UID, shares) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)
 			}
 		})
@@ -80,7 +82,7 @@ func TestPinLeavesAffinityAsItIs(t *testing.T) {
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: node}}}
 	})
 	for i := range s.watch {
-		_, err := trim(s.watch[i].obj)
+		_, err := podstate.Trim(s.watch[i].obj)
 		s.must(err)
 	}
 	s.work()
@@ -99,7 +101,7 @@ func TestWrittenPodIsTrimmed(t *testing.T) {
 	s.readAll()
 	s.step()
 	known := s.allocator.pod(types.NamespacedName{Namespace: "ns", Name: "p"})
-	if gated(known) || known.Annotations["example.com/large"] != "" || known.Spec.Containers[0].Env != nil {
-		t.Errorf("gated %v, keeps %v and %v", gated(known), known.Annotations, known.Spec.Containers[0].Env)
+	if podstate.Gated(known) || known.Annotations["example.com/large"] != "" || known.Spec.Containers[0].Env != nil {
+		t.Errorf("gated %v, keeps %v and %v", podstate.Gated(known), known.Annotations, known.Spec.Containers[0].Env)
 	}
 }

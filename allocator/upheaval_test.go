@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // inventory is what a node has for hardware, by device.
@@ -72,7 +73,7 @@ func (n *nodeInTest) addDevice() {
 	if n.lost || len(n.has) >= maxDevices {
 		return
 	}
-	n.own(hardware{uuid: fmt.Sprintf("GPU-%s-%d", n.name, len(n.ever)), mem: v1alpha1.MiB(deviceMiB/2 + n.world.rand.Intn(deviceMiB))})
+	n.own(hardware{uuid: fmt.Sprintf("GPU-%s-%d", n.name, len(n.ever)), mem: v1alpha1.MiB(objects.DeviceMiB/2 + n.world.rand.Intn(objects.DeviceMiB))})
 	n.advertise()
 }
 
@@ -108,7 +109,7 @@ func (n *nodeInTest) advertise() {
 	w := n.world
 	node := &corev1.Node{}
 	w.must(w.api.Get(context.Background(), types.NamespacedName{Name: n.name}, node))
-	node.Status = testNode(n.name).Status
+	node.Status = objects.Node(n.name).Status
 	var mem v1alpha1.MiB
 	for _, d := range n.has {
 		mem += d.mem

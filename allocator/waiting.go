@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // waiter is why a pod waits and what it was told.
@@ -119,7 +120,7 @@ func (a *Allocator) stillWaits(set []ask, refused bool) bool {
 	defer a.mu.Unlock()
 	due := toldAgain
 	for _, p := range set {
-		w, waits := a.waiting[keyOf(p.pod)]
+		w, waits := a.waiting[podstate.KeyOf(p.pod)]
 		due = min(due, w.explain.Sub(a.Clock.Now()))
 		if !waits || w.elsewhere || w.refused != refused || due <= 0 {
 			return false
@@ -144,13 +145,13 @@ func (a *Allocator) wait(pod *corev1.Pod, refused bool, cause, told string) {
 		again = min(again, due)
 	}
 	w.explain = a.Clock.Now().Add(again)
-	a.waiting[keyOf(pod)] = w
+	a.waiting[podstate.KeyOf(pod)] = w
 }
 
 // waits is what is known of the pod, which waits for the cause; false if it is gone.
 // The caller holds mu.
 func (a *Allocator) waits(pod *corev1.Pod, cause string) (w waiter, known bool) {
-	key := keyOf(pod)
+	key := podstate.KeyOf(pod)
 	if p := a.pods[key]; p == nil || p.UID != pod.UID {
 		return w, false
 	}
@@ -202,14 +203,14 @@ func (a *Allocator) waitElsewhere(pod *corev1.Pod, reason, cause, told string) {
 	if due, later := a.tellWaiting(pod, &w, reason, told, w.since.Add(elsewherePatience)); later {
 		a.enqueueAfter(a.itemOf(pod), due)
 	}
-	a.waiting[keyOf(pod)] = w
+	a.waiting[podstate.KeyOf(pod)] = w
 }
 
 // wasTold tells whether this leader told the pod's owner that it waits.
 func (a *Allocator) wasTold(pod *corev1.Pod) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.waiting[keyOf(pod)].told.by) > 0
+	return len(a.waiting[podstate.KeyOf(pod)].told.by) > 0
 }
 
 // wake has the waiting pods looked at again, and those that may be found to have to
@@ -243,7 +244,7 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 		for key, w := range a.waiting {
 			if pod := a.pods[key]; pod != nil && !w.elsewhere && (scope == wakeAll || w.refused) {
 				it := a.itemOf(pod)
-				if first := due[it]; first == nil || byAge(pod, first) < 0 {
+				if first := due[it]; first == nil || podstate.ByAge(pod, first) < 0 {
 					due[it] = pod
 				}
 			}
@@ -251,8 +252,8 @@ func (a *Allocator) wakeNow(scope wakeScope) {
 		for _, call := range a.woken {
 			delete(due, call.item)
 		}
-		for _, pod := range oldestFirst(due) {
-			a.woken = append(a.woken, call{a.itemOf(pod), priorityOf(pod)})
+		for _, pod := range podstate.OldestFirst(due) {
+			a.woken = append(a.woken, call{a.itemOf(pod), podstate.Priority(pod)})
 		}
 	}
 	for _, call := range a.nextWoken() {

@@ -23,9 +23,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // world is a cluster in memory: an API server with real compare-and-swap, a stock
@@ -132,9 +134,9 @@ func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, 
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)
-		l := testLedger(name)
+		l := objects.Ledger(name)
 		w.must(w.api.Create(t.Context(), l))
-		w.must(w.api.Status().Update(t.Context(), withStatus(l)))
+		w.must(w.api.Status().Update(t.Context(), objects.WithStatus(l)))
 		w.notify(l, false)
 		w.nodes = append(w.nodes, newNode(w, name))
 	}
@@ -195,7 +197,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 
 // createNode adds a Node object.
 func (w *world) createNode(name string) {
-	node := testNode(name)
+	node := objects.Node(name)
 	status := node.Status
 	w.must(w.api.Create(context.Background(), node))
 	if w.real {
@@ -213,7 +215,7 @@ func (w *world) ledger(name string) *v1alpha1.SliceLedger {
 	if l := w.ledgers[name]; l != nil {
 		return l.DeepCopy()
 	}
-	return testLedger(name)
+	return objects.Ledger(name)
 }
 
 // somePod is a copy of a random pod that ok takes, nil when there is none. ok must
@@ -248,12 +250,12 @@ func (w *world) find(uid types.UID) *corev1.Pod {
 // over tells whether the pod is finished or gone.
 func (w *world) over(uid types.UID) bool {
 	p := w.find(uid)
-	return p == nil || terminal(p)
+	return p == nil || podstate.Terminal(p)
 }
 
 // disturb notes that the pods with slices on a node may lose them now.
 func (w *world) disturb(l *v1alpha1.SliceLedger) {
-	for uid := range book.Pods(l) {
+	for uid := range ledgerspec.Pods(l) {
 		w.disturbed[uid] = true
 	}
 	w.rob(l, &v1alpha1.SliceLedger{}, true)
@@ -285,7 +287,7 @@ func (w *world) destroy(node string) {
 
 // recreate makes a ledger for a node that has none.
 func (w *world) recreate(node string) {
-	l := testLedger(node)
+	l := objects.Ledger(node)
 	l.UID = types.UID(fmt.Sprintf("ledger-%s-%d", node, w.rand.Int()))
 	w.must(w.api.Create(context.Background(), l))
 	// Versions of an API server go on across objects; those of this one do not.

@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // What users and the stock scheduler do in a world.
@@ -26,13 +28,13 @@ func (w *world) createPod() {
 	for _, c := range []string{"a", "b"}[:1+w.rand.Intn(2)] {
 		shares[c] = v1alpha1.Share{
 			GPUs: v1alpha1.DeviceCount(1 + w.rand.Intn(2)), Core: v1alpha1.Percent(w.rand.Intn(41)),
-			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(deviceMiB*4/10)),
+			MemMiB: v1alpha1.MiB(1 + w.rand.Intn(objects.DeviceMiB*4/10)),
 		}
 	}
 	if w.gangsOnly {
-		shares = map[string]v1alpha1.Share{"a": share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
+		shares = map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
 	}
-	p := testPod(fmt.Sprintf("p%d", w.made), shares)
+	p := objects.Pod(fmt.Sprintf("p%d", w.made), shares)
 	p.UID, p.CreationTimestamp = types.UID(p.Name), metav1.NewTime(w.now())
 	p.Finalizers = []string{"example.com/held"}
 	if w.rand.Intn(2) == 0 {
@@ -70,7 +72,7 @@ func (w *world) deletePod() {
 	case w.rand.Intn(2) > 0:
 		w.must(w.remove(p))
 	default:
-		if p.Spec.NodeName != "" && !terminal(p) {
+		if p.Spec.NodeName != "" && !podstate.Terminal(p) {
 			n := w.node(p.Spec.NodeName)
 			n.ghosts = append(n.ghosts, p)
 		}
@@ -105,7 +107,7 @@ func (w *world) vanish(p *corev1.Pod) {
 
 // free is whoever held a pod that was deleted before it was bound.
 func (w *world) free() {
-	if p := w.somePod(neverRuns); p != nil {
+	if p := w.somePod(podstate.NeverRuns); p != nil {
 		w.vanish(p)
 	}
 }
@@ -169,7 +171,7 @@ func (w *world) accepts(node string, p *corev1.Pod) bool {
 	}
 	add(p)
 	for _, other := range w.live {
-		if other.Spec.NodeName == node && !terminal(other) {
+		if other.Spec.NodeName == node && !podstate.Terminal(other) {
 			add(other)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -22,13 +22,13 @@ const fieldOwner = client.FieldOwner("vernier-allocator")
 // write; none when there are none.
 func (a *Allocator) release(ctx context.Context, known *v1alpha1.SliceLedger, drop func(types.UID) bool) error {
 	ledger := known.DeepCopy()
-	if !book.Release(ledger, drop) {
+	if !ledgerspec.Release(ledger, drop) {
 		return nil
 	}
 	if err := a.write(ctx, ledger); err != nil {
 		return err
 	}
-	released := len(book.Pods(known)) - len(book.Pods(ledger))
+	released := len(ledgerspec.Pods(known)) - len(ledgerspec.Pods(ledger))
 	releases.Add(float64(released))
 	a.Log.V(1).Info("released", "node", ledger.Name, "pods", released)
 	return nil

@@ -12,9 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // slowClock is the clock of a machine on which everything takes time: each look at it does.
@@ -67,15 +69,15 @@ func TestHostileSearchYields(t *testing.T) {
 	}
 	s.add("other", 10, 100, onNode("n1"))
 	s.readAll()
-	for n := 0; gated(s.get("other")) && n < 3; n++ {
+	for n := 0; podstate.Gated(s.get("other")) && n < 3; n++ {
 		s.step()
 	}
-	if home(s.get("other")) == "" || !gated(s.get("m0")) {
+	if podstate.TargetNode(s.get("other")) == "" || !podstate.Gated(s.get("m0")) {
 		t.Errorf("placed %q while the search goes on", s.seats("other", "m0"))
 	}
 	s.work()
 	for i := range members {
-		if gated(s.get(fmt.Sprint("m", i))) {
+		if podstate.Gated(s.get(fmt.Sprint("m", i))) {
 			t.Fatalf("m%d is at the gate; told %q", i, s.told())
 		}
 	}
@@ -90,7 +92,7 @@ func TestHostileSearchYields(t *testing.T) {
 func TestSearchRestarts(t *testing.T) {
 	for name, change := range map[string]func(s *stage, i int){
 		"ledger": func(s *stage, i int) {
-			late := testPod(fmt.Sprint("late", i), map[string]v1alpha1.Share{"c": share(10, 100)})
+			late := objects.Pod(fmt.Sprint("late", i), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 			late.UID = types.UID(late.Name)
 			s.grantBy("n0", late, 1)
 		},
@@ -101,7 +103,7 @@ func TestSearchRestarts(t *testing.T) {
 			s.notify(p, false)
 		},
 		"host": func(s *stage, i int) {
-			p := testPod(fmt.Sprint("foreign", i), map[string]v1alpha1.Share{"c": share(10, 100)})
+			p := objects.Pod(fmt.Sprint("foreign", i), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 			p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName = nil, nil, "n0"
 			p.UID = types.UID(p.Name)
 			cpu("1")(p)
@@ -126,7 +128,7 @@ func TestSearchRestarts(t *testing.T) {
 				s.allocator.mu.Unlock()
 				for s.step() {
 				}
-				if search.advance != nil || !gated(s.get("m0")) {
+				if search.advance != nil || !podstate.Gated(s.get("m0")) {
 					t.Fatal("begins before the pause is over")
 				}
 				s.world.clock.Step(want)
@@ -137,7 +139,7 @@ func TestSearchRestarts(t *testing.T) {
 					t.Errorf("took %v at a time, want %v", search.spent, took)
 				}
 			}
-			if gated(s.get("m0")) || len(s.allocator.searches) > 0 {
+			if podstate.Gated(s.get("m0")) || len(s.allocator.searches) > 0 {
 				t.Errorf("not done in %v; told %q", roundTime<<2, s.told())
 			}
 		})
@@ -148,7 +150,7 @@ func TestSearchRestarts(t *testing.T) {
 // all the same: what was chosen is judged again before it counts.
 func TestSearchIsJudgedAgain(t *testing.T) {
 	s, search := longSearch(t, func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", "gang") })
-	p := testPod("foreign", map[string]v1alpha1.Share{"c": share(10, 100)})
+	p := objects.Pod("foreign", map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 	p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", "foreign"
 	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "gang"}}}}}}
@@ -161,11 +163,11 @@ func TestSearchIsJudgedAgain(t *testing.T) {
 		s.world.clock.Step(restartPause * (roundTime << maxRestarts))
 		s.queue.ring()
 	}
-	if search.restarts == 0 || gated(s.get("m0")) {
-		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts, gated(s.get("m0")), s.told())
+	if search.restarts == 0 || podstate.Gated(s.get("m0")) {
+		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts, podstate.Gated(s.get("m0")), s.told())
 	}
 	for i := range members {
-		if at := home(s.get(fmt.Sprint("m", i))); at != "n1" {
+		if at := podstate.TargetNode(s.get(fmt.Sprint("m", i))); at != "n1" {
 			t.Fatalf("m%d is pinned to %q, where the scheduler does not take it", i, at)
 		}
 	}
@@ -187,7 +189,7 @@ func TestSearchMissesNoRoom(t *testing.T) {
 		s.step()
 	}
 	l := s.ledger("n0")
-	book.Release(l, func(types.UID) bool { return true })
+	ledgerspec.Release(l, func(types.UID) bool { return true })
 	s.disturb(l)
 	s.must(s.api.Update(t.Context(), l))
 	s.notify(l, false)
@@ -197,11 +199,11 @@ func TestSearchMissesNoRoom(t *testing.T) {
 	s.readAll()
 	s.allocator.Clock = s.world.clock
 	s.work()
-	if !gated(s.get("m0")) {
+	if !podstate.Gated(s.get("m0")) {
 		t.Fatal("placed at once: the room was not missed")
 	}
 	s.pass(restartPause * roundTime << 1)
-	if gated(s.get("m0")) {
+	if podstate.Gated(s.get("m0")) {
 		t.Errorf("waits beside room; told %q", s.told())
 	}
 }
@@ -235,7 +237,7 @@ func TestHostileRounds(t *testing.T) {
 	s.readAll()
 	s.slow(25 * time.Millisecond)
 	start := s.world.clock.Now()
-	for gated(s.get("other")) {
+	for podstate.Gated(s.get("other")) {
 		s.readAll()
 		if !s.step() {
 			t.Fatal("nothing is due")
@@ -246,7 +248,7 @@ func TestHostileRounds(t *testing.T) {
 	}
 	n := 0
 	for i := range many {
-		if gated(s.get(fmt.Sprint("slow", i))) {
+		if podstate.Gated(s.get(fmt.Sprint("slow", i))) {
 			n++
 		}
 	}
@@ -267,11 +269,11 @@ func TestHostileChurn(t *testing.T) {
 	s.slow(5 * time.Millisecond)
 	start := s.world.clock.Now()
 	var last *corev1.Pod
-	for second := 0; gated(s.get("m0")); second++ {
+	for second := 0; podstate.Gated(s.get("m0")); second++ {
 		if second == 60 {
 			t.Fatalf("still at the gate after %v; told %q", s.world.clock.Since(start), s.told())
 		}
-		p := testPod(fmt.Sprint("foreign", second), map[string]v1alpha1.Share{"c": share(10, 100)})
+		p := objects.Pod(fmt.Sprint("foreign", second), map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 		p.Annotations, p.Spec.SchedulingGates, p.Spec.NodeName, p.UID = nil, nil, "n0", types.UID(p.Name)
 		cpu(fmt.Sprint(1 + second%2))(p)
 		s.must(s.api.Create(t.Context(), p))

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -61,10 +61,10 @@ func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 	}
 	x.nodes[ledger.Name] = now
 	x.changed[ledger.Name] = true
-	for pod := range book.Gone(was, ledger) {
+	for pod := range ledgerspec.Gone(was, ledger) {
 		x.release(pod, ledger.Name)
 	}
-	for pod := range book.Gone(ledger, was) {
+	for pod := range ledgerspec.Gone(ledger, was) {
 		if !slices.Contains(x.holders[pod], ledger.Name) {
 			x.holders[pod] = append(x.holders[pod], ledger.Name)
 		}
@@ -77,7 +77,7 @@ func (x *Index) Delete(ledger *v1alpha1.SliceLedger) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if old := x.nodes[ledger.Name]; old != nil && (old.ledger.UID == ledger.UID || newer(ledger, old.ledger)) {
-		for pod := range book.Gone(old.ledger, nil) {
+		for pod := range ledgerspec.Gone(old.ledger, nil) {
 			x.release(pod, ledger.Name)
 		}
 		delete(x.nodes, ledger.Name)

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -30,7 +30,7 @@ func grant(t *testing.T, l *v1alpha1.SliceLedger, pod types.UID, g placement.Gra
 	t.Helper()
 	l = l.DeepCopy()
 	g.Container = "c"
-	if err := book.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: []placement.Grant{g}}); err != nil {
+	if err := ledgerspec.Grant(l, pod, "ns/"+string(pod), placement.Plan{Node: l.Name, Grants: []placement.Grant{g}}); err != nil {
 		t.Fatal(err)
 	}
 	v, _ := strconv.Atoi(l.ResourceVersion)

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -204,7 +204,7 @@ func (l *busy) steady() {
 		l.pods[i] = l.pods[len(l.pods)-1]
 		l.pods = l.pods[:len(l.pods)-1]
 		ledger := l.index.Ledger(p.node).DeepCopy()
-		book.Release(ledger, func(uid types.UID) bool { return uid == p.uid })
+		ledgerspec.Release(ledger, func(uid types.UID) bool { return uid == p.uid })
 		l.taken -= p.ask.Devices()
 		h := l.hosts[p.node]
 		l.hosts[p.node] = Host{CPU: h.CPU + p.ask.CPU, Cores: h.Cores, Mem: h.Mem + p.ask.Mem}
@@ -241,7 +241,7 @@ func (l *busy) place(a *Ask) string {
 	uid := types.UID(fmt.Sprintf("5d0ac0f5-5a6e-4b60-9a7e-%012d", l.version))
 	known := l.index.Behind(room)
 	ledger := known.DeepCopy()
-	if err := book.Grant(ledger, uid, "namespace/pod", *chosen); err != nil {
+	if err := ledgerspec.Grant(ledger, uid, "namespace/pod", *chosen); err != nil {
 		l.b.Fatal(err)
 	}
 	l.pods = append(l.pods, running{uid, chosen.Node, a})

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/book"
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -141,7 +141,7 @@ func (c *cluster) event(i int) string {
 			uid := types.UID(fmt.Sprint("p", i))
 			c.asked[uid] = a
 			l = c.ledgers[plan.Node].DeepCopy()
-			if err := book.Grant(l, uid, "ns/p", plan); err != nil {
+			if err := ledgerspec.Grant(l, uid, "ns/p", plan); err != nil {
 				c.t.Fatal(err)
 			}
 			h := c.hosts[l.Name]
@@ -150,7 +150,7 @@ func (c *cluster) event(i int) string {
 			break
 		}
 	case k < 14:
-		book.Release(l, func(uid types.UID) bool {
+		ledgerspec.Release(l, func(uid types.UID) bool {
 			gone := c.Intn(2) == 0
 			if a := c.asked[uid]; gone && a != nil {
 				h := c.hosts[l.Name]

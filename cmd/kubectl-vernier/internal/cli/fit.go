@@ -13,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/asked"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/simulate"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -142,7 +142,7 @@ func read(reader *podtemplate.Reader, from manifest.Pod, namespace string) (*can
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.demand, _, err = asked.Of(c.pod)
+	c.demand, _, err = podrequest.Of(c.pod)
 	return c, err
 }
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/asked"
+	"vernier.dev/vernier/allocator/podrequest"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -67,7 +67,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
 func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass) {
-	demand, _, err := asked.Of(pod)
+	demand, _, err := podrequest.Of(pod)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()

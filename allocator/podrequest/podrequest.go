@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package asked owns the reading of what an admitted pod asks for, from the document
+// Package podrequest owns the reading of what an admitted pod asks for, from the document
 // that the webhook wrote and the annotations beside it. The allocator decides by it, and
 // the kubectl plugin foretells by it.
 //
 // It never sees a node, and decides nothing.
-package asked
+package podrequest
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -64,4 +65,20 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 		return nil, nil, fmt.Errorf("annotation %s: names a container that the pod does not have", v1alpha1.AnnotationShares)
 	}
 	return d, shares, nil
+}
+
+// EquivalenceClass is a text that is the same for pods that fit on the same devices.
+func EquivalenceClass(pod *corev1.Pod) string {
+	parts := []string{pod.Annotations[v1alpha1.AnnotationShares]}
+	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU} {
+		parts = append(parts, pod.Annotations[key])
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		parts = append(parts, c.Name)
+		if c.RestartPolicy != nil {
+			parts = append(parts, string(*c.RestartPolicy))
+		}
+	}
+	return strings.Join(parts, "\x00")
 }

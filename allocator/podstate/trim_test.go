@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+package podstate
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // The cache loses what is large and nobody reads; what decides stays.
@@ -23,7 +24,7 @@ func TestTrim(t *testing.T) {
 	large := metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: long}}}
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{long}}}}}
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}
-	room := corev1.NodeStatus{Allocatable: testNode("n").Status.Allocatable}
+	room := corev1.NodeStatus{Allocatable: objects.Node("n").Status.Allocatable}
 	full := room
 	full.Images = []corev1.ContainerImage{{Names: []string{long}}}
 	// What comes out of a broken watch passes unharmed.
@@ -41,7 +42,7 @@ func TestTrim(t *testing.T) {
 			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}}}},
 		"missed": {missed, missed},
 	} {
-		got, err := trim(tt.in)
+		got, err := Trim(tt.in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,7 @@ func TestTrimKeepsTermsThatAreRead(t *testing.T) {
 	node := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: corev1.NodeSelectorOpExists}}}
 	preferred := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term}}
 	of := func(edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := testPod("p", map[string]v1alpha1.Share{"c": share(10, 100)})
+		p := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(10, 100)})
 		p.Spec.NodeSelector = map[string]string{"k": "v"}
 		p.Spec.Tolerations = []corev1.Toleration{{Key: "k"}}
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: "k"}}
@@ -98,11 +99,11 @@ func TestTrimKeepsTermsThatAreRead(t *testing.T) {
 			want.Affinity.NodeAffinity, want.Affinity.PodAffinity = nil, nil
 		}
 		want.NodeName, want.SchedulingGates = tt.pod.Spec.NodeName, tt.pod.Spec.SchedulingGates
-		trimPod(tt.pod)
+		TrimPod(tt.pod)
 		if diff := cmp.Diff(want, tt.pod.Spec); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
-		if _, trimmed := tt.pod.Annotations[annotationTrimmed]; trimmed != tt.trimmed {
+		if _, trimmed := tt.pod.Annotations[AnnotationTrimmed]; trimmed != tt.trimmed {
 			t.Errorf("%s: %v", name, tt.pod.Annotations)
 		}
 	}
@@ -131,7 +132,7 @@ func TestHostileAffinityIsTrimmed(t *testing.T) {
 		} {
 			p.Spec.Affinity = a.DeepCopy()
 			before := p.Size()
-			trimPod(p)
+			TrimPod(p)
 			if got := p.Size(); before < 1<<20 || got > v1alpha1.MaxSchedulingBytes {
 				t.Errorf("%s, %s: %d bytes are left of %d", name, kind, got, before)
 			}
@@ -144,7 +145,7 @@ func TestHostileAffinityIsTrimmed(t *testing.T) {
 
 // smallPod has what the filters and the allocator read.
 func smallPod() *corev1.Pod {
-	p := testPod("p", map[string]v1alpha1.Share{"a": share(10, 100), "b": share(20, 200)})
+	p := objects.Pod("p", map[string]v1alpha1.Share{"a": objects.Share(10, 100), "b": objects.Share(20, 200)})
 	delete(p.Annotations, v1alpha1.AnnotationRequiredPlugins)
 	p.Annotations[v1alpha1.AnnotationPolicy] = "spread"
 	p.OwnerReferences = []metav1.OwnerReference{{Name: "r", Controller: ptr.To(true)}}

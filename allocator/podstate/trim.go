@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+package podstate
 
 import (
 	"maps"
@@ -17,17 +17,17 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// trim drops from an object, before it is cached, what is large and what neither
+// Trim drops from an object, before it is cached, what is large and what neither
 // the scheduler's filters nor we read. Every pod of the cluster is cached, since
 // every pod takes room on its node, and with every ReplicaSet there comes a whole
 // pod template. Nothing of the cache is ever written back.
-func trim(obj any) (any, error) {
+func Trim(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
 	}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		trimPod(o)
+		TrimPod(o)
 	case *corev1.Node:
 		o.Status.Images = nil
 	case *corev1.Service:
@@ -44,9 +44,9 @@ func trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// trimPod leaves all that places a pod. Of its status that is what a container that
+// TrimPod leaves all that places a pod. Of its status that is what a container that
 // was resized in place was allotted, and the claims that were made for it.
-func trimPod(p *corev1.Pod) {
+func TrimPod(p *corev1.Pod) {
 	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
 		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != group.AnnotationKueueTotal && key != group.AnnotationKueueFast
 	})
@@ -75,21 +75,21 @@ func trimPod(p *corev1.Pod) {
 	}
 }
 
-// annotationTrimmed is, in the cache alone, why a gated pod is not placed whose affinity and
+// AnnotationTrimmed is, in the cache alone, why a gated pod is not placed whose affinity and
 // the like are beyond the bounds: they are not kept.
-const annotationTrimmed = v1alpha1.Prefix + "trimmed"
+const AnnotationTrimmed = v1alpha1.Prefix + "trimmed"
 
 // trimTerms leaves of a pod that is to be placed what the filters read of such a pod, if it is
 // within the bounds, and of any other what they read of a pod that is on a node: whom it keeps
 // away from itself. Nodes are not scored here, so what is only preferred is never read.
 func trimTerms(p *corev1.Pod) {
-	delete(p.Annotations, annotationTrimmed)
-	placed := !ours(p) || p.Spec.NodeName != ""
+	delete(p.Annotations, AnnotationTrimmed)
+	placed := !Ours(p) || p.Spec.NodeName != ""
 	if !placed {
 		if err := v1alpha1.CheckSchedulingTerms(&p.Spec); err != nil {
 			placed = true
-			if gated(p) {
-				metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotationTrimmed, err.Error())
+			if Gated(p) {
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, AnnotationTrimmed, err.Error())
 			}
 		}
 	}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package book owns the edits of a ledger's spec: write a pod's slices in, take
+// Package ledgerspec owns the edits of a ledger's spec: write a pod's slices in, take
 // them out, find them. It works on one SliceLedger in memory.
 //
 // It never writes to the API server, and it never edits a status. The API
 // server's own rules judge the result once more.
-package book
+package ledgerspec
 
 import (
 	"fmt"

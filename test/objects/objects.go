@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+// Package objects makes the nodes, ledgers and pods that tests of the allocator start from.
+package objects
 
 import (
 	"fmt"
@@ -15,9 +16,11 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-const deviceMiB = 1000
+// DeviceMiB is the memory of each device.
+const DeviceMiB = 1000
 
-func testNode(name string) *corev1.Node {
+// Node is a node with two GPUs and room for whatever tests ask beside them.
+func Node(name string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
@@ -27,22 +30,23 @@ func testNode(name string) *corev1.Node {
 	}
 }
 
-func testLedger(name string) *v1alpha1.SliceLedger {
+// Ledger is a node's ledger before its agent has reported.
+func Ledger(name string) *v1alpha1.SliceLedger {
 	return &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ledger-" + name)}}
 }
 
-// withStatus gives the ledger two healthy devices.
-func withStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
+// WithStatus gives the ledger two healthy devices.
+func WithStatus(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 	for i := range 2 {
 		l.Status.Devices = append(l.Status.Devices, v1alpha1.DeviceStatus{
-			UUID: fmt.Sprintf("GPU-%s-%d", l.Name, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: deviceMiB, Healthy: true})
+			UUID: fmt.Sprintf("GPU-%s-%d", l.Name, i), Index: int32(i), Minor: int32(i), Model: "T4", Mem: DeviceMiB, Healthy: true})
 	}
 	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now()}}
 	return l
 }
 
-// testPod is a gated pod with a share for each named container.
-func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
+// Pod is a gated pod with a share for each named container.
+func Pod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 	doc := v1alpha1.Shares{Version: v1alpha1.Version, Containers: shares}
 	text, err := doc.Encode()
 	if err != nil {
@@ -54,17 +58,18 @@ func testPod(name string, shares map[string]v1alpha1.Share) *corev1.Pod {
 		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}},
 	}
 	for _, c := range slices.Sorted(maps.Keys(shares)) {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: requestOf(shares[c])})
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c, Image: "i", Resources: RequestOf(shares[c])})
 	}
 	return p
 }
 
-func share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
+// Share is a share of one GPU.
+func Share(core v1alpha1.Percent, mem v1alpha1.MiB) v1alpha1.Share {
 	return v1alpha1.Share{GPUs: 1, Core: core, MemMiB: mem}
 }
 
-// requestOf is the share as the user wrote it: totals of the container.
-func requestOf(s v1alpha1.Share) corev1.ResourceRequirements {
+// RequestOf is the share as the user wrote it: totals of the container.
+func RequestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 	limits := corev1.ResourceList{}
 	for name, amount := range map[corev1.ResourceName]int64{
 		v1alpha1.ResourceCore: int64(s.Core), v1alpha1.ResourceMemPercent: int64(s.MemPercent), v1alpha1.ResourceMemMiB: int64(s.MemMiB)} {
