@@ -32,12 +32,12 @@ static uint64_t enter(struct vgpu_calendar *calendar, uint64_t now, uint64_t num
 
 #define SPREAD_NS UINT64_C(16000000) // over no more, or what there is: in more, little is at the same time
 
-uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end, uint64_t ns) {
+uint64_t vgpu_busy_union_spread(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end, uint64_t ns) {
     uint64_t most = ns > SPREAD_NS ? ns : SPREAD_NS, sum = 0, entered = 0;
     if (end - start > most)
         start = end - most;
     if (ns == end - start)
-        return vgpu_calendar_enter(calendar, now, start, end);
+        return vgpu_busy_union_enter(calendar, now, start, end);
     double part = (double)ns / (double)(end - start);
     for (uint64_t at = start; at < end;) {
         uint64_t number = at / VGPU_CELL_NS, next = (number + 1) * VGPU_CELL_NS;
@@ -55,7 +55,7 @@ uint64_t vgpu_calendar_spread(struct vgpu_calendar *calendar, uint64_t now, uint
     return sum;
 }
 
-uint64_t vgpu_calendar_enter(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end) {
+uint64_t vgpu_busy_union_enter(struct vgpu_calendar *calendar, uint64_t now, uint64_t start, uint64_t end) {
     uint64_t reach = (VGPU_CELLS - 1) * VGPU_CELL_NS, sum = 0;
     if (end - start > reach) {
         sum = end - start - reach;

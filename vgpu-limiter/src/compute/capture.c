@@ -11,7 +11,7 @@
 static void count_captures(int change) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     if (process != NULL)
-        atomic_fetch_add(&process->captures, change);
+        atomic_fetch_add(&process->launches.captures, change);
 }
 
 // Counted before the driver begins: its launches may come at once.
@@ -32,7 +32,7 @@ static void count_captures(int change) {
         struct vgpu_process *process = atomic_load(&vgpu_process_page);            \
         if (process == NULL)                                                       \
             return VGPU_REAL(symbol)(stream, graph);                               \
-        vgpu_lock(&process->end_lock);                                             \
+        vgpu_lock(&process->launches.end_lock);                                             \
         int before = CU_CAPTURE_NONE, after = CU_CAPTURE_NONE;                     \
         bool known = VGPU_REAL(is_capturing)(stream, &before) == CU_OK;            \
         cu_result result = VGPU_REAL(symbol)(stream, graph);                       \
@@ -40,7 +40,7 @@ static void count_captures(int change) {
                      VGPU_REAL(is_capturing)(stream, &after) == CU_OK && after == CU_CAPTURE_NONE; \
         if (ended || (!known && result == CU_OK))                                  \
             count_captures(-1);                                                    \
-        vgpu_unlock(&process->end_lock);                                           \
+        vgpu_unlock(&process->launches.end_lock);                                           \
         return result;                                                             \
     } while (0)
 
@@ -80,7 +80,7 @@ cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph) {
 
 static void forget(cu_stream stream) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
-    if (process != NULL && process->measures)
+    if (process != NULL && process->launches.measures)
         vgpu_forget_stream(process, stream);
 }
 

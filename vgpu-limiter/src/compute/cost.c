@@ -3,14 +3,14 @@
 // Learning what launches cost.
 //
 // Invariants:
-//   1. A cost follows the mean of what is counted, since the cost of one kind of
+//   1. A cost follows the mean of what is counted, since the cost of one class of
 //      launch may depend on its data, and since of several streams' launches at the
 //      same time some are counted too long and others as nothing.
 //   2. The worst of late is never less than the mean, and takes hundreds of
 //      measurements to be forgotten: launches that may be as long again are measured
 //      one by one (throttle.c).
 //   3. A measurement apart from others' work says more than any beside it: the first
-//      one replaces what those have said. A kind that has not been measured apart for
+//      one replaces what those have said. A class that has not been measured apart for
 //      long is not known by it any more.
 
 #include "compute/cost.h"
@@ -18,7 +18,7 @@
 #define WEIGHT 6 // of what is known, to 1 of what is new
 #define BRIEF_WEIGHT 48 // about as many as are counted at a time: the first of them have all of it
 #define FORGET 256       // measurements, or
-#define FORGET_NS UINT64_C(5000000000) // of device time in launches of the kind
+#define FORGET_NS UINT64_C(5000000000) // of device time in launches of the class
 #define STALE 32 // measurements beside others
 
 static uint64_t key_of(const struct vgpu_cost *cost) {
@@ -47,7 +47,7 @@ static struct vgpu_cost *find(struct vgpu_costs *costs, uint64_t key) {
     return NULL;
 }
 
-// The place of a key that isn't known yet: the oldest of the kinds there goes.
+// The place of a key that isn't known yet: the oldest of the classes there goes.
 static struct vgpu_cost *make(struct vgpu_costs *costs, uint64_t key) {
     struct vgpu_cost *cost = &costs->cost[vgpu_cost_place(key)];
     for (int way = VGPU_COST_WAYS - 1; way > 0; way--)

@@ -11,13 +11,13 @@
 #define VGPU_COST_WAYS 4
 #define VGPU_COSTS_LATELY 8
 
-// One kind of launch: a function with its grid and block, or a graph. Read
+// One launch class: a function with its grid and block, or a graph. Read
 // without a lock by every launch: a cost that is just being replaced may be
 // taken for another's once.
 struct vgpu_cost {
     _Atomic uint64_t key; // 0 for none; odd otherwise
     _Atomic uint64_t ns, worst, times;
-    // Under the timeline's lock.
+    // Under the context state's lock.
     uint64_t beside; // measurements beside others since the last one apart; VGPU_NEVER_APART if there was none
 };
 
@@ -30,12 +30,12 @@ struct vgpu_price {
 };
 
 struct vgpu_costs {
-    // Under the timeline's lock: how often something was learned, and of which keys lately.
+    // Under the context state's lock: how often something was learned, and of which keys lately.
     uint64_t learned, lately[VGPU_COSTS_LATELY];
     struct vgpu_cost cost[VGPU_COSTS];
 };
 
-// Mixes what tells one kind of launch from another.
+// Mixes what tells one launch class from another.
 static inline uint64_t vgpu_cost_key(const void *what, uint64_t a, uint64_t b, uint64_t c) {
     uint64_t key = (uintptr_t)what * UINT64_C(0x9e3779b97f4a7c15) + a * UINT64_C(0xc2b2ae3d27d4eb4f) +
                    b * UINT64_C(0x165667b19e3779f9) + c * UINT64_C(0xd6e8feb86659fd93);
@@ -67,11 +67,11 @@ enum vgpu_measured {
     VGPU_APART,  // nothing else was on the device, so it says how long a launch may take
 };
 
-// Learns from one measurement. Under the timeline's lock.
+// Learns from one measurement. Under the context state's lock.
 void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum vgpu_measured how);
 
 // The worst that is known is no worse than the mean any more: what was measured
-// lately may hold others' work. Under the timeline's lock.
+// lately may hold others' work. Under the context state's lock.
 void vgpu_cost_doubt(struct vgpu_costs *costs);
 
 #endif

@@ -2,14 +2,14 @@
 //
 // Streams that have ended before what they launched was through.
 
-#ifndef VGPU_ENDED_H
-#define VGPU_ENDED_H
+#ifndef VGPU_DESTROYED_STREAMS_H
+#define VGPU_DESTROYED_STREAMS_H
 
 #include "compute/stream_state.h"
 
 // Counts the batches of such streams that are through, of a few streams each time. Under
-// the timeline's lock, with its context current.
-void vgpu_ended_collect(struct vgpu_process *process, struct vgpu_timeline *timeline);
+// the context state's lock, with its context current.
+void vgpu_destroyed_collect(struct vgpu_process *process, struct vgpu_ctx_state *ctx_state);
 
 // Forgets what was measured on a stream that is about to be destroyed.
 void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream);

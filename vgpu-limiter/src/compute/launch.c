@@ -12,9 +12,9 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
     return vgpu_cost_key(f, UINT64_MAX, threads != 0 ? 64 - (unsigned)__builtin_clzll(threads) : 0, 0);
 }
 
-#define KIND(f, gx, gy, gz, bx, by, bz) vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz))
+#define CLASS(f, gx, gy, gz, bx, by, bz) vgpu_cost_key(f, PAIR(gx, gy), PAIR(gz, bx), PAIR(by, bz))
 #define KERNEL(f, gx, gy, gz, bx, by, bz, stream, per_thread, ...)                      \
-    VGPU_LIMITED(KIND(f, gx, gy, gz, bx, by, bz),                                            \
+    VGPU_LIMITED(CLASS(f, gx, gy, gz, bx, by, bz),                                            \
             size_key(f, (uint64_t)(gx) * (gy) * (gz) * (bx) * (by) * (bz)), stream, per_thread, __VA_ARGS__)
 #define CONFIGURED(config, f, per_thread, ...)                                          \
     do {                                                                                \
@@ -28,30 +28,31 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 
 // The launch that most programs make most of the time. The function itself is for
 // streams that were created: it calls nothing but the driver, and that last, so it
-// saves and moves no argument. Those of kinds that aren't in their first place, those on
+// saves and moves no argument. Those of classes that aren't in their first place, those on
 // default streams, of which the driver must be asked whose they are, and those to be
 // measured have functions of their own.
 #define PARAMETERS \
     cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, CU_REST
 #define ARGUMENTS f, gx, gy, gz, bx, by, CU_REST_ARGUMENTS
 #define STREAM CU_REST_OF(stream)
-#define THE_KIND KIND(f, gx, gy, gz, bx, by, CU_REST_OF(bz))
+#define THE_CLASS CLASS(f, gx, gy, gz, bx, by, CU_REST_OF(bz))
 #define HOT __attribute__((aligned(64))) // where a function lies makes up to 1 ns
 #define THE_KERNEL(symbol, per_thread)                                                                        \
     static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                                \
         KERNEL(f, gx, gy, gz, bx, by, CU_REST_OF(bz), STREAM, per_thread, VGPU_REAL(symbol)(ARGUMENTS));      \
     }                                                                                                         \
     static HOT __attribute__((noinline)) cu_result symbol##_elsewhere(PARAMETERS) {                           \
-        if (vgpu_lane_pays_elsewhere(vgpu_lane_of(STREAM), THE_KIND, STREAM))                                 \
+        if (vgpu_thread_stream_pays_elsewhere(vgpu_thread_stream_of(STREAM), THE_CLASS, STREAM))              \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
     static HOT __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                          \
         cu_stream real = vgpu_stream(STREAM, per_thread);                                                     \
-        struct vgpu_lane *lane = VGPU_DEFAULT_LANE;                                                           \
-        uint64_t key = THE_KIND;                                                                              \
-        uint64_t name = vgpu_kind_name(lane, key);                                                            \
-        if (vgpu_likely(vgpu_lane_is(lane, real) && vgpu_kind_pays(lane, vgpu_kind_place(name), name)))       \
+        struct vgpu_thread_stream *thread = VGPU_DEFAULT_THREAD_STREAM;                                       \
+        uint64_t key = THE_CLASS;                                                                             \
+        uint64_t name = vgpu_launch_class_name(thread, key);                                                  \
+        if (vgpu_likely(vgpu_thread_stream_is(thread, real) &&                                                \
+                        vgpu_launch_class_pays(thread, vgpu_launch_class_place(name), name)))                 \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
@@ -63,7 +64,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
             return real(ARGUMENTS);                                                                           \
         if (STREAM <= VGPU_PER_THREAD)                                                                        \
             return symbol##_by_default(ARGUMENTS);                                                            \
-        if (!vgpu_lane_pays(vgpu_lane_of(STREAM), THE_KIND, STREAM))                                          \
+        if (!vgpu_thread_stream_pays(vgpu_thread_stream_of(STREAM), THE_CLASS, STREAM))                       \
             return symbol##_elsewhere(ARGUMENTS);                                                             \
         return real(ARGUMENTS);                                                                               \
     }
@@ -113,8 +114,8 @@ cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, un
     for (; begun < limited && result == CU_OK; begun++) {
         const struct cu_launch_params *one = &list[begun];
         const unsigned *g = one->grid, *b = one->block;
-        result = vgpu_launch_begin(&launch[begun], vgpu_cost_key(one->f, PAIR(g[0], g[1]), PAIR(g[2], b[0]), PAIR(b[1], b[2])),
-                                   0, one->stream, false);
+        uint64_t key = CLASS(one->f, g[0], g[1], g[2], b[0], b[1], b[2]);
+        result = vgpu_launch_begin(&launch[begun], key, 0, one->stream, false);
         vgpu_launch_part(&launch[begun]);
     }
     if (result == CU_OK)

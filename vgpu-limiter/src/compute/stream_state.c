@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finding tracks and timelines in the process's table.
+// Finds the states of streams and contexts in the process's table.
 
 #include "compute/stream_state.h"
 
@@ -21,52 +21,52 @@ uint64_t vgpu_stream_key(cu_stream stream, cu_ctx ctx) {
     return vgpu_key(VGPU_STREAM, id);
 }
 
-// The context's timeline, made on first use; the table keeps it under the
+// The context's context state, made on first use; the table keeps it under the
 // context's key with one bit changed, which no handle has.
-static struct vgpu_timeline *timeline_of(struct vgpu_process *process, cu_ctx ctx) {
+static struct vgpu_ctx_state *ctx_state_of(struct vgpu_process *process, cu_ctx ctx) {
     uint64_t key = vgpu_key(VGPU_STREAM, (uintptr_t)ctx) ^ 2;
     struct vgpu_entry entry, old;
-    if (vgpu_table_get(&process->memory, key, &entry))
-        return (struct vgpu_timeline *)(uintptr_t)entry.value;
-    struct vgpu_timeline *timeline = calloc(1, sizeof *timeline);
-    entry = (struct vgpu_entry){key, (uintptr_t)timeline, ctx};
-    return timeline != NULL && vgpu_table_put(&process->memory, &entry, &old) ? timeline : NULL;
+    if (vgpu_table_get(&process->table, key, &entry))
+        return (struct vgpu_ctx_state *)(uintptr_t)entry.value;
+    struct vgpu_ctx_state *ctx_state = calloc(1, sizeof *ctx_state);
+    entry = (struct vgpu_entry){key, (uintptr_t)ctx_state, ctx};
+    return ctx_state != NULL && vgpu_table_put(&process->table, &entry, &old) ? ctx_state : NULL;
 }
 
 // How many of a new stream's launches are to be measured by themselves. Of streams that are
 // waited for and end after a few launches none would be otherwise: what the first few of a
-// kind have taken, with whatever the process was stopped for meanwhile, would be charged for
+// class have taken, with whatever the process was stopped for meanwhile, would be charged for
 // ever. Of several streams' at the same time all are measured, or what they have under way
 // would be in each other's.
-static unsigned first_probes(struct vgpu_timeline *timeline) {
-    unsigned n = timeline->streams++ % STREAMS;
+static unsigned first_probes(struct vgpu_ctx_state *ctx_state) {
+    unsigned n = ctx_state->streams++ % STREAMS;
     if (n == 0)
-        atomic_store(&timeline->measures, atomic_exchange(&timeline->unmeasured, false));
-    return atomic_load(&timeline->measures) && n < MEASURED_STREAMS ? VGPU_BATCHES - 1 : 0;
+        atomic_store(&ctx_state->measures, atomic_exchange(&ctx_state->unmeasured, false));
+    return atomic_load(&ctx_state->measures) && n < MEASURED_STREAMS ? VGPU_BATCHES - 1 : 0;
 }
 
-struct vgpu_track *vgpu_stream_find(struct vgpu_process *process, cu_stream stream,
+struct vgpu_stream_state *vgpu_stream_find(struct vgpu_process *process, cu_stream stream,
                                      const struct vgpu_here *here) {
     struct vgpu_entry entry, old;
     uint64_t key = vgpu_stream_key(stream, here->ctx);
-    if (vgpu_table_get(&process->memory, key, &entry))
-        return (struct vgpu_track *)(uintptr_t)entry.value;
-    vgpu_lock(&process->track_lock);
-    struct vgpu_track *track = NULL;
-    struct vgpu_timeline *timeline = timeline_of(process, here->ctx);
-    if (vgpu_table_get(&process->memory, key, &entry)) {
-        track = (struct vgpu_track *)(uintptr_t)entry.value;
-    } else if (timeline != NULL && (track = calloc(1, sizeof *track)) != NULL) {
-        track->process = process;
-        track->timeline = timeline;
-        track->device = here->device;
-        track->probes = first_probes(timeline);
-        entry = (struct vgpu_entry){key, (uintptr_t)track, here->ctx};
-        if (!vgpu_table_put(&process->memory, &entry, &old)) {
-            free(track);
-            track = NULL;
+    if (vgpu_table_get(&process->table, key, &entry))
+        return (struct vgpu_stream_state *)(uintptr_t)entry.value;
+    vgpu_lock(&process->launches.stream_lock);
+    struct vgpu_stream_state *state = NULL;
+    struct vgpu_ctx_state *ctx_state = ctx_state_of(process, here->ctx);
+    if (vgpu_table_get(&process->table, key, &entry)) {
+        state = (struct vgpu_stream_state *)(uintptr_t)entry.value;
+    } else if (ctx_state != NULL && (state = calloc(1, sizeof *state)) != NULL) {
+        state->process = process;
+        state->ctx_state = ctx_state;
+        state->device = here->device;
+        state->probes = first_probes(ctx_state);
+        entry = (struct vgpu_entry){key, (uintptr_t)state, here->ctx};
+        if (!vgpu_table_put(&process->table, &entry, &old)) {
+            free(state);
+            state = NULL;
         }
     }
-    vgpu_unlock(&process->track_lock);
-    return track;
+    vgpu_unlock(&process->launches.stream_lock);
+    return state;
 }

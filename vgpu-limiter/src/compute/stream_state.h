@@ -24,7 +24,7 @@ struct vgpu_batch {
     uint64_t like;           // of a launch by itself: what else may cost as much
     bool queued;             // start wasn't reached when end was recorded
     bool unknown;            // its launch was charged nothing, for want of knowledge
-    bool unsure;             // its launch is one of the first of its kind
+    bool unsure;             // its launch is one of the first of its class
     uint64_t from, until;    // the turn in which it began; 0 for none
     bool apart;              // no other stream had any under way when it began
 };
@@ -36,7 +36,7 @@ struct vgpu_waiting {
 #define VGPU_WAITING 16
 
 // The streams of one context, whose events can be compared.
-struct vgpu_timeline {
+struct vgpu_ctx_state {
     struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
@@ -45,20 +45,20 @@ struct vgpu_timeline {
     uint64_t turned;       // ... and since when that has been so
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
-    struct vgpu_track *unsure; // has one among them that is one of the first of its kind
-    struct vgpu_track *ended; // the last one in the ring of those whose streams have ended (destroyed_streams.c)
+    struct vgpu_stream_state *unsure; // has one among them that is one of the first of its class
+    struct vgpu_stream_state *destroyed; // the last in the ring of those whose streams have ended (destroyed_streams.c)
     unsigned ends;         // so many are in there
     atomic_bool unmeasured; // a stream has ended with launches that nobody measures, or not well
-    unsigned streams;      // that have begun, under track_lock ...
+    unsigned streams;      // that have begun, under launches.stream_lock ...
     atomic_bool measures;  // ... and whether launches of the next ones are measured for those
     struct vgpu_waiting waiting[VGPU_WAITING]; // of its launches so many
     struct vgpu_costs costs;
 };
 
-struct vgpu_track {
+struct vgpu_stream_state {
     struct vgpu_process *process;
-    struct vgpu_timeline *timeline;
-    struct vgpu_track *next; // in the ring of those whose streams have ended
+    struct vgpu_ctx_state *ctx_state;
+    struct vgpu_stream_state *next; // in the ring of those whose streams have ended
     int device;
     bool open;               // a batch has a start and no end yet
     bool ends;               // its stream is about to be destroyed, or was
@@ -70,8 +70,8 @@ struct vgpu_track {
     struct vgpu_batch ring[VGPU_BATCHES + 1];
 };
 
-static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_track *track) {
-    return &track->ring[(track->first + track->pending) % (VGPU_BATCHES + 1)];
+static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_stream_state *state) {
+    return &state->ring[(state->first + state->pending) % (VGPU_BATCHES + 1)];
 }
 
 #define VGPU_LEGACY ((cu_stream)1)
@@ -81,7 +81,8 @@ static inline struct vgpu_batch *vgpu_batch_open(struct vgpu_track *track) {
 // VGPU_PER_THREAD, of the calling thread.
 uint64_t vgpu_stream_key(cu_stream stream, cu_ctx ctx);
 
-// The stream's track, which is made on first use. NULL if there is no memory.
-struct vgpu_track *vgpu_stream_find(struct vgpu_process *process, cu_stream stream, const struct vgpu_here *here);
+// The stream's stream state, which is made on first use. NULL if there is no memory.
+struct vgpu_stream_state *vgpu_stream_find(struct vgpu_process *process, cu_stream stream,
+                                           const struct vgpu_here *here);
 
 #endif

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tracks and lanes.
+// Thread streams.
 //
 // Invariants:
-//   1. A track lives until its stream or context is destroyed; both bump the
-//      epoch first, and no lane of an older epoch launches. What such a lane has launched
-//      is told to its track if that is still in the table: track_lock is held from that
-//      look until it is told, and while tracks are taken out of the table.
-//   2. A lane is its thread's own. What it holds untold is at most one allowance,
-//      and is told before the lane serves another stream, before its own thread destroys
+//   1. A stream state lives until its stream or context is destroyed; both bump the
+//      epoch first, and no thread stream of an older epoch launches. What it has launched
+//      is added to its stream state if that is still in the table: launches.stream_lock is
+//      held from that lookup until it is added, and while states are taken out of the table.
+//   2. A thread stream is its thread's own. What it holds uncharged is at most one allowance,
+//      and is charged before it serves another stream, before its own thread destroys
 //      a stream, and when that ends.
-//   3. The kinds that a thread's lanes can pay for share its places: a lane's are those
-//      of which it has the bit.
+//   3. All thread streams of a thread share its places for classes: each has the bits of
+//      its own.
 
 #include "compute/thread_stream.h"
 
@@ -22,28 +22,28 @@
 #include <sys/mman.h>
 
 #define FIRST_ALLOWANCE 16000u      // ns
-#define TELLING_TRIES 1000
-#define TELLING_PAUSE_NS 20000
+#define SETTLE_TRIES 1000
+#define SETTLE_PAUSE_NS 20000
 
-static const struct vgpu_ways nobodys;
-#define NOBODYS ((struct vgpu_ways *)(uintptr_t)&nobodys)
-_Thread_local struct vgpu_ways *vgpu_ways __attribute__((tls_model("initial-exec"))) = NOBODYS;
+static const struct vgpu_tls nobodys;
+#define NOBODYS ((struct vgpu_tls *)(uintptr_t)&nobodys)
+_Thread_local struct vgpu_tls *vgpu_tls __attribute__((tls_model("initial-exec"))) = NOBODYS;
 
-static void drop(struct vgpu_lane *lane, unsigned place) {
-    lane->kinds[place / 64] &= ~(UINT64_C(1) << place % 64);
-    vgpu_ways->kinds[place].name = 0;
+static void drop(struct vgpu_thread_stream *thread, unsigned place) {
+    thread->classes[place / 64] &= ~(UINT64_C(1) << place % 64);
+    vgpu_tls->classes[place].name = 0;
 }
 
-// The place for a kind that has none: a free one nearby, or its first.
+// The place for a class that has none: a free one nearby, or its first.
 static unsigned make_room(uint64_t name) {
-    unsigned first = (unsigned)(vgpu_kind_place(name) - vgpu_ways->kinds), way = 0;
-    while (way < VGPU_KIND_WAYS && vgpu_ways->kinds[first ^ way].name != 0)
+    unsigned first = (unsigned)(vgpu_launch_class_place(name) - vgpu_tls->classes), way = 0;
+    while (way < VGPU_LAUNCH_CLASS_WAYS && vgpu_tls->classes[first ^ way].name != 0)
         way++;
-    if (way < VGPU_KIND_WAYS)
+    if (way < VGPU_LAUNCH_CLASS_WAYS)
         return first ^ way;
-    for (int i = 0; i < VGPU_LANES; i++)
-        if ((vgpu_ways->lanes[i].kinds[first / 64] >> first % 64 & 1) != 0)
-            drop(&vgpu_ways->lanes[i], first);
+    for (int i = 0; i < VGPU_THREAD_STREAMS; i++)
+        if ((vgpu_tls->streams[i].classes[first / 64] >> first % 64 & 1) != 0)
+            drop(&vgpu_tls->streams[i], first);
     return first;
 }
 
@@ -54,111 +54,112 @@ static uint64_t parts_of(const struct vgpu_price *price) {
     return vgpu_parts(takes, price->worst - price->ns, price->ns, 1);
 }
 
-bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key) {
+bool vgpu_thread_stream_learn(struct vgpu_thread_stream *thread, uint64_t key) {
     struct vgpu_price price;
-    uint64_t name = vgpu_kind_name(lane, key);
-    struct vgpu_kind *kind = vgpu_kind_of(name);
-    if (!vgpu_cost_get(&lane->track->timeline->costs, key, &price)) {
-        if (kind != NULL)
-            drop(lane, (unsigned)(kind - vgpu_ways->kinds));
+    uint64_t name = vgpu_launch_class_name(thread, key);
+    struct vgpu_launch_class *class = vgpu_launch_class_of(name);
+    if (!vgpu_cost_get(&thread->state->ctx_state->costs, key, &price)) {
+        if (class != NULL)
+            drop(thread, (unsigned)(class - vgpu_tls->classes));
         return false;
     }
-    unsigned place = kind != NULL ? (unsigned)(kind - vgpu_ways->kinds) : make_room(name);
-    lane->kinds[place / 64] |= UINT64_C(1) << place % 64;
-    vgpu_ways->kinds[place] = (struct vgpu_kind){.name = name, .price = parts_of(&price)};
+    unsigned place = class != NULL ? (unsigned)(class - vgpu_tls->classes) : make_room(name);
+    thread->classes[place / 64] |= UINT64_C(1) << place % 64;
+    vgpu_tls->classes[place] = (struct vgpu_launch_class){.name = name, .price = parts_of(&price)};
     return true;
 }
 
-void vgpu_lane_learn_all(struct vgpu_lane *lane) {
-    const struct vgpu_costs *costs = &lane->track->timeline->costs;
+void vgpu_thread_stream_learn_all(struct vgpu_thread_stream *thread) {
+    const struct vgpu_costs *costs = &thread->state->ctx_state->costs;
     uint64_t learned = costs->learned;
-    if (learned - lane->learned <= VGPU_COSTS_LATELY) {
-        for (uint64_t i = lane->learned; i != learned; i++)
-            if (vgpu_kind_of(vgpu_kind_name(lane, costs->lately[i % VGPU_COSTS_LATELY])) != NULL)
-                vgpu_lane_learn(lane, costs->lately[i % VGPU_COSTS_LATELY]);
+    if (learned - thread->learned <= VGPU_COSTS_LATELY) {
+        for (uint64_t i = thread->learned; i != learned; i++)
+            if (vgpu_launch_class_of(vgpu_launch_class_name(thread, costs->lately[i % VGPU_COSTS_LATELY])) != NULL)
+                vgpu_thread_stream_learn(thread, costs->lately[i % VGPU_COSTS_LATELY]);
     } else {
-        for (unsigned place = 0; place < VGPU_KINDS; place++)
-            if ((lane->kinds[place / 64] >> place % 64 & 1) != 0)
-                vgpu_lane_learn(lane, vgpu_kind_name(lane, vgpu_ways->kinds[place].name));
+        for (unsigned place = 0; place < VGPU_LAUNCH_CLASSES; place++)
+            if ((thread->classes[place / 64] >> place % 64 & 1) != 0)
+                vgpu_thread_stream_learn(thread, vgpu_launch_class_name(thread, vgpu_tls->classes[place].name));
     }
-    lane->learned = learned;
+    thread->learned = learned;
 }
 
-void vgpu_lane_allow(struct vgpu_lane *lane, uint64_t key, uint64_t ns) {
-    lane->left = vgpu_parts(ns, 0, 0, 0) | VGPU_SPENT;
-    lane->first = vgpu_kind_name(lane, key);
-    lane->names = 0;
+void vgpu_thread_stream_allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t ns) {
+    thread->left = vgpu_parts(ns, 0, 0, 0) | VGPU_SPENT;
+    thread->first = vgpu_launch_class_name(thread, key);
+    thread->names = 0;
 }
 
-// What the lane has launched by its allowance.
-static struct vgpu_price untold(const struct vgpu_lane *lane) {
-    uint64_t part = (1 << VGPU_TIME_BITS) - 1, spent = lane->left != 0 ? VGPU_SPENT - (lane->left & VGPU_SPENT) : 0;
+// What the thread stream has launched by its allowance.
+static struct vgpu_price uncharged(const struct vgpu_thread_stream *thread) {
+    uint64_t part = (1 << VGPU_TIME_BITS) - 1, spent = thread->left != 0 ? VGPU_SPENT - (thread->left & VGPU_SPENT) : 0;
     uint64_t count = spent & ((1 << VGPU_COUNT_BITS) - 1), ns = spent >> VGPU_COUNT_BITS & part;
     return (struct vgpu_price){ns, ns + (spent >> (VGPU_COUNT_BITS + VGPU_TIME_BITS)), count};
 }
 
-void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now) {
-    struct vgpu_price price = untold(lane);
+void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, uint64_t now) {
+    struct vgpu_price price = uncharged(thread);
     uint64_t count = price.times;
-    vgpu_store(&lane->track->process->region.counters->header.device[lane->track->device].last_launch, now);
+    vgpu_store(&thread->state->process->region.counters->header.device[thread->state->device].last_launch, now);
     if (count != 0)
-        vgpu_sample_add(lane->track, lane->names == count * lane->first ? vgpu_kind_name(lane, lane->first) : 0, count,
+        vgpu_timing_add(thread->state,
+                        thread->names == count * thread->first ? vgpu_launch_class_name(thread, thread->first) : 0, count,
                         price, now);
-    lane->left = 0;
+    thread->left = 0;
 }
 
-// Where the track has gone, or can't be told.
-static void charge(struct vgpu_process *process, const struct vgpu_lane *lane, uint64_t now) {
-    struct vgpu_price price = untold(lane);
-    struct vgpu_turn turn = vgpu_turn(process, lane->device, now);
-    vgpu_bucket_charge(process, lane->device, &turn, now, price.ns, price.times);
+// Where the stream state has gone, or its locks can't be had.
+static void charge(struct vgpu_process *process, const struct vgpu_thread_stream *thread, uint64_t now) {
+    struct vgpu_price price = uncharged(thread);
+    struct vgpu_turn turn = vgpu_turn(process, thread->device, now);
+    vgpu_bucket_charge(process, thread->device, &turn, now, price.ns, price.times);
 }
 
-// Tells what a lane has launched that serves its stream no more, by invariant 1. It doesn't
-// wait for ever for who has the locks: this may be the process's end, within a signal's
-// handler even, and whoever has the timeline waits for the device, or for a core. Then the
-// track isn't told, and a batch may measure what is charged here once more.
-static void tell(struct vgpu_lane *lane) {
+// Charges what a thread stream has launched that serves its stream no more, by invariant 1.
+// It doesn't wait for the locks for ever: this may be the process's end, within a signal's
+// handler even, and the owner of the context state's lock waits for the device, or for a
+// core. Then an open batch may measure what is charged here once more.
+static void settle(struct vgpu_thread_stream *thread) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     struct vgpu_entry entry;
-    if (lane->left == 0 || process == NULL || !atomic_load(&process->attached) ||
-        (int)(lane->epoch - process->first_epoch) < 0) // in a child of fork it is its parent's
+    if (thread->left == 0 || process == NULL || !atomic_load(&process->attached) ||
+        (int)(thread->epoch - process->first_epoch) < 0) // in a child of fork it is its parent's
         return;
     int cancel = vgpu_cancel_hold();
-    for (int i = 0; i < TELLING_TRIES && lane->left != 0; i++) {
+    for (int i = 0; i < SETTLE_TRIES && thread->left != 0; i++) {
         uint64_t now = vgpu_now();
         if (i > 0)
-            now = vgpu_pause(now, TELLING_PAUSE_NS);
-        if (!vgpu_lock_try(&process->track_lock))
+            now = vgpu_pause(now, SETTLE_PAUSE_NS);
+        if (!vgpu_lock_try(&process->launches.stream_lock))
             continue;
-        if (!vgpu_table_get(&process->memory, vgpu_stream_key(lane->stream, lane->ctx), &entry) ||
-            entry.value != (uintptr_t)lane->track) {
-            charge(process, lane, now);
-            lane->left = 0;
-        } else if (vgpu_lock_try(&lane->track->timeline->lock)) {
-            vgpu_lane_settle(lane, now);
-            vgpu_lock_free(&lane->track->timeline->lock);
+        if (!vgpu_table_get(&process->table, vgpu_stream_key(thread->stream, thread->ctx), &entry) ||
+            entry.value != (uintptr_t)thread->state) {
+            charge(process, thread, now);
+            thread->left = 0;
+        } else if (vgpu_lock_try(&thread->state->ctx_state->lock)) {
+            vgpu_thread_stream_settle(thread, now);
+            vgpu_lock_free(&thread->state->ctx_state->lock);
         }
-        vgpu_lock_free(&process->track_lock);
+        vgpu_lock_free(&process->launches.stream_lock);
     }
-    if (lane->left != 0)
-        charge(process, lane, vgpu_now());
-    lane->left = 0;
+    if (thread->left != 0)
+        charge(process, thread, vgpu_now());
+    thread->left = 0;
     vgpu_cancel_free(cancel);
 }
 
-// Of a lane that is about to serve another stream, or never again.
-static void vacate(struct vgpu_lane *lane) {
-    tell(lane);
-    for (unsigned place = 0; place < VGPU_KINDS; place++)
-        if ((lane->kinds[place / 64] >> place % 64 & 1) != 0)
-            drop(lane, place);
-    *lane = (struct vgpu_lane){0};
+// Of a thread stream that is about to serve another stream, or never again.
+static void vacate(struct vgpu_thread_stream *thread) {
+    settle(thread);
+    for (unsigned place = 0; place < VGPU_LAUNCH_CLASSES; place++)
+        if ((thread->classes[place / 64] >> place % 64 & 1) != 0)
+            drop(thread, place);
+    *thread = (struct vgpu_thread_stream){0};
 }
 
 void vgpu_thread_settle(void) {
-    for (int i = 0; i < VGPU_LANES && vgpu_ways != NOBODYS; i++)
-        vacate(&vgpu_ways->lanes[i]);
+    for (int i = 0; i < VGPU_THREAD_STREAMS && vgpu_tls != NOBODYS; i++)
+        vacate(&vgpu_tls->streams[i]);
 }
 
 // The C library's, of threads, not of the process: C has no word for it. C++ programs with
@@ -166,37 +167,37 @@ void vgpu_thread_settle(void) {
 int __cxa_thread_atexit_impl(void (*end)(void *), void *object, void *of);
 
 // Whatever the thread launches after this, from what else ends with it, gets new ways.
-static void end_ways(void *ways) {
-    for (int i = 0; i < VGPU_LANES; i++)
-        vacate(&vgpu_ways->lanes[i]);
-    vgpu_ways = NOBODYS;
-    munmap(ways, sizeof *vgpu_ways);
+static void end_tls(void *tls) {
+    for (int i = 0; i < VGPU_THREAD_STREAMS; i++)
+        vacate(&vgpu_tls->streams[i]);
+    vgpu_tls = NOBODYS;
+    munmap(tls, sizeof *vgpu_tls);
 }
 
 // The thread gets ways of its own. They aren't malloc's: a program may have one of its own
 // that gives no aligned memory.
-static bool begin_ways(void) {
-    if (vgpu_ways != NOBODYS)
+static bool begin_tls(void) {
+    if (vgpu_tls != NOBODYS)
         return true;
-    void *ways = mmap(NULL, sizeof *vgpu_ways, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (ways == MAP_FAILED)
+    void *tls = mmap(NULL, sizeof *vgpu_tls, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (tls == MAP_FAILED)
         return false;
-    if (__cxa_thread_atexit_impl(end_ways, ways, NOBODYS) != 0) {
-        munmap(ways, sizeof *vgpu_ways);
+    if (__cxa_thread_atexit_impl(end_tls, tls, NOBODYS) != 0) {
+        munmap(tls, sizeof *vgpu_tls);
         return false;
     }
-    vgpu_ways = ways;
+    vgpu_tls = tls;
     return true;
 }
 
-cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
+cu_result vgpu_thread_stream_open(struct vgpu_process *process, cu_stream stream) {
     struct vgpu_here here;
     cu_ctx own = NULL, popped;
     unsigned epoch = vgpu_epoch();
-    if (!begin_ways())
+    if (!begin_tls())
         return CU_OUT_OF_MEMORY;
-    struct vgpu_lane *lane = vgpu_lane_of(stream);
-    vacate(lane);
+    struct vgpu_thread_stream *thread = vgpu_thread_stream_of(stream);
+    vacate(thread);
     if (stream > VGPU_PER_THREAD && VGPU_REAL(cuStreamGetCtx)(stream, &own) != CU_OK)
         own = NULL;
     if (own != NULL)
@@ -206,11 +207,11 @@ cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream) {
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
     if (result != CU_OK)
         return result;
-    struct vgpu_track *track = NULL;
+    struct vgpu_stream_state *state = NULL;
     bool measures = process->pace != NULL || vgpu_quota(process, here.device) != 0;
-    if (measures && (track = vgpu_stream_find(process, stream, &here)) == NULL)
+    if (measures && (state = vgpu_stream_find(process, stream, &here)) == NULL)
         return CU_OUT_OF_MEMORY;
-    *lane = (struct vgpu_lane){.stream = stream, .ctx = here.ctx, .epoch = epoch, .track = track,
+    *thread = (struct vgpu_thread_stream){.stream = stream, .ctx = here.ctx, .epoch = epoch, .state = state,
                                .size = FIRST_ALLOWANCE, .freed = vgpu_quota(process, here.device) == 0,
                                .device = (uint8_t)here.device};
     return CU_OK;

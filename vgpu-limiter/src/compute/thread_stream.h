@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread's ways into streams, its lanes, which pay for most launches without a lock, an atomic operation on anything
-// shared, or a look at the clock.
+// A thread stream is one thread's view of one stream. It pays for most launches without a
+// lock, an atomic operation on anything shared, or a look at the clock.
 
-#ifndef VGPU_TRACK_H
-#define VGPU_TRACK_H
+#ifndef VGPU_THREAD_STREAM_H
+#define VGPU_THREAD_STREAM_H
 
 #include "compute/stream_state.h"
 
-// What a launch takes off what its lane may launch, in one word of four parts, none of
+// What a launch takes off what its thread stream may launch, in one word of four parts, none of
 // which an allowance overflows: a launch is paid for by one comparison and one subtraction,
-// and what a lane has launched is told in one step, of however many kinds it was.
+// and what has been launched is charged in one step, of however many classes it was.
 #define VGPU_TIME_BITS 18 // bits of a time, ns
 #define VGPU_COUNT_BITS 8 // bits of the number of launches
 #define VGPU_SPENT ((UINT64_C(1) << (VGPU_COUNT_BITS + 2 * VGPU_TIME_BITS)) - 1) // all but the highest part
@@ -21,99 +21,98 @@ static inline uint64_t vgpu_parts(uint64_t left, uint64_t over, uint64_t each, u
     return ((left << VGPU_TIME_BITS | over) << VGPU_TIME_BITS | each) << VGPU_COUNT_BITS | count;
 }
 
-// A kind of launch that a lane can pay for: programs make many kinds in turn. Four of them
-// are a cache line, and no launch writes to it.
-struct vgpu_kind {
-    uint64_t name;  // the key and whose it is (vgpu_kind_name); 0 for none
-    uint64_t price; // vgpu_parts; more than any lane has left if it takes longer than a batch
+// A class of launches that a thread stream can pay for: programs make launches of many
+// classes in turn. Four of them are a cache line, and no launch writes to it.
+struct vgpu_launch_class {
+    uint64_t name;  // the key and whose it is (vgpu_launch_class_name); 0 for none
+    uint64_t price; // vgpu_parts; more than any allowance if it takes longer than a batch
 };
 
-#define VGPU_LANES 4
-#define VGPU_KINDS 512 // of all lanes of a thread
-#define VGPU_KIND_WAYS 8 // two cache lines of them
-#define VGPU_KIND_WORDS (VGPU_KINDS / 64)
+#define VGPU_THREAD_STREAMS 4
+#define VGPU_LAUNCH_CLASSES 512 // of a thread
+#define VGPU_LAUNCH_CLASS_WAYS 8 // two cache lines of them
+#define VGPU_LAUNCH_CLASS_WORDS (VGPU_LAUNCH_CLASSES / 64)
 
-// One thread's way into one stream.
-struct vgpu_lane {
+struct vgpu_thread_stream {
     cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
     // Of the next allowance; not measured last; the context's.
     uint32_t size : 23, freed : 1, device : 8;
     uint64_t left;    // of the allowance (vgpu_parts); 0 without one
-    uint64_t first;   // the kind that it was given for
+    uint64_t first;   // the class that it was given for
     uint64_t names;   // the sum of those that were launched by it: so many times the first, if there were no others
-    uint64_t learned; // what the timeline's costs had learned when the kinds' prices were looked at last
-    struct vgpu_track *track; // NULL: the device has no quota
-    uint64_t kinds[VGPU_KIND_WORDS]; // which of the thread's are the lane's, a bit each
+    uint64_t learned; // costs.learned of the context when the classes' prices were read last
+    struct vgpu_stream_state *state; // NULL: the device has no quota
+    uint64_t classes[VGPU_LAUNCH_CLASS_WORDS]; // which of the thread's are its own, a bit each
 } __attribute__((aligned(64)));
 
 // What a thread launches by. It is not itself thread-local memory, which the C library takes
 // from every thread's stack, in programs without CUDA as well, and doesn't have where
 // LD_AUDIT is set.
-struct vgpu_ways {
-    struct vgpu_lane lanes[VGPU_LANES];
-    struct vgpu_kind kinds[VGPU_KINDS] __attribute__((aligned(64)));
+struct vgpu_tls {
+    struct vgpu_thread_stream streams[VGPU_THREAD_STREAMS];
+    struct vgpu_launch_class classes[VGPU_LAUNCH_CLASSES] __attribute__((aligned(64)));
 };
 
-// Never NULL: until the thread's first launch that is to be measured they are nobody's,
-// empty and read-only.
-extern _Thread_local struct vgpu_ways *vgpu_ways __attribute__((tls_model("initial-exec")));
+// Never NULL: until the thread's first launch that is to be measured it is empty and
+// read-only.
+extern _Thread_local struct vgpu_tls *vgpu_tls __attribute__((tls_model("initial-exec")));
 
-// Tells a lane's kinds from those of the thread's others. Keys are odd, lanes aligned; the
-// same with the name gives the key.
-static inline uint64_t vgpu_kind_name(const struct vgpu_lane *lane, uint64_t key) {
-    return key ^ (uintptr_t)lane;
+// Tells the classes of one thread stream from those of the thread's others. Keys are odd,
+// thread streams aligned; the same with the name gives the key.
+static inline uint64_t vgpu_launch_class_name(const struct vgpu_thread_stream *thread, uint64_t key) {
+    return key ^ (uintptr_t)thread;
 }
 
 // A name's place, if that is free or its own when it comes; else it is in another one nearby.
-static inline struct vgpu_kind *vgpu_kind_place(uint64_t name) {
-    return &vgpu_ways->kinds[name >> 1 & (VGPU_KINDS - 1)];
+static inline struct vgpu_launch_class *vgpu_launch_class_place(uint64_t name) {
+    return &vgpu_tls->classes[name >> 1 & (VGPU_LAUNCH_CLASSES - 1)];
 }
 
 // Where the name is, or NULL.
-static inline struct vgpu_kind *vgpu_kind_of(uint64_t name) {
-    unsigned first = (unsigned)(name >> 1 & (VGPU_KINDS - 1));
-    for (unsigned way = 0; way < VGPU_KIND_WAYS; way++)
-        if (vgpu_ways->kinds[first ^ way].name == name)
-            return &vgpu_ways->kinds[first ^ way];
+static inline struct vgpu_launch_class *vgpu_launch_class_of(uint64_t name) {
+    unsigned first = (unsigned)(name >> 1 & (VGPU_LAUNCH_CLASSES - 1));
+    for (unsigned way = 0; way < VGPU_LAUNCH_CLASS_WAYS; way++)
+        if (vgpu_tls->classes[first ^ way].name == name)
+            return &vgpu_tls->classes[first ^ way];
     return NULL;
 }
 
-static inline struct vgpu_lane *vgpu_lane_of(cu_stream stream) {
+static inline struct vgpu_thread_stream *vgpu_thread_stream_of(cu_stream stream) {
     uintptr_t bits = (uintptr_t)stream;
-    return &vgpu_ways->lanes[(bits >> 4 ^ bits >> 8) % VGPU_LANES];
+    return &vgpu_tls->streams[(bits >> 4 ^ bits >> 8) % VGPU_THREAD_STREAMS];
 }
 
-#define VGPU_DEFAULT_LANE (&vgpu_ways->lanes[0]) // of the default streams
+#define VGPU_DEFAULT_THREAD_STREAM (&vgpu_tls->streams[0]) // of the default streams
 
-// Whether the lane is this stream's, and good.
-static inline bool vgpu_lane_is(const struct vgpu_lane *lane, cu_stream stream) {
-    if (lane->stream != stream || lane->epoch != vgpu_epoch())
+// Whether the thread stream is this stream's, and good.
+static inline bool vgpu_thread_stream_is(const struct vgpu_thread_stream *thread, cu_stream stream) {
+    if (thread->stream != stream || thread->epoch != vgpu_epoch())
         return false;
     cu_ctx ctx; // only handles of streams that were created say which context is theirs
     return stream > VGPU_PER_THREAD ||
-           (VGPU_REAL(cuCtxGetCurrent)(&ctx) == CU_OK && ctx == lane->ctx);
+           (VGPU_REAL(cuCtxGetCurrent)(&ctx) == CU_OK && ctx == thread->ctx);
 }
 
-// Makes a lane of the thread, vgpu_lane_of from then on, this stream's, with its track. CU_OK,
-// or why that isn't possible.
-cu_result vgpu_lane_open(struct vgpu_process *process, cu_stream stream);
+// Makes vgpu_thread_stream_of(stream) this stream's, with its state. CU_OK, or why that
+// isn't possible.
+cu_result vgpu_thread_stream_open(struct vgpu_process *process, cu_stream stream);
 
-// The lane can pay for launches of this kind from now on, if it is known.
-bool vgpu_lane_learn(struct vgpu_lane *lane, uint64_t key);
+// Can pay for launches of this class from now on, if its cost is known.
+bool vgpu_thread_stream_learn(struct vgpu_thread_stream *thread, uint64_t key);
 
-// What has been learned meanwhile of the kinds that the lane can pay for. Under the
-// timeline's lock.
-void vgpu_lane_learn_all(struct vgpu_lane *lane);
+// Reads again what the classes that it can pay for cost, where that has changed. Under the
+// context state's lock.
+void vgpu_thread_stream_learn_all(struct vgpu_thread_stream *thread);
 
-// Gives the lane an allowance of device time, of at most a batch, for launches such as this.
-void vgpu_lane_allow(struct vgpu_lane *lane, uint64_t key, uint64_t ns);
+// Gives an allowance of device time, of at most a batch, for launches such as this.
+void vgpu_thread_stream_allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t ns);
 
-// Tells the lane's track what was launched by it. Under the timeline's lock.
-void vgpu_lane_settle(struct vgpu_lane *lane, uint64_t now);
+// Charges what was launched by the allowance. Under the context state's lock.
+void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, uint64_t now);
 
-// Tells what the thread's lanes have launched; they are nobody's from then on.
+// Charges what all of the thread's have launched; they belong to no stream from then on.
 void vgpu_thread_settle(void);
 
 #endif

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a launch that its lane can't pay for.
+// Launches that their thread stream can't pay for: they are measured, charged and wait.
 //
 // Invariants:
-//   1. A launch is charged what its kind has cost so far, before or shortly after
-//      it was launched (a lane's allowance); once its batch is through, the
+//   1. A launch is charged what its class has cost so far, before or shortly after
+//      it was launched (a thread stream's allowance); once its batch is through, the
 //      difference to the measurement.
 //   2. At most VGPU_BATCHES batches of a stream are under way and not measured: two
 //      milliseconds of what is expected, or eight launches that are longer than a
 //      batch. Of those that may take longer than expected, only as many as a period
 //      pays for, and the turn has room for, if they do, or one. Of a context's launches,
-//      only one that is among the first of its kind.
+//      only one that is among the first of its class.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
 //   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
@@ -18,7 +18,7 @@
 //      device for what the program does only later. What it has taken by then is
 //      charged.
 //   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
-//   7. What there is no memory to limit with isn't launched.
+//   7. If tracking state can't be allocated, the launch fails.
 
 #include "compute/throttle.h"
 
@@ -26,7 +26,7 @@
 #include "compute/timing.h"
 #include "memory/attach.h"
 
-#define FIRST_TIMES 4 // measurements of a kind of launch
+#define FIRST_TIMES 4 // measurements of a launch class
 #define EACH_MORE 4   // further ones, for each launch that may be under way on a stream
 #define FEW_NS (VGPU_BATCH_NS / 4) // of launches as long as this a batch holds few
 #define FIRST_LOOK_NS UINT64_C(20000)
@@ -65,44 +65,45 @@ static unsigned most_ahead(const struct vgpu_price *price) {
 
 // What the launch is expected to cost.
 static void expect(struct vgpu_launch *launch) {
-    const struct vgpu_costs *costs = &launch->lane->track->timeline->costs;
+    const struct vgpu_costs *costs = &launch->thread->state->ctx_state->costs;
     bool measured = vgpu_cost_get(costs, launch->key, &launch->price);
     launch->unknown = !measured && !vgpu_cost_get(costs, launch->like, &launch->price);
     if (launch->unknown)
         launch->price = (struct vgpu_price){0};
     launch->unsure = launch->price.times < FIRST_TIMES;
-    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS || launch->lane->track->probes != 0 ||
-                        most_ahead(&launch->price) < VGPU_BATCHES;
+    launch->by_itself = !measured || launch->unsure || launch->price.worst >= VGPU_BATCH_NS ||
+                        launch->thread->state->probes != 0 || most_ahead(&launch->price) < VGPU_BATCHES;
 }
 
 // Whether measurements must come first, by invariant 2.
-static bool must_look(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
-    const struct vgpu_track *track = launch->lane->track;
-    uint64_t over = track->over + launch->price.worst - launch->price.ns;
-    uint64_t most = turn->period * turn->core / 100, room = vgpu_bucket_room(track->process, track->device, turn, launch->now);
+static bool must_sync(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
+    const struct vgpu_stream_state *state = launch->thread->state;
+    uint64_t over = state->over + launch->price.worst - launch->price.ns;
+    uint64_t most = turn->period * turn->core / 100;
+    uint64_t room = vgpu_bucket_room(state->process, state->device, turn, launch->now);
     if (most > room)
         most = room;
-    return !track->open && (track->pending >= most_ahead(&launch->price) || (launch->unsure && track->timeline->unsure != NULL) ||
-                            (track->over != 0 && over > most));
+    return !state->open && (state->pending >= most_ahead(&launch->price) ||
+                            (launch->unsure && state->ctx_state->unsure != NULL) || (state->over != 0 && over > most));
 }
 
 static void close_batch(struct vgpu_launch *launch) {
-    struct vgpu_track *track = launch->lane->track;
-    if (track->open)
-        vgpu_sample_end(track, launch->stream, launch->per_thread, launch->now);
+    struct vgpu_stream_state *state = launch->thread->state;
+    if (state->open)
+        vgpu_timing_end(state, launch->stream, launch->per_thread, launch->now);
 }
 
-static void collect(struct vgpu_track *track) {
-    vgpu_sample_collect(track);
-    if (track->timeline->unsure != NULL)
-        vgpu_sample_collect(track->timeline->unsure);
-    vgpu_ended_collect(track->process, track->timeline);
+static void collect(struct vgpu_stream_state *state) {
+    vgpu_timing_collect(state);
+    if (state->ctx_state->unsure != NULL)
+        vgpu_timing_collect(state->ctx_state->unsure);
+    vgpu_destroyed_collect(state->process, state->ctx_state);
 }
 
-// Says that the container works on, as long as a long launch isn't through that was
-// expected to be, or of which nobody knows yet what it takes.
-static void say_late(struct vgpu_track *track, uint64_t now) {
-    struct vgpu_track *late = track->timeline->unsure != NULL ? track->timeline->unsure : track;
+// Extends the time for which the container counts as busy while an overdue launch runs, or
+// one of unknown cost.
+static void extend_busy(struct vgpu_stream_state *state, uint64_t now) {
+    struct vgpu_stream_state *late = state->ctx_state->unsure != NULL ? state->ctx_state->unsure : state;
     if (late->pending != 0 && late->ring[late->first].launches == 1)
         late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
 }
@@ -110,7 +111,7 @@ static void say_late(struct vgpu_track *track, uint64_t now) {
 // Notes that the launch waits for the bucket. What has died, or was cancelled, has lost its
 // place to whoever wants it.
 static void queue_up(struct vgpu_launch *launch) {
-    struct vgpu_waiting *waiting = launch->lane->track->timeline->waiting;
+    struct vgpu_waiting *waiting = launch->thread->state->ctx_state->waiting;
     if (launch->queue.since == 0)
         launch->queue.since = launch->now;
     for (int i = 0; i < VGPU_WAITING && launch->place == NULL; i++)
@@ -123,8 +124,8 @@ static void queue_up(struct vgpu_launch *launch) {
 // The launch doesn't wait for the bucket any more. Of the others that do, the one that has
 // waited longest is next: it needn't wake up before launches come that have not.
 static void leave_queue(struct vgpu_launch *launch) {
-    const struct vgpu_track *track = launch->lane->track;
-    const struct vgpu_waiting *waiting = track->timeline->waiting;
+    const struct vgpu_stream_state *state = launch->thread->state;
+    const struct vgpu_waiting *waiting = state->ctx_state->waiting;
     uint64_t next = 0;
     if (launch->queue.since == 0)
         return;
@@ -134,41 +135,41 @@ static void leave_queue(struct vgpu_launch *launch) {
     for (int i = 0; i < VGPU_WAITING; i++)
         if (waiting[i].looked + VGPU_LONGEST_BEHIND_NS >= launch->now && (next == 0 || waiting[i].since < next))
             next = waiting[i].since;
-    vgpu_bucket_pass(track->process, track->device, &launch->queue, next);
+    vgpu_bucket_pass(state->process, state->device, &launch->queue, next);
 }
 
 // Waits without the lock until the bucket may allow the launch.
 static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     close_batch(launch);
-    say_late(track, launch->now);
+    extend_busy(state, launch->now);
     queue_up(launch);
-    vgpu_unlock(&track->timeline->lock);
-    launch->now = vgpu_bucket_wait(track->process, track->device, launch->now, due, &launch->queue);
-    vgpu_lock(&track->timeline->lock);
+    vgpu_unlock(&state->ctx_state->lock);
+    launch->now = vgpu_bucket_wait(state->process, state->device, launch->now, due, &launch->queue);
+    vgpu_lock(&state->ctx_state->lock);
 }
 
 // Waits without the lock a little for measurements, the longer the longer that has
 // taken.
 static void wait_for_device(struct vgpu_launch *launch) {
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     uint64_t began = launch->now;
-    say_late(track, began);
+    extend_busy(state, began);
     leave_queue(launch);
-    vgpu_unlock(&track->timeline->lock);
+    vgpu_unlock(&state->ctx_state->lock);
     launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
-    vgpu_lock(&track->timeline->lock);
+    vgpu_lock(&state->ctx_state->lock);
     launch->looked += launch->now - began;
 }
 
 // False: what it would cost is neither known nor to be learned.
 static bool open_batch(struct vgpu_launch *launch) {
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     if (launch->by_itself)
         launch->now = vgpu_now();
-    if (!vgpu_sample_begin(track, launch->stream, launch->per_thread, launch->now) && launch->unknown)
+    if (!vgpu_timing_begin(state, launch->stream, launch->per_thread, launch->now) && launch->unknown)
         return false;
-    struct vgpu_batch *batch = vgpu_batch_open(track);
+    struct vgpu_batch *batch = vgpu_batch_open(state);
     batch->unknown = launch->unknown;
     batch->unsure = launch->unsure;
     if (!launch->by_itself)
@@ -181,75 +182,76 @@ static bool open_batch(struct vgpu_launch *launch) {
 // Waits until the launch may be made. Returns under the lock, with an open batch
 // for it if it can be measured; false if it must not be made, or needn't be measured.
 static bool prepare(struct vgpu_launch *launch) {
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     struct vgpu_turn turn;
     for (;;) {
-        turn = vgpu_turn(track->process, track->device, launch->now);
+        turn = vgpu_turn(state->process, state->device, launch->now);
         if (turn.core == 0) {
-            vgpu_sample_drop_open(track);
+            vgpu_timing_drop_open(state);
             leave_queue(launch);
             launch->freed = true;
             return false;
         }
-        collect(track);
+        collect(state);
         expect(launch);
-        struct vgpu_batch *batch = vgpu_batch_open(track);
+        struct vgpu_batch *batch = vgpu_batch_open(state);
         if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - VGPU_SMALLEST_STEP ||
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
-        uint64_t due = vgpu_bucket_due(track->process, track->device, &turn, launch->now, launch->price);
+        uint64_t due = vgpu_bucket_due(state->process, state->device, &turn, launch->now, launch->price);
         if (due <= launch->now)
-            due = vgpu_bucket_behind(track->process, track->device, &turn, launch->now, &launch->queue);
+            due = vgpu_bucket_behind(state->process, state->device, &turn, launch->now, &launch->queue);
         if (due > launch->now)
             wait_for_bucket(launch, due);
-        else if (must_look(launch, &turn) && launch->looked < LONGEST_LOOK_NS)
+        else if (must_sync(launch, &turn) && launch->looked < LONGEST_LOOK_NS)
             wait_for_device(launch);
-        else if (launch->unsure && track->timeline->unsure != NULL)
-            vgpu_sample_overdue(track->timeline, launch->now);
+        else if (launch->unsure && state->ctx_state->unsure != NULL)
+            vgpu_timing_overdue(state->ctx_state, launch->now);
         else
             break;
     }
-    vgpu_bucket_go(track->process, track->device, &turn, launch->now, &launch->queue);
+    vgpu_bucket_go(state->process, state->device, &turn, launch->now, &launch->queue);
     leave_queue(launch);
-    return track->open || track->pending == VGPU_BATCHES || open_batch(launch);
+    return state->open || state->pending == VGPU_BATCHES || open_batch(launch);
 }
 
 static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process) {
     cu_stream stream = vgpu_stream(launch->stream, launch->per_thread);
-    struct vgpu_lane *lane = vgpu_lane_of(stream);
+    struct vgpu_thread_stream *thread = vgpu_thread_stream_of(stream);
     cu_ctx current = NULL;
-    if (!vgpu_lane_is(lane, stream)) {
-        cu_result result = vgpu_lane_open(process, stream);
+    if (!vgpu_thread_stream_is(thread, stream)) {
+        cu_result result = vgpu_thread_stream_open(process, stream);
         if (result != CU_OK) // what else is wrong the driver says
             return result == CU_OUT_OF_MEMORY ? result : CU_OK;
-        lane = vgpu_lane_of(stream);
+        thread = vgpu_thread_stream_of(stream);
     }
-    if (lane->track == NULL)
+    if (thread->state == NULL)
         return CU_OK;
-    if (lane->left != 0 && vgpu_kind_of(vgpu_kind_name(lane, launch->key)) == NULL && vgpu_lane_learn(lane, launch->key) &&
+    if (thread->left != 0 && vgpu_launch_class_of(vgpu_launch_class_name(thread, launch->key)) == NULL &&
+        vgpu_thread_stream_learn(thread, launch->key) &&
         vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
         return CU_OK;
     launch->now = vgpu_now();
-    if (vgpu_turn(process, lane->device, launch->now).core == 0) {
-        lane->freed = true;
+    if (vgpu_turn(process, thread->device, launch->now).core == 0) {
+        thread->freed = true;
         return CU_OK;
     }
-    launch->lane = lane;
-    if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != lane->ctx)
-        launch->context = lane->ctx;
+    launch->thread = thread;
+    if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != thread->ctx)
+        launch->context = thread->ctx;
     enter(launch);
-    vgpu_lock(&lane->track->timeline->lock);
-    if (lane->freed) // what the open batch would measure holds launches that weren't
-        vgpu_sample_drop_open(lane->track);
-    lane->freed = false;
-    vgpu_lane_settle(lane, launch->now);
+    vgpu_lock(&thread->state->ctx_state->lock);
+    if (thread->freed) // what the open batch would measure holds launches that weren't
+        vgpu_timing_drop_open(thread->state);
+    thread->freed = false;
+    vgpu_thread_stream_settle(thread, launch->now);
     bool good = prepare(launch);
     if (!good)
-        vgpu_unlock(&lane->track->timeline->lock);
+        vgpu_unlock(&thread->state->ctx_state->lock);
     leave(launch);
-    lane->freed = launch->freed;
+    thread->freed = launch->freed;
     if (!good)
-        launch->lane = NULL;
+        launch->thread = NULL;
     return good || launch->freed ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
@@ -260,78 +262,78 @@ cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t l
     *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread};
     if (process == NULL)
         return CU_OK;
-    if (atomic_load_explicit(&process->captures, memory_order_relaxed) == 0 || !is_captured(launch))
+    if (atomic_load_explicit(&process->launches.captures, memory_order_relaxed) == 0 || !is_captured(launch))
         return begin(launch, process);
     return CU_OK;
 }
 
-// The lane may launch on by itself, until the batch is full or the turn over.
-static void allow(struct vgpu_lane *lane, uint64_t key, uint64_t now) {
-    const struct vgpu_batch *batch = vgpu_batch_open(lane->track);
+// The thread stream may pay by itself, until the batch is full or the turn over.
+static void allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t now) {
+    const struct vgpu_batch *batch = vgpu_batch_open(thread->state);
     uint64_t taken = batch->expected + batch->over;
     uint64_t room = taken < VGPU_BATCH_NS ? VGPU_BATCH_NS - taken : 0;
     uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
-    struct vgpu_turn turn = vgpu_turn(lane->track->process, lane->track->device, now);
-    uint64_t left = vgpu_bucket_room(lane->track->process, lane->track->device, &turn, now);
+    struct vgpu_turn turn = vgpu_turn(thread->state->process, thread->state->device, now);
+    uint64_t left = vgpu_bucket_room(thread->state->process, thread->state->device, &turn, now);
     if (room > left)
         room = left;
     if (room > launches * VGPU_SMALLEST_STEP)
         room = launches * VGPU_SMALLEST_STEP;
-    vgpu_lane_learn_all(lane);
-    if (vgpu_kind_of(vgpu_kind_name(lane, key)) != NULL || vgpu_lane_learn(lane, key))
-        vgpu_lane_allow(lane, key, room < lane->size ? room : lane->size);
-    if (lane->size < VGPU_BATCH_NS)
-        lane->size *= 2;
+    vgpu_thread_stream_learn_all(thread);
+    if (vgpu_launch_class_of(vgpu_launch_class_name(thread, key)) != NULL || vgpu_thread_stream_learn(thread, key))
+        vgpu_thread_stream_allow(thread, key, room < thread->size ? room : thread->size);
+    if (thread->size < VGPU_BATCH_NS)
+        thread->size *= 2;
 }
 
-// After a launch: its batch ends, or the lane launches on.
-static void go_on(struct vgpu_launch *launch) {
+// After a launch: its batch ends, or goes on by an allowance.
+static void continue_batch(struct vgpu_launch *launch) {
     if (launch->by_itself) {
         close_batch(launch);
-        launch->lane->track->probes -= launch->lane->track->probes != 0;
+        launch->thread->state->probes -= launch->thread->state->probes != 0;
     } else {
-        allow(launch->lane, launch->key, launch->now);
+        allow(launch->thread, launch->key, launch->now);
     }
 }
 
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
-    if (launch->lane == NULL)
+    if (launch->thread == NULL)
         return;
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     enter(launch);
     if (result == CU_OK) {
-        vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
+        vgpu_timing_add(state, launch->key, 1, launch->price, launch->now);
         if (launch->by_itself)
             launch->now = vgpu_now();
-        if (track->open)
-            go_on(launch);
-    } else if (track->open && vgpu_batch_open(track)->launches == 0) {
+        if (state->open)
+            continue_batch(launch);
+    } else if (state->open && vgpu_batch_open(state)->launches == 0) {
         close_batch(launch); // the next one would be measured from when this one failed
     }
-    vgpu_unlock(&track->timeline->lock);
+    vgpu_unlock(&state->ctx_state->lock);
     leave(launch);
 }
 
 void vgpu_launch_part(struct vgpu_launch *launch) {
-    if (launch->lane == NULL)
+    if (launch->thread == NULL)
         return;
-    struct vgpu_track *track = launch->lane->track;
-    vgpu_sample_add(track, launch->key, 1, launch->price, launch->now);
-    launch->batch = track->open ? vgpu_batch_open(track)->opened : 0;
-    vgpu_unlock(&track->timeline->lock);
+    struct vgpu_stream_state *state = launch->thread->state;
+    vgpu_timing_add(state, launch->key, 1, launch->price, launch->now);
+    launch->batch = state->open ? vgpu_batch_open(state)->opened : 0;
+    vgpu_unlock(&state->ctx_state->lock);
 }
 
 // Another thread may have ended the batch on the same stream meanwhile: what it
 // measured then stands for this launch, too.
 void vgpu_launch_rejoin(struct vgpu_launch *launch) {
-    if (launch->lane == NULL)
+    if (launch->thread == NULL)
         return;
-    struct vgpu_track *track = launch->lane->track;
+    struct vgpu_stream_state *state = launch->thread->state;
     enter(launch);
-    vgpu_lock(&track->timeline->lock);
+    vgpu_lock(&state->ctx_state->lock);
     launch->now = vgpu_now();
-    if (track->open && vgpu_batch_open(track)->opened == launch->batch)
-        go_on(launch);
-    vgpu_unlock(&track->timeline->lock);
+    if (state->open && vgpu_batch_open(state)->opened == launch->batch)
+        continue_batch(launch);
+    vgpu_unlock(&state->ctx_state->lock);
     leave(launch);
 }

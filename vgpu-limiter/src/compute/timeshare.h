@@ -2,8 +2,8 @@
 //
 // What the node side says about each device just now.
 
-#ifndef VGPU_PACE_H
-#define VGPU_PACE_H
+#ifndef VGPU_TIMESHARE_H
+#define VGPU_TIMESHARE_H
 
 #include "runtime/process.h"
 

@@ -30,11 +30,11 @@
 #define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
 
 // The batch is not among those that aren't measured yet any more.
-static void let_go(struct vgpu_track *track, const struct vgpu_batch *batch) {
-    track->over -= batch->over;
-    track->timeline->under_way--;
-    if (batch->unsure && track->timeline->unsure == track)
-        track->timeline->unsure = NULL;
+static void let_go(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
+    state->over -= batch->over;
+    state->ctx_state->under_way--;
+    if (batch->unsure && state->ctx_state->unsure == state)
+        state->ctx_state->unsure = NULL;
 }
 
 static cu_result create(cu_event *event) {
@@ -52,21 +52,21 @@ static cu_result record(cu_event *event, cu_stream stream, bool per_thread) {
 }
 
 // Notes when there are turns.
-static struct vgpu_turn look(struct vgpu_track *track, uint64_t now) {
-    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
+static struct vgpu_turn look(struct vgpu_stream_state *state, uint64_t now) {
+    struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
     bool turns = turn.part != turn.period;
-    if (track->timeline->turns != turns) {
-        track->timeline->turns = turns;
-        track->timeline->turned = now;
+    if (state->ctx_state->turns != turns) {
+        state->ctx_state->turns = turns;
+        state->ctx_state->turned = now;
     }
     return turn;
 }
 
-bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
-    struct vgpu_turn turn = look(track, now);
-    struct vgpu_batch *batch = vgpu_batch_open(track);
+bool vgpu_timing_begin(struct vgpu_stream_state *state, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_turn turn = look(state, now);
+    struct vgpu_batch *batch = vgpu_batch_open(state);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
-    batch->apart = track->timeline->under_way == track->pending;
+    batch->apart = state->ctx_state->under_way == state->pending;
     if (turn.part != turn.period) {
         batch->from = now - (now + turn.period - turn.phase) % turn.period;
         batch->until = batch->from + turn.part;
@@ -74,53 +74,53 @@ bool vgpu_sample_begin(struct vgpu_track *track, cu_stream stream, bool per_thre
     cu_result made = create(&batch->end);
     if (made == CU_OK)
         made = record(&batch->start, stream, per_thread);
-    track->open = made == CU_OK;
-    track->timeline->under_way += track->open;
+    state->open = made == CU_OK;
+    state->ctx_state->under_way += state->open;
     return made != CU_OUT_OF_MEMORY; // what else is wrong the driver says
 }
 
-void vgpu_sample_end(struct vgpu_track *track, cu_stream stream, bool per_thread, uint64_t now) {
-    struct vgpu_batch *batch = vgpu_batch_open(track);
-    track->open = false;
+void vgpu_timing_end(struct vgpu_stream_state *state, cu_stream stream, bool per_thread, uint64_t now) {
+    struct vgpu_batch *batch = vgpu_batch_open(state);
+    state->open = false;
     batch->closed = now;
     if (batch->launches == 0 || record(&batch->end, stream, per_thread) != CU_OK) {
-        let_go(track, batch);
+        let_go(state, batch);
         return;
     }
     if (batch->unsure)
-        track->timeline->unsure = track;
+        state->ctx_state->unsure = state;
     if (now - batch->opened > batch->expected / 16)
         batch->queued = VGPU_REAL(cuEventQuery)(batch->start) == CU_NOT_READY;
-    track->pending++;
+    state->pending++;
 }
 
-void vgpu_sample_add(struct vgpu_track *track, uint64_t key, uint64_t launches,
+void vgpu_timing_add(struct vgpu_stream_state *state, uint64_t key, uint64_t launches,
                      struct vgpu_price price, uint64_t now) {
-    struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
-    vgpu_bucket_charge(track->process, track->device, &turn, now, price.ns, launches);
-    if (!track->open)
+    struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
+    vgpu_bucket_charge(state->process, state->device, &turn, now, price.ns, launches);
+    if (!state->open)
         return;
-    struct vgpu_batch *batch = vgpu_batch_open(track);
+    struct vgpu_batch *batch = vgpu_batch_open(state);
     batch->key = batch->launches == 0 || batch->key == key ? key : 0;
     batch->launches += launches;
     batch->expected += price.ns;
     batch->over += price.worst - price.ns;
-    track->over += price.worst - price.ns;
+    state->over += price.worst - price.ns;
 }
 
 // When the batch was worked on, on the clock, by invariant 3.
-static bool place(struct vgpu_timeline *timeline, struct vgpu_batch *batch, uint64_t seen,
+static bool place(struct vgpu_ctx_state *ctx_state, struct vgpu_batch *batch, uint64_t seen,
                   int64_t *start, int64_t *end) {
     float length, since;
     if (VGPU_REAL(cuEventElapsedTime)(&length, batch->start, batch->end) != CU_OK || length < 0)
         return false;
     int64_t ns = (int64_t)((double)length * 1e6);
-    if (timeline->anchor == NULL ||
-        VGPU_REAL(cuEventElapsedTime)(&since, timeline->anchor, batch->end) != CU_OK) {
+    if (ctx_state->anchor == NULL ||
+        VGPU_REAL(cuEventElapsedTime)(&since, ctx_state->anchor, batch->end) != CU_OK) {
         since = ANCHOR_NS;
         *end = (int64_t)batch->opened + ns;
     } else {
-        *end = (int64_t)timeline->anchored + (int64_t)((double)since * 1e6);
+        *end = (int64_t)ctx_state->anchored + (int64_t)((double)since * 1e6);
     }
     *start = *end - ns;
     int64_t early = (int64_t)batch->opened - *start, late = *end - (int64_t)seen;
@@ -129,11 +129,11 @@ static bool place(struct vgpu_timeline *timeline, struct vgpu_batch *batch, uint
     *end += shift;
     if (*start < (int64_t)batch->opened)
         *start = (int64_t)batch->opened; // some drivers say when the stream was last at work
-    timeline->anchored += (uint64_t)shift;
+    ctx_state->anchored += (uint64_t)shift;
     if (since > 0 && (double)since * 1e6 >= ANCHOR_NS) {
-        cu_event old = timeline->anchor;
-        timeline->anchor = batch->end;
-        timeline->anchored = (uint64_t)*end;
+        cu_event old = ctx_state->anchor;
+        ctx_state->anchor = batch->end;
+        ctx_state->anchored = (uint64_t)*end;
         batch->end = old;
     }
     if (*end < *start)
@@ -147,20 +147,20 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
 
 // How much of the batch that was under way from start to end is to be charged, by
 // invariants 1 and 2.
-static int64_t own_time(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t seen, int64_t start,
+static int64_t own_time(struct vgpu_stream_state *state, const struct vgpu_batch *batch, uint64_t seen, int64_t start,
                         int64_t end, int64_t unsure) {
-    struct vgpu_calendar *calendar = &track->process->region.counters->calendar[track->device];
+    struct vgpu_calendar *calendar = &state->process->region.counters->calendar[state->device];
     int64_t least = end - start - unsure;
     int64_t worked = clamp((int64_t)batch->expected, least > 0 ? least : 0, end - start);
     if (batch->launches == 1) // at the end
         start = end - worked;
-    return (int64_t)vgpu_calendar_spread(calendar, seen, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
+    return (int64_t)vgpu_busy_union_spread(calendar, seen, (uint64_t)start, (uint64_t)end, (uint64_t)worked);
 }
 
 // What may be in a measurement from start to end: neighbours' work, but in the
 // container's own turn. For a while after turns have changed, what was launched before
 // that may still be at work.
-static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const struct vgpu_batch *batch,
+static enum vgpu_measured measured(const struct vgpu_ctx_state *ctx_state, const struct vgpu_batch *batch,
                                    const struct vgpu_turn *turn, uint64_t start, uint64_t end, bool apart) {
     if (turn->neighbours && (start < batch->from || end > batch->until))
         return VGPU_BESIDE;
@@ -168,8 +168,8 @@ static enum vgpu_measured measured(const struct vgpu_timeline *timeline, const s
     if (start + little < turn->others && turn->others < batch->until) // later it speaks of another turn
         return VGPU_BESIDE;
     if (!apart)
-        return atomic_load(&timeline->measures) ? VGPU_BRIEF : VGPU_AMONG;
-    return turn->neighbours && start < timeline->turned + turn->period ? VGPU_EARLY : VGPU_APART;
+        return atomic_load(&ctx_state->measures) ? VGPU_BRIEF : VGPU_AMONG;
+    return turn->neighbours && start < ctx_state->turned + turn->period ? VGPU_EARLY : VGPU_APART;
 }
 
 // Goes from one value toward another, as far as `ns` of device time is of lately.
@@ -178,26 +178,28 @@ static uint64_t toward(uint64_t from, uint64_t to, uint64_t ns) {
     return (uint64_t)((double)from + ((double)to - (double)from) * part);
 }
 
-// What a launch may take, for the node side: the worst that is known of its kind, as
+// What a launch may take, for the node side: the worst that is known of its class, as
 // long as such launches are made. What is measured beside others is taken too long: one
 // that surely isn't replaces it.
-static void note_longest(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
-    struct vgpu_counters_device *device = &track->process->region.counters->header.device[track->device];
+static void note_longest(struct vgpu_stream_state *state, const struct vgpu_batch *batch, uint64_t ns,
+                         enum vgpu_measured how) {
+    struct vgpu_counters_device *device = &state->process->region.counters->header.device[state->device];
     uint64_t longest = vgpu_load(&device->longest_ns), usual = vgpu_load(&device->usual_ns), worst = ns;
     struct vgpu_price price;
-    bool replaces = longest == 0 || (how != VGPU_BESIDE && track->timeline->rough);
+    bool replaces = longest == 0 || (how != VGPU_BESIDE && state->ctx_state->rough);
     if (how == VGPU_EARLY && !replaces)
         return;
-    track->timeline->rough = how == VGPU_BESIDE;
-    if (how != VGPU_BESIDE && vgpu_cost_get(&track->timeline->costs, batch->key, &price) && price.worst > worst)
+    state->ctx_state->rough = how == VGPU_BESIDE;
+    if (how != VGPU_BESIDE && vgpu_cost_get(&state->ctx_state->costs, batch->key, &price) && price.worst > worst)
         worst = price.worst;
     vgpu_store(&device->longest_ns, replaces || worst > longest ? worst : toward(longest, worst, ns));
     vgpu_store(&device->usual_ns, replaces ? ns : toward(usual, ns, 4 * ns));
 }
 
 // Learns what the batch's launches take.
-static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, uint64_t ns, enum vgpu_measured how) {
-    struct vgpu_costs *costs = &track->timeline->costs;
+static void learn(struct vgpu_stream_state *state, const struct vgpu_batch *batch, uint64_t ns,
+                  enum vgpu_measured how) {
+    struct vgpu_costs *costs = &state->ctx_state->costs;
     if (batch->key != 0)
         vgpu_cost_learn(costs, batch->key, ns / batch->launches, how);
     if (batch->like != 0)
@@ -205,18 +207,18 @@ static void learn(struct vgpu_track *track, const struct vgpu_batch *batch, uint
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
-static void finish(struct vgpu_track *track, uint64_t seen) {
-    struct vgpu_batch *batch = &track->ring[track->first];
-    struct vgpu_turn turn = look(track, seen);
+static void finish(struct vgpu_stream_state *state, uint64_t seen) {
+    struct vgpu_batch *batch = &state->ring[state->first];
+    struct vgpu_turn turn = look(state, seen);
     int64_t start, end;
-    track->first = (track->first + 1) % (VGPU_BATCHES + 1);
-    track->pending--;
-    let_go(track, batch);
-    uint64_t moved = track->moved;
-    track->moved = 0;
-    bool apart = batch->apart && track->timeline->under_way == track->pending + track->open;
-    if (!place(track->timeline, batch, seen, &start, &end)) {
-        vgpu_bucket_correct(track->process, track->device, &turn, 0, moved);
+    state->first = (state->first + 1) % (VGPU_BATCHES + 1);
+    state->pending--;
+    let_go(state, batch);
+    uint64_t moved = state->moved;
+    state->moved = 0;
+    bool apart = batch->apart && state->ctx_state->under_way == state->pending + state->open;
+    if (!place(state->ctx_state, batch, seen, &start, &end)) {
+        vgpu_bucket_correct(state->process, state->device, &turn, 0, moved);
         return;
     }
     // A launch by itself on an idle stream: start was passed before the launch.
@@ -227,64 +229,64 @@ static void finish(struct vgpu_track *track, uint64_t seen) {
         unsure -= clamp((int64_t)batch->gap, 0, unsure);
         worked = end - start;
     }
-    if (track->timeline->beside != turn.neighbours)
-        vgpu_cost_doubt(&track->timeline->costs);
-    track->timeline->beside = turn.neighbours;
+    if (state->ctx_state->beside != turn.neighbours)
+        vgpu_cost_doubt(&state->ctx_state->costs);
+    state->ctx_state->beside = turn.neighbours;
     bool sure = unsure <= worked / 8 + UNSURE_NS;
     if (batch->unknown)
         unsure = 0;
-    int64_t ns = own_time(track, batch, seen, start, end, unsure);
+    int64_t ns = own_time(state, batch, seen, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    enum vgpu_measured how = measured(track->timeline, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
+    enum vgpu_measured how = measured(state->ctx_state, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
     if (sure || batch->unknown)
-        learn(track, batch, (uint64_t)ns, how);
-    vgpu_bucket_correct(track->process, track->device, &turn, ns - (int64_t)batch->expected, moved);
+        learn(state, batch, (uint64_t)ns, how);
+    vgpu_bucket_correct(state->process, state->device, &turn, ns - (int64_t)batch->expected, moved);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
-        note_longest(track, batch, (uint64_t)ns, how);
-    if (!alone && !sure && track->ends) // there is no next launch to measure
-        atomic_store(&track->timeline->unmeasured, true);
-    if (track->probes == 0)
-        track->probes = (!alone && !sure) || ++track->batches % SAMPLE_EVERY == 0;
+        note_longest(state, batch, (uint64_t)ns, how);
+    if (!alone && !sure && state->ends) // there is no next launch to measure
+        atomic_store(&state->ctx_state->unmeasured, true);
+    if (state->probes == 0)
+        state->probes = (!alone && !sure) || ++state->batches % SAMPLE_EVERY == 0;
 }
 
-void vgpu_sample_collect(struct vgpu_track *track) {
-    while (track->pending != 0 &&
-           VGPU_REAL(cuEventQuery)(track->ring[track->first].end) != CU_NOT_READY)
-        finish(track, vgpu_now());
+void vgpu_timing_collect(struct vgpu_stream_state *state) {
+    while (state->pending != 0 &&
+           VGPU_REAL(cuEventQuery)(state->ring[state->first].end) != CU_NOT_READY)
+        finish(state, vgpu_now());
 }
 
-void vgpu_sample_overdue(struct vgpu_timeline *timeline, uint64_t now) {
-    struct vgpu_track *track = timeline->unsure;
-    timeline->unsure = NULL;
-    for (unsigned i = 0; track != NULL && i < track->pending; i++) {
-        struct vgpu_batch *batch = &track->ring[(track->first + i) % (VGPU_BATCHES + 1)];
+void vgpu_timing_overdue(struct vgpu_ctx_state *ctx_state, uint64_t now) {
+    struct vgpu_stream_state *state = ctx_state->unsure;
+    ctx_state->unsure = NULL;
+    for (unsigned i = 0; state != NULL && i < state->pending; i++) {
+        struct vgpu_batch *batch = &state->ring[(state->first + i) % (VGPU_BATCHES + 1)];
         uint64_t taken = now - batch->opened;
         if (!batch->unsure || taken <= batch->expected || VGPU_REAL(cuEventQuery)(batch->start) != CU_OK)
             continue;
-        struct vgpu_turn turn = vgpu_turn(track->process, track->device, now);
-        vgpu_bucket_correct(track->process, track->device, &turn, (int64_t)(taken - batch->expected), track->moved);
-        track->moved = 0;
+        struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
+        vgpu_bucket_correct(state->process, state->device, &turn, (int64_t)(taken - batch->expected), state->moved);
+        state->moved = 0;
         batch->expected = taken;
     }
 }
 
-void vgpu_sample_drop(struct vgpu_track *track) {
-    struct vgpu_turn turn = vgpu_turn(track->process, track->device, vgpu_now());
-    vgpu_bucket_correct(track->process, track->device, &turn, 0, track->moved);
-    track->moved = 0;
-    vgpu_sample_drop_open(track);
-    if (track->pending != 0)
-        atomic_store(&track->timeline->unmeasured, true);
-    for (unsigned i = 0; i < track->pending; i++)
-        let_go(track, &track->ring[(track->first + i) % (VGPU_BATCHES + 1)]);
-    track->pending = 0;
+void vgpu_timing_drop(struct vgpu_stream_state *state) {
+    struct vgpu_turn turn = vgpu_turn(state->process, state->device, vgpu_now());
+    vgpu_bucket_correct(state->process, state->device, &turn, 0, state->moved);
+    state->moved = 0;
+    vgpu_timing_drop_open(state);
+    if (state->pending != 0)
+        atomic_store(&state->ctx_state->unmeasured, true);
+    for (unsigned i = 0; i < state->pending; i++)
+        let_go(state, &state->ring[(state->first + i) % (VGPU_BATCHES + 1)]);
+    state->pending = 0;
 }
 
-void vgpu_sample_drop_open(struct vgpu_track *track) {
-    if (!track->open)
+void vgpu_timing_drop_open(struct vgpu_stream_state *state) {
+    if (!state->open)
         return;
-    atomic_store(&track->timeline->unmeasured, true);
-    let_go(track, vgpu_batch_open(track));
-    track->open = false;
+    atomic_store(&state->ctx_state->unmeasured, true);
+    let_go(state, vgpu_batch_open(state));
+    state->open = false;
 }

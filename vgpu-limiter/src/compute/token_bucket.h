@@ -2,8 +2,8 @@
 //
 // The container's device time on one device, shared by its processes.
 
-#ifndef VGPU_BUCKET_H
-#define VGPU_BUCKET_H
+#ifndef VGPU_TOKEN_BUCKET_H
+#define VGPU_TOKEN_BUCKET_H
 
 #include "compute/cost.h"
 #include "compute/timeshare.h"

@@ -102,11 +102,11 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
                                                  &process->region);
             static const uint64_t always = 1;
             process->pace = vgpu_pace_map(VGPU_PACE_PATH, process->limits.device_count);
-            process->limited = process->pace != NULL ? &process->pace->plain_devices : NULL;
+            process->launches.limited = process->pace != NULL ? &process->pace->plain_devices : NULL;
             for (uint32_t d = 0; d < process->limits.device_count; d++)
                 if (vgpu_quota(process, (int)d) != 0)
-                    process->limited = &always;
-            process->measures = process->limited != NULL;
+                    process->launches.limited = &always;
+            process->launches.measures = process->launches.limited != NULL;
             vgpu_forget_contexts(); // a parent's handles mean nothing here
             process->first_epoch = vgpu_epoch();
             if (wrong == NULL)

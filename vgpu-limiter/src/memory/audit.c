@@ -24,13 +24,13 @@
 // allocate; a dead one is freed before the attempts.
 #define AUDIT_ATTEMPTS 64
 
-// Under audit_lock. Takes the excess of one device's total off it. Returns false, with
+// Under audit.lock. Takes the excess of one device's total off it. Returns false, with
 // nothing done, if some slot was not at rest.
 static bool correct(struct vgpu_process *process, int device) {
     struct vgpu_counters *counters = process->region.counters;
     uint64_t *total = &counters->header.device[device].memory;
     uint32_t slots = vgpu_region_slots(counters);
-    uint64_t *state = process->seen_state, *begun = process->seen_begun, sum = 0;
+    uint64_t *state = process->audit.seen_state, *begun = process->audit.seen_begun, sum = 0;
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t bytes = 0;
         state[i] = vgpu_load(&counters->slot[i].state);
@@ -39,7 +39,7 @@ static bool correct(struct vgpu_process *process, int device) {
         sum += bytes;
         VGPU_TEST_STEP();
     }
-    sum += vgpu_orphans(counters, device, true);
+    sum += vgpu_unowned_bytes(counters, device, true);
     uint64_t seen = vgpu_load(total);
     VGPU_TEST_STEP();
     for (uint32_t i = 0; i < slots; i++)
@@ -57,19 +57,19 @@ static bool correct(struct vgpu_process *process, int device) {
     return true;
 }
 
-// Also under pool_lock, and with the locks of dead processes' slots in hand.
+// Also under pools.lock, and with the locks of dead processes' slots in hand.
 static void audit(struct vgpu_process *process, bool all) {
     int cancel = vgpu_cancel_hold();
     vgpu_region_reap(&process->region, all);
     vgpu_share_look(process);
-    vgpu_lock(&process->audit_lock);
+    vgpu_lock(&process->audit.lock);
     for (uint32_t device = 0; device < process->limits.device_count; device++)
         for (int attempt = 0; attempt < AUDIT_ATTEMPTS; attempt++) {
             if (correct(process, (int)device))
                 break;
             sched_yield(); // somebody is between two steps, or died there just now
         }
-    vgpu_unlock(&process->audit_lock);
+    vgpu_unlock(&process->audit.lock);
     vgpu_cancel_free(cancel);
 }
 
@@ -80,9 +80,9 @@ bool vgpu_audit_sometimes(struct vgpu_process *process) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     uint64_t tenths = (uint64_t)now.tv_sec * 10 + (uint64_t)now.tv_nsec / 100000000;
-    uint64_t last = atomic_load_explicit(&process->last_audit, memory_order_relaxed);
+    uint64_t last = atomic_load_explicit(&process->audit.last, memory_order_relaxed);
     if (vgpu_unlikely(tenths != last) &&
-        atomic_compare_exchange_strong(&process->last_audit, &last, tenths)) {
+        atomic_compare_exchange_strong(&process->audit.last, &last, tenths)) {
         vgpu_audit(process);
         return true;
     }

@@ -18,16 +18,16 @@
 //      counted in T).
 //   5. No step waits for another process.
 //   6. The pairs in slot.lone are changed by one thread of the process alone, its
-//      loner, by plain stores; the others share slot.device, by atomic additions.
-//      The loner is the first thread to have made LONERS_CHARGES charges, and stays
+//      owner, by plain stores; the others share slot.device, by atomic additions.
+//      The owner is the first thread to have made OWNER_CHARGES charges, and stays
 //      that until its process ends: a child of fork begins with none, and a thread
-//      that finds itself to be the loner is it, or has been given the memory of one
+//      that finds itself to be the owner is it, or has been given the memory of one
 //      that has ended, by whose address it is known.
 
 #include "memory/charge.h"
 
 // More than a thread makes that only sets things up.
-#define LONERS_CHARGES 16
+#define OWNER_CHARGES 16
 
 static void raise_peak(uint64_t *peak, uint64_t bytes) {
     uint64_t seen = vgpu_load(peak);
@@ -41,21 +41,21 @@ struct pair {
     bool alone; // no other thread does
 };
 
-// By its address a thread knows itself to be the loner.
+// By its address a thread knows itself to be the owner.
 static _Thread_local unsigned charges __attribute__((tls_model("initial-exec")));
 
 static struct pair pair_of(const struct vgpu_process *process, int device) {
     struct vgpu_slot *slot = process->region.slot;
-    bool alone = vgpu_likely(atomic_load_explicit(&process->loner, memory_order_relaxed) == &charges);
+    bool alone = vgpu_likely(atomic_load_explicit(&process->owner_thread, memory_order_relaxed) == &charges);
     return (struct pair){alone ? &slot->lone[device] : &slot->device[device], alone};
 }
 
 // Not between begin and end, which are to be of one pair.
-static void become_loner(struct vgpu_process *process) {
+static void claim_owner_thread(struct vgpu_process *process) {
     const unsigned *none = NULL;
-    if (vgpu_unlikely(atomic_load_explicit(&process->loner, memory_order_relaxed) == NULL) &&
-        ++charges >= LONERS_CHARGES)
-        atomic_compare_exchange_strong(&process->loner, &none, &charges);
+    if (vgpu_unlikely(atomic_load_explicit(&process->owner_thread, memory_order_relaxed) == NULL) &&
+        ++charges >= OWNER_CHARGES)
+        atomic_compare_exchange_strong(&process->owner_thread, &none, &charges);
 }
 
 static void count(uint64_t *word, uint64_t delta, bool alone) {
@@ -75,7 +75,7 @@ static void end(struct pair pair, uint64_t bytes) { count(&pair.words->held, 1 +
 bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) {
     if (!vgpu_slot_is_ours(process))
         return false;
-    become_loner(process);
+    claim_owner_thread(process);
     struct pair pair = pair_of(process, device);
     uint64_t *total = &process->region.counters->header.device[device].memory;
     uint64_t limit = process->limits.device[device].memory_bytes;

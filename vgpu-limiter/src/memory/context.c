@@ -11,7 +11,7 @@
 //   2. What threads remember of a handle, such as its device, is forgotten when it
 //      is given out, before anybody can use it.
 //   3. Whether a device's primary context is there, and its charge, change
-//      together: under context_lock, also across the driver's call.
+//      together: under contexts.lock, also across the driver's call.
 
 #include "memory/mem_sparse.h"
 #include "memory/overhead.h"
@@ -26,7 +26,7 @@
         if (vgpu_context_begin(&call, device) != CU_OK)                        \
             return call.result;                                                \
         call.result = __VA_ARGS__;                                             \
-        if (!vgpu_context_keep(&call, call.result == CU_OK ? *(context) : NULL)) \
+        if (!vgpu_context_commit(&call, call.result == CU_OK ? *(context) : NULL)) \
             VGPU_REAL(destroy)(*(context));                                    \
         return call.result;                                                    \
     } while (0)
@@ -66,7 +66,7 @@ cu_result cuVDPAUCtxCreate_v2(cu_ctx *ctx, unsigned flags, cu_device device, uns
 }
 
 static struct vgpu_lock *context_lock(struct vgpu_process *process, cu_device device) {
-    return &process->context_lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];
+    return &process->contexts.lock[device >= 0 && device < VGPU_ORDINALS ? device : 0];
 }
 
 static bool is_active(cu_device device) {
@@ -80,7 +80,7 @@ static cu_result retain(cu_ctx *ctx, cu_device device) {
     if (vgpu_context_begin(&call, device) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device);
-    if (!vgpu_context_keep(&call, call.result == CU_OK ? *ctx : NULL))
+    if (!vgpu_context_commit(&call, call.result == CU_OK ? *ctx : NULL))
         VGPU_REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return call.result;
 }
@@ -123,7 +123,7 @@ static bool drop(void *with, struct vgpu_entry *entry) {
     else if (class != VGPU_PART)
         vgpu_uncharge_entry(dying->process, entry);
     if (class == VGPU_CONTEXT)
-        atomic_fetch_sub(&dying->process->contexts[entry->value >> 48], 1);
+        atomic_fetch_sub(&dying->process->contexts.count[entry->value >> 48], 1);
     return false;
 }
 
@@ -131,21 +131,21 @@ static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx 
     *dying = (struct dying){process, ctx, false};
     if (ctx != NULL)
         vgpu_sparse_give(process, ctx, mark_of(dying));
-    vgpu_lock(&process->dying_lock);
+    vgpu_lock(&process->contexts.dying_lock);
     if (ctx != NULL)
-        vgpu_table_visit(&process->memory, ctx, give_to, mark_of(dying));
+        vgpu_table_visit(&process->table, ctx, give_to, mark_of(dying));
 }
 
 static void die_end(struct dying *dying, bool dead) {
     if (dead && dying->ctx != NULL) {
         vgpu_forget_contexts();
-        vgpu_lock(&dying->process->track_lock); // no thread tells a track anything meanwhile
-        vgpu_table_visit(&dying->process->memory, mark_of(dying), drop, dying);
-        vgpu_unlock(&dying->process->track_lock);
+        vgpu_lock(&dying->process->launches.stream_lock); // no thread tells a track anything meanwhile
+        vgpu_table_visit(&dying->process->table, mark_of(dying), drop, dying);
+        vgpu_unlock(&dying->process->launches.stream_lock);
     }
     if (!dead && dying->ctx != NULL)
-        vgpu_table_visit(&dying->process->memory, mark_of(dying), give_to, dying->ctx);
-    vgpu_unlock(&dying->process->dying_lock);
+        vgpu_table_visit(&dying->process->table, mark_of(dying), give_to, dying->ctx);
+    vgpu_unlock(&dying->process->contexts.dying_lock);
     if (dying->ctx == NULL)
         return;
     vgpu_forget_contexts();

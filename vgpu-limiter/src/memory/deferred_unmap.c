@@ -8,7 +8,7 @@
 //      driver has.
 //   2. Nobody waits for it. It is looked at by whoever is refused memory or asks how
 //      much there is; until then what is charged is an upper bound.
-//   3. All of it under vmm_lock.
+//   3. All of it under vmm.lock.
 
 #include "memory/deferred_unmap.h"
 
@@ -51,8 +51,8 @@ void vgpu_deferred_end(struct vgpu_process *process, struct vgpu_deferred_unmap 
 }
 
 static void end_reclaim(struct vgpu_process *process) {
-    if (process->deferred == NULL)
-        atomic_store(&process->reclaim, NULL);
+    if (process->vmm.deferred == NULL)
+        atomic_store(&process->vmm.reclaim, NULL);
 }
 
 // Without an event, or an answer, nobody knows, and it stays until its context goes.
@@ -68,7 +68,7 @@ static bool is_through(struct vgpu_deferred_unmap *one) {
 static void look(struct vgpu_process *process) {
     struct vgpu_deferred_unmap *through = NULL;
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
-    for (struct vgpu_deferred_unmap **at = &process->deferred, *one; (one = *at) != NULL;) {
+    for (struct vgpu_deferred_unmap **at = &process->vmm.deferred, *one; (one = *at) != NULL;) {
         if (!is_through(one)) {
             at = &one->next;
             continue;
@@ -83,9 +83,9 @@ static void look(struct vgpu_process *process) {
 }
 
 static void reclaim(struct vgpu_process *process) {
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     look(process);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
 }
 
 static void record_event(struct vgpu_deferred_unmap *one, bool per_thread, cu_stream stream) {
@@ -98,7 +98,8 @@ static void record_event(struct vgpu_deferred_unmap *one, bool per_thread, cu_st
     }
 }
 
-void vgpu_deferred_until(struct vgpu_process *process, struct vgpu_deferred_unmap *list, bool per_thread, cu_stream stream) {
+void vgpu_deferred_until(struct vgpu_process *process, struct vgpu_deferred_unmap *list, bool per_thread,
+                         cu_stream stream) {
     cu_ctx ctx = NULL, popped;
     if (list == NULL)
         return;
@@ -114,14 +115,14 @@ void vgpu_deferred_until(struct vgpu_process *process, struct vgpu_deferred_unma
     }
     if (other)
         VGPU_REAL(cuCtxPopCurrent_v2)(&popped);
-    last->next = process->deferred;
-    process->deferred = list;
-    atomic_store(&process->reclaim, reclaim);
+    last->next = process->vmm.deferred;
+    process->vmm.deferred = list;
+    atomic_store(&process->vmm.reclaim, reclaim);
     look(process);
 }
 
 void vgpu_deferred_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
-    for (struct vgpu_deferred_unmap *one = process->deferred; one != NULL; one = one->next)
+    for (struct vgpu_deferred_unmap *one = process->vmm.deferred; one != NULL; one = one->next)
         if (one->ctx == from)
             one->ctx = to;
 }
@@ -129,7 +130,7 @@ void vgpu_deferred_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
 // The context has taken its streams and events with it.
 void vgpu_deferred_forget(struct vgpu_process *process, cu_ctx ctx) {
     struct vgpu_deferred_unmap *gone = NULL;
-    for (struct vgpu_deferred_unmap **at = &process->deferred, *one; (one = *at) != NULL;) {
+    for (struct vgpu_deferred_unmap **at = &process->vmm.deferred, *one; (one = *at) != NULL;) {
         if (one->ctx != ctx) {
             at = &one->next;
             continue;

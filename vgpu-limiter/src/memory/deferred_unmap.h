@@ -5,9 +5,8 @@
 
 #include "memory/vmm.h"
 
-// Memory that the driver lets go of later (deferred_unmap.c): mappings of records are
-// added to a list, which ends when the stream has come so far, or at once.
-struct vgpu_deferred_unmap;
+// Memory that the driver unmaps later: mappings of records are added to a list, which ends
+// when the stream has come so far, or at once.
 void vgpu_deferred_add(struct vgpu_deferred_unmap **list, struct vgpu_record *record);
 void vgpu_deferred_until(struct vgpu_process *process, struct vgpu_deferred_unmap *list, bool per_thread,
                        cu_stream stream);

@@ -50,7 +50,7 @@ static int open_file(const char *path, uint64_t key) {
     return fd;
 }
 
-uint64_t vgpu_passed_file(struct vgpu_counters *counters, int fd) {
+uint64_t vgpu_fd_file(struct vgpu_counters *counters, int fd) {
     char link[32], path[sizeof counters->header.file->path] = {0};
     uint64_t key = key_of(fd);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -78,57 +78,57 @@ uint64_t vgpu_passed_file(struct vgpu_counters *counters, int fd) {
     return 0;
 }
 
-uint64_t vgpu_passed_byte(uint64_t id) { return id >> 2 | FAR; }
+uint64_t vgpu_fd_byte(uint64_t id) { return id >> 2 | FAR; }
 
 static bool set_lock(int fd, int command, struct flock *lock, short type, uint64_t id) {
-    *lock = (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)vgpu_passed_byte(id), .l_len = 1};
+    *lock = (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)vgpu_fd_byte(id), .l_len = 1};
     return fcntl(fd, command, lock) == 0;
 }
 
-bool vgpu_passed_lock(const struct vgpu_counters *counters, int fd, uint64_t files, uint64_t id) {
+bool vgpu_fd_lock(const struct vgpu_counters *counters, int fd, uint64_t files, uint64_t id) {
     struct flock lock;
-    struct vgpu_looking looking;
+    struct vgpu_fd_scan scan;
     if (files == 0 || !set_lock(fd, F_OFD_SETLK, &lock, F_RDLCK, id))
         return false;
-    vgpu_passed_begin(&looking, counters);
-    bool seen = vgpu_passed_is_open(&looking, files, id);
-    vgpu_passed_end(&looking);
+    vgpu_fd_scan_begin(&scan, counters);
+    bool seen = vgpu_fd_is_open(&scan, files, id);
+    vgpu_fd_scan_end(&scan);
     if (!seen)
         set_lock(fd, F_OFD_SETLK, &lock, F_UNLCK, id);
     return seen;
 }
 
-void vgpu_passed_begin(struct vgpu_looking *looking, const struct vgpu_counters *counters) {
-    looking->cancel = vgpu_cancel_hold();
-    looking->counters = counters;
+void vgpu_fd_scan_begin(struct vgpu_fd_scan *scan, const struct vgpu_counters *counters) {
+    scan->cancel = vgpu_cancel_hold();
+    scan->counters = counters;
     for (int i = 0; i < VGPU_FILES; i++)
-        looking->fd[i] = -1;
+        scan->fd[i] = -1;
 }
 
-void vgpu_passed_end(struct vgpu_looking *looking) {
+void vgpu_fd_scan_end(struct vgpu_fd_scan *scan) {
     for (int i = 0; i < VGPU_FILES; i++)
-        if (looking->fd[i] >= 0)
-            close(looking->fd[i]);
-    vgpu_cancel_free(looking->cancel);
+        if (scan->fd[i] >= 0)
+            close(scan->fd[i]);
+    vgpu_cancel_free(scan->cancel);
 }
 
-static int file_of(struct vgpu_looking *looking, int i) {
-    const struct vgpu_file *file = &looking->counters->header.file[i];
+static int file_of(struct vgpu_fd_scan *scan, int i) {
+    const struct vgpu_file *file = &scan->counters->header.file[i];
     char path[sizeof file->path];
-    if (looking->fd[i] < 0 && vgpu_load(&file->good) != 0) {
+    if (scan->fd[i] < 0 && vgpu_load(&file->good) != 0) {
         memcpy(path, file->path, sizeof path);
         path[sizeof path - 1] = 0;
-        looking->fd[i] = open_file(path, vgpu_load(&file->key));
+        scan->fd[i] = open_file(path, vgpu_load(&file->key));
     }
-    return looking->fd[i];
+    return scan->fd[i];
 }
 
-bool vgpu_passed_is_open(struct vgpu_looking *looking, uint64_t files, uint64_t id) {
+bool vgpu_fd_is_open(struct vgpu_fd_scan *scan, uint64_t files, uint64_t id) {
     struct flock lock;
     for (int i = 0; i < VGPU_FILES; i++) {
         if ((files >> i & 1) == 0)
             continue;
-        int fd = file_of(looking, i);
+        int fd = file_of(scan, i);
         if (fd < 0 || !set_lock(fd, F_OFD_GETLK, &lock, F_WRLCK, id) || lock.l_type != F_UNLCK)
             return true;
     }
@@ -137,7 +137,7 @@ bool vgpu_passed_is_open(struct vgpu_looking *looking, uint64_t files, uint64_t 
 
 // The kernel lists an open file's own locks: "lock: 1: OFDLCK ADVISORY READ -1
 // 00:1a:8 START END".
-int vgpu_passed_bytes(int fd, uint64_t *bytes, int n) {
+int vgpu_fd_bytes(int fd, uint64_t *bytes, int n) {
     char path[40], line[256];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
     FILE *info = fopen(path, "re");

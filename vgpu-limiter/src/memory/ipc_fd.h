@@ -4,33 +4,33 @@
 // process of the container can tell whether one of them is open, and which memory
 // one that it was given is of.
 
-#ifndef VGPU_PASSED_H
-#define VGPU_PASSED_H
+#ifndef VGPU_IPC_FD_H
+#define VGPU_IPC_FD_H
 
 #include "runtime/base.h"
 #include "vgpu_layout.h"
 
 // The file that a descriptor is of, as a bit of the set that a record has. None where
 // it can't be opened anew, or the container has VGPU_FILES others.
-uint64_t vgpu_passed_file(struct vgpu_counters *counters, int fd);
+uint64_t vgpu_fd_file(struct vgpu_counters *counters, int fd);
 
 // Locks the descriptor's byte for this id. False where that can't be done, or seen.
-bool vgpu_passed_lock(const struct vgpu_counters *counters, int fd, uint64_t files, uint64_t id);
+bool vgpu_fd_lock(const struct vgpu_counters *counters, int fd, uint64_t files, uint64_t id);
 
 // A look at any number of records: each file is opened once, when it is needed.
-struct vgpu_looking {
+struct vgpu_fd_scan {
     const struct vgpu_counters *counters;
     int fd[VGPU_FILES]; // -1 where it isn't needed yet
     int cancel;         // whether the thread may be cancelled afterwards
 };
-void vgpu_passed_begin(struct vgpu_looking *looking, const struct vgpu_counters *counters);
-void vgpu_passed_end(struct vgpu_looking *looking);
+void vgpu_fd_scan_begin(struct vgpu_fd_scan *scan, const struct vgpu_counters *counters);
+void vgpu_fd_scan_end(struct vgpu_fd_scan *scan);
 
 // Whether a descriptor of this id is open; yes where that can't be told.
-bool vgpu_passed_is_open(struct vgpu_looking *looking, uint64_t files, uint64_t id);
+bool vgpu_fd_is_open(struct vgpu_fd_scan *scan, uint64_t files, uint64_t id);
 
 // The bytes that a descriptor has locked among those of ids: their number, at most n.
-int vgpu_passed_bytes(int fd, uint64_t *bytes, int n);
-uint64_t vgpu_passed_byte(uint64_t id);
+int vgpu_fd_bytes(int fd, uint64_t *bytes, int n);
+uint64_t vgpu_fd_byte(uint64_t id);
 
 #endif

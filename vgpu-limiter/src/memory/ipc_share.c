@@ -79,7 +79,7 @@ static bool may_be_open(uint64_t owner, uint64_t what) {
     return files_of(what) != 0 && (owner & (VGPU_TAKEN | VGPU_CLOSED)) == 0;
 }
 
-uint64_t vgpu_orphans(const struct vgpu_counters *counters, int device, bool doubtful) {
+uint64_t vgpu_unowned_bytes(const struct vgpu_counters *counters, int device, bool doubtful) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < records(counters); i++) {
         const struct vgpu_export *record = &counters->exported[i];
@@ -104,25 +104,25 @@ uint64_t vgpu_share_id(const void *handle, size_t bytes) {
 
 bool vgpu_share_look(struct vgpu_process *process) {
     struct vgpu_counters *counters = process->region.counters;
-    struct vgpu_looking looking;
+    struct vgpu_fd_scan scan;
     bool closed = false, kept = false;
-    atomic_store(&process->left, false);
-    vgpu_passed_begin(&looking, counters);
+    atomic_store(&process->sharing.left, false);
+    vgpu_fd_scan_begin(&scan, counters);
     for (uint32_t i = 0; i < records(counters); i++) {
         struct vgpu_export *record = &counters->exported[i];
         uint64_t owner = look(&record->owner), what = look(&record->what);
         if (!may_be_open(owner, what) || lives(counters, owner))
             continue;
         VGPU_TEST_STEP();
-        bool open = vgpu_passed_is_open(&looking, files_of(what), look(&record->id));
+        bool open = vgpu_fd_is_open(&scan, files_of(what), look(&record->id));
         uint64_t found = nobody(record) | (open ? VGPU_KEPT : VGPU_CLOSED);
         VGPU_TEST_STEP();
         closed |= (owner == found || exchange(&record->owner, owner, found)) && !open;
         kept |= open;
     }
-    vgpu_passed_end(&looking);
+    vgpu_fd_scan_end(&scan);
     if (kept)
-        atomic_store(&process->left, true);
+        atomic_store(&process->sharing.left, true);
     return closed;
 }
 
@@ -177,10 +177,10 @@ int vgpu_share(struct vgpu_process *process, uint64_t id, int device, uint64_t b
 // Before the owner withdraws, not to keep audits waiting: a descriptor that is closed
 // by then stays so.
 static bool is_open(const struct vgpu_counters *counters, const struct vgpu_export *record) {
-    struct vgpu_looking looking;
-    vgpu_passed_begin(&looking, counters);
-    bool open = vgpu_passed_is_open(&looking, files_of(look(&record->what)), look(&record->id));
-    vgpu_passed_end(&looking);
+    struct vgpu_fd_scan scan;
+    vgpu_fd_scan_begin(&scan, counters);
+    bool open = vgpu_fd_is_open(&scan, files_of(look(&record->what)), look(&record->id));
+    vgpu_fd_scan_end(&scan);
     return open;
 }
 
@@ -201,7 +201,7 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled) {
     bool stays = open || is_imported(counters, record);
     vgpu_hand_over_end(process, device_of(what), bytes, stays);
     if (open)
-        atomic_store(&process->left, true);
+        atomic_store(&process->sharing.left, true);
 }
 
 // A descriptor whose lock can't be told carries its owner's PID instead, as the kernel
@@ -215,13 +215,13 @@ void vgpu_share_mark(struct vgpu_process *process, int index, int fd) {
     struct vgpu_export *record = &counters->exported[index];
     fcntl(fd, F_SETOWN, getpid());
     fcntl(fd, F_SETSIG, 1 + index % MARKS);
-    uint64_t files = vgpu_passed_file(counters, fd);
+    uint64_t files = vgpu_fd_file(counters, fd);
     put(&record->what, look(&record->what) | files << 52);
     VGPU_TEST_STEP();
-    vgpu_passed_lock(counters, fd, files, look(&record->id));
+    vgpu_fd_lock(counters, fd, files, look(&record->id));
 }
 
-// Under share_lock. Writes the process down as an importer, if it may be one; with a
+// Under sharing.lock. Writes the process down as an importer, if it may be one; with a
 // descriptor of the record it may.
 static bool join(struct vgpu_process *process, struct vgpu_export *record, uint64_t id, bool has_descriptor) {
     struct vgpu_counters *counters = process->region.counters;
@@ -241,25 +241,25 @@ static bool join(struct vgpu_process *process, struct vgpu_export *record, uint6
 
 static int import_at(struct vgpu_process *process, uint32_t index, uint64_t id, bool has_descriptor) {
     struct vgpu_export *record = &process->region.counters->exported[index];
-    vgpu_lock(&process->share_lock);
+    vgpu_lock(&process->sharing.lock);
     // A record that this process imports already is nobody else's to take.
     bool good = look(&record->id) == id &&
-                (process->imported[index] != 0 || join(process, record, id, has_descriptor));
-    process->imported[index] += good;
-    vgpu_unlock(&process->share_lock);
+                (process->sharing.imported[index] != 0 || join(process, record, id, has_descriptor));
+    process->sharing.imported[index] += good;
+    vgpu_unlock(&process->sharing.lock);
     return good ? (int)index : -1;
 }
 
 int vgpu_import_marked(struct vgpu_process *process, int fd, int *device, uint64_t *bytes) {
     struct vgpu_counters *counters = process->region.counters;
     uint64_t locked[LOCKS];
-    int locks = vgpu_passed_bytes(fd, locked, LOCKS);
+    int locks = vgpu_fd_bytes(fd, locked, LOCKS);
     int pid = fcntl(fd, F_GETOWN), mark = fcntl(fd, F_GETSIG) - 1;
-    atomic_store(&process->imports, true);
+    atomic_store(&process->sharing.imports, true);
     for (uint32_t i = 0; i < records(counters); i++) {
         uint64_t owner = look(&counters->exported[i].owner), id = look(&counters->exported[i].id);
         for (int lock = 0; lock < locks; lock++)
-            if (id != 0 && (owner & VGPU_TAKEN) == 0 && locked[lock] == vgpu_passed_byte(id)) {
+            if (id != 0 && (owner & VGPU_TAKEN) == 0 && locked[lock] == vgpu_fd_byte(id)) {
                 uint64_t what = look(&counters->exported[i].what);
                 int index = import_at(process, i, id, true);
                 *device = device_of(what);
@@ -278,7 +278,7 @@ int vgpu_import_marked(struct vgpu_process *process, int fd, int *device, uint64
 
 int vgpu_import(struct vgpu_process *process, uint64_t id) {
     struct vgpu_counters *counters = process->region.counters;
-    atomic_store(&process->imports, true);
+    atomic_store(&process->sharing.imports, true);
     for (uint32_t i = 0; i < records(counters); i++)
         if (look(&counters->exported[i].id) == id && import_at(process, i, id, false) >= 0)
             return (int)i;
@@ -287,9 +287,9 @@ int vgpu_import(struct vgpu_process *process, uint64_t id) {
 
 void vgpu_import_end(struct vgpu_process *process, int index) {
     struct vgpu_export *record = &process->region.counters->exported[index];
-    vgpu_lock(&process->share_lock);
-    if (process->imported[index] != 0 && --process->imported[index] == 0)
+    vgpu_lock(&process->sharing.lock);
+    if (process->sharing.imported[index] != 0 && --process->sharing.imported[index] == 0)
         for (int i = 0; i < VGPU_IMPORTERS; i++)
             exchange(&record->importer[i], myself(process), 0);
-    vgpu_unlock(&process->share_lock);
+    vgpu_unlock(&process->sharing.lock);
 }

@@ -2,8 +2,8 @@
 //
 // Memory that processes share with each other.
 
-#ifndef VGPU_SHARE_H
-#define VGPU_SHARE_H
+#ifndef VGPU_IPC_SHARE_H
+#define VGPU_IPC_SHARE_H
 
 #include "memory/charge.h"
 
@@ -41,7 +41,7 @@ void vgpu_import_end(struct vgpu_process *process, int index);
 
 // What records say is used by importers and descriptors alone; with what nobody has
 // looked at since its owner died, or as views show it, without.
-uint64_t vgpu_orphans(const struct vgpu_counters *counters, int device, bool doubtful);
+uint64_t vgpu_unowned_bytes(const struct vgpu_counters *counters, int device, bool doubtful);
 
 // Looks at descriptors that may keep what nobody else has. Returns whether one of them
 // was found to be closed: then an audit takes off what it kept.

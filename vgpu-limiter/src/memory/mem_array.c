@@ -98,10 +98,10 @@ static cu_result begin(struct vgpu_call *call, const struct cu_array3d_desc *des
     return vgpu_raise(call, *bytes);
 }
 
-static bool keep(struct vgpu_call *call, enum vgpu_class class, void *array, uint64_t bytes) {
+static bool commit(struct vgpu_call *call, enum vgpu_class class, void *array, uint64_t bytes) {
     if (array != NULL)
         vgpu_sparse_begin(call->process, array);
-    return vgpu_keep(call, vgpu_key(class, (uintptr_t)array), bytes);
+    return vgpu_commit(call, vgpu_key(class, (uintptr_t)array), bytes);
 }
 
 static struct cu_array3d_desc in_3d(const struct cu_array_desc *desc) {
@@ -120,7 +120,7 @@ cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc) {
     if (begin(&call, desc != NULL ? &solid : NULL, 1, false, &bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuArrayCreate_v2)(array, desc);
-    if (!keep(&call, VGPU_ARRAY, call.result == CU_OK ? *array : NULL, bytes))
+    if (!commit(&call, VGPU_ARRAY, call.result == CU_OK ? *array : NULL, bytes))
         VGPU_REAL(cuArrayDestroy)(*array);
     return call.result;
 }
@@ -131,7 +131,7 @@ cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc
     if (begin(&call, desc, 1, false, &bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuArray3DCreate_v2)(array, desc);
-    if (!keep(&call, VGPU_ARRAY, call.result == CU_OK ? *array : NULL, bytes))
+    if (!commit(&call, VGPU_ARRAY, call.result == CU_OK ? *array : NULL, bytes))
         VGPU_REAL(cuArrayDestroy)(*array);
     return call.result;
 }
@@ -157,7 +157,7 @@ cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc
     if (begin(&call, desc, levels, true, &bytes) != CU_OK)
         return call.result;
     call.result = VGPU_REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
-    if (!keep(&call, VGPU_MIPMAP, call.result == CU_OK ? *mipmap : NULL, bytes))
+    if (!commit(&call, VGPU_MIPMAP, call.result == CU_OK ? *mipmap : NULL, bytes))
         VGPU_REAL(cuMipmappedArrayDestroy)(*mipmap);
     return call.result;
 }

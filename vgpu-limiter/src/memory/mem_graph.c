@@ -10,7 +10,7 @@
 // Invariants:
 //   1. A launch or upload is charged what its nodes allocate, less what the pool
 //      has reserved and nobody uses.
-//   2. graph_lock is held from that comparison until the driver has answered, and
+//   2. graphs.lock is held from that comparison until the driver has answered, and
 //      while the pool is trimmed, so that nobody else takes what is counted on. The
 //      driver never calls back.
 //   3. A process none of whose graphs allocates pays for one test per launch.
@@ -29,24 +29,24 @@ struct graph_exec {
     bool launched;
 };
 
-// Under graph_lock. The pool of a device's graphs; NULL if there are too many.
+// Under graphs.lock. The pool of a device's graphs; NULL if there are too many.
 static struct vgpu_pool *pool_of(struct vgpu_process *process, int device) {
     cu_pool handle = (cu_pool)&process->ordinal[device]; // an address that no pool has
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, device);
     if (pool != NULL)
         pool->of_graphs = true;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     return pool;
 }
 
 // What of the pool is free for a launch, as the driver says.
 static uint64_t unused(struct vgpu_process *process, struct vgpu_pool *pool) {
     uint64_t used = 0;
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     vgpu_pool_settle(process, pool, 0);
     uint64_t reserved = pool->reserved;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     if (VGPU_REAL(cuDeviceGetGraphMemAttribute)(process->ordinal[pool->device], CU_GRAPH_USED,
                                                 &used) != CU_OK)
         return 0;
@@ -71,11 +71,11 @@ struct growth {
 };
 
 static void settle(struct vgpu_process *process, struct growth *growth) {
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++)
         if (growth->pool[i] != NULL)
             vgpu_pool_settle(process, growth->pool[i], growth->charged[i]);
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
 }
 
 static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
@@ -97,9 +97,9 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
             settle(process, growth);
             return false;
         }
-        vgpu_lock_hot(&process->pool_lock);
+        vgpu_lock_hot(&process->pools.lock);
         pool->pending += growth->charged[i];
-        vgpu_unlock_hot(&process->pool_lock);
+        vgpu_unlock_hot(&process->pools.lock);
         growth->pool[i] = pool;
     }
     return true;
@@ -147,7 +147,7 @@ static cu_result remember(struct vgpu_process *process, cu_exec handle, const st
         return CU_OK;
     if (kept != NULL) {
         *kept = *exec;
-        if (vgpu_table_put(&process->memory, &entry, &old))
+        if (vgpu_table_put(&process->table, &entry, &old))
             return CU_OK;
         free(kept);
     }
@@ -159,18 +159,18 @@ static cu_result remember(struct vgpu_process *process, cu_exec handle, const st
 #define INSTANTIATE(exec, graph, flags, ...)                                                       \
     do {                                                                                           \
         struct vgpu_process *process = atomic_load(&vgpu_process_page);                            \
-        if (process == NULL || !atomic_load(&process->graph_memory))                               \
+        if (process == NULL || !atomic_load(&process->graphs.allocate))                               \
             return __VA_ARGS__;                                                                    \
         struct graph_exec wanted = {.frees_first = ((flags) & CU_INSTANTIATE_AUTO_FREE) != 0};     \
         struct growth growth = {0};                                                                \
         if (!add_nodes(process, graph, &wanted))                                                   \
             return CU_OUT_OF_MEMORY;                                                               \
         bool uploads = ((flags) & CU_INSTANTIATE_UPLOAD) != 0;                                     \
-        vgpu_lock(&process->graph_lock);                                                           \
+        vgpu_lock(&process->graphs.lock);                                                           \
         bool fits = !uploads || begin(process, &wanted, NULL, NULL, &growth);                      \
         cu_result result = fits ? __VA_ARGS__ : CU_OUT_OF_MEMORY;                                  \
         settle(process, &growth);                                                                  \
-        vgpu_unlock(&process->graph_lock);                                                         \
+        vgpu_unlock(&process->graphs.lock);                                                         \
         return result == CU_OK ? remember(process, *exec, &wanted) : result;                       \
     } while (0)
 
@@ -201,18 +201,18 @@ cu_result vgpu_graph_run_charged(struct vgpu_process *process, enum vgpu_hook ho
     const struct vgpu_forms *forms = legacy ? &vgpu_legacy : &vgpu_per_thread;
     struct vgpu_entry entry;
     if (vgpu_is_capturing(process, forms, stream) ||
-        !vgpu_table_get(&process->memory, vgpu_key(VGPU_EXEC, (uintptr_t)handle), &entry))
+        !vgpu_table_get(&process->table, vgpu_key(VGPU_EXEC, (uintptr_t)handle), &entry))
         return real(handle, stream);
     struct graph_exec *exec = (struct graph_exec *)(uintptr_t)entry.value;
     struct growth growth;
-    vgpu_lock(&process->graph_lock);
+    vgpu_lock(&process->graphs.lock);
     cu_result result = CU_OUT_OF_MEMORY;
     if (begin(process, exec, forms, stream, &growth)) {
         result = real(handle, stream);
         exec->launched |= launches && result == CU_OK;
         settle(process, &growth);
     }
-    vgpu_unlock(&process->graph_lock);
+    vgpu_unlock(&process->graphs.lock);
     return result;
 }
 
@@ -226,8 +226,8 @@ cu_result cuGraphUpload_ptsz(cu_exec exec, cu_stream stream) {
 cu_result cuGraphExecDestroy(cu_exec exec) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     struct vgpu_entry entry;
-    bool known = process != NULL && atomic_load(&process->graph_memory) &&
-                 vgpu_table_take(&process->memory, vgpu_key(VGPU_EXEC, (uintptr_t)exec), &entry);
+    bool known = process != NULL && atomic_load(&process->graphs.allocate) &&
+                 vgpu_table_take(&process->table, vgpu_key(VGPU_EXEC, (uintptr_t)exec), &entry);
     cu_result result = VGPU_REAL(cuGraphExecDestroy)(exec);
     if (known) {
         free((void *)(uintptr_t)entry.value);
@@ -238,11 +238,11 @@ cu_result cuGraphExecDestroy(cu_exec exec) {
 
 cu_result cuDeviceGraphMemTrim(cu_device device) {
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
-    if (process == NULL || !atomic_load(&process->graph_memory))
+    if (process == NULL || !atomic_load(&process->graphs.allocate))
         return VGPU_REAL(cuDeviceGraphMemTrim)(device);
-    vgpu_lock(&process->graph_lock);
+    vgpu_lock(&process->graphs.lock);
     cu_result result = VGPU_REAL(cuDeviceGraphMemTrim)(device);
-    vgpu_unlock(&process->graph_lock);
+    vgpu_unlock(&process->graphs.lock);
     vgpu_refresh_pools(process);
     return result;
 }
@@ -254,7 +254,7 @@ static bool note_node(const struct cu_alloc_node *node) {
     struct vgpu_process *process = vgpu_process(&why);
     if (process == NULL)
         return false;
-    atomic_store(&process->graph_memory, true);
+    atomic_store(&process->graphs.allocate, true);
     return node == NULL || node->pool.location.type != CU_LOCATION_DEVICE ||
            node->pool.location.id < 0 || node->pool.location.id >= process->device_count ||
            vgpu_device_index(process, node->pool.location.id) >= 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#ifndef VGPU_GRAPH_H
-#define VGPU_GRAPH_H
+#ifndef VGPU_MEM_GRAPH_H
+#define VGPU_MEM_GRAPH_H
 
 #include "runtime/process.h"
 
@@ -15,7 +15,7 @@ static inline cu_result vgpu_graph_run(enum vgpu_hook hook, cu_exec exec, cu_str
     struct vgpu_process *process =
         atomic_load_explicit(&vgpu_process_page, memory_order_acquire);
     if (vgpu_unlikely(process != NULL &&
-                      atomic_load_explicit(&process->graph_memory, memory_order_relaxed)))
+                      atomic_load_explicit(&process->graphs.allocate, memory_order_relaxed)))
         return vgpu_graph_run_charged(process, hook, exec, stream);
     cu_result (*real)(cu_exec, cu_stream) = vgpu_real(hook);
     return real(exec, stream);

@@ -7,7 +7,7 @@
 //   1. What a living process of the container is charged for is charged to no
 //      importer; everything else is, for as long as it is open.
 //   2. A driver that is given a handle again answers with the same address and
-//      counts. So does the library; open_lock is held across these calls, so that
+//      counts. So does the library; sharing.open_lock is held across these calls, so that
 //      the counts never part.
 
 #include "memory/ipc_share.h"
@@ -25,19 +25,19 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
         return;
     if (VGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, ptr) != CU_OK)
         base = ptr;
-    // One record, whoever else asks for the handle now. Not under share_lock, which is
+    // One record, whoever else asks for the handle now. Not under sharing.lock, which is
     // taken under a table's lock where a context ends.
-    vgpu_lock(&process->open_lock);
-    bool ours = vgpu_table_get(&process->memory, vgpu_key(VGPU_POINTER, base), &entry) &&
+    vgpu_lock(&process->sharing.open_lock);
+    bool ours = vgpu_table_get(&process->table, vgpu_key(VGPU_POINTER, base), &entry) &&
                 (entry.value & (VGPU_SHARED | VGPU_BORROWED)) == 0;
     int record = ours ? vgpu_share(process, vgpu_share_id(handle, bytes), vgpu_value_device(entry.value),
                                    vgpu_value_bytes(entry.value))
                       : -1;
     if (record >= 0) {
         entry.value |= vgpu_value_shared(record);
-        vgpu_table_put(&process->memory, &entry, &old);
+        vgpu_table_put(&process->table, &entry, &old);
     }
-    vgpu_unlock(&process->open_lock);
+    vgpu_unlock(&process->sharing.open_lock);
 }
 
 cu_result cuIpcGetMemHandle(struct cu_handle_bytes *handle, cu_ptr ptr) {
@@ -65,21 +65,21 @@ static int device_of(struct vgpu_process *process, cu_ptr ptr, int otherwise) {
 // How often the memory at an address is open beyond once.
 static uint64_t opened(struct vgpu_process *process, cu_ptr ptr) {
     struct vgpu_entry entry = {0};
-    vgpu_table_get(&process->memory, vgpu_key(VGPU_OPENED, ptr), &entry);
+    vgpu_table_get(&process->table, vgpu_key(VGPU_OPENED, ptr), &entry);
     return entry.value;
 }
 
 static bool set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times) {
     struct vgpu_entry entry = {vgpu_key(VGPU_OPENED, ptr), times, NULL}, old;
     if (times != 0)
-        return vgpu_table_put(&process->memory, &entry, &old);
-    vgpu_table_take(&process->memory, entry.key, &old);
+        return vgpu_table_put(&process->table, &entry, &old);
+    vgpu_table_take(&process->table, entry.key, &old);
     return true;
 }
 
 // Ends an import that the driver has answered: remembers it, charged where nobody
 // else is. False: it doesn't fit and the caller lets go of it.
-static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index, cu_ptr ptr) {
+static bool commit_import(struct vgpu_call *call, enum vgpu_class class, int index, cu_ptr ptr) {
     cu_ptr base;
     size_t bytes = 0;
     struct vgpu_entry entry = {vgpu_key(class, ptr), (uint64_t)index | VGPU_BORROWED, call->here.ctx};
@@ -89,7 +89,7 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
         return true;
     }
     if (class == VGPU_IMPORT) {
-        bool again = vgpu_table_get(&call->process->memory, entry.key, &(struct vgpu_entry){0});
+        bool again = vgpu_table_get(&call->process->table, entry.key, &(struct vgpu_entry){0});
         bool noted = set_opened(call->process, ptr, again ? opened(call->process, ptr) + 1 : 0);
         if (again && index >= 0)
             vgpu_import_end(call->process, index);
@@ -109,7 +109,7 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
     if (call->here.device < 0 ||
         VGPU_REAL(cuMemGetAddressRange_v2)(&base, &bytes, ptr) != CU_OK)
         return true; // not of a device that is limited
-    return vgpu_keep(call, entry.key, bytes);
+    return vgpu_commit(call, entry.key, bytes);
 }
 
 #define OPEN(ptr, handle, flags, open)                                                        \
@@ -117,12 +117,12 @@ static bool keep_import(struct vgpu_call *call, enum vgpu_class class, int index
         struct vgpu_call call;                                                                \
         if (vgpu_begin(&call, 0) != CU_OK)                                                    \
             return call.result;                                                               \
-        vgpu_lock(&call.process->open_lock);                                                  \
+        vgpu_lock(&call.process->sharing.open_lock);                                                  \
         int index = vgpu_import(call.process, vgpu_share_id(&(handle), sizeof(handle)));      \
         call.result = VGPU_REAL(open)(ptr, handle, flags);                                    \
-        if (!keep_import(&call, VGPU_IMPORT, index, call.result == CU_OK ? *(ptr) : 0))       \
+        if (!commit_import(&call, VGPU_IMPORT, index, call.result == CU_OK ? *(ptr) : 0))       \
             VGPU_REAL(cuIpcCloseMemHandle)(*(ptr));                                           \
-        vgpu_unlock(&call.process->open_lock);                                                \
+        vgpu_unlock(&call.process->sharing.open_lock);                                                \
         return call.result;                                                                   \
     } while (0)
 
@@ -139,7 +139,7 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    vgpu_lock(&process->open_lock);
+    vgpu_lock(&process->sharing.open_lock);
     uint64_t others = opened(process, ptr);
     if (others == 0)
         vgpu_release_begin(&release, vgpu_key(VGPU_IMPORT, ptr));
@@ -147,7 +147,7 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
     if (others != 0 && result == CU_OK)
         set_opened(process, ptr, others - 1);
     vgpu_release_end(&release, result);
-    vgpu_unlock(&process->open_lock);
+    vgpu_unlock(&process->sharing.open_lock);
     return result;
 }
 
@@ -161,9 +161,9 @@ cu_result cuMemPoolImportFromShareableHandle(cu_pool *pool, void *handle, int ty
     result = VGPU_REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result != CU_OK)
         return result;
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     bool known = vgpu_pool_find(process, *pool, -1) != NULL;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     if (known)
         return CU_OK;
     VGPU_REAL(cuMemPoolDestroy)(*pool);
@@ -177,7 +177,7 @@ cu_result cuMemPoolImportPointer(cu_ptr *ptr, cu_pool pool, struct cu_handle_byt
         return call.result;
     int index = handle != NULL ? vgpu_import(call.process, vgpu_share_id(handle, sizeof *handle)) : -1;
     call.result = VGPU_REAL(cuMemPoolImportPointer)(ptr, pool, handle);
-    if (!keep_import(&call, VGPU_POINTER, index, call.result == CU_OK ? *ptr : 0))
+    if (!commit_import(&call, VGPU_POINTER, index, call.result == CU_OK ? *ptr : 0))
         VGPU_REAL(cuMemFree_v2)(*ptr);
     return call.result;
 }
@@ -189,7 +189,7 @@ cu_result cuImportExternalMemory(cu_external *memory, const struct cu_external_d
         return call.result;
     call.result = VGPU_REAL(cuImportExternalMemory)(memory, desc);
     bool ok = call.result == CU_OK;
-    if (!vgpu_keep(&call, ok ? vgpu_key(VGPU_EXTERNAL, (uintptr_t)*memory) : 0, call.charged) && ok)
+    if (!vgpu_commit(&call, ok ? vgpu_key(VGPU_EXTERNAL, (uintptr_t)*memory) : 0, call.charged) && ok)
         VGPU_REAL(cuDestroyExternalMemory)(*memory);
     return call.result;
 }

@@ -12,7 +12,7 @@ cu_result cuMemAlloc_v2(cu_ptr *ptr, size_t bytes) {
     if (vgpu_unlikely(vgpu_begin(&call, bytes) != CU_OK))
         return call.result;
     call.result = VGPU_REAL(cuMemAlloc_v2)(ptr, bytes);
-    if (!vgpu_keep(&call, call.result == CU_OK ? *ptr : 0, bytes))
+    if (!vgpu_commit(&call, call.result == CU_OK ? *ptr : 0, bytes))
         VGPU_REAL(cuMemFree_v2)(*ptr);
     return call.result;
 }
@@ -25,7 +25,7 @@ cu_result cuMemAllocPitch_v2(cu_ptr *ptr, size_t *pitch, size_t width, size_t he
         return call.result;
     call.result = VGPU_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
     bool ok = call.result == CU_OK;
-    if (!vgpu_keep(&call, ok ? *ptr : 0, ok ? vgpu_times(*pitch, height) : 0))
+    if (!vgpu_commit(&call, ok ? *ptr : 0, ok ? vgpu_times(*pitch, height) : 0))
         VGPU_REAL(cuMemFree_v2)(*ptr);
     return call.result;
 }
@@ -35,9 +35,9 @@ cu_result cuMemAllocManaged(cu_ptr *ptr, size_t bytes, unsigned flags) {
     uint64_t pages = bytes > SIZE_MAX - PAGE ? UINT64_MAX : (bytes + PAGE - 1) & -PAGE;
     if (vgpu_begin(&call, pages) != CU_OK)
         return call.result;
-    atomic_store(&call.process->managed, true);
+    atomic_store(&call.process->nvml.managed, true);
     call.result = VGPU_REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    if (!vgpu_keep(&call, call.result == CU_OK ? *ptr : 0, pages))
+    if (!vgpu_commit(&call, call.result == CU_OK ? *ptr : 0, pages))
         VGPU_REAL(cuMemFree_v2)(*ptr);
     return call.result;
 }

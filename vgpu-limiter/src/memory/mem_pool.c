@@ -44,7 +44,7 @@ bool vgpu_is_capturing(const struct vgpu_process *process, const struct vgpu_for
                        cu_stream stream) {
     int status = CU_CAPTURE_NONE;
     cu_result (*ask)(cu_stream, int *) = vgpu_real(forms->is_capturing);
-    return atomic_load_explicit(&process->captures, memory_order_relaxed) &&
+    return atomic_load_explicit(&process->launches.captures, memory_order_relaxed) &&
            (ask(stream, &status) != CU_OK || status != CU_CAPTURE_NONE);
 }
 
@@ -69,9 +69,9 @@ static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);
     }
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     pool->pending += fits ? bytes : 0;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     return fits;
 }
 
@@ -99,7 +99,7 @@ static cu_result alloc_alone(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (vgpu_begin_on(&call, device, bytes) != CU_OK)
         return call.result;
     call.result = alloc(ptr, bytes, stream);
-    if (!vgpu_keep(&call, call.result == CU_OK ? vgpu_key(VGPU_POINTER, *ptr) : 0, bytes)) {
+    if (!vgpu_commit(&call, call.result == CU_OK ? vgpu_key(VGPU_POINTER, *ptr) : 0, bytes)) {
         free_async(forms, *ptr, stream);
         vgpu_stream_wait(call.process, forms, stream);
     }
@@ -117,19 +117,19 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
     cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
     if (vgpu_is_capturing(process, forms, stream)) { // a node: charged when it is launched
-        atomic_store(&process->graph_memory, true);
+        atomic_store(&process->graphs.allocate, true);
         return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
     }
     cu_device device = process->ordinal[here.device];
     if (named == NULL && VGPU_REAL(cuDeviceGetMemPool)(&handle, device) != CU_OK)
         return alloc_alone(forms, ptr, bytes, stream, device);
     uint64_t charged = vgpu_round(bytes);
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, here.device);
     bool fits = pool != NULL && pool->device >= 0 && vgpu_try_charge(process, pool->device, charged);
     if (vgpu_likely(fits))
         pool->pending += charged;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     if (pool == NULL) {
         VGPU_LOG_ONCE("memory refused: more than %d memory pools in one process", VGPU_POOLS);
         return CU_OUT_OF_MEMORY;
@@ -139,12 +139,12 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (!fits && !reserve(forms, process, pool, charged, stream))
         return CU_OUT_OF_MEMORY;
     result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     fits = vgpu_pool_settle(process, pool, charged);
     // The pool of a driver that doesn't say what it has reserved seems to have less
     // than it has just given: what comes of it is charged by itself.
     bool counted = result != CU_OK || pool->reserved >= charged;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
                                vgpu_value(charged, pool->device) | VGPU_POOLED, handle};
     if (vgpu_unlikely(!counted)) {
@@ -194,9 +194,9 @@ static int location_device(const struct vgpu_process *process, int type,
 }
 
 static bool know_pool(struct vgpu_process *process, cu_pool pool, int device) {
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     bool known = vgpu_pool_find(process, pool, device) != NULL;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     return known;
 }
 
@@ -237,12 +237,12 @@ cu_result cuMemGetMemPool(cu_pool *pool, struct cu_location *location, int type)
     LEARN(pool, location, type, cuMemGetMemPool);
 }
 
-struct orphans {
+struct unowned {
     uint64_t bytes;
 };
 
-static bool orphan(void *with, struct vgpu_entry *entry) {
-    ((struct orphans *)with)->bytes += vgpu_value_bytes(entry->value);
+static bool disown(void *with, struct vgpu_entry *entry) {
+    ((struct unowned *)with)->bytes += vgpu_value_bytes(entry->value);
     entry->value &= ~VGPU_POOLED;
     entry->owner = NULL;
     return true;
@@ -255,21 +255,21 @@ cu_result cuMemPoolDestroy(cu_pool handle) {
     struct vgpu_process *process = vgpu_process(&result);
     if (process == NULL)
         return result;
-    if (atomic_load(&process->captures) == 0) // it would break them
+    if (atomic_load(&process->launches.captures) == 0) // it would break them
         VGPU_REAL(cuCtxSynchronize)();        // what was freed is free
-    vgpu_lock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
     result = VGPU_REAL(cuMemPoolDestroy)(handle);
-    for (uint32_t i = 0; result == CU_OK && i < process->pool_count; i++) {
-        struct vgpu_pool *pool = &process->pool[i];
+    for (uint32_t i = 0; result == CU_OK && i < process->pools.count; i++) {
+        struct vgpu_pool *pool = &process->pools.pool[i];
         if (pool->handle != handle)
             continue;
-        struct orphans orphans = {0};
-        vgpu_table_visit(&process->memory, handle, orphan, &orphans);
-        if (pool->device >= 0 && pool->reserved > orphans.bytes)
-            vgpu_uncharge(process, pool->device, pool->reserved - orphans.bytes);
+        struct unowned unowned = {0};
+        vgpu_table_visit(&process->table, handle, disown, &unowned);
+        if (pool->device >= 0 && pool->reserved > unowned.bytes)
+            vgpu_uncharge(process, pool->device, pool->reserved - unowned.bytes);
         pool->handle = NULL;
     }
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
     return result;
 }
 

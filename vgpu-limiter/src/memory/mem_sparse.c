@@ -10,7 +10,7 @@
 //      (deferred_unmap.c).
 //   3. An array that has just been created has no tiles: what is known of its handle is
 //      of one that went with its context, and whose end hasn't been seen to yet.
-//   4. All under vmm_lock, which is held across the driver's calls as in mem_vmm.c.
+//   4. All under vmm.lock, which is held across the driver's calls as in mem_vmm.c.
 
 #include "memory/mem_sparse.h"
 
@@ -52,7 +52,7 @@ struct box {
 
 static struct vgpu_sparse *sparse_of(struct vgpu_process *process, void *array) {
     struct vgpu_entry entry;
-    bool there = vgpu_table_get(&process->memory, vgpu_key(VGPU_SPARSE, (uintptr_t)array), &entry);
+    bool there = vgpu_table_get(&process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)array), &entry);
     return there ? (struct vgpu_sparse *)(uintptr_t)entry.value : NULL;
 }
 
@@ -66,7 +66,7 @@ static struct vgpu_sparse *open_sparse(struct vgpu_process *process, const struc
     struct cu_sparse_properties properties = {0};
     enum vgpu_hook ask = mipmap ? VGPU_cuMipmappedArrayGetSparseProperties : VGPU_cuArrayGetSparseProperties;
     cu_result (*real)(struct cu_sparse_properties *, void *) = vgpu_real(ask);
-    vgpu_table_get(&process->memory, vgpu_key(mipmap ? VGPU_MIPMAP : VGPU_ARRAY, (uintptr_t)map->resource), &entry);
+    vgpu_table_get(&process->table, vgpu_key(mipmap ? VGPU_MIPMAP : VGPU_ARRAY, (uintptr_t)map->resource), &entry);
     sparse->array = map->resource;
     sparse->ctx = entry.owner;
     sparse->whole = real(&properties, map->resource) != CU_OK;
@@ -78,19 +78,19 @@ static struct vgpu_sparse *open_sparse(struct vgpu_process *process, const struc
         free(sparse);
         return NULL;
     }
-    sparse->next = process->sparse;
+    sparse->next = process->vmm.sparse;
     if (sparse->next != NULL)
         sparse->next->previous = sparse;
-    process->sparse = sparse;
+    process->vmm.sparse = sparse;
     return sparse;
 }
 
 static void close_sparse(struct vgpu_process *process, struct vgpu_sparse *sparse) {
     struct vgpu_entry entry;
-    *(sparse->previous != NULL ? &sparse->previous->next : &process->sparse) = sparse->next;
+    *(sparse->previous != NULL ? &sparse->previous->next : &process->vmm.sparse) = sparse->next;
     if (sparse->next != NULL)
         sparse->next->previous = sparse->previous;
-    vgpu_table_take(&process->memory, vgpu_key(VGPU_SPARSE, (uintptr_t)sparse->array), &entry);
+    vgpu_table_take(&process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)sparse->array), &entry);
     free(sparse);
 }
 
@@ -132,7 +132,7 @@ static uint64_t id_of(const struct vgpu_sparse *sparse, const struct place *plac
 static void take_tile(struct vgpu_process *process, struct vgpu_sparse *sparse, struct tile *tile,
                       struct vgpu_deferred_unmap **gone) {
     struct vgpu_entry entry;
-    vgpu_table_take(&process->memory, vgpu_key(VGPU_TILE, tile->id), &entry);
+    vgpu_table_take(&process->table, vgpu_key(VGPU_TILE, tile->id), &entry);
     *(tile->previous != NULL ? &tile->previous->next : &sparse->tiles) = tile->next;
     if (tile->next != NULL)
         tile->next->previous = tile->previous;
@@ -148,7 +148,7 @@ static void put_tile(struct vgpu_process *process, struct vgpu_sparse *sparse, c
     struct vgpu_entry entry;
     uint64_t id = id_of(sparse, place);
     record->mappings++;
-    if (vgpu_table_get(&process->memory, vgpu_key(VGPU_TILE, id), &entry))
+    if (vgpu_table_get(&process->table, vgpu_key(VGPU_TILE, id), &entry))
         take_tile(process, sparse, (struct tile *)(uintptr_t)entry.value, gone);
     struct tile *tile = malloc(sizeof *tile);
     if (tile == NULL)
@@ -195,7 +195,7 @@ static void unmap_box(struct vgpu_process *process, struct vgpu_sparse *sparse, 
         place.at[0] += i % box->n[0];
         place.at[1] += i / box->n[0] % box->n[1];
         place.at[2] += i / box->n[0] / box->n[1];
-        if (vgpu_table_get(&process->memory, vgpu_key(VGPU_TILE, id_of(sparse, &place)), &entry))
+        if (vgpu_table_get(&process->table, vgpu_key(VGPU_TILE, id_of(sparse, &place)), &entry))
             take_tile(process, sparse, (struct tile *)(uintptr_t)entry.value, gone);
     }
 }
@@ -238,7 +238,7 @@ static cu_result map_arrays(enum vgpu_hook hook, struct cu_array_map *list, unsi
     cu_result (*real)(struct cu_array_map *, unsigned, cu_stream) = vgpu_real(hook);
     if (process == NULL)
         return result;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     for (unsigned i = 0; list != NULL && i < count && result == CU_OK; i++)
         result = reach(process, &list[i]) ? CU_OK : CU_OUT_OF_MEMORY;
     if (result == CU_OK)
@@ -246,7 +246,7 @@ static cu_result map_arrays(enum vgpu_hook hook, struct cu_array_map *list, unsi
     for (unsigned i = 0; result == CU_OK && i < count; i++)
         follow(process, &list[i], &gone);
     vgpu_deferred_until(process, gone, hook == VGPU_cuMemMapArrayAsync_ptsz, stream);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
@@ -258,7 +258,7 @@ cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_
     return map_arrays(VGPU_cuMemMapArrayAsync_ptsz, list, count, stream);
 }
 
-// Under vmm_lock. Ends an array that the driver has destroyed.
+// Under vmm.lock. Ends an array that the driver has destroyed.
 static void end(struct vgpu_process *process, struct vgpu_sparse *sparse) {
     struct vgpu_deferred_unmap *gone = NULL;
     while (sparse->tiles != NULL)
@@ -268,43 +268,43 @@ static void end(struct vgpu_process *process, struct vgpu_sparse *sparse) {
 }
 
 cu_result vgpu_sparse_destroy(struct vgpu_process *process, void *array, cu_result (*destroy)(void *)) {
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     struct vgpu_sparse *sparse = sparse_of(process, array);
     if (sparse == NULL) {
-        vgpu_unlock(&process->vmm_lock);
+        vgpu_unlock(&process->vmm.lock);
         return destroy(array);
     }
     cu_result result = destroy(array);
     if (result == CU_OK)
         end(process, sparse);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
 void vgpu_sparse_begin(struct vgpu_process *process, void *array) {
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     struct vgpu_sparse *old = sparse_of(process, array);
     if (old != NULL)
         end(process, old);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
 }
 
 void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
-    vgpu_lock(&process->vmm_lock);
-    for (struct vgpu_sparse *sparse = process->sparse; sparse != NULL; sparse = sparse->next)
+    vgpu_lock(&process->vmm.lock);
+    for (struct vgpu_sparse *sparse = process->vmm.sparse; sparse != NULL; sparse = sparse->next)
         if (sparse->ctx == from)
             sparse->ctx = to;
     vgpu_deferred_give(process, from, to);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
 }
 
 void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx) {
-    vgpu_lock(&process->vmm_lock);
-    for (struct vgpu_sparse *sparse = process->sparse, *next; sparse != NULL; sparse = next) {
+    vgpu_lock(&process->vmm.lock);
+    for (struct vgpu_sparse *sparse = process->vmm.sparse, *next; sparse != NULL; sparse = next) {
         next = sparse->next;
         if (sparse->ctx == ctx)
             end(process, sparse);
     }
     vgpu_deferred_forget(process, ctx);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
 }

@@ -8,7 +8,7 @@
 //      it charged.
 //   2. A mapping refers to the record, not to the handle, whose number the driver
 //      may give to other memory once it is released.
-//   3. vmm_lock is held across these calls of the driver, so that the counts and
+//   3. vmm.lock is held across these calls of the driver, so that the counts and
 //      the driver's own never part, and no thread is given the number of a handle
 //      that another one is about to forget. They are rare and slow; the driver has
 //      a lock of its own around them.
@@ -25,7 +25,7 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
     if (vgpu_begin_on(&call, prop->location.id, bytes) != CU_OK)
         return call.result;
     struct vgpu_record *record = malloc(sizeof *record);
-    vgpu_lock(&call.process->vmm_lock);
+    vgpu_lock(&call.process->vmm.lock);
     call.result = record != NULL ? VGPU_REAL(cuMemCreate)(handle, bytes, prop, flags)
                                  : CU_OUT_OF_MEMORY;
     if (call.result == CU_OK) {
@@ -36,7 +36,7 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
             call.result = CU_OUT_OF_MEMORY;
         }
     }
-    vgpu_unlock(&call.process->vmm_lock);
+    vgpu_unlock(&call.process->vmm.lock);
     if (call.result == CU_OK)
         return CU_OK;
     vgpu_uncharge(call.process, call.here.device, call.charged);
@@ -49,16 +49,16 @@ cu_result cuMemRelease(cu_handle handle) {
     struct vgpu_process *process = vgpu_process(&why);
     if (process == NULL)
         return why;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     struct vgpu_record *record = vgpu_record_of(process, handle);
     cu_result result = VGPU_REAL(cuMemRelease)(handle);
     if (result == CU_OK && record != NULL) {
         struct vgpu_entry entry;
         if (--record->handles == 0)
-            vgpu_table_take(&process->memory, vgpu_key(VGPU_HANDLE, handle), &entry);
+            vgpu_table_take(&process->table, vgpu_key(VGPU_HANDLE, handle), &entry);
         vgpu_record_drop(process, record);
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
@@ -68,10 +68,10 @@ static bool add_mapping(struct vgpu_process *process, struct vgpu_mapping *mappi
         return false;
     mapping->record->mappings++;
     mapping->previous = NULL;
-    mapping->next = process->mappings;
+    mapping->next = process->vmm.mappings;
     if (mapping->next != NULL)
         mapping->next->previous = mapping;
-    process->mappings = mapping;
+    process->vmm.mappings = mapping;
     return true;
 }
 
@@ -84,7 +84,7 @@ cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
     struct vgpu_mapping *mapping = malloc(sizeof *mapping);
     if (mapping == NULL)
         return CU_OUT_OF_MEMORY;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     struct vgpu_record *record = vgpu_record_of(process, handle), *stranger = NULL;
     if (record == NULL) // host memory, or imported: known by its mapping only
         record = stranger = calloc(1, sizeof *stranger);
@@ -104,7 +104,7 @@ cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
         free(mapping);
         free(stranger);
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
@@ -114,14 +114,14 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t bytes) {
     struct vgpu_process *process = vgpu_process(&why);
     if (process == NULL)
         return why;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemUnmap)(ptr, bytes);
     struct vgpu_entry entry;
     for (cu_ptr at = ptr; result == CU_OK && at - ptr < bytes;) {
-        if (!vgpu_table_take(&process->memory, vgpu_key(VGPU_MAPPING, at), &entry))
+        if (!vgpu_table_take(&process->table, vgpu_key(VGPU_MAPPING, at), &entry))
             break;
         struct vgpu_mapping *mapping = (struct vgpu_mapping *)(uintptr_t)entry.value;
-        *(mapping->previous != NULL ? &mapping->previous->next : &process->mappings) = mapping->next;
+        *(mapping->previous != NULL ? &mapping->previous->next : &process->vmm.mappings) = mapping->next;
         if (mapping->next != NULL)
             mapping->next->previous = mapping->previous;
         at += mapping->bytes;
@@ -129,7 +129,7 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t bytes) {
         vgpu_record_drop(process, mapping->record);
         free(mapping);
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
@@ -139,7 +139,7 @@ cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address) {
     struct vgpu_process *process = vgpu_process(&why);
     if (process == NULL)
         return why;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemRetainAllocationHandle)(handle, address);
     if (result == CU_OK) {
         struct vgpu_mapping *mapping = vgpu_mapping_around(process, (uintptr_t)address);
@@ -155,6 +155,6 @@ cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address) {
         if (record != NULL)
             record->handles++;
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }

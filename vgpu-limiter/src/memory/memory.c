@@ -16,7 +16,7 @@
 
 bool vgpu_charge_after_all(struct vgpu_process *process, int device, uint64_t bytes) {
     vgpu_reclaim(process);
-    if (process->pool_count != 0)
+    if (process->pools.count != 0)
         vgpu_pools_trim(process, device);
     return vgpu_charge(process, device, bytes);
 }
@@ -92,24 +92,24 @@ void vgpu_uncharge_special(struct vgpu_process *process, const struct vgpu_entry
 static __attribute__((noinline, cold)) void replaced(struct vgpu_process *process,
                                                      const struct vgpu_entry *old) {
     if (((uintptr_t)old->owner & VGPU_DYING) != 0) {
-        vgpu_lock(&process->dying_lock);
-        vgpu_unlock(&process->dying_lock);
+        vgpu_lock(&process->contexts.dying_lock);
+        vgpu_unlock(&process->contexts.dying_lock);
     }
     vgpu_uncharge_entry(process, old);
     if (vgpu_class_of(old->key) == VGPU_CONTEXT)
-        atomic_fetch_sub(&process->contexts[vgpu_value_device(old->value)], 1);
+        atomic_fetch_sub(&process->contexts.count[vgpu_value_device(old->value)], 1);
 }
 
 bool vgpu_remember(struct vgpu_process *process, const struct vgpu_entry *entry) {
     struct vgpu_entry old;
-    if (!vgpu_table_put(&process->memory, entry, &old))
+    if (!vgpu_table_put(&process->table, entry, &old))
         return false;
     if (vgpu_unlikely(old.key != 0))
         replaced(process, &old);
     return true;
 }
 
-bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes) {
+bool vgpu_commit(struct vgpu_call *call, uint64_t key, uint64_t bytes) {
     struct vgpu_process *process = call->process;
     bytes = vgpu_round(bytes);
     bool failed = vgpu_unlikely(call->result != CU_OK);
@@ -128,7 +128,7 @@ void vgpu_release_begin(struct vgpu_release *release, uint64_t key) {
     cu_result why;
     release->process = vgpu_process(&why);
     if (release->process != NULL &&
-        !vgpu_table_take(&release->process->memory, key, &release->entry))
+        !vgpu_table_take(&release->process->table, key, &release->entry))
         release->process = NULL;
 }
 

@@ -6,7 +6,7 @@
 //     if (vgpu_begin(&call, bound) != CU_OK)     // attached, device, charge
 //         return call.result;
 //     call.result = VGPU_REAL(...)(...);
-//     if (!vgpu_keep(&call, key, bytes)) undo;    // correct, remember
+//     if (!vgpu_commit(&call, key, bytes)) undo;    // correct, remember
 //     return call.result;
 
 #ifndef VGPU_MEMORY_H
@@ -45,7 +45,7 @@ cu_result vgpu_raise(struct vgpu_call *call, uint64_t bytes);
 // remembered under the key. Returns false if neither was possible: the charge is
 // taken back, call->result is CU_OUT_OF_MEMORY, and the caller must give the
 // memory back to the driver.
-bool vgpu_keep(struct vgpu_call *call, uint64_t key, uint64_t bytes);
+bool vgpu_commit(struct vgpu_call *call, uint64_t key, uint64_t bytes);
 
 // Forgets and uncharges what is kept under the key around a call that frees it:
 //     vgpu_release_begin; result = VGPU_REAL(...)(...); vgpu_release_end
@@ -129,7 +129,7 @@ static inline uint64_t vgpu_times(uint64_t a, uint64_t b) {
 
 // Uncharges what the driver has freed since it was asked to (deferred_unmap.c).
 static inline void vgpu_reclaim(struct vgpu_process *process) {
-    void (*reclaim)(struct vgpu_process *) = atomic_load_explicit(&process->reclaim, memory_order_acquire);
+    void (*reclaim)(struct vgpu_process *) = atomic_load_explicit(&process->vmm.reclaim, memory_order_acquire);
     if (vgpu_unlikely(reclaim != NULL))
         reclaim(process);
 }

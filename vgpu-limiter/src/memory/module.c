@@ -33,10 +33,10 @@
         struct vgpu_beside before = vgpu_module_begin(&call);                                  \
         call.result = __VA_ARGS__;                                                             \
         bool loaded = call.result == CU_OK;                                                    \
-        vgpu_lock(&call.process->code_lock);                                                   \
-        bool kept = vgpu_keep(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*(module)) : 0, \
+        vgpu_lock(&call.process->modules.lock);                                                   \
+        bool kept = vgpu_commit(&call, loaded ? vgpu_key(VGPU_MODULE, (uintptr_t)*(module)) : 0, \
                               loaded ? vgpu_module_bytes(&call, before) : 0);                  \
-        vgpu_unlock(&call.process->code_lock);                                                 \
+        vgpu_unlock(&call.process->modules.lock);                                                 \
         if (!kept && loaded)                                                                   \
             VGPU_REAL(cuModuleUnload)(*(module));                                              \
         return call.result;                                                                    \
@@ -61,7 +61,7 @@ static void forget_asked(void) {
     cu_result why;
     struct vgpu_process *process = vgpu_process(&why);
     if (process != NULL)
-        atomic_fetch_add(&process->unloads, 1);
+        atomic_fetch_add(&process->modules.unloads, 1);
 }
 
 cu_result cuModuleUnload(cu_module module) {
@@ -91,13 +91,13 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count) {
 
 static uint64_t what_of(const struct vgpu_call *call, enum vgpu_hook hook, const void *of, const char *name) {
     uint64_t words[] = {(uintptr_t)of, (uintptr_t)call->here.ctx, (uint64_t)vgpu_epoch() << 32 | (unsigned)hook,
-                        atomic_load(&call->process->unloads)};
+                        atomic_load(&call->process->modules.unloads)};
     uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), words, sizeof words);
     return mix(hash, name, strlen(name)) | 1;
 }
 
 static _Atomic uint64_t *place_of(const struct asking *asking) {
-    return &asking->call.process->asked[asking->what * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (VGPU_ASKED - 1)];
+    return &asking->call.process->modules.asked[asking->what * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (VGPU_ASKED - 1)];
 }
 
 // For a function or variable of this name, "" where the handle says it all, NULL for what
@@ -117,13 +117,13 @@ static void ask(struct asking *asking, enum vgpu_hook hook, const void *of, cons
 }
 
 static bool is_known(struct vgpu_process *process, uint64_t key) {
-    return key == 0 || vgpu_table_get(&process->memory, key, &(struct vgpu_entry){0});
+    return key == 0 || vgpu_table_get(&process->table, key, &(struct vgpu_entry){0});
 }
 
 // Adds to what is charged under the key. False: there is nothing kept under it.
 static bool add(struct vgpu_process *process, uint64_t key, uint64_t bytes) {
     struct vgpu_entry entry;
-    if (key == 0 || !vgpu_table_take(&process->memory, key, &entry))
+    if (key == 0 || !vgpu_table_take(&process->table, key, &entry))
         return false;
     entry.value += bytes;
     return vgpu_remember(process, &entry);
@@ -142,7 +142,7 @@ static bool settle(struct asking *asking, uint64_t key) {
     if (is_known(process, key) &&
         (VGPU_REAL(cuMemGetInfo_v2)(&now, &total) != CU_OK || now >= asking->free_bytes))
         return true;
-    vgpu_lock(&process->code_lock);
+    vgpu_lock(&process->modules.lock);
     uint64_t bytes = vgpu_round(vgpu_module_bytes(call, asking->before));
     bool fits = bytes == 0 || vgpu_try_charge(process, call->here.device, bytes) ||
                 vgpu_charge_after_all(process, call->here.device, bytes);
@@ -150,7 +150,7 @@ static bool settle(struct asking *asking, uint64_t key) {
     if (fits && !add(process, key, bytes) && !begin_entry(call, key, bytes) &&
         !add(process, vgpu_key(VGPU_CONTEXT, (uintptr_t)call->here.ctx), bytes))
         vgpu_uncharge(process, call->here.device, bytes);
-    vgpu_unlock(&process->code_lock);
+    vgpu_unlock(&process->modules.lock);
     return fits;
 }
 
@@ -184,7 +184,7 @@ static uint64_t key_in(const struct asking *asking, cu_library library) {
         return 0;
     for (int i = 0; i < contexts_of(library); i++) {
         uint64_t key = vgpu_key(VGPU_MODULE, handle + (uint64_t)i);
-        if (!vgpu_table_get(&asking->call.process->memory, key, &entry) || entry.owner == asking->call.here.ctx)
+        if (!vgpu_table_get(&asking->call.process->table, key, &entry) || entry.owner == asking->call.here.ctx)
             return key;
     }
     return vgpu_key(VGPU_CONTEXT, (uintptr_t)asking->call.here.ctx);
@@ -195,14 +195,14 @@ static void lead(const struct asking *asking, cu_module module, cu_library libra
     struct vgpu_entry old, entry = {vgpu_key(VGPU_PART, (uintptr_t)module), (uintptr_t)library & VGPU_BYTES_MASK,
                                     asking->call.here.ctx};
     if (asking->free_bytes != 0)
-        vgpu_table_put(&asking->call.process->memory, &entry, &old); // or what it takes goes with the context
+        vgpu_table_put(&asking->call.process->table, &entry, &old); // or what it takes goes with the context
 }
 
 static uint64_t key_of(const struct asking *asking, cu_module module) {
     struct vgpu_entry entry;
     uint64_t key = vgpu_key(VGPU_MODULE, (uintptr_t)module);
-    if (asking->free_bytes == 0 || key == 0 || vgpu_table_get(&asking->call.process->memory, key, &entry) ||
-        !vgpu_table_get(&asking->call.process->memory, vgpu_key(VGPU_PART, (uintptr_t)module), &entry))
+    if (asking->free_bytes == 0 || key == 0 || vgpu_table_get(&asking->call.process->table, key, &entry) ||
+        !vgpu_table_get(&asking->call.process->table, vgpu_key(VGPU_PART, (uintptr_t)module), &entry))
         return key;
     return key_in(asking, (cu_library)(uintptr_t)entry.value);
 }

@@ -82,7 +82,7 @@ static bool beyond(const struct vgpu_call *call, int64_t *bytes) {
 
 // Whether there may be other things beyond the charge than the driver's own.
 static bool is_mixed(struct vgpu_process *process) {
-    return atomic_load(&process->managed) || atomic_load(&process->imports);
+    return atomic_load(&process->nvml.managed) || atomic_load(&process->sharing.imports);
 }
 
 static uint64_t context_bytes(struct vgpu_call *call) {
@@ -90,9 +90,9 @@ static uint64_t context_bytes(struct vgpu_call *call) {
     if (!beyond(call, &bytes))
         return call->charged;
     bytes = bytes > 0 ? bytes : 0;
-    if (atomic_load(&call->process->managed) && (uint64_t)bytes < call->charged)
+    if (atomic_load(&call->process->nvml.managed) && (uint64_t)bytes < call->charged)
         return call->charged;
-    if (atomic_load(&call->process->imports) && (uint64_t)bytes > call->charged)
+    if (atomic_load(&call->process->sharing.imports) && (uint64_t)bytes > call->charged)
         return call->charged;
     return (uint64_t)bytes;
 }
@@ -167,14 +167,14 @@ cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device) {
     uint64_t bytes = expected(call->process, index, &unknown, &measured);
     if (unknown && vgpu_can_measure(call->process, index))
         bytes = await_first(call, index, &measured);
-    if (measured && atomic_load(&call->process->contexts[index]) == 0)
+    if (measured && atomic_load(&call->process->contexts.count[index]) == 0)
         vgpu_own_memory_begin(call->process, index);
     if (vgpu_begin_on(call, device, bytes) != CU_OK)
         end_alone(call, index);
     return call->result;
 }
 
-bool vgpu_context_keep(struct vgpu_call *call, void *context) {
+bool vgpu_context_commit(struct vgpu_call *call, void *context) {
     bool unknown, measured, first;
     if (call->here.device < 0)
         return true;
@@ -183,7 +183,7 @@ bool vgpu_context_keep(struct vgpu_call *call, void *context) {
     uint64_t bytes = call->charged;
     if (call->result == CU_OK) {
         vgpu_forget_contexts(); // one that has just gone may have had this handle
-        first = atomic_fetch_add(&call->process->contexts[call->here.device], 1) == 0;
+        first = atomic_fetch_add(&call->process->contexts.count[call->here.device], 1) == 0;
         if (measured || less || !first)
             bytes = context_bytes(call);
         if (unknown && first && vgpu_own_memory(call->process, call->here.device, &(uint64_t){0}))
@@ -192,9 +192,9 @@ bool vgpu_context_keep(struct vgpu_call *call, void *context) {
     }
     call->here.ctx = context;
     bool ok = call->result == CU_OK;
-    bool kept = vgpu_keep(call, vgpu_key(VGPU_CONTEXT, (uintptr_t)context), bytes);
+    bool kept = vgpu_commit(call, vgpu_key(VGPU_CONTEXT, (uintptr_t)context), bytes);
     if (ok && !kept)
-        atomic_fetch_sub(&call->process->contexts[call->here.device], 1);
+        atomic_fetch_sub(&call->process->contexts.count[call->here.device], 1);
     end_alone(call, call->here.device);
     return kept || !ok;
 }

@@ -12,8 +12,8 @@
 cu_result vgpu_context_begin(struct vgpu_call *call, cu_device device);
 
 // Corrects the charge by what the context has taken and remembers it with its
-// owner. False as vgpu_keep: then the caller destroys what was created.
-bool vgpu_context_keep(struct vgpu_call *call, void *context);
+// owner. False as vgpu_commit: then the caller destroys what was created.
+bool vgpu_context_commit(struct vgpu_call *call, void *context);
 
 // What the process held on the device beyond its charge before a module was loaded.
 struct vgpu_beside {
@@ -23,7 +23,7 @@ struct vgpu_beside {
 };
 
 // The two halves of measuring what a module takes; 0 where the driver doesn't tell.
-// The second one, and the charge that follows, under code_lock: two modules that were
+// The second one, and the charge that follows, under modules.lock: two modules that were
 // loaded at the same time are measured together, and counted once.
 struct vgpu_beside vgpu_module_begin(const struct vgpu_call *call);
 uint64_t vgpu_module_bytes(const struct vgpu_call *call, struct vgpu_beside before);

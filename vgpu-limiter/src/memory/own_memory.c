@@ -30,19 +30,19 @@ static nv_device open_device(const uint8_t *b) {
     return VGPU_REAL(nvmlDeviceGetHandleByUUID)(text, &device) == NV_OK ? device : NULL;
 }
 
-// Under nvml_lock. NULL where NVML doesn't know the device.
+// Under nvml.lock. NULL where NVML doesn't know the device.
 static nv_device find_device(struct vgpu_process *process, int device) {
-    if (!process->nvml_good && process->nvml_tries < TRIES) {
-        process->nvml_tries++;
+    if (!process->nvml.good && process->nvml.tries < TRIES) {
+        process->nvml.tries++;
         struct vgpu_low low;
         vgpu_low_hold(&low);
-        process->nvml_good = vgpu_open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL &&
+        process->nvml.good = vgpu_open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL &&
                              VGPU_REAL(nvmlInit_v2)() == NV_OK;
         vgpu_low_free(&low);
     }
-    if (process->nvml_good && process->nvml[device] == NULL)
-        process->nvml[device] = open_device(process->limits.device[device].uuid);
-    return process->nvml[device];
+    if (process->nvml.good && process->nvml.device[device] == NULL)
+        process->nvml.device[device] = open_device(process->limits.device[device].uuid);
+    return process->nvml.device[device];
 }
 
 // The device's processes, to be freed; NULL if there are none to be had.
@@ -70,24 +70,24 @@ static struct nv_process_v2 *list(nv_device device, unsigned *count) {
 }
 
 bool vgpu_can_measure(struct vgpu_process *process, int device) {
-    vgpu_lock(&process->nvml_lock);
+    vgpu_lock(&process->nvml.lock);
     bool can = find_device(process, device) != NULL;
-    vgpu_unlock(&process->nvml_lock);
+    vgpu_unlock(&process->nvml.lock);
     return can;
 }
 
 void vgpu_own_memory_begin(struct vgpu_process *process, int device) {
-    vgpu_lock(&process->nvml_lock);
-    nv_device handle = process->nvml_pid == 0 ? find_device(process, device) : NULL;
-    if (handle != NULL && process->strangers[device] == NULL)
-        process->strangers[device] = list(handle, &process->stranger_count[device]);
-    vgpu_unlock(&process->nvml_lock);
+    vgpu_lock(&process->nvml.lock);
+    nv_device handle = process->nvml.pid == 0 ? find_device(process, device) : NULL;
+    if (handle != NULL && process->nvml.strangers[device] == NULL)
+        process->nvml.strangers[device] = list(handle, &process->nvml.stranger_count[device]);
+    vgpu_unlock(&process->nvml.lock);
 }
 
 bool vgpu_has_host_number(struct vgpu_process *process) {
-    vgpu_lock(&process->nvml_lock);
-    uint32_t number = process->nvml_pid;
-    vgpu_unlock(&process->nvml_lock);
+    vgpu_lock(&process->nvml.lock);
+    uint32_t number = process->nvml.pid;
+    vgpu_unlock(&process->nvml.lock);
     return number != 0 && number != (uint32_t)getpid();
 }
 
@@ -98,12 +98,12 @@ static bool is_among(const struct nv_process_v2 *processes, unsigned count, uint
     return false;
 }
 
-// Under nvml_lock. Finds out by which PID NVML knows this process, from a list that
+// Under nvml.lock. Finds out by which PID NVML knows this process, from a list that
 // has it.
 static void know_pid(struct vgpu_process *process, int device, const struct nv_process_v2 *processes,
                      unsigned count) {
-    const struct nv_process_v2 *strangers = process->strangers[device];
-    unsigned stranger_count = process->stranger_count[device], new = 0;
+    const struct nv_process_v2 *strangers = process->nvml.strangers[device];
+    unsigned stranger_count = process->nvml.stranger_count[device], new = 0;
     uint32_t found = 0;
     for (unsigned i = 0; i < count; i++)
         if (!is_among(strangers, stranger_count, processes[i].pid)) {
@@ -112,28 +112,28 @@ static void know_pid(struct vgpu_process *process, int device, const struct nv_p
         }
     uint32_t own = (uint32_t)getpid();
     if (is_among(processes, count, own) && !is_among(strangers, stranger_count, own))
-        process->nvml_pid = own;
+        process->nvml.pid = own;
     else if (strangers != NULL && new == 1)
-        process->nvml_pid = found;
+        process->nvml.pid = found;
 }
 
 bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes) {
     unsigned count = 0;
     struct nv_process_v2 *processes = NULL;
     bool known = false;
-    vgpu_lock(&process->nvml_lock);
+    vgpu_lock(&process->nvml.lock);
     nv_device handle = find_device(process, device);
     if (handle != NULL)
         processes = list(handle, &count);
-    if (processes != NULL && process->nvml_pid == 0)
+    if (processes != NULL && process->nvml.pid == 0)
         know_pid(process, device, processes, count);
-    free(process->strangers[device]);
-    process->strangers[device] = NULL;
+    free(process->nvml.strangers[device]);
+    process->nvml.strangers[device] = NULL;
     for (unsigned i = 0; processes != NULL && !known && i < count; i++) {
-        known = processes[i].pid == process->nvml_pid && processes[i].used != NV_VALUE_NOT_AVAILABLE;
+        known = processes[i].pid == process->nvml.pid && processes[i].used != NV_VALUE_NOT_AVAILABLE;
         *bytes = processes[i].used;
     }
-    vgpu_unlock(&process->nvml_lock);
+    vgpu_unlock(&process->nvml.lock);
     free(processes);
     return known;
 }

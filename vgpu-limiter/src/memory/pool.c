@@ -10,7 +10,7 @@
 //   2. An allocation that doesn't fit beside what the pools have reserved first
 //      makes them give back what they don't use: at the limit, time is traded for
 //      exactness.
-//   3. pool_lock is held while the driver is asked, so that an older answer never
+//   3. pools.lock is held while the driver is asked, so that an older answer never
 //      overwrites a newer one, and while it trims or destroys a pool: no thread
 //      names a pool that another one is destroying, nor takes its handle's next
 //      bearer for it.
@@ -43,28 +43,29 @@ bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint
 }
 
 struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, int device) {
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        if (process->pool[i].handle == handle)
-            return &process->pool[i];
-    for (uint32_t i = 0; i <= process->pool_count && i < VGPU_POOLS; i++) {
-        if (process->pool[i].handle != NULL)
+    for (uint32_t i = 0; i < process->pools.count; i++)
+        if (process->pools.pool[i].handle == handle)
+            return &process->pools.pool[i];
+    for (uint32_t i = 0; i <= process->pools.count && i < VGPU_POOLS; i++) {
+        if (process->pools.pool[i].handle != NULL)
             continue;
         cu_pool own = NULL;
         if (device >= 0)
             VGPU_REAL(cuDeviceGetDefaultMemPool)(&own, process->ordinal[device]);
-        process->pool[i] = (struct vgpu_pool){.handle = handle, .device = device, .is_default = handle == own};
-        process->pool_count += i == process->pool_count;
-        return &process->pool[i];
+        process->pools.pool[i] = (struct vgpu_pool){.handle = handle, .device = device, .is_default = handle == own};
+        process->pools.count += i == process->pools.count;
+        return &process->pools.pool[i];
     }
     return NULL;
 }
 
 bool vgpu_pools_grow(struct vgpu_process *process, int device) {
     bool grow = false;
-    vgpu_lock_hot(&process->pool_lock);
-    for (uint32_t i = 0; i < process->pool_count; i++)
-        grow |= process->pool[i].handle != NULL && process->pool[i].device == device && process->pool[i].pending != 0;
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_lock_hot(&process->pools.lock);
+    for (uint32_t i = 0; i < process->pools.count; i++)
+        grow |= process->pools.pool[i].handle != NULL && process->pools.pool[i].device == device &&
+                process->pools.pool[i].pending != 0;
+    vgpu_unlock_hot(&process->pools.lock);
     return grow;
 }
 
@@ -80,16 +81,16 @@ static void trim(const struct vgpu_process *process, const struct vgpu_pool *poo
 // Asks for every pool, after making those of one device give back what they keep, the
 // memory of its graphs only if that is said.
 static void ask_all(struct vgpu_process *process, int trimmed, bool graphs) {
-    vgpu_lock_hot(&process->pool_lock);
-    for (uint32_t i = 0; i < process->pool_count; i++) {
-        struct vgpu_pool *pool = &process->pool[i];
+    vgpu_lock_hot(&process->pools.lock);
+    for (uint32_t i = 0; i < process->pools.count; i++) {
+        struct vgpu_pool *pool = &process->pools.pool[i];
         if (pool->handle == NULL || pool->device < 0)
             continue;
         if (pool->device == trimmed && (graphs || !pool->of_graphs))
             trim(process, pool);
         vgpu_pool_settle(process, pool, 0);
     }
-    vgpu_unlock_hot(&process->pool_lock);
+    vgpu_unlock_hot(&process->pools.lock);
 }
 
 void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1, false); }
@@ -97,7 +98,7 @@ void vgpu_refresh_pools(struct vgpu_process *process) { ask_all(process, -1, fal
 void vgpu_pools_trim_for_graph(struct vgpu_process *process, int device) { ask_all(process, device, false); }
 
 void vgpu_pools_trim(struct vgpu_process *process, int device) {
-    vgpu_lock(&process->graph_lock); // a launch under way counts on what its pool keeps
+    vgpu_lock(&process->graphs.lock); // a launch under way counts on what its pool keeps
     ask_all(process, device, true);
-    vgpu_unlock(&process->graph_lock);
+    vgpu_unlock(&process->graphs.lock);
 }

@@ -6,7 +6,7 @@
 #include "memory/audit.h"
 
 // Finds a pool, or adds it with this device. NULL if there are too many. Under
-// pool_lock, as the next.
+// pools.lock, as the next.
 struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, int device);
 
 // Takes `mine` out of what is pending and makes the charge what the pool has
@@ -17,9 +17,9 @@ bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint
 // Whether a call is under way that a pool may have grown for by more than is charged.
 bool vgpu_pools_grow(struct vgpu_process *process, int device);
 
-// Makes the pools of one device give back what nobody uses. Not under pool_lock or
-// graph_lock, which is taken before the former. The second is for a graph's launch,
-// under graph_lock: what graphs keep is there for it anyway.
+// Makes the pools of one device give back what nobody uses. Not under pools.lock or
+// graphs.lock, which is taken before the former. The second is for a graph's launch,
+// under graphs.lock: what graphs keep is there for it anyway.
 void vgpu_pools_trim(struct vgpu_process *process, int device);
 void vgpu_pools_trim_for_graph(struct vgpu_process *process, int device);
 

@@ -44,11 +44,11 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
         return result;
     if (free == NULL || total == NULL)
         return CU_INVALID_VALUE;
-    if (!vgpu_audit_sometimes(process) && vgpu_unlikely(atomic_load_explicit(&process->left, memory_order_relaxed)) &&
-        vgpu_share_look(process))
+    if (!vgpu_audit_sometimes(process) &&
+        vgpu_unlikely(atomic_load_explicit(&process->sharing.left, memory_order_relaxed)) && vgpu_share_look(process))
         vgpu_audit(process);
     vgpu_reclaim(process);
-    if (process->pool_count != 0)
+    if (process->pools.count != 0)
         vgpu_refresh_pools(process);
     uint64_t limit = process->limits.device[here.device].memory_bytes;
     uint64_t used = vgpu_charged(process, here.device);

@@ -13,14 +13,14 @@
 
 struct vgpu_record *vgpu_record_of(struct vgpu_process *process, cu_handle handle) {
     struct vgpu_entry entry;
-    if (!vgpu_table_get(&process->memory, vgpu_key(VGPU_HANDLE, handle), &entry))
+    if (!vgpu_table_get(&process->table, vgpu_key(VGPU_HANDLE, handle), &entry))
         return NULL;
     return (struct vgpu_record *)(uintptr_t)entry.value;
 }
 
 bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint64_t id, void *to) {
     struct vgpu_entry old;
-    return vgpu_table_put(&process->memory,
+    return vgpu_table_put(&process->table,
                           &(struct vgpu_entry){vgpu_key(class, id), (uintptr_t)to, NULL}, &old);
 }
 
@@ -41,7 +41,7 @@ static void end_bindings(struct vgpu_process *process, struct vgpu_record *objec
     struct vgpu_entry entry;
     for (struct vgpu_binding *binding; (binding = object->bindings) != NULL;) {
         if (!object->abroad && !object->foreign) {
-            vgpu_table_take(&process->memory, vgpu_key(VGPU_BOUND, binding->id), &entry);
+            vgpu_table_take(&process->table, vgpu_key(VGPU_BOUND, binding->id), &entry);
             vgpu_unbind(process, binding);
             continue;
         }
@@ -78,7 +78,7 @@ bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record,
 }
 
 struct vgpu_mapping *vgpu_mapping_around(const struct vgpu_process *process, cu_ptr ptr) {
-    struct vgpu_mapping *mapping = process->mappings;
+    struct vgpu_mapping *mapping = process->vmm.mappings;
     while (mapping != NULL && ptr - mapping->ptr >= mapping->bytes)
         mapping = mapping->next;
     return mapping;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files about memory made by cuMemCreate share. All of it under vmm_lock.
+// What the files about memory made by cuMemCreate share. All of it under vmm.lock.
 
 #ifndef VGPU_VMM_H
 #define VGPU_VMM_H

@@ -42,14 +42,14 @@ cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
     if (process == NULL)
         return result;
     struct vgpu_record *object = calloc(1, sizeof *object);
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     result = object != NULL ? VGPU_REAL(cuMulticastCreate)(handle, prop) : CU_OUT_OF_MEMORY;
     if (result == CU_OK) {
         *object = (struct vgpu_record){.device = -1, .handles = 1, .shared = -1, .borrowed = -1};
         if (vgpu_record_refer(process, VGPU_HANDLE, *handle, object))
             object = NULL; // what is bound to one that isn't known stays charged
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     free(object);
     return result;
 }
@@ -61,12 +61,12 @@ cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
         struct vgpu_process *process = vgpu_process(&result); \
         if (process == NULL)                                  \
             return result;                                    \
-        vgpu_lock(&process->vmm_lock);                        \
+        vgpu_lock(&process->vmm.lock);                        \
         struct vgpu_record *record = find;                    \
         result = __VA_ARGS__;                                 \
         if (result == CU_OK && record != NULL)                \
             bound(process, record, object, at);               \
-        vgpu_unlock(&process->vmm_lock);                      \
+        vgpu_unlock(&process->vmm.lock);                      \
         return result;                                        \
     } while (0)
 
@@ -103,11 +103,11 @@ cu_result cuMulticastUnbind(cu_handle object, cu_device device, size_t at, size_
     if (process == NULL)
         return result;
     int index = device >= 0 && device < VGPU_ORDINALS ? process->index[device] : -1;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     result = VGPU_REAL(cuMulticastUnbind)(object, device, at, bytes);
     if (result == CU_OK &&
-        vgpu_table_take(&process->memory, vgpu_key(VGPU_BOUND, id_of(NULL, index, object, at)), &entry))
+        vgpu_table_take(&process->table, vgpu_key(VGPU_BOUND, id_of(NULL, index, object, at)), &entry))
         vgpu_unbind(process, (struct vgpu_binding *)(uintptr_t)entry.value);
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }

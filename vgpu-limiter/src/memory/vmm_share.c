@@ -26,7 +26,7 @@ cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
     struct vgpu_process *process = vgpu_process(&why);
     if (process == NULL)
         return why;
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
     struct vgpu_record *record = result == CU_OK ? vgpu_record_of(process, handle) : NULL;
     if (record != NULL && record->device < 0)
@@ -39,7 +39,7 @@ cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
         if (type == CU_SHARE_DESCRIPTOR)
             vgpu_share_mark(process, record->shared, *(int *)out);
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     return result;
 }
 
@@ -67,9 +67,9 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     if (charged != 0 && !vgpu_try_charge(process, device, charged) &&
         !vgpu_charge_after_all(process, device, charged))
         return CU_OUT_OF_MEMORY;
-    atomic_store(&process->imports, true);
+    atomic_store(&process->sharing.imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);
-    vgpu_lock(&process->vmm_lock);
+    vgpu_lock(&process->vmm.lock);
     result = made != NULL ? VGPU_REAL(cuMemImportFromShareableHandle)(handle, os, type)
                           : CU_OUT_OF_MEMORY;
     struct vgpu_record *known = result == CU_OK ? vgpu_record_of(process, *handle) : NULL;
@@ -88,7 +88,7 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
             result = CU_OUT_OF_MEMORY;
         }
     }
-    vgpu_unlock(&process->vmm_lock);
+    vgpu_unlock(&process->vmm.lock);
     if (from >= 0)
         vgpu_import_end(process, from);
     if (charged != 0)

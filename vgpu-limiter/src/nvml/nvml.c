@@ -106,7 +106,7 @@ static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
         if (!vgpu_slot_is_live(reading->state[i]))
             reading->bytes[i] = 0;
     }
-    reading->used = vgpu_orphans(counters, slice->device, false);
+    reading->used = vgpu_unowned_bytes(counters, slice->device, false);
     for (unsigned i = 0; i < reading->count; i++) {
         const struct vgpu_slot *slot = &counters->slot[reading->slot[i]];
         changed[i] |= vgpu_begun(slot, slice->device) != reading->begun[i] ||

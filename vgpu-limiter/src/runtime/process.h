@@ -32,52 +32,70 @@ struct vgpu_process {
     _Atomic bool attached; // everything below is set; false again in a child of fork
     _Atomic bool refused;  // attaching failed for good
     struct vgpu_lock lock; // held to attach
-    struct vgpu_limits limits;
-    struct vgpu_region region;
+    unsigned first_epoch;  // when it was attached: handles of before are a parent's
     int device_count; // as CUDA counts them
     int8_t index[VGPU_ORDINALS]; // CUDA ordinal to index in limits, -1 for none
     int16_t ordinal[VGPU_MAX_DEVICES]; // the reverse, -1 for none
-    bool measures; // launches on some device are limited, or may come to be
-    const uint64_t *limited; // NULL, or 0, while none are: a word of the pace where there is no quota
-    atomic_int captures; // stream captures under way in this process
-    struct vgpu_lock end_lock; // held while one is ended
-    struct vgpu_lock track_lock; // held while streams' states are taken out of the table: see thread_stream.c
-    unsigned first_epoch; // when it was attached: handles of before are a parent's
+    struct vgpu_limits limits;
+    struct vgpu_region region;
     const struct vgpu_pace *pace; // NULL where nobody says more than the limits
-    _Atomic bool graph_memory; // a graph has been told to allocate
-    struct vgpu_lock graph_lock; // see mem_graph.c
-    _Atomic bool managed; // it has allocated managed memory
-    _Atomic bool imports; // it has imported memory
-    struct vgpu_lock context_lock[VGPU_ORDINALS]; // see context.c
-    struct vgpu_lock dying_lock; // held while the driver destroys a context
-    _Atomic unsigned contexts[VGPU_MAX_DEVICES];
-    struct vgpu_lock share_lock; // see ipc_share.c
-    struct vgpu_lock open_lock;  // see mem_import.c
-    uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
-    _Atomic bool left; // a descriptor keeps memory that no process has
-    struct vgpu_lock code_lock; // see overhead.h
-    _Atomic unsigned unloads; // of modules and libraries
-    _Atomic uint64_t asked[VGPU_ASKED]; // what has loaded what it needs (module.c)
-    struct vgpu_lock nvml_lock; // see own_memory.c
-    unsigned nvml_tries;
-    bool nvml_good;
-    nv_device nvml[VGPU_MAX_DEVICES];
-    struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
-    unsigned stranger_count[VGPU_MAX_DEVICES];
-    uint32_t nvml_pid; // this process's in NVML's lists, 0 if not known
-    _Atomic(const unsigned *) loner; // the thread that has slot.lone to itself (charge.c)
-    _Atomic uint64_t last_audit;
-    struct vgpu_lock audit_lock; // held by the thread that uses what it has seen:
-    uint64_t seen_state[VGPU_SLOTS], seen_begun[VGPU_SLOTS]; // too much for a small stack
-    struct vgpu_table memory; // pointers, arrays, handles and mappings, by class
-    struct vgpu_lock vmm_lock; // see mem_vmm.c
-    struct vgpu_mapping *mappings;
-    struct vgpu_sparse *sparse; // see mem_sparse.c
-    struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
-    _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
-    struct vgpu_lock pool_lock; // see mem_pool.c
-    _Atomic uint32_t pool_count;
-    struct vgpu_pool pool[VGPU_POOLS];
+    struct vgpu_table table; // pointers, arrays, handles and mappings, by class
+    struct {
+        bool measures; // launches on some device are limited, or may come to be
+        const uint64_t *limited; // NULL, or 0, while none are: a word of the pace where there is no quota
+        atomic_int captures; // stream captures under way in this process
+        struct vgpu_lock end_lock; // held while one is ended
+        struct vgpu_lock stream_lock; // held while streams' states are put into the table or taken out
+    } launches;
+    struct {
+        _Atomic uint64_t last;
+        struct vgpu_lock lock; // held by the thread that uses what it has seen:
+        uint64_t seen_state[VGPU_SLOTS], seen_begun[VGPU_SLOTS]; // too much for a small stack
+    } audit;
+    struct { // ipc_share.c
+        struct vgpu_lock lock;
+        struct vgpu_lock open_lock; // see mem_import.c
+        uint32_t imported[VGPU_EXPORTS]; // how often this process has imported a record
+        _Atomic bool imports; // it has imported memory
+        _Atomic bool left; // a descriptor keeps memory that no process has
+    } sharing;
+    struct { // context.c
+        struct vgpu_lock lock[VGPU_ORDINALS];
+        struct vgpu_lock dying_lock; // held while the driver destroys a context
+        _Atomic unsigned count[VGPU_MAX_DEVICES];
+    } contexts;
+    struct { // module.c
+        struct vgpu_lock lock; // see overhead.h
+        _Atomic unsigned unloads; // of modules and libraries
+        _Atomic uint64_t asked[VGPU_ASKED]; // what has loaded what it needs
+    } modules;
+    struct { // own_memory.c
+        struct vgpu_lock lock;
+        unsigned tries;
+        bool good;
+        nv_device device[VGPU_MAX_DEVICES];
+        struct nv_process_v2 *strangers[VGPU_MAX_DEVICES];
+        unsigned stranger_count[VGPU_MAX_DEVICES];
+        uint32_t pid; // this process's in NVML's lists, 0 if not known
+        _Atomic bool managed; // it has allocated managed memory, which NVML may not count
+    } nvml;
+    struct { // vmm.c
+        struct vgpu_lock lock;
+        struct vgpu_mapping *mappings;
+        struct vgpu_sparse *sparse; // see mem_sparse.c
+        struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
+        _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
+    } vmm;
+    struct { // pool.c
+        struct vgpu_lock lock;
+        _Atomic uint32_t count;
+        struct vgpu_pool pool[VGPU_POOLS];
+    } pools;
+    struct { // mem_graph.c
+        _Atomic bool allocate; // a graph has been told to allocate
+        struct vgpu_lock lock;
+    } graphs;
+    _Atomic(const unsigned *) owner_thread; // has slot.lone to itself (charge.c)
 };
 
 extern struct vgpu_process *_Atomic vgpu_process_page;

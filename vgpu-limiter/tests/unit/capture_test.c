@@ -58,11 +58,11 @@ int main(void) {
     CHECK(pthread_create(&other, NULL, ends, NULL) == 0);
     for (int i = 0; i < ROUNDS; i++) {
         CHECK(cuStreamBeginCapture_v2((cu_stream)(void *)&a_stream, 0) == CU_OK);
-        CHECK(atomic_load(&process.captures) == 2);
+        CHECK(atomic_load(&process.launches.captures) == 2);
         pthread_barrier_wait(&barrier);
         cuStreamEndCapture((cu_stream)(void *)&a_stream, &graph);
         pthread_barrier_wait(&barrier);
-        CHECK(atomic_load(&process.captures) == 1);
+        CHECK(atomic_load(&process.launches.captures) == 1);
     }
     pthread_join(other, NULL);
     return 0;

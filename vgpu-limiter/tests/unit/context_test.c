@@ -105,7 +105,7 @@ static cu_ctx begin(uint64_t mapped, uint64_t leaving) {
 
 // The other thread, as soon as it needn't wait for the one that destroys a context.
 void vgpu_test_step(void) {
-    if (!destroyed || process.dying_lock.state != 0 || process.vmm_lock.state != 0)
+    if (!destroyed || process.contexts.dying_lock.state != 0 || process.vmm.lock.state != 0)
         return;
     destroyed = false;
     begin(8 * MIB, 16 * MIB);

@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     process.limits.device_count = 1;
     process.limits.device[0].memory_bytes = 1 << 20;
     process.device_count = 1;
-    process.nvml_tries = 1000; // and isn't there
+    process.nvml.tries = 1000; // and isn't there
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);

@@ -171,8 +171,8 @@ int main(int argc, char **argv) {
     process.limits.device_count = 1;
     process.limits.device[0].memory_bytes = 100 * MIB;
     process.device_count = 1;
-    process.nvml_good = true;
-    process.nvml[0] = (nv_device)(void *)&a_context;
+    process.nvml.good = true;
+    process.nvml.device[0] = (nv_device)(void *)&a_context;
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);
@@ -205,7 +205,7 @@ int main(int argc, char **argv) {
     CHECK(charged(32 * MIB) == MIB && readings == 2);
 
     // Where a module is what the difference grows by, nor is that too little before.
-    atomic_store(&process.managed, true);
+    atomic_store(&process.nvml.managed, true);
     after = takes_once;
     CHECK(charged(3 * MIB + reserved) == MIB && readings == 4);
     takes();

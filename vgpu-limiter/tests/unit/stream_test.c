@@ -76,7 +76,7 @@ static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVAL
 
 void vgpu_test_step(void) {}
 
-static struct vgpu_timeline *volatile kept; // where the sanitizer looks for what has been lost
+static struct vgpu_ctx_state *volatile kept; // where the sanitizer looks for what has been lost
 
 static void launch_on(int i, uint64_t key, uint64_t stopped) {
     struct vgpu_launch launch = {0};
@@ -87,7 +87,7 @@ static void launch_on(int i, uint64_t key, uint64_t stopped) {
     through[i] = idle;
     if (!paid)
         vgpu_launch_end(&launch, CU_OK);
-    kept = vgpu_lane_of(stream_of(i))->track->timeline;
+    kept = vgpu_thread_stream_of(stream_of(i))->state->ctx_state;
 }
 
 // So many streams, as many at a time, end after their launches. Returns how much is charged
@@ -125,8 +125,8 @@ int main(int argc, char **argv) {
     process.limits.device_count = process.device_count = 1;
     process.limits.device[0].core_percent = 90;
     static const uint64_t limited = 1;
-    process.limited = &limited;
-    process.measures = true;
+    process.launches.limited = &limited;
+    process.launches.measures = true;
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);
@@ -144,10 +144,10 @@ int main(int argc, char **argv) {
         CHECK(ns > TAKES_NS * 9 / 10 && ns < TAKES_NS * 11 / 10);
     }
     for (int captures = 0; captures <= 1; captures++) {
-        for (int n = 0; n < 100 && (n == 0 || !vgpu_lane_of(stream_of(0))->track->open); n++)
+        for (int n = 0; n < 100 && (n == 0 || !vgpu_thread_stream_of(stream_of(0))->state->open); n++)
             launch_on(0, 2003, 0);
-        CHECK(vgpu_lane_of(stream_of(0))->track->open);
-        atomic_store(&process.captures, captures);
+        CHECK(vgpu_thread_stream_of(stream_of(0))->state->open);
+        atomic_store(&process.launches.captures, captures);
         int before = records;
         vgpu_forget_stream(&process, stream_of(0));
         CHECK(records == before + 1 - captures);

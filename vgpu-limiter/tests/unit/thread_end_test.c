@@ -33,19 +33,19 @@ static cu_result destroy(cu_ctx ctx) { return ctx != NULL ? CU_OK : CU_INVALID_V
 
 void vgpu_test_step(void) {}
 
-static struct vgpu_track *volatile kept; // where the sanitizer looks for what has been lost
+static struct vgpu_stream_state *volatile kept; // where the sanitizer looks for what has been lost
 
-static struct vgpu_lane *open_lane(void *context, int stream) {
+static struct vgpu_thread_stream *open_lane(void *context, int stream) {
     current = (cu_ctx)context;
-    CHECK(vgpu_lane_open(&process, (cu_stream)(void *)streams[stream]) == CU_OK);
-    return vgpu_lane_of((cu_stream)(void *)streams[stream]);
+    CHECK(vgpu_thread_stream_open(&process, (cu_stream)(void *)streams[stream]) == CU_OK);
+    return vgpu_thread_stream_of((cu_stream)(void *)streams[stream]);
 }
 
 static void launch_some(int round) {
-    struct vgpu_lane *lane = open_lane(contexts[round], 0);
-    vgpu_cost_learn(&lane->track->timeline->costs, KEY, 2000, VGPU_APART);
-    CHECK(vgpu_lane_learn(lane, KEY));
-    vgpu_lane_allow(lane, KEY, 100000);
+    struct vgpu_thread_stream *lane = open_lane(contexts[round], 0);
+    vgpu_cost_learn(&lane->state->ctx_state->costs, KEY, 2000, VGPU_APART);
+    CHECK(vgpu_thread_stream_learn(lane, KEY));
+    vgpu_thread_stream_allow(lane, KEY, 100000);
     for (int i = 0; i < 7; i++)
         CHECK(vgpu_launch_paid(KEY, lane->stream, false));
 }
@@ -57,7 +57,7 @@ static void *launches(void *from) {
         pthread_barrier_wait(&barrier);
         if (round % 2 == 1)
             break;
-        kept = open_lane(contexts[ROUNDS], 1)->track; // in a context that stays
+        kept = open_lane(contexts[ROUNDS], 1)->state; // in a context that stays
         pthread_barrier_wait(&barrier);
     }
     return NULL;
@@ -66,7 +66,7 @@ static void *launches(void *from) {
 // As a handler finds it that ends the thread, or the process. What it has launched is charged.
 static void *is_interrupted(void *unused) {
     launch_some(ROUNDS);
-    vgpu_lock(&process.track_lock);
+    vgpu_lock(&process.launches.stream_lock);
     return unused;
 }
 
@@ -79,8 +79,8 @@ int main(int argc, char **argv) {
     process.limits.device_count = process.device_count = 1;
     process.limits.device[0].core_percent = 30;
     static const uint64_t limited = 1;
-    process.limited = &limited;
-    process.measures = true;
+    process.launches.limited = &limited;
+    process.launches.measures = true;
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);
@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     CHECK(pthread_create(&thread, NULL, is_interrupted, NULL) == 0);
     pthread_join(thread, NULL);
     CHECK(vgpu_load(launched) - before == 7);
-    vgpu_lock_free(&process.track_lock);
+    vgpu_lock_free(&process.launches.stream_lock);
     CHECK(cuCtxDestroy_v2((cu_ctx)(void *)contexts[ROUNDS]) == CU_OK);
     return 0;
 }

@@ -39,13 +39,13 @@ static cu_result exchange_mode(int *mode) { return *mode >= 0 ? CU_OK : CU_INVAL
 
 void vgpu_test_step(void) {}
 
-static struct vgpu_track *volatile tracks[4]; // where the sanitizer looks for what has been lost
+static struct vgpu_stream_state *volatile tracks[4]; // where the sanitizer looks for what has been lost
 
-static struct vgpu_lane *open_lane(unsigned i) {
+static struct vgpu_thread_stream *open_lane(unsigned i) {
     cu_stream stream = (cu_stream)(void *)(a_stream + 16 * i);
-    CHECK(vgpu_lane_open(&process, stream) == CU_OK);
-    tracks[i] = vgpu_lane_of(stream)->track;
-    return vgpu_lane_of(stream);
+    CHECK(vgpu_thread_stream_open(&process, stream) == CU_OK);
+    tracks[i] = vgpu_thread_stream_of(stream)->state;
+    return vgpu_thread_stream_of(stream);
 }
 
 // As the driver's functions are called in turn with so many grids.
@@ -53,47 +53,47 @@ static uint64_t key_of(unsigned kind) {
     return vgpu_cost_key(a_context, (uint64_t)(1 + kind) << 32 | 1, UINT64_C(1) << 32 | 32, UINT64_C(1) << 32 | 1);
 }
 
-static void takes(struct vgpu_lane *lane, uint64_t key, uint64_t ns, uint64_t worst) {
-    vgpu_cost_learn(&lane->track->timeline->costs, key, 0, VGPU_APART); // more than once, it is a mean
-    struct vgpu_cost *cost = lane->track->timeline->costs.cost;
+static void takes(struct vgpu_thread_stream *lane, uint64_t key, uint64_t ns, uint64_t worst) {
+    vgpu_cost_learn(&lane->state->ctx_state->costs, key, 0, VGPU_APART); // more than once, it is a mean
+    struct vgpu_cost *cost = lane->state->ctx_state->costs.cost;
     for (size_t i = 0; i < VGPU_COSTS; i++)
         if (cost[i].key == key) {
             cost[i].ns = ns;
             cost[i].worst = worst;
         }
-    CHECK(vgpu_lane_learn(lane, key));
+    CHECK(vgpu_thread_stream_learn(lane, key));
 }
 
 // Launches kinds in turn, from this one on, until the allowance is used up or so many are
 // made; returns how many were.
-static unsigned launches(struct vgpu_lane *lane, unsigned kind, unsigned kinds, unsigned most) {
+static unsigned launches(struct vgpu_thread_stream *lane, unsigned kind, unsigned kinds, unsigned most) {
     unsigned n = 0;
     while (n < most && vgpu_launch_paid(key_of(kind + n % kinds), lane->stream, false))
         n++;
     return n;
 }
 
-static struct vgpu_batch *begin(struct vgpu_lane *lane, unsigned kind, uint64_t ns) {
-    if (lane->track->open)
-        vgpu_sample_end(lane->track, lane->stream, false, 1);
-    lane->track->pending = 0;
-    struct vgpu_batch *batch = vgpu_batch_open(lane->track);
-    CHECK(vgpu_sample_begin(lane->track, lane->stream, false, 1));
-    vgpu_lane_allow(lane, key_of(kind), ns);
+static struct vgpu_batch *begin(struct vgpu_thread_stream *lane, unsigned kind, uint64_t ns) {
+    if (lane->state->open)
+        vgpu_timing_end(lane->state, lane->stream, false, 1);
+    lane->state->pending = 0;
+    struct vgpu_batch *batch = vgpu_batch_open(lane->state);
+    CHECK(vgpu_timing_begin(lane->state, lane->stream, false, 1));
+    vgpu_thread_stream_allow(lane, key_of(kind), ns);
     return batch;
 }
 
-static void is_told(struct vgpu_lane *lane, const struct vgpu_batch *batch, uint64_t count, uint64_t ns, uint64_t over, uint64_t key) {
-    vgpu_lane_settle(lane, 1);
+static void is_told(struct vgpu_thread_stream *lane, const struct vgpu_batch *batch, uint64_t count, uint64_t ns, uint64_t over, uint64_t key) {
+    vgpu_thread_stream_settle(lane, 1);
     CHECK(batch->launches == count && batch->expected == ns && batch->over == over && batch->key == key);
     CHECK(launches(lane, 0, 1, 1) == 0); // no more without a new allowance
-    vgpu_lane_settle(lane, 1);
+    vgpu_thread_stream_settle(lane, 1);
     CHECK(batch->launches == count && batch->expected == ns);
 }
 
 // Of one kind: as many as are allowed, for whatever they take.
 static void of_one_kind(void) {
-    struct vgpu_lane *lane = open_lane(0);
+    struct vgpu_thread_stream *lane = open_lane(0);
     static const struct { uint64_t ns, worst; } kinds[] = {
         {0, 0}, {1, 1}, {0, VGPU_BATCH_NS}, {1, VGPU_SMALLEST_STEP}, {VGPU_SMALLEST_STEP, VGPU_SMALLEST_STEP},
         {4000, 5000}, {100000, 120000}, {VGPU_BATCH_NS, VGPU_BATCH_NS}};
@@ -114,11 +114,11 @@ static void of_one_kind(void) {
 
 // Of many kinds, all of which are known to the thread at the same time.
 static void of_many_kinds(void) {
-    struct vgpu_lane *lane = open_lane(1);
+    struct vgpu_thread_stream *lane = open_lane(1);
     for (unsigned kind = 0; kind < KINDS; kind++)
         takes(lane, key_of(kind), 1000 + kind, 2000 + 2 * kind);
     for (unsigned kind = 0; kind < KINDS; kind++)
-        CHECK(vgpu_kind_of(vgpu_kind_name(lane, key_of(kind))) != NULL);
+        CHECK(vgpu_launch_class_of(vgpu_launch_class_name(lane, key_of(kind))) != NULL);
     for (unsigned kind = 0; kind + 50 <= KINDS; kind += 50) {
         uint64_t ns = 0, worst = 0;
         for (unsigned i = 0; i < 50; i++) {
@@ -139,7 +139,7 @@ static void of_many_kinds(void) {
 
 // A price that changes counts from then on, and other lanes' kinds are theirs.
 static void what_changes(void) {
-    struct vgpu_lane *lane = open_lane(2), *other = open_lane(3);
+    struct vgpu_thread_stream *lane = open_lane(2), *other = open_lane(3);
     takes(lane, key_of(1), 3000, 4000);
     takes(other, key_of(1), 5000, 6000);
     const struct vgpu_batch *batch = begin(lane, 1, 100000);
@@ -153,7 +153,7 @@ static void what_changes(void) {
 
 // Where no event can be recorded for want of memory.
 static void what_is_not_measured(void) {
-    struct vgpu_lane *lane = open_lane(0);
+    struct vgpu_thread_stream *lane = open_lane(0);
     struct vgpu_launch launch;
     uint64_t launches = vgpu_load(&process.region.counters->header.device[0].launches);
     takes(lane, key_of(1), 3000, 4000);
@@ -169,23 +169,23 @@ static void what_is_not_measured(void) {
     recorded = CU_OK;
     CHECK(vgpu_launch_begin(&launch, key_of(1001), 0, lane->stream, false) == CU_OK);
     vgpu_launch_end(&launch, CU_OK);
-    CHECK(lane->track->pending == 1);
+    CHECK(lane->state->pending == 1);
 }
 
 // A launch that fails leaves no batch behind in which the next one would be measured: how long
 // the program does something else in between isn't the device's.
 static void what_fails(void) {
-    struct vgpu_lane *lane = open_lane(1);
-    const struct vgpu_timeline *timeline = lane->track->timeline;
+    struct vgpu_thread_stream *lane = open_lane(1);
+    const struct vgpu_ctx_state *timeline = lane->state->ctx_state;
     struct vgpu_launch launch;
     takes(lane, key_of(1), 3000, 4000);
-    vgpu_sample_drop(lane->track);
+    vgpu_timing_drop(lane->state);
     unsigned under_way = timeline->under_way;
     for (unsigned kind = 1; kind <= 1002; kind += 1001) { // one that is known, one that isn't
         CHECK(vgpu_launch_begin(&launch, key_of(kind), 0, lane->stream, false) == CU_OK);
-        CHECK(lane->track->open && timeline->under_way == under_way + 1);
+        CHECK(lane->state->open && timeline->under_way == under_way + 1);
         vgpu_launch_end(&launch, CU_INVALID_VALUE);
-        CHECK(!lane->track->open && lane->track->pending == 0 && timeline->under_way == under_way);
+        CHECK(!lane->state->open && lane->state->pending == 0 && timeline->under_way == under_way);
     }
 }
 
@@ -201,8 +201,8 @@ int main(int argc, char **argv) {
     process.limits.device_count = process.device_count = 1;
     process.limits.device[0].core_percent = 30;
     static const uint64_t limited = 1;
-    process.limited = &limited;
-    process.measures = true;
+    process.launches.limited = &limited;
+    process.launches.measures = true;
     memset(process.index, -1, sizeof process.index);
     process.index[0] = 0;
     atomic_store(&process.attached, true);
