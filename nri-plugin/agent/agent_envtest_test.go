@@ -24,7 +24,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // TestAgent runs whole agents, with the rights of deploy/rbac, against a real API

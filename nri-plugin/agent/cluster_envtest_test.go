@@ -36,8 +36,8 @@ import (
 	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
-	"vernier.dev/vernier/nri-plugin/nritest"
 	"vernier.dev/vernier/test/apiserver"
+	"vernier.dev/vernier/test/nritest"
 )
 
 const (

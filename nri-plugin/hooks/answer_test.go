@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // slowly has the driver answer to nothing but the first look at a device, or not to that

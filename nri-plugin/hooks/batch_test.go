@@ -12,7 +12,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/cgroup"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // processors of a node with ten of them, of which everybody else uses as many as

@@ -17,7 +17,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // BenchmarkCreateContainer is one request of the runtime and all of its plugins'

@@ -15,7 +15,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 

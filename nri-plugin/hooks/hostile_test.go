@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // A static pod has the UID that its manifest names, another's or a path: it gets no slice by

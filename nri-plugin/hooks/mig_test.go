@@ -10,7 +10,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/mig"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // On a device in MIG mode a container gets its instance and nothing else, and is

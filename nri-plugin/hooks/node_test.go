@@ -25,7 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // Two devices of a simulated node.

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // The roster has what runs, with slices or without: what the runtime lists when we

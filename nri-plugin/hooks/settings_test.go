@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // An operator reads which setting is missing, not which system call failed.

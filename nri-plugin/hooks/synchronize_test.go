@@ -12,7 +12,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 func running(c *api.Container, env ...string) *api.Container {

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 // Invariant 3: no way past the slices that NRI can see reaches a GPU.

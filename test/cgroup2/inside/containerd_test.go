@@ -30,7 +30,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
-	"vernier.dev/vernier/nri-plugin/nritest"
+	"vernier.dev/vernier/test/nritest"
 )
 
 const (
