@@ -84,24 +84,22 @@ type PlacedDevice struct {
 // ParseShares decodes and checks a Shares document. Unknown and duplicate fields,
 // trailing text and amounts out of range are errors.
 func ParseShares(text string) (*Shares, error) {
-	doc := &Shares{}
-	if err := decode(text, doc); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", AnnotationShares, err)
-	}
-	if err := doc.Validate(); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", AnnotationShares, err)
-	}
-	return doc, nil
+	return parseDocument(AnnotationShares, text, &Shares{})
 }
 
 // ParsePlacement decodes and checks a Placement document, as strictly.
 func ParsePlacement(text string) (*Placement, error) {
-	doc := &Placement{}
-	if err := decode(text, doc); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", AnnotationPlacement, err)
+	return parseDocument(AnnotationPlacement, text, &Placement{})
+}
+
+func parseDocument[T interface{ Validate() error }](annotation, text string, doc T) (T, error) {
+	err := decode(text, doc)
+	if err == nil {
+		err = doc.Validate()
 	}
-	if err := doc.Validate(); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", AnnotationPlacement, err)
+	if err != nil {
+		var none T
+		return none, fmt.Errorf("annotation %s: %w", annotation, err)
 	}
 	return doc, nil
 }

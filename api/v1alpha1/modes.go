@@ -38,14 +38,7 @@ func (m Mode) OneDevice() bool { return m == ModeMIG || m == ModeMPS }
 
 // ParseMode reads the value of AnnotationMode; empty is auto.
 func ParseMode(s string) (Mode, error) {
-	switch m := Mode(s); m {
-	case "":
-		return ModeAuto, nil
-	case ModeAuto, ModeLimiter, ModeMPS, ModeMIG, ModeExclusive:
-		return m, nil
-	default:
-		return "", fmt.Errorf("%q is unknown: use auto, limiter, mps, mig or exclusive", s)
-	}
+	return oneOf(s, ModeAuto, ModeLimiter, ModeMPS, ModeMIG, ModeExclusive)
 }
 
 // Policy is how nodes and devices are preferred.
@@ -59,16 +52,7 @@ const (
 )
 
 // ParsePolicy reads the value of AnnotationPolicy; empty is pack.
-func ParsePolicy(s string) (Policy, error) {
-	switch p := Policy(s); p {
-	case "":
-		return PolicyPack, nil
-	case PolicyPack, PolicySpread:
-		return p, nil
-	default:
-		return "", fmt.Errorf("%q is unknown: use pack or spread", s)
-	}
-}
+func ParsePolicy(s string) (Policy, error) { return oneOf(s, PolicyPack, PolicySpread) }
 
 // Burst is what a pod's containers may use of a device beyond their quota.
 type Burst string
@@ -81,16 +65,7 @@ const (
 )
 
 // ParseBurst reads the value of AnnotationBurst; empty is none.
-func ParseBurst(s string) (Burst, error) {
-	switch b := Burst(s); b {
-	case "":
-		return BurstNone, nil
-	case BurstNone, BurstIdle:
-		return b, nil
-	default:
-		return "", fmt.Errorf("%q is unknown: use none or idle", s)
-	}
-}
+func ParseBurst(s string) (Burst, error) { return oneOf(s, BurstNone, BurstIdle) }
 
 // SameGPURequired is the one value of AnnotationSameGPU.
 const SameGPURequired = "required"
@@ -119,15 +94,22 @@ const (
 )
 
 // ParseQoS reads the value of AnnotationQoS; empty is guaranteed.
-func ParseQoS(s string) (QoS, error) {
-	switch q := QoS(s); q {
-	case "":
-		return QoSGuaranteed, nil
-	case QoSGuaranteed, QoSOpportunistic:
-		return q, nil
-	default:
-		return "", fmt.Errorf("%q is unknown: use guaranteed or opportunistic", s)
+func ParseQoS(s string) (QoS, error) { return oneOf(s, QoSGuaranteed, QoSOpportunistic) }
+
+// oneOf reads one of several values; empty is the first.
+func oneOf[T ~string](s string, values ...T) (T, error) {
+	if s == "" {
+		return values[0], nil
 	}
+	if slices.Contains(values, T(s)) {
+		return T(s), nil
+	}
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = string(v)
+	}
+	last := len(names) - 1
+	return "", fmt.Errorf("%q is unknown: use %s or %s", s, strings.Join(names[:last], ", "), names[last])
 }
 
 // AllowList restricts a pod to some devices: by model (AnnotationGPUModel) or by
