@@ -10,7 +10,7 @@ import (
 )
 
 // Amounts of a share. Each is a type of its own so that percent, MiB and counts
-// cannot be mixed; arithmetic that could leave the range is checked.
+// cannot be mixed.
 
 // Percent is a whole percent of one GPU: 100 is one whole GPU, a container's
 // total over several GPUs may be more.
@@ -68,23 +68,6 @@ func parse(s string, highest int64, unit string) (int64, error) {
 	return n, nil
 }
 
-// Add is p + q.
-func (p Percent) Add(q Percent) (Percent, error) {
-	n := int64(p) + int64(q)
-	if n < 0 || n > math.MaxInt32 {
-		return 0, fmt.Errorf("%d + %d percent: %w", p, q, ErrRange)
-	}
-	return Percent(n), nil
-}
-
-// Sub is p - q; the difference must not be negative.
-func (p Percent) Sub(q Percent) (Percent, error) {
-	if q < 0 || q > p {
-		return 0, fmt.Errorf("%d - %d percent: %w", p, q, ErrRange)
-	}
-	return p - q, nil
-}
-
 // Split is the share of each of n GPUs; p must divide evenly.
 func (p Percent) Split(n DeviceCount) (Percent, error) {
 	if n < 1 || int64(p)%int64(n) != 0 {
@@ -106,22 +89,6 @@ func (p Percent) Of(total MiB) (MiB, error) {
 	}
 	// maxMiB × 100 is far below an int64's end.
 	return total * MiB(p) / 100, nil
-}
-
-// Add is m + n.
-func (m MiB) Add(n MiB) (MiB, error) {
-	if m < 0 || n < 0 || m > maxMiB-n {
-		return 0, fmt.Errorf("%d + %d MiB: %w", m, n, ErrRange)
-	}
-	return m + n, nil
-}
-
-// Sub is m - n; the difference must not be negative.
-func (m MiB) Sub(n MiB) (MiB, error) {
-	if n < 0 || n > m {
-		return 0, fmt.Errorf("%d - %d MiB: %w", m, n, ErrRange)
-	}
-	return m - n, nil
 }
 
 // Split is the share of each of n GPUs; m must divide evenly.

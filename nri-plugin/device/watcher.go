@@ -240,7 +240,7 @@ func (w *Watcher) publish(next *state) {
 	if before == nil {
 		close(w.first)
 	}
-	if before != nil && before.scanned == next.scanned && sameError(before.err, next.err) &&
+	if before != nil && before.scanned == next.scanned && fmt.Sprint(before.err) == fmt.Sprint(next.err) &&
 		reflect.DeepEqual(before.snapshot, next.snapshot) {
 		return
 	}
@@ -252,11 +252,4 @@ func (w *Watcher) publish(next *state) {
 	if w.Changed != nil {
 		w.Changed()
 	}
-}
-
-func sameError(a, b error) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return a.Error() == b.Error()
 }

@@ -159,7 +159,8 @@ func (c *Connection) session(ctx context.Context) (connected bool, err error) {
 
 func (c *Connection) set(err error) {
 	before := c.state.Swap(&err)
-	if before != nil && said(*before) == said(err) {
+	// An error that has become another is reported like the first: each has its own remedy.
+	if before != nil && fmt.Sprint(*before) == fmt.Sprint(err) {
 		return
 	}
 	if err != nil {
@@ -183,15 +184,6 @@ func (c *Connection) changed(came bool) {
 	if c.Changed != nil {
 		c.Changed(came)
 	}
-}
-
-// said is an error's text. One that has become another is told of like the first: each
-// has its own remedy.
-func said(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // handler is the plugin of one session; it tells when that is synchronized, and

@@ -48,15 +48,13 @@ type mark struct {
 }
 
 // watch subscribes to the device's critical events, as far as it has them.
-func (inv *Inventory) watch(handle nvml.Device) bool {
+func (inv *Inventory) watch(handle nvml.Device) {
 	if inv.events == nil {
-		return false
+		return
 	}
-	supported, r := handle.GetSupportedEventTypes()
-	if r != nvml.SUCCESS || supported&critical == 0 {
-		return false
+	if supported, r := handle.GetSupportedEventTypes(); r == nvml.SUCCESS && supported&critical != 0 {
+		handle.RegisterEvents(supported&critical, inv.events)
 	}
-	return handle.RegisterEvents(supported&critical, inv.events) == nvml.SUCCESS
 }
 
 // WaitEvent waits for a critical event and marks its device, or the instance that it

@@ -48,8 +48,6 @@ var _ device.Library = (*Inventory)(nil)
 type unit struct {
 	handle nvml.Device
 	fixed  v1alpha1.DeviceStatus
-	// watched: its events are delivered to the set.
-	watched bool
 	// profiles of MIG, once they were asked for.
 	profiles []v1alpha1.MIGProfile
 }

@@ -105,7 +105,7 @@ func (inv *Inventory) identify(index int) (*unit, error) {
 		d.PCI = text(pci.BusId[:])
 	}
 	d.NUMA = inv.numa(handle)
-	u.watched = inv.watch(handle)
+	inv.watch(handle)
 	return u, nil
 }
 
