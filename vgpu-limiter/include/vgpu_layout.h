@@ -115,8 +115,7 @@ struct vgpu_counters_header {
     struct vgpu_file file[VGPU_FILES];
 };
 
-// Charges and uncharges. A process holds what its two of them say together: one
-// thread's alone may be less than nothing, so all arithmetic is modulo 2^48.
+// Charges and uncharges. All arithmetic is modulo 2^48.
 struct vgpu_slot_device {
     uint64_t begun; // how many have begun
     uint64_t held;  // how many have ended, plus their bytes times 2^16
@@ -128,8 +127,8 @@ struct vgpu_slot {
     int32_t pid;         // in the process's own PID namespace
     uint32_t reserved;
     uint64_t pad[5];
-    struct vgpu_slot_device device[VGPU_MAX_DEVICES]; // changed by all threads but one,
-    struct vgpu_slot_device lone[VGPU_MAX_DEVICES];   // by that one alone (charge.c)
+    struct vgpu_slot_device device[VGPU_MAX_DEVICES];
+    struct vgpu_slot_device lone[VGPU_MAX_DEVICES]; // reserved: the release before adds one thread's here
 };
 
 // An allocation that other processes of the container may import. It is charged

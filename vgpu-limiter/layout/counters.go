@@ -235,10 +235,10 @@ func decodeUsage(b []byte) (Usage, error) {
 	return u, nil
 }
 
-// heldBytes is what a process holds by its two pairs of charges begun and held. A
-// pair counts its charges in the low bits: what differs there is under way. The
-// pairs are read one after the other, so with calls in between their sum may be
-// less than nothing.
+// heldBytes is what a process holds by its two pairs of charges begun and held, of which
+// one is of the release before, whose containers still run after an upgrade. A pair counts
+// its charges in the low bits: what differs there is under way. The pairs are read one
+// after the other, so with calls in between their sum may be less than nothing.
 func heldBytes(pairs ...[]byte) uint64 {
 	sum := uint64(0)
 	for _, pair := range pairs {

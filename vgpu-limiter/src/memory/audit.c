@@ -3,15 +3,13 @@
 // The audit: with every live slot at rest, a device's total less what the slots hold and
 // what importers and descriptors alone keep is what dead processes left behind.
 //
-// Why it is exact (charge.c, invariant 4): it reads both words of each pair, then T, then each
-// begun again. All changes of T are read-modify-writes, and each store or addition
-// to begun, to T and to held is a release in the order of 3, each load an acquire.
+// Why it is exact (charge.c, invariant 4): it reads begun and held of each slot, then T,
+// then each begun again. All changes of T are read-modify-writes, and each addition to
+// begun, to T and to held is a release in the order of 3, each load an acquire.
 //   - A begun and a held that agree were stored before and after the same changes of
 //     T, none of which the load of T can miss: held came after them.
-//   - A later change of T that the load does see brings with it the store to begun
+//   - A later change of T that the load does see brings with it the addition to begun
 //     before it, or one after that, so the second look at begun finds it changed.
-// Nothing in this asks how begun and held were changed, but that no change of them
-// is lost: additions that are atomic lose none, nor do those of one thread alone.
 
 #include "memory/audit.h"
 

@@ -32,7 +32,9 @@ void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes
 // `begun` does. Otherwise something was under way, and they may be less than nothing,
 // modulo 2^48.
 bool vgpu_read_held(const struct vgpu_slot *slot, int device, uint64_t *begun, uint64_t *bytes);
-uint64_t vgpu_begun(const struct vgpu_slot *slot, int device);
+static inline uint64_t vgpu_begun(const struct vgpu_slot *slot, int device) {
+    return vgpu_load(&slot->device[device].begun);
+}
 
 // The bytes charged to the container now.
 static inline uint64_t vgpu_charged(const struct vgpu_process *process, int device) {

@@ -95,7 +95,6 @@ struct vgpu_process {
         _Atomic bool allocate; // a graph has been told to allocate
         struct vgpu_lock lock;
     } graphs;
-    _Atomic(const unsigned *) owner_thread; // has slot.lone to itself (charge.c)
 };
 
 extern struct vgpu_process *_Atomic vgpu_process_page;

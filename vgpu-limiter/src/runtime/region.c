@@ -169,8 +169,6 @@ static bool claim(struct vgpu_region *region, bool also_of_the_dead) {
         for (int d = 0; d < VGPU_MAX_DEVICES; d++) {
             vgpu_store(&slot->device[d].begun, 0);
             vgpu_store(&slot->device[d].held, 0);
-            vgpu_store(&slot->lone[d].begun, 0);
-            vgpu_store(&slot->lone[d].held, 0);
         }
         slot->pid = getpid();
         uint64_t began = start_time(slot->pid);
