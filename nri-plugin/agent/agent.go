@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -387,18 +388,24 @@ func (a *agent) refine(now *device.Snapshot) {
 
 // switchMIG puts devices into MIG mode where the node's label says so.
 func (a *agent) switchMIG(ctx context.Context) error {
-	return a.migSwitch.Run(ctx, func(err error) {
-		a.options.Log.WithName("mig").Error(err, "cannot put a device into MIG mode; it is tried again")
-	})
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := a.migSwitch.Look(ctx, time.Now()); err != nil {
+			a.options.Log.WithName("mig").Error(err, "cannot put a device into MIG mode; it is tried again")
+		}
+	}, mig.SwitchPeriod)
+	return nil
 }
 
 // watchMPS looks after the MPS servers. What it fails to put right, the preparer
 // tries again.
 func (a *agent) watchMPS(ctx context.Context) error {
-	return a.mps.Run(ctx, func(err error) {
-		a.options.Log.WithName("mps").Error(err, "a server is not as it should be")
-		a.preparer.look()
-	})
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if err := a.mps.Look(time.Now()); err != nil {
+			a.options.Log.WithName("mps").Error(err, "a server is not as it should be")
+			a.preparer.look()
+		}
+	}, mps.Period)
+	return nil
 }
 
 func (a *agent) counted() ([]v1alpha1.DeviceStatus, bool) {

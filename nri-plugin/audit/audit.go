@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -34,15 +35,14 @@ import (
 const ReasonProcess = "UnenforcedProcess"
 
 const (
-	// DefaultPeriod between looks.
-	DefaultPeriod = 10 * time.Second
+	// period between looks.
+	period = 10 * time.Second
 	// quiet is how long a container is not told again of what it was told and
 	// has stopped doing: one that goes in and out must not fill the event list.
 	quiet = 10 * time.Minute
 )
 
-// Auditor looks at the devices again and again. All fields but Period and End are
-// required.
+// Auditor looks at the devices again and again. All fields but End are required.
 type Auditor struct {
 	Devices interface {
 		Snapshot() (device.Snapshot, bool)
@@ -57,10 +57,9 @@ type Auditor struct {
 	// DevRoot is the parent of the /dev that has the driver's nodes.
 	DevRoot string
 	// End ends processes that hold a device without a slice of it.
-	End    bool
-	Period time.Duration
-	Now    func() time.Time
-	Log    logr.Logger
+	End bool
+	Now func() time.Time
+	Log logr.Logger
 
 	mu       sync.Mutex
 	findings []Finding
@@ -101,19 +100,11 @@ func (a *Auditor) Findings() []Finding {
 
 // Run looks once a period until ctx ends.
 func (a *Auditor) Run(ctx context.Context) error {
-	period := a.Period
-	if period == 0 {
-		period = DefaultPeriod
-	}
-	for {
+	wait.UntilWithContext(ctx, func(context.Context) {
 		a.LookAtDescriptors()
 		a.Look()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(period):
-		}
-	}
+	}, period)
+	return nil
 }
 
 // user is a process that has a context on a device.

@@ -4,9 +4,9 @@ package audit
 
 import (
 	"context"
-	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
@@ -36,16 +36,8 @@ type Sampler struct {
 
 // Run samples again and again until ctx ends. NVML may hang: nobody waits for this.
 func (s *Sampler) Run(ctx context.Context) error {
-	ticks := time.NewTicker(pace.SampleInterval)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticks.C:
-			s.Sample()
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) { s.Sample() }, pace.SampleInterval)
+	return nil
 }
 
 // Sample samples once.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/nri-plugin/cgroup"
 )
@@ -68,16 +69,8 @@ type sample struct {
 
 // Run looks until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for at := time.Now(); ; {
-		k.Look(at)
-		select {
-		case <-ctx.Done():
-			return nil
-		case at = <-tick.C:
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) { k.Look(time.Now()) }, period)
+	return nil
 }
 
 // Use is the state after the latest look.

@@ -43,8 +43,8 @@ type Switch struct {
 }
 
 const (
-	// switchPeriod is the pause between two looks for a device.
-	switchPeriod = 2 * time.Second
+	// SwitchPeriod is the pause between two calls of Look.
+	SwitchPeriod = 2 * time.Second
 	// switchAgain is the pause after a device was not switched, switchNever after one that
 	// cannot be.
 	switchAgain = 10 * time.Minute
@@ -66,22 +66,6 @@ func (s *Switch) leave(uuid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = uuid
-}
-
-// Run looks until ctx ends.
-func (s *Switch) Run(ctx context.Context, failed func(error)) error {
-	tick := time.NewTicker(switchPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			if err := s.Look(ctx, now); err != nil {
-				failed(err)
-			}
-		}
-	}
 }
 
 // Look switches one device, if there is one to be switched.

@@ -3,7 +3,6 @@
 package mps
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,8 +24,8 @@ const (
 // ended is what its containers are told of a server that is gone.
 const ended = "the MPS server of device %s has ended, and the contexts of all processes that it served with it; they have to start again"
 
-// period between two looks at the servers.
-const period = 2 * time.Second
+// Period between two calls of Look.
+const Period = 2 * time.Second
 
 // drain is how long the clients of a server that had a fault have to end: they get
 // nothing but errors any more, and nobody new is served before they have.
@@ -36,22 +35,6 @@ const drain = 30 * time.Second
 type fault struct {
 	server int
 	since  time.Time
-}
-
-// Run looks after the servers until ctx ends.
-func (m *Mode) Run(ctx context.Context, failed func(error)) error {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			if err := m.Look(now); err != nil {
-				failed(err)
-			}
-		}
-	}
 }
 
 // Look looks at every server that there should be once.
