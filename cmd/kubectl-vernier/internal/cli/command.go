@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/feasible"
@@ -66,11 +67,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 		return newClient(cfg)
 	}
 	c.clientset = func() (kubernetes.Interface, error) {
-		cfg, err := c.flags.ToRESTConfig()
-		if err != nil {
-			return nil, err
-		}
-		return kubernetes.NewForConfig(cfg)
+		return cmdutil.NewFactory(c.flags).KubernetesClientSet()
 	}
 	c.filters = func(ctx context.Context) (*feasible.Filters, error) {
 		cfg, err := c.flags.ToRESTConfig()

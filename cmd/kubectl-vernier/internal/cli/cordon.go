@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -22,7 +23,7 @@ import (
 type cordoner struct {
 	*command
 	reason string
-	dry    string
+	dry    cmdutil.DryRunStrategy
 }
 
 func (c *command) cordonCommand() *cobra.Command {
@@ -59,8 +60,8 @@ func (o *cordoner) sub(use, short string, do func(context.Context, client.Client
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := dryRun(o.dry).validate(); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.dry, err = cmdutil.GetDryRunStrategy(cmd); err != nil {
 				return err
 			}
 			var targets []target
@@ -86,9 +87,8 @@ func (o *cordoner) sub(use, short string, do func(context.Context, client.Client
 			return o.deviceNames(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().StringVar(&o.dry, "dry-run", string(dryRunNone), "none, client (say what would be done) or server (have the API server check it, and keep nothing)")
-	cmd.Flags().Lookup("dry-run").NoOptDefVal = string(dryRunClient)
-	completeWith(cmd, "dry-run", string(dryRunNone), string(dryRunClient), string(dryRunServer))
+	cmdutil.AddDryRunFlag(cmd)
+	completeWith(cmd, "dry-run", "none", "client", "server")
 	return cmd
 }
 
@@ -143,11 +143,11 @@ func (o *cordoner) edit(ctx context.Context, api client.Client, t target, change
 		}
 		uuid = found
 		known := l.DeepCopy()
-		if changed = change(l, uuid); !changed || dryRun(o.dry) == dryRunClient {
+		if changed = change(l, uuid); !changed || o.dry == cmdutil.DryRunClient {
 			return nil
 		}
 		var options []client.PatchOption
-		if dryRun(o.dry) == dryRunServer {
+		if o.dry == cmdutil.DryRunServer {
 			options = append(options, client.DryRunAll)
 		}
 		return api.Patch(ctx, l, client.MergeFromWithOptions(known, client.MergeFromWithOptimisticLock{}), options...)
@@ -167,7 +167,7 @@ func (o *cordoner) say(err error, t target, uuid string, changed bool, done stri
 	if !changed {
 		done = "already " + done
 	}
-	fmt.Fprintf(whole(o.out), "gpu/%s/%s (%s) %s%s\n", t.node, t.gpu, uuid, done, dryRun(o.dry).note())
+	fmt.Fprintf(whole(o.out), "gpu/%s/%s (%s) %s%s\n", t.node, t.gpu, uuid, done, dryRunNotes[o.dry])
 	return nil
 }
 

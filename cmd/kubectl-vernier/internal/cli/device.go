@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -77,32 +78,7 @@ func (t target) find(ctx context.Context, c client.Reader) (l *v1alpha1.SliceLed
 	return l, uuid, nil
 }
 
-// dryRun is how much of it is only said, as kubectl's flag has it.
-type dryRun string
-
-const (
-	dryRunNone   dryRun = "none"
-	dryRunClient dryRun = "client"
-	dryRunServer dryRun = "server"
-)
-
-func (d dryRun) validate() error {
-	switch d {
-	case dryRunNone, dryRunClient, dryRunServer:
-		return nil
-	}
-	return fmt.Errorf("--dry-run %q is unknown: use none, client or server", string(d))
-}
-
-// note is what kubectl writes behind what it did not do.
-func (d dryRun) note() string {
-	switch d {
-	case dryRunClient:
-		return " (dry run)"
-	case dryRunServer:
-		return " (server dry run)"
-	}
-	return ""
-}
+// dryRunNotes are what kubectl writes behind what it did not do.
+var dryRunNotes = map[cmdutil.DryRunStrategy]string{cmdutil.DryRunClient: " (dry run)", cmdutil.DryRunServer: " (server dry run)"}
 
 var errNoDevice = errors.New("name at least one device as NODE/GPU")

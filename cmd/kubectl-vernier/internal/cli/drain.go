@@ -72,12 +72,12 @@ func (d *drainer) drain(ctx context.Context, api client.Client, t target) error 
 		return err
 	}
 	if err := d.refusals(pods); err != nil {
-		if dryRun(d.dry) != dryRunNone {
+		if d.dry != cmdutil.DryRunNone {
 			return fmt.Errorf("gpu/%s/%s would be cordoned and nothing evicted: %w", t.node, t.gpu, err)
 		}
 		return fmt.Errorf("gpu/%s/%s stays cordoned and nothing is evicted: %w", t.node, t.gpu, err)
 	}
-	if dryRun(d.dry) != dryRunNone {
+	if d.dry != cmdutil.DryRunNone {
 		return d.rehearse(ctx, t, pods)
 	}
 	var late <-chan time.Time
@@ -186,11 +186,11 @@ func (d *drainer) refusals(pods []holder) error {
 func (d *drainer) rehearse(ctx context.Context, t target, pods []holder) error {
 	for _, p := range pods {
 		if !p.evictable() {
-			fmt.Fprintf(whole(d.out), "waiting for the slices of pod %s to be given back%s\n", p.name, dryRun(d.dry).note())
+			fmt.Fprintf(whole(d.out), "waiting for the slices of pod %s to be given back%s\n", p.name, dryRunNotes[d.dry])
 			continue
 		}
-		fmt.Fprintf(whole(d.out), "evicting pod %s%s\n", p.name, dryRun(d.dry).note())
-		if dryRun(d.dry) != dryRunServer {
+		fmt.Fprintf(whole(d.out), "evicting pod %s%s\n", p.name, dryRunNotes[d.dry])
+		if d.dry != cmdutil.DryRunServer {
 			continue
 		}
 		helper, err := d.helper(ctx)
@@ -202,7 +202,7 @@ func (d *drainer) rehearse(ctx context.Context, t target, pods []holder) error {
 			return fmt.Errorf("pod %s: %w", p.name, err)
 		}
 	}
-	fmt.Fprintf(whole(d.out), "gpu/%s/%s drained%s\n", t.node, t.gpu, dryRun(d.dry).note())
+	fmt.Fprintf(whole(d.out), "gpu/%s/%s drained%s\n", t.node, t.gpu, dryRunNotes[d.dry])
 	return nil
 }
 
@@ -234,9 +234,8 @@ func (d *drainer) helper(ctx context.Context) (*drain.Helper, error) {
 	if err != nil {
 		return nil, err
 	}
-	strategy := map[dryRun]cmdutil.DryRunStrategy{dryRunClient: cmdutil.DryRunClient, dryRunServer: cmdutil.DryRunServer}[dryRun(d.dry)]
 	return &drain.Helper{
-		Ctx: ctx, Client: api, GracePeriodSeconds: d.grace, DryRunStrategy: strategy,
+		Ctx: ctx, Client: api, GracePeriodSeconds: d.grace, DryRunStrategy: d.dry,
 		EvictErrorRetryDelay: d.evictAgain, Out: whole(d.out), ErrOut: whole(d.errOut),
 	}, nil
 }

@@ -191,7 +191,7 @@ func TestTargets(t *testing.T) {
 		"cordon gpu-1/7":               "no GPU 7",
 		"uncordon gpu-1/GPU-x":         `no GPU "GPU-x"`,
 		"cordon gpu-1/GPU-":            "several GPUs",
-		"cordon gpu-1/0 --dry-run=yes": "none, client or server",
+		"cordon gpu-1/0 --dry-run=yes": `"none", "server", or "client"`,
 	} {
 		if out, _, err := y.run(args); err == nil || !strings.Contains(err.Error(), says) || out != "" {
 			t.Errorf("%s: printed %q, %v; want %q", args, out, err, says)

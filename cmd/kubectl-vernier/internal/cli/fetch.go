@@ -57,12 +57,7 @@ const eventSource = v1alpha1.AllocatorServiceAccount
 // unbound lists the pods that have no node yet in a namespace, or in all if it
 // is empty.
 func unbound(ctx context.Context, c client.Reader, namespace string) ([]corev1.Pod, error) {
-	var list corev1.PodList
-	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{fieldNodeName: ""})
-	if err != nil {
-		return nil, explain(err, "pods", namespace)
-	}
-	return list.Items, nil
+	return podsIn(ctx, c, namespace, client.MatchingFields{fieldNodeName: ""})
 }
 
 // verdicts lists the allocator's events, likewise.
