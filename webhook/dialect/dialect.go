@@ -21,8 +21,6 @@ import (
 type Dialect interface {
 	// Words are what the API server and the webhook look for.
 	Words() Words
-	// Asks tells whether a container asks for something in this dialect.
-	Asks(pod *slim.Pod, c *slim.Container) bool
 	// Share is what such a container asks for on each of its GPUs. Where it says
 	// why it cannot be read, the share means nothing.
 	Share(r *Reading, c *Asking) api.Share
@@ -81,12 +79,25 @@ var schedulers = func() []string {
 func asks(d Dialect, pod *slim.Pod) bool {
 	for _, l := range lists(pod) {
 		for i := range l.containers {
-			if d.Asks(pod, &l.containers[i]) {
+			if asksIn(d, pod, &l.containers[i]) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// asker is a dialect in which more than the amounts of a container says whether it asks.
+type asker interface {
+	Asks(pod *slim.Pod, c *slim.Container) bool
+}
+
+// asksIn reports whether a container asks for something in the dialect.
+func asksIn(d Dialect, pod *slim.Pod, c *slim.Container) bool {
+	if own, has := d.(asker); has {
+		return own.Asks(pod, c)
+	}
+	return asksAny(c.Resources, d.Words().Resources)
 }
 
 // list is the containers of one field of the pod's spec.

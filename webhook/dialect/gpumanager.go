@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // gpuManager is Tencent's gpu-manager: a part of one card, or whole cards.
@@ -25,10 +24,6 @@ func (gpuManager) Words() Words {
 		Resources:  []corev1.ResourceName{tencentCore, tencentMem},
 		Schedulers: []string{"gpu-admission", "gpu-quota-admission"},
 	}
-}
-
-func (d gpuManager) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, d.Words().Resources)
 }
 
 // Share: 100 cores are one card and all of its memory, whatever is asked for.

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // gpushare is Alibaba's: memory of one GPU, or in all of several GPUs, and
@@ -35,10 +34,6 @@ func (d gpushare) Words() Words {
 		Resources:  []corev1.ResourceName{aliyunMem, aliyunCount, aliyunCore},
 		Schedulers: []string{"gpushare-scheduler"},
 	}
-}
-
-func (d gpushare) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, d.Words().Resources)
 }
 
 func (d gpushare) Share(r *Reading, a *Asking) api.Share {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // koordinator is Koordinator's DeviceShare: totals, of one GPU or of whole ones,
@@ -29,10 +28,6 @@ func (koordinator) Words() Words {
 		Resources:  []corev1.ResourceName{nvidiaGPU, koordGPU, koordShared, koordCore, koordMem, koordRatio},
 		Schedulers: []string{"koord-scheduler"},
 	}
-}
-
-func (d koordinator) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, d.Words().Resources)
 }
 
 const mostPercent = api.WholeGPU * api.MaxContainerDevices

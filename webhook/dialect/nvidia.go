@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // nvidia is NVIDIA's device plugin where it shares GPUs: each is advertised as a
@@ -26,10 +25,6 @@ func (d nvidia) Words() Words {
 		w.Resources = append(w.Resources, nvidiaGPU)
 	}
 	return w
-}
-
-func (d nvidia) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, d.Words().Resources)
 }
 
 // Share: a replica has its part of the memory, as under MPS, and no quota of

@@ -75,7 +75,7 @@ func (r *Reading) ignoreLabels(why string, keys ...string) {
 func (r *Reading) together(d Dialect) {
 	n := 0
 	for i := range r.Pod.Spec.Containers {
-		if d.Asks(r.Pod, &r.Pod.Spec.Containers[i]) {
+		if asksIn(d, r.Pod, &r.Pod.Spec.Containers[i]) {
 			n++
 		}
 	}

@@ -70,7 +70,7 @@ type translator struct {
 func (t *translator) containers(l list) {
 	for i := range l.containers {
 		c := &l.containers[i]
-		if !t.dialect.Asks(t.reading.Pod, c) {
+		if !asksIn(t.dialect, t.reading.Pod, c) {
 			continue
 		}
 		path := specPath.Child(l.field).Index(i)

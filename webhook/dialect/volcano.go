@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // volcano is GPU sharing under Volcano: the vGPUs of its device plugin, and the
@@ -47,10 +46,6 @@ func (volcano) Words() Words {
 		Resources:  []corev1.ResourceName{volcanoCount, volcanoMem, volcanoPercent, volcanoCores, volcanoOldMem, volcanoOldGPU},
 		Schedulers: []string{"volcano"},
 	}
-}
-
-func (d volcano) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, d.Words().Resources)
 }
 
 func (d volcano) Share(_ *Reading, a *Asking) api.Share {
