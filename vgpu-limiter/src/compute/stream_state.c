@@ -25,11 +25,11 @@ uint64_t vgpu_stream_key(cu_stream stream, cu_ctx ctx) {
 // context's key with one bit changed, which no handle has.
 static struct vgpu_ctx_state *ctx_state_of(struct vgpu_process *process, cu_ctx ctx) {
     uint64_t key = vgpu_key(VGPU_STREAM, (uintptr_t)ctx) ^ 2;
-    struct vgpu_entry entry, old;
-    if (vgpu_table_get(&process->table, key, &entry))
-        return (struct vgpu_ctx_state *)(uintptr_t)entry.value;
-    struct vgpu_ctx_state *ctx_state = calloc(1, sizeof *ctx_state);
-    entry = (struct vgpu_entry){key, (uintptr_t)ctx_state, ctx};
+    struct vgpu_ctx_state *ctx_state = vgpu_table_find(&process->table, key);
+    if (ctx_state != NULL)
+        return ctx_state;
+    ctx_state = calloc(1, sizeof *ctx_state);
+    struct vgpu_entry old, entry = {key, (uintptr_t)ctx_state, ctx};
     return ctx_state != NULL && vgpu_table_put(&process->table, &entry, &old) ? ctx_state : NULL;
 }
 
@@ -47,21 +47,19 @@ static unsigned first_probes(struct vgpu_ctx_state *ctx_state) {
 
 struct vgpu_stream_state *vgpu_stream_find(struct vgpu_process *process, cu_stream stream,
                                      const struct vgpu_here *here) {
-    struct vgpu_entry entry, old;
     uint64_t key = vgpu_stream_key(stream, here->ctx);
-    if (vgpu_table_get(&process->table, key, &entry))
-        return (struct vgpu_stream_state *)(uintptr_t)entry.value;
+    struct vgpu_stream_state *state = vgpu_table_find(&process->table, key);
+    if (state != NULL)
+        return state;
     vgpu_lock(&process->launches.stream_lock);
-    struct vgpu_stream_state *state = NULL;
     struct vgpu_ctx_state *ctx_state = ctx_state_of(process, here->ctx);
-    if (vgpu_table_get(&process->table, key, &entry)) {
-        state = (struct vgpu_stream_state *)(uintptr_t)entry.value;
-    } else if (ctx_state != NULL && (state = calloc(1, sizeof *state)) != NULL) {
+    state = vgpu_table_find(&process->table, key);
+    if (state == NULL && ctx_state != NULL && (state = calloc(1, sizeof *state)) != NULL) {
         state->process = process;
         state->ctx_state = ctx_state;
         state->device = here->device;
         state->probes = first_probes(ctx_state);
-        entry = (struct vgpu_entry){key, (uintptr_t)state, here->ctx};
+        struct vgpu_entry old, entry = {key, (uintptr_t)state, here->ctx};
         if (!vgpu_table_put(&process->table, &entry, &old)) {
             free(state);
             state = NULL;

@@ -32,13 +32,6 @@
 #define FIRST_LOOK_NS UINT64_C(20000)
 #define LONGEST_LOOK_NS UINT64_C(300000000)
 
-static bool is_captured(const struct vgpu_launch *launch) {
-    int status = CU_CAPTURE_NONE;
-    cu_result (*real)(cu_stream, int *) =
-        vgpu_real(launch->per_thread ? VGPU_cuStreamIsCapturing_ptsz : VGPU_cuStreamIsCapturing);
-    return real(launch->stream, &status) != CU_OK || status != CU_CAPTURE_NONE;
-}
-
 // Before and after the library's own calls: events belong to the stream's
 // context, and asking about them must break nobody's capture.
 static void enter(struct vgpu_launch *launch) {
@@ -262,9 +255,7 @@ cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t l
     *launch = (struct vgpu_launch){.key = key, .like = like, .stream = stream, .per_thread = per_thread};
     if (process == NULL)
         return CU_OK;
-    if (atomic_load_explicit(&process->launches.captures, memory_order_relaxed) == 0 || !is_captured(launch))
-        return begin(launch, process);
-    return CU_OK;
+    return vgpu_is_capturing(process, per_thread, stream) ? CU_OK : begin(launch, process);
 }
 
 // The thread stream may pay by itself, until the batch is full or the turn over.

@@ -46,9 +46,7 @@ static cu_result create(cu_event *event) {
 
 static cu_result record(cu_event *event, cu_stream stream, bool per_thread) {
     cu_result result = create(event);
-    cu_result (*real)(cu_event, cu_stream) =
-        vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
-    return result == CU_OK ? real(*event, stream) : result;
+    return result == CU_OK ? VGPU_REAL_OF(cuEventRecord, per_thread)(*event, stream) : result;
 }
 
 // Notes when there are turns.

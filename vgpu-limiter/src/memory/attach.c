@@ -120,6 +120,6 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
     vgpu_unlock(&process->lock);
     if (*why != CU_OK)
         return NULL;
-    vgpu_audit_first(process); // what earlier processes left behind
+    vgpu_audit(process, false); // what earlier processes left behind
     return process;
 }

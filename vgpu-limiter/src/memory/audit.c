@@ -56,7 +56,7 @@ static bool correct(struct vgpu_process *process, int device) {
 }
 
 // Also under pools.lock, and with the locks of dead processes' slots in hand.
-static void audit(struct vgpu_process *process, bool all) {
+void vgpu_audit(struct vgpu_process *process, bool all) {
     int cancel = vgpu_cancel_hold();
     vgpu_region_reap(&process->region, all);
     vgpu_share_look(process);
@@ -71,9 +71,6 @@ static void audit(struct vgpu_process *process, bool all) {
     vgpu_cancel_free(cancel);
 }
 
-void vgpu_audit(struct vgpu_process *process) { audit(process, true); }
-void vgpu_audit_first(struct vgpu_process *process) { audit(process, false); }
-
 bool vgpu_audit_sometimes(struct vgpu_process *process) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -81,7 +78,7 @@ bool vgpu_audit_sometimes(struct vgpu_process *process) {
     uint64_t last = atomic_load_explicit(&process->audit.last, memory_order_relaxed);
     if (vgpu_unlikely(tenths != last) &&
         atomic_compare_exchange_strong(&process->audit.last, &last, tenths)) {
-        vgpu_audit(process);
+        vgpu_audit(process, true);
         return true;
     }
     return false;
@@ -92,7 +89,7 @@ bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t byte
         VGPU_LOG_ONCE("memory refused: the container's counters were overwritten");
         return false;
     }
-    vgpu_audit(process);
+    vgpu_audit(process, true);
     return vgpu_charge_once(process, device, bytes);
 }
 

@@ -17,12 +17,9 @@ static inline bool vgpu_try_charge(struct vgpu_process *process, int device, uin
     return vgpu_likely(vgpu_charge_once(process, device, bytes)) || vgpu_charge_audited(process, device, bytes);
 }
 
-// Frees dead processes' slots and takes their bytes off the totals.
-void vgpu_audit(struct vgpu_process *process);
-
-// The same at little cost, for a process that begins beside hundreds of others: not all
-// of the dead are found (vgpu_region_reap).
-void vgpu_audit_first(struct vgpu_process *process);
+// Frees dead processes' slots and takes their bytes off the totals. Not `all`: at little
+// cost, for a process that begins beside hundreds of others (vgpu_region_reap).
+void vgpu_audit(struct vgpu_process *process, bool all);
 
 // vgpu_audit, unless the process did it in the last 100 ms: then it returns false.
 bool vgpu_audit_sometimes(struct vgpu_process *process);

@@ -89,10 +89,9 @@ static void reclaim(struct vgpu_process *process) {
 }
 
 static void record_event(struct vgpu_deferred_unmap *one, bool per_thread, cu_stream stream) {
-    cu_result (*record)(cu_event, cu_stream) = vgpu_real(per_thread ? VGPU_cuEventRecord_ptsz : VGPU_cuEventRecord);
     if (VGPU_REAL(cuEventCreate)(&one->event, DISABLE_TIMING) != CU_OK) {
         one->event = NULL;
-    } else if (record(one->event, stream) != CU_OK) {
+    } else if (VGPU_REAL_OF(cuEventRecord, per_thread)(one->event, stream) != CU_OK) {
         VGPU_REAL(cuEventDestroy_v2)(one->event);
         one->event = NULL;
     }

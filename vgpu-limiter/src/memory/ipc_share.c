@@ -95,11 +95,7 @@ uint64_t vgpu_unowned_bytes(const struct vgpu_counters *counters, int device, bo
 static uint64_t nobody(const struct vgpu_export *record) { return look(&record->id) & VGPU_BYTES_MASK; }
 
 uint64_t vgpu_share_id(const void *handle, size_t bytes) {
-    const unsigned char *at = handle;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); // FNV-1a
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash | 1;
+    return vgpu_hash(VGPU_HASH_START, handle, bytes) | 1;
 }
 
 bool vgpu_share_look(struct vgpu_process *process) {

@@ -17,7 +17,6 @@
 
 #include "memory/mem_graph.h"
 
-#include "memory/mem_pool.h"
 #include "memory/memory.h"
 #include "memory/pool.h"
 
@@ -78,8 +77,8 @@ static void settle(struct vgpu_process *process, struct growth *growth) {
     vgpu_unlock_hot(&process->pools.lock);
 }
 
-static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
-                  const struct vgpu_forms *forms, cu_stream stream, struct growth *growth) {
+static bool begin(struct vgpu_process *process, const struct graph_exec *exec, bool waits, bool per_thread,
+                  cu_stream stream, struct growth *growth) {
     *growth = (struct growth){0};
     for (uint32_t i = 0; i < process->limits.device_count; i++) {
         if (exec->bytes[i] == 0)
@@ -87,8 +86,8 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec,
         struct vgpu_pool *pool = pool_of(process, (int)i);
         bool fits = pool != NULL && charge(process, pool, exec, &growth->charged[i], false);
         if (pool != NULL && !fits) { // what runs on the stream frees what it uses
-            if (forms != NULL)
-                vgpu_stream_wait(process, forms, stream);
+            if (waits)
+                vgpu_stream_wait(process, per_thread, stream);
             vgpu_reclaim(process);
             vgpu_pools_trim_for_graph(process, (int)i);
             fits = charge(process, pool, exec, &growth->charged[i], true);
@@ -167,7 +166,7 @@ static cu_result remember(struct vgpu_process *process, cu_exec handle, const st
             return CU_OUT_OF_MEMORY;                                                               \
         bool uploads = ((flags) & CU_INSTANTIATE_UPLOAD) != 0;                                     \
         vgpu_lock(&process->graphs.lock);                                                           \
-        bool fits = !uploads || begin(process, &wanted, NULL, NULL, &growth);                      \
+        bool fits = !uploads || begin(process, &wanted, false, false, NULL, &growth);              \
         cu_result result = fits ? __VA_ARGS__ : CU_OUT_OF_MEMORY;                                  \
         settle(process, &growth);                                                                  \
         vgpu_unlock(&process->graphs.lock);                                                         \
@@ -197,17 +196,14 @@ cu_result vgpu_graph_run_charged(struct vgpu_process *process, enum vgpu_hook ho
                                  cu_stream stream) {
     cu_result (*real)(cu_exec, cu_stream) = vgpu_real(hook);
     bool launches = hook == VGPU_cuGraphLaunch || hook == VGPU_cuGraphLaunch_ptsz;
-    bool legacy = hook == VGPU_cuGraphLaunch || hook == VGPU_cuGraphUpload;
-    const struct vgpu_forms *forms = legacy ? &vgpu_legacy : &vgpu_per_thread;
-    struct vgpu_entry entry;
-    if (vgpu_is_capturing(process, forms, stream) ||
-        !vgpu_table_get(&process->table, vgpu_key(VGPU_EXEC, (uintptr_t)handle), &entry))
+    bool per_thread = hook == VGPU_cuGraphLaunch_ptsz || hook == VGPU_cuGraphUpload_ptsz;
+    struct graph_exec *exec = vgpu_table_find(&process->table, vgpu_key(VGPU_EXEC, (uintptr_t)handle));
+    if (exec == NULL || vgpu_is_capturing(process, per_thread, stream))
         return real(handle, stream);
-    struct graph_exec *exec = (struct graph_exec *)(uintptr_t)entry.value;
     struct growth growth;
     vgpu_lock(&process->graphs.lock);
     cu_result result = CU_OUT_OF_MEMORY;
-    if (begin(process, exec, forms, stream, &growth)) {
+    if (begin(process, exec, true, per_thread, stream, &growth)) {
         result = real(handle, stream);
         exec->launched |= launches && result == CU_OK;
         settle(process, &growth);

@@ -12,8 +12,6 @@
 //      pool be destroyed or not say what it has reserved, or to be shared: of a
 //      device's own pool, which can be neither destroyed nor shared, nothing is.
 
-#include "memory/mem_pool.h"
-
 #include "memory/memory.h"
 #include "memory/pool.h"
 
@@ -31,41 +29,14 @@ static cu_result stream_device(struct vgpu_process *process, cu_stream stream, s
     return result;
 }
 
-const struct vgpu_forms vgpu_legacy = {
-    VGPU_cuMemAllocAsync,     VGPU_cuMemAllocFromPoolAsync, VGPU_cuMemFreeAsync,
-    VGPU_cuStreamSynchronize, VGPU_cuStreamIsCapturing,     VGPU_cuGraphLaunch,
-    VGPU_cuGraphUpload};
-const struct vgpu_forms vgpu_per_thread = {
-    VGPU_cuMemAllocAsync_ptsz,     VGPU_cuMemAllocFromPoolAsync_ptsz, VGPU_cuMemFreeAsync_ptsz,
-    VGPU_cuStreamSynchronize_ptsz, VGPU_cuStreamIsCapturing_ptsz,     VGPU_cuGraphLaunch_ptsz,
-    VGPU_cuGraphUpload_ptsz};
-
-bool vgpu_is_capturing(const struct vgpu_process *process, const struct vgpu_forms *forms,
-                       cu_stream stream) {
-    int status = CU_CAPTURE_NONE;
-    cu_result (*ask)(cu_stream, int *) = vgpu_real(forms->is_capturing);
-    return atomic_load_explicit(&process->launches.captures, memory_order_relaxed) &&
-           (ask(stream, &status) != CU_OK || status != CU_CAPTURE_NONE);
-}
-
-void vgpu_stream_wait(const struct vgpu_process *process, const struct vgpu_forms *forms,
-                      cu_stream stream) {
-    cu_result (*wait)(cu_stream) = vgpu_real(forms->synchronize);
-    if (vgpu_is_capturing(process, forms, stream))
-        return;
-    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
-    wait(stream);
-    vgpu_capture_mode(mode);
-}
-
 // Charges a call of this size to a pool's device and counts it as under way.
-static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process, struct vgpu_pool *pool,
+static bool reserve(bool per_thread, struct vgpu_process *process, struct vgpu_pool *pool,
                     uint64_t bytes, cu_stream stream) {
     vgpu_refresh_pools(process);
     bool fits = vgpu_try_charge(process, pool->device, bytes);
     if (!fits) {
         vgpu_reclaim(process);
-        vgpu_stream_wait(process, forms, stream); // what was freed on it becomes unused
+        vgpu_stream_wait(process, per_thread, stream); // what was freed on it becomes unused
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);
     }
@@ -75,38 +46,42 @@ static bool reserve(const struct vgpu_forms *forms, struct vgpu_process *process
     return fits;
 }
 
-static cu_result free_async(const struct vgpu_forms *forms, cu_ptr ptr, cu_stream stream) {
-    cu_result (*real)(cu_ptr, cu_stream) = vgpu_real(forms->free);
+static cu_result free_async(bool per_thread, cu_ptr ptr, cu_stream stream) {
+    cu_result (*real)(cu_ptr, cu_stream) = VGPU_REAL_OF(cuMemFreeAsync, per_thread);
     struct vgpu_process *process = atomic_load(&vgpu_process_page);
     // A captured call frees nothing now: what it names stays charged.
-    if (process != NULL && vgpu_is_capturing(process, forms, stream))
+    if (process != NULL && vgpu_is_capturing(process, per_thread, stream))
         return real(ptr, stream);
     struct vgpu_release release;
     vgpu_release_begin(&release, vgpu_key(VGPU_POINTER, ptr));
     cu_result result = real(ptr, stream);
     if (release.process != NULL && result == CU_OK && (release.entry.value & VGPU_POOLED) == 0)
-        vgpu_stream_wait(release.process, forms, stream); // plain memory is the device's only when the stream is through
+        vgpu_stream_wait(release.process, per_thread, stream); // plain memory is the device's only when the stream is through
     vgpu_release_end(&release, result);
     return result;
 }
 
 // On a driver that doesn't say which pool it takes memory from, which none of
 // NVIDIA's does, the memory is charged by itself.
-static cu_result alloc_alone(const struct vgpu_forms *forms, cu_ptr *ptr, size_t bytes, cu_stream stream,
+static cu_result alloc_alone(bool per_thread, cu_ptr *ptr, size_t bytes, cu_stream stream,
                              cu_device device) {
     struct vgpu_call call;
-    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
     if (vgpu_begin_on(&call, device, bytes) != CU_OK)
         return call.result;
-    call.result = alloc(ptr, bytes, stream);
+    call.result = VGPU_REAL_OF(cuMemAllocAsync, per_thread)(ptr, bytes, stream);
     if (!vgpu_commit(&call, call.result == CU_OK ? vgpu_key(VGPU_POINTER, *ptr) : 0, bytes)) {
-        free_async(forms, *ptr, stream);
-        vgpu_stream_wait(call.process, forms, stream);
+        free_async(per_thread, *ptr, stream);
+        vgpu_stream_wait(call.process, per_thread, stream);
     }
     return call.result;
 }
 
-static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t bytes, cu_pool handle,
+static cu_result take(bool per_thread, cu_ptr *ptr, size_t bytes, cu_pool named, cu_stream stream) {
+    return named != NULL ? VGPU_REAL_OF(cuMemAllocFromPoolAsync, per_thread)(ptr, bytes, named, stream)
+                         : VGPU_REAL_OF(cuMemAllocAsync, per_thread)(ptr, bytes, stream);
+}
+
+static cu_result alloc_async(bool per_thread, cu_ptr *ptr, size_t bytes, cu_pool handle,
                              cu_stream stream) {
     cu_result result;
     struct vgpu_here here;
@@ -114,15 +89,13 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (process == NULL || (result = stream_device(process, stream, &here)) != CU_OK)
         return result;
     cu_pool named = handle;
-    cu_result (*alloc)(cu_ptr *, size_t, cu_stream) = vgpu_real(forms->alloc);
-    cu_result (*alloc_from)(cu_ptr *, size_t, cu_pool, cu_stream) = vgpu_real(forms->alloc_from);
-    if (vgpu_is_capturing(process, forms, stream)) { // a node: charged when it is launched
+    if (vgpu_is_capturing(process, per_thread, stream)) { // a node: charged when it is launched
         atomic_store(&process->graphs.allocate, true);
-        return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
+        return take(per_thread, ptr, bytes, named, stream);
     }
     cu_device device = process->ordinal[here.device];
     if (named == NULL && VGPU_REAL(cuDeviceGetMemPool)(&handle, device) != CU_OK)
-        return alloc_alone(forms, ptr, bytes, stream, device);
+        return alloc_alone(per_thread, ptr, bytes, stream, device);
     uint64_t charged = vgpu_round(bytes);
     vgpu_lock_hot(&process->pools.lock);
     struct vgpu_pool *pool = vgpu_pool_find(process, handle, here.device);
@@ -135,10 +108,10 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
         return CU_OUT_OF_MEMORY;
     }
     if (pool->device < 0) // host memory
-        return named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
-    if (!fits && !reserve(forms, process, pool, charged, stream))
+        return take(per_thread, ptr, bytes, named, stream);
+    if (!fits && !reserve(per_thread, process, pool, charged, stream))
         return CU_OUT_OF_MEMORY;
-    result = named != NULL ? alloc_from(ptr, bytes, named, stream) : alloc(ptr, bytes, stream);
+    result = take(per_thread, ptr, bytes, named, stream);
     vgpu_lock_hot(&process->pools.lock);
     fits = vgpu_pool_settle(process, pool, charged);
     // The pool of a driver that doesn't say what it has reserved seems to have less
@@ -157,8 +130,8 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
     if (result == CU_OK && (!fits || !remembered)) {
         if (!counted && fits)
             vgpu_uncharge(process, pool->device, charged);
-        free_async(forms, *ptr, stream);
-        vgpu_stream_wait(process, forms, stream);
+        free_async(per_thread, *ptr, stream);
+        vgpu_stream_wait(process, per_thread, stream);
         vgpu_pools_trim(process, pool->device);
         result = CU_OUT_OF_MEMORY;
     }
@@ -166,20 +139,20 @@ static cu_result alloc_async(const struct vgpu_forms *forms, cu_ptr *ptr, size_t
 }
 
 cu_result cuMemAllocAsync(cu_ptr *ptr, size_t bytes, cu_stream stream) {
-    return alloc_async(&vgpu_legacy, ptr, bytes, NULL, stream);
+    return alloc_async(false, ptr, bytes, NULL, stream);
 }
 cu_result cuMemAllocAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_stream stream) {
-    return alloc_async(&vgpu_per_thread, ptr, bytes, NULL, stream);
+    return alloc_async(true, ptr, bytes, NULL, stream);
 }
 cu_result cuMemAllocFromPoolAsync(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
-    return alloc_async(&vgpu_legacy, ptr, bytes, pool, stream);
+    return alloc_async(false, ptr, bytes, pool, stream);
 }
 cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream) {
-    return alloc_async(&vgpu_per_thread, ptr, bytes, pool, stream);
+    return alloc_async(true, ptr, bytes, pool, stream);
 }
-cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream) { return free_async(&vgpu_legacy, ptr, stream); }
+cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream) { return free_async(false, ptr, stream); }
 cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream) {
-    return free_async(&vgpu_per_thread, ptr, stream);
+    return free_async(true, ptr, stream);
 }
 
 // The device that a pool's memory is charged to: -1 for the host's, -2 for one of

@@ -30,7 +30,7 @@ struct tile {
     uint64_t id;
     struct place place;
     struct vgpu_record *record;
-    struct tile *next, *previous;
+    LIST_ENTRY(tile) link;
 };
 
 struct vgpu_sparse {
@@ -38,9 +38,9 @@ struct vgpu_sparse {
     cu_ctx ctx; // whose end is the array's
     bool whole; // deferred: one tile
     unsigned extent[3]; // of a tile
-    struct tile *tiles;
+    LIST_HEAD(, tile) tiles;
     unsigned count;
-    struct vgpu_sparse *next, *previous;
+    LIST_ENTRY(vgpu_sparse) link;
 };
 
 // Part of an array: of a level, in tiles, or of the mip tail, which is level TAIL.
@@ -51,9 +51,7 @@ struct box {
 #define TAIL 64u
 
 static struct vgpu_sparse *sparse_of(struct vgpu_process *process, void *array) {
-    struct vgpu_entry entry;
-    bool there = vgpu_table_get(&process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)array), &entry);
-    return there ? (struct vgpu_sparse *)(uintptr_t)entry.value : NULL;
+    return vgpu_table_find(&process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)array));
 }
 
 // What an operation is about, which may have no tiles yet. NULL without memory.
@@ -78,18 +76,13 @@ static struct vgpu_sparse *open_sparse(struct vgpu_process *process, const struc
         free(sparse);
         return NULL;
     }
-    sparse->next = process->vmm.sparse;
-    if (sparse->next != NULL)
-        sparse->next->previous = sparse;
-    process->vmm.sparse = sparse;
+    LIST_INSERT_HEAD(&process->vmm.sparse, sparse, link);
     return sparse;
 }
 
 static void close_sparse(struct vgpu_process *process, struct vgpu_sparse *sparse) {
     struct vgpu_entry entry;
-    *(sparse->previous != NULL ? &sparse->previous->next : &process->vmm.sparse) = sparse->next;
-    if (sparse->next != NULL)
-        sparse->next->previous = sparse->previous;
+    LIST_REMOVE(sparse, link);
     vgpu_table_take(&process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)sparse->array), &entry);
     free(sparse);
 }
@@ -133,9 +126,7 @@ static void take_tile(struct vgpu_process *process, struct vgpu_sparse *sparse, 
                       struct vgpu_deferred_unmap **gone) {
     struct vgpu_entry entry;
     vgpu_table_take(&process->table, vgpu_key(VGPU_TILE, tile->id), &entry);
-    *(tile->previous != NULL ? &tile->previous->next : &sparse->tiles) = tile->next;
-    if (tile->next != NULL)
-        tile->next->previous = tile->previous;
+    LIST_REMOVE(tile, link);
     sparse->count--;
     vgpu_deferred_add(gone, tile->record);
     free(tile);
@@ -145,22 +136,20 @@ static void take_tile(struct vgpu_process *process, struct vgpu_sparse *sparse, 
 // process ends.
 static void put_tile(struct vgpu_process *process, struct vgpu_sparse *sparse, const struct place *place,
                      struct vgpu_record *record, struct vgpu_deferred_unmap **gone) {
-    struct vgpu_entry entry;
     uint64_t id = id_of(sparse, place);
+    struct tile *tile = vgpu_table_find(&process->table, vgpu_key(VGPU_TILE, id));
     record->mappings++;
-    if (vgpu_table_get(&process->table, vgpu_key(VGPU_TILE, id), &entry))
-        take_tile(process, sparse, (struct tile *)(uintptr_t)entry.value, gone);
-    struct tile *tile = malloc(sizeof *tile);
+    if (tile != NULL)
+        take_tile(process, sparse, tile, gone);
+    tile = malloc(sizeof *tile);
     if (tile == NULL)
         return;
-    *tile = (struct tile){.id = id, .place = *place, .record = record, .next = sparse->tiles};
+    *tile = (struct tile){.id = id, .place = *place, .record = record};
     if (!vgpu_record_refer(process, VGPU_TILE, id, tile)) {
         free(tile);
         return;
     }
-    if (tile->next != NULL)
-        tile->next->previous = tile;
-    sparse->tiles = tile;
+    LIST_INSERT_HEAD(&sparse->tiles, tile, link);
     sparse->count++;
 }
 
@@ -180,11 +169,10 @@ static void map_box(struct vgpu_process *process, struct vgpu_sparse *sparse, co
 // Looks at each tile of the box, or at each that the array has, whichever are fewer.
 static void unmap_box(struct vgpu_process *process, struct vgpu_sparse *sparse, const struct box *box,
                       struct vgpu_deferred_unmap **gone) {
-    struct vgpu_entry entry;
     uint64_t count = tiles_in(box);
     if (count >= sparse->count) {
-        for (struct tile *tile = sparse->tiles, *next; tile != NULL; tile = next) {
-            next = tile->next;
+        for (struct tile *tile = LIST_FIRST(&sparse->tiles), *next; tile != NULL; tile = next) {
+            next = LIST_NEXT(tile, link);
             if (is_in(&tile->place, box))
                 take_tile(process, sparse, tile, gone);
         }
@@ -195,8 +183,9 @@ static void unmap_box(struct vgpu_process *process, struct vgpu_sparse *sparse, 
         place.at[0] += i % box->n[0];
         place.at[1] += i / box->n[0] % box->n[1];
         place.at[2] += i / box->n[0] / box->n[1];
-        if (vgpu_table_get(&process->table, vgpu_key(VGPU_TILE, id_of(sparse, &place)), &entry))
-            take_tile(process, sparse, (struct tile *)(uintptr_t)entry.value, gone);
+        struct tile *tile = vgpu_table_find(&process->table, vgpu_key(VGPU_TILE, id_of(sparse, &place)));
+        if (tile != NULL)
+            take_tile(process, sparse, tile, gone);
     }
 }
 
@@ -261,8 +250,8 @@ cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_
 // Under vmm.lock. Ends an array that the driver has destroyed.
 static void end(struct vgpu_process *process, struct vgpu_sparse *sparse) {
     struct vgpu_deferred_unmap *gone = NULL;
-    while (sparse->tiles != NULL)
-        take_tile(process, sparse, sparse->tiles, &gone);
+    while (!LIST_EMPTY(&sparse->tiles))
+        take_tile(process, sparse, LIST_FIRST(&sparse->tiles), &gone);
     close_sparse(process, sparse);
     vgpu_deferred_end(process, gone);
 }
@@ -291,7 +280,8 @@ void vgpu_sparse_begin(struct vgpu_process *process, void *array) {
 
 void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
     vgpu_lock(&process->vmm.lock);
-    for (struct vgpu_sparse *sparse = process->vmm.sparse; sparse != NULL; sparse = sparse->next)
+    struct vgpu_sparse *sparse;
+    LIST_FOREACH(sparse, &process->vmm.sparse, link)
         if (sparse->ctx == from)
             sparse->ctx = to;
     vgpu_deferred_give(process, from, to);
@@ -300,8 +290,8 @@ void vgpu_sparse_give(struct vgpu_process *process, cu_ctx from, cu_ctx to) {
 
 void vgpu_sparse_forget(struct vgpu_process *process, cu_ctx ctx) {
     vgpu_lock(&process->vmm.lock);
-    for (struct vgpu_sparse *sparse = process->vmm.sparse, *next; sparse != NULL; sparse = next) {
-        next = sparse->next;
+    for (struct vgpu_sparse *sparse = LIST_FIRST(&process->vmm.sparse), *next; sparse != NULL; sparse = next) {
+        next = LIST_NEXT(sparse, link);
         if (sparse->ctx == ctx)
             end(process, sparse);
     }

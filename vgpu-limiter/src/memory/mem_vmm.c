@@ -67,11 +67,7 @@ static bool add_mapping(struct vgpu_process *process, struct vgpu_mapping *mappi
     if (!vgpu_record_refer(process, VGPU_MAPPING, mapping->ptr, mapping))
         return false;
     mapping->record->mappings++;
-    mapping->previous = NULL;
-    mapping->next = process->vmm.mappings;
-    if (mapping->next != NULL)
-        mapping->next->previous = mapping;
-    process->vmm.mappings = mapping;
+    LIST_INSERT_HEAD(&process->vmm.mappings, mapping, link);
     return true;
 }
 
@@ -121,9 +117,7 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t bytes) {
         if (!vgpu_table_take(&process->table, vgpu_key(VGPU_MAPPING, at), &entry))
             break;
         struct vgpu_mapping *mapping = (struct vgpu_mapping *)(uintptr_t)entry.value;
-        *(mapping->previous != NULL ? &mapping->previous->next : &process->vmm.mappings) = mapping->next;
-        if (mapping->next != NULL)
-            mapping->next->previous = mapping->previous;
+        LIST_REMOVE(mapping, link);
         at += mapping->bytes;
         mapping->record->mappings--;
         vgpu_record_drop(process, mapping->record);

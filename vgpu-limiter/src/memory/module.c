@@ -83,17 +83,11 @@ struct asking {
     uint64_t what;     // that is asked for; 0 if it may load something each time
 };
 
-static uint64_t mix(uint64_t hash, const void *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static uint64_t what_of(const struct vgpu_call *call, enum vgpu_hook hook, const void *of, const char *name) {
     uint64_t words[] = {(uintptr_t)of, (uintptr_t)call->here.ctx, (uint64_t)vgpu_epoch() << 32 | (unsigned)hook,
                         atomic_load(&call->process->modules.unloads)};
-    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), words, sizeof words);
-    return mix(hash, name, strlen(name)) | 1;
+    uint64_t hash = vgpu_hash(VGPU_HASH_START, words, sizeof words);
+    return vgpu_hash(hash, name, strlen(name)) | 1;
 }
 
 static _Atomic uint64_t *place_of(const struct asking *asking) {

@@ -12,21 +12,18 @@
 
 #include "memory/own_memory.h"
 
+#include "runtime/limits.h"
+
 #include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #define TRIES 16 // each takes as long as looking for a library that isn't there
 
-#define HEX4(b) (b)[0], (b)[1], (b)[2], (b)[3]
-
-static nv_device open_device(const uint8_t *b) {
+static nv_device open_device(const uint8_t *uuid) {
     char text[NV_UUID_CHARS];
     nv_device device = NULL;
-    snprintf(text, sizeof text,
-             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", HEX4(b),
-             HEX4(b + 4), HEX4(b + 8), HEX4(b + 12));
+    vgpu_uuid_text(uuid, text, sizeof text);
     return VGPU_REAL(nvmlDeviceGetHandleByUUID)(text, &device) == NV_OK ? device : NULL;
 }
 

@@ -46,7 +46,7 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
         return CU_INVALID_VALUE;
     if (!vgpu_audit_sometimes(process) &&
         vgpu_unlikely(atomic_load_explicit(&process->sharing.left, memory_order_relaxed)) && vgpu_share_look(process))
-        vgpu_audit(process);
+        vgpu_audit(process, true);
     vgpu_reclaim(process);
     if (process->pools.count != 0)
         vgpu_refresh_pools(process);

@@ -12,10 +12,7 @@
 #include <stdlib.h>
 
 struct vgpu_record *vgpu_record_of(struct vgpu_process *process, cu_handle handle) {
-    struct vgpu_entry entry;
-    if (!vgpu_table_get(&process->table, vgpu_key(VGPU_HANDLE, handle), &entry))
-        return NULL;
-    return (struct vgpu_record *)(uintptr_t)entry.value;
+    return vgpu_table_find(&process->table, vgpu_key(VGPU_HANDLE, handle));
 }
 
 bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint64_t id, void *to) {
@@ -25,12 +22,8 @@ bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint
 }
 
 void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding) {
-    if (binding->next != NULL)
-        binding->next->previous = binding->previous;
-    if (binding->previous != NULL)
-        binding->previous->next = binding->next;
-    else if (binding->object != NULL)
-        binding->object->bindings = binding->next;
+    if (binding->object != NULL)
+        LIST_REMOVE(binding, link);
     binding->of->mappings--;
     vgpu_record_drop(process, binding->of);
     free(binding);
@@ -39,15 +32,14 @@ void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding) {
 // Ends what is bound to a multicast object that has gone.
 static void end_bindings(struct vgpu_process *process, struct vgpu_record *object) {
     struct vgpu_entry entry;
-    for (struct vgpu_binding *binding; (binding = object->bindings) != NULL;) {
+    for (struct vgpu_binding *binding; (binding = LIST_FIRST(&object->bindings)) != NULL;) {
         if (!object->abroad && !object->foreign) {
             vgpu_table_take(&process->table, vgpu_key(VGPU_BOUND, binding->id), &entry);
             vgpu_unbind(process, binding);
             continue;
         }
-        object->bindings = binding->next;
+        LIST_REMOVE(binding, link);
         binding->object = NULL;
-        binding->next = binding->previous = NULL;
     }
 }
 
@@ -78,8 +70,9 @@ bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record,
 }
 
 struct vgpu_mapping *vgpu_mapping_around(const struct vgpu_process *process, cu_ptr ptr) {
-    struct vgpu_mapping *mapping = process->vmm.mappings;
-    while (mapping != NULL && ptr - mapping->ptr >= mapping->bytes)
-        mapping = mapping->next;
+    struct vgpu_mapping *mapping;
+    LIST_FOREACH(mapping, &process->vmm.mappings, link)
+        if (ptr - mapping->ptr < mapping->bytes)
+            break;
     return mapping;
 }

@@ -13,7 +13,7 @@ struct vgpu_record {
     unsigned handles, mappings; // whatever else keeps it counts as a mapping
     int shared;   // its record (ipc_share.c), -1 for none
     int borrowed; // the record of another process, -1 for none
-    struct vgpu_binding *bindings; // of a multicast object (vmm_bind.c)
+    LIST_HEAD(, vgpu_binding) bindings; // of a multicast object (vmm_bind.c)
     bool abroad;  // an object that others may have: it doesn't end with us
     bool foreign; // from outside the container: its size is known by its mappings
 };
@@ -22,14 +22,14 @@ struct vgpu_record {
 struct vgpu_binding {
     uint64_t id;
     struct vgpu_record *of, *object; // NULL: an object that isn't known, or has gone
-    struct vgpu_binding *next, *previous;
+    LIST_ENTRY(vgpu_binding) link; // among its object's
 };
 
 struct vgpu_mapping {
     cu_ptr ptr;
     uint64_t bytes;
     struct vgpu_record *record;
-    struct vgpu_mapping *next, *previous;
+    LIST_ENTRY(vgpu_mapping) link;
 };
 
 // What a handle means; NULL for memory that the library doesn't know.

@@ -28,12 +28,8 @@ static void bound(struct vgpu_process *process, struct vgpu_record *record, cu_h
         free(binding);
         return;
     }
-    if (binding->object == NULL)
-        return;
-    binding->next = binding->object->bindings;
-    if (binding->next != NULL)
-        binding->next->previous = binding;
-    binding->object->bindings = binding;
+    if (binding->object != NULL)
+        LIST_INSERT_HEAD(&binding->object->bindings, binding, link);
 }
 
 cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {

@@ -53,29 +53,16 @@ static struct vgpu_view *open_view(void) {
     return view;
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 // The index in the limits of an NVML device, -1 if the container has no share.
 static int find_device(const struct vgpu_view *view, nv_device device) {
-    char text[NV_UUID_CHARS] = {0};
-    uint8_t uuid[VGPU_UUID_BYTES];
-    size_t n = 0;
-    if (VGPU_REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NV_OK ||
-        strncmp(text, "GPU-", 4) != 0)
+    char text[NV_UUID_CHARS] = {0}, own[NV_UUID_CHARS];
+    if (VGPU_REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NV_OK)
         return -1;
-    for (const char *c = text + 4; c[0] != 0 && c[1] != 0 && n < sizeof uuid; c += 2) {
-        c += *c == '-';
-        if (hex(c[0]) < 0 || hex(c[1]) < 0)
-            return -1;
-        uuid[n++] = (uint8_t)(hex(c[0]) << 4 | hex(c[1]));
-    }
-    for (uint32_t i = 0; n == sizeof uuid && i < view->limits.device_count; i++)
-        if (memcmp(view->limits.device[i].uuid, uuid, sizeof uuid) == 0)
+    for (uint32_t i = 0; i < view->limits.device_count; i++) {
+        vgpu_uuid_text(view->limits.device[i].uuid, own, sizeof own);
+        if (strcmp(text, own) == 0)
             return (int)i;
+    }
     return -1;
 }
 

@@ -125,6 +125,14 @@ static inline bool vgpu_cas(uint64_t *word, uint64_t *seen, uint64_t value) {
                                        __ATOMIC_ACQUIRE);
 }
 
+// FNV-1a, from VGPU_HASH_START or from a hash of what comes before.
+#define VGPU_HASH_START UINT64_C(0xcbf29ce484222325)
+static inline uint64_t vgpu_hash(uint64_t hash, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 // Between two steps that other processes can see half done. Nothing here; the
 // test makes it a place to be interrupted and killed at.
 #ifdef VGPU_TEST_STEP

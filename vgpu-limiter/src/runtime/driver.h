@@ -12,6 +12,11 @@
 
 #pragma GCC visibility push(default)
 
+// A function and its form for the per-thread default stream.
+#define VGPU_PAIR(symbol, ...)     \
+    cu_result symbol(__VA_ARGS__); \
+    cu_result symbol##_ptsz(__VA_ARGS__);
+
 cu_result cuInit(unsigned flags);
 cu_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
 cu_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
@@ -36,12 +41,9 @@ cu_result cuMemAllocPitch_v2(cu_ptr *ptr, size_t *pitch, size_t width, size_t he
 cu_result cuMemAllocManaged(cu_ptr *ptr, size_t bytes, unsigned flags);
 cu_result cuMemFree_v2(cu_ptr ptr);
 
-cu_result cuMemAllocAsync(cu_ptr *ptr, size_t bytes, cu_stream stream);
-cu_result cuMemAllocAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_stream stream);
-cu_result cuMemAllocFromPoolAsync(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream);
-cu_result cuMemAllocFromPoolAsync_ptsz(cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream);
-cu_result cuMemFreeAsync(cu_ptr ptr, cu_stream stream);
-cu_result cuMemFreeAsync_ptsz(cu_ptr ptr, cu_stream stream);
+VGPU_PAIR(cuMemAllocAsync, cu_ptr *ptr, size_t bytes, cu_stream stream)
+VGPU_PAIR(cuMemAllocFromPoolAsync, cu_ptr *ptr, size_t bytes, cu_pool pool, cu_stream stream)
+VGPU_PAIR(cuMemFreeAsync, cu_ptr ptr, cu_stream stream)
 cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props);
 cu_result cuMemGetDefaultMemPool(cu_pool *pool, struct cu_location *location, int type);
 cu_result cuMemGetMemPool(cu_pool *pool, struct cu_location *location, int type);
@@ -79,10 +81,8 @@ cu_result cuGraphInstantiate(cu_exec *exec, cu_graph graph, cu_node *node, char 
 cu_result cuGraphInstantiate_v2(cu_exec *exec, cu_graph graph, cu_node *node, char *log,
                                 size_t size);
 cu_result cuGraphInstantiateWithFlags(cu_exec *exec, cu_graph graph, unsigned long long flags);
-cu_result cuGraphInstantiateWithParams(cu_exec *exec, cu_graph graph, uint64_t *params);
-cu_result cuGraphInstantiateWithParams_ptsz(cu_exec *exec, cu_graph graph, uint64_t *params);
-cu_result cuGraphUpload(cu_exec exec, cu_stream stream);
-cu_result cuGraphUpload_ptsz(cu_exec exec, cu_stream stream);
+VGPU_PAIR(cuGraphInstantiateWithParams, cu_exec *exec, cu_graph graph, uint64_t *params)
+VGPU_PAIR(cuGraphUpload, cu_exec exec, cu_stream stream)
 cu_result cuGraphExecDestroy(cu_exec exec);
 cu_result cuDeviceGraphMemTrim(cu_device device);
 cu_result cuDeviceGetGraphMemAttribute(cu_device device, int attribute, void *value);
@@ -106,8 +106,7 @@ cu_result cuMulticastBindAddr_v2(cu_handle object, cu_device device, size_t at, 
                                  size_t bytes, unsigned long long flags);
 cu_result cuMulticastUnbind(cu_handle object, cu_device device, size_t at, size_t bytes);
 cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address);
-cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned count, cu_stream stream);
-cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned count, cu_stream stream);
+VGPU_PAIR(cuMemMapArrayAsync, struct cu_array_map *list, unsigned count, cu_stream stream)
 
 cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_desc *desc);
 cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc);
@@ -186,22 +185,13 @@ struct cu_rest {
 #define CU_REST_ARGUMENTS bz, shared, stream, params, extra
 #define CU_REST_OF(field) field
 #endif
-cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                         unsigned by, CU_REST);
-cu_result cuLaunchKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, CU_REST);
-cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function f, void **params,
-                           void **extra);
-cu_result cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function f, void **params,
-                                void **extra);
-cu_result cuLaunchCooperativeKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz,
-                                    unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                    cu_stream stream, void **params);
-cu_result cuLaunchCooperativeKernel_ptsz(cu_function f, unsigned gx, unsigned gy, unsigned gz,
-                                         unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                         cu_stream stream, void **params);
-cu_result cuGraphLaunch(cu_exec exec, cu_stream stream);
-cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream);
+VGPU_PAIR(cuLaunchKernel, cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+          unsigned by, CU_REST)
+VGPU_PAIR(cuLaunchKernelEx, const struct cu_launch_config *config, cu_function f, void **params,
+          void **extra)
+VGPU_PAIR(cuLaunchCooperativeKernel, cu_function f, unsigned gx, unsigned gy, unsigned gz,
+          unsigned bx, unsigned by, unsigned bz, unsigned shared, cu_stream stream, void **params)
+VGPU_PAIR(cuGraphLaunch, cu_exec exec, cu_stream stream)
 cu_result cuLaunch(cu_function f);
 cu_result cuLaunchGrid(cu_function f, int width, int height);
 cu_result cuLaunchGridAsync(cu_function f, int width, int height, cu_stream stream);
@@ -219,33 +209,25 @@ cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, un
 #undef NOW
 #undef LATER
 
-cu_result cuStreamBeginCapture(cu_stream stream);
-cu_result cuStreamBeginCapture_ptsz(cu_stream stream);
-cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode);
-cu_result cuStreamBeginCapture_v2_ptsz(cu_stream stream, int mode);
-cu_result cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_node *nodes,
-                                      const void *edges, size_t count, int mode);
-cu_result cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_node *nodes,
-                                           const void *edges, size_t count, int mode);
-cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph);
-cu_result cuStreamEndCapture_ptsz(cu_stream stream, cu_graph *graph);
+VGPU_PAIR(cuStreamBeginCapture, cu_stream stream)
+VGPU_PAIR(cuStreamBeginCapture_v2, cu_stream stream, int mode)
+VGPU_PAIR(cuStreamBeginCaptureToGraph, cu_stream stream, cu_graph graph, const cu_node *nodes,
+          const void *edges, size_t count, int mode)
+VGPU_PAIR(cuStreamEndCapture, cu_stream stream, cu_graph *graph)
 cu_result cuStreamDestroy(cu_stream stream);
 cu_result cuStreamDestroy_v2(cu_stream stream);
 cu_result cuThreadExchangeStreamCaptureMode(int *mode);
 
 cu_result cuEventCreate(cu_event *event, unsigned flags);
-cu_result cuEventRecord(cu_event event, cu_stream stream);
-cu_result cuEventRecord_ptsz(cu_event event, cu_stream stream);
+VGPU_PAIR(cuEventRecord, cu_event event, cu_stream stream)
 cu_result cuEventQuery(cu_event event);
 cu_result cuEventDestroy_v2(cu_event event);
 cu_result cuEventSynchronize(cu_event event);
 cu_result cuEventElapsedTime(float *ms, cu_event start, cu_event end);
 cu_result cuStreamGetCtx(cu_stream stream, cu_ctx *ctx);
 cu_result cuCtxSynchronize(void);
-cu_result cuStreamSynchronize(cu_stream stream);
-cu_result cuStreamSynchronize_ptsz(cu_stream stream);
-cu_result cuStreamIsCapturing(cu_stream stream, int *status);
-cu_result cuStreamIsCapturing_ptsz(cu_stream stream, int *status);
+VGPU_PAIR(cuStreamSynchronize, cu_stream stream)
+VGPU_PAIR(cuStreamIsCapturing, cu_stream stream, int *status)
 
 nv_result nvmlInit_v2(void);
 nv_result nvmlDeviceGetHandleByUUID(const char *uuid, nv_device *device);
@@ -315,6 +297,10 @@ static inline void *vgpu_real(enum vgpu_hook hook) {
 // The driver's own function, callable. Where the driver is not loaded or lacks
 // it, a function that returns the library's code for that.
 #define VGPU_REAL(symbol) ((__typeof__(&symbol))vgpu_real(VGPU_##symbol))
+
+// The same for one of the two that VGPU_PAIR declares.
+#define VGPU_REAL_OF(symbol, per_thread) \
+    ((__typeof__(&symbol))vgpu_real((per_thread) ? VGPU_##symbol##_ptsz : VGPU_##symbol))
 
 extern const char *const vgpu_sonames[];
 

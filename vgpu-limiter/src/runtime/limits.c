@@ -7,8 +7,11 @@
 
 #include "runtime/limits.h"
 
+#include "runtime/base.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,11 +19,7 @@
 static uint64_t checksum(const struct vgpu_limits *limits) {
     struct vgpu_limits copy = *limits;
     copy.checksum = 0;
-    const unsigned char *bytes = (const unsigned char *)&copy;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); // FNV-1a
-    for (size_t i = 0; i < sizeof copy; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return hash;
+    return vgpu_hash(VGPU_HASH_START, &copy, sizeof copy);
 }
 
 static const char *check_device(const struct vgpu_limits *limits, uint32_t i) {
@@ -80,6 +79,13 @@ const char *vgpu_limits_read(const char *path, struct vgpu_limits *out) {
     if (wrong != NULL)
         return wrong;
     return vgpu_limits_parse(bytes, have, out);
+}
+
+#define HEX4(b) (b)[0], (b)[1], (b)[2], (b)[3]
+
+void vgpu_uuid_text(const uint8_t *uuid, char *text, size_t size) {
+    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", HEX4(uuid),
+             HEX4(uuid + 4), HEX4(uuid + 8), HEX4(uuid + 12));
 }
 
 const struct vgpu_pace *vgpu_pace_map(const char *path, uint32_t devices) {

@@ -42,3 +42,17 @@ cu_result vgpu_here(const struct vgpu_process *process, struct vgpu_here *here) 
     *here = last.here;
     return vgpu_likely(here->device >= 0) ? CU_OK : CU_NOT_PERMITTED;
 }
+
+bool vgpu_is_capturing(const struct vgpu_process *process, bool per_thread, cu_stream stream) {
+    int status = CU_CAPTURE_NONE;
+    return atomic_load_explicit(&process->launches.captures, memory_order_relaxed) != 0 &&
+           (VGPU_REAL_OF(cuStreamIsCapturing, per_thread)(stream, &status) != CU_OK || status != CU_CAPTURE_NONE);
+}
+
+void vgpu_stream_wait(const struct vgpu_process *process, bool per_thread, cu_stream stream) {
+    if (vgpu_is_capturing(process, per_thread, stream))
+        return;
+    int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
+    VGPU_REAL_OF(cuStreamSynchronize, per_thread)(stream);
+    vgpu_capture_mode(mode);
+}

@@ -10,6 +10,8 @@
 #include "runtime/region.h"
 #include "runtime/table.h"
 
+#include <sys/queue.h>
+
 #define VGPU_ORDINALS 64 // CUDA devices that a process can see
 #define VGPU_POOLS 64    // memory pools of a process that are told apart
 #define VGPU_ASKED 256
@@ -24,8 +26,6 @@ struct vgpu_pool {
     uint64_t pending;  // charged for calls that are under way
 };
 
-struct vgpu_mapping;
-struct vgpu_sparse;
 struct vgpu_deferred_unmap;
 
 struct vgpu_process {
@@ -81,8 +81,8 @@ struct vgpu_process {
     } nvml;
     struct { // vmm.c
         struct vgpu_lock lock;
-        struct vgpu_mapping *mappings;
-        struct vgpu_sparse *sparse; // see mem_sparse.c
+        LIST_HEAD(, vgpu_mapping) mappings;
+        LIST_HEAD(, vgpu_sparse) sparse; // see mem_sparse.c
         struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
         _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
     } vmm;
@@ -126,6 +126,12 @@ static inline int vgpu_capture_mode(int mode) {
     VGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return mode;
 }
+
+// Whether work for the stream is being captured into a graph, or that can't be told.
+bool vgpu_is_capturing(const struct vgpu_process *process, bool per_thread, cu_stream stream);
+
+// Waits for the stream, unless it is capturing.
+void vgpu_stream_wait(const struct vgpu_process *process, bool per_thread, cu_stream stream);
 
 // Changes when handles of contexts or streams may be used again for others.
 extern atomic_uint vgpu_handle_epoch;

@@ -37,6 +37,12 @@ bool vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry, st
 bool vgpu_table_get(struct vgpu_table *table, uint64_t key, struct vgpu_entry *out);
 bool vgpu_table_take(struct vgpu_table *table, uint64_t key, struct vgpu_entry *out);
 
+// What the entry of this key points to, NULL if there is none.
+static inline void *vgpu_table_find(struct vgpu_table *table, uint64_t key) {
+    struct vgpu_entry entry;
+    return vgpu_table_get(table, key, &entry) ? (void *)(uintptr_t)entry.value : NULL;
+}
+
 // Hands every entry of this owner to `visit`, which may change value and owner
 // and returns whether the entry stays; it must not touch the table. Costs a scan
 // of the table.

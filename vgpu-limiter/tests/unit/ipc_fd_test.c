@@ -108,7 +108,7 @@ static void import_and_close(void) { tell('i'); }
 static void free_closed(void) { tell('f'); }
 
 static void want(uint64_t bytes) {
-    vgpu_audit(&process);
+    vgpu_audit(&process, true);
     CHECK(vgpu_charged(&process, 0) == bytes);
 }
 
@@ -153,7 +153,7 @@ static void import_one(uint64_t id, int fd) {
 
 static int lent;
 static void free_it(void) { vgpu_share_end(&process, lent, false); }
-static void audit(void) { vgpu_audit(&process); }
+static void audit(void) { vgpu_audit(&process, true); }
 static void share_another(void) {
     int record = vgpu_share(&process, 4242, 0, 0);
     CHECK(record >= 0);
@@ -218,7 +218,7 @@ static void bury_in_audit(uint64_t *id) {
         happens = bury;
         step = 0;
         at = when;
-        vgpu_audit(&process);
+        vgpu_audit(&process, true);
         reached = step >= when;
         at = 0;
         if (!reached)
@@ -239,7 +239,7 @@ static void free_in_audit(uint64_t *id) {
         happens = free_closed;
         step = 0;
         at = when;
-        vgpu_audit(&process);
+        vgpu_audit(&process, true);
         reached = step >= when;
         at = 0;
         if (!reached)

@@ -248,11 +248,11 @@ int main(int argc, char **argv) {
     }
     CHECK(kill(child[0], SIGSTOP) == 0 && waitpid(child[0], &status, WUNTRACED) == child[0]);
     attach(argv[1]);
-    vgpu_audit(&process);
+    vgpu_audit(&process, true);
     CHECK(vgpu_charged(&process, 0) >= really_held());
     CHECK(kill(child[0], SIGKILL) == 0 && waitpid(child[0], NULL, 0) == child[0]);
     bury(0);
-    vgpu_audit(&process);
+    vgpu_audit(&process, true);
     CHECK(vgpu_charged(&process, 0) == really_held()); // by descriptors that nobody has received
     CHECK(close(mailbox[0]) == 0 && close(mailbox[1]) == 0 && really_held() == 0);
     CHECK(vgpu_charge(&process, 0, LIMIT));

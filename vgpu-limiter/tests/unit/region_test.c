@@ -110,7 +110,7 @@ static void begins_in_a_crowd(const char *path) {
     looks = 0;
     CHECK(vgpu_region_join(path, 1, &process.region) == NULL);
     process.limits.device_count = 1;
-    vgpu_audit_first(&process);
+    vgpu_audit(&process, false);
     CHECK(looks < FEW);
     CHECK(live(process.region.counters) == CROWD + 1);
 
@@ -120,9 +120,9 @@ static void begins_in_a_crowd(const char *path) {
         CHECK(kill(child[i], SIGKILL) == 0);
         CHECK(i % 2 == 0 ? waitpid(child[i], NULL, 0) == child[i] : waitid(P_PID, (id_t)child[i], &info, WEXITED | WNOWAIT) == 0);
     }
-    vgpu_audit_first(&process);
+    vgpu_audit(&process, false);
     CHECK(live(process.region.counters) == CROWD / 2 + 1);
-    vgpu_audit(&process);
+    vgpu_audit(&process, true);
     CHECK(live(process.region.counters) == 1);
 }
 
@@ -168,7 +168,7 @@ int main(int argc, char **argv) {
         CHECK(!fits || bytes <= process.limits.device[0].memory_bytes);
         granted += fits;
         vgpu_uncharge(&process, 0, bytes);
-        vgpu_audit(&process);
+        vgpu_audit(&process, true);
         for (uint32_t i = 0; i < VGPU_SLOTS; i += 17)
             vgpu_region_lives(&process.region, i);
     }
