@@ -88,7 +88,7 @@ type place struct{ container, uuid string }
 type suspect struct {
 	place
 	pid   int
-	start string
+	start uint64
 }
 
 // Findings of the latest look, those of one container and device together.

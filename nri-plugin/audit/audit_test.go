@@ -83,8 +83,13 @@ func (n *node) runs(pid int, container string, start int) {
 		cgroup = fmt.Sprintf("12:devices:/kubepods/podx/%s\n0::/kubepods.slice/kubepods-podx.slice/cri-containerd-%[1]s.scope/inner\n", id(container))
 	}
 	n.write(pid, "cgroup", cgroup)
-	n.write(pid, "stat", fmt.Sprintf("%d (a) b) R %s%d 0\n", pid, strings.Repeat("1 ", 18), start))
+	n.write(pid, "stat", stat(pid, "R", start))
 	n.write(pid, "maps", "7f00-7f10 r--p 00000000 00:00 1 /lib/libc.so.6\n")
+}
+
+// stat is a process's line of procfs.
+func stat(pid int, state string, start int) string {
+	return fmt.Sprintf("%d (a) b) %s %s%d%s\n", pid, state, strings.Repeat("1 ", 18), start, strings.Repeat(" 0", 30))
 }
 
 func (n *node) write(pid int, file, text string) {
@@ -146,7 +151,7 @@ func TestLook(t *testing.T) {
 		"no slice":                  {container: "plain", uuid: gpu0, pod: "plain", says: string(v1alpha1.ResourceCore), found: 1},
 		"in no container":           {uuid: gpu0, found: 1},
 		"device in MIG mode":        {container: "plain", uuid: gpu0, prepare: func(n *node) { n.mig = v1alpha1.MIGEnabled }},
-		"has ended":                 {container: "limited", uuid: gpu0, prepare: func(n *node) { n.write(7, "stat", "7 (a) Z"+strings.Repeat(" 1", 20)) }},
+		"has ended":                 {container: "limited", uuid: gpu0, prepare: func(n *node) { n.write(7, "stat", stat(7, "Z", 1)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)

@@ -467,7 +467,7 @@ func TestEndComparesAgain(t *testing.T) {
 	p, _, _ := identify(m.Proc, c.pid())
 	good := descriptor{pid: c.pid(), tid: c.pid(), fd: fd, uuid: gpu0}
 	again, before := p, good
-	again.start += "1"
+	again.start++
 	before.fd = 0
 	for _, x := range []struct {
 		p process

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
+
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -18,7 +20,7 @@ type process struct {
 	pid int
 	// start is its start time as the kernel counts it: with the PID it names the
 	// process, for numbers are used again.
-	start string
+	start uint64
 	// name is its command's, which the process itself can set.
 	name string
 	// ids are the words of its cgroup's path, outermost first: the runtime's id of
@@ -36,21 +38,20 @@ func look(proc string, pid int) (process, bool) {
 // identify reads a process and the state of its first thread: others may live on when that
 // has ended.
 func identify(proc string, pid int) (p process, state string, found bool) {
-	p.pid = pid
-	stat, err := os.ReadFile(path(proc, pid, "stat"))
+	fs, err := procfs.NewFS(proc)
 	if err != nil {
 		return p, "", false
 	}
-	// PID (name) state …: the name may hold anything, and so may be cut anywhere.
-	head, rest, _ := cutLast(string(stat), ") ")
-	_, p.name, _ = strings.Cut(head, "(")
-	// From the third field on; the start time is the 22nd.
-	fields := strings.Fields(rest)
-	if len(fields) < 20 {
+	of, err := fs.Proc(pid)
+	if err != nil {
 		return p, "", false
 	}
-	p.start, p.ids = fields[19], cgroup(proc, pid)
-	return p, fields[0], p.ids != nil
+	stat, err := of.Stat()
+	if err != nil {
+		return p, "", false
+	}
+	p = process{pid: pid, start: stat.Starttime, name: stat.Comm, ids: cgroup(proc, pid)}
+	return p, stat.State, p.ids != nil
 }
 
 // cgroup is the words of a process' cgroups, nil when it has ended.
@@ -88,11 +89,3 @@ func path(proc string, pid int, file string) string {
 }
 
 func (p process) String() string { return fmt.Sprintf("%d (%q)", p.pid, p.name) }
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
-}

@@ -55,7 +55,7 @@ func TestSample(t *testing.T) {
 	n.runs(3, "plain", 1)
 	n.write(3, "cgroup", "0::/kubepods/podx/"+id("plain")+"/"+id("limited")+"\n")
 	n.runs(5, "limited", 1)
-	n.write(5, "stat", "5 (a) Z 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
+	n.write(5, "stat", stat(5, "Z", 1))
 	s.Sample()
 	s.Sample()
 	if want := map[int]int{1: 10, 2: 20, 3: 30}; !maps.Equal(got.busy, want) {

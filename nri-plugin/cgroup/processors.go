@@ -5,11 +5,14 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Processors reads how much processor time the node and its containers use. The
@@ -32,41 +35,27 @@ func (p *Processors) V2() bool { return p.m.v2 != "" && len(p.m.v1) == 0 }
 // Load is what the node's processors have done since it was booted.
 type Load struct {
 	CPUs int
-	// Busy of All, in any unit.
+	// Busy of All, in ticks of 10 ms.
 	Busy, All uint64
 }
 
 // Node reads it.
 func (p *Processors) Node() (Load, error) {
-	text, err := os.ReadFile(filepath.Join(p.proc, "stat"))
+	fs, err := procfs.NewFS(p.proc)
+	var stat procfs.Stat
+	if err == nil {
+		stat, err = fs.Stat()
+	}
+	if err == nil && len(stat.CPU) == 0 {
+		err = errors.New("it names no processor")
+	}
 	if err != nil {
 		return Load{}, fmt.Errorf("reading the node's processor time: %w", err)
 	}
-	var l Load
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) < 9 || !strings.HasPrefix(fields[0], "cpu"):
-		case fields[0] != "cpu":
-			l.CPUs++
-		default:
-			// user nice system idle iowait irq softirq steal; what guests use is in user.
-			for i, field := range fields[1:9] {
-				n, err := strconv.ParseUint(field, 10, 64)
-				if err != nil {
-					return Load{}, fmt.Errorf("reading the node's processor time: %w", err)
-				}
-				l.All += n
-				if i != 3 && i != 4 {
-					l.Busy += n
-				}
-			}
-		}
-	}
-	if l.CPUs == 0 || l.All == 0 {
-		return Load{}, fmt.Errorf("reading the node's processor time: %s/stat says nothing of it", p.proc)
-	}
-	return l, nil
+	all := stat.CPUTotal // what guests use is in User
+	busy := all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal
+	ticks := func(seconds float64) uint64 { return uint64(math.Round(100 * seconds)) }
+	return Load{CPUs: len(stat.CPU), Busy: ticks(busy), All: ticks(busy + all.Idle + all.Iowait)}, nil
 }
 
 // Container reads what the container of that id has used, pid being a process of

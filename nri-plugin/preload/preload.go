@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -114,17 +115,16 @@ func (i *Image) path(pid uint32, file string) string {
 // parent of a container's first process is the runtime's process that looks after
 // it, in the namespace where its root was mounted.
 func (i *Image) parent(pid uint32) (uint32, error) {
-	stat, err := os.ReadFile(i.path(pid, "stat"))
+	fs, err := procfs.NewFS(i.proc)
 	if err != nil {
 		return 0, err
 	}
-	// PID (name) state parent …, and the name may hold anything.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("process %d has no parent", pid)
+	process, err := fs.Proc(int(pid))
+	if err != nil {
+		return 0, err
 	}
-	parent, err := strconv.ParseUint(fields[1], 10, 32)
-	return uint32(parent), err
+	stat, err := process.Stat()
+	return uint32(stat.PPID), err
 }
 
 // root is the mount of the process's root.

@@ -31,7 +31,7 @@ func newNode(t testing.TB, fstype, options string) *node {
 	n := &node{Image: New(t.TempDir()), t: t}
 	n.Image.patience = time.Minute
 	n.host = filepath.Join(n.proc, fmt.Sprint(shim), "root")
-	n.write(filepath.Join(n.proc, "100/stat"), fmt.Sprintf("%d (runc) init) S %d 100\n", first, shim))
+	n.write(filepath.Join(n.proc, "100/stat"), fmt.Sprintf("%d (runc) init) S %d%s\n", first, shim, strings.Repeat(" 0", 48)))
 	n.write(filepath.Join(n.proc, "100/mountinfo"), strings.Join([]string{
 		"501 500 0:60 / /proc rw - proc proc rw",
 		"500 400 0:52 / / rw,relatime - " + fstype + " " + fstype + " " + options,

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -142,7 +143,7 @@ type Process struct {
 	Server bool
 	// start is when it was started, as the kernel counts it: with the PID it names
 	// the process, for numbers are used again.
-	start string
+	start uint64
 }
 
 // Processes finds them by what they were started with: the folder's pipes. Whose a
@@ -150,21 +151,14 @@ type Process struct {
 // container has, is none of them: whoever called his process a daemon would have it ended
 // or waited for in place of the real one.
 func (p *Program) Processes(dir string) ([]Process, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
+	running, err := procfs.AllProcs()
 	var all []Process
-	for _, e := range entries {
-		var pid int
-		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
-			continue
-		}
-		if found, is := lookUp(pid, dir); is && besideUs(pid) {
+	for _, of := range running {
+		if found, is := lookUp(of, dir); is && besideUs(of.PID) {
 			all = append(all, found)
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // besideUs tells whether a process is in our PID namespace.
@@ -176,25 +170,20 @@ func besideUs(pid int) bool {
 
 // lookUp tells whether a process is the folder's. One that has ended is not, nor is a
 // command that we are sending.
-func lookUp(pid int, dir string) (Process, bool) {
-	read := func(name string) string {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
-		return string(text)
+func lookUp(of procfs.Proc, dir string) (Process, bool) {
+	args, err := of.CmdLine()
+	if err != nil || len(args) == 0 {
+		return Process{}, false
 	}
-	args := strings.Split(strings.TrimRight(read("cmdline"), "\x00"), "\x00")
 	name := filepath.Base(args[0])
 	if name != serverName && (name != controlName || !slices.Contains(args, foreground)) {
 		return Process{}, false
 	}
-	if !slices.Contains(strings.Split(read("environ"), "\x00"), envPipe+"="+pipes(dir)) {
+	if environ, err := of.Environ(); err != nil || !slices.Contains(environ, envPipe+"="+pipes(dir)) {
 		return Process{}, false
 	}
-	stat := read("stat")
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return Process{}, false
-	}
-	return Process{PID: pid, Server: name == serverName, start: fields[19]}, true
+	stat, err := of.Stat()
+	return Process{PID: of.PID, Server: name == serverName, start: stat.Starttime}, err == nil
 }
 
 // End ends processes, the daemon before its servers, and kills what does not end.
@@ -228,10 +217,12 @@ func (p *Program) End(all []Process) error {
 }
 
 func (one Process) lives() bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.PID))
-	text := string(stat)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	return err == nil && len(fields) >= 20 && fields[19] == one.start && fields[0] != "Z" && fields[0] != "X"
+	of, err := procfs.NewProc(one.PID)
+	if err != nil {
+		return false
+	}
+	stat, err := of.Stat()
+	return err == nil && stat.Starttime == one.start && stat.State != "Z" && stat.State != "X"
 }
 
 // signal reaches this process or nobody.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -195,13 +196,17 @@ func sharedMemory(t *testing.T, n *node) {
 	}
 }
 
-func start(t *testing.T, pid int) string {
+func start(t *testing.T, pid int) uint64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	of, err := procfs.NewProc(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[19]
+	stat, err := of.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.Starttime
 }
 
 // settled waits for the agent to have all as it should be: what ends may take a moment.
