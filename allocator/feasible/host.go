@@ -51,16 +51,9 @@ func (f *Filters) Host(node string) Host {
 
 // shut tells whether Kubernetes itself keeps pods off the node.
 func shut(node *corev1.Node) bool {
-	if node.Spec.Unschedulable {
-		return true
-	}
-	for i := range node.Spec.Taints {
-		t := &node.Spec.Taints[i]
-		if strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Effect != corev1.TaintEffectPreferNoSchedule {
-			return true
-		}
-	}
-	return false
+	return node.Spec.Unschedulable || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Effect != corev1.TaintEffectPreferNoSchedule
+	})
 }
 
 // Asks is the CPU in thousandths of a core and the memory in bytes that the

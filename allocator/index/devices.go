@@ -110,12 +110,7 @@ func find(ledger *v1alpha1.SliceLedger, uuid string) *v1alpha1.DeviceLedger {
 }
 
 func grants(d *v1alpha1.DeviceLedger, used *v1alpha1.SliceStatus) bool {
-	for i := range d.Slices {
-		if s := &d.Slices[i]; s.Pod == used.Pod && s.Ctr == used.Ctr {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == used.Pod && s.Ctr == used.Ctr })
 }
 
 func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) bool) *placement.Node {

@@ -2,7 +2,11 @@
 
 package placement
 
-import "vernier.dev/vernier/api/v1alpha1"
+import (
+	"slices"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
 
 // Node is a node that grants may be made on.
 type Node struct {
@@ -26,12 +30,7 @@ func (n *Node) Device(uuid string) *Device {
 
 // cut tells whether a device is in MIG mode.
 func (n *Node) cut() bool {
-	for i := range n.Devices {
-		if n.Devices[i].Cut != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Devices, func(d Device) bool { return d.Cut != nil })
 }
 
 // Device is one GPU and the room on it.

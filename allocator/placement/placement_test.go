@@ -188,7 +188,7 @@ func TestExplain(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if fitsAny(tt.demand, tt.nodes) != (tt.want == "") {
+			if slices.ContainsFunc(tt.nodes, func(n *Node) bool { return Fits(tt.demand, n) }) != (tt.want == "") {
 				t.Fatalf("fits: %v", tt.want != "")
 			}
 			if tt.want == "" {

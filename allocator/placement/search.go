@@ -145,14 +145,12 @@ func fitAlone(demand *Demand, node *Node, devices []int) (Plan, bool) {
 	plan := Plan{Node: node.Name, Grants: make([]Grant, 0, len(devices))}
 	for i, d := range devices {
 		dev := &node.Devices[d]
-		own, ok := c.load(dev)
-		if !ok || !demand.allows(dev) || dev.Slots <= 0 || !own.within(dev) || slices.Contains(devices[:i], d) {
+		own, ok := demand.alone(c, dev)
+		// The engine sees no devices in MIG mode.
+		if !ok || dev.Cut != nil || dev.Slots <= 0 || !own.within(dev) || slices.Contains(devices[:i], d) {
 			return Plan{}, false
 		}
-		mode, may := c.on(dev)
-		if !may || dev.Cut != nil {
-			return Plan{}, false // the engine sees no such devices
-		}
+		mode, _ := c.on(dev)
 		plan.Grants = append(plan.Grants, Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: mode})
 	}
 	return plan, true
@@ -174,7 +172,7 @@ func newSearch(demand *Demand, node *Node) *search {
 		s.loads[d] = make([]load, s.phases)
 	}
 	demand.sort(s.order)
-	if len(s.order) > 1 && slices.ContainsFunc(node.Devices, func(d Device) bool { return d.Cut != nil }) {
+	if len(s.order) > 1 && node.cut() {
 		s.largestInstancesFirst()
 	}
 	return s

@@ -4,6 +4,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -58,7 +59,7 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 	}
 	for _, i := range newSearch(demand, &Node{}).order {
 		alone := &Demand{Containers: demand.Containers[i : i+1], Policy: demand.Policy, Models: demand.Models, UUIDs: demand.UUIDs}
-		if !fitsAny(alone, nodes) {
+		if !slices.ContainsFunc(nodes, func(n *Node) bool { return Fits(alone, n) }) {
 			s.closest(alone, nodes)
 			return s
 		}
@@ -69,15 +70,6 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 		s.together(demand, nodes)
 	}
 	return s
-}
-
-func fitsAny(demand *Demand, nodes []*Node) bool {
-	for _, n := range nodes {
-		if Fits(demand, n) {
-			return true
-		}
-	}
-	return false
 }
 
 // closest fills in the node and device nearest to the only container of alone.

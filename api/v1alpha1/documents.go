@@ -115,8 +115,13 @@ func (s *Shares) Validate() error {
 	if err := header(s.Version, len(s.Containers)); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Containers)) {
-		if err := s.Containers[name].validate(); err != nil {
+	return validateAll(s.Containers)
+}
+
+// validateAll returns the first error of the containers, by name.
+func validateAll[T interface{ validate() error }](containers map[string]T) error {
+	for _, name := range slices.Sorted(maps.Keys(containers)) {
+		if err := containers[name].validate(); err != nil {
 			return fmt.Errorf("containers[%s]: %w", name, err)
 		}
 	}
@@ -147,12 +152,7 @@ func (p *Placement) Validate() error {
 	if p.Node == "" {
 		return fmt.Errorf("node is empty: %w", ErrRange)
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
-		if err := p.Containers[name].validate(); err != nil {
-			return fmt.Errorf("containers[%s]: %w", name, err)
-		}
-	}
-	return nil
+	return validateAll(p.Containers)
 }
 
 func (p PlacedShare) validate() error {

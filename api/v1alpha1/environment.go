@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -63,13 +64,5 @@ func ChoosesBeyond(value string, uuids []string, mig bool) bool {
 
 // isPrefixOfOne reports whether CUDA takes the name for one of the UUIDs.
 func isPrefixOfOne(name string, uuids []string) bool {
-	if !strings.HasPrefix(name, "GPU-") {
-		return false
-	}
-	for _, uuid := range uuids {
-		if strings.HasPrefix(uuid, name) {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(name, "GPU-") && slices.ContainsFunc(uuids, func(uuid string) bool { return strings.HasPrefix(uuid, name) })
 }

@@ -188,13 +188,8 @@ func (b *Book) Fence(pod types.UID) bool {
 	if b.fenced[pod] {
 		return true
 	}
-	if !b.synced {
+	if !b.synced || b.holds(pod) {
 		return false
-	}
-	for _, e := range b.entries {
-		if e.Pod == pod {
-			return false
-		}
 	}
 	b.fence(pod)
 	return true
@@ -242,6 +237,10 @@ func (b *Book) Unfence(pod types.UID) {
 func (b *Book) Holds(pod types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.holds(pod)
+}
+
+func (b *Book) holds(pod types.UID) bool {
 	for _, e := range b.entries {
 		if e.Pod == pod {
 			return true

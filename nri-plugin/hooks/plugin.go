@@ -11,6 +11,7 @@ package hooks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -98,13 +99,9 @@ type Plugin struct {
 // the host. Nothing that is injected or withheld changes what such a container
 // can reach, so it is the cluster administrator's to allow or not.
 func isPrivileged(c *api.Container) bool {
-	for _, rule := range c.GetLinux().GetResources().GetDevices() {
-		if rule.GetAllow() && (rule.GetType() == "" || rule.GetType() == "a") &&
-			rule.GetMajor() == nil && rule.GetMinor() == nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.GetLinux().GetResources().GetDevices(), func(rule *api.LinuxDeviceCgroup) bool {
+		return rule.GetAllow() && (rule.GetType() == "" || rule.GetType() == "a") && rule.GetMajor() == nil && rule.GetMinor() == nil
+	})
 }
 
 func uid(pod *api.PodSandbox) types.UID { return types.UID(pod.GetUid()) }

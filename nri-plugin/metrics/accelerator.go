@@ -60,10 +60,6 @@ func newAccelerators(node string) *accelerators {
 	}
 }
 
-func (a *accelerators) descriptions() []*prometheus.Desc {
-	return []*prometheus.Desc{a.total, a.used, a.duty}
-}
-
 func (a *accelerators) send(out chan<- prometheus.Metric, d *prometheus.Desc, of accelerator, value float64) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, of.namespace, of.pod, of.container, acceleratorMake, of.model, of.uuid)
 }

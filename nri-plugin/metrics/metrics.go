@@ -52,7 +52,8 @@ type Sources struct {
 
 // Collector reads the sources at every scrape.
 type Collector struct {
-	from Sources
+	from         Sources
+	descriptions []*prometheus.Desc
 
 	memoryLimit, memoryUsed, memoryPeak                         *prometheus.Desc
 	refusals                                                    *prometheus.Desc
@@ -66,12 +67,14 @@ type Collector struct {
 
 // New is a collector of the sources, to be registered once.
 func New(from Sources) *Collector {
+	var all []*prometheus.Desc
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("vernier_"+name, help, labels, prometheus.Labels{"node": from.Node})
+		all = append(all, prometheus.NewDesc("vernier_"+name, help, labels, prometheus.Labels{"node": from.Node}))
+		return all[len(all)-1]
 	}
 	slice := []string{"namespace", "pod", "container", "uuid"}
 	gpu := []string{"uuid", "model"}
-	return &Collector{
+	c := &Collector{
 		from:         from,
 		memoryLimit:  desc("container_memory_limit_bytes", "Device memory of the container's slice.", slice...),
 		memoryUsed:   desc("container_memory_used_bytes", "Device memory that the container's processes are charged.", slice...),
@@ -100,16 +103,13 @@ func New(from Sources) *Collector {
 		batchUsed:       desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
 		accelerators:    newAccelerators(from.Node),
 	}
+	c.descriptions = append(all, c.accelerators.total, c.accelerators.used, c.accelerators.duty)
+	return c
 }
 
 // Describe sends every description.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range append(c.accelerators.descriptions(),
-		c.memoryLimit, c.memoryUsed, c.memoryPeak, c.refusals, c.computeLimit, c.busy, c.throttled, c.launches,
-		c.processes, c.readable, c.unenforced, c.holding, c.unread, c.deviceHealthy, c.instanceHealthy,
-		c.computeTotal, c.computeGranted, c.memoryTotal, c.memoryGranted, c.nvml, c.runtime, c.containersIn,
-		c.batchCap, c.batchUsed,
-	) {
+	for _, d := range c.descriptions {
 		out <- d
 	}
 }

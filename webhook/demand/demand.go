@@ -9,7 +9,6 @@ package demand
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -19,7 +18,7 @@ import (
 )
 
 // Asks tells whether any resource of ours is named.
-func Asks(r slim.Resources) bool { return mentions(r.Limits) || mentions(r.Requests) }
+func Asks(r slim.Resources) bool { return len(ours(r.Limits))+len(ours(r.Requests)) > 0 }
 
 // Of is what a container asks for per device. path is the field path of its
 // resources. Where there are errors the share means nothing; each names the
@@ -153,13 +152,4 @@ func nearest(name corev1.ResourceName, total int64, gpus api.DeviceCount) string
 		return fmt.Sprint(below)
 	}
 	return fmt.Sprintf("%d or %d", below, above)
-}
-
-func mentions(list corev1.ResourceList) bool {
-	for name := range list {
-		if strings.HasPrefix(string(name), api.Prefix) {
-			return true
-		}
-	}
-	return false
 }

@@ -125,10 +125,8 @@ func (s Set) Traces() []string {
 // asksAny tells whether a container asks for more than none of any of them. The
 // zeros that templates leave behind ask for nothing.
 func asksAny(r slim.Resources, names []corev1.ResourceName) bool {
-	for _, name := range names {
-		if q := quantity(r, name); !q.IsZero() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
+		q := quantity(r, name)
+		return !q.IsZero()
+	})
 }
