@@ -122,8 +122,8 @@ func (o *Options) rules() (rules podtemplate.Rules, err error) {
 func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
 	pods := podtemplate.New(known, rules)
-	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.New(pods)})
-	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.NewWorkloads(pods)})
+	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.Pods(pods)})
+	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.Workloads(pods)})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
 		mgr.AddHealthzCheck("ping", healthz.Ping),

@@ -26,7 +26,7 @@ func TestComputeShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hook := &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects,
+	hook := &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects,
 		ComputeShares: demand.ComputeShares{"gives": {Default: 20}, "requires": {Required: true}}}))}
 	for name, tt := range map[string]struct {
 		namespace   string

@@ -20,25 +20,21 @@ import (
 	"vernier.dev/vernier/webhook/podtemplate"
 )
 
-// Path at which the handler is served.
+// Path at which Pods is served.
 const Path = "/mutate-pods"
 
-// Handler admits pods at creation.
-type Handler struct{ pods *podtemplate.Reader }
-
-// New makes a handler.
-func New(pods *podtemplate.Reader) *Handler { return &Handler{pods: pods} }
-
-// Handle implements admission.Handler.
-func (h *Handler) Handle(_ context.Context, req admission.Request) admission.Response {
-	read, err := h.pods.Read(req.Namespace, req.Object.Raw)
-	switch {
-	case err != nil:
-		return admission.Errored(http.StatusBadRequest, err)
-	case len(read.Errors) > 0:
-		return refused(read)
+// Pods admits pods at creation.
+func Pods(pods *podtemplate.Reader) admission.HandlerFunc {
+	return func(_ context.Context, req admission.Request) admission.Response {
+		read, err := pods.Read(req.Namespace, req.Object.Raw)
+		switch {
+		case err != nil:
+			return admission.Errored(http.StatusBadRequest, err)
+		case len(read.Errors) > 0:
+			return refused(read)
+		}
+		return admission.Patched("", read.Patch...).WithWarnings(read.Warnings...)
 	}
-	return admission.Patched("", read.Patch...).WithWarnings(read.Warnings...)
 }
 
 // maxErrors bounds the errors of one answer: a pod of any size gets one that a person

@@ -165,7 +165,7 @@ func TestHostilePodsThatAskForNothing(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	hook := &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{
+	hook := &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{
 		Minimum: demand.Minimum{MemMiB: 512, Percent: 5}, AllowedHostPaths: []string{"/data"}}))}
 	for name, tt := range map[string]struct{ limits, path, want string }{
 		"enough":             {limits: "vernier.dev/gpu-mem-mib=512", path: "/data/models"},

@@ -23,7 +23,7 @@ import (
 
 // ours is the handler behind controller-runtime's wrapper, as it is served.
 func ours() *admission.Webhook {
-	return &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{}))}
+	return &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{}))}
 }
 
 // everybodys is the handler with every dialect switched on.
@@ -33,7 +33,7 @@ func everybodys(t testing.TB) *admission.Webhook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &admission.Webhook{Handler: handler.New(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}))}
+	return &admission.Webhook{Handler: handler.Pods(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}))}
 }
 
 // request is the admission request for an object as the API server encodes it.

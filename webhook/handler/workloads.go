@@ -17,16 +17,12 @@ const WorkloadsPath = "/warn-workloads"
 
 // Workloads warns at the creation and the update of workloads. It refuses none: the pods are
 // refused, if nobody corrects the template.
-type Workloads struct{ pods *podtemplate.Reader }
-
-// NewWorkloads makes a handler.
-func NewWorkloads(pods *podtemplate.Reader) *Workloads { return &Workloads{pods: pods} }
-
-// Handle implements admission.Handler.
-func (w *Workloads) Handle(_ context.Context, req admission.Request) admission.Response {
-	// What cannot be read is no workload: that is the API server's to say.
-	warnings, _ := w.pods.Workload(req.Namespace, req.Object.Raw)
-	return admission.Allowed("").WithWarnings(bounded(warnings)...)
+func Workloads(pods *podtemplate.Reader) admission.HandlerFunc {
+	return func(_ context.Context, req admission.Request) admission.Response {
+		// What cannot be read is no workload: that is the API server's to say.
+		warnings, _ := pods.Workload(req.Namespace, req.Object.Raw)
+		return admission.Allowed("").WithWarnings(bounded(warnings)...)
+	}
 }
 
 // The API server cuts warnings to 256 characters each where they have more than 4,096 in all.

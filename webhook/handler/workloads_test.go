@@ -18,7 +18,7 @@ import (
 
 // Whatever a workload carries is admitted, and no more is said than the API server passes on.
 func TestHostileWorkloads(t *testing.T) {
-	hook := NewWorkloads(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{}))
+	hook := Workloads(podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{}))
 	var many []string
 	for i := range 500 {
 		many = append(many, fmt.Sprintf(`{"name":"c%d","resources":{"limits":{"vernier.dev/gpu-%s":"1"}}}`, i, strings.Repeat("m", 100)))

@@ -2,6 +2,8 @@
 
 package packer
 
+import "slices"
+
 // class is a set of equal requests.
 type class struct {
 	Request
@@ -59,12 +61,7 @@ func (e *Engine) replace(r Request) int {
 		}
 	}
 	s := &e.shapes[e.classes[c].shape]
-	for i, other := range s.classes {
-		if other == c {
-			s.classes = append(s.classes[:i], s.classes[i+1:]...)
-			break
-		}
-	}
+	s.classes = slices.DeleteFunc(s.classes, func(other int) bool { return other == c })
 	delete(e.byRequest, e.classes[c].Request)
 	e.mix.weight[c] = 0
 	e.define(c, r)
@@ -77,12 +74,7 @@ func (e *Engine) define(c int, r Request) {
 	e.byRequest[r] = c
 	bare := r
 	bare.CPU, bare.HostMem = 0, 0
-	at := -1
-	for i := range e.shapes {
-		if e.shapes[i].Request == bare {
-			at = i
-		}
-	}
+	at := slices.IndexFunc(e.shapes, func(s shape) bool { return s.Request == bare })
 	if at < 0 {
 		at = len(e.shapes)
 		s := shape{Request: bare, size: bare.size(e.meanMem())}
