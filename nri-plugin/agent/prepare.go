@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/client-go/util/workqueue"
 
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -25,7 +26,7 @@ type preparer struct {
 	// settle brings what outlives containers in line with the ledger.
 	settle func() error
 	log    logr.Logger
-	kick   chan struct{}
+	queue  workqueue.TypedDelayingInterface[struct{}]
 	done   map[ledger.Key][]ledger.Grant
 
 	mu   sync.Mutex
@@ -33,16 +34,11 @@ type preparer struct {
 }
 
 func newPreparer(index func() *ledger.Index, modes mode.Set, settle func() error, log logr.Logger) *preparer {
-	return &preparer{index: index, modes: modes, settle: settle, log: log, kick: make(chan struct{}, 1), done: map[ledger.Key][]ledger.Grant{}}
+	return &preparer{index: index, modes: modes, settle: settle, log: log, queue: workqueue.NewTypedDelayingQueue[struct{}](), done: map[ledger.Key][]ledger.Grant{}}
 }
 
 // look asks for a comparison with the ledger. It never blocks.
-func (p *preparer) look() {
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
-}
+func (p *preparer) look() { p.queue.Add(struct{}{}) }
 
 // ended asks to make ready for the container's successor. It never blocks.
 func (p *preparer) ended(c mode.Container) {
@@ -53,15 +49,13 @@ func (p *preparer) ended(c mode.Container) {
 }
 
 func (p *preparer) run(ctx context.Context) error {
-	var retry <-chan time.Time
+	stop := context.AfterFunc(ctx, p.queue.ShutDown)
+	defer stop()
 	for {
-		select {
-		case <-ctx.Done():
+		look, shutdown := p.queue.Get()
+		if shutdown {
 			return nil
-		case <-p.kick:
-		case <-retry:
 		}
-		retry = nil
 		p.succeed()
 		ready := p.prepare()
 		if err := p.settle(); err != nil {
@@ -69,8 +63,9 @@ func (p *preparer) run(ctx context.Context) error {
 			ready = false
 		}
 		if !ready {
-			retry = time.After(prepareRetry)
+			p.queue.AddAfter(look, prepareRetry)
 		}
+		p.queue.Done(look)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -83,46 +84,36 @@ type Keeper struct {
 	Counted func() (devices []v1alpha1.DeviceStatus, known bool)
 	Log     logr.Logger
 
-	kick chan struct{}
+	queue workqueue.TypedRateLimitingInterface[struct{}]
 }
 
 // NewKeeper makes a keeper.
 func NewKeeper(k Keeper) *Keeper {
-	k.kick = make(chan struct{}, 1)
+	k.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](minRetry, maxRetry))
 	return &k
 }
 
 // Look asks for a comparison: the node or the devices have changed. It never
 // blocks.
-func (k *Keeper) Look() {
-	select {
-	case k.kick <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Look() { k.queue.Add(struct{}{}) }
 
 // Run keeps the capacity until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, k.queue.ShutDown)
+	defer stop()
 	k.Look()
-	retry := minRetry
 	for {
-		select {
-		case <-ctx.Done():
+		look, shutdown := k.queue.Get()
+		if shutdown {
 			return nil
-		case <-k.kick:
 		}
-		err := k.Keep(ctx)
-		if err == nil || ctx.Err() != nil {
-			retry = minRetry
-			continue
+		if err := k.Keep(ctx); err != nil && ctx.Err() == nil {
+			k.Log.Error(err, "cannot set the node's capacity; trying again")
+			k.queue.AddRateLimited(look)
+		} else {
+			k.queue.Forget(look)
 		}
-		k.Log.Error(err, "cannot set the node's capacity; trying again", "after", retry)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, maxRetry)
-		k.Look()
+		k.queue.Done(look)
 	}
 }
 
