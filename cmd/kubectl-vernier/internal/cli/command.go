@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/feasible"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -176,7 +177,7 @@ func (c *command) nodes(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := sorted(c.sortBy, view.Nodes(all))
+	nodes, err := sorted(c.sortBy, model.Nodes(all))
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (c *command) devices(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	devices, err := sorted(c.sortBy, view.Devices(all))
+	devices, err := sorted(c.sortBy, model.Devices(all))
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (c *command) defrag(ctx context.Context, r client.Reader) error {
 		section{table: view.DefragTable(fragments), none: "No GPU is shared: nothing stands in the way of whole ones."})
 }
 
-func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) ([]view.WaitingPod, error) {
+func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) ([]model.WaitingPod, error) {
 	pods, err := unbound(ctx, r, ns)
 	if err != nil {
 		return nil, err
@@ -252,7 +253,7 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) (
 	if err != nil {
 		return nil, err
 	}
-	return ofPods(ctx, c, r, ns, view.Waiting(pods, events), func(p view.WaitingPod) types.NamespacedName {
+	return ofPods(ctx, c, r, ns, model.Waiting(pods, events), func(p model.WaitingPod) types.NamespacedName {
 		return types.NamespacedName{Namespace: p.Namespace, Name: p.Pod}
 	})
 }
@@ -274,7 +275,7 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	nodes, devices := view.Nodes(all), view.Devices(all)
+	nodes, devices := model.Nodes(all), model.Devices(all)
 	sections := []section{c.sliceSection(slices, ns), c.waitingSection(pods, ns)}
 	if readable {
 		table := view.DeviceBars(devices)
@@ -290,16 +291,16 @@ func (c *command) overview(ctx context.Context, r client.Reader) error {
 
 const noDevices = "No GPUs: no node agent has reported one."
 
-func (c *command) nodeSection(nodes []view.Node) section {
+func (c *command) nodeSection(nodes []model.Node) section {
 	return section{"NODES", view.NodeTable(nodes, c.output.wide()),
 		"No GPU nodes: label them " + v1alpha1.LabelGPUNode + "=" + v1alpha1.LabelGPUNodeTrue + ", and the node agent makes each one's ledger."}
 }
 
-func (c *command) sliceSection(slices []view.Slice, ns string) section {
+func (c *command) sliceSection(slices []model.Slice, ns string) section {
 	return section{"SLICES " + in(ns), view.SliceTable(slices, c.output.wide()), "No slices " + in(ns) + "."}
 }
 
-func (c *command) waitingSection(pods []view.WaitingPod, ns string) section {
+func (c *command) waitingSection(pods []model.WaitingPod, ns string) section {
 	return section{"WAITING " + in(ns), view.WaitingTable(pods, c.now(), c.output.wide()),
 		"No pods wait for a slice " + in(ns) + "."}
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 
@@ -32,7 +33,7 @@ func (c *command) inspect(ctx context.Context, r client.Reader, unit view.Memory
 	if err != nil {
 		return err
 	}
-	devices := view.Devices(all)
+	devices := model.Devices(all)
 	if !c.output.forPeople() || len(devices) == 0 {
 		return c.output.print(c.out, c.errOut, view.NewList(view.KindDevices, devices), section{none: noDevices})
 	}

@@ -13,7 +13,6 @@ import (
 
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 
 // showsLedgers is how a user comes to see the ledgers.
@@ -38,7 +37,7 @@ func (c *command) leftOut(what string) {
 
 // visibleSlices are the slices of the namespace's pods: by the ledgers, or without these
 // by the placements of the pods.
-func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool, ns string) ([]view.Slice, error) {
+func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1alpha1.SliceLedger, readable bool, ns string) ([]model.Slice, error) {
 	if !readable {
 		pods, err := podsIn(ctx, r, ns)
 		if err != nil {
@@ -46,7 +45,7 @@ func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1al
 		}
 		return c.slicesOfChosen(ctx, r, ns, model.SlicesOfPods(pods))
 	}
-	slices := view.Slices(all, ns)
+	slices := model.Slices(all, ns)
 	asked := map[string]bool{}
 	for _, s := range slices {
 		if s.State != model.StateGranted || asked[s.Namespace] {
@@ -63,8 +62,8 @@ func (c *command) visibleSlices(ctx context.Context, r client.Reader, all []v1al
 }
 
 // slicesOfChosen are the slices of the pods that -l chooses.
-func (c *command) slicesOfChosen(ctx context.Context, r client.Reader, ns string, slices []view.Slice) ([]view.Slice, error) {
-	return ofPods(ctx, c, r, ns, slices, func(s view.Slice) types.NamespacedName {
+func (c *command) slicesOfChosen(ctx context.Context, r client.Reader, ns string, slices []model.Slice) ([]model.Slice, error) {
+	return ofPods(ctx, c, r, ns, slices, func(s model.Slice) types.NamespacedName {
 		return types.NamespacedName{Namespace: s.Namespace, Name: s.Pod}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -46,7 +47,7 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 		return errors.New("no pod of the node agent is in namespace " + v1alpha1.SystemNamespace +
 			", and top asks these what is used: kubectl -n " + v1alpha1.SystemNamespace + " get daemonset vernier-node")
 	}
-	of, failed := make([][]view.Use, len(agents.Items)), make([]error, len(agents.Items))
+	of, failed := make([][]model.Use, len(agents.Items)), make([]error, len(agents.Items))
 	var asking errgroup.Group
 	asking.SetLimit(agentsAtOnce)
 	for i := range agents.Items {
@@ -56,7 +57,7 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 			text, err := c.scrape(ctx, agents.Items[i].Name)
 			switch {
 			case err == nil:
-				of[i], err = view.Uses(text)
+				of[i], err = model.Uses(text)
 			case errors.Is(err, context.DeadlineExceeded):
 				err = fmt.Errorf("no answer within %s", agentPatience)
 			}
@@ -77,9 +78,9 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 		}
 	}
 	uses := slices.Concat(of...)
-	uses = slices.DeleteFunc(uses, func(u view.Use) bool { return ns != "" && u.Namespace != ns })
-	view.SortUses(uses)
-	if uses, err = ofPods(ctx, c, r, ns, uses, func(u view.Use) types.NamespacedName {
+	uses = slices.DeleteFunc(uses, func(u model.Use) bool { return ns != "" && u.Namespace != ns })
+	model.SortUses(uses)
+	if uses, err = ofPods(ctx, c, r, ns, uses, func(u model.Use) types.NamespacedName {
 		return types.NamespacedName{Namespace: u.Namespace, Name: u.Pod}
 	}); err != nil {
 		return err

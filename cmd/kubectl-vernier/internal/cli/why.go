@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 
@@ -57,7 +58,7 @@ func (c *command) waitingNames(ctx context.Context, args []string) []string {
 		return nil
 	}
 	var names []string
-	for _, w := range view.Waiting(pods, nil) {
+	for _, w := range model.Waiting(pods, nil) {
 		names = append(names, w.Pod)
 	}
 	return names

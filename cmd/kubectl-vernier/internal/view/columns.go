@@ -10,11 +10,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // NodeTable shows nodes.
-func NodeTable(nodes []Node, wide bool) Table {
+func NodeTable(nodes []model.Node, wide bool) Table {
 	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE"}}
 	if wide {
 		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "NOTE")
@@ -46,7 +47,7 @@ func able(yes bool, why string) string {
 }
 
 // DeviceTable shows devices.
-func DeviceTable(devices []Device, wide bool) Table {
+func DeviceTable(devices []model.Device, wide bool) Table {
 	t := Table{header: []string{"NODE", "IDX", "UUID", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "MIG", "HEALTH"}}
 	if wide {
 		t.header = append(t.header, "PCI", "NUMA", "REASON")
@@ -67,7 +68,7 @@ func DeviceTable(devices []Device, wide bool) Table {
 }
 
 // DeviceBars shows devices as bars, for the eye.
-func DeviceBars(devices []Device) Table {
+func DeviceBars(devices []model.Device) Table {
 	t := Table{header: []string{"NODE", "IDX", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "HEALTH"}}
 	for _, d := range devices {
 		t.rows = append(t.rows, []string{
@@ -81,7 +82,7 @@ func DeviceBars(devices []Device) Table {
 }
 
 // SliceTable shows slices.
-func SliceTable(all []Slice, wide bool) Table {
+func SliceTable(all []model.Slice, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE", "GPU", "CORE(%)", "MEM(MiB)", "MODE",
 		"MEMORY-GUARANTEE", "COMPUTE-GUARANTEE", "STATE"}}
 	if wide {
@@ -101,7 +102,7 @@ func SliceTable(all []Slice, wide bool) Table {
 }
 
 // WaitingTable shows waiting pods.
-func WaitingTable(pods []WaitingPod, now time.Time, wide bool) Table {
+func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "NEEDS", "OTHER-GATES", "AGE", "REASON"}}
 	if wide {
 		t.header = append(t.header, "SEEN", "POD-UID")
@@ -123,7 +124,7 @@ func WaitingTable(pods []WaitingPod, now time.Time, wide bool) Table {
 	return t
 }
 
-func reasonText(p WaitingPod) string {
+func reasonText(p model.WaitingPod) string {
 	switch {
 	case p.Error != "":
 		return p.Error
@@ -136,7 +137,7 @@ func reasonText(p WaitingPod) string {
 	}
 }
 
-func needsText(p WaitingPod) string {
+func needsText(p model.WaitingPod) string {
 	var parts []string
 	for _, n := range p.Needs {
 		var amounts []string

@@ -19,7 +19,7 @@ import (
 // Fragment is a GPU of which a part is granted, and what stands in the way of
 // having it whole.
 type Fragment struct {
-	Device
+	model.Device
 	// Freeable: everything on it would fit elsewhere now.
 	Freeable bool     `json:"freeable"`
 	Holders  []Holder `json:"holders"`
@@ -120,7 +120,7 @@ func (h *Holder) need(s v1alpha1.Slice) {
 }
 
 // fragment looks for room for everything on a device among all others.
-func fragment(d Device, g *v1alpha1.DeviceLedger, rooms []*placement.Node, spans map[types.UID]int) Fragment {
+func fragment(d model.Device, g *v1alpha1.DeviceLedger, rooms []*placement.Node, spans map[types.UID]int) Fragment {
 	f := Fragment{Device: d, Freeable: true, Holders: podsOf(g)}
 	others := make([]*placement.Node, len(rooms))
 	for i, room := range rooms {

@@ -8,7 +8,10 @@
 // It never talks to a cluster or reads a clock.
 package view
 
-import "vernier.dev/vernier/api/v1alpha1"
+import (
+	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/v1alpha1"
+)
 
 // APIVersion of the printed lists. Within a version fields are added only.
 const APIVersion = "view." + v1alpha1.Group + "/v1"
@@ -51,15 +54,15 @@ func notNull[T any](items []T) []T {
 
 // Overview is the printed form of everything at once.
 type Overview struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Nodes      []Node       `json:"nodes"`
-	Devices    []Device     `json:"devices"`
-	Slices     []Slice      `json:"slices"`
-	Waiting    []WaitingPod `json:"waiting"`
+	APIVersion string             `json:"apiVersion"`
+	Kind       string             `json:"kind"`
+	Nodes      []model.Node       `json:"nodes"`
+	Devices    []model.Device     `json:"devices"`
+	Slices     []model.Slice      `json:"slices"`
+	Waiting    []model.WaitingPod `json:"waiting"`
 }
 
 // NewOverview is the overview of what is given.
-func NewOverview(nodes []Node, devices []Device, slices []Slice, waiting []WaitingPod) Overview {
+func NewOverview(nodes []model.Node, devices []model.Device, slices []model.Slice, waiting []model.WaitingPod) Overview {
 	return Overview{APIVersion, KindOverview, notNull(nodes), notNull(devices), notNull(slices), notNull(waiting)}
 }

@@ -32,8 +32,8 @@ type ExplainedPod struct {
 	// Dialect that it is written in.
 	Dialect string `json:"dialect,omitempty"`
 	// Needs are those of its containers, per GPU; none where it is refused.
-	Needs    []Need   `json:"needs"`
-	Warnings []string `json:"warnings,omitempty"`
+	Needs    []model.Need `json:"needs"`
+	Warnings []string     `json:"warnings,omitempty"`
 	// ObjectWarnings are of the object's own fields, with the first of its templates that
 	// they matter to.
 	ObjectWarnings []string  `json:"objectWarnings,omitempty"`
@@ -51,7 +51,7 @@ type Refusal struct {
 // Explain words what was read of a pod; err says that it cannot be read.
 func Explain(pod manifest.Pod, read podtemplate.Reading, err error) ExplainedPod {
 	e := ExplainedPod{Object: pod.Object, Namespace: pod.Namespace, Path: pod.Path, Verdict: VerdictUntouched,
-		Dialect: read.Dialect, Needs: []Need{}, Warnings: read.Warnings}
+		Dialect: read.Dialect, Needs: []model.Need{}, Warnings: read.Warnings}
 	for _, f := range pod.Unknown {
 		e.Warnings = append(e.Warnings, f+": no pod has such a field: kubectl refuses it, or it is dropped")
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -29,14 +30,14 @@ func (u MemoryUnit) amount(m v1alpha1.MiB) string {
 	return strings.TrimSuffix(text, ".0")
 }
 
-func (u MemoryUnit) of(m Memory) string { return u.amount(m.Granted) + "/" + u.amount(m.Total) }
+func (u MemoryUnit) of(m model.Memory) string { return u.amount(m.Granted) + "/" + u.amount(m.Total) }
 
 // Inspect is memory as gpushare's own inspection shows it: a row for each node, a
 // column for each GPU, and below the table the sum. Addresses are the nodes', by name; one
 // that is not known is shown as "unknown".
-func Inspect(devices []Device, addresses map[string]string, unit MemoryUnit) (t Table, sum string) {
+func Inspect(devices []model.Device, addresses map[string]string, unit MemoryUnit) (t Table, sum string) {
 	var names []string
-	byNode, gpus := map[string][]Device{}, int32(0)
+	byNode, gpus := map[string][]model.Device{}, int32(0)
 	for _, d := range devices {
 		if byNode[d.Node] == nil {
 			names = append(names, d.Node)
@@ -51,9 +52,9 @@ func Inspect(devices []Device, addresses map[string]string, unit MemoryUnit) (t 
 		t.header = append(t.header, fmt.Sprintf("GPU%d(Allocated/Total)", i))
 	}
 	t.header = append(t.header, fmt.Sprintf("GPU Memory(%s)", unit))
-	var all Memory
+	var all model.Memory
 	for _, name := range names {
-		cells, sum := make([]Memory, gpus), Memory{}
+		cells, sum := make([]model.Memory, gpus), model.Memory{}
 		for _, d := range byNode[name] {
 			if d.Index != nil {
 				cells[*d.Index] = d.Mem

@@ -6,16 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // The form that users of gpushare know.
 func TestInspect(t *testing.T) {
 	at := func(i int32) *int32 { return &i }
-	gib := func(granted, total float64) Memory {
-		return Memory{Granted: v1alpha1.MiB(granted * 1024), Total: v1alpha1.MiB(total * 1024)}
+	gib := func(granted, total float64) model.Memory {
+		return model.Memory{Granted: v1alpha1.MiB(granted * 1024), Total: v1alpha1.MiB(total * 1024)}
 	}
-	devices := []Device{
+	devices := []model.Device{
 		{Node: "node1", Index: at(0), Mem: gib(6, 15)}, {Node: "node1", Index: at(1), Mem: gib(3, 15)},
 		{Node: "node2", Index: at(0), Mem: gib(0.5, 15)}, {Node: "node2", Mem: gib(1, 0)},
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	model "vernier.dev/vernier/allocator/view"
 )
 
 // TestReference: docs/reference/kubectl-vernier.md names exactly the fields that
@@ -19,8 +21,8 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, item := range map[string]any{
-		KindNodes: Node{}, KindDevices: Device{}, KindSlices: Slice{}, KindWaiting: WaitingPod{},
-		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: Use{},
+		KindNodes: model.Node{}, KindDevices: model.Device{}, KindSlices: model.Slice{}, KindWaiting: model.WaitingPod{},
+		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")

@@ -2,10 +2,14 @@
 
 package view
 
-import "strconv"
+import (
+	"strconv"
+
+	model "vernier.dev/vernier/allocator/view"
+)
 
 // UseTable shows uses.
-func UseTable(all []Use) Table {
+func UseTable(all []model.Use) Table {
 	t := Table{header: []string{"NAMESPACE", "POD", "CONTAINER", "NODE", "GPU", "MEM(MiB)", "DUTY-CYCLE(%)", "QUOTA(%)"}}
 	shown := func(n *int) string {
 		if n == nil {

@@ -18,7 +18,7 @@ import (
 
 // Reasoned is a pod, and everything that is known of why it waits.
 type Reasoned struct {
-	WaitingPod
+	model.WaitingPod
 	// State in a sentence.
 	State string `json:"state"`
 	// Phase of the pod.
@@ -50,11 +50,11 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 	for i := range pods {
 		pod := &pods[i]
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
-		if waiting := Waiting([]corev1.Pod{*pod}, from.Verdicts); len(waiting) == 1 {
+		if waiting := model.Waiting([]corev1.Pod{*pod}, from.Verdicts); len(waiting) == 1 {
 			r.WaitingPod = waiting[0]
 			r.gated(pod, from.Ledgers, rooms)
 		} else {
-			r.WaitingPod = WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []Need{}}
+			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
 			if e, ok := verdicts[pod.UID]; ok {
 				r.Reason = model.ReasonOf(&e)
 			}
