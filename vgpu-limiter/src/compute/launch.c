@@ -36,17 +36,16 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
 #define ARGUMENTS f, gx, gy, gz, bx, by, CU_REST_ARGUMENTS
 #define STREAM CU_REST_OF(stream)
 #define THE_CLASS CLASS(f, gx, gy, gz, bx, by, CU_REST_OF(bz))
-#define HOT __attribute__((aligned(64))) // where a function lies makes up to 1 ns
 #define THE_KERNEL(symbol, per_thread)                                                                        \
     static __attribute__((noinline)) cu_result symbol##_measured(PARAMETERS) {                                \
         KERNEL(f, gx, gy, gz, bx, by, CU_REST_OF(bz), STREAM, per_thread, VGPU_REAL(symbol)(ARGUMENTS));      \
     }                                                                                                         \
-    static HOT __attribute__((noinline)) cu_result symbol##_elsewhere(PARAMETERS) {                           \
+    static __attribute__((noinline)) cu_result symbol##_elsewhere(PARAMETERS) {                               \
         if (vgpu_thread_stream_pays_elsewhere(vgpu_thread_stream_of(STREAM), THE_CLASS, STREAM))              \
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
-    static HOT __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                          \
+    static __attribute__((noinline)) cu_result symbol##_by_default(PARAMETERS) {                              \
         cu_stream real = vgpu_stream(STREAM, per_thread);                                                     \
         struct vgpu_thread_stream *thread = VGPU_DEFAULT_THREAD_STREAM;                                       \
         uint64_t key = THE_CLASS;                                                                             \
@@ -56,7 +55,7 @@ static uint64_t size_key(cu_function f, uint64_t threads) {
             return ((__typeof__(&symbol))vgpu_known(VGPU_##symbol))(ARGUMENTS);                               \
         return symbol##_measured(ARGUMENTS);                                                                  \
     }                                                                                                         \
-    HOT cu_result symbol(PARAMETERS) {                                                                        \
+    cu_result symbol(PARAMETERS) {                                                                            \
         __typeof__(&symbol) real = vgpu_known(VGPU_##symbol);                                                 \
         if (vgpu_unlikely(real == NULL))                                                                      \
             return symbol##_measured(ARGUMENTS);                                                              \
