@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -121,9 +122,7 @@ func (a *Agents) Metrics(node string) string {
 }
 
 func ready(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return pod.DeletionTimestamp == nil && podutil.IsPodReady(pod)
 }
 
 // why is what the kubelet says of it. What changes with each attempt is left out: the

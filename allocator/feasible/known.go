@@ -39,19 +39,19 @@ func watchKnown(factory inOrder) (known, error) {
 // The three are nil where there is no such object.
 
 func (k known) volume(name string) *corev1.PersistentVolume {
-	v, _, _ := k.volumes.GetByKey(name)
-	volume, _ := v.(*corev1.PersistentVolume)
-	return volume
+	return get[corev1.PersistentVolume](k.volumes, name)
 }
 
 func (k known) claim(namespace, name string) *corev1.PersistentVolumeClaim {
-	c, _, _ := k.claims.GetByKey(namespace + "/" + name)
-	claim, _ := c.(*corev1.PersistentVolumeClaim)
-	return claim
+	return get[corev1.PersistentVolumeClaim](k.claims, namespace+"/"+name)
 }
 
 func (k known) devices(namespace, name string) *resourcev1.ResourceClaim {
-	c, _, _ := k.deviceClaims.GetByKey(namespace + "/" + name)
-	claim, _ := c.(*resourcev1.ResourceClaim)
-	return claim
+	return get[resourcev1.ResourceClaim](k.deviceClaims, namespace+"/"+name)
+}
+
+func get[T any](store cache.Store, key string) *T {
+	found, _, _ := store.GetByKey(key)
+	object, _ := found.(*T)
+	return object
 }

@@ -3,7 +3,6 @@
 package certs
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -142,8 +141,5 @@ func due(c *x509.Certificate, now time.Time) bool {
 }
 
 func encode(kind string, der []byte) []byte {
-	var out bytes.Buffer
-	// A bytes.Buffer does not fail.
-	_ = pem.Encode(&out, &pem.Block{Type: kind, Bytes: der})
-	return out.Bytes()
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }

@@ -177,11 +177,7 @@ func (c *command) nodes(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := sorted(c.sortBy, model.Nodes(all))
-	if err != nil {
-		return err
-	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindNodes, nodes), c.nodeSection(nodes))
+	return list(c, view.KindNodes, model.Nodes(all), c.nodeSection)
 }
 
 func (c *command) devices(ctx context.Context, r client.Reader) error {
@@ -189,12 +185,18 @@ func (c *command) devices(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	devices, err := sorted(c.sortBy, model.Devices(all))
+	return list(c, view.KindDevices, model.Devices(all), func(devices []model.Device) section {
+		return section{table: view.DeviceTable(devices, c.output.wide()), none: noDevices}
+	})
+}
+
+// list prints items in the order that --sort-by names.
+func list[T any](c *command, kind string, items []T, table func([]T) section) error {
+	items, err := sorted(c.sortBy, items)
 	if err != nil {
 		return err
 	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindDevices, devices),
-		section{table: view.DeviceTable(devices, c.output.wide()), none: noDevices})
+	return c.output.print(c.out, c.errOut, view.NewList(kind, items), table(items))
 }
 
 func (c *command) slices(ctx context.Context, r client.Reader) error {
@@ -210,13 +212,10 @@ func (c *command) slices(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	if slices, err = sorted(c.sortBy, slices); err != nil {
-		return err
-	}
 	if !readable {
 		c.leftOut("GPU indexes, guarantees and slices being released")
 	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindSlices, slices), c.sliceSection(slices, ns))
+	return list(c, view.KindSlices, slices, func(all []model.Slice) section { return c.sliceSection(all, ns) })
 }
 
 func (c *command) waiting(ctx context.Context, r client.Reader) error {
@@ -228,10 +227,7 @@ func (c *command) waiting(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	if pods, err = sorted(c.sortBy, pods); err != nil {
-		return err
-	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindWaiting, pods), c.waitingSection(pods, ns))
+	return list(c, view.KindWaiting, pods, func(all []model.WaitingPod) section { return c.waitingSection(all, ns) })
 }
 
 func (c *command) defrag(ctx context.Context, r client.Reader) error {

@@ -85,9 +85,7 @@ func (c *command) top(ctx context.Context, r client.Reader) error {
 	}); err != nil {
 		return err
 	}
-	if uses, err = sorted(c.sortBy, uses); err != nil {
-		return err
-	}
-	return c.output.print(c.out, c.errOut, view.NewList(view.KindUses, uses),
-		section{table: view.UseTable(uses), none: "No container uses a slice " + in(ns) + "."})
+	return list(c, view.KindUses, uses, func(all []model.Use) section {
+		return section{table: view.UseTable(all), none: "No container uses a slice " + in(ns) + "."}
+	})
 }
