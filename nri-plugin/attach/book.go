@@ -102,10 +102,8 @@ func (b *Book) Started(id string, status []v1alpha1.SliceStatus) {
 
 // Containers are all that are entered.
 func (b *Book) Containers() []mode.Container {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := make([]mode.Container, 0, len(b.entries))
-	for _, e := range b.entries {
+	var all []mode.Container
+	for _, e := range b.All() {
 		all = append(all, e.Container)
 	}
 	return all
@@ -114,15 +112,7 @@ func (b *Book) Containers() []mode.Container {
 // Unobserved are the containers that were found running and of which it is not
 // known what holds them.
 func (b *Book) Unobserved() []Entry {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var all []Entry
-	for _, e := range b.entries {
-		if e.PID != 0 && e.Status == nil {
-			all = append(all, e)
-		}
-	}
-	return all
+	return slices.DeleteFunc(b.All(), func(e Entry) bool { return e.PID == 0 || e.Status != nil })
 }
 
 // Detach strikes a container out. An unknown id is no error: the runtime reports

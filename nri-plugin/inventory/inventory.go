@@ -141,24 +141,25 @@ func (inv *Inventory) Memory(uuid string) (v1alpha1.MiB, error) {
 	if err != nil {
 		return 0, err
 	}
-	memory, r := inv.usable(u.handle)
+	memory, _, r := inv.memory(u.handle)
 	if r != nvml.SUCCESS {
 		return 0, r
 	}
-	return memory, nil
+	return v1alpha1.MiBFromBytes(memory), nil
 }
 
-// usable is the device's memory without what driver and firmware keep for
-// themselves: shares of the whole would promise more than programs can have. A
-// driver too old to tell the two apart (before branch 510) gives the whole.
-func (inv *Inventory) usable(handle nvml.Device) (v1alpha1.MiB, nvml.Return) {
+// memory is the device's memory in bytes, and what of it programs have, without what
+// driver and firmware keep for themselves: shares of the whole would promise more than
+// programs can have. A driver too old to tell the two apart (before branch 510) gives
+// the whole.
+func (inv *Inventory) memory(handle nvml.Device) (usable, used uint64, r nvml.Return) {
 	if inv.symbols[symbolMemory] {
 		if m, r := handle.GetMemoryInfo_v2(); r == nvml.SUCCESS && m.Reserved < m.Total {
-			return v1alpha1.MiBFromBytes(m.Total - m.Reserved), r
+			return m.Total - m.Reserved, m.Used, r
 		}
 	}
 	m, r := handle.GetMemoryInfo()
-	return v1alpha1.MiBFromBytes(m.Total), r
+	return m.Total, m.Used, r
 }
 
 // SetMemoryLimit sets the hard limit of a cgroup. The soft one stays 0: nothing

@@ -97,10 +97,11 @@ func (inv *Inventory) identify(index int) (*unit, error) {
 		return nil, fmt.Errorf("device %s: reading its minor number: %w", d.UUID, r)
 	}
 	d.Minor = int32(minor)
-	d.Mem, r = inv.usable(handle)
+	memory, _, r := inv.memory(handle)
 	if r != nvml.SUCCESS {
 		return nil, fmt.Errorf("device %s: reading its memory: %w", d.UUID, r)
 	}
+	d.Mem = v1alpha1.MiBFromBytes(memory)
 	if pci, r := handle.GetPciInfo(); r == nvml.SUCCESS {
 		d.PCI = text(pci.BusId[:])
 	}

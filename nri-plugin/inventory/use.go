@@ -17,7 +17,7 @@ func (inv *Inventory) Use(uuid string) (device.Use, error) {
 	if err != nil {
 		return device.Use{}, err
 	}
-	used, r := inv.used(u.handle)
+	_, used, r := inv.memory(u.handle)
 	if r != nvml.SUCCESS {
 		return device.Use{}, fmt.Errorf("reading the memory of device %s: %w", uuid, r)
 	}
@@ -26,16 +26,4 @@ func (inv *Inventory) Use(uuid string) (device.Use, error) {
 		return device.Use{}, fmt.Errorf("reading the utilisation of device %s: %w", uuid, r)
 	}
 	return device.Use{MemoryBytes: used, Busy: v1alpha1.Percent(rates.Gpu)}, nil
-}
-
-// used is what programs have of the memory, without what driver and firmware keep
-// for themselves where the driver tells the two apart.
-func (inv *Inventory) used(handle nvml.Device) (uint64, nvml.Return) {
-	if inv.symbols[symbolMemory] {
-		if m, r := handle.GetMemoryInfo_v2(); r == nvml.SUCCESS {
-			return m.Used, r
-		}
-	}
-	m, r := handle.GetMemoryInfo()
-	return m.Used, r
 }

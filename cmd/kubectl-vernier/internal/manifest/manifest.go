@@ -188,19 +188,16 @@ func groupOf(v map[string]any) Group {
 
 // named is the object that a map begins, where it begins one.
 func named(v map[string]any, at Pod) Pod {
-	kind, isKind := v["kind"].(string)
-	version, versioned := v["apiVersion"].(string)
-	if !isKind || !versioned {
+	u := unstructured.Unstructured{Object: v}
+	if u.GetKind() == "" || u.GetAPIVersion() == "" {
 		return at
 	}
-	metadata, _ := v["metadata"].(map[string]any)
-	name, _ := metadata["name"].(string)
-	if generated, ok := metadata["generateName"].(string); ok && name == "" {
-		name = generated + "*"
+	name := u.GetName()
+	if name == "" && u.GetGenerateName() != "" {
+		name = u.GetGenerateName() + "*"
 	}
-	namespace, _ := metadata["namespace"].(string)
-	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, version)
-	return Pod{Object: kind + "/" + name, Namespace: namespace, Copies: at.Copies, native: native, within: &Owner{v}}
+	native := slices.Contains([]string{"v1", "apps/v1", "batch/v1"}, u.GetAPIVersion())
+	return Pod{Object: u.GetKind() + "/" + name, Namespace: u.GetNamespace(), Copies: at.Copies, native: native, within: &Owner{v}}
 }
 
 // Native reports whether the object's kind is Kubernetes' own, so that its annotations do not
