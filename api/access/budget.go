@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 )
 
 // Questions to the API server, in a second and at once. Anybody who reaches the port can send
@@ -45,8 +46,9 @@ type budget struct {
 	clock   clock.PassiveClock
 	unknown flowcontrol.PassiveRateLimiter
 
-	mu       sync.Mutex
-	accepted map[digest]*token
+	mu sync.Mutex
+	// accepted tokens by digest.
+	accepted *lru.Cache
 	sources  map[netip.Addr]*source
 	// others is for addresses beyond maxSources.
 	others *source
@@ -67,7 +69,7 @@ type source struct {
 }
 
 func newBudget(c clock.PassiveClock) *budget {
-	b := &budget{clock: c, accepted: map[digest]*token{}, sources: map[netip.Addr]*source{}}
+	b := &budget{clock: c, accepted: lru.New(maxAccepted), sources: map[netip.Addr]*source{}}
 	b.unknown = b.limiter(unknownPerSecond, unknownAtOnce)
 	b.others = &source{limit: b.limiter(addressPerSecond, addressAtOnce)}
 	return b
@@ -83,7 +85,7 @@ func (b *budget) take(key digest, from netip.Addr) (good bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()
-	if t := b.accepted[key]; t != nil {
+	if t := b.token(key); t != nil {
 		if now.Before(t.goodUntil) {
 			return true, nil
 		}
@@ -138,13 +140,10 @@ func (b *budget) accept(key digest, from netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()
-	t := b.accepted[key]
+	t := b.token(key)
 	if t == nil {
-		if len(b.accepted) >= maxAccepted {
-			b.dropOldest()
-		}
 		t = &token{limit: b.limiter(acceptedPerSecond, acceptedAtOnce)}
-		b.accepted[key] = t
+		b.accepted.Add(key, t)
 	}
 	t.goodUntil = now.Add(goodFor)
 	if s := b.source(from, now); s != b.others {
@@ -152,23 +151,15 @@ func (b *budget) accept(key digest, from netip.Addr) {
 	}
 }
 
-func (b *budget) dropOldest() {
-	var oldest digest
-	var until time.Time
-	for key, t := range b.accepted {
-		if until.IsZero() || t.goodUntil.Before(until) {
-			oldest, until = key, t.goodUntil
-		}
-	}
-	delete(b.accepted, oldest)
+// token returns what is remembered of an accepted token, or nil.
+func (b *budget) token(key digest) *token {
+	found, _ := b.accepted.Get(key)
+	t, _ := found.(*token)
+	return t
 }
 
 // refuse forgets a token that the API server has refused.
-func (b *budget) refuse(key digest) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.accepted, key)
-}
+func (b *budget) refuse(key digest) { b.accepted.Remove(key) }
 
 // address is the peer of a connection, of a host:port; of IPv6 its /64, which is one host's.
 // It is invalid where it cannot be read.

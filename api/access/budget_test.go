@@ -138,8 +138,8 @@ func TestBudget_WhenTokensAreMany_OldestIsDropped(t *testing.T) {
 		b.accept(key(i), from)
 		now.SetTime(now.Now().Add(time.Millisecond))
 	}
-	if len(b.accepted) != maxAccepted || b.accepted[key(0)] != nil || b.accepted[key(1)] == nil {
-		t.Errorf("%d tokens, the first still there: %v", len(b.accepted), b.accepted[key(0)] != nil)
+	if n := b.accepted.Len(); n != maxAccepted || b.token(key(0)) != nil || b.token(key(1)) == nil {
+		t.Errorf("%d tokens, the first still there: %v", n, b.token(key(0)) != nil)
 	}
 }
 

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
-	"strconv"
 	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
 // What the runtime must be and be told, each with the remedy that an operator
@@ -23,11 +22,8 @@ const (
 		"update containerd to 2.2 or newer"
 )
 
-// The first containerd with a default validator.
-const (
-	minMajor = 2
-	minMinor = 2
-)
+// oldest is the first containerd with a default validator.
+var oldest = version.MustParseGeneric("2.2")
 
 // unreachable says what is missing where the runtime's socket cannot be dialed.
 func unreachable(socket string, err error) error {
@@ -40,26 +36,12 @@ func unreachable(socket string, err error) error {
 	return fmt.Errorf("%w: see that containerd runs with NRI: %s", err, nriOff)
 }
 
-var majorMinor = regexp.MustCompile(`^v?(\d+)\.(\d+)`)
-
 // supported refuses a containerd without a default validator. A version that
 // cannot be read, as of a build from source, is believed to be new: what it lacks
 // then, the first creation of a container shows.
-func supported(runtime, version string) error {
-	m := majorMinor.FindStringSubmatch(version)
-	if runtime != "containerd" || m == nil {
-		return nil
-	}
-	major, err := strconv.Atoi(m[1])
-	if err != nil {
-		return err
-	}
-	minor, err := strconv.Atoi(m[2])
-	if err != nil {
-		return err
-	}
-	if major < minMajor || major == minMajor && minor < minMinor {
-		return fmt.Errorf("%s %s: %s", runtime, version, tooOld)
+func supported(runtime, says string) error {
+	if v, err := version.ParseGeneric(says); runtime == "containerd" && err == nil && v.LessThan(oldest) {
+		return fmt.Errorf("%s %s: %s", runtime, says, tooOld)
 	}
 	return nil
 }
