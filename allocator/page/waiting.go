@@ -3,13 +3,13 @@
 package page
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -51,7 +51,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 		return Waiting{}, fmt.Errorf("reading the pods: %w", err)
 	}
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
-		return p.DeletionTimestamp != nil || !view.Gated(p)
+		return p.DeletionTimestamp != nil || !podstate.Gated(p)
 	})
 	w := Waiting{Pods: len(pods)}
 	if len(pods) == 0 {
@@ -62,9 +62,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
 	last := view.LastEvents(events)
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(pods, podstate.ByAge)
 	type key struct {
 		workload
 		said string

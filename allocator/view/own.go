@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -39,7 +40,7 @@ func SlicesOfPods(pods []corev1.Pod) []Slice {
 	for i := range pods {
 		pod := &pods[i]
 		placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-		if err != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if err != nil || podstate.Terminal(pod) {
 			continue
 		}
 		for name, share := range placed.Containers {

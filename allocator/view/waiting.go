@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -52,7 +53,7 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 	last := LastEvents(events)
 	var waiting []WaitingPod
 	for i := range pods {
-		if Gated(&pods[i]) {
+		if podstate.Gated(&pods[i]) {
 			waiting = append(waiting, WaitingPodOf(&pods[i], last))
 		}
 	}
@@ -63,19 +64,9 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 	return waiting
 }
 
-// Gated reports whether a pod holds our gate.
-func Gated(p *corev1.Pod) bool {
-	return slices.Contains(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate})
-}
-
 // WaitingPodOf is a gated pod; last are the pods' last events.
 func WaitingPodOf(p *corev1.Pod, last map[types.UID]corev1.Event) WaitingPod {
-	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}}
-	for _, g := range p.Spec.SchedulingGates {
-		if g.Name != v1alpha1.Gate {
-			w.OtherGates = append(w.OtherGates, g.Name)
-		}
-	}
+	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}, OtherGates: podstate.OtherGates(p)}
 	if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
 		w.Error = err.Error()
 	} else {

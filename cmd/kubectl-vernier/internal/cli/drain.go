@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/kubectl/pkg/drain"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -122,13 +122,12 @@ func (d *drainer) holders(ctx context.Context, api client.Client, node, uuid str
 	found := map[types.UID]holder{}
 	for _, device := range l.Spec.Devices {
 		for _, s := range device.Slices {
-			namespace, name, _ := strings.Cut(s.Owner, "/")
 			if device.UUID == uuid {
-				found[s.Pod] = holder{name: types.NamespacedName{Namespace: namespace, Name: name}, uid: s.Pod}
+				found[s.Pod] = holder{name: podstate.OwnerKey(s.Owner), uid: s.Pod}
 			}
 		}
 	}
-	all := slices.SortedFunc(maps.Values(found), func(a, b holder) int { return cmp.Compare(a.name.String(), b.name.String()) })
+	all := slices.SortedFunc(maps.Values(found), func(a, b holder) int { return podstate.CompareKeys(a.name, b.name) })
 	for i := range all {
 		pod := &corev1.Pod{}
 		switch err := api.Get(ctx, all[i].name, pod); {
@@ -145,8 +144,7 @@ func (d *drainer) holders(ctx context.Context, api client.Client, node, uuid str
 // evictable tells whether it takes an eviction to end the pod. What is held for a
 // gated pod is not granted, and goes by itself or is.
 func (h *holder) evictable() bool {
-	return h.pod != nil && h.pod.DeletionTimestamp == nil && len(h.pod.Spec.SchedulingGates) == 0 &&
-		h.pod.Status.Phase != corev1.PodSucceeded && h.pod.Status.Phase != corev1.PodFailed
+	return h.pod != nil && h.pod.DeletionTimestamp == nil && len(h.pod.Spec.SchedulingGates) == 0 && !podstate.Terminal(h.pod)
 }
 
 func names(pods []holder) []string {

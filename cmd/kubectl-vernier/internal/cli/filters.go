@@ -10,7 +10,6 @@ import (
 	"path"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -18,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // filtersPatience bounds how long the scheduler's filters take to fill.
@@ -68,23 +67,11 @@ func fillFilters(ctx context.Context, kube kubernetes.Interface) (*feasible.Filt
 		f.SetNode(&nodes.Items[i])
 	}
 	for i := range pods.Items {
-		if _, err := f.Count(&pods.Items[i], nodeOf(&pods.Items[i])); err != nil {
+		if _, err := f.Count(&pods.Items[i], podstate.TargetNode(&pods.Items[i])); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
-}
-
-// nodeOf is the node that the pod is on, or that it was placed on and is not bound to yet.
-func nodeOf(pod *corev1.Pod) string {
-	if pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || pod.DeletionTimestamp != nil {
-		return pod.Spec.NodeName
-	}
-	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-	if err != nil {
-		return ""
-	}
-	return placed.Node
 }
 
 // untilForbidden ends everything at the first answer that says no.

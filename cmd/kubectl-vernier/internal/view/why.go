@@ -77,14 +77,11 @@ func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[
 	default:
 		r.State = "it waits for a place"
 	}
-	var key strings.Builder
-	for _, a := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationMode, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID} {
-		fmt.Fprintf(&key, "%q", pod.Annotations[a])
-	}
-	classes, known := rooms[key.String()]
+	class := podrequest.EquivalenceClass(pod)
+	classes, known := rooms[class]
 	if !known {
 		classes = Fit(demand, all)
-		rooms[key.String()] = classes
+		rooms[class] = classes
 	}
 	r.Classes = classes
 	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
