@@ -166,15 +166,14 @@ void vgpu_thread_settle(void) {
 // thread_local objects call the same.
 int __cxa_thread_atexit_impl(void (*end)(void *), void *object, void *of);
 
-// Whatever the thread launches after this, from what else ends with it, gets new ways.
+// Whatever the thread launches after this, from what else ends with it, gets a new one.
 static void end_tls(void *tls) {
-    for (int i = 0; i < VGPU_THREAD_STREAMS; i++)
-        vacate(&vgpu_tls->streams[i]);
+    vgpu_thread_settle();
     vgpu_tls = NOBODYS;
     munmap(tls, sizeof *vgpu_tls);
 }
 
-// The thread gets ways of its own. They aren't malloc's: a program may have one of its own
+// The thread gets a vgpu_tls of its own. It isn't malloc's: a program may have one of its own
 // that gives no aligned memory.
 static bool begin_tls(void) {
     if (vgpu_tls != NOBODYS)

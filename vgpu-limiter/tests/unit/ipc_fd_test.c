@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// passed_test COUNTERS: one process frees an allocation that it has exported, or takes
+// ipc_fd_test COUNTERS: one process frees an allocation that it has exported, or takes
 // what dead ones have left off the total, and another one, which has a descriptor of
 // it, imports that and closes it, between any two steps of this. And processes are
 // killed between any two steps of exporting, freeing and importing, and of others'

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// share_test COUNTERS: processes make allocations, import each other's, send each other
+// ipc_share_test COUNTERS: processes make allocations, import each other's, send each other
 // descriptors of them, let go of all in any order and are killed at any instruction.
 // Whenever the others are stopped, what is really held by anybody is within the limit;
 // whoever has a descriptor is told whose memory it is; at the end, the last process

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // stream_test COUNTERS: streams that end after a few launches are charged what these take,
-// also where the first few of their kind were measured too long, as the process was stopped
+// also where the first few of their class were measured too long, as the process was stopped
 // meanwhile, and where they end before that is through; and nothing is recorded into one that
 // ends while it may be captured; on a device with a clock of its own, which goes on by what the
 // test does.
@@ -20,7 +20,7 @@
 
 static struct vgpu_process process;
 static char a_context[16];
-static char streams[4][1024] __attribute__((aligned(1024))); // whose lanes differ
+static char streams[4][1024] __attribute__((aligned(1024))); // whose thread streams differ
 static uint64_t now = UINT64_C(1) << 50, idle;               // and when the device is through
 static uint64_t through[4];                                  // and each of the streams
 static int records;                                          // of events

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lane_end_test COUNTERS: a thread tells what it has launched, as its lane is given to another
+// thread_end_test COUNTERS: a thread tells what it has launched, as its thread stream is given to another
 // stream or as it ends, while another thread destroys the context. All is charged, whichever
 // comes first, nothing is used that has been freed, as a sanitizer sees, and no thread waits
 // for ever that ends in a signal's handler.
@@ -17,7 +17,7 @@
 
 static struct vgpu_process process;
 static char contexts[ROUNDS + 1][16] __attribute__((aligned(16)));
-static char streams[2][1024] __attribute__((aligned(1024))); // that have the same lane
+static char streams[2][1024] __attribute__((aligned(1024))); // that have the same thread stream
 static _Thread_local cu_ctx current;
 static pthread_barrier_t barrier;
 
@@ -35,19 +35,19 @@ void vgpu_test_step(void) {}
 
 static struct vgpu_stream_state *volatile kept; // where the sanitizer looks for what has been lost
 
-static struct vgpu_thread_stream *open_lane(void *context, int stream) {
+static struct vgpu_thread_stream *open_stream(void *context, int stream) {
     current = (cu_ctx)context;
     CHECK(vgpu_thread_stream_open(&process, (cu_stream)(void *)streams[stream]) == CU_OK);
     return vgpu_thread_stream_of((cu_stream)(void *)streams[stream]);
 }
 
 static void launch_some(int round) {
-    struct vgpu_thread_stream *lane = open_lane(contexts[round], 0);
-    vgpu_cost_learn(&lane->state->ctx_state->costs, KEY, 2000, VGPU_APART);
-    CHECK(vgpu_thread_stream_learn(lane, KEY));
-    vgpu_thread_stream_allow(lane, KEY, 100000);
+    struct vgpu_thread_stream *mine = open_stream(contexts[round], 0);
+    vgpu_cost_learn(&mine->state->ctx_state->costs, KEY, 2000, VGPU_APART);
+    CHECK(vgpu_thread_stream_learn(mine, KEY));
+    vgpu_thread_stream_allow(mine, KEY, 100000);
     for (int i = 0; i < 7; i++)
-        CHECK(vgpu_launch_paid(KEY, lane->stream, false));
+        CHECK(vgpu_launch_paid(KEY, mine->stream, false));
 }
 
 // Every other time the thread ends instead.
@@ -57,7 +57,7 @@ static void *launches(void *from) {
         pthread_barrier_wait(&barrier);
         if (round % 2 == 1)
             break;
-        kept = open_lane(contexts[ROUNDS], 1)->state; // in a context that stays
+        kept = open_stream(contexts[ROUNDS], 1)->state; // in a context that stays
         pthread_barrier_wait(&barrier);
     }
     return NULL;

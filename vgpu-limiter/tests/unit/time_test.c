@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device time without a device: the bucket, the costs. Calendars: calendar_test.c.
+// Device time without a device: the bucket, the costs. Calendars: busy_union_test.c.
 
 #include "check.h"
 #include "compute/token_bucket.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pace_test COUNTERS LIMITS PACE: a pace file with anything wrong is none. Whatever
+// timeshare_test COUNTERS LIMITS PACE: a pace file with anything wrong is none. Whatever
 // a right one says, the container has no less than its quota, more only where its
 // limits allow that, and its refill periods have a sound length.
 
