@@ -2,7 +2,12 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Group and Version of the API. Prefix is what every name of ours starts with:
 // a pod that does not contain it is not ours.
@@ -43,6 +48,17 @@ const (
 
 // Resources lists every extended resource of ours.
 var Resources = []corev1.ResourceName{ResourceCore, ResourceMemPercent, ResourceMemMiB, ResourceGPUs}
+
+// Ours returns the names in a map that begin with Prefix, sorted.
+func Ours[N ~string, V any](named map[N]V) (names []N) {
+	for name := range named {
+		if strings.HasPrefix(string(name), Prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // Annotations that a user may set on a pod.
 const (

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,10 +29,8 @@ func inVain(pod *corev1.Pod) map[string]string {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for name := range c.Resources.Requests {
-			if strings.HasPrefix(string(name), v1alpha1.Prefix) {
-				return map[string]string{annotationInVain: c.Name, corev1.MirrorPodAnnotationKey: own}
-			}
+		if len(v1alpha1.Ours(c.Resources.Requests)) > 0 {
+			return map[string]string{annotationInVain: c.Name, corev1.MirrorPodAnnotationKey: own}
 		}
 	}
 	return nil

@@ -273,15 +273,3 @@ func agree(share v1alpha1.Share, grants []ledger.Grant) error {
 	}
 	return nil
 }
-
-// hasEnv tells whether an environment has exactly that setting; the last one of
-// a name counts.
-func hasEnv(env []string, name, value string) bool {
-	has := false
-	for _, e := range env {
-		if k, v, _ := strings.Cut(e, "="); k == name {
-			has = v == value
-		}
-	}
-	return has
-}

@@ -67,7 +67,7 @@ func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool)
 	}
 	h := Holder{
 		Pod: ref(pod), ID: c.GetId(), Name: c.GetName(), sandbox: pod.GetId(), Sliced: sliced,
-		Kept:  hasEnv(c.GetEnv(), v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid),
+		Kept:  hasKeyValue(api.FromOCIEnv(c.GetEnv()), v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid),
 		Opens: isPrivileged(c) || !sliced && holdsGPU(c),
 	}
 	// The sandbox keeps the annotation that the pod was created with.

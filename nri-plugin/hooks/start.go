@@ -71,7 +71,7 @@ func (p *Plugin) apply(ctx context.Context, m mode.Mode, c mode.Container, pid u
 
 // marked tells whether we prepared the container.
 func marked(pod *api.PodSandbox, c *api.Container) bool {
-	return hasEnv(c.GetEnv(), v1alpha1.EnvSlice, pod.GetUid())
+	return hasKeyValue(api.FromOCIEnv(c.GetEnv()), v1alpha1.EnvSlice, pod.GetUid())
 }
 
 // UpdateContainer keeps an opportunistic container to its cap when somebody else, as

@@ -162,6 +162,8 @@ func managesGPU(name string) bool {
 	return vendor == v1alpha1.CDIVendor || vendor == "nvidia.com" || strings.HasSuffix(vendor, ".nvidia.com")
 }
 
+// hasKeyValue reports whether an environment has exactly that setting; the last one of a
+// name counts.
 func hasKeyValue(env []*api.KeyValue, key, value string) bool {
 	has := false
 	for _, e := range env {

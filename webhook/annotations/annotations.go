@@ -126,13 +126,7 @@ func Misplaced(annotations map[string]string, path, of *field.Path) (warnings []
 
 // ours lists the keys with our prefix, sorted, maxIdle of them at most.
 func ours(annotations map[string]string) []string {
-	var keys []string
-	for key := range annotations {
-		if strings.HasPrefix(key, api.Prefix) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
+	keys := api.Ours(annotations)
 	return keys[:min(len(keys), maxIdle)]
 }
 

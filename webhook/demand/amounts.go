@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,12 +21,12 @@ import (
 // limits: Kubernetes would refuse the latter later, without naming the remedy.
 func names(r slim.Resources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range ours(r.Limits) {
+	for _, name := range api.Ours(r.Limits) {
 		if !slices.Contains(api.Resources, name) {
 			errs = append(errs, field.NotSupported(path.Child("limits").Key(string(name)), name, api.Resources))
 		}
 	}
-	for _, name := range ours(r.Requests) {
+	for _, name := range api.Ours(r.Requests) {
 		key := path.Child("requests").Key(string(name))
 		request := r.Requests[name]
 		limit, limited := r.Limits[name]
@@ -92,16 +91,4 @@ func whole(q resource.Quantity) (string, error) {
 		return "", errors.New("must be a whole number: the smallest step is 1")
 	}
 	return strconv.FormatInt(n, 10), nil
-}
-
-// ours lists the names with our prefix, sorted.
-func ours(list corev1.ResourceList) []corev1.ResourceName {
-	var found []corev1.ResourceName
-	for name := range list {
-		if strings.HasPrefix(string(name), api.Prefix) {
-			found = append(found, name)
-		}
-	}
-	slices.Sort(found)
-	return found
 }

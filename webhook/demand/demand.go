@@ -18,7 +18,7 @@ import (
 )
 
 // Asks tells whether any resource of ours is named.
-func Asks(r slim.Resources) bool { return len(ours(r.Limits))+len(ours(r.Requests)) > 0 }
+func Asks(r slim.Resources) bool { return len(api.Ours(r.Limits))+len(api.Ours(r.Requests)) > 0 }
 
 // Of is what a container asks for per device. path is the field path of its
 // resources. Where there are errors the share means nothing; each names the
@@ -46,10 +46,10 @@ func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
 // container.
 func PodLevel(r slim.Resources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range ours(r.Limits) {
+	for _, name := range api.Ours(r.Limits) {
 		errs = append(errs, podLevel(path.Child("limits"), name))
 	}
-	for _, name := range ours(r.Requests) {
+	for _, name := range api.Ours(r.Requests) {
 		errs = append(errs, podLevel(path.Child("requests"), name))
 	}
 	return errs
