@@ -32,7 +32,7 @@ func TestSoakOnAPIServer(t *testing.T) {
 	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}); err != nil {
 		t.Fatal(err)
 	}
-	const seeds = 8
+	seeds := part(8)
 	ran := 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
