@@ -3,21 +3,28 @@
 package allocator
 
 import (
-	"sync"
-	"time"
+	"context"
+	"maps"
+	"slices"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/eventhandlers"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/repair"
+	"vernier.dev/vernier/allocator/scheduling"
 )
 
 // Config is what an allocator works with.
@@ -37,84 +44,148 @@ type Config struct {
 	Requests int
 }
 
-// Allocator is one replica. The Set and Delete methods feed it and may be called
-// concurrently; Lead decides.
+// Allocator is one replica. The Set and Delete methods of its handlers feed it and may be
+// called concurrently; Lead decides.
 type Allocator struct {
-	Config
-	index *index.Index
+	*eventhandlers.Handlers
 
-	mu sync.Mutex
-	// pods are those that have to do with us, by name, the newest version known.
-	pods map[types.NamespacedName]*corev1.Pod
-	// waiting are gated pods that fit nowhere, and why.
-	waiting map[types.NamespacedName]waiter
-	// heard is what waiting pods were told by the leader before, hearing is true until
-	// that is known.
-	heard   map[types.UID]string
-	hearing bool
-	// untold are pods that were placed meanwhile.
-	untold []placedPod
-	// wakes is how often wake was called.
-	wakes int
-	// woken are waiting pods that are to be looked at again, in the order of their turns.
-	woken []call
-	// scarce are the demands for which there are no devices just now.
-	scarce scarcity
-	// neverRan are pods that were deleted unbound while they held slices or were
-	// being placed: their slices need no word from a node.
-	neverRan map[types.UID]bool
-	// placing are the pods of the round that is under way, each with the node that
-	// was decided on, empty before that.
-	placing map[types.UID]string
-	// unbooked are placed pods that the ledger of their node does not have, by node.
-	unbooked map[string]map[types.UID]types.NamespacedName
-	// refusals are placed pods that the scheduler refuses.
-	refusals map[types.UID]*refusal
-	// preparations are gated pods that have their slices and wait for their node.
-	preparations map[types.UID]preparation
-	preemptions  preemptions
-	gangs        gangs
-	order        order
-	// arrivals are pods whose turn has come and that the ranking has not learnt of.
-	arrivals []*corev1.Pod
-	// queue is nil while this replica does not lead.
-	queue queue
+	clock      clock.WithTicker
+	cache      *cache.Cache
+	groups     *podgroup.Groups
+	queue      *queue.Queue
+	notify     *notify.Notifier
+	binder     *binding.Binder
+	scheduler  *scheduling.Scheduler
+	preemption *preemption.Preemption
+	bindwatch  *bindwatch.Watch
+	repair     *repair.Reconciler
 
-	// ranking is the worker's alone. Nil until its first decision as the leader.
-	ranking *ranking.Ranking
-	// searches are those for places for gangs that go on, or are to begin again; searching is
-	// the one that is under way, nil outside of it. All are the worker's.
-	searches  map[group.Name]*search
-	searching *search
-	turns     turns
-	// again is how often in a row something was looked at again at once; the worker's.
-	again map[item]int
-	// eventsFrom is when the API server is asked again to take an event; the worker's.
-	eventsFrom time.Time
+	// turns are the worker's alone.
+	turns turns
 }
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	return &Allocator{
-		Config:   c,
-		index:    index.New(),
-		pods:     map[types.NamespacedName]*corev1.Pod{},
-		waiting:  map[types.NamespacedName]waiter{},
-		placing:  map[types.UID]string{},
-		neverRan: map[types.UID]bool{},
-		unbooked: map[string]map[types.UID]types.NamespacedName{},
-		refusals: map[types.UID]*refusal{},
-
-		preparations: map[types.UID]preparation{},
-		preemptions:  preemptions{inVain: map[types.UID]inVain{}, letGo: map[types.UID]bool{}, notBefore: map[kindred]time.Time{}},
-		order:        newOrder(),
-		gangs:        noGangs(),
-	}
+	a := &Allocator{clock: c.Clock, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
+	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
+	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
+	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}
+	a.binder = &binding.Binder{Client: c.Client, Cache: a.cache, Queue: a.queue, Handlers: a.Handlers, Notify: a.notify, Clock: c.Clock, Log: c.Log, Requests: c.Requests}
+	a.preemption = preemption.New(a.cache, a.queue, c.Filters, c.Clock, c.Log)
+	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Clock: c.Clock, Log: c.Log}
+	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Clock)
+	a.repair = &repair.Reconciler{Cache: a.cache, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
+	a.OnGone(a.preemption.Forget)
+	a.OnGone(a.bindwatch.Forget)
+	return a
 }
 
-// pod is the newest known version of a pod of ours, nil when there is none.
-func (a *Allocator) pod(key types.NamespacedName) *corev1.Pod {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.pods[key]
+// Lead decides until ctx ends. What happened while another replica led is in the
+// caches: everything is looked at once.
+func (a *Allocator) Lead(ctx context.Context) error {
+	work := queue.NewWork(a.clock)
+	stop := context.AfterFunc(ctx, work.ShutDown)
+	defer stop()
+	a.begin(work)
+	for a.step(ctx) {
+	}
+	a.end()
+	return nil
+}
+
+func (a *Allocator) end() {
+	a.scheduler.End()
+	a.queue.Close()
+}
+
+func (a *Allocator) begin(work queue.Work) {
+	a.scheduler.Lead()
+	a.queue.Open(work)
+}
+
+// step looks at what is due, up to a round of it; false when the queue has ended.
+func (a *Allocator) step(ctx context.Context) bool {
+	// Where more is due than there is time for, it is taken by turns, and not from the head of a
+	// queue that one tenant fills.
+	most := queue.MaxRound
+	if a.turns != nil {
+		most = maxBacklog
+	}
+	items, ok := a.queue.Pop(most)
+	for i, err := range a.look(ctx, items) {
+		a.queue.Done(items[i], err)
+	}
+	return ok
+}
+
+// maxBacklog bounds from how many that are due those of a round are chosen.
+const maxBacklog = 100 * queue.MaxRound
+
+// look looks at items together; the errors are in their order.
+func (a *Allocator) look(ctx context.Context, items []queue.Item) []error {
+	errs := make([]error, len(items))
+	var ledgers, pods, gangs []int
+	for i, it := range items {
+		switch {
+		case it.IsMove():
+			a.queue.ActivatePending(it)
+		case it.Node != "":
+			ledgers = append(ledgers, i)
+		case it.Pod.Name != "":
+			pods = append(pods, i)
+		case it.Gang.Name != "":
+			gangs = append(gangs, i)
+		}
+	}
+	a.binder.Each(len(ledgers), func(k int) { errs[ledgers[k]] = a.repair.Reconcile(ctx, items[ledgers[k]].Node) })
+
+	r := a.binder.NewRound()
+	defer r.End()
+	pending, late := make([]*binding.Pending, len(items)), false
+	// in does things one after the other, as many as there is time for.
+	in := func(at []int, do func(int)) {
+		a.turns.sort(items, at)
+		until, over := a.clock.Now().Add(scheduling.RoundTime), false
+		for n, i := range at {
+			if over = over || n == queue.MaxRound || n > 0 && !a.clock.Now().Before(until); over {
+				errs[i], late = queue.Yield{}, true
+				continue
+			}
+			if do(i); a.turns != nil {
+				a.turns[items[i].Namespace()]++
+			}
+		}
+	}
+	in(pods, func(i int) { pending[i], errs[i] = a.reconcilePod(ctx, r, items[i].Pod) })
+	r.Finish(ctx, pending)
+	for i, p := range pending {
+		if p != nil {
+			errs[i] = p.Err
+		}
+	}
+	in(gangs, func(i int) { errs[i] = a.reconcileGang(ctx, r, items[i].Gang) })
+	if !late {
+		a.turns = nil
+	} else if a.turns == nil {
+		a.turns = turns{}
+	}
+	return errs
+}
+
+// turns is how many of each namespace were looked at since more was due than there was time
+// for; nil while there is time for all.
+type turns map[string]int
+
+// sort has those of namespaces go first of which the fewest were looked at: what one tenant has
+// looked at again and again, and what takes long, is then not before all that others have.
+func (t turns) sort(items []queue.Item, at []int) {
+	if t == nil {
+		return
+	}
+	nth, of := map[int]int{}, maps.Clone(t)
+	for _, i := range at {
+		nth[i] = of[items[i].Namespace()]
+		of[items[i].Namespace()]++
+	}
+	slices.SortStableFunc(at, func(i, j int) int { return nth[i] - nth[j] })
 }

@@ -18,10 +18,15 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -41,7 +46,7 @@ func newStage(t *testing.T, nodes int) *stage {
 	w := newWorld(t, 1, nodes, 1)
 	w.calm = true
 	s := &stage{world: w, replicaInTest: w.replicas[0], events: record.NewFakeRecorder(100)}
-	s.allocator.Events = s.events
+	s.allocator.notify.Events = s.events
 	return s
 }
 
@@ -111,7 +116,7 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 	}
 	s.grantBy("n1", p, 0)
 	s.work()
-	if held := s.allocator.index.Holders(p.UID); !slices.Equal(held, []string{"n0"}) {
+	if held := s.allocator.cache.Index.Holders(p.UID); !slices.Equal(held, []string{"n0"}) {
 		t.Errorf("held on %v, want n0", held)
 	}
 }
@@ -208,7 +213,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 	// The pod that comes at this moment must not get what is in use.
 	s.add("q", 70, 700)
 	s.read()
-	s.queue.due = []item{{pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
+	s.queue.due = []queue.Item{{Pod: types.NamespacedName{Namespace: "ns", Name: "q"}}}
 	s.step()
 	if !podstate.Gated(s.get("q")) {
 		t.Fatal("Invariant 1: granted what runs already")
@@ -231,7 +236,7 @@ func TestLostGrantsComeBack(t *testing.T) {
 // Of many nodes that lack CPU a hundred are asked for the scheduler's words, whatever the
 // first of them lacks, and the others are counted; one that doesn't lack any is asked.
 func TestWordsOfFullNodes(t *testing.T) {
-	const nodes = maxWords + 20
+	const nodes = scheduling.MaxWords + 20
 	s := newStage(t, nodes)
 	for i := range nodes {
 		old := objects.Node(fmt.Sprint("n", i))
@@ -247,12 +252,12 @@ func TestWordsOfFullNodes(t *testing.T) {
 	s.add("p", 50, 100, cpu("2"))
 	s.work()
 	want := fmt.Sprintf("%d node(s) have the devices, but the scheduler would refuse them: %d Insufficient cpu, 1 node(s) were unschedulable, and %d more that lack CPU or memory",
-		nodes, maxWords, nodes-1-maxWords)
+		nodes, scheduling.MaxWords, nodes-1-scheduling.MaxWords)
 	if got := s.told(); len(got) != 1 || !strings.Contains(got[0], want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := measured(t, "vernier_allocator_nodes_judged") - judged; got != maxWords+1 {
-		t.Errorf("%v nodes were judged, want %d", got, maxWords+1)
+	if got := measured(t, "vernier_allocator_nodes_judged") - judged; got != scheduling.MaxWords+1 {
+		t.Errorf("%v nodes were judged, want %d", got, scheduling.MaxWords+1)
 	}
 }
 
@@ -262,9 +267,7 @@ func (s *stage) judgedInFiveLooks() float64 {
 	s.t.Helper()
 	before := measured(s.t, "vernier_allocator_nodes_judged")
 	for range 5 {
-		s.allocator.mu.Lock()
-		s.allocator.wake(wakeAll)
-		s.allocator.mu.Unlock()
+		s.allocator.queue.MoveToActive(cache.OnAll)
 		s.work()
 	}
 	return measured(s.t, "vernier_allocator_nodes_judged") - before
@@ -280,7 +283,7 @@ func TestReasonsAreFoundOnceAMinute(t *testing.T) {
 		t.Errorf("asked %v times right after it was found out", got)
 	}
 	for range 3 {
-		s.clock.Step(toldAgain)
+		s.clock.Step(notify.RepeatAfter)
 		if got := s.judgedInFiveLooks(); got != 1 {
 			t.Errorf("asked %v times in five looks after a minute", got)
 		}
@@ -299,7 +302,7 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 	cordoned.Spec.Unschedulable = true
 	set := func(old, now *corev1.Node) {
 		s.allocator.SetNode(old, now)
-		s.pass(refusedDelay)
+		s.pass(queue.RefusedDelay)
 	}
 	cpu, unschedulable := "1 Insufficient cpu", "1 node(s) were unschedulable"
 	is := objects.Node("n0")
@@ -310,20 +313,20 @@ func TestAnotherReasonOfTheSameKind(t *testing.T) {
 		}
 		set(is, now)
 		is = now
-		s.pass(toldAgain - refusedDelay)
+		s.pass(notify.RepeatAfter - queue.RefusedDelay)
 		if got := strings.Join(s.told(), "; "); !strings.Contains(got, want) {
 			t.Fatalf("%d. told %q, want %q", i, got, want)
 		}
 	}
-	s.pass(toldAgain / 2)
+	s.pass(notify.RepeatAfter / 2)
 	set(is, objects.Node("n0"))
-	s.pass(toldAgain - refusedDelay)
+	s.pass(notify.RepeatAfter - queue.RefusedDelay)
 	if got, told := s.judgedInFiveLooks(), s.told(); got != 0 || len(told) > 0 {
 		t.Errorf("asked %v times right after it was found out; told %q", got, told)
 	}
 	// It was told four minutes ago then, for the third time.
-	s.pass(toldAgain)
-	s.pass(toldAgain / 2)
+	s.pass(notify.RepeatAfter)
+	s.pass(notify.RepeatAfter / 2)
 	if got := strings.Join(s.told(), "; "); !strings.Contains(got, cpu) {
 		t.Errorf("told %q when it is time, want %q", got, cpu)
 	}
@@ -342,9 +345,7 @@ func TestEventsTellChanges(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 	retry := func() []string {
-		s.allocator.mu.Lock()
-		s.allocator.wake(wakeAll)
-		s.allocator.mu.Unlock()
+		s.allocator.queue.MoveToActive(cache.OnAll)
 		s.work()
 		return s.told()
 	}
@@ -357,7 +358,7 @@ func TestEventsTellChanges(t *testing.T) {
 	if got := retry(); len(got) != 0 {
 		t.Errorf("new figures at once: %q", got)
 	}
-	s.clock.Step(toldAgain)
+	s.clock.Step(notify.RepeatAfter)
 	if got := retry(); len(got) != 1 || !strings.Contains(got[0], "nearest: n0 GPU 1 has 10 % and 100 MiB free") {
 		t.Errorf("after a minute: %q", got)
 	}
@@ -373,7 +374,7 @@ func TestEventsTellChanges(t *testing.T) {
 		t.Errorf("another reason: %q", got)
 	}
 	s.allocator.SetNode(node, objects.Node("n0"))
-	s.pass(refusedDelay)
+	s.pass(queue.RefusedDelay)
 	if podstate.Gated(s.get("p")) {
 		t.Error("not placed after the node was uncordoned")
 	}
@@ -401,7 +402,7 @@ func TestRefusedAfterThePin(t *testing.T) {
 	s.unschedulable("alone")
 	s.unschedulable("controlled")
 	s.told()
-	s.pass(refusedGrace - time.Second)
+	s.pass(bindwatch.RefusedGrace - time.Second)
 	if got := s.told(); len(got) != 0 || s.get("controlled") == nil {
 		t.Fatalf("given up before the time: %q", got)
 	}
@@ -422,8 +423,8 @@ func TestRefusedAfterThePin(t *testing.T) {
 	s.unschedulable("alone")
 	s.bind()
 	s.work()
-	if got := s.told(); len(got) != 0 || len(s.allocator.refusals) != 0 {
-		t.Errorf("%q, %v", got, s.allocator.refusals)
+	if got := s.told(); len(got) != 0 || kept(s.allocator.bindwatch, "refusals") != 0 {
+		t.Errorf("%q, or a refusal is kept", got)
 	}
 }
 
@@ -440,7 +441,7 @@ func TestPlacedPodsCount(t *testing.T) {
 	s.must(s.api.Delete(t.Context(), first))
 	s.notify(first, true)
 	s.work()
-	s.pass(refusedDelay)
+	s.pass(queue.RefusedDelay)
 	if podstate.Gated(s.get("second")) {
 		t.Error("not woken by the deletion of the first")
 	}
@@ -453,18 +454,18 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	p := s.add("p", 60, 600)
 	demand, _, err := podrequest.Of(p)
 	s.must(err)
-	chosen, err := s.allocator.decide(t.Context(), ask{p, demand})
+	chosen, _, err := s.allocator.scheduler.Schedule(t.Context(), scheduling.Request{Pod: p, Demand: demand})
 	s.must(err)
 	other := s.add("other", 10, 100)
 	s.grantBy("n0", other, 0)
 	for len(s.watch) > 0 {
 		s.read()
 	}
-	r := &round{a: s.allocator}
-	if _, err := r.grant(chosen); !errors.Is(err, errAgain) {
+	r := s.allocator.binder.NewRound()
+	if _, err := r.Grant(chosen); !errors.Is(err, queue.ErrAgain) {
 		t.Errorf("%v, want another look", err)
 	}
-	r.finish(t.Context(), nil)
+	r.Finish(t.Context(), nil)
 	if got := ledgerspec.Pods(s.ledger("n0")); got["p"] != "" {
 		t.Errorf("Invariant 1: granted on a ledger that was not looked at: %v", got)
 	}

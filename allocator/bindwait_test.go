@@ -19,6 +19,8 @@ import (
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 )
 
 // hostile is a pod of another namespace that no scheduler ever binds and that selects every
@@ -56,7 +58,7 @@ func (s *stage) waitsFor(want time.Duration, names ...string) {
 	if got := s.atTheGate(names...); got != "" {
 		s.t.Fatalf("at the gate after %v: %q; told %q", want, got, s.told())
 	}
-	if n := len(s.allocator.order.behind) + len(s.allocator.order.waits); n > 0 {
+	if n := len(uidsIn(s.allocator.queue, "order", "blockedBy")) + len(uidsIn(s.allocator.queue, "order", "waits")); n > 0 {
 		s.t.Errorf("%d waits are remembered of pods that were placed", n)
 	}
 }
@@ -68,12 +70,12 @@ func TestHostileWaitForABind(t *testing.T) {
 		never, waits func(*corev1.Pod)
 		want         time.Duration
 	}{
-		"selected, across namespaces": {hostile, labelled("y"), maxWaitAcross},
-		"selected, one namespace":     {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, labelled("y"), maxWaitWithin},
-		"selects, across namespaces":  {func(p *corev1.Pod) { labelled("x")(p); p.Namespace = "hostile" }, companyOfAll("x"), maxWaitAcross},
-		"selects, one namespace":      {labelled("x"), companyOf("x"), maxWaitWithin},
-		"a gang, across namespaces":   {hostile, inGang("g", 3), maxWaitAcross},
-		"a gang, one namespace":       {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, inGang("g", 3), maxWaitWithin},
+		"selected, across namespaces": {hostile, labelled("y"), queue.MaxWaitAcross},
+		"selected, one namespace":     {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, labelled("y"), queue.MaxWaitWithin},
+		"selects, across namespaces":  {func(p *corev1.Pod) { labelled("x")(p); p.Namespace = "hostile" }, companyOfAll("x"), queue.MaxWaitAcross},
+		"selects, one namespace":      {labelled("x"), companyOf("x"), queue.MaxWaitWithin},
+		"a gang, across namespaces":   {hostile, inGang("g", 3), queue.MaxWaitAcross},
+		"a gang, one namespace":       {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, inGang("g", 3), queue.MaxWaitWithin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
@@ -113,9 +115,9 @@ func TestHostileStreamRenewsNoWait(t *testing.T) {
 			s.add("p0", 10, 100, edits...)
 			s.add("p1", 10, 100, edits...)
 			s.work()
-			for i := range 4 * int(maxWaitAcross/time.Second) {
+			for i := range 4 * int(queue.MaxWaitAcross/time.Second) {
 				at := time.Duration(i) * time.Second / 2
-				if got, want := s.atTheGate("p0", "p1") != "", at < maxWaitAcross; got != want {
+				if got, want := s.atTheGate("p0", "p1") != "", at < queue.MaxWaitAcross; got != want {
 					t.Fatalf("at the gate after %v: %v, want %v", at, got, want)
 				}
 				if i%2 == 1 {
@@ -143,7 +145,7 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 	s.work()
 	s.add("p", 10, 100, labelled("y"))
 	s.work()
-	s.pass(elsewherePatience - time.Second)
+	s.pass(queue.ElsewherePatience - time.Second)
 	s.add("secret", 1, 1, inNamespace("hostile"), companyOfAll("y"))
 	s.work()
 	s.vanish(s.get(own.Name))
@@ -160,7 +162,7 @@ func TestWhoIsAheadIsAskedInTime(t *testing.T) {
 		s := newStage(t, 2)
 		s.add("never", 1, 1, inNamespace("hostile"), labelled("last"), companyOfAll("last"))
 		s.work()
-		const members = 4 * maxRound
+		const members = 4 * queue.MaxRound
 		for i := range members {
 			s.add(fmt.Sprintf("m%03d", i), 0, 1, inGang("g", members), func(p *corev1.Pod) {
 				if i == members-1 {
@@ -170,9 +172,9 @@ func TestWhoIsAheadIsAskedInTime(t *testing.T) {
 		}
 		s.readAll()
 		if slow {
-			s.slow(roundTime)
+			s.slow(scheduling.RoundTime)
 		}
-		if got := s.allocator.queues(s.allocator.gang(group.Name{API: group.Kueue, Namespace: "ns", Name: "g"}).due...); got == slow {
+		if got := s.allocator.queue.Blocked(s.allocator.groups.Gang(group.Name{API: group.Kueue, Namespace: "ns", Name: "g"}).Due...); got == slow {
 			t.Errorf("waits %v where the clock is slow %v", got, slow)
 		}
 	}
@@ -190,7 +192,7 @@ func TestPodThatIsNotWaitedForCounts(t *testing.T) {
 	s.add("apart", 10, 100, apart)
 	s.add("beside", 10, 100, companyOfAll("z"))
 	s.work()
-	s.pass(maxWaitAcross)
+	s.pass(queue.MaxWaitAcross)
 	at := podstate.TargetNode(s.get("never"))
 	if got := s.seats("apart", "beside"); got != fmt.Sprintf("apart:%s beside:%s", map[string]string{"n0": "n1", "n1": "n0"}[at], at) {
 		t.Errorf("placed %q, the other pod is on %s", got, at)
@@ -215,10 +217,10 @@ func TestHostileWaitForVolumesAndClaims(t *testing.T) {
 		namespace string
 		want      time.Duration
 	}{
-		"a volume of a class, across namespaces": {withClaim, "hostile", maxWaitAcross},
-		"a claim, one namespace":                 {withClaim, "ns", maxWaitWithin},
-		"a device, across namespaces":            {withDevice, "hostile", maxWaitAcross},
-		"a device, one namespace":                {withDevice, "ns", maxWaitWithin},
+		"a volume of a class, across namespaces": {withClaim, "hostile", queue.MaxWaitAcross},
+		"a claim, one namespace":                 {withClaim, "ns", queue.MaxWaitWithin},
+		"a device, across namespaces":            {withDevice, "hostile", queue.MaxWaitAcross},
+		"a device, one namespace":                {withDevice, "ns", queue.MaxWaitWithin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
@@ -258,7 +260,7 @@ func TestHostileBrokenClaim(t *testing.T) {
 	s.restart()
 	s.work()
 	s.add("p", 10, 100, withDevice)
-	s.waitsFor(maxWaitAcross, "p")
+	s.waitsFor(queue.MaxWaitAcross, "p")
 }
 
 // What a pod takes that is not waited for any more counts as taken: a volume and a device of
@@ -273,21 +275,21 @@ func TestPodThatIsNotWaitedForTakes(t *testing.T) {
 			s.work()
 			s.add("p", 10, 100, edit)
 			s.work()
-			s.pass(maxWaitAcross)
+			s.pass(queue.MaxWaitAcross)
 			at := podstate.TargetNode(s.get("never"))
 			if got, want := podstate.TargetNode(s.get("p")), map[string]string{"n0": "n1", "n1": "n0"}[at]; got != want {
 				t.Errorf("placed on %q, want %s, since the other takes that of %s; told %q", got, want, at, s.told())
 			}
 			s.add("q", 10, 100, edit, inNamespace("third"))
 			s.work()
-			s.pass(maxWaitAcross)
+			s.pass(queue.MaxWaitAcross)
 			if got := podstate.TargetNode(s.get("q")); got != "" {
 				t.Errorf("the third is placed on %s, where another takes what it needs", got)
 			}
 			s.vanish(s.get("never"))
 			s.work()
-			s.pass(refusedDelay)
-			s.pass(maxWaitAcross)
+			s.pass(queue.RefusedDelay)
+			s.pass(queue.MaxWaitAcross)
 			if got := podstate.TargetNode(s.get("q")); got != at {
 				t.Errorf("placed on %q when the first is gone, want %s; told %q", got, at, s.told())
 			}

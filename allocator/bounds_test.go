@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +18,12 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
 
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -33,19 +37,19 @@ func TestBounds(t *testing.T) {
 		is, least, most time.Duration
 		why             string
 	}{
-		{"refusedGrace", refusedGrace, 30 * time.Second, 30 * time.Second, "docs/architecture.md says so"},
-		{"refusedHold", refusedHold, 10 * time.Minute, 10 * time.Minute, "docs/architecture.md says so"},
-		{"elsewherePatience", elsewherePatience, 5 * time.Second, 5 * time.Second, "docs/reference/events.md says so"},
-		{"toldAgain", toldAgain, time.Minute, time.Minute, "docs/reference/events.md says so"},
-		{"toldRarely", toldRarely, time.Hour, time.Hour, "docs/reference/events.md says so"},
-		{"holdFor", holdFor, 4 * takeOver, time.Minute, "a new leader goes on with a gang; nobody else has the room meanwhile"},
-		{"prepareGrace", prepareGrace, 3 * time.Second, 10 * time.Second, "an instance takes a second or two; the kubelet tries again after 10 s"},
-		{"preemptAgain", preemptAgain, 10 * time.Second, time.Minute, "many nodes are asked, for a pod that waits already"},
-		{"firstRetry", firstRetry, 5 * time.Millisecond, 100 * time.Millisecond, "most errors pass at once; no server is asked without a pause"},
-		{"lastRetry", lastRetry, time.Second, takeOver, "a server that is down is left alone; nobody waits for long when it is back"},
-		{"refusedDelay", refusedDelay, 20 * time.Millisecond, 500 * time.Millisecond, "changes come in crowds; a pod that fits now does not wait for a second"},
-		{"hearingPatience", hearingPatience, takeOver, 20 * time.Second, "a list of events takes seconds; a pod that waits is told why"},
-		{"hearingAgain", hearingAgain, 200 * time.Millisecond, hearingPatience / 5, "a few looks while nothing is known"},
+		{"refusedGrace", bindwatch.RefusedGrace, 30 * time.Second, 30 * time.Second, "docs/architecture.md says so"},
+		{"refusedHold", bindwatch.RefusedHold, 10 * time.Minute, 10 * time.Minute, "docs/architecture.md says so"},
+		{"elsewherePatience", queue.ElsewherePatience, 5 * time.Second, 5 * time.Second, "docs/reference/events.md says so"},
+		{"toldAgain", notify.RepeatAfter, time.Minute, time.Minute, "docs/reference/events.md says so"},
+		{"toldRarely", notify.RepeatRarely, time.Hour, time.Hour, "docs/reference/events.md says so"},
+		{"holdFor", binding.HoldFor, 4 * takeOver, time.Minute, "a new leader goes on with a gang; nobody else has the room meanwhile"},
+		{"prepareGrace", binding.PrepareGrace, 3 * time.Second, 10 * time.Second, "an instance takes a second or two; the kubelet tries again after 10 s"},
+		{"preemptAgain", preemption.RetryAfter, 10 * time.Second, time.Minute, "many nodes are asked, for a pod that waits already"},
+		{"firstRetry", queue.FirstRetry, 5 * time.Millisecond, 100 * time.Millisecond, "most errors pass at once; no server is asked without a pause"},
+		{"lastRetry", queue.LastRetry, time.Second, takeOver, "a server that is down is left alone; nobody waits for long when it is back"},
+		{"refusedDelay", queue.RefusedDelay, 20 * time.Millisecond, 500 * time.Millisecond, "changes come in crowds; a pod that fits now does not wait for a second"},
+		{"hearingPatience", notify.SyncPatience, takeOver, 20 * time.Second, "a list of events takes seconds; a pod that waits is told why"},
+		{"hearingAgain", notify.SyncAgain, 200 * time.Millisecond, notify.SyncPatience / 5, "a few looks while nothing is known"},
 		{"groupsPatience", groupsPatience, time.Second, 10 * time.Second, "a list of PodGroups takes so long; a replica is ready without"},
 		{"verdictsAge", verdictsAge, 2 * time.Second, 10 * time.Second, "one list for all readers; the page is asked for every few seconds"},
 		{"retryPeriod", retryPeriod, 200 * time.Millisecond, renewDeadline / 4, "the Lease is no load; an attempt or two may fail"},
@@ -60,18 +64,18 @@ func TestBounds(t *testing.T) {
 		is, least, most int
 		why             string
 	}{
-		{"maxAgain", maxAgain, 3, 20, "a crowd of writers is got through; a server that always conflicts is not"},
-		{"maxRound", maxRound, 32, 256, "a ledger's grants share a write; a pod waits for those that it is decided with"},
-		{"maxWoken", maxWoken, maxRound / 4, maxRound - 1, "who waits has a turn; who comes is in the round as well"},
-		{"maxOrders", maxOrders, 4, 20, "each order costs a decision for every member"},
-		{"maxDomains", maxDomains, 4, 20, "each place costs some orders"},
-		{"domainOrders", domainOrders, 2, 4, "one to go first, one to go before those that it goes by"},
-		{"maxPreemptAsked", maxPreemptAsked, 50, 500, "the scheduler's own least number of nodes is 100"},
-		{"preemptShare", preemptShare, 2, 10, "pods that need nobody's end are placed in most of the time; the others get their turn"},
-		{"newsFreely", newsFreely, 4, 4, "docs/reference/events.md says so"},
-		{"maxCauses", maxCauses, 2 * newsFreely, 64, "what is remembered of each waiting pod"},
+		{"maxAgain", queue.MaxAttempts, 3, 20, "a crowd of writers is got through; a server that always conflicts is not"},
+		{"maxRound", queue.MaxRound, 32, 256, "a ledger's grants share a write; a pod waits for those that it is decided with"},
+		{"maxWoken", queue.MaxMoves, queue.MaxRound / 4, queue.MaxRound - 1, "who waits has a turn; who comes is in the round as well"},
+		{"maxOrders", scheduling.MaxOrders, 4, 20, "each order costs a decision for every member"},
+		{"maxDomains", scheduling.MaxDomains, 4, 20, "each place costs some orders"},
+		{"domainOrders", scheduling.DomainOrders, 2, 4, "one to go first, one to go before those that it goes by"},
+		{"maxPreemptAsked", preemption.MaxNodes, 50, 500, "the scheduler's own least number of nodes is 100"},
+		{"preemptShare", preemption.WorkerShare, 2, 10, "pods that need nobody's end are placed in most of the time; the others get their turn"},
+		{"newsFreely", notify.NewsFreely, 4, 4, "docs/reference/events.md says so"},
+		{"maxCauses", notify.MaxCauses, 2 * notify.NewsFreely, 64, "what is remembered of each waiting pod"},
 		{"requests", requests, 8, 32, "more make a busy API server no faster"},
-		{"maxNote", maxNote, 1024, 1024, "the API server refuses a longer one"},
+		{"maxNote", notify.MaxNote, 1024, 1024, "the API server refuses a longer one"},
 	} {
 		if tt.is < tt.least || tt.is > tt.most {
 			t.Errorf("%s is %d, want %d to %d: %s", tt.name, tt.is, tt.least, tt.most, tt.why)
@@ -94,12 +98,12 @@ func TestPausesAfterErrors(t *testing.T) {
 		atOnce int
 	}{
 		"errors":    {apierrors.NewInternalError(errors.New("always")), 0},
-		"conflicts": {apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("always")), maxAgain},
+		"conflicts": {apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("always")), queue.MaxAttempts},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 1)
 			s.allocator.end()
-			s.allocator.Clock = clock.RealClock{}
+			s.time.WithTicker = clock.RealClock{}
 			s.add("p", 10, 100)
 			s.readAll()
 			s.refuse = tt.answer
@@ -110,14 +114,11 @@ func TestPausesAfterErrors(t *testing.T) {
 				synctest.Wait()
 				// What the test has done comes before what the leader does next, which takes the lock.
 				pass := func(d time.Duration) {
-					func() {
-						s.allocator.mu.Lock()
-						defer s.allocator.mu.Unlock()
-					}()
+					s.allocator.queue.Moves()
 					pass(d)
 				}
 				refused := func(pauses int) {
-					pause := firstRetry
+					pause := queue.FirstRetry
 					for n := range pauses {
 						if s.updates != 1+tt.atOnce {
 							t.Fatalf("%d attempts after pause %d, want %d", s.updates, n, 1+tt.atOnce)
@@ -128,12 +129,12 @@ func TestPausesAfterErrors(t *testing.T) {
 							t.Fatalf("pause %d did not last %v", n, pause)
 						}
 						pass(time.Millisecond)
-						pause = min(2*pause, lastRetry)
+						pause = min(2*pause, queue.LastRetry)
 					}
 				}
 				refused(20)
 				s.refuse = nil
-				pass(lastRetry)
+				pass(queue.LastRetry)
 				if s.patches != 1 {
 					t.Fatalf("%d pods placed one pause after the server was back, want 1", s.patches)
 				}
@@ -168,20 +169,20 @@ func (s *silent) List(ctx context.Context, _ metav1.ListOptions) (*corev1.EventL
 func TestHearingIsBounded(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("large", 10, objects.DeviceMiB+1)
-	s.allocator.listen()
+	s.allocator.notify.BeginHandover()
 	s.work()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s.allocator.hear(t.Context(), &silent{})
-		if waited := time.Since(start); waited != hearingPatience {
-			t.Errorf("asked for %v, want %v", waited, hearingPatience)
+		s.allocator.notify.Handover(t.Context(), &silent{})
+		if waited := time.Since(start); waited != notify.SyncPatience {
+			t.Errorf("asked for %v, want %v", waited, notify.SyncPatience)
 		}
 	})
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told meanwhile: %q", told)
 	}
-	s.pass(hearingAgain)
-	if told := s.told(); about(told, reasonWaiting) != 1 {
+	s.pass(notify.SyncAgain)
+	if told := s.told(); about(told, notify.ReasonWaiting) != 1 {
 		t.Errorf("told %q, want that it waits", told)
 	}
 }
@@ -195,46 +196,8 @@ func TestNoteIsBounded(t *testing.T) {
 	})
 	s.work()
 	told := s.told()
-	if about(told, reasonInvalid) != 1 || len(told[0]) > 1024+len("Warning VernierInvalid ") {
+	if about(told, notify.ReasonInvalid) != 1 || len(told[0]) > 1024+len("Warning VernierInvalid ") {
 		t.Errorf("told %q, want what is wrong, in 1024 bytes", told)
-	}
-	for n := range 8 {
-		whole := strings.Repeat("x", n) + strings.Repeat("è", 510)
-		got := note(whole)
-		if len(got) > 1024 || !utf8.ValidString(got) || (got == whole) != (len(whole) <= 1024) {
-			t.Errorf("%d bytes become %d, valid: %v", len(whole), len(got), utf8.ValidString(got))
-		}
-		if cut, short := strings.CutSuffix(got, "..."); short && (!strings.HasPrefix(whole, cut) || len(cut) < 1019) {
-			t.Errorf("of %d bytes %d are left: %q", len(whole), len(cut), got)
-		}
-	}
-}
-
-// So many requests are under way at a time, and all are made.
-func TestRequestsAreBounded(t *testing.T) {
-	for _, atATime := range []int{1, 4} {
-		synctest.Test(t, func(t *testing.T) {
-			a := &Allocator{Config: Config{Requests: atATime}}
-			var begun atomic.Int32
-			answer, done := make(chan bool), false
-			go func() {
-				a.each(10, func(int) {
-					begun.Add(1)
-					<-answer
-				})
-				done = true
-			}()
-			for answered := range 10 {
-				synctest.Wait() // until no other can begin
-				if now := int(begun.Load()) - answered; now != min(atATime, 10-answered) {
-					t.Errorf("%d requests under way after %d answers, want %d", now, answered, min(atATime, 10-answered))
-				}
-				answer <- true
-			}
-			if synctest.Wait(); !done || begun.Load() != 10 {
-				t.Errorf("%d of 10 requests, over: %v", begun.Load(), done)
-			}
-		})
 	}
 }
 

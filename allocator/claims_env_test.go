@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -156,7 +157,7 @@ func TestVolumesOfAGang(t *testing.T) {
 	// somebody is before it.
 	s.addClaim("c2")
 	s.addPod("p2", objects.Share(10, 100), withVolume("c2"))
-	s.awaitEvent("p2", reasonWaiting, "didn't find available persistent volumes to bind")
+	s.awaitEvent("p2", notify.ReasonWaiting, "didn't find available persistent volumes to bind")
 }
 
 // startWithDevices has two nodes with a device of another driver each, of the class.

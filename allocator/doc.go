@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allocator owns the decision which node and which devices a pod gets,
-// and the two writes that make it true: the grant in the node's SliceLedger, by
-// compare-and-swap, and then one patch on the pod: placement, node pin, gate off.
-// It also takes slices out of ledgers again.
+// Package allocator owns one replica: its rooms, which hang together nowhere else (see
+// docs/architecture.md), the one worker that decides, and what of a look at a pod or a gang
+// concerns several of them.
+//
+// It decides which node and which devices a pod gets, and makes the two writes that make it
+// true: the grant in the node's SliceLedger, by compare-and-swap, and then one patch on the
+// pod: placement, node pin, gate off. It also takes slices out of ledgers again.
 //
 // It writes nothing of a ledger's status but whether the node agent is reachable, never
 // binds a pod, and never touches a pod that has another gate than ours left.
@@ -12,16 +15,10 @@
 // relies on there being one leader only. A grant is fenced by the ledger's
 // resourceVersion and the API server's sum rules, the patch by the pod's.
 // What a crash leaves between the two writes is a gated pod that holds slices:
-// whoever leads next finishes it.
-//
-// It yields every 100 ms, so that what one tenant wrote keeps it from no other's pods
-// (yield.go).
-//
-// A pod to which it matters whether others are bound before it or after it goes when they
-// are, or they when it is (order.go).
+// the next leader finishes it.
 //
 // Pods of a gang (package group says which they are) are placed together or not at
-// all. Over several ledgers that is three steps: hold, commit, let go; gang.go says
+// all. Over several ledgers that is three steps: hold, commit, ungate; gang.go says
 // what each leaves behind when it fails.
 //
 // A pod's slices are taken back when

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -176,7 +177,7 @@ func (s *server) awaitEvent(pod, reason, text string) {
 	s.t.Helper()
 	var seen []string
 	says := func(e string) bool {
-		return strings.Contains(e, text) || s.again.Load() > 0 && strings.Contains(withoutFigures(e), withoutFigures(text))
+		return strings.Contains(e, text) || s.again.Load() > 0 && strings.Contains(withoutFigures.ReplaceAllString(e, ""), withoutFigures.ReplaceAllString(text, ""))
 	}
 	err := wait.PollUntilContextTimeout(s.t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
 		seen = s.events(pod)
@@ -305,3 +306,5 @@ func isWrite(method, resource string) func(*http.Request) bool {
 }
 
 func gpu(node string, i int) string { return fmt.Sprintf("GPU-%s-%d", node, i) }
+
+var withoutFigures = regexp.MustCompile(`[0-9,]`)

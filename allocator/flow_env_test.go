@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -46,14 +47,14 @@ func TestFlow(t *testing.T) {
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
 				{Key: "absent", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}}}
 	})
-	s.awaitEvent("d", reasonWaiting, "needs 30 % compute and 400 MiB on one GPU; nearest: gpu-1 GPU 0 has 0 % and 0 MiB free")
+	s.awaitEvent("d", notify.ReasonWaiting, "needs 30 % compute and 400 MiB on one GPU; nearest: gpu-1 GPU 0 has 0 % and 0 MiB free")
 
 	// A pod that ran keeps its slices until the node has seen it gone.
 	b := s.pod("b")
 	s.must(s.SubResource("binding").Create(t.Context(), b, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}}))
 	s.must(s.Delete(t.Context(), b, client.GracePeriodSeconds(0)))
 	s.addPod("after", objects.Share(1, 1)) // is looked at after the deletion
-	s.awaitEvent("after", reasonWaiting, "needs 1 % compute and 1 MiB")
+	s.awaitEvent("after", notify.ReasonWaiting, "needs 1 % compute and 1 MiB")
 	if ledgerspec.Placement(s.ledger("gpu-1"), b.UID) == nil {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
@@ -61,7 +62,7 @@ func TestFlow(t *testing.T) {
 	d := s.awaitPlaced("d").Containers["train"].Devices[0].UUID
 	s.awaitPlaced("after")
 	// Who was told that a pod waits is told that it no longer does, and nobody else.
-	s.awaitEvent("d", reasonPlaced, "("+d+"), 30 % compute and 400 MiB, limiter")
+	s.awaitEvent("d", notify.ReasonPlaced, "("+d+"), 30 % compute and 400 MiB, limiter")
 	if told := s.events("a"); len(told) > 0 {
 		t.Errorf("pod a was placed at once, and its owner was told %v", told)
 	}
@@ -83,7 +84,7 @@ func TestGatesAndFilters(t *testing.T) {
 	// Invariant 7: the scheduler would refuse the node; the pod is not pinned, and
 	// goes when the node changes.
 	s.addPod("picky", objects.Share(10, 100), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
-	s.awaitEvent("picky", reasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match Pod's node affinity/selector")
+	s.awaitEvent("picky", notify.ReasonWaiting, "1 node(s) have the devices, but the scheduler would refuse them: 1 node(s) didn't match Pod's node affinity/selector")
 	if p := s.pod("picky"); !podstate.Gated(p) || p.Spec.Affinity != nil {
 		t.Errorf("Invariant 7: pinned to a node that the scheduler refuses: %+v", p.Spec)
 	}
@@ -114,9 +115,9 @@ func TestGatesAndFilters(t *testing.T) {
 		limits[v1alpha1.ResourceCore], limits[v1alpha1.ResourceGPUs] = resource.MustParse("300"), resource.MustParse("1")
 		p.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":300,"memMiB":100}}}`
 	})
-	s.awaitEvent("odd", reasonInvalid, "annotation vernier.dev/shares: containers[train]: core 300")
+	s.awaitEvent("odd", notify.ReasonInvalid, "annotation vernier.dev/shares: containers[train]: core 300")
 	s.addPod("part", objects.Share(10, 100), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "exclusive" })
-	s.awaitEvent("part", reasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
+	s.awaitEvent("part", notify.ReasonInvalid, "annotation vernier.dev/mode: container train asks for a part of a GPU")
 	if !podstate.Gated(s.pod("odd")) || !podstate.Gated(s.pod("part")) {
 		t.Error("a pod that cannot be read was let go")
 	}

@@ -13,7 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 )
 
 // pass lets time go by, and what was put off for no longer be done.
@@ -51,14 +54,14 @@ func TestNominatedIsNotGivenUp(t *testing.T) {
 	for _, name := range names {
 		s.unschedulable(name)
 	}
-	s.pass(refusedGrace - time.Second)
+	s.pass(bindwatch.RefusedGrace - time.Second)
 	nominate("n0")
-	s.pass(refusedHold)
+	s.pass(bindwatch.RefusedHold)
 	if s.get("controlled") == nil || len(s.devicesOf("n0", "alone")) == 0 {
 		t.Fatal("given up while nominated")
 	}
 	nominate("")
-	s.pass(refusedGrace - time.Second)
+	s.pass(bindwatch.RefusedGrace - time.Second)
 	if s.get("controlled") == nil {
 		t.Fatal("the time before the nomination was counted")
 	}
@@ -76,22 +79,22 @@ func TestIgnoredIsTold(t *testing.T) {
 	s.add("elsewhere", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
 	s.work()
 	s.told()
-	s.pass(refusedGrace - time.Second)
+	s.pass(bindwatch.RefusedGrace - time.Second)
 	if told := s.told(); len(told) > 0 {
 		t.Errorf("told early: %q", told)
 	}
 	s.pass(time.Second)
-	s.pass(refusedHold)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], reasonIgnored) || !strings.Contains(told[0], `no scheduler "nobody" has looked at it`) {
+	s.pass(bindwatch.RefusedHold)
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `no scheduler "nobody" has looked at it`) {
 		t.Errorf("told %q", told)
 	}
 	s.unschedulable("elsewhere")
-	s.pass(refusedGrace - time.Second)
+	s.pass(bindwatch.RefusedGrace - time.Second)
 	if told := s.told(); len(told) > 0 || len(s.devicesOf("n0", "elsewhere")) == 0 {
 		t.Errorf("told %q, on %v", told, s.devicesOf("n0", "elsewhere"))
 	}
 	s.pass(time.Second)
-	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], reasonPinRefused) {
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonPinRefused) {
 		t.Errorf("told %q after its refusal", told)
 	}
 }
@@ -113,7 +116,7 @@ func TestWhoIsIgnored(t *testing.T) {
 			}
 			st.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason}}
 		})
-		s.pass(refusedGrace)
+		s.pass(bindwatch.RefusedGrace)
 		if told := s.told(); (len(told) > 0) != want {
 			t.Errorf("%s: told %q", reason, told)
 		}
@@ -140,7 +143,7 @@ func TestRefusedGivesBack(t *testing.T) {
 		s.work()
 		s.unschedulable("alone")
 		s.add("next", 60, 600, cpu("40"))
-		s.pass(refusedHold - time.Second)
+		s.pass(bindwatch.RefusedHold - time.Second)
 		if !podstate.Gated(s.get("next")) || len(s.devicesOf("n0", "alone")) == 0 {
 			t.Fatal("given back before the time")
 		}
@@ -153,7 +156,7 @@ func TestRefusedGivesBack(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		// Nothing is taken twice, and nothing comes back by itself.
-		s.pass(refusedHold)
+		s.pass(bindwatch.RefusedHold)
 		if got := s.told(); len(got) != 0 || len(s.devicesOf("n0", "alone")) > 0 {
 			t.Errorf("after ten more minutes: %q", got)
 		}
@@ -181,7 +184,7 @@ func TestGivenBackStaysSo(t *testing.T) {
 	s.add("alone", 60, 600, cpu("40"))
 	s.work()
 	s.unschedulable("alone")
-	s.pass(refusedHold)
+	s.pass(bindwatch.RefusedHold)
 	s.restart()
 	s.add("next", 60, 600, cpu("40"))
 	s.work()
@@ -212,7 +215,7 @@ func TestBoundIsNotTakenBack(t *testing.T) {
 	s.add("alone", 60, 600)
 	s.work()
 	s.unschedulable("alone")
-	s.clock.Step(refusedHold)
+	s.clock.Step(bindwatch.RefusedHold)
 	s.queue.flush()
 	s.bind()
 	for s.step() {
@@ -264,8 +267,8 @@ func TestPlacedPodsNeedNoLook(t *testing.T) {
 	none := func(when string) {
 		t.Helper()
 		s.readAll()
-		if i := slices.IndexFunc(s.queue.due, func(it item) bool { return it.pod.Name != "" }); i >= 0 {
-			t.Errorf("%s %v is to be looked at", when, s.queue.due[i].pod)
+		if i := slices.IndexFunc(s.queue.due, func(it queue.Item) bool { return it.Pod.Name != "" }); i >= 0 {
+			t.Errorf("%s %v is to be looked at", when, s.queue.due[i].Pod)
 		}
 	}
 	s.readAll()

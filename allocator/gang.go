@@ -6,13 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 )
 
 // A gang is a set of pods of which a number must start together. Its look ends in
@@ -27,43 +32,45 @@ import (
 // and was made again joins them, and so does one that comes late.
 
 // reconcileGang looks at a gang.
-func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name) error {
-	if s := a.searches[name]; s != nil {
-		s.visited = false
-		// What does not come to it is about other things, as that a member is gone.
-		defer a.endSearches(func(other *search) bool { return other == s && !s.visited })
+func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name group.Name) error {
+	defer a.scheduler.Look(name)()
+	g := a.groups.Gang(name)
+	if len(g.Due) == 0 {
+		return nil
 	}
-	g := a.gang(name)
-	if len(g.due) == 0 || a.part(g) {
+	if split, single := a.groups.Split(g); split {
+		for _, pod := range single {
+			a.queue.Add(queue.Item{Pod: podstate.KeyOf(pod)})
+		}
 		return nil
 	}
 	// Whatever comes of it, what is noted of them ends with the round.
-	for _, pod := range g.due {
-		r.begin(pod)
+	for _, pod := range g.Due {
+		a.startPlacing(r, pod)
 	}
-	need := g.missing()
+	need := g.Missing()
 	switch {
-	case errors.Is(g.err, group.ErrUnknown):
-		return a.holdNothing(ctx, g, reasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.err))
-	case g.err != nil:
-		return a.holdNothing(ctx, g, reasonInvalid, g.err.Error(), g.err.Error())
-	case need > len(g.due) && g.in > 0 && a.begun(g):
-		need = len(g.due)
-	case need > len(g.due):
-		return a.holdNothing(ctx, g, reasonWaiting, "incomplete", g.incomplete())
+	case errors.Is(g.Err, group.ErrUnknown):
+		return a.holdNothing(ctx, g, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
+	case g.Err != nil:
+		return a.holdNothing(ctx, g, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
+	case need > len(g.Due) && g.In > 0 && a.begun(g):
+		need = len(g.Due)
+	case need > len(g.Due):
+		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
-	if a.queues(g.due...) {
+	if a.queue.Blocked(g.Due...) {
 		return nil
 	}
-	asks, unfit := a.asks(g.due)
+	asks, unfit := a.asks(g.Due)
 	if need > len(asks) {
-		return a.holdNothing(ctx, g, reasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, podstate.KeyOf(unfit)))
+		return a.holdNothing(ctx, g, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, podstate.KeyOf(unfit)))
 	}
-	if err := checkMembers(g, asks); err != nil {
-		return a.holdNothing(ctx, g, reasonInvalid, "kinds", err.Error())
+	if err := scheduling.CheckMembers(asks, name.API.Field()); err != nil {
+		return a.holdNothing(ctx, g, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
 	}
 	err := a.placeGang(ctx, g, asks, need)
-	if errors.Is(err, errGone) {
+	if errors.Is(err, binding.ErrGone) {
 		return nil
 	}
 	return err
@@ -72,14 +79,14 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *round, name group.Name
 // begun tells whether all members that wait have their slices, held no longer. There
 // were enough of them then, and one that was let go already would be alone if the others
 // gave theirs back because another has ended: they follow it, as if it had ended later.
-func (a *Allocator) begun(g *gang) bool {
-	for _, pod := range g.due {
-		nodes := a.index.Holders(pod.UID)
+func (a *Allocator) begun(g *podgroup.Gang) bool {
+	for _, pod := range g.Due {
+		nodes := a.cache.Index.Holders(pod.UID)
 		if len(nodes) == 0 {
 			return false
 		}
 		for _, node := range nodes {
-			if ledger := a.index.Ledger(node); ledger == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
+			if ledger := a.cache.Index.Ledger(node); ledger == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
 				return false
 			}
 		}
@@ -87,51 +94,111 @@ func (a *Allocator) begun(g *gang) bool {
 	return true
 }
 
-// alone tells whether the pod is placed by itself: it belongs to no gang, or there
-// are enough of its gang with it. One of an earlier run is not the one that is missing: its
-// controller was made again, and it goes in a moment.
-func (a *Allocator) alone(pod *corev1.Pod) bool {
-	name, is := group.Of(pod)
-	if !is {
-		return true
-	}
-	g := a.gang(name)
-	return g.enough() && slices.ContainsFunc(g.due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
-}
-
 // asks are what the pods ask for. unfit is one that asks for what cannot be.
-func (a *Allocator) asks(pods []*corev1.Pod) (asks []ask, unfit *corev1.Pod) {
+func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, unfit *corev1.Pod) {
 	for _, pod := range pods {
 		demand, _, err := asksOf(pod)
 		if err != nil {
-			a.refuse(pod, err)
+			a.queue.MarkInvalid(pod, err)
 			unfit = pod
 			continue
 		}
-		asks = append(asks, ask{pod, demand})
+		asks = append(asks, scheduling.Request{Pod: pod, Demand: demand})
 	}
 	return asks, unfit
 }
 
 // holdNothing has the members of a gang wait for something else than room.
-func (a *Allocator) holdNothing(ctx context.Context, g *gang, reason, cause, told string) error {
-	a.mu.Lock()
-	for _, pod := range g.due {
-		a.waitElsewhere(pod, reason, cause, told)
-	}
-	a.mu.Unlock()
-	err := a.giveBack(ctx, g.due)
-	if errors.Is(err, errGone) {
+func (a *Allocator) holdNothing(ctx context.Context, g *podgroup.Gang, reason, cause, message string) error {
+	a.queue.MarkElsewhere(g.Due, reason, cause, message)
+	err := a.giveBack(ctx, g.Due)
+	if errors.Is(err, binding.ErrGone) {
 		return nil
 	}
 	return err
 }
 
-// incomplete says how many of how many are there.
-func (g *gang) incomplete() string {
-	text := fmt.Sprintf("%s: %d of %d pods are there", g.name, len(g.members), g.least)
-	if n := g.away(); n > 0 {
-		text += fmt.Sprintf(", %d of them wait(s) for scheduling gates of others: %v", n, g.gates)
+// placeGang gives at least need members of a gang their slices and lets them go, or
+// has none of them hold anything.
+func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []scheduling.Request, need int) error {
+	members, rest, err := a.seated(ctx, asks)
+	if err != nil {
+		return err
 	}
-	return text + fmt.Sprintf("; they start together (%s)", g.name.API.Field())
+	if len(rest) > 0 && len(g.Due) < g.Missing() {
+		// They are fewer than must start together and would have followed those that were
+		// let go, each with what it has. Nobody is placed anew by that.
+		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
+	}
+	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members))
+	if err != nil {
+		return err
+	}
+	if miss != nil {
+		a.markUnschedulable(g, asks, miss, len(members), need)
+		return a.giveBack(ctx, g.Due)
+	}
+	if err := a.binder.Reserve(ctx, g.Name.Owner(), members, choices); err != nil {
+		return err
+	}
+	for _, c := range choices {
+		a.Assume(c.Pod, c.Plan.Node)
+		members = append(members, &binding.Pending{Pod: c.Pod, Node: c.Plan.Node})
+	}
+	if err := a.binder.Commit(ctx, members); err != nil {
+		return err
+	}
+	return a.binder.All(len(members), func(i int) error { return a.binder.Ungate(ctx, members[i].Pod, members[i].Node) })
+}
+
+// seated splits the members that have good slices from the others: an allocator began
+// to place the gang and died, or a write of ours got no answer.
+func (a *Allocator) seated(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
+	for _, p := range asks {
+		_, shares, err := podrequest.Of(p.Pod)
+		if err != nil {
+			return nil, nil, err
+		}
+		node, err := a.seatOf(ctx, p.Pod, shares)
+		if err != nil {
+			return nil, nil, err
+		}
+		if node == "" {
+			rest = append(rest, p)
+			continue
+		}
+		// The next one is judged beside it.
+		a.Assume(p.Pod, node)
+		members = append(members, &binding.Pending{Pod: p.Pod, Node: node})
+	}
+	return members, rest, nil
+}
+
+// giveBack takes back what gated pods have.
+func (a *Allocator) giveBack(ctx context.Context, pods []*corev1.Pod) error {
+	for _, pod := range pods {
+		for _, node := range a.cache.Index.Holders(pod.UID) {
+			a.Assume(pod, "")
+			if err := a.takeBack(ctx, pod, node); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// markUnschedulable notes that the members wait for room, with what is missing.
+func (a *Allocator) markUnschedulable(g *podgroup.Gang, asks []scheduling.Request, miss *scheduling.GangDiagnosis, kept, need int) {
+	if miss.Why.Known {
+		return
+	}
+	message := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.Name, miss.Fits+kept, need, podstate.KeyOf(miss.Pod), miss.Why)
+	if a.scheduler.NeverFits(asks, need) {
+		message += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", g.Least, g.Name.API.Field())
+	}
+	pods := make([]*corev1.Pod, len(asks))
+	for i := range asks {
+		pods[i] = asks[i].Pod
+	}
+	a.queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), message)
 }

@@ -17,8 +17,10 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -103,12 +105,12 @@ func TestGangs(t *testing.T) {
 		member := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 		s.addPod(member(0), objects.Share(70, 700), way.of)
 		s.addPod(member(1), objects.Share(70, 700), way.of)
-		s.awaitEvent(member(0), reasonWaiting, "2 of 3 pods are there")
+		s.awaitEvent(member(0), notify.ReasonWaiting, "2 of 3 pods are there")
 		// Somebody else has two of the four devices.
 		s.addPod("busy-"+name, v1alpha1.Share{GPUs: 2, Core: 70, MemMiB: 700})
 		s.awaitPlaced("busy-" + name)
 		s.addPod(member(2), objects.Share(70, 700), way.of)
-		s.awaitEvent(member(2), reasonWaiting, "room for 2 of the 3 pods that must start together; pod ns/"+name+"-")
+		s.awaitEvent(member(2), notify.ReasonWaiting, "room for 2 of the 3 pods that must start together; pod ns/"+name+"-")
 		if pods, held := s.granted("gpu-1", "gpu-2"); len(pods) != 1 || held != 0 {
 			t.Errorf("%s: a gang that does not fit holds something: %v, %d held", name, pods, held)
 		}
@@ -160,27 +162,27 @@ func TestGangsThatCannotBe(t *testing.T) {
 	s.addNode("gpu-1")
 	s.run()
 	s.addPod("a", objects.Share(10, 100), coscheduled("train"))
-	s.awaitEvent("a", reasonInvalid, "label scheduling.x-k8s.io/pod-group names PodGroup ns/train, and this cluster has no PodGroups of scheduling.x-k8s.io")
+	s.awaitEvent("a", notify.ReasonInvalid, "label scheduling.x-k8s.io/pod-group names PodGroup ns/train, and this cluster has no PodGroups of scheduling.x-k8s.io")
 	s.must(s.Create(t.Context(), podgroups.CRD()))
-	s.awaitEvent("a", reasonInvalid, "PodGroup ns/train of scheduling.x-k8s.io, which does not exist: create it")
+	s.awaitEvent("a", notify.ReasonInvalid, "PodGroup ns/train of scheduling.x-k8s.io, which does not exist: create it")
 	g := podgroups.Coscheduling("ns", "train", 0)
 	s.await("the PodGroup", func(ctx context.Context) (bool, error) { return s.Create(ctx, g) == nil, nil })
-	s.awaitEvent("a", reasonInvalid, "PodGroup ns/train: spec.minMember is 0: set it to the number of pods that must start together")
+	s.awaitEvent("a", notify.ReasonInvalid, "PodGroup ns/train: spec.minMember is 0: set it to the number of pods that must start together")
 	s.setMinMember("train", 4)
 	s.addPod("b", objects.Share(90, 900), coscheduled("train"))
 	s.addPod("c", objects.Share(90, 900), coscheduled("train"))
 	s.addPod("d", objects.Share(90, 900), coscheduled("train"))
-	s.awaitEvent("d", reasonWaiting, "all GPUs of the cluster would not be enough for 4: lower spec.minMember, ask for less, or add nodes")
+	s.awaitEvent("d", notify.ReasonWaiting, "all GPUs of the cluster would not be enough for 4: lower spec.minMember, ask for less, or add nodes")
 	s.setMinMember("train", 2)
 	for _, p := range []string{"a", "b"} {
 		s.awaitPlaced(p)
 	}
 	// Without a total count, and with two.
 	s.addPod("k", objects.Share(10, 100), kueued("k", 0))
-	s.awaitEvent("k", reasonInvalid, `annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/k is "0"`)
+	s.awaitEvent("k", notify.ReasonInvalid, `annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/k is "0"`)
 	s.addPod("l", objects.Share(10, 100), kueued("l", 2))
 	s.addPod("m", objects.Share(10, 100), kueued("l", 3))
-	s.awaitEvent("m", reasonInvalid, "all must say the same")
+	s.awaitEvent("m", notify.ReasonInvalid, "all must say the same")
 }
 
 func (s *server) setMinMember(name string, n int64) {
@@ -200,12 +202,12 @@ func TestGangBesideOtherGates(t *testing.T) {
 		s.addPod(fmt.Sprintf("k%d", i), objects.Share(60, 600), kueued("k", 2), gatedBy(admission))
 	}
 	s.ungate("k0", admission)
-	s.awaitEvent("k0", reasonWaiting, "2 of 2 pods are there, 1 of them wait(s) for scheduling gates of others: [kueue.x-k8s.io/admission]")
+	s.awaitEvent("k0", notify.ReasonWaiting, "2 of 2 pods are there, 1 of them wait(s) for scheduling gates of others: [kueue.x-k8s.io/admission]")
 	// What it does not hold others have meanwhile.
 	s.addPod("other", v1alpha1.Share{GPUs: 2, Core: 60, MemMiB: 600})
 	s.awaitPlaced("other")
 	s.ungate("k1", admission)
-	s.awaitEvent("k1", reasonWaiting, "room for 0 of the 2 pods")
+	s.awaitEvent("k1", notify.ReasonWaiting, "room for 0 of the 2 pods")
 	s.remove("other")
 	s.awaitPlaced("k0")
 	s.awaitPlaced("k1")
@@ -299,7 +301,7 @@ func TestHoldExpires(t *testing.T) {
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "train", Core: 100, Mem: objects.DeviceMiB}}})
 	}
 	// It ends after the allocator has come up.
-	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
+	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
 	s.must(s.Update(t.Context(), l))
 	s.run()
 	s.addPod("next", objects.Share(60, 600))

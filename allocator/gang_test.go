@@ -10,10 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -88,7 +92,7 @@ func TestGangIsMadeWholeAgain(t *testing.T) {
 	s.work()
 	s.add("m0", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
 	s.work()
-	s.pass(elsewherePatience)
+	s.pass(queue.ElsewherePatience)
 	if got := s.seats("m0", "other"); !strings.HasPrefix(got, "other:") {
 		t.Errorf("placed %q: m0 has nobody to start with", got)
 	}
@@ -125,11 +129,11 @@ func TestHoldEnds(t *testing.T) {
 		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-n0-%d", i), Core: 100, Mem: objects.DeviceMiB,
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "c", Core: 100, Mem: objects.DeviceMiB}}})
 	}
-	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(holdFor), "gone")
+	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
 	s.must(s.api.Update(t.Context(), l))
 	s.notify(l, false)
 	s.add("next", 10, 100)
-	s.pass(holdFor - time.Second)
+	s.pass(binding.HoldFor - time.Second)
 	if got := s.seats("next"); got != "" {
 		t.Errorf("Invariant 1: placed %q into what is held", got)
 	}
@@ -149,18 +153,18 @@ func TestGangIsToldOnce(t *testing.T) {
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told at once: %q", told)
 	}
-	s.pass(elsewherePatience)
+	s.pass(queue.ElsewherePatience)
 	want := "Warning VernierWaiting Kueue's pod group ns/g: 2 of 3 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"
 	if told := s.told(); len(told) != 2 || told[0] != want || told[1] != want {
 		t.Errorf("told %q, want %q twice", told, want)
 	}
 	s.vanish(s.get("m1"))
 	s.work()
-	s.pass(elsewherePatience)
+	s.pass(queue.ElsewherePatience)
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told again so soon: %q", told)
 	}
-	s.pass(toldAgain)
+	s.pass(notify.RepeatAfter)
 	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], "1 of 3 pods are there") {
 		t.Errorf("told %q", told)
 	}
@@ -169,23 +173,23 @@ func TestGangIsToldOnce(t *testing.T) {
 // That a gang can never fit is told when it is so for sure.
 func TestGangThatNeverFits(t *testing.T) {
 	s := newStage(t, 1) // with two devices
-	never := func(asks ...ask) bool { return s.allocator.neverFits(asks, len(asks)) }
+	never := func(asks ...scheduling.Request) bool { return s.allocator.scheduler.NeverFits(asks, len(asks)) }
 	n := 0
-	pod := func(core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) ask {
+	pod := func(core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) scheduling.Request {
 		n++
 		return s.set(s.add(fmt.Sprintf("p%d", n), core, mem, edits...))[0]
 	}
 	for name, tt := range map[string]struct {
-		asks  []ask
+		asks  []scheduling.Request
 		never bool
 	}{
-		"two that fill a device each":   {[]ask{pod(100, 1), pod(100, 1)}, false},
-		"more than there is":            {[]ask{pod(90, 1), pod(90, 1), pod(30, 1)}, true},
-		"three alike of which two fit":  {[]ask{pod(60, 1), pod(60, 1), pod(60, 1)}, true},
-		"three alike, by their memory":  {[]ask{pod(1, 600), pod(1, 600), pod(1, 600)}, true},
-		"four alike that fit":           {[]ask{pod(50, 1), pod(50, 1), pod(50, 1), pod(50, 1)}, false},
-		"unlike ones, not known":        {[]ask{pod(60, 1), pod(61, 1), pod(60, 1)}, false},
-		"one place only, taken by none": {[]ask{pod(70, 1), pod(60, 1, onDevice("GPU-n0-0"))}, false},
+		"two that fill a device each":   {[]scheduling.Request{pod(100, 1), pod(100, 1)}, false},
+		"more than there is":            {[]scheduling.Request{pod(90, 1), pod(90, 1), pod(30, 1)}, true},
+		"three alike of which two fit":  {[]scheduling.Request{pod(60, 1), pod(60, 1), pod(60, 1)}, true},
+		"three alike, by their memory":  {[]scheduling.Request{pod(1, 600), pod(1, 600), pod(1, 600)}, true},
+		"four alike that fit":           {[]scheduling.Request{pod(50, 1), pod(50, 1), pod(50, 1), pod(50, 1)}, false},
+		"unlike ones, not known":        {[]scheduling.Request{pod(60, 1), pod(61, 1), pod(60, 1)}, false},
+		"one place only, taken by none": {[]scheduling.Request{pod(70, 1), pod(60, 1, onDevice("GPU-n0-0"))}, false},
 	} {
 		if got := never(tt.asks...); got != tt.never {
 			t.Errorf("%s: %v, want %v", name, got, tt.never)
@@ -215,7 +219,7 @@ func TestHalfPlacedGang(t *testing.T) {
 			half := s.ledger("n0")
 			s.must(ledgerspec.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
 			if held {
-				ledgerspec.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(holdFor), pods[2].UID)
+				ledgerspec.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(binding.HoldFor), pods[2].UID)
 			}
 			s.must(s.api.Update(t.Context(), half))
 			s.notify(half, false)
@@ -245,7 +249,7 @@ func TestHalfPlacedGang(t *testing.T) {
 // A gang that does not fit is tried in a bounded number of orders, however many of its
 // members could go first.
 func TestOrdersAreBounded(t *testing.T) {
-	const devices, members = 2 * maxOrders, 4 * maxOrders
+	const devices, members = 2 * scheduling.MaxOrders, 4 * scheduling.MaxOrders
 	s := newStage(t, devices/2)
 	for i := range members {
 		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", members))
@@ -253,8 +257,8 @@ func TestOrdersAreBounded(t *testing.T) {
 	const metric = "vernier_allocator_nodes_judged"
 	before := measured(t, metric)
 	s.work()
-	if judged := measured(t, metric) - before; judged < 2*devices || judged > (maxOrders+1)*devices {
-		t.Errorf("%v nodes judged for the %d places that there are, want at most %d orders", judged, devices, maxOrders+1)
+	if judged := measured(t, metric) - before; judged < 2*devices || judged > (scheduling.MaxOrders+1)*devices {
+		t.Errorf("%v nodes judged for the %d places that there are, want at most %d orders", judged, devices, scheduling.MaxOrders+1)
 	}
 	if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
 		t.Errorf("at the gate: %q", got)

@@ -15,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -134,7 +136,11 @@ func (w *world) pods(name group.Name) []*corev1.Pod {
 // members are the pods of the last run of a gang.
 func (w *world) members(name group.Name) []*corev1.Pod {
 	if w.real {
-		return w.replicas[0].allocator.lastRun(name, w.pods(name)) // its clock is not ours
+		known := podgroup.New(&group.Sizes{}) // its clock is not ours
+		for _, p := range w.pods(name) {
+			known.Update(p)
+		}
+		return known.Gang(name).Members
 	}
 	return w.lastRun(name, w.pods(name))
 }
@@ -246,7 +252,7 @@ func (w *world) checkGangs() {
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
 			a := w.replicas[0].allocator
 			asks, _ := a.asks(ready)
-			if choices, miss, err := a.fit(context.Background(), asks, need); err != nil || miss == nil {
+			if choices, miss, err := fit(context.Background(), a, asks, need); err != nil || miss == nil {
 				w.fail("Invariant 6: %s waits but fits: %v, %v", name, choices, err)
 			}
 		}
@@ -258,7 +264,7 @@ func (w *world) checkGangs() {
 // as the replica can know.
 func (r *replicaInTest) checkLetGo(key string) {
 	w, a := r.world, r.allocator
-	pod := a.pod(podstate.OwnerKey(key))
+	pod := a.cache.Pod(podstate.OwnerKey(key))
 	if pod == nil {
 		return
 	}
@@ -277,15 +283,15 @@ func (r *replicaInTest) checkLetGo(key string) {
 		return // another leader was faster, and the patch applies to nothing
 	}
 	for _, n := range w.nodes {
-		if known := a.index.Ledger(n.name); known == nil || known.ResourceVersion != w.ledger(n.name).ResourceVersion {
+		if known := a.cache.Index.Ledger(n.name); known == nil || known.ResourceVersion != w.ledger(n.name).ResourceVersion {
 			return
 		}
 	}
 	counted := map[types.UID]bool{}
-	known := a.gang(name)
+	known := a.groups.Gang(name)
 	// Another leader may have given slices to one that it has not heard of.
 	there := slices.DeleteFunc(w.members(name), func(p *corev1.Pod) bool { return standingOf(p) == out })
-	for _, p := range slices.Concat(known.members, there) {
+	for _, p := range slices.Concat(known.Members, there) {
 		// It may have been let go without an answer. Another leader may hold slices for it
 		// elsewhere.
 		now := w.find(p.UID)
@@ -298,7 +304,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	g, since, edit, theft := w.gangs[name], r.knew, r.sent[name], r.sent[name]
 	// It may not have heard either that the others whom it follows have ended just now.
 	count, _ := w.standings(name)
-	if count[in] > 0 || known.in > 0 {
+	if count[in] > 0 || known.In > 0 {
 		since = min(since, w.decided[pod.UID])
 		edit, theft = min(edit, since), min(theft, since)
 	}
@@ -349,7 +355,7 @@ func (w *world) lateHold(n *nodeInTest) {
 	w.made++
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
 	w.must(ledgerspec.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
-	ledgerspec.Hold(l, late+string(pod), w.clock.Now().Add(holdFor), pod)
+	ledgerspec.Hold(l, late+string(pod), w.clock.Now().Add(binding.HoldFor), pod)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
 }
@@ -421,5 +427,28 @@ func TestGangSoak(t *testing.T) {
 	}
 	if formed < len(seeds) || held < len(seeds) {
 		t.Errorf("%d gangs started and %d ledgers held something in %d seeds: the test no longer places gangs", formed, held, len(seeds))
+	}
+}
+
+// standing is how far a member of a gang has come.
+type standing int
+
+const (
+	out standing = iota
+	away
+	due
+	in
+)
+
+func standingOf(p *corev1.Pod) standing {
+	switch {
+	case p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed:
+		return out
+	case !podstate.Gated(p):
+		return in
+	case podstate.Ready(p):
+		return due
+	default:
+		return away
 	}
 }

@@ -10,11 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // set are pods that are decided on together, as those of a gang.
-func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
+func (s *stage) set(pods ...*corev1.Pod) (asks []scheduling.Request) {
 	s.t.Helper()
 	for len(s.watch) > 0 {
 		s.read()
@@ -22,22 +23,22 @@ func (s *stage) set(pods ...*corev1.Pod) (asks []ask) {
 	for _, p := range pods {
 		demand, _, err := podrequest.Of(p)
 		s.must(err)
-		asks = append(asks, ask{p, demand})
+		asks = append(asks, scheduling.Request{Pod: p, Demand: demand})
 	}
 	return asks
 }
 
 // decided are the choices of a set as pod:node.
-func (s *stage) decided(set []ask) string {
+func (s *stage) decided(set []scheduling.Request) string {
 	s.t.Helper()
-	choices, miss, err := s.allocator.fit(s.t.Context(), set, len(set))
+	choices, miss, err := fit(s.t.Context(), s.allocator, set, len(set))
 	s.must(err)
 	if miss != nil {
-		return fmt.Sprintf("%d fit, %s has none: %s", miss.fits, miss.pod.Name, miss.why)
+		return fmt.Sprintf("%d fit, %s has none: %s", miss.Fits, miss.Pod.Name, miss.Why)
 	}
 	var got []string
 	for _, c := range choices {
-		got = append(got, c.pod.Name+":"+c.plan.Node)
+		got = append(got, c.Pod.Name+":"+c.Plan.Node)
 	}
 	return strings.Join(got, " ")
 }
@@ -51,14 +52,14 @@ func TestSetIsDecidedTogether(t *testing.T) {
 		t.Errorf("with 40 of 64 CPUs each: %q", got)
 	}
 	a, b := s.add("a", 60, 600), s.add("b", 60, 600)
-	choices, _, err := s.allocator.fit(t.Context(), s.set(a, b), 2)
+	choices, _, err := fit(t.Context(), s.allocator, s.set(a, b), 2)
 	s.must(err)
-	r := &round{a: s.allocator}
+	r := s.allocator.binder.NewRound()
 	for _, c := range choices {
-		_, err := r.grant(&c)
+		_, err := r.Grant(&c)
 		s.must(err)
 	}
-	r.finish(t.Context(), nil)
+	r.Finish(t.Context(), nil)
 	for d := range 2 {
 		if devices := s.ledger("n0").Spec.Devices; len(devices) != 2 || len(devices[d].Slices) != 1 {
 			t.Errorf("Invariant 1: granted %+v", devices)

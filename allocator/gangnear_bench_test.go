@@ -12,6 +12,9 @@ import (
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -26,7 +29,7 @@ func BenchmarkGangWaits(b *testing.B) {
 		for _, kind := range []string{"anywhere", "near", "near unlike"} {
 			b.Run(fmt.Sprintf("full=%v/%s", full, kind), func(b *testing.B) {
 				a := benchAllocator(b, nil)
-				a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
+				a.begin(&queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
 				for i := range nodes {
 					node := objects.Node(fmt.Sprint("n", i))
 					node.Labels[corev1.LabelTopologyZone] = fmt.Sprint("z", i%zones)
@@ -47,7 +50,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					l.ResourceVersion = "1"
 					a.SetLedger(l)
 				}
-				var asks []ask
+				var asks []scheduling.Request
 				for i := range members {
 					pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
@@ -71,11 +74,11 @@ func BenchmarkGangWaits(b *testing.B) {
 				var judged float64
 				for i := range b.N + 1 {
 					start, before := now(), measured(b, "vernier_allocator_nodes_judged")
-					_, miss, err := a.fit(b.Context(), asks, members)
+					_, miss, err := fit(b.Context(), a, asks, members)
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
 					}
-					a.tellMisfit(&gang{least: members}, asks, miss, 0, members)
+					a.markUnschedulable(&podgroup.Gang{Least: members}, asks, miss, 0, members)
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {
 						spent += now() - start

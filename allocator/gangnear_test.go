@@ -10,12 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -204,45 +205,6 @@ func claimed(name string) corev1.Volume {
 	return corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
 }
 
-// Pods that may go to different nodes are not alike, whatever they ask of devices.
-func TestOrderIsNoMatterToPodsAlike(t *testing.T) {
-	for name, edit := range map[string]func(*corev1.Pod){
-		"nothing":     func(*corev1.Pod) {},
-		"tolerations": func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} },
-		"CPU": func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
-		},
-		"CPU of the pod": func(p *corev1.Pod) {
-			p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
-		},
-		"ports":                   func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
-		"whom they go by":         companyOf("x"),
-		"who goes by them":        labelled("x"),
-		"how they are spread out": wishCompany,
-		// Each may be on a disk of another node.
-		"volumes": func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{claimed("m0")} },
-		"claims": func(p *corev1.Pod) {
-			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("m0")}}
-		},
-		"room kept from them": priority(1000),
-	} {
-		var order []ask
-		for _, member := range []string{"m0", "m1"} {
-			p := objects.Pod(member, map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
-			p.Spec.Volumes = []corev1.Volume{claimed("shared")}
-			order = append(order, ask{pod: p})
-		}
-		if name == "who goes by them" {
-			companyOf("x")(order[0].pod)
-			companyOf("x")(order[1].pod)
-		}
-		edit(order[0].pod)
-		if got, want := orderIsNoMatter(order, 1, func(p, q *corev1.Pod) bool { return true }), name == "nothing"; got != want {
-			t.Errorf("different in %s: order is no matter: %v", name, got)
-		}
-	}
-}
-
 // Nor are pods alike of which one is shunned where another may be: it goes first then.
 func TestOneOfAGangIsShunned(t *testing.T) {
 	shuns := func(role string) func(*corev1.Pod) {
@@ -274,7 +236,7 @@ func TestOneOfAGangIsShunned(t *testing.T) {
 			t.Errorf("at the gate: %q", got)
 		}
 		s.allocator.SetNode(closed, open)
-		s.pass(refusedDelay)
+		s.pass(queue.RefusedDelay)
 		if got := s.seats("m0", "m1"); got != want {
 			t.Errorf("placed %q, want %q; told %q", got, want, s.told())
 		}
@@ -284,9 +246,9 @@ func TestOneOfAGangIsShunned(t *testing.T) {
 // A gang that goes to one place and does not fit costs a bounded number of tries at each look,
 // and one for each place where its pods are alike.
 func TestTriesAreBounded(t *testing.T) {
-	const zones, ofZone, members = maxDomains + 2, maxOrders + 2, 2*maxOrders + 4
+	const zones, ofZone, members = scheduling.MaxDomains + 2, scheduling.MaxOrders + 2, 2*scheduling.MaxOrders + 4
 	port := func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} }
-	for alike, most := range map[bool]int{true: 1 + maxDomains, false: maxOrders + 1 + maxDomains*(domainOrders+1)} {
+	for alike, most := range map[bool]int{true: 1 + scheduling.MaxDomains, false: scheduling.MaxOrders + 1 + scheduling.MaxDomains*(scheduling.DomainOrders+1)} {
 		s := newStage(t, zones*ofZone)
 		s.zones(strings.Repeat("abcdefghijklmnopqrstuvwxyz"[:zones], ofZone))
 		for i := range members {
@@ -318,10 +280,10 @@ func TestGangThatWaitsSleeps(t *testing.T) {
 	s.add("m0", 60, 600, inGang("g", 2))
 	s.add("m1", 60, 600, inGang("g", 2), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
 	s.work()
-	s.pass(refusedDelay)
+	s.pass(queue.RefusedDelay)
 	before := measured(t, metric)
 	for range 3 {
-		s.pass(refusedDelay)
+		s.pass(queue.RefusedDelay)
 	}
 	if judged := measured(t, metric) - before; judged > 0 {
 		t.Errorf("%v nodes judged for a gang to which nothing has happened", judged)
@@ -330,49 +292,8 @@ func TestGangThatWaitsSleeps(t *testing.T) {
 	ssd := old.DeepCopy()
 	ssd.Labels["disk"] = "ssd"
 	s.allocator.SetNode(old, ssd)
-	s.pass(refusedDelay)
+	s.pass(queue.RefusedDelay)
 	if got := s.seats("m0", "m1"); strings.Count(got, ":") != 2 {
 		t.Errorf("placed %q; told %q", got, s.told())
-	}
-}
-
-// However many places there are for a gang that none takes, few are tried.
-func TestDomainsAreBounded(t *testing.T) {
-	s := newStage(t, 2*maxDomains)
-	var set []ask
-	for i := range 2 {
-		set = append(set, s.set(s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3), labelled("x"), companyOf("x")))...)
-	}
-	if got := len(s.allocator.domains(set, 2)); got != maxDomains {
-		t.Errorf("%d domains of %d nodes, want %d", got, 2*maxDomains, maxDomains)
-	}
-	// Where the devices are not there, none is.
-	for i := range 2 * maxDomains {
-		s.use(fmt.Sprintf("n%d", i), 0, 50)
-	}
-	if got := len(s.allocator.domains(set, 2)); got != 0 {
-		t.Errorf("%d domains, and no node has room for two", got)
-	}
-	if got := len(s.allocator.domains(set, 1)); got != maxDomains {
-		t.Errorf("%d domains for one of two, want %d", got, maxDomains)
-	}
-	// Full ones aren't tried either where one that goes by nobody is enough.
-	for i := range maxDomains {
-		s.use(fmt.Sprintf("n%d", i), 1, 50)
-	}
-	free := s.set(s.add("free", 10, 100, inGang("g", 3)))
-	got := s.allocator.domains(append(free, set...), 1)
-	for _, d := range got {
-		for node := range d.nodes {
-			if i, _ := strconv.Atoi(node[1:]); i < maxDomains {
-				t.Errorf("node %s is full", node)
-			}
-		}
-	}
-	if len(got) != maxDomains {
-		t.Errorf("%d domains of those that have room, want %d", len(got), maxDomains)
-	}
-	if got := s.allocator.domains(s.set(s.add("alone", 10, 100, inGang("g", 3), labelled("x"))), 1); got != nil {
-		t.Errorf("%v for a pod that goes by nobody", got)
 	}
 }

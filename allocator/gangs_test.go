@@ -14,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -25,13 +27,13 @@ type crowd struct {
 	*Allocator
 	t   *testing.T
 	api *answering
-	q   queue
+	q   queue.Work
 }
 
 func newCrowd(t *testing.T) *crowd {
 	api := &answering{pods: map[types.NamespacedName]*corev1.Pod{}}
-	c := &crowd{benchAllocator(t, api), t, api, workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[item]())}
-	c.Requests = 1 // the API server answers one at a time
+	c := &crowd{benchAllocator(t, api), t, api, workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[queue.Item]())}
+	c.binder.Requests = 1 // the API server answers one at a time
 	t.Cleanup(c.q.ShutDown)
 	c.begin(c.q)
 	c.SetNode(nil, objects.Node("n0"))
@@ -62,7 +64,7 @@ func (c *crowd) work() (decisions, bytes int) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for c.q.Len() > 0 {
-		c.step(c.t.Context(), c.q)
+		c.step(c.t.Context())
 		told := c.api.told
 		c.api.told = nil
 		for _, tell := range told {
@@ -106,9 +108,7 @@ func TestCrowdIsLookedAtOnce(t *testing.T) {
 			} else if bytes > 2*alone[i] {
 				t.Errorf("%s: %d bytes when %d pods %s, want at most twice the %d of as many alone", kind.name, bytes, n, what, alone[i])
 			}
-			c.mu.Lock()
-			c.wake(wakeAll)
-			c.mu.Unlock()
+			c.queue.MoveToActive(cache.OnAll)
 		}
 	}
 }
@@ -174,13 +174,13 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 func TestGangChangesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
 	c.come("a", 1, inGang("g", 1))
-	name, _ := group.Of(c.pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
-	g := c.gang(name)
+	name, _ := group.Of(c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
+	g := c.groups.Gang(name)
 	c.come("b", 1, inGang("g", 1))
-	if !c.part(g) || c.gangs.apart[name] {
-		t.Errorf("looked at one by one: %v, although one of them was not known", c.gangs.apart)
+	if split, _ := c.groups.Split(g); !split || kept(c.groups, "split") > 0 {
+		t.Error("looked at one by one, although one of them was not known")
 	}
-	if c.work(); !c.gangs.apart[name] {
+	if c.work(); kept(c.groups, "split") != 1 {
 		t.Error("not looked at one by one after that")
 	}
 }
@@ -189,14 +189,14 @@ func TestGangChangesMeanwhile(t *testing.T) {
 func TestGangGoesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
 	c.come("a", 1, inGang("g", 1))
-	pod := c.pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
+	pod := c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
 	name, _ := group.Of(pod)
-	g := c.gang(name)
+	g := c.groups.Gang(name)
 	c.DeletePod(pod, true)
-	c.part(g)
+	c.groups.Split(g)
 	c.work()
-	if kept := c.gangs; len(kept.members)+len(kept.of)+len(kept.seen)+len(kept.apart) > 0 {
-		t.Errorf("kept %v", kept)
+	if n := kept(c.groups, "members", "of", "seen", "split"); n > 0 {
+		t.Errorf("%d entries are kept", n)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestEndOfEarlierRunIsSeenLate(t *testing.T) {
 	s.pass(time.Minute)
 	s.member("b", 1)
 	s.work()
-	s.pass(elsewherePatience)
+	s.pass(queue.ElsewherePatience)
 	if got := s.seats("a0", "a1", "b"); strings.Count(got, ":") != 2 {
 		t.Fatalf("placed %q", got)
 	}

@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -27,12 +29,15 @@ func register(ctx context.Context, g prometheus.Collector) error {
 	return err
 }
 
-// Collector is what Prometheus is told of the allocator's picture of the cluster.
-func (a *Allocator) Collector() prometheus.Collector { return gauges{a} }
+// Collector is what Prometheus is told of the allocator's view of the cluster.
+func (a *Allocator) Collector() prometheus.Collector { return gauges{a.cache.Index, a.queue} }
 
-// gauges are what Prometheus is told of an allocator's picture of the cluster. They
+// gauges are what Prometheus is told of an allocator's view of the cluster. They
 // are worked out when it asks, and a standby tells the same of devices.
-type gauges struct{ *Allocator }
+type gauges struct {
+	index *index.Index
+	queue *queue.Queue
+}
 
 var (
 	waitingPods = prometheus.NewDesc("vernier_allocator_waiting_pods",
@@ -78,12 +83,12 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, label)
 		}
 	}
-	waiting, sum := g.waitingReasons(), 0.
-	for _, n := range waiting {
+	sum := 0
+	for reason, n := range g.queue.Waiting() {
+		to <- prometheus.MustNewConstMetric(waitingByReason, prometheus.GaugeValue, float64(n), reason)
 		sum += n
 	}
-	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, sum)
-	send(waitingByReason, waiting)
+	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, float64(sum))
 	all := holdings{}
 	for _, node := range g.index.Names() {
 		if l := g.index.Ledger(node); l != nil {
@@ -161,25 +166,6 @@ func (h holdings) send(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(grantedGPUs, prometheus.GaugeValue, float64(n.core)/float64(v1alpha1.WholeGPU), of.namespace, of.model)
 		to <- prometheus.MustNewConstMetric(grantedMemory, prometheus.GaugeValue, float64(n.mem.Bytes()), of.namespace, of.model)
 	}
-}
-
-func (g gauges) waitingReasons() map[string]float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := map[string]float64{"devices": 0, "scheduler": 0, "invalid": 0, "others": 0}
-	for _, w := range g.waiting {
-		switch {
-		case w.cause == causeInvalid:
-			n["invalid"]++
-		case w.elsewhere:
-			n["others"]++
-		case w.refused:
-			n["scheduler"]++
-		default:
-			n["devices"]++
-		}
-	}
-	return n
 }
 
 // fragmentation tells how the devices are used, and how much compute is free on

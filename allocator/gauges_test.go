@@ -27,21 +27,23 @@ func TestGauges(t *testing.T) {
 	s.add("large", 10, objects.DeviceMiB+1)
 	s.add("odd", 10, 10, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "odd" })
 	s.work()
-	use, fragments := fragmentation(s.allocator.index.Room())
+	use, fragments := fragmentation(s.allocator.cache.Index.Room())
 	for _, tt := range []struct {
 		name      string
 		got, want map[string]float64
 	}{
 		{"use", use, map[string]float64{"free": 2, "full": 1, "shared": 1}},
 		{"fragments", fragments, map[string]float64{"stranded": 0.8, "usable": 0}},
-		{"waiting", gauges{s.allocator}.waitingReasons(), map[string]float64{"devices": 1, "invalid": 1, "scheduler": 1, "others": 1}},
 	} {
 		if !maps.Equal(tt.got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, tt.got, tt.want)
 		}
 	}
+	if got, want := s.allocator.queue.Waiting(), map[string]int{"devices": 1, "invalid": 1, "scheduler": 1, "others": 1}; !maps.Equal(got, want) {
+		t.Errorf("waiting: %v, want %v", got, want)
+	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(gauges{s.allocator})
+	registry.MustRegister(s.allocator.Collector())
 	if families, err := registry.Gather(); err != nil || len(families) != 8 {
 		t.Errorf("%d metrics, want 8: %v", len(families), err)
 	}

@@ -72,13 +72,13 @@ func (w *world) checkHonest() bool {
 	}
 	// The others only watch, or what they do would take this one's time.
 	leader := w.replicas[0]
-	leader.allocator.Clock = &slowClock{w.clock, func() time.Duration {
-		if leader.allocator.searching != nil {
+	leader.time.WithTicker = &slowClock{w.clock, func() time.Duration {
+		if !field(leader.allocator.scheduler, "searching").IsNil() {
 			return 40 * time.Millisecond
 		}
 		return time.Millisecond
 	}}
-	defer func() { leader.allocator.Clock = w.clock }()
+	defer func() { leader.time.WithTicker = w.clock }()
 	var fresh []*corev1.Pod
 	next := w.clock.Now()
 	live := func() {
@@ -131,6 +131,6 @@ func (w *world) fits(p *corev1.Pod) bool {
 	demand, _, err := podrequest.Of(p)
 	w.must(err)
 	return slices.ContainsFunc(placement.Rank(demand, truth.Room()), func(plan placement.Plan) bool {
-		return w.accepts(plan.Node, p) && !w.replicas[0].allocator.unsettled(plan.Node)
+		return w.accepts(plan.Node, p) && w.replicas[0].allocator.cache.Settled(plan.Node)
 	})
 }

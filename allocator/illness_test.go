@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -23,7 +24,7 @@ import (
 
 // health is what the pod's condition says, empty without one.
 func (s *stage) health(name string) string {
-	if c := healthOf(s.get(name)); c != nil {
+	if c := healthIn(s.get(name)); c != nil {
 		return string(c.Status) + " " + c.Reason + " " + c.Message
 	}
 	return ""
@@ -98,13 +99,13 @@ func TestIllnessIsTold(t *testing.T) {
 	}
 	s.restart()
 	events := record.NewFakeRecorder(100)
-	s.events, s.allocator.Events = events, events
+	s.events, s.allocator.notify.Events = events, events
 	ill("Xid 48; reset the GPU")
 	s.work()
 	if got := s.told(); len(got) != 0 {
 		t.Errorf("told again: %q", got)
 	}
-	if c := healthOf(s.get("on")); !strings.HasSuffix(c.Message, "reset the GPU") || !c.LastTransitionTime.Equal(&fell) {
+	if c := healthIn(s.get("on")); !strings.HasSuffix(c.Message, "reset the GPU") || !c.LastTransitionTime.Equal(&fell) {
 		t.Errorf("condition %+v, want the new words and the time when it fell ill", c)
 	}
 	s.add("next", 30, 300)
@@ -121,7 +122,7 @@ func TestIllnessIsTold(t *testing.T) {
 	}
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = st.Devices[1:] })
 	s.work()
-	if got := s.told(); about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUMissing node n0 does not see GPU-n0-0") {
+	if got := s.told(); about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUMissing node n0 does not see GPU-n0-0") {
 		t.Errorf("gone: told %q, condition %q", got, s.health("on"))
 	}
 	// A node that says nothing of its devices says nothing of their health.
@@ -154,7 +155,7 @@ func TestIllnessIsToldOnceThroughADeath(t *testing.T) {
 			}
 			s.restart()
 			s.work()
-			if got := s.told(); about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
+			if got := s.told(); about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
 				t.Errorf("killed at request %d, arrived %v: told %q, condition %q", request, arrives, got, s.health("on"))
 			}
 			// It heals and falls ill again, and once more: that is news each time.
@@ -200,7 +201,7 @@ func TestIllnessWithoutEvents(t *testing.T) {
 			s.refuseEvents = nil
 			s.queue.flush()
 			s.work()
-			if got := s.told(); written || about(got, reasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
+			if got := s.told(); written || about(got, notify.ReasonUnhealthy) != 1 || !strings.HasPrefix(s.health("on"), "False GPUUnhealthy") {
 				t.Errorf("written before its event: %v; then told %q, condition %q", written, got, s.health("on"))
 			}
 		})
@@ -228,7 +229,7 @@ func TestIllnessWhileEventsHang(t *testing.T) {
 	}{{"False GPUUnhealthy", 1}, {"True GPURecovered", 1}, {"False GPUUnhealthy", 4}} {
 		if i == 2 {
 			hangs = false
-			s.clock.Step(eventPause)
+			s.clock.Step(notify.EventPause)
 		}
 		s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices[0].Healthy = i == 1 })
 		s.work()
@@ -395,4 +396,12 @@ func TestIllInstance(t *testing.T) {
 	if podstate.Gated(s.get("c")) {
 		t.Error("still waits once the instance was made again")
 	}
+}
+
+func healthIn(p *corev1.Pod) *corev1.PodCondition {
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionGPUHealthy })
+	if i < 0 {
+		return nil
+	}
+	return &p.Status.Conditions[i]
 }

@@ -3,7 +3,6 @@
 package allocator
 
 import (
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/restore"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -132,7 +132,7 @@ func (w *world) checkRest() {
 			}
 		case len(held) == 0 && w.disturbed[p.UID]:
 			// They are not there only for want of room.
-			if _, fits := putBack(p, w.ledger(podstate.TargetNode(p))); node != "" && fits {
+			if node != "" && restore.Possible(p, w.ledger(podstate.TargetNode(p))) {
 				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
 			w.checkAdrift(p)
@@ -154,7 +154,7 @@ func (w *world) checkRest() {
 				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) || w.crowdedOut(w.node(node), r) }) {
 					continue // the device was taken out of the node for good, or see checkAdrift
 				}
-				if _, fits := putBack(p, w.ledger(node)); !slices.Equal(granted, held) && w.disturbed[p.UID] && !fits {
+				if !slices.Equal(granted, held) && w.disturbed[p.UID] && !restore.Possible(p, w.ledger(node)) {
 					w.checkAdrift(p)
 				} else if !slices.Equal(granted, held) {
 					w.fail("Invariant 6: container %s of pod %s runs with %v and is granted %v", name, p.Name, held, granted)
@@ -223,7 +223,7 @@ func (w *world) checkAdrift(p *corev1.Pod) {
 		for _, h := range held {
 			crowded = crowded || full(h.uuid, h.slice.Core, h.slice.Mem)
 			for _, r := range w.replicas {
-				if room, _ := r.allocator.index.On(n.name); room.Device(h.uuid) != nil {
+				if room, _ := r.allocator.cache.Index.On(n.name); room.Device(h.uuid) != nil {
 					w.fail("Invariant 1: %s would grant %s of %s, which pod %s uses without a slice", r.name, h.uuid, n.name, p.Name)
 				}
 			}
@@ -255,28 +255,33 @@ func (w *world) checkMemory() {
 	for _, r := range w.replicas {
 		a := r.allocator
 		for _, n := range w.nodes {
-			if room, _ := a.index.On(n.name); room != nil {
+			if room, _ := a.cache.Index.On(n.name); room != nil {
 				w.checkRoom(r.name, room)
 			}
 		}
-		if len(a.placing)+len(a.neverRan)+len(a.woken)+len(a.again) > 0 {
-			w.fail("%s at rest: placing %v, never ran %v, woken %v, looked at again %v", r.name, a.placing, a.neverRan, a.woken, a.again)
+		if n := kept(a.cache, "placing", "deletedUnbound") + kept(a.queue, "pendingMoves", "attempts"); n > 0 {
+			w.fail("%s at rest: %d notes are kept of what is over", r.name, n)
 		}
-		for key := range a.waiting {
-			if p := a.pods[key]; p == nil || !podstate.Gated(p) || w.find(p.UID) == nil {
-				w.fail("%s at rest: pod %v waits", r.name, key)
+		if n := field(a.queue, "inFlight").Int(); n != 0 {
+			w.fail("%s at rest: %d items are in flight", r.name, n)
+		}
+		for _, key := range field(a.queue, "unschedulable").MapKeys() {
+			name := types.NamespacedName{Namespace: key.Field(0).String(), Name: key.Field(1).String()}
+			if p := a.cache.Pod(name); p == nil || !podstate.Gated(p) || w.find(p.UID) == nil {
+				w.fail("%s at rest: pod %v waits", r.name, name)
 			}
 		}
-		if len(a.searches) > 0 {
-			w.fail("%s at rest: %d searches go on", r.name, len(a.searches))
+		if n := a.searches(); n > 0 {
+			w.fail("%s at rest: %d searches go on", r.name, n)
 		}
-		for _, p := range a.pods {
+		for _, p := range a.cache.Pods() {
 			if w.find(p.UID) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is known", r.name, p.Name)
 			}
 		}
-		for _, uid := range slices.Concat(slices.Collect(maps.Keys(a.refusals)), slices.Collect(maps.Keys(a.preparations)), slices.Collect(maps.Keys(a.order.unbound)),
-			slices.Collect(maps.Keys(a.order.choosy)), slices.Collect(maps.Keys(a.order.behind)), slices.Collect(maps.Keys(a.order.waits))) {
+		for _, uid := range slices.Concat(uidsIn(a.bindwatch, "refusals"), uidsIn(a.cache, "staged"), uidsIn(a.queue, "order", "unbound"),
+			uidsIn(a.queue, "order", "constrained"), uidsIn(a.queue, "order", "blockedBy"), uidsIn(a.queue, "order", "waits"),
+			uidsIn(a.preemption, "lastAttempt"), uidsIn(a.preemption, "nominated")) {
 			if w.find(uid) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is remembered", r.name, uid)
 			}

@@ -11,6 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/queue"
 )
 
 // Invariants 1 and 6 with a replica killed at each of its requests, once before the
@@ -54,7 +57,7 @@ func lifeOfPods(t *testing.T, n int, arrives bool) (killed bool) {
 		if p := w.somePod(unbound); p != nil {
 			w.unschedulable(p)
 		}
-		w.clock.Step(refusedGrace)
+		w.clock.Step(bindwatch.RefusedGrace)
 		r.queue.flush()
 		for _, n := range w.nodes {
 			w.bind()
@@ -91,10 +94,10 @@ func TestEndlessConflictsAreSlowedDown(t *testing.T) {
 		}
 		s.readAll()
 		s.refuse = answer
-		for range 4 * maxAgain {
+		for range 4 * queue.MaxAttempts {
 			s.step()
 		}
-		if s.updates > 2*(maxAgain+1) || s.queue.Len() > 0 || len(s.queue.later) == 0 {
+		if s.updates > 2*(queue.MaxAttempts+1) || s.queue.Len() > 0 || len(s.queue.later) == 0 {
 			t.Errorf("%v: %d writes without a pause", answer, s.updates)
 		}
 		s.refuse = nil
@@ -114,18 +117,18 @@ func TestConflictsInARow(t *testing.T) {
 		s.add("p", 10, 100, func(p *corev1.Pod) { p.UID = types.UID(fmt.Sprint("p", life)) })
 		s.readAll()
 		s.refuse, s.updates = conflict, 0
-		for range maxAgain {
+		for range queue.MaxAttempts {
 			s.step()
 		}
-		if s.updates != maxAgain || s.queue.Len() == 0 {
-			t.Fatalf("life %d: %d of %d attempts at once", life, s.updates, maxAgain)
+		if s.updates != queue.MaxAttempts || s.queue.Len() == 0 {
+			t.Fatalf("life %d: %d of %d attempts at once", life, s.updates, queue.MaxAttempts)
 		}
 		s.refuse = nil
 		s.work()
 		s.vanish(s.get("p"))
 		s.work()
 	}
-	if len(s.allocator.again) > 0 {
-		t.Errorf("remembered: %v", s.allocator.again)
+	if kept(s.allocator.queue, "attempts") > 0 {
+		t.Error("attempts are remembered")
 	}
 }

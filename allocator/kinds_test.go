@@ -4,16 +4,16 @@ package allocator
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -26,13 +26,13 @@ func TestHostileKinds(t *testing.T) {
 		edit    func(*corev1.Pod, int)
 		starts  bool
 	}{
-		"as many as may be": {maxKinds, func(p *corev1.Pod, i int) { unlike(p, i) }, true},
-		"one more":          {maxKinds + 1, func(p *corev1.Pod, i int) { unlike(p, i) }, false},
-		"by index": {maxKinds + 1, func(p *corev1.Pod, i int) {
+		"as many as may be": {scheduling.MaxKinds, func(p *corev1.Pod, i int) { unlike(p, i) }, true},
+		"one more":          {scheduling.MaxKinds + 1, func(p *corev1.Pod, i int) { unlike(p, i) }, false},
+		"by index": {scheduling.MaxKinds + 1, func(p *corev1.Pod, i int) {
 			p.Labels["index"] = fmt.Sprint(i)
 			p.Spec.Volumes = []corev1.Volume{{Name: fmt.Sprint(i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 		}, true},
-		"by index, that a selector reads": {maxKinds + 1, func(p *corev1.Pod, i int) {
+		"by index, that a selector reads": {scheduling.MaxKinds + 1, func(p *corev1.Pod, i int) {
 			p.Labels["index"] = fmt.Sprint(i)
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 				MinDomains: new(int32(2)), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"index": "0"}}}}
@@ -40,7 +40,7 @@ func TestHostileKinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
-			s.allocator.Requests = 1
+			s.allocator.binder.Requests = 1
 			for i := range tt.members {
 				s.add(fmt.Sprint("m", i), 1, 1, inGang("g", tt.members), func(p *corev1.Pod) { tt.edit(p, i) })
 			}
@@ -51,8 +51,8 @@ func TestHostileKinds(t *testing.T) {
 			if tt.starts {
 				return
 			}
-			s.pass(elsewherePatience)
-			want := fmt.Sprintf("Kueue's pod group ns/g: %d pods that start together are of %d kinds, at most %d are placed together", tt.members, tt.members, maxKinds)
+			s.pass(queue.ElsewherePatience)
+			want := fmt.Sprintf("Kueue's pod group ns/g: %d pods that start together are of %d kinds, at most %d are placed together", tt.members, tt.members, scheduling.MaxKinds)
 			if got := s.told(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], group.AnnotationKueueTotal) {
 				t.Errorf("told %q, want %q", got, want)
 			}
@@ -64,28 +64,6 @@ func TestHostileKinds(t *testing.T) {
 func unlike(p *corev1.Pod, i int) {
 	other := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(1, v1alpha1.MiB(1+i))})
 	p.Annotations[v1alpha1.AnnotationShares], p.Spec.Containers = other.Annotations[v1alpha1.AnnotationShares], other.Spec.Containers
-}
-
-// Who goes by whom is worked out by kind: hundreds of members with affinity and an index each
-// are of two.
-func TestTurnIsWorkedOutByKind(t *testing.T) {
-	var gang []ask
-	for i := range 600 {
-		p := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(1, 1)})
-		p.UID = types.UID(p.Name)
-		p.Labels = map[string]string{"index": fmt.Sprint(i), "app": []string{"leader", "worker"}[min(i, 1)]}
-		if i > 0 {
-			companyOf("leader")(p)
-		}
-		gang = append(gang, ask{pod: p})
-	}
-	if n := len(kindsOf(gang).example); n != 2 {
-		t.Errorf("%d kinds, want 2", n)
-	}
-	slices.Reverse(gang)
-	if turn := newStage(t, 1).allocator.inTurn(gang); turn[0].pod.Name != "p0" || len(turn) != len(gang) || turn[1].pod.Name != "p599" {
-		t.Errorf("%d in turn, the first is %s", len(turn), turn[0].pod.Name)
-	}
 }
 
 // A pod with more terms, or longer ones, than a pod with a share may have stays at the gate and

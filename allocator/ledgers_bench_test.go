@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -58,7 +60,7 @@ func BenchmarkLedgerWrites(b *testing.B) {
 		for i := range ledgers {
 			g.Go(func() error {
 				ledgers[i].Spec = fullLedger(ledgers[i].Name).Spec
-				return c.Update(b.Context(), ledgers[i], fieldOwner)
+				return c.Update(b.Context(), ledgers[i], binding.FieldOwner)
 			})
 		}
 		if err := g.Wait(); err != nil {
@@ -66,7 +68,7 @@ func BenchmarkLedgerWrites(b *testing.B) {
 		}
 		raw += time.Since(begun)
 
-		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[item]())
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[queue.Item]())
 		for _, l := range ledgers {
 			l.Status.Released = []types.UID{l.Spec.Devices[0].Slices[0].Pod}
 			a.SetLedger(l.DeepCopy())
@@ -74,13 +76,13 @@ func BenchmarkLedgerWrites(b *testing.B) {
 		a.begin(q)
 		begun = time.Now()
 		for q.Len() > 0 {
-			a.step(b.Context(), q)
+			a.step(b.Context())
 		}
 		ours += time.Since(begun)
 		a.end()
 		q.ShutDown()
 		for i, l := range ledgers {
-			ledgers[i] = a.index.Ledger(l.Name).DeepCopy()
+			ledgers[i] = a.cache.Index.Ledger(l.Name).DeepCopy()
 			if n := len(ledgers[i].Spec.Devices[0].Slices); n != slicesPerBenchUnit-1 {
 				b.Fatalf("%s has %d slices on its first device, want one less than %d", l.Name, n, slicesPerBenchUnit)
 			}

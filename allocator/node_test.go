@@ -183,7 +183,7 @@ func placedOn(p *corev1.Pod, ctr string, held []runningSlice) bool {
 // shownWell tells whether the ledger says that the devices are well, so that nothing
 // is moved off them.
 func shownWell(ledger *v1alpha1.SliceLedger, held []runningSlice) bool {
-	return !slices.ContainsFunc(held, func(h runningSlice) bool { return !index.Well(ledger, h.uuid) })
+	return !slices.ContainsFunc(held, func(h runningSlice) bool { return !index.Healthy(ledger, h.uuid) })
 }
 
 // room tells whether the device has room beside what runs on it. Without faults it

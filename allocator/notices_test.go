@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // lookAgain has every waiting pod looked at again.
 func (s *stage) lookAgain() {
-	s.allocator.mu.Lock()
-	s.allocator.wake(wakeAll)
-	s.allocator.mu.Unlock()
+	s.allocator.queue.MoveToActive(cache.OnAll)
 	s.work()
 }
 
@@ -40,7 +40,7 @@ func TestOneEventForAReason(t *testing.T) {
 		s.pass(97 * time.Second)
 	}
 	for _, e := range s.told() {
-		if about([]string{e}, reasonWaiting) != 1 {
+		if about([]string{e}, notify.ReasonWaiting) != 1 {
 			t.Errorf("told %q", e)
 		}
 	}
@@ -49,7 +49,7 @@ func TestOneEventForAReason(t *testing.T) {
 	if got := s.told(); len(got) != 1 {
 		t.Errorf("told %q, want one event of the third pod", got)
 	}
-	if got := len(s.allocator.waiting); got != 3 {
+	if got := kept(s.allocator.queue, "unschedulable"); got != 3 {
 		t.Errorf("%d pods wait, want 3", got)
 	}
 }
@@ -88,39 +88,6 @@ func TestFlappingFiguresMakeNoStorm(t *testing.T) {
 	}
 }
 
-// Reasons that take turns are each told at once and then less and less, and the one
-// that stays is the last that was told.
-func TestFlappingReasonsMakeNoStorm(t *testing.T) {
-	start := time.Unix(0, 0)
-	var n notices
-	told, last := 0, ""
-	tell := func(cause string, now time.Time) {
-		if at, news := n.due(cause, "text of "+cause); news && !now.Before(at) {
-			n.enter(cause, "text of "+cause, now)
-			told, last = told+1, cause
-		}
-	}
-	for second := range 24 * 3600 {
-		tell(string('a'+byte(second%2)), start.Add(time.Duration(second)*time.Second))
-	}
-	if told < 10 || told > 70 {
-		t.Errorf("two reasons that take turns each second: %d events within a day", told)
-	}
-	for hour := range 3 {
-		tell("a", start.Add(time.Duration(24+hour)*time.Hour))
-	}
-	if last != "a" {
-		t.Errorf("what stays is a, and what was told last is %s", last)
-	}
-	n, told = notices{}, 0
-	for second := range 3600 {
-		tell(fmt.Sprint(second), start.Add(time.Duration(second)*time.Second))
-	}
-	if told > newsFreely+60 || len(n.by) > maxCauses {
-		t.Errorf("another reason each second: %d events within an hour, %d remembered", told, len(n.by))
-	}
-}
-
 // A pod that cannot be as it asks is told once, and again of the next mistake.
 func TestInvalidIsToldOnce(t *testing.T) {
 	s := newStage(t, 1)
@@ -136,7 +103,7 @@ func TestInvalidIsToldOnce(t *testing.T) {
 	s.setLedgerStatus("n0", func(st *v1alpha1.SliceLedgerStatus) { st.Devices = nil })
 	s.work()
 	s.told()
-	if got := mode("exclusive"); about(got, reasonInvalid) != 1 {
+	if got := mode("exclusive"); about(got, notify.ReasonInvalid) != 1 {
 		t.Errorf("told %q", got)
 	}
 	for range 5 {
@@ -150,7 +117,7 @@ func TestInvalidIsToldOnce(t *testing.T) {
 	if got := s.told(); len(got) != 0 {
 		t.Errorf("told again: %q", got)
 	}
-	if got := mode("nonsense"); about(got, reasonInvalid) != 1 {
+	if got := mode("nonsense"); about(got, notify.ReasonInvalid) != 1 {
 		t.Errorf("of another mistake: %q", got)
 	}
 }
@@ -163,7 +130,7 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 		s.add(name, 90, 900)
 	}
 	s.work()
-	s.allocator.listen()
+	s.allocator.notify.BeginHandover()
 	for _, name := range []string{"same", "other", "never", "small"} {
 		core := v1alpha1.Percent(50)
 		if name == "small" {
@@ -181,23 +148,23 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 		t.Fatalf("told before anything was looked at: %q", told)
 	}
 	why := "container c needs 50 % compute and 100 MiB on one GPU; nearest: n0 GPU 0 has 3 % and 7 MiB free"
-	events := []corev1.Event{said("same", reasonWaiting, why, 2), said("same", reasonWaiting, "older words", 1), said("other", reasonWaiting, "PodGroup a/b: 1 of 2 pods are there", 1),
-		said("small", reasonWaiting, why, 1), said("never", reasonWaiting, why, 1), said("never", reasonPlaced, "on node n0", 2)}
+	events := []corev1.Event{said("same", notify.ReasonWaiting, why, 2), said("same", notify.ReasonWaiting, "older words", 1), said("other", notify.ReasonWaiting, "PodGroup a/b: 1 of 2 pods are there", 1),
+		said("small", notify.ReasonWaiting, why, 1), said("never", notify.ReasonWaiting, why, 1), said("never", notify.ReasonPlaced, "on node n0", 2)}
 	for s.queue.Len() > 0 {
 		s.step()
 		s.read()
 	}
-	if told := s.told(); about(told, reasonWaiting)+about(told, reasonPlaced) > 0 {
+	if told := s.told(); about(told, notify.ReasonWaiting)+about(told, notify.ReasonPlaced) > 0 {
 		t.Fatalf("told before it was known what had been told: %q", told)
 	}
-	s.allocator.takeHeard(events)
+	s.allocator.notify.EndHandover(events)
 	// It was placed before that.
-	if told := s.told(); len(told) != 1 || about(told, reasonPlaced) != 1 {
+	if told := s.told(); len(told) != 1 || about(told, notify.ReasonPlaced) != 1 {
 		t.Errorf("told %q, want that small is placed, whose owner was told that it waits", told)
 	}
-	s.pass(hearingAgain)
+	s.pass(notify.SyncAgain)
 	told := s.told()
-	if about(told, reasonWaiting) != 2 {
+	if about(told, notify.ReasonWaiting) != 2 {
 		t.Errorf("told %q, want that other and never wait", told)
 	}
 }

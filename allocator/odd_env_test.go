@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -45,7 +46,7 @@ func TestResize(t *testing.T) {
 	s.addPlain("plain", "gpu-1", "40")
 	s.run()
 	s.addPod("waits", objects.Share(10, 100), cpu("30"))
-	s.awaitEvent("waits", reasonWaiting, "1 Insufficient cpu")
+	s.awaitEvent("waits", notify.ReasonWaiting, "1 Insufficient cpu")
 	for _, what := range []corev1.ResourceName{v1alpha1.ResourceCore, v1alpha1.ResourceMemMiB} {
 		if err := s.resize("waits", what, "20"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "only cpu and memory resources are mutable") {
 			t.Errorf("resizing %s: %v, want it refused with the reason", what, err)
@@ -217,7 +218,7 @@ func TestMissedForGood(t *testing.T) {
 	s.await("two of three to be placed", func(context.Context) (bool, error) { return letGo() == 2, nil })
 	for _, name := range names {
 		if podstate.Gated(s.pod(name)) {
-			s.awaitEvent(name, reasonWaiting, "needs 60 % compute and 600 MiB on one GPU")
+			s.awaitEvent(name, notify.ReasonWaiting, "needs 60 % compute and 600 MiB on one GPU")
 		}
 	}
 	// Those of which something was seen before go on from there.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -33,7 +34,7 @@ func TestOverAtTheGate(t *testing.T) {
 			t.Errorf("pod %s is over and was let go with %v", name, s.devicesOf("n0", types.UID(name)))
 		}
 	}
-	if n := len(s.allocator.waiting); n > 0 {
+	if n := kept(s.allocator.queue, "unschedulable"); n > 0 {
 		t.Errorf("%d pods wait", n)
 	}
 }
@@ -138,7 +139,7 @@ func TestNodeThatGoesWakes(t *testing.T) {
 	}
 	later := func() { // all is looked at that was woken
 		s.work()
-		s.clock.Step(refusedDelay)
+		s.clock.Step(queue.RefusedDelay)
 		s.queue.ring()
 		s.work()
 	}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -79,7 +79,7 @@ func TestOrderOfBinding(t *testing.T) {
 			if got := s.atTheGate("first", "selected", "selects", "ordinary", "elsewhere"); got != "selected selects" {
 				t.Fatalf("at the gate: %q", got)
 			}
-			s.pass(elsewherePatience - time.Second)
+			s.pass(queue.ElsewherePatience - time.Second)
 			if got := s.told(); len(got) > 0 {
 				t.Errorf("told at once: %q", got)
 			}
@@ -100,8 +100,12 @@ func TestOrderOfBinding(t *testing.T) {
 			if got := s.atTheGate("selected", "selects"); got != "" {
 				t.Errorf("at the gate at the end: %q; told %q", got, s.told())
 			}
-			if n := len(s.allocator.order.unbound) + len(s.allocator.order.behind) + len(s.allocator.order.choosy); n > 4 {
-				t.Errorf("%+v: remembered for ever", s.allocator.order)
+			n := 0
+			for _, kept := range []string{"unbound", "blockedBy", "constrained"} {
+				n += len(uidsIn(s.allocator.queue, "order", kept))
+			}
+			if n > 4 {
+				t.Errorf("%d remembered for ever", n)
 			}
 		})
 	}
@@ -205,26 +209,5 @@ func TestGangGoesByTheNearest(t *testing.T) {
 	at := podstate.TargetNode(s.get("far"))
 	if got, want := s.seats("near", "far"), fmt.Sprintf("near:%[1]s far:%[1]s", at); at == "" || got != want {
 		t.Errorf("placed %q, want both on one node; told %q", got, s.told())
-	}
-}
-
-// Whom a pod waits for does not change from look to look: the oldest of all.
-func TestAheadIsTheOldest(t *testing.T) {
-	for name, wish := range map[string][2]func(*corev1.Pod){
-		"who selects others":   {labelled("x"), wishCompany},
-		"who others select":    {wishCompany, labelled("x")},
-		"who does and is both": {wishCompany, wishCompany},
-	} {
-		s := newStage(t, 1)
-		for i := range 20 {
-			p := s.add(fmt.Sprintf("p%02d", i), 1, 10, labelled("x"), wish[0])
-			s.allocator.order.unbound[p.UID] = p
-			if company := feasible.CompanyOf(p); company != nil {
-				s.allocator.order.choosy[p.UID] = company
-			}
-		}
-		if first := s.allocator.ahead(s.add("next", 1, 10, labelled("x"), wish[1])); first.GetName() != "p00" {
-			t.Errorf("%s waits for %v, want p00", name, first.GetName())
-		}
 	}
 }

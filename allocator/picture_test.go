@@ -24,17 +24,18 @@ import (
 // happened came in.
 func (r *replicaInTest) checkPicture() {
 	a := r.allocator
-	r.world.must(a.survey())
 	for _, share := range []v1alpha1.Share{objects.Share(1, 1), objects.Share(40, 400), objects.Share(100, 1000), {GPUs: 2, Core: 20, MemPercent: 30}} {
 		wants := &ranking.Ask{CPU: 20_000, Demand: &placement.Demand{Containers: []placement.Container{{Name: "c", Share: share}}}}
+		plans, err := a.scheduler.Plans(wants)
+		r.world.must(err)
 		want, got := map[string]bool{}, map[string]bool{}
-		for _, room := range a.index.Room() {
+		for _, room := range a.cache.Index.Room() {
 			if _, fits := placement.Fit(wants.Demand, room); fits && a.Filters.Host(room.Name).CPU >= 20_000 {
 				want[room.Name] = true
 			}
 		}
-		for plan, room := range a.ranking.Plans(wants) {
-			if shown, _ := a.index.On(plan.Node); shown == room {
+		for plan, room := range plans {
+			if shown, _ := a.cache.Index.On(plan.Node); shown == room {
 				got[plan.Node] = true
 			}
 		}
@@ -123,6 +124,7 @@ func TestLeadersLearnFromPods(t *testing.T) {
 // before it is their turn.
 func TestPodsAreLearntOnce(t *testing.T) {
 	s := newStage(t, 1)
+	s.checkPicture() // learns of those that are there
 	p := s.add("p", 10, 10, func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/other"})
 	})
@@ -130,7 +132,7 @@ func TestPodsAreLearntOnce(t *testing.T) {
 		for len(s.watch) > 0 {
 			s.read()
 		}
-		return len(s.allocator.arrivals)
+		return kept(s.allocator.cache, "arrivals")
 	}
 	if n := arrived(); n != 0 {
 		t.Fatalf("%d pods arrived, one has another gate", n)

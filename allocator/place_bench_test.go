@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -75,8 +76,8 @@ func BenchmarkPlace(b *testing.B) {
 	ctx := b.Context()
 	api := &answering{pods: map[types.NamespacedName]*corev1.Pod{}}
 	leader, standby := benchAllocator(b, api), benchAllocator(b, api)
-	leader.Requests = 1 // the API server answers one at a time
-	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[item]())
+	leader.binder.Requests = 1 // the API server answers one at a time
+	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[queue.Item]())
 	defer q.ShutDown()
 	leader.begin(q)
 	for i := range nodes {
@@ -111,7 +112,7 @@ func BenchmarkPlace(b *testing.B) {
 		spent[who] += now() - start
 	}
 	for q.Len() > 0 {
-		leader.step(ctx, q)
+		leader.step(ctx)
 	}
 	rounds := 0
 	b.ResetTimer()
@@ -135,7 +136,7 @@ func BenchmarkPlace(b *testing.B) {
 		timed(1, func() { show(standby) })
 		for q.Len() > 0 {
 			rounds++
-			timed(0, func() { leader.step(ctx, q) })
+			timed(0, func() { leader.step(ctx) })
 			told := api.told
 			api.told = nil
 			for who, a := range []*Allocator{leader, standby} {

@@ -9,50 +9,60 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // reconcilePod looks at one pod of ours. What it returns is on its way in the round.
-func (a *Allocator) reconcilePod(ctx context.Context, r *round, key types.NamespacedName) (*placing, error) {
-	pod := a.pod(key)
+func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key types.NamespacedName) (*binding.Pending, error) {
+	pod := a.cache.Pod(key)
 	switch {
 	case pod == nil:
 		return nil, nil
-	case podstate.Ready(pod) && !a.alone(pod):
-		a.unite(pod)
+	case podstate.Ready(pod) && !a.groups.Alone(pod):
+		a.groups.Merge(pod)
+		a.queue.AddPod(pod)
 		return nil, nil
-	case podstate.Ready(pod) && a.queues(pod):
+	case podstate.Ready(pod) && a.queue.Blocked(pod):
 		return nil, nil
 	case podstate.Ready(pod):
-		r.begin(pod)
+		a.startPlacing(r, pod)
 		return a.place(ctx, r, pod)
 	case podstate.WaitsForOtherGates(pod):
 		return nil, nil
 	default:
-		return nil, a.follow(ctx, pod)
+		return nil, a.bindwatch.Check(ctx, pod)
 	}
 }
 
 // place decides which slices a gated pod gets, or finds those that it has.
-func (a *Allocator) place(ctx context.Context, r *round, pod *corev1.Pod) (*placing, error) {
+func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, error) {
 	demand, shares, err := asksOf(pod)
 	if err != nil {
-		a.refuse(pod, err)
+		a.queue.MarkInvalid(pod, err)
 		return nil, nil
 	}
 	p, done, err := a.adopt(ctx, pod, shares)
 	if done || err != nil {
 		return p, err
 	}
-	chosen, err := a.decide(ctx, ask{pod, demand})
-	if chosen == nil || err != nil {
+	chosen, why, err := a.scheduler.Schedule(ctx, scheduling.Request{Pod: pod, Demand: demand})
+	switch {
+	case err != nil:
 		return nil, err
+	case why != nil && !why.Known:
+		a.queue.MarkUnschedulable([]*corev1.Pod{pod}, why.Refused(), why.Cause(), why.String())
+		return nil, nil
+	case why != nil || chosen == nil:
+		return nil, nil
 	}
-	return r.grant(chosen)
+	return r.Grant(chosen)
 }
 
 // asksOf reads what the pod asks for. Errors name the field and the remedy.
@@ -69,18 +79,18 @@ func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 
 // adopt finishes what an allocator began before it died between its writes: a gated
 // pod that has slices gets the placement that the ledger says.
-func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *placing, done bool, err error) {
+func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *binding.Pending, done bool, err error) {
 	node, err := a.seatOf(ctx, pod, shares)
 	switch {
-	case errors.Is(err, errGone):
+	case errors.Is(err, binding.ErrGone):
 		return nil, true, nil
 	case err != nil || node == "":
 		return nil, false, err
 	}
-	p = &placing{pod: pod, node: node}
-	a.assume(p)
+	p = &binding.Pending{Pod: pod, Node: node}
+	a.Assume(pod, node)
 	// Its gang held them for it, and it needs the others no longer.
-	if err := a.commit(ctx, []*placing{p}); err != nil {
+	if err := a.binder.Commit(ctx, []*binding.Pending{p}); err != nil {
 		return nil, false, err
 	}
 	return p, true, nil
@@ -90,9 +100,9 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 // scheduler accepts it, empty when there is none. Others were written for what the
 // pod was before, or by somebody who edits ledgers: they go back.
 func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (seat string, err error) {
-	for _, node := range a.index.Holders(pod.UID) {
+	for _, node := range a.cache.Index.Holders(pod.UID) {
 		good := false
-		if ledger := a.index.Ledger(node); ledger != nil && seat == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
+		if ledger := a.cache.Index.Ledger(node); ledger != nil && seat == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
 			if good, err = a.accepted(ctx, pod, node); err != nil {
 				return "", err
 			}
@@ -106,79 +116,52 @@ func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha
 	return seat, nil
 }
 
-// accepted tells whether the scheduler would take the pod on the node, or preempt for it
+// accepted reports whether the scheduler would take the pod on the node, or preempt for it
 // there.
-func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) (bool, error) {
-	// One that waits for its node to make ready for it is counted there, and would be in
-	// its own way.
-	a.mu.Lock()
-	a.tellFilters(pod, "")
-	a.mu.Unlock()
-	cycle, err := a.Filters.Start(ctx, pod)
-	if err != nil {
-		return false, err
-	}
-	against, err := cycle.Refusals(ctx, node)
-	if err != nil || len(against) == 0 {
-		return err == nil, err
-	}
-	if !a.Filters.MayPreempt(pod) || !a.preemptsNow(pod) {
-		return false, nil
-	}
-	_, would, err := cycle.Preempts(ctx, node)
-	if would {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.preemptions.letGo[pod.UID] = true
-	}
-	return would, err
+func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) (accepted bool, err error) {
+	// One that waits for its node is counted there, and would be in its own way.
+	err = a.cache.Without(pod, func() error {
+		cycle, err := a.Filters.Start(ctx, pod)
+		if err != nil {
+			return err
+		}
+		against, err := cycle.Refusals(ctx, node)
+		if accepted = len(against) == 0; accepted || err != nil || !a.Filters.MayPreempt(pod) || !a.preemption.Due(pod) {
+			return err
+		}
+		if _, accepted, err = cycle.Preempts(ctx, node); accepted {
+			a.preemption.Nominate(pod)
+		}
+		return err
+	})
+	return accepted && err == nil, err
 }
 
-// errGone says that the pod was deleted. The watch will show it, and whether it
-// ever ran, and so who takes back its slices.
-var errGone = errors.New("the pod is gone")
+// startPlacing notes that the pod is decided on from now on, until the round ends.
+func (a *Allocator) startPlacing(r *binding.Round, pod *corev1.Pod) {
+	r.Begin(pod)
+	a.preemption.Denominate(pod)
+}
 
 // takeBack takes the slices of a gated pod out of a node's ledger.
 func (a *Allocator) takeBack(ctx context.Context, pod *corev1.Pod, node string) error {
-	ledger := a.index.Ledger(node)
+	ledger := a.cache.Index.Ledger(node)
 	if ledger == nil {
 		return nil
 	}
-	// Who lets a pod go ends the hold on its slices before, so that with those of a
-	// held one the compare-and-swap is fence enough. Else our watch may be behind,
-	// and another leader have let the pod go meanwhile.
+	// A held slice needs no live read: the hold ends before the pod is ungated, and the
+	// compare-and-swap detects the race. Else our watch may be behind, and another leader
+	// may have ungated the pod.
 	if ledgerspec.Held(ledger)[pod.UID] == nil {
-		live, err := a.live(ctx, pod)
+		live, err := a.binder.Live(ctx, pod)
 		switch {
 		case err != nil:
 			return err
 		case live == nil:
-			return errGone
+			return binding.ErrGone
 		case live.ResourceVersion != pod.ResourceVersion:
-			return errAgain
+			return queue.ErrAgain
 		}
 	}
-	return a.release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID })
-}
-
-// refuse tells why a pod can never be placed as it is. It stays gated: what it
-// says may be changed, and then it is looked at again.
-func (a *Allocator) refuse(pod *corev1.Pod, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	w, known := a.waits(pod, causeInvalid)
-	if !known {
-		return
-	}
-	w.refused, w.elsewhere = false, false
-	// Another text is another mistake: whoever has just mended one is told at once.
-	if news, told := w.told.by[causeInvalid]; !told || w.told.last != causeInvalid || news.text != err.Error() {
-		w.told.enter(causeInvalid, err.Error(), a.Clock.Now())
-		// While what was told before is not known yet, a mistake is told at once: these
-		// pods are few.
-		if !a.wasHeard(pod, err.Error()) {
-			a.tell(pod, corev1.EventTypeWarning, reasonInvalid, err.Error())
-		}
-	}
-	a.waiting[podstate.KeyOf(pod)] = w
+	return a.binder.Release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID })
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -26,7 +27,7 @@ func BenchmarkPreempt(b *testing.B) {
 	for _, kind := range []string{"would", "in vain", "nobody below", "asked before", "crowd"} {
 		b.Run(kind, func(b *testing.B) {
 			a := benchAllocator(b, nil)
-			a.begin(&queueInTest{clock: a.Clock, later: map[item]time.Time{}})
+			a.begin(&queueInTest{clock: a.clock, later: map[queue.Item]time.Time{}})
 			version := 1
 			set := func(p *corev1.Pod) {
 				version++
@@ -60,11 +61,11 @@ func BenchmarkPreempt(b *testing.B) {
 			var spent, first time.Duration
 			pods := 1
 			if kind == "crowd" {
-				pods = maxRound
+				pods = queue.MaxRound
 			}
 			for i := range (b.N + 1) * pods {
 				if i%pods == 0 {
-					a.preemptions.pause = time.Time{}
+					a.clock.(*skippingClock).ahead += time.Second // past the pause, which leaves time for others
 				}
 				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 				priority(1000)(pod)
@@ -75,7 +76,7 @@ func BenchmarkPreempt(b *testing.B) {
 				set(pod)
 				asks, _ := a.asks([]*corev1.Pod{pod})
 				start := now()
-				chosen, err := a.decide(b.Context(), asks[0])
+				chosen, err := decide(b.Context(), a, asks[0])
 				if err != nil || kind != "crowd" && (chosen != nil) != (kind == "would") {
 					b.Fatal(chosen, err)
 				}

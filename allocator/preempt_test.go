@@ -8,14 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -48,7 +51,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		s.add("first", v1alpha1.WholeGPU, objects.DeviceMiB)
 		s.add("second", v1alpha1.WholeGPU, objects.DeviceMiB)
 		s.work()
-		for i := range 3 * maxWoken {
+		for i := range 3 * queue.MaxMoves {
 			s.add(fmt.Sprintf("a%02d", i), v1alpha1.WholeGPU, objects.DeviceMiB)
 		}
 		s.work()
@@ -82,13 +85,13 @@ func TestPreemptedInVain(t *testing.T) {
 		t.Fatalf("urgent waits: %v, usual waits: %v; the scheduler would preempt for the first", podstate.Gated(s.get("urgent")), podstate.Gated(s.get("usual")))
 	}
 	s.unschedulable("urgent")
-	s.pass(refusedGrace)
+	s.pass(bindwatch.RefusedGrace)
 	if s.get("urgent") != nil {
 		t.Fatal("not given up")
 	}
 	s.told()
 	s.add("again", 10, 100, cpu("40"), priority(1000), controlled)
-	s.pass(refusedHold - time.Second)
+	s.pass(bindwatch.RefusedHold - time.Second)
 	if !podstate.Gated(s.get("again")) {
 		t.Fatal("let go to be refused once more")
 	}
@@ -99,7 +102,7 @@ func TestPreemptedInVain(t *testing.T) {
 	if podstate.Gated(s.get("again")) {
 		t.Error("not tried again")
 	}
-	if n := len(s.allocator.preemptions.inVain); n > 0 {
+	if n := kept(s.allocator.preemption, "lastAttempt"); n > 0 {
 		t.Errorf("%d pods remembered", n)
 	}
 }
@@ -134,7 +137,7 @@ func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
 			s.allocator.SetNode(objects.Node(at), off)
 		}
 		s.refusedWith("urgent", noVictims)
-		s.pass(refusedGrace)
+		s.pass(bindwatch.RefusedGrace)
 		if s.get("urgent") != nil {
 			t.Fatal("not given up")
 		}
@@ -148,7 +151,7 @@ func TestPreemptedInVainForAReasonOfItsOwn(t *testing.T) {
 		if podstate.Gated(s.get("other")) {
 			t.Errorf("cordoned %v: another pod waits; told %q", cordoned, s.told())
 		}
-		s.pass(refusedHold)
+		s.pass(bindwatch.RefusedHold)
 		if podstate.Gated(s.get("again")) {
 			t.Errorf("cordoned %v: never tried again", cordoned)
 		}
@@ -168,7 +171,7 @@ func TestASchedulerThatDoesNotPreempt(t *testing.T) {
 			s.add("urgent", 10, 100, cpu("40"), priority(1000), edit)
 			s.work()
 			s.refusedWith("urgent", words)
-			s.pass(refusedGrace)
+			s.pass(bindwatch.RefusedGrace)
 			s.add("other", 10, 100, cpu("20"), priority(1000))
 			s.work()
 			if went := !podstate.Gated(s.get("other")); went != looks {
@@ -198,11 +201,11 @@ func TestPreemptionIsLookedForAgain(t *testing.T) {
 	s.addPlain("plain", "n0", "50")
 	s.read()
 	s.read()
-	s.pass(refusedDelay)
+	s.pass(queue.RefusedDelay)
 	if !podstate.Gated(s.get("urgent")) {
 		t.Fatal("asked for again at once")
 	}
-	s.pass(preemptAgain)
+	s.pass(preemption.RetryAfter)
 	if podstate.Gated(s.get("urgent")) {
 		t.Error("not asked for again")
 	}
@@ -226,7 +229,7 @@ func TestPreemptingIsAdopted(t *testing.T) {
 // found even if it is none of the best, with nothing happening meanwhile. Those on which
 // nobody may have to go don't count.
 func TestAllNodesAreAsked(t *testing.T) {
-	const nodes = maxPreemptAsked + 2
+	const nodes = preemption.MaxNodes + 2
 	for _, below := range []bool{true, false} {
 		s := newStage(t, nodes)
 		last := ""
@@ -251,7 +254,7 @@ func TestAllNodesAreAsked(t *testing.T) {
 		if at := podstate.TargetNode(s.get("urgent")); below != (at == "") {
 			t.Fatalf("pods of lower priority everywhere: %v; placed on %q at once", below, at)
 		}
-		s.pass(preemptAgain)
+		s.pass(preemption.RetryAfter)
 		if at := podstate.TargetNode(s.get("urgent")); at != last {
 			t.Errorf("pods of lower priority everywhere: %v; placed on %q, want %s", below, at, last)
 		}
@@ -268,11 +271,11 @@ func TestPreemptionLeavesTime(t *testing.T) {
 		s.addPlain("on-"+n, n, "60")
 		s.add(fmt.Sprint("urgent", i), 10, 100, cpu("40"), priority(1000))
 	}
-	s.allocator.Log = funcr.New(func(_, line string) {
+	s.logged = func(line string) {
 		if strings.Contains(line, "is to preempt") {
 			s.clock.Step(took)
 		}
-	}, funcr.Options{})
+	}
 	gone := func() (n int) {
 		for i := range pods {
 			if !podstate.Gated(s.get(fmt.Sprint("urgent", i))) {
@@ -288,11 +291,11 @@ func TestPreemptionLeavesTime(t *testing.T) {
 			t.Fatalf("%d went, want %d", got, went)
 		}
 		for _, told := range s.told() {
-			if strings.Contains(told, reasonWaiting) {
+			if strings.Contains(told, notify.ReasonWaiting) {
 				t.Errorf("told %q", told)
 			}
 		}
-		s.pass((preemptShare-1)*took - time.Millisecond)
+		s.pass((preemption.WorkerShare-1)*took - time.Millisecond)
 		if again := gone(); again != went {
 			t.Fatalf("%d went before it was time, want %d", again, went)
 		}

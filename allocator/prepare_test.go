@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -33,13 +34,14 @@ func TestPrepared(t *testing.T) {
 			})
 			s.add("a", 10, 100, cpu("40")) // beside itself it would not fit
 			s.work()
-			if held := s.allocator.index.Holders("a"); len(held) != 1 || !podstate.Gated(s.get("a")) {
+			if held := s.allocator.cache.Index.Holders("a"); len(held) != 1 || !podstate.Gated(s.get("a")) {
 				t.Fatalf("holds slices on %v, gated is %t: want slices, and the gate", held, podstate.Gated(s.get("a")))
 			}
-			if seat := s.allocator.seat(s.get("a")); seat != "n0" {
-				t.Errorf("counted on %q", seat)
+			s.checkPicture()
+			if cpu := s.allocator.Filters.Host("n0").CPU; cpu != 24_000 {
+				t.Errorf("%d milli CPU are free on its node, want 24000", cpu)
 			}
-			s.pass(prepareGrace - time.Second)
+			s.pass(binding.PrepareGrace - time.Second)
 			if !podstate.Gated(s.get("a")) {
 				t.Error("let go before the node was ready")
 			}
@@ -48,8 +50,8 @@ func TestPrepared(t *testing.T) {
 			if p := s.get("a"); podstate.Gated(p) || podstate.TargetNode(p) != "n0" {
 				t.Errorf("gated is %t, home %q", podstate.Gated(p), podstate.TargetNode(p))
 			}
-			if len(s.allocator.preparations) > 0 {
-				t.Errorf("remembered: %v", s.allocator.preparations)
+			if kept(s.allocator.cache, "staged") > 0 {
+				t.Error("remembered")
 			}
 		})
 	}

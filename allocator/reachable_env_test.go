@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -97,9 +98,9 @@ func TestAgentAway(t *testing.T) {
 		}
 	}
 	s.addPod("late", objects.Share(30, 300))
-	s.awaitEvent("late", reasonWaiting, "1 node(s) grant nothing now, such as gpu-1: the node agent's pod")
+	s.awaitEvent("late", notify.ReasonWaiting, "1 node(s) grant nothing now, such as gpu-1: the node agent's pod")
 
-	s.awaitEvent("alone", reasonAgentAway, "is not ready: CrashLoopBackOff); the kubelet says: CreateContainerError: "+kubelet+". It starts when the agent is back")
+	s.awaitEvent("alone", notify.ReasonAgentAway, "is not ready: CrashLoopBackOff); the kubelet says: CreateContainerError: "+kubelet+". It starts when the agent is back")
 	s.await("the pod with a controller to be replaced", func(ctx context.Context) (bool, error) {
 		p := &corev1.Pod{}
 		err := s.Get(ctx, client.ObjectKey{Namespace: "ns", Name: "owned"}, p)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -81,7 +82,7 @@ func TestRehome(t *testing.T) {
 			if tt.moves {
 				want = "GPU-n0-1"
 			}
-			told := strings.Contains(fmt.Sprint(s.told()), reasonMoved)
+			told := strings.Contains(fmt.Sprint(s.told()), notify.ReasonMoved)
 			if on != want || told != tt.moves {
 				t.Errorf("on %s, told %v; want %s", on, told, want)
 			}

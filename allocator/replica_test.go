@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -57,6 +58,10 @@ type replicaInTest struct {
 	knew, knewLedgers int
 	// sent is what it knew of ledgers when it first let go a member of a gang in this step.
 	sent map[group.Name]int
+	// logged, if set, is told of each line of the log.
+	logged func(line string)
+	// time is the allocator's clock.
+	time *clockInTest
 	// updates and patches are how many of these requests it has made.
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
@@ -87,6 +92,12 @@ func (r *replicaInTest) restart() {
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	cache.WaitForCacheSync(ctx.Done(), filters.HasSynced)
+	r.time = &clockInTest{r.world.clock}
+	log := funcr.New(func(_, line string) {
+		if r.logged != nil {
+			r.logged(line)
+		}
+	}, funcr.Options{})
 	r.allocator = New(Config{
 		Client: interceptor.NewClient(r.world.api, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
@@ -138,9 +149,9 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.world.clock, Log: logr.Discard(), Groups: &group.Sizes{}, Requests: 1,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: &group.Sizes{}, Requests: 1,
 	})
-	r.queue = &queueInTest{clock: r.world.clock, later: map[item]time.Time{}}
+	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
 	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}
 	r.list()
 	r.allocator.begin(r.queue)
@@ -159,11 +170,11 @@ func (r *replicaInTest) list() {
 		}
 		if l := r.world.ledger(n.name); l.ResourceVersion != "" {
 			r.allocator.SetLedger(l)
-		} else if known := r.allocator.index.Ledger(n.name); known != nil {
+		} else if known := r.allocator.cache.Index.Ledger(n.name); known != nil {
 			r.allocator.DeleteLedger(known)
 		}
 	}
-	for _, known := range podstate.OldestFirst(r.allocator.pods) {
+	for _, known := range r.allocator.cache.Pods() {
 		if r.world.find(known.UID) == nil {
 			r.allocator.DeletePod(known, false)
 		}
@@ -210,7 +221,7 @@ func (r *replicaInTest) read() {
 // sees is the ledger as the replica takes it. A blind one takes no notice of what another
 // leader took back.
 func (r *replicaInTest) sees(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
-	known := r.allocator.index.Ledger(l.Name)
+	known := r.allocator.cache.Index.Ledger(l.Name)
 	if !r.world.blind || known == nil {
 		return l
 	}
@@ -237,7 +248,7 @@ func (r *replicaInTest) next() change {
 	return c
 }
 
-// step has the worker look at one item, if there is one.
+// step has the worker look at one queue.Item, if there is one.
 func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
@@ -248,7 +259,7 @@ func (r *replicaInTest) step() bool {
 			r.knew = min(r.knew, c.at-1)
 		}
 	}
-	ok := r.allocator.step(context.Background(), r.queue)
+	ok := r.allocator.step(context.Background())
 	r.busy = false
 	if r.dead {
 		r.restart()
@@ -262,7 +273,7 @@ func (r *replicaInTest) readLedgers() int {
 	known := r.world.changes
 	for _, c := range r.watch {
 		if l, is := c.obj.(*v1alpha1.SliceLedger); is {
-			if has := r.allocator.index.Ledger(l.Name); c.deleted || has == nil || has.UID != l.UID || behind(has, l.ResourceVersion) {
+			if has := r.allocator.cache.Index.Ledger(l.Name); c.deleted || has == nil || has.UID != l.UID || behind(has, l.ResourceVersion) {
 				known = min(known, c.at-1)
 			}
 		}
@@ -337,37 +348,37 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 // queueInTest is a work queue without goroutines: what is due later waits until its
 // time has come, or until flush.
 type queueInTest struct {
-	workqueue.TypedRateLimitingInterface[item]
+	workqueue.TypedRateLimitingInterface[queue.Item]
 	clock clock.PassiveClock
-	due   []item
-	later map[item]time.Time
+	due   []queue.Item
+	later map[queue.Item]time.Time
 }
 
-func (q *queueInTest) Add(it item) {
+func (q *queueInTest) Add(it queue.Item) {
 	if !slices.Contains(q.due, it) {
 		q.due = append(q.due, it)
 	}
 }
 
 // AddAfter keeps the earliest time, as the real one does.
-func (q *queueInTest) AddAfter(it item, delay time.Duration) {
+func (q *queueInTest) AddAfter(it queue.Item, delay time.Duration) {
 	if at, waits := q.later[it]; !waits || q.clock.Now().Add(delay).Before(at) {
 		q.later[it] = q.clock.Now().Add(delay)
 	}
 }
 
 // AddRateLimited has no time of its own: how long the pauses are is the real queue's.
-func (q *queueInTest) AddRateLimited(it item) { q.AddAfter(it, 0) }
+func (q *queueInTest) AddRateLimited(it queue.Item) { q.AddAfter(it, 0) }
 
-func (q *queueInTest) Get() (item, bool) {
+func (q *queueInTest) Get() (queue.Item, bool) {
 	it := q.due[0]
 	q.due = q.due[1:]
 	return it, false
 }
 
-func (q *queueInTest) Len() int    { return len(q.due) }
-func (q *queueInTest) Done(item)   {}
-func (q *queueInTest) Forget(item) {}
+func (q *queueInTest) Len() int          { return len(q.due) }
+func (q *queueInTest) Done(queue.Item)   {}
+func (q *queueInTest) Forget(queue.Item) {}
 
 // ring adds what is due by now.
 func (q *queueInTest) ring() { q.take(func(at time.Time) bool { return !at.After(q.clock.Now()) }) }
@@ -377,7 +388,7 @@ func (q *queueInTest) flush() { q.take(func(time.Time) bool { return true }) }
 
 // take adds those of a time that ok takes, the earliest first.
 func (q *queueInTest) take(ok func(time.Time) bool) {
-	due := slices.SortedFunc(maps.Keys(q.later), func(a, b item) int {
+	due := slices.SortedFunc(maps.Keys(q.later), func(a, b queue.Item) int {
 		return cmp.Or(q.later[a].Compare(q.later[b]), cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	for _, it := range due {

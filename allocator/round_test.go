@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -41,9 +41,9 @@ func TestAnsweredWriteIsNoNews(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("p", 10, 100)
 	s.work()
-	known := s.allocator.index.Ledger("n0")
+	known := s.allocator.cache.Index.Ledger("n0")
 	s.allocator.SetLedger(s.ledger("n0"))
-	if s.queue.Len() > 0 || s.allocator.index.Ledger("n0") != known {
+	if s.queue.Len() > 0 || s.allocator.cache.Index.Ledger("n0") != known {
 		t.Errorf("%v are to be looked at", s.queue.due)
 	}
 	s.grantBy("n0", s.get("p"), 1)
@@ -84,7 +84,7 @@ func TestFailedRoundIsDecidedAgain(t *testing.T) {
 	s.readAll()
 	s.refuse = errors.New("no")
 	s.step()
-	if free := s.allocator.index.Room()[0].Devices[0].FreeCore; free != 100 {
+	if free := s.allocator.cache.Index.Room()[0].Devices[0].FreeCore; free != 100 {
 		t.Errorf("%d of a device free after a write that failed, want 100", free)
 	}
 	s.refuse = apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("no"))
@@ -99,14 +99,14 @@ func TestFailedRoundIsDecidedAgain(t *testing.T) {
 
 // A round is so many pods at most, whatever is due.
 func TestRoundIsBounded(t *testing.T) {
-	const due = 3 * maxRound
+	const due = 3 * queue.MaxRound
 	s := newStage(t, 1)
-	s.allocator.Events = &record.FakeRecorder{}
+	s.allocator.notify.Events = &record.FakeRecorder{}
 	s.comeUnfit(due)
 	before := s.queue.Len()
 	s.step()
-	if n := before - s.queue.Len(); before < due || n != maxRound {
-		t.Errorf("%d of %d were looked at in one round, want %d", n, before, maxRound)
+	if n := before - s.queue.Len(); before < due || n != queue.MaxRound {
+		t.Errorf("%d of %d were looked at in one round, want %d", n, before, queue.MaxRound)
 	}
 }
 
@@ -132,13 +132,11 @@ func TestChangesAreCollected(t *testing.T) {
 func TestWaitingPodsDontStarveOthers(t *testing.T) {
 	const waiting = 5000
 	s := newStage(t, 1)
-	s.allocator.Events = &record.FakeRecorder{}
+	s.allocator.notify.Events = &record.FakeRecorder{}
 	s.comeUnfit(waiting)
 	s.work()
 	for range 3 {
-		s.allocator.mu.Lock()
-		s.allocator.wake(wakeAll)
-		s.allocator.mu.Unlock()
+		s.allocator.queue.MoveToActive(cache.OnAll)
 	}
 	s.step() // the wake itself
 	s.add("small", 1, 1)
@@ -150,7 +148,7 @@ func TestWaitingPodsDontStarveOthers(t *testing.T) {
 		t.Error("the small pod is not placed in the second round after it came")
 	}
 	s.work()
-	if got := len(s.allocator.waiting); got != waiting {
+	if got := kept(s.allocator.queue, "unschedulable"); got != waiting {
 		t.Errorf("%d pods wait, want %d", got, waiting)
 	}
 }
@@ -158,17 +156,15 @@ func TestWaitingPodsDontStarveOthers(t *testing.T) {
 // Everybody who waits has a turn, also when all are woken again before that.
 func TestEveryWaitingPodHasATurn(t *testing.T) {
 	s := newStage(t, 1)
-	const waiting = 4 * maxWoken
-	s.allocator.Events = &record.FakeRecorder{}
+	const waiting = 4 * queue.MaxMoves
+	s.allocator.notify.Events = &record.FakeRecorder{}
 	s.comeUnfit(waiting)
 	s.work()
 	seen := map[string]bool{}
-	for range 2 * waiting / maxWoken {
-		s.allocator.mu.Lock()
-		s.allocator.wake(wakeAll)
-		s.allocator.mu.Unlock()
+	for range 2 * waiting / queue.MaxMoves {
+		s.allocator.queue.MoveToActive(cache.OnAll)
 		for _, it := range s.queue.due {
-			seen[it.pod.Name] = true
+			seen[it.Pod.Name] = true
 		}
 		s.step()
 	}
@@ -181,23 +177,21 @@ func TestEveryWaitingPodHasATurn(t *testing.T) {
 // Whoever is woken has a turn without being woken again, however many they are.
 func TestOneWakeIsEnough(t *testing.T) {
 	s := newStage(t, 1)
-	const waiting = 3*maxWoken + 1
-	s.allocator.Events = &record.FakeRecorder{}
+	const waiting = 3*queue.MaxMoves + 1
+	s.allocator.notify.Events = &record.FakeRecorder{}
 	s.comeUnfit(waiting)
 	s.work()
-	s.allocator.mu.Lock()
-	s.allocator.wake(wakeAll)
-	s.allocator.mu.Unlock()
+	s.allocator.queue.MoveToActive(cache.OnAll)
 	seen := map[string]bool{}
 	for s.queue.Len() > 0 {
 		for _, it := range s.queue.due {
-			seen[it.pod.Name] = true
+			seen[it.Pod.Name] = true
 		}
 		s.step()
 	}
 	delete(seen, "")
-	if len(seen) != waiting || len(s.allocator.woken) > 0 {
-		t.Errorf("%d of %d had a turn, %d have it before them", len(seen), waiting, len(s.allocator.woken))
+	if len(seen) != waiting || kept(s.allocator.queue, "pendingMoves") > 0 {
+		t.Errorf("%d of %d had a turn, %d have it before them", len(seen), waiting, kept(s.allocator.queue, "pendingMoves"))
 	}
 }
 
@@ -215,29 +209,5 @@ func (s *stage) comeUnfit(n int) {
 func (r *replicaInTest) readAll() {
 	for len(r.watch) > 0 {
 		r.read()
-	}
-}
-
-// What pods of a kind lack is known until there is more room, and not from before.
-func TestScarcity(t *testing.T) {
-	pod := func(core v1alpha1.Percent, policy string) string {
-		p := objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(core, 10)})
-		p.Annotations[v1alpha1.AnnotationPolicy] = policy
-		return podrequest.EquivalenceClass(p)
-	}
-	same := pod(10, "pack")
-	if same != pod(10, "pack") || same == pod(11, "pack") || same == pod(10, "spread") {
-		t.Error("kinds are told apart by something else than what pods ask for")
-	}
-	var s scarcity
-	lack := &placement.Shortfall{Container: "c"}
-	s.note("a", lack, s.now())
-	if s.find("a") != lack || s.find("b") != nil {
-		t.Error("not found as it was noted")
-	}
-	since := s.now()
-	s.forget()
-	if s.note("a", lack, since); s.find("a") != nil {
-		t.Error("a lack from before there was more room is found")
 	}
 }

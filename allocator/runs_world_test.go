@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -117,10 +118,9 @@ func (w *world) joins(p *corev1.Pod, run []*corev1.Pod) bool {
 // once it has read all.
 func (w *world) checkRuns() {
 	for name := range w.gangs {
-		want := w.members(name)
+		want := slices.DeleteFunc(slices.Clone(w.members(name)), func(p *corev1.Pod) bool { return standingOf(p) == out })
 		for _, r := range w.replicas {
-			a := r.allocator
-			if got := a.lastRun(name, podstate.OldestFirst(a.gangs.members[name])); !slices.EqualFunc(got, want, func(p, q *corev1.Pod) bool { return p.UID == q.UID }) {
+			if got := r.allocator.groups.Gang(name).Members; !slices.EqualFunc(got, want, func(p, q *corev1.Pod) bool { return p.UID == q.UID }) {
 				w.fail("%s has %v for the last run of %s, want %v", r.name, namesOf(got), name, namesOf(want))
 			}
 		}
@@ -132,4 +132,21 @@ func namesOf(pods []*corev1.Pod) (names []string) {
 		names = append(names, p.Name)
 	}
 	return names
+}
+
+// controllerInTest is what made a pod; the zero value for none.
+type controllerInTest struct {
+	controllerName
+	uid types.UID
+}
+
+type controllerName struct{ group, kind, name string }
+
+func controllerOf(p *corev1.Pod) controllerInTest {
+	ref := metav1.GetControllerOf(p)
+	if ref == nil {
+		return controllerInTest{}
+	}
+	api, _, _ := strings.Cut(ref.APIVersion, "/")
+	return controllerInTest{controllerName{api, ref.Kind, ref.Name}, ref.UID}
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
@@ -139,7 +140,7 @@ func (l *lab) await(done func() bool) bool {
 			// A pin may be refused for as long as the scheduler has not seen what the
 			// allocator saw.
 			if told, is := e.Object.(*corev1.Event); is && told.Type == corev1.EventTypeWarning &&
-				told.Source.Component == eventComponent && told.Reason != reasonPinRefused {
+				told.Source.Component == notify.Component && told.Reason != notify.ReasonPinRefused {
 				l.told[told.InvolvedObject.UID] = told
 			}
 		case <-late:
@@ -190,7 +191,7 @@ func (l *lab) settle(p *corev1.Pod, all *tally) {
 	switch told := l.told[p.UID]; {
 	case l.bound(p.Name):
 		all.Bound++
-	case told.Reason != reasonWaiting:
+	case told.Reason != notify.ReasonWaiting:
 		l.Fatalf("pod %s: %s: %s", p.Name, told.Reason, told.Message)
 	default:
 		all.Waiting++

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/page"
 	"vernier.dev/vernier/allocator/usage"
 	"vernier.dev/vernier/api/access"
@@ -84,7 +85,7 @@ func (v *verdicts) read(ctx context.Context) ([]corev1.Event, error) {
 		return v.events, nil
 	}
 	list, err := v.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("source", eventComponent).String(),
+		FieldSelector: fields.OneTermEqualSelector("source", notify.Component).String(),
 	})
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ import (
 	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -73,17 +74,19 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
+	sizes := &group.Sizes{}
 	r := &replica{
 		allocator: New(Config{
 			Client:   direct,
 			Filters:  filters,
-			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: eventComponent}),
+			Events:   events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: notify.Component}),
 			Clock:    clock,
 			Log:      mgr.GetLogger().WithName("allocator"),
-			Groups:   &group.Sizes{},
+			Groups:   sizes,
 			Agents:   pods,
 			Requests: requests,
 		}),
+		sizes:   sizes,
 		factory: factory,
 		manager: mgr,
 		events:  kube.CoreV1().Events(""),
@@ -94,7 +97,7 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 	}
 	r.groups = &group.Watcher{
 		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock, Log: mgr.GetLogger().WithName("groups"),
-		Sizes: r.allocator.Groups, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
+		Sizes: sizes, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
 	if page != "0" {
 		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), pods, page); err != nil {
@@ -104,11 +107,9 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 	return errors.Join(mgr.Add(standby{r}), mgr.Add(manager.RunnableFunc(r.lead)), mgr.AddReadyzCheck("caches", r.ready))
 }
 
-// eventComponent is the source of our events.
-const eventComponent = "vernier-allocator"
-
 type replica struct {
 	allocator *Allocator
+	sizes     *group.Sizes
 	factory   informers.SharedInformerFactory
 	groups    *group.Watcher
 	manager   manager.Manager
@@ -149,7 +150,7 @@ func (s standby) Start(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
-	a.Groups.Await(ctx, groupsPatience)
+	s.sizes.Await(ctx, groupsPatience)
 	close(s.warm)
 	<-ctx.Done()
 	return nil
@@ -158,8 +159,8 @@ func (s standby) Start(ctx context.Context) error {
 func (r *replica) lead(ctx context.Context) error {
 	select {
 	case <-r.warm:
-		r.allocator.listen()
-		go r.allocator.hear(ctx, r.events)
+		r.allocator.notify.BeginHandover()
+		go r.allocator.notify.Handover(ctx, r.events)
 		return r.allocator.Lead(ctx)
 	case <-ctx.Done():
 		return nil

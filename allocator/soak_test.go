@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/bindwatch"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -62,7 +64,7 @@ func (w *world) act() {
 	case k < 72:
 		n.watch()
 	case k < 73:
-		w.clock.Step([]time.Duration{10 * time.Second, refusedGrace, refusedHold}[w.rand.Intn(3)])
+		w.clock.Step([]time.Duration{10 * time.Second, bindwatch.RefusedGrace, bindwatch.RefusedHold}[w.rand.Intn(3)])
 	case k < 74:
 		if w.rand.Intn(3) == 0 {
 			[]func(string){w.lose, w.destroy}[w.rand.Intn(2)](n.name)
@@ -113,7 +115,7 @@ func (w *world) settle() {
 				n.stop()
 			}
 		}
-		w.clock.Step(refusedHold)
+		w.clock.Step(bindwatch.RefusedHold)
 		for _, r := range w.replicas {
 			for len(r.watch) > 0 {
 				r.read()
@@ -133,7 +135,7 @@ func (w *world) settle() {
 // endHolds has the time of all holds go by, in which no node says anything: what is
 // held ends by itself.
 func (w *world) endHolds() {
-	w.clock.Step(holdFor)
+	w.clock.Step(binding.HoldFor)
 	now := w.clock.Now()
 	for _, r := range w.replicas {
 		for range 2 {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -77,10 +78,10 @@ func BenchmarkSteps(b *testing.B) {
 		return p
 	}
 	letGo := func(b *testing.B, p *corev1.Pod) {
-		patch, err := ungatePatch(p, &v1alpha1.Placement{Version: v1alpha1.Version, Node: "node-0001", Containers: map[string]v1alpha1.PlacedShare{
+		patch, err := binding.UngatePatch(p, &v1alpha1.Placement{Version: v1alpha1.Version, Node: "node-0001", Containers: map[string]v1alpha1.PlacedShare{
 			"c": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-00000000-0000-4000-8000-000000000000", Core: 10, MemMiB: 100}}}}})
 		if err == nil {
-			_, err = ours.CoreV1().Pods("ns").Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: string(fieldOwner)})
+			_, err = ours.CoreV1().Pods("ns").Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: string(binding.FieldOwner)})
 		}
 		if err != nil {
 			b.Fatal(err)

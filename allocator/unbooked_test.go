@@ -12,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -86,7 +88,7 @@ func TestWhatRunsKeepsItsDevice(t *testing.T) {
 					s.read()
 				}
 				// q comes before the ledger is looked at.
-				slices.SortStableFunc(s.queue.due, func(a, b item) int { return len(a.node) - len(b.node) })
+				slices.SortStableFunc(s.queue.due, func(a, b queue.Item) int { return len(a.Node) - len(b.Node) })
 				s.work()
 				if on := append(s.devicesOf("n0", "q"), s.devicesOf("n0", "r")...); !slices.Equal(on, []string{"GPU-n0-1"}) {
 					t.Fatalf("Invariant 1: q and r are granted %v, p runs on GPU-n0-0", on)
@@ -199,7 +201,7 @@ func TestWokenWhenLostGrantsAreBack(t *testing.T) {
 		s.read()
 	}
 	// q comes before the ledger is looked at.
-	slices.SortStableFunc(s.queue.due, func(a, b item) int { return len(a.node) - len(b.node) })
+	slices.SortStableFunc(s.queue.due, func(a, b queue.Item) int { return len(a.Node) - len(b.Node) })
 	s.work()
 	if podstate.Gated(s.get("q")) {
 		t.Error("q still waits")
@@ -304,7 +306,7 @@ func TestLostGrantsOfADeviceThatIsGone(t *testing.T) {
 			if on := s.devicesOf("n0", "q"); (len(on) > 0) != (tt.beside > 0) {
 				t.Errorf("Invariant 6: the other one is booked on %v", on)
 			}
-			if told := fmt.Sprint(s.told()); strings.Contains(told, reasonMoved) != tt.back {
+			if told := fmt.Sprint(s.told()); strings.Contains(told, notify.ReasonMoved) != tt.back {
 				t.Errorf("told %s", told)
 			}
 		})

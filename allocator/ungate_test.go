@@ -53,7 +53,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 			if got := podstate.TargetNode(p); got != tt.home || podstate.Gated(p) != (tt.home == "") {
 				t.Fatalf("Invariant 7: let go to %q, want %q", got, tt.home)
 			}
-			held := s.allocator.index.Holders(p.UID)
+			held := s.allocator.cache.Index.Holders(p.UID)
 			if tt.home == "" {
 				if len(held) > 0 {
 					t.Errorf("Invariant 6: waits and holds slices on %v", held)
@@ -100,7 +100,7 @@ func TestWrittenPodIsTrimmed(t *testing.T) {
 	})
 	s.readAll()
 	s.step()
-	known := s.allocator.pod(types.NamespacedName{Namespace: "ns", Name: "p"})
+	known := s.allocator.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "p"})
 	if podstate.Gated(known) || known.Annotations["example.com/large"] != "" || known.Spec.Containers[0].Env != nil {
 		t.Errorf("gated %v, keeps %v and %v", podstate.Gated(known), known.Annotations, known.Spec.Containers[0].Env)
 	}

@@ -15,6 +15,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -34,14 +35,14 @@ func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // slow has all that the allocator does take time from now on.
 func (s *stage) slow(each time.Duration) {
-	s.allocator.Clock = &slowClock{s.world.clock, func() time.Duration { return each }}
+	s.time.WithTicker = &slowClock{s.world.clock, func() time.Duration { return each }}
 }
 
 // members is how many longSearch's gang has.
 const members = 30
 
 // longSearch is a gang in the middle of a search for places, of which some are chosen on n0.
-func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *search) {
+func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *searchInTest) {
 	t.Helper()
 	s := newStage(t, 2)
 	for i := range members {
@@ -52,7 +53,7 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *search) {
 	name, _ := group.Of(s.get("m0"))
 	for range 5 {
 		s.step()
-		if found := s.allocator.searches[name]; found != nil && found.advance != nil {
+		if found, is := s.allocator.search(name); is && found.begun() {
 			return s, found
 		}
 	}
@@ -64,7 +65,7 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *search) {
 // served, without beginning again where these have taken nothing of what it has chosen.
 func TestHostileSearchYields(t *testing.T) {
 	s, search := longSearch(t, onNode("n0"))
-	if spent := search.spent; spent < roundTime || spent > 2*roundTime {
+	if spent := search.spent(); spent < scheduling.RoundTime || spent > 2*scheduling.RoundTime {
 		t.Errorf("it took %v before it paused", spent)
 	}
 	s.add("other", 10, 100, onNode("n1"))
@@ -81,8 +82,8 @@ func TestHostileSearchYields(t *testing.T) {
 			t.Fatalf("m%d is at the gate; told %q", i, s.told())
 		}
 	}
-	if search.restarts != 0 || len(s.allocator.searches) != 0 {
-		t.Errorf("began %d times again, %d searches are left", search.restarts, len(s.allocator.searches))
+	if search.restarts() != 0 || s.allocator.searches() != 0 {
+		t.Errorf("began %d times again, %d searches are left", search.restarts(), s.allocator.searches())
 	}
 }
 
@@ -118,29 +119,27 @@ func TestSearchRestarts(t *testing.T) {
 				s.readAll()
 				for s.step() {
 				}
-				left, want := search.notBefore.Sub(s.world.clock.Now()), restartPause*roundTime<<(i+1)
-				if search.restarts != i+1 || search.advance != nil || left > want || left < want-roundTime {
-					t.Fatalf("began %d times again, the next time in %v, want %v", search.restarts, left, want)
+				left, want := search.notBefore().Sub(s.world.clock.Now()), scheduling.RestartPause*scheduling.RoundTime<<(i+1)
+				if search.restarts() != i+1 || search.begun() || left > want || left < want-scheduling.RoundTime {
+					t.Fatalf("began %d times again, the next time in %v, want %v", search.restarts(), left, want)
 				}
 				// Whatever has the gang looked at, the pause holds.
-				s.allocator.mu.Lock()
-				s.allocator.enqueue(s.allocator.itemOf(s.get("m0")))
-				s.allocator.mu.Unlock()
+				s.allocator.queue.AddPod(s.get("m0"))
 				for s.step() {
 				}
-				if search.advance != nil || !podstate.Gated(s.get("m0")) {
+				if search.begun() || !podstate.Gated(s.get("m0")) {
 					t.Fatal("begins before the pause is over")
 				}
 				s.world.clock.Step(want)
 				s.queue.ring()
-				for search.advance == nil && s.step() {
+				for !search.begun() && s.step() {
 				}
-				if took := roundTime << (i + 1); i == 0 && (search.spent < took || search.spent > took+roundTime) {
-					t.Errorf("took %v at a time, want %v", search.spent, took)
+				if took := scheduling.RoundTime << (i + 1); i == 0 && (search.spent() < took || search.spent() > took+scheduling.RoundTime) {
+					t.Errorf("took %v at a time, want %v", search.spent(), took)
 				}
 			}
-			if podstate.Gated(s.get("m0")) || len(s.allocator.searches) > 0 {
-				t.Errorf("not done in %v; told %q", roundTime<<2, s.told())
+			if podstate.Gated(s.get("m0")) || s.allocator.searches() > 0 {
+				t.Errorf("not done in %v; told %q", scheduling.RoundTime<<2, s.told())
 			}
 		})
 	}
@@ -160,11 +159,11 @@ func TestSearchIsJudgedAgain(t *testing.T) {
 		s.readAll()
 		for s.step() {
 		}
-		s.world.clock.Step(restartPause * (roundTime << maxRestarts))
+		s.world.clock.Step(scheduling.RestartPause * (scheduling.RoundTime << scheduling.MaxRestarts))
 		s.queue.ring()
 	}
-	if search.restarts == 0 || podstate.Gated(s.get("m0")) {
-		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts, podstate.Gated(s.get("m0")), s.told())
+	if search.restarts() == 0 || podstate.Gated(s.get("m0")) {
+		t.Fatalf("began %d times again, at the gate: %v; told %q", search.restarts(), podstate.Gated(s.get("m0")), s.told())
 	}
 	for i := range members {
 		if at := podstate.TargetNode(s.get(fmt.Sprint("m", i))); at != "n1" {
@@ -184,8 +183,8 @@ func TestSearchMissesNoRoom(t *testing.T) {
 	s.add("m0", 60, 600, inGang("g", 2))
 	s.add("m1", 60, 600, inGang("g", 2))
 	s.readAll()
-	s.slow(roundTime)
-	for len(s.allocator.searches) == 0 {
+	s.slow(scheduling.RoundTime)
+	for s.allocator.searches() == 0 {
 		s.step()
 	}
 	l := s.ledger("n0")
@@ -197,12 +196,12 @@ func TestSearchMissesNoRoom(t *testing.T) {
 		s.vanish(s.get(name))
 	}
 	s.readAll()
-	s.allocator.Clock = s.world.clock
+	s.time.WithTicker = s.world.clock
 	s.work()
 	if !podstate.Gated(s.get("m0")) {
 		t.Fatal("placed at once: the room was not missed")
 	}
-	s.pass(restartPause * roundTime << 1)
+	s.pass(scheduling.RestartPause * scheduling.RoundTime << 1)
 	if podstate.Gated(s.get("m0")) {
 		t.Errorf("waits beside room; told %q", s.told())
 	}
@@ -215,12 +214,12 @@ func TestSearchEndsWithItsGang(t *testing.T) {
 		s.vanish(s.get(fmt.Sprint("m", i)))
 	}
 	s.work()
-	if n := len(s.allocator.searches); n != 0 {
+	if n := s.allocator.searches(); n != 0 {
 		t.Errorf("%d searches are left", n)
 	}
 	s, search := longSearch(t)
 	s.allocator.end()
-	if !search.paused || len(s.allocator.searches) != 0 {
+	if !search.paused() || s.allocator.searches() != 0 {
 		t.Error("a leader that ends leaves a search")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Company is what a pod wishes of other pods, as far as it makes a difference to the
+// PodTerms is what a pod wishes of other pods, as far as it makes a difference to the
 // scheduler which of them are bound before it and which after. Two kinds of wishes do:
 //
 //   - Required affinity. The first of its kind may go anywhere, so a pod is refused when
@@ -22,23 +22,23 @@ import (
 //
 // All other filters only add up, or exclude pairs: anti-affinity, ports, resources come out
 // the same in any order. What volumes and resource claims do is told by Undecided.
-type Company []wish
+type PodTerms []podTerm
 
-// wish is for pods of the namespaces, of any where there are none.
-type wish struct {
+// podTerm is for pods of the namespaces, of any where there are none.
+type podTerm struct {
 	namespaces []string
 	selector   labels.Selector
-	// near is the node label of which both must have the same value, empty where it is
+	// topologyKey is the node label of which both must have the same value, empty where it is
 	// not affinity that asks.
-	near string
+	topologyKey string
 }
 
-// CompanyOf is nil for a pod to which the order makes no difference, as for most.
-func CompanyOf(pod *corev1.Pod) (c Company) {
-	add := func(near string, of *metav1.LabelSelector, namespaces ...string) {
+// PodTermsOf is nil for a pod to which the order makes no difference, as for most.
+func PodTermsOf(pod *corev1.Pod) (c PodTerms) {
+	add := func(topologyKey string, of *metav1.LabelSelector, namespaces ...string) {
 		// What cannot be parsed the API server has refused.
 		if selector, err := metav1.LabelSelectorAsSelector(of); err == nil {
-			c = append(c, wish{namespaces, selector, near})
+			c = append(c, podTerm{namespaces, selector, topologyKey})
 		}
 	}
 	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
@@ -65,16 +65,16 @@ func CompanyOf(pod *corev1.Pod) (c Company) {
 
 // Selects tells whether the other pod may be one of those wished for. It says yes too
 // often rather than too seldom.
-func (c Company) Selects(other *corev1.Pod) bool {
-	return slices.ContainsFunc(c, func(w wish) bool { return w.selects(other) })
+func (c PodTerms) Selects(other *corev1.Pod) bool {
+	return slices.ContainsFunc(c, func(w podTerm) bool { return w.selects(other) })
 }
 
-func (w wish) selects(other *corev1.Pod) bool {
+func (w podTerm) selects(other *corev1.Pod) bool {
 	return (len(w.namespaces) == 0 || slices.Contains(w.namespaces, other.Namespace)) && w.selector.Matches(labels.Set(other.Labels))
 }
 
 // LabelKeys are the labels of other pods at which the wishes look.
-func (c Company) LabelKeys() (keys []string) {
+func (c PodTerms) LabelKeys() (keys []string) {
 	for _, w := range c {
 		requirements, _ := w.selector.Requirements()
 		for i := range requirements {
@@ -84,16 +84,16 @@ func (c Company) LabelKeys() (keys []string) {
 	return keys
 }
 
-// Alike tells whether each wish is for both pods or for neither.
-func (c Company) Alike(p, q *corev1.Pod) bool {
-	return !slices.ContainsFunc(c, func(w wish) bool { return w.selects(p) != w.selects(q) })
+// Alike reports whether each term is for both pods or for neither.
+func (c PodTerms) Alike(p, q *corev1.Pod) bool {
+	return !slices.ContainsFunc(c, func(w podTerm) bool { return w.selects(p) != w.selects(q) })
 }
 
 // Near are the node labels of which the pod must have the same values as the other.
-func (c Company) Near(other *corev1.Pod) (keys []string) {
+func (c PodTerms) Near(other *corev1.Pod) (keys []string) {
 	for _, w := range c {
-		if w.near != "" && w.selects(other) {
-			keys = append(keys, w.near)
+		if w.topologyKey != "" && w.selects(other) {
+			keys = append(keys, w.topologyKey)
 		}
 	}
 	return keys
@@ -101,8 +101,8 @@ func (c Company) Near(other *corev1.Pod) (keys []string) {
 
 // Satisfies tells whether the other pod, if near, may be all that the affinity asks for:
 // to the scheduler one pod counts only if each of the terms selects it.
-func (c Company) Satisfies(other *corev1.Pod) bool {
-	return len(c.Near(other)) > 0 && !slices.ContainsFunc(c, func(w wish) bool { return w.near != "" && !w.selects(other) })
+func (c PodTerms) Satisfies(other *corev1.Pod) bool {
+	return len(c.Near(other)) > 0 && !slices.ContainsFunc(c, func(w podTerm) bool { return w.topologyKey != "" && !w.selects(other) })
 }
 
 // Domains are the nodes by their value of a label: the more values there are, the nearer

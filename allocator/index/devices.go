@@ -23,7 +23,7 @@ func Room(ledger *v1alpha1.SliceLedger) *placement.Node {
 		return nil
 	}
 	var taken []string
-	for _, uuid := range Adrift(ledger) {
+	for _, uuid := range Ungranted(ledger) {
 		taken = append(taken, uuid)
 	}
 	return devices(ledger, func(seen *v1alpha1.DeviceStatus) bool {
@@ -80,11 +80,11 @@ func Unfiltered(ledger *v1alpha1.SliceLedger) *placement.Node {
 	return devices(ledger, func(*v1alpha1.DeviceStatus) bool { return true })
 }
 
-// Adrift yields the pods, each with a device, that have a container which uses the
+// Ungranted yields the pods, each with a device, that have a container which uses the
 // device although the ledger grants that container nothing on it: its slices were
 // lost. How much it uses nobody knows any more. What another container of the pod
 // has on the device is of no help to it. Some may come more than once.
-func Adrift(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
+func Ungranted(ledger *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
 	return func(yield func(types.UID, string) bool) {
 		var device *v1alpha1.DeviceLedger
 		for i := range ledger.Status.Slices {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package binding owns the writes: grants into ledgers, by compare-and-swap; slices out of
+// them; and the patch that gives a pod its placement and takes its gate off. What a write
+// answers it hands to the event handlers before it returns, so that the next decision knows.
+//
+// It keeps nothing, and decides neither which node a pod gets nor when.
+package binding
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/eventhandlers"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// FieldOwner is who wrote, in managedFields.
+const FieldOwner = client.FieldOwner("vernier-allocator")
+
+// ErrGone says that the pod was deleted. The watch will show it, and whether it ever ran, and
+// so who takes back its slices.
+var ErrGone = errors.New("the pod is gone")
+
+// Binder writes. It may be used concurrently.
+type Binder struct {
+	// Client writes ledgers and pods and reads them live. It must not cache.
+	Client   client.Client
+	Cache    *cache.Cache
+	Queue    *queue.Queue
+	Handlers *eventhandlers.Handlers
+	Notify   *notify.Notifier
+	Clock    clock.PassiveClock
+	Log      logr.Logger
+	// Requests is how many may be under way at a time, 1 or more.
+	Requests int
+}
+
+// Assignment is what was decided for a pod.
+type Assignment struct {
+	Pod  *corev1.Pod
+	Plan placement.Plan
+	// Ledger is that of the plan's node, in the version that the decision was made on.
+	Ledger *v1alpha1.SliceLedger
+}
+
+// Each does n things, as many at a time as there may be requests.
+func (b *Binder) Each(n int, do func(int)) {
+	if b.Requests <= 1 {
+		for i := range n {
+			do(i)
+		}
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(b.Requests)
+	for i := range n {
+		g.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them fails
+}
+
+// All is Each, with the errors joined.
+func (b *Binder) All(n int, do func(int) error) error {
+	errs := make([]error, n)
+	b.Each(n, func(i int) { errs[i] = do(i) })
+	return errors.Join(errs...)
+}
+
+// Live is the pod as it is now, nil when it is gone.
+func (b *Binder) Live(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	live := &corev1.Pod{}
+	err := b.Client.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.UID != pod.UID:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading pod %s: %w", podstate.KeyOf(pod), err)
+	}
+	b.Handlers.SetWritten(live)
+	return live, nil
+}
+
+// DeleteAsSeen deletes only the pod as it was seen: one that was bound since, or started,
+// stays.
+func (b *Binder) DeleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
+	err := b.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// SetCondition changes one condition of the pod and leaves the others, which are the
+// kubelet's and the scheduler's, alone. A pod that is gone needs none.
+func (b *Binder) SetCondition(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
+	})
+	if err != nil {
+		return err
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = b.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("setting condition %s of pod %s: %w", c.Type, podstate.KeyOf(pod), err)
+	}
+	b.Handlers.SetWritten(written)
+	return nil
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package binding
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	placements = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_placements_total",
+		Help: "Pods that were placed and ungated.",
+	})
+	waitSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "vernier_allocator_wait_seconds",
+		Help:    "Time from a pod's creation, which is known to the second, until it was placed and ungated.",
+		Buckets: prometheus.ExponentialBuckets(1, 3, 10),
+	})
+	conflicts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vernier_allocator_conflicts_total",
+		Help: "Writes that lost against another writer and were decided again, by object: ledger or pod.",
+	}, []string{"object"})
+	releases = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_released_pods_total",
+		Help: "Pods whose slices were taken out of a ledger.",
+	})
+)
+
+func init() {
+	// A rate needs a series from the beginning.
+	for _, object := range []string{"ledger", "pod"} {
+		conflicts.WithLabelValues(object)
+	}
+	metrics.Registry.MustRegister(placements, waitSeconds, conflicts, releases)
+}

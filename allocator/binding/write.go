@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package binding
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Release takes the slices of the pods that drop names out of the ledger, in one
+// write; none when there are none.
+func (b *Binder) Release(ctx context.Context, known *v1alpha1.SliceLedger, drop func(types.UID) bool) error {
+	ledger := known.DeepCopy()
+	if !ledgerspec.Release(ledger, drop) {
+		return nil
+	}
+	if err := b.Write(ctx, ledger); err != nil {
+		return err
+	}
+	released := len(ledgerspec.Pods(known)) - len(ledgerspec.Pods(ledger))
+	releases.Add(float64(released))
+	b.Log.V(1).Info("released", "node", ledger.Name, "pods", released)
+	return nil
+}
+
+// Write is the compare-and-swap. Whatever the answer, the index knows the ledger
+// as it is now when Write returns, so that the next decision does not repeat a
+// mistake.
+//
+// No program reads a ledger's managedFields, and for the API server they are a tenth of a write. An empty entry ends it, and no write begins another.
+func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error {
+	ledger.ManagedFields = []metav1.ManagedFieldsEntry{{}}
+	err := b.Client.Update(ctx, ledger, FieldOwner)
+	switch {
+	case err == nil:
+		b.Handlers.SetLedger(ledger)
+		return nil
+	case apierrors.IsConflict(err):
+		conflicts.WithLabelValues("ledger").Inc()
+		if err := b.Refresh(ctx, ledger.Name); err != nil {
+			return err
+		}
+		return queue.ErrAgain
+	default:
+		// The write may have arrived all the same.
+		if refreshErr := b.Refresh(ctx, ledger.Name); refreshErr != nil {
+			return fmt.Errorf("writing ledger %s: %w; reading it: %w", ledger.Name, err, refreshErr)
+		}
+		return fmt.Errorf("writing ledger %s: %w", ledger.Name, err)
+	}
+}
+
+// Refresh reads a ledger live into the index.
+func (b *Binder) Refresh(ctx context.Context, node string) error {
+	live := &v1alpha1.SliceLedger{}
+	err := b.Client.Get(ctx, client.ObjectKey{Name: node}, live)
+	if apierrors.IsNotFound(err) {
+		if known := b.Cache.Index.Ledger(node); known != nil {
+			b.Handlers.DeleteLedger(known)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading ledger %s: %w", node, err)
+	}
+	b.Handlers.SetLedger(live)
+	return nil
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package notify
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+const (
+	// SyncPatience bounds for how long a new leader sends no pod why it waits, to read what
+	// the leader before has sent. It places pods in that time.
+	SyncPatience = 10 * time.Second
+	// SyncAgain is when a pod that could not be told yet is looked at again.
+	SyncAgain = time.Second
+)
+
+// BeginHandover defers the events of waiting pods until Handover knows those of the leader
+// before.
+func (n *Notifier) BeginHandover() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.syncing, n.earlier, n.deferredPlaced = true, nil, nil
+}
+
+// Handover reads the events of the leaders before. Without an answer they are sent once more.
+func (n *Notifier) Handover(ctx context.Context, events typedcorev1.EventInterface) {
+	ctx, cancel := context.WithTimeout(ctx, SyncPatience)
+	defer cancel()
+	list, err := events.List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("source", Component).String()})
+	if err != nil {
+		n.Log.Info("cannot read the events of waiting pods, they are sent again", "error", err.Error())
+		list = &corev1.EventList{}
+	}
+	n.EndHandover(list.Items)
+}
+
+// EndHandover keeps the last message of each pod, if it was that it waits.
+func (n *Notifier) EndHandover(events []corev1.Event) {
+	earlier, at := map[types.UID]string{}, map[types.UID]time.Time{}
+	for i := range events {
+		e := &events[i]
+		uid := e.InvolvedObject.UID
+		if last, known := at[uid]; known && e.LastTimestamp.Time.Before(last) {
+			continue
+		}
+		at[uid] = e.LastTimestamp.Time
+		if delete(earlier, uid); e.Reason == ReasonWaiting || e.Reason == ReasonInvalid {
+			earlier[uid] = e.Message
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.syncing, n.earlier = false, earlier
+	for _, p := range n.deferredPlaced {
+		if earlier[p.pod.UID] != "" {
+			n.Emit(p.pod, corev1.EventTypeNormal, ReasonPlaced, p.where)
+		}
+	}
+	n.deferredPlaced = nil
+}
+
+// placedPod is a pod and where it is, in words.
+type placedPod struct {
+	pod   *corev1.Pod
+	where string
+}
+
+// Placed sends where the pod is, if its owner was told that it waits, by this leader (waited)
+// or by the one before. The placement is on the pod itself too: an event for each would be
+// one write in five of all that a pod takes until it is bound.
+func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if waited || n.earlier[pod.UID] != "" {
+		n.Emit(pod, corev1.EventTypeNormal, ReasonPlaced, where)
+		return
+	}
+	n.Log.Info("placed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "where", where)
+	if n.syncing {
+		n.deferredPlaced = append(n.deferredPlaced, placedPod{pod, where})
+	}
+}
+
+// sentEarlier reports whether the leader before has sent just that, but for the figures, and
+// forgets it: what is sent from now on is known. The caller holds mu.
+func (n *Notifier) sentEarlier(pod *corev1.Pod, text string) bool {
+	before, sent := n.earlier[pod.UID]
+	delete(n.earlier, pod.UID)
+	return sent && withoutFigures(before) == withoutFigures(note(text))
+}
+
+func withoutFigures(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == ',' {
+			return -1
+		}
+		return r
+	}, text)
+}

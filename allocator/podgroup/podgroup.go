@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podgroup owns which pods are members of which group, and how far each gang has come.
+// It reads pods and the sizes of groups (package group), returns which gangs an update may
+// concern, and decides nothing.
+//
+// Groups may be used concurrently. What it returns nobody may change.
+package podgroup
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/podstate"
+)
+
+// Groups are the pods that belong to a group, ours or not, by group and by name.
+type Groups struct {
+	sizes *group.Sizes
+
+	mu      sync.Mutex
+	members map[group.Name]map[types.NamespacedName]*corev1.Pod
+	of      map[types.NamespacedName]group.Name
+	// seen are the gangs as they were worked out last, until something of them changes.
+	seen map[group.Name]*Gang
+	// split are those whose members are placed one by one, since there are enough with
+	// any of them.
+	split map[group.Name]bool
+}
+
+// New knows no pods. sizes says how many members must start together.
+func New(sizes *group.Sizes) *Groups {
+	return &Groups{
+		sizes:   sizes,
+		members: map[group.Name]map[types.NamespacedName]*corev1.Pod{}, of: map[types.NamespacedName]group.Name{},
+		seen: map[group.Name]*Gang{}, split: map[group.Name]bool{},
+	}
+}
+
+// standing is how far a member of a gang has come.
+type standing int
+
+const (
+	// out is a member that failed or is being deleted: it does not count.
+	out standing = iota
+	// away waits for another system's gate.
+	away
+	// due waits for us alone.
+	due
+	// in is past our gate, or never had it: it runs, will, or has done its work.
+	in
+)
+
+func standingOf(pod *corev1.Pod) standing {
+	switch {
+	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
+		return out
+	case !podstate.Gated(pod):
+		return in
+	case podstate.Ready(pod):
+		return due
+	default:
+		return away
+	}
+}
+
+// Gang is the current incarnation of a group at one moment, as far as it counts.
+type Gang struct {
+	Name group.Name
+	// Members are all that count, Due those among them that wait for us alone,
+	// oldest first.
+	Members, Due []*corev1.Pod
+	// In is how many are past our gate.
+	In int
+	// Least is how many must start together, Err why that is not known.
+	Least int
+	Err   error
+	// Gates are those of others that members wait for.
+	Gates []string
+}
+
+// Gang is what is known of a group now.
+func (gs *Groups) Gang(name group.Name) *Gang {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if g := gs.seen[name]; g != nil {
+		return g
+	}
+	g := &Gang{Name: name}
+	for _, pod := range gs.currentIncarnation(name, podstate.OldestFirst(gs.members[name])) {
+		switch standingOf(pod) {
+		case out:
+			continue
+		case in:
+			g.In++
+		case due:
+			g.Due = append(g.Due, pod)
+		case away:
+			for _, gate := range podstate.OtherGates(pod) {
+				if !slices.Contains(g.Gates, gate) {
+					g.Gates = append(g.Gates, gate)
+				}
+			}
+		}
+		g.Members = append(g.Members, pod)
+	}
+	slices.Sort(g.Gates)
+	g.Least, g.Err = gs.sizes.Min(name, g.Members)
+	if len(gs.members[name]) > 0 {
+		gs.seen[name] = g
+	}
+	return g
+}
+
+// Missing is how many of those that are due have to start together.
+func (g *Gang) Missing() int { return g.Least - g.In }
+
+// Enough reports whether there are enough with any one of those that are due: each is a set
+// of one.
+func (g *Gang) Enough() bool { return g.Err == nil && g.Missing() <= 1 }
+
+// Incomplete says how many of how many are there.
+func (g *Gang) Incomplete() string {
+	text := fmt.Sprintf("%s: %d of %d pods are there", g.Name, len(g.Members), g.Least)
+	if n := len(g.Members) - g.In - len(g.Due); n > 0 {
+		text += fmt.Sprintf(", %d of them wait(s) for scheduling gates of others: %v", n, g.Gates)
+	}
+	return text + fmt.Sprintf("; they start together (%s)", g.Name.API.Field())
+}
+
+// Update takes in a version of a pod and returns the gangs to which it may matter.
+func (gs *Groups) Update(pod *corev1.Pod) (changed []group.Name) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	key := podstate.KeyOf(pod)
+	name, inGang := group.Of(pod)
+	if was, member := gs.of[key]; member && was != name {
+		changed = gs.leave(gs.members[was][key])
+	}
+	if !inGang {
+		return changed
+	}
+	if gs.members[name] == nil {
+		gs.members[name] = map[types.NamespacedName]*corev1.Pod{}
+	}
+	old := gs.members[name][key]
+	gs.members[name][key], gs.of[key] = pod, name
+	delete(gs.seen, name)
+	// Most changes of pods that run are of no interest to the others.
+	is, was := accountOf(pod), account{}
+	if old != nil {
+		was = accountOf(old)
+	}
+	if old != nil && is.standing != due && is == was {
+		return changed
+	}
+	if is.standing == out || old != nil && is.by != was.by {
+		delete(gs.split, name)
+	}
+	return append(changed, name)
+}
+
+// account is what there is in a member on which it depends what becomes of the others:
+// whether it counts, of which incarnation of the gang it is, and how large it says that the
+// gang is.
+type account struct {
+	standing
+	by    controller
+	ended int64
+	total string
+}
+
+func accountOf(pod *corev1.Pod) account {
+	is := account{standing: standingOf(pod), by: controllerOf(pod), total: pod.Annotations[group.AnnotationKueueTotal]}
+	if end, over := endOf(pod); over {
+		is.ended = end.UnixNano()
+	}
+	return is
+}
+
+// Delete takes out a pod and returns the gang that it was a member of.
+func (gs *Groups) Delete(pod *corev1.Pod) (changed []group.Name) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	return gs.leave(pod)
+}
+
+// leave takes out a member. The caller holds mu.
+func (gs *Groups) leave(pod *corev1.Pod) (changed []group.Name) {
+	key := podstate.KeyOf(pod)
+	name := gs.of[key]
+	if known := gs.members[name][key]; known == nil || known.UID != pod.UID {
+		return nil
+	}
+	delete(gs.of, key)
+	delete(gs.seen, name)
+	delete(gs.split, name)
+	if delete(gs.members[name], key); len(gs.members[name]) == 0 {
+		delete(gs.members, name)
+	}
+	return []group.Name{name}
+}
+
+// Changed is for a PodGroup that says something else than before. It reports whether the
+// group has members.
+func (gs *Groups) Changed(name group.Name) bool {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	delete(gs.seen, name)
+	return len(gs.members[name]) > 0
+}
+
+// AllChanged is Changed for all PodGroups of an API. It returns those that have members.
+func (gs *Groups) AllChanged(api group.API) (changed []group.Name) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	for name := range gs.members {
+		if name.API == api {
+			delete(gs.seen, name)
+			changed = append(changed, name)
+		}
+	}
+	return changed
+}
+
+// PlacedWith is the gang that the pod has to be placed with: while it waits for us and may
+// have to start with others.
+func (gs *Groups) PlacedWith(pod *corev1.Pod) (name group.Name, with bool) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if name, is := group.Of(pod); is && podstate.Ready(pod) && !gs.split[name] {
+		return name, true
+	}
+	return group.Name{}, false
+}
+
+// Alone reports whether the pod is placed by itself: it belongs to no gang, or there are
+// enough of its gang with it. One of an earlier incarnation is not the one that is missing:
+// its controller was made again, and it goes in a moment.
+func (gs *Groups) Alone(pod *corev1.Pod) bool {
+	name, is := group.Of(pod)
+	if !is {
+		return true
+	}
+	g := gs.Gang(name)
+	return g.Enough() && slices.ContainsFunc(g.Due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
+}
+
+// Split reports whether there are enough of a gang with any one of those that are due. They
+// are placed one by one then, and single are those that nobody has looked at so yet. Who
+// becomes due later is looked at as it comes, so that once is enough, unless the gang has
+// changed since it was worked out, until a member is lost or another controller's: then
+// others may count.
+func (gs *Groups) Split(g *Gang) (split bool, single []*corev1.Pod) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if !g.Enough() {
+		delete(gs.split, g.Name)
+		return false, nil
+	}
+	if !gs.split[g.Name] {
+		if gs.seen[g.Name] == g {
+			gs.split[g.Name] = true
+		}
+		single = g.Due
+	}
+	return true, single
+}
+
+// Merge has the pod placed with its gang again.
+func (gs *Groups) Merge(pod *corev1.Pod) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if name, is := group.Of(pod); is {
+		delete(gs.split, name)
+	}
+}
+
+// MergeAll is Merge for all: a new leader has looked at no member yet.
+func (gs *Groups) MergeAll() {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	clear(gs.split)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package preemption owns the choice of nodes where the scheduler is to preempt others for a
+// pod: which pods were nominated for that, when it was tried last, and for which pods it is
+// not tried for a while. It is the PostFilter of package scheduling.
+//
+// It ends no pod itself. A Preemption may be used concurrently.
+package preemption
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
+)
+
+// A pod whose priority is higher than that of others gets their CPU, their memory and
+// whatever else of a node the scheduler deals out, by preemption: the scheduler ends them.
+// It does so for pods that it has before it, and a pod at our gate it has not. So a pod for
+// which there are devices, on nodes that the scheduler would refuse, is nominated to one of
+// these all the same where the scheduler says that it would preempt for it. Slices are not
+// preempted: the devices must be free.
+//
+// This is for pods alone. A gang waits until there is room for all of it.
+
+const (
+	// RetryAfter is how long a pod waits for at least before it is looked again whether
+	// the scheduler would preempt for it: that asks far more nodes than are asked otherwise.
+	RetryAfter = 30 * time.Second
+	// MaxNodes is how many nodes are asked at a time.
+	MaxNodes = 100
+	// WorkerShare is the part of the worker's time that may go into looking for such
+	// nodes, one in so many: in a large cluster each look takes tens of milliseconds, and a
+	// thousand pods may wait for one. Nobody else is placed meanwhile.
+	WorkerShare = 4
+	// failedBackoff is how long no pods like one go that was nominated in vain.
+	failedBackoff = 10 * time.Minute
+)
+
+// Preemption is what is known of pods for which others are to be ended.
+type Preemption struct {
+	cache   *cache.Cache
+	queue   *queue.Queue
+	filters *feasible.Filters
+	clock   clock.PassiveClock
+	log     logr.Logger
+
+	mu sync.Mutex
+	// lastAttempt are the gated pods for which no node would do when it was asked last.
+	lastAttempt map[types.UID]attempt
+	// nominated are the pods that went where others are in their way.
+	nominated map[types.UID]bool
+	// backoff is until when no others like one of these go that was refused although
+	// nothing is known to be in its way but pods that the scheduler was to preempt.
+	backoff map[backoffKey]time.Time
+	// pause is until when no nodes are looked for, so that others are placed.
+	pause time.Time
+}
+
+// New knows of no pod. Forget is to be called for each that is gone.
+func New(cache *cache.Cache, queue *queue.Queue, filters *feasible.Filters, clock clock.PassiveClock, log logr.Logger) *Preemption {
+	return &Preemption{
+		cache: cache, queue: queue, filters: filters, clock: clock, log: log,
+		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
+	}
+}
+
+// backoffKey is the pods that fare like one that was refused: those that its controller makes
+// in its place, and where its scheduler does not preempt at all, all of that scheduler's,
+// whose controller is empty.
+type backoffKey struct {
+	scheduler  string
+	controller types.UID
+}
+
+// attempt is when it was asked for a pod, and at which of the best nodes the next time begins
+// since it was those before: the others would never be asked otherwise.
+type attempt struct {
+	at          time.Time
+	resumeIndex int
+}
+
+// PostFilter chooses the node on which the scheduler would do the least harm for the pod; nil
+// when there is none, or it is not to be asked now. later says that others have to be placed
+// first. The pod is looked at again then.
+func (p *Preemption) PostFilter(ctx context.Context, pod scheduling.Request, cycle func() (*feasible.Cycle, error)) (best *scheduling.Candidate, later bool, err error) {
+	if !p.filters.MayPreempt(pod.Pod) || !p.Due(pod.Pod) {
+		return nil, false, nil
+	}
+	if p.paused(pod.Pod) {
+		return nil, true, nil
+	}
+	start := p.clock.Now()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		now := p.clock.Now()
+		p.pause = now.Add((WorkerShare - 1) * now.Sub(start))
+	}()
+	asks, err := cycle()
+	if err != nil {
+		return nil, false, err
+	}
+	rooms := p.cache.Index.Room()
+	plan, resume, err := p.leastHarm(ctx, pod.Pod, placement.Rank(pod.Demand, rooms), asks)
+	if err != nil {
+		return nil, false, err
+	}
+	if plan == nil {
+		p.attempted(pod.Pod, resume)
+		return nil, false, nil
+	}
+	p.Nominate(pod.Pod)
+	i := slices.IndexFunc(rooms, func(n *placement.Node) bool { return n.Name == plan.Node })
+	return &scheduling.Candidate{Plan: *plan, Room: rooms[i]}, false, nil
+}
+
+// leastHarm is the best of the plans on the nodes that are asked, nil if none of them would
+// do. Nodes without a pod that might have to go don't count among those. resume is the plan
+// at which the next time begins, 0 if all were looked at that were not before.
+func (p *Preemption) leastHarm(ctx context.Context, pod *corev1.Pod, plans []placement.Plan, cycle *feasible.Cycle) (best *placement.Plan, resume int, err error) {
+	p.mu.Lock()
+	first := p.lastAttempt[pod.UID].resumeIndex
+	p.mu.Unlock()
+	if first >= len(plans) {
+		first = 0
+	}
+	var least feasible.Harm
+	asked := 0
+	for i := first; i < len(plans); i++ {
+		if asked == MaxNodes {
+			resume = i
+			break
+		}
+		if !p.cache.Settled(plans[i].Node) || !cycle.MayPreempt(plans[i].Node) {
+			continue
+		}
+		asked++
+		harm, would, err := cycle.Preempts(ctx, plans[i].Node)
+		if err != nil {
+			return nil, 0, err
+		}
+		if would && (best == nil || harm.Compare(least) < 0) {
+			best, least = &plans[i], harm
+		}
+	}
+	if best != nil {
+		p.log.Info("the scheduler is to preempt", "pod", podstate.KeyOf(pod), "node", best.Node, "pods", least.Pods, "priority", least.Highest)
+	}
+	return best, resume, nil
+}
+
+// attempted notes that no node would do for the pod.
+func (p *Preemption) attempted(pod *corev1.Pod, resume int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cache.Current(pod) == nil {
+		return // Forget has been called, or will be: the cache forgets first
+	}
+	p.lastAttempt[pod.UID] = attempt{p.clock.Now(), resume}
+	if resume > 0 {
+		p.queue.AddPodAfter(pod, RetryAfter)
+	}
+}
+
+// Nominate notes that the pod goes where others are in its way.
+func (p *Preemption) Nominate(pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cache.Current(pod) != nil {
+		p.nominated[pod.UID] = true
+	}
+}
+
+// Denominate takes that back: the pod is decided on again.
+func (p *Preemption) Denominate(pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.nominated, pod.UID)
+}
+
+// Forget is for a pod that is gone.
+func (p *Preemption) Forget(pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.lastAttempt, pod.UID)
+	delete(p.nominated, pod.UID)
+}
+
+// Due reports whether it is time to ask for the pod; if not, it is looked at again when it is.
+func (p *Preemption) Due(pod *corev1.Pod) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due := p.backoff[backoffKey{scheduler: pod.Spec.SchedulerName}]
+	if key := keyOf(pod); key.controller != "" && p.backoff[key].After(due) {
+		due = p.backoff[key]
+	}
+	if last, asked := p.lastAttempt[pod.UID]; asked && last.at.Add(RetryAfter).After(due) {
+		due = last.at.Add(RetryAfter)
+	}
+	return !p.putOff(pod, due)
+}
+
+// paused reports whether enough time went into looking for nodes for now. The pod is looked at
+// again when there is time.
+func (p *Preemption) paused(pod *corev1.Pod) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.putOff(pod, p.pause)
+}
+
+// putOff has the pod looked at again when it is due, if that is later than now.
+func (p *Preemption) putOff(pod *corev1.Pod, due time.Time) bool {
+	wait := due.Sub(p.clock.Now())
+	if wait > 0 {
+		p.queue.AddPodAfter(pod, wait)
+	}
+	return wait > 0
+}
+
+// Failed is for a pod that the scheduler has refused for a while: it notes if that is one for
+// which it was to preempt. Where it would not any more, as on a node that was cordoned
+// meanwhile, the filters know why, and later decisions are made with it.
+func (p *Preemption) Failed(ctx context.Context, pod *corev1.Pod) error {
+	p.mu.Lock()
+	was := p.nominated[pod.UID]
+	p.mu.Unlock()
+	if !was {
+		return nil
+	}
+	would, err := p.stillPreempts(ctx, pod)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.nominated, pod.UID)
+	if !would {
+		return nil
+	}
+	key := backoffKey{scheduler: pod.Spec.SchedulerName}
+	if looksForVictims(pod) {
+		if key = keyOf(pod); key.controller == "" {
+			return nil // no controller makes it again
+		}
+	}
+	now := p.clock.Now()
+	maps.DeleteFunc(p.backoff, func(_ backoffKey, until time.Time) bool { return !until.After(now) })
+	p.backoff[key] = now.Add(failedBackoff)
+	p.log.Info("the scheduler does not preempt where it was to; no pod like this is nominated for a while",
+		"pod", podstate.KeyOf(pod), "scheduler", key.scheduler, "controller", key.controller, "while", failedBackoff.String())
+	return nil
+}
+
+// stillPreempts reports whether the scheduler, as far as its filters are ours, would preempt
+// for a pod on the node that it went to.
+func (p *Preemption) stillPreempts(ctx context.Context, pod *corev1.Pod) (would bool, err error) {
+	// Counted there it would be in its own way.
+	err = p.cache.Without(pod, func() error {
+		cycle, err := p.filters.Start(ctx, pod)
+		if err == nil {
+			_, would, err = cycle.Preempts(ctx, podstate.TargetNode(pod))
+		}
+		return err
+	})
+	return would, err
+}
+
+// looksForVictims reports whether the scheduler says, in its reasons against a pod, that it
+// has looked for pods to preempt. The default one does so for every pod, unless its preemption
+// is switched off.
+func looksForVictims(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && strings.Contains(c.Message, "preemption: ")
+	})
+}
+
+// keyOf are the pods that the pod's controller makes; without a controller there is none.
+func keyOf(pod *corev1.Pod) backoffKey {
+	key := backoffKey{scheduler: pod.Spec.SchedulerName}
+	if controller := metav1.GetControllerOf(pod); controller != nil {
+		key.controller = controller.UID
+	}
+	return key
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podstate"
+)
+
+// unschedulablePod is why a pod waits and what its owner was sent about it.
+type unschedulablePod struct {
+	uid types.UID
+	// refused is true when there are devices on nodes that the scheduler would
+	// refuse: then changes of nodes and pods can help too.
+	refused bool
+	// elsewhere is true when the pod waits for something else than room: the other
+	// pods of its gang, or their gates, or a pod that is to be bound before it.
+	elsewhere bool
+	// cause is why it waits, without figures, and since is from when on.
+	cause string
+	since time.Time
+	// explain is when that is to be found out again.
+	explain time.Time
+	sent    notify.Notices
+}
+
+// causeInvalid is the cause of a pod that asks for what cannot be.
+const causeInvalid = "invalid"
+
+// MarkUnschedulable notes that the pods fit nowhere, and sends their owners why. refused says
+// that there are devices, on nodes that the scheduler would refuse. cause is the message
+// without figures: new figures are no news.
+func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, message string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, pod := range pods {
+		w, known := q.waits(pod, cause)
+		if !known {
+			continue
+		}
+		w.refused, w.elsewhere = refused, false
+		due, later := q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, cause, message, w.since)
+		again := notify.RepeatAfter
+		// New figures can wait for the next look, another reason is not to be missed.
+		if later && !w.sent.LastIs(cause) {
+			q.addAfter(q.itemOf(pod), due)
+			again = min(again, due)
+		}
+		w.explain = q.clock.Now().Add(again)
+		q.unschedulable[podstate.KeyOf(pod)] = w
+	}
+}
+
+// ElsewherePatience is how long a pod may wait for something else than room before its owner
+// is told: as a rule the pods of a gang, their gates and their PodGroup come within moments
+// of each other, and a pod is bound within moments of its placement.
+const ElsewherePatience = 5 * time.Second
+
+// MarkElsewhere notes that the pods wait for something else than room, and sends their owners
+// the event once that has lasted.
+func (q *Queue) MarkElsewhere(pods []*corev1.Pod, reason, cause, message string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.markElsewhere(pods, reason, cause, message)
+}
+
+func (q *Queue) markElsewhere(pods []*corev1.Pod, reason, cause, message string) {
+	for _, pod := range pods {
+		w, known := q.waits(pod, cause)
+		if !known {
+			continue
+		}
+		w.elsewhere = true
+		if due, later := q.notify.Waiting(pod, &w.sent, reason, cause, message, w.since.Add(ElsewherePatience)); later {
+			q.addAfter(q.itemOf(pod), due)
+		}
+		q.unschedulable[podstate.KeyOf(pod)] = w
+	}
+}
+
+// MarkInvalid notes that a pod can never be placed as it is, and sends its owner why. It stays
+// gated: what it says may be changed, and then it is looked at again.
+func (q *Queue) MarkInvalid(pod *corev1.Pod, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w, known := q.waits(pod, causeInvalid)
+	if !known {
+		return
+	}
+	w.refused, w.elsewhere = false, false
+	q.notify.Invalid(pod, &w.sent, causeInvalid, err.Error())
+	q.unschedulable[podstate.KeyOf(pod)] = w
+}
+
+// waits is what is known of the pod, which waits for the cause; false if it is gone. The cache
+// forgets a pod before Delete does, so that nothing is noted of one that is gone.
+func (q *Queue) waits(pod *corev1.Pod, cause string) (w unschedulablePod, known bool) {
+	if q.cache.Current(pod) == nil {
+		return w, false
+	}
+	if w = q.unschedulable[podstate.KeyOf(pod)]; w.uid != pod.UID {
+		w = unschedulablePod{uid: pod.UID}
+	}
+	if w.cause != cause {
+		w.cause, w.since = cause, q.clock.Now()
+	}
+	return w, true
+}
+
+// StillUnschedulable reports whether all pods of the set wait, for devices or because they are
+// refused, and it was found out why a moment ago. A crowd that waits is looked at often, and
+// to find out what each lacks takes far longer than to see that it lacks something. What
+// there is to find out now is found out when that is due, though nothing happens then.
+func (q *Queue) StillUnschedulable(set []*corev1.Pod, refused bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	due := notify.RepeatAfter
+	for _, pod := range set {
+		w, waits := q.unschedulable[podstate.KeyOf(pod)]
+		due = min(due, w.explain.Sub(q.clock.Now()))
+		if !waits || w.elsewhere || w.refused != refused || due <= 0 {
+			return false
+		}
+	}
+	q.addAfter(q.itemOf(set[0]), due)
+	return true
+}
+
+// WasSent reports whether this leader sent the pod's owner that it waits.
+func (q *Queue) WasSent(pod *corev1.Pod) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.unschedulable[podstate.KeyOf(pod)]
+	return w.sent.Sent()
+}
+
+// Waiting counts the unschedulable pods by what is against them: devices, scheduler, invalid,
+// or others: pods that they start with or come after.
+func (q *Queue) Waiting() map[string]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := map[string]int{"devices": 0, "scheduler": 0, "invalid": 0, "others": 0}
+	for _, w := range q.unschedulable {
+		switch {
+		case w.cause == causeInvalid:
+			n["invalid"]++
+		case w.elsewhere:
+			n["others"]++
+		case w.refused:
+			n["scheduler"]++
+		default:
+			n["devices"]++
+		}
+	}
+	return n
+}
+
+// MoveToActive has the unschedulable pods looked at again that a change may help, and those
+// that may be found to be unschedulable this moment: items in flight were decided on what was
+// before.
+func (q *Queue) MoveToActive(change cache.Scope) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.moves++
+	if change == cache.OnAll {
+		q.Classes.forget()
+	}
+	switch {
+	case len(q.unschedulable) == 0 && q.inFlight == 0:
+	case change == cache.OnAll:
+		q.add(Item{move: onAll})
+	default:
+		q.addAfter(Item{move: onRefused}, RefusedDelay)
+	}
+}
+
+// Moves is how often MoveToActive was called.
+func (q *Queue) Moves() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.moves
+}
+
+// MaxMoves are so few at a time that a pod that has just come is looked at in the next round
+// but one, however many wait.
+const MaxMoves = MaxRound / 2
+
+// ActivatePending puts the unschedulable pods that the item stands for behind those that are
+// to be moved already, oldest first, and the next of all on the queue.
+func (q *Queue) ActivatePending(it Item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it.move != onPending {
+		// Of a gang that starts together one is enough, the oldest.
+		due := map[Item]*corev1.Pod{}
+		for key, w := range q.unschedulable {
+			if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && (it.move == onAll || w.refused) {
+				of := q.itemOf(pod)
+				if first := due[of]; first == nil || podstate.ByAge(pod, first) < 0 {
+					due[of] = pod
+				}
+			}
+		}
+		for _, pending := range q.pendingMoves {
+			delete(due, pending.Item)
+		}
+		for _, pod := range podstate.OldestFirst(due) {
+			q.pendingMoves = append(q.pendingMoves, queuedItem{q.itemOf(pod), podstate.Priority(pod)})
+		}
+	}
+	for _, next := range q.nextMoves() {
+		q.add(next.Item)
+	}
+	if len(q.pendingMoves) > 0 {
+		q.add(Item{move: onPending})
+	}
+}
+
+// queuedItem is an unschedulable pod or gang that is to be looked at again.
+type queuedItem struct {
+	Item
+	priority int32
+}
+
+// nextMoves takes those off the pending moves that are looked at now, by priority. Half of
+// them are those whose turn it is, so that everybody has one even where pods are moved again
+// before all had theirs; the others are those of the highest priority.
+func (q *Queue) nextMoves() []queuedItem {
+	n := min(len(q.pendingMoves), MaxMoves/2)
+	next := slices.Clone(q.pendingMoves[:n])
+	q.pendingMoves = q.pendingMoves[n:]
+	for len(next) < MaxMoves && len(q.pendingMoves) > 0 {
+		first := 0
+		for i := range q.pendingMoves {
+			if q.pendingMoves[i].priority > q.pendingMoves[first].priority {
+				first = i
+			}
+		}
+		next = append(next, q.pendingMoves[first])
+		q.pendingMoves = slices.Delete(q.pendingMoves, first, first+1)
+	}
+	slices.SortStableFunc(next, func(p, r queuedItem) int { return cmp.Compare(r.priority, p.priority) })
+	return next
+}

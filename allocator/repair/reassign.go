@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package repair
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// reassign plans containers anew on their node whose devices failed or went away, for pods
+// that are bound and cannot start because of it: the kubelet's next attempt then
+// succeeds. A pod of which anything ever ran keeps its devices, and so does a container
+// whose devices are all healthy: it may be started this moment. One whose devices are not
+// is not before the ledger says that they are healthy again, and the node agent reads no
+// older one: from then on nothing is moved off them. Planning anew makes
+// percentages the other device's, which need not be of the same size. All moves are
+// one write. The placement annotation stays as it was; the ledger decides.
+func (r *Reconciler) reassign(ctx context.Context, node string) error {
+	known := r.Cache.Index.Ledger(node)
+	if known == nil {
+		return nil
+	}
+	ledger := known
+	notes := map[*corev1.Pod]string{}
+	for _, pod := range podstate.OldestFirst(r.Cache.Granted(ledger)) {
+		if pod.Spec.NodeName != node || !podstate.NeverStarted(pod) || restore.Attached(ledger, pod) {
+			continue
+		}
+		uid, from := pod.UID, failed(ledger, pod)
+		if len(from) == 0 {
+			continue
+		}
+		without := ledger.DeepCopy()
+		ledgerspec.Release(without, func(u types.UID) bool { return u == uid })
+		room := index.Room(without)
+		demand, _, err := podrequest.Of(pod)
+		if room == nil || err != nil {
+			continue
+		}
+		plan, fits := placement.Refit(demand, room, healthy(ledger, pod))
+		if !fits {
+			continue
+		}
+		if err := ledgerspec.Grant(without, uid, podstate.KeyOf(pod).String(), plan); err != nil {
+			return err
+		}
+		ledger = without
+		notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved; now %s",
+			strings.Join(from, ", "), node, notify.Describe(ledgerspec.Placement(ledger, uid), ledger))
+	}
+	if len(notes) == 0 {
+		return nil
+	}
+	if err := r.Binder.Write(ctx, ledger); err != nil {
+		return err
+	}
+	for pod, note := range notes {
+		r.Notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonMoved, note)
+	}
+	return nil
+}
+
+// healthy are the devices, by name, of the pod's containers that have none that failed.
+func healthy(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) map[string][]placement.Has {
+	devices, failed := map[string][]placement.Has{}, map[string]bool{}
+	for _, d := range ledger.Spec.Devices {
+		for i := range d.Slices {
+			s := &d.Slices[i]
+			if s.Pod != pod.UID {
+				continue
+			}
+			has := placement.Has{UUID: d.UUID}
+			if s.MIG != nil {
+				has.MIG = *s.MIG
+			}
+			_, ill := index.Unhealthy(ledger, d.UUID, s)
+			devices[s.Ctr], failed[s.Ctr] = append(devices[s.Ctr], has), failed[s.Ctr] || ill
+		}
+	}
+	maps.DeleteFunc(devices, func(ctr string, _ []placement.Has) bool { return failed[ctr] })
+	return devices
+}
+
+// failed are the devices with slices of the pod that are ill or gone, or of which the
+// slice's instance is ill.
+func failed(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []string {
+	var uuids []string
+	for _, d := range ledger.Spec.Devices {
+		if slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool {
+			_, ill := index.Unhealthy(ledger, d.UUID, &s)
+			return ill && s.Pod == pod.UID
+		}) {
+			uuids = append(uuids, d.UUID)
+		}
+	}
+	return uuids
+}

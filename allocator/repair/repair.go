@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package repair owns the reconciliation of ledgers with their pods and with what the node
+// agents say: slices that are released, lost, or on devices that failed. It keeps nothing;
+// what is to be written follows from a ledger and its pods.
+package repair
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Reconciler reconciles ledgers. Different ones may be reconciled concurrently.
+type Reconciler struct {
+	Cache  *cache.Cache
+	Queue  *queue.Queue
+	Binder *binding.Binder
+	Notify *notify.Notifier
+	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
+	// they say themselves is known of them.
+	Agents *agents.Agents
+	Clock  clock.PassiveClock
+	Log    logr.Logger
+}
+
+// Reconcile writes whether the node's agent is reachable. It takes back, in one write, the
+// slices on the node that no container will use again or that were held for too long, moves
+// those whose device failed before they were used, restores what was lost, replaces pods that
+// cannot start because the agent is away, sets the condition of pods on devices that failed,
+// and has gated pods that hold slices finished.
+//
+// A slice of a pod that is not known is left alone: it may be the watch that is
+// behind, and if the pod is gone the node says so.
+func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
+	ledger := r.Cache.Index.Ledger(node)
+	if ledger == nil {
+		return nil
+	}
+	if err := r.markReachable(ctx, ledger); err != nil {
+		return err
+	}
+	ledger = r.Cache.Index.Ledger(node)
+	if ledger == nil {
+		return nil
+	}
+	known := r.Cache.Granted(ledger)
+	late, next := expired(ledger, r.Clock.Now())
+	if next > 0 {
+		r.Queue.AddAfter(queue.Item{Node: node}, next)
+	}
+	drop := func(uid types.UID) bool {
+		if slices.Contains(ledger.Status.Released, uid) || r.Cache.DeletedUnbound(uid) || late[uid] {
+			return true
+		}
+		pod := known[uid]
+		return pod != nil && (podstate.NeverRuns(pod) || podstate.TargetNode(pod) != "" && podstate.TargetNode(pod) != node)
+	}
+	if err := r.Binder.Release(ctx, ledger, drop); err != nil {
+		return err
+	}
+	if err := r.reassign(ctx, node); err != nil {
+		return err
+	}
+	if err := r.restore(ctx, node); err != nil {
+		return err
+	}
+	if err := r.replaceStranded(ctx, node, known); err != nil {
+		return err
+	}
+	if err := r.setHealth(ctx, node, known); err != nil {
+		return err
+	}
+	for _, pod := range podstate.OldestFirst(known) {
+		if podstate.Ready(pod) {
+			r.Queue.AddPod(pod)
+		}
+	}
+	return nil
+}
+
+// expired are the pods whose slices in a ledger are held past their time. next is how
+// long it is until another hold ends, zero when there is none.
+func expired(ledger *v1alpha1.SliceLedger, now time.Time) (pods map[types.UID]bool, next time.Duration) {
+	for _, h := range ledger.Spec.Holds {
+		left := h.Until.Sub(now)
+		if left > 0 {
+			if next == 0 || left < next {
+				next = left
+			}
+			continue
+		}
+		for _, pod := range h.Pods {
+			if pods == nil {
+				pods = map[types.UID]bool{}
+			}
+			pods[pod] = true
+		}
+	}
+	return pods, next
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// MaxOrders bounds how often a gang is tried again with the member first that found
+// no place, or without it. Each try costs a decision for every member.
+const MaxOrders = 8
+
+// GangDiagnosis is why a gang cannot be placed.
+type GangDiagnosis struct {
+	// Pod is the first member without a place, Fits how many had one.
+	Pod  *corev1.Pod
+	Why  *Diagnosis
+	Fits int
+}
+
+// fit chooses for at least need of a gang's members, and for as many more as fit
+// too. The larger ones go first; where those that go by each other have no room where the
+// first of them went, the other places that have it are tried.
+func (s *Scheduler) fit(ctx context.Context, asks []Request, need int) ([]binding.Assignment, *GangDiagnosis, error) {
+	order := slices.Clone(asks)
+	slices.SortStableFunc(order, func(p, q Request) int { return cmp.Compare(q.Demand.Devices(), p.Demand.Devices()) })
+	choices, miss, err := s.fitIn(ctx, order, need, nil, MaxOrders)
+	if miss == nil || err != nil {
+		return choices, nil, err
+	}
+	for _, in := range s.domains(order, need) {
+		if choices, none, err := s.fitIn(ctx, order, need, in, DomainOrders); none == nil || err != nil {
+			return choices, nil, err
+		}
+	}
+	return nil, miss, nil
+}
+
+// fitIn is fit in one domain, or anywhere. Who is left over because others took the only
+// place that it can have goes before them, and those by which it goes before it; where
+// that does not help, it goes before those too. Who has none even so, if enough are left,
+// is left out.
+func (s *Scheduler) fitIn(ctx context.Context, order []Request, need int, in *domain, orders int) ([]binding.Assignment, *GangDiagnosis, error) {
+	order = slices.Clone(order)
+	var first *GangDiagnosis
+	tries := 0
+	promoted, leads := map[types.UID]bool{}, map[types.UID]bool{}
+	for {
+		choices, miss, err := s.tryOrder(ctx, order, need, in, leads)
+		if miss == nil || err != nil {
+			return choices, nil, err
+		}
+		if first == nil {
+			first = miss
+		}
+		at := slices.IndexFunc(order, func(p Request) bool { return p.Pod == miss.Pod })
+		tries++
+		switch surplus := len(order) > need; {
+		case tries > orders || miss.Why.Known && orderIsIrrelevant(order, at, s.Filters.ShunnedAlike):
+			return nil, first, nil
+		case at == 0 && !leads[miss.Pod.UID] && s.inTurn(order)[0].Pod != miss.Pod:
+			leads[miss.Pod.UID] = true
+		case promoted[miss.Pod.UID] && at > 0 || at == 0 && !surplus:
+			return nil, first, nil
+		case at == 0:
+			// Even first it has no place, and there are enough without it.
+			order = order[1:]
+		default:
+			promoted[miss.Pod.UID] = true
+			pod := order[at]
+			order = slices.Insert(slices.Delete(order, at, at+1), 0, pod)
+		}
+	}
+}
+
+// orderIsIrrelevant reports whether another order would come to the same, since all before the
+// pod that has no place are like it, or all at all where it is the first. Who waits is
+// looked at often, and most gangs are of pods that are alike. To one that goes by others of
+// them all are others, and they have to be alike to what it wishes for as well. To pods
+// that are there already they have to be alike in any case.
+func orderIsIrrelevant(order []Request, at int, shunnedAlike func(p, q *corev1.Pod) bool) bool {
+	pod, others := order[at].Pod, order[:at]
+	terms := feasible.PodTermsOf(pod)
+	if at == 0 || terms != nil {
+		others = order
+	}
+	return !slices.ContainsFunc(others, func(p Request) bool {
+		return !alike(p.Pod, pod) || !terms.Alike(p.Pod, pod) || !shunnedAlike(p.Pod, pod)
+	})
+}
+
+// alike tells whether each of two pods may go where the other may. The claims of each may be
+// for what is on another node, and room that is kept for a nominated pod is kept from
+// those of lower priority only.
+func alike(p, q *corev1.Pod) bool {
+	same := func(c, d corev1.Container) bool {
+		return equality.Semantic.DeepEqual(c.Resources, d.Resources) && equality.Semantic.DeepEqual(c.Ports, d.Ports)
+	}
+	return podrequest.EquivalenceClass(p) == podrequest.EquivalenceClass(q) && maps.Equal(p.Spec.NodeSelector, q.Spec.NodeSelector) &&
+		equality.Semantic.DeepEqual(p.Spec.Affinity, q.Spec.Affinity) &&
+		equality.Semantic.DeepEqual(p.Spec.TopologySpreadConstraints, q.Spec.TopologySpreadConstraints) &&
+		equality.Semantic.DeepEqual(p.Spec.Tolerations, q.Spec.Tolerations) &&
+		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
+		equality.Semantic.DeepEqual(p.Spec.Volumes, q.Spec.Volumes) &&
+		equality.Semantic.DeepEqual(p.Spec.ResourceClaims, q.Spec.ResourceClaims) &&
+		podstate.Priority(p) == podstate.Priority(q) &&
+		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&
+		slices.EqualFunc(p.Spec.Containers, q.Spec.Containers, same)
+}
+
+// tryOrder is one try of fitIn, with the leads before those by which they go.
+func (s *Scheduler) tryOrder(ctx context.Context, order []Request, need int, in *domain, leads map[types.UID]bool) ([]binding.Assignment, *GangDiagnosis, error) {
+	t := s.newCycle(order)
+	t.in, t.leads = in, leads
+	defer t.end()
+	turn := s.inTurn(order)
+	if len(leads) > 0 {
+		turn = slices.Clone(turn)
+		lead := func(p Request) bool { return leads[p.Pod.UID] }
+		turn = slices.Concat(slices.DeleteFunc(slices.Clone(turn), func(p Request) bool { return !lead(p) }), slices.DeleteFunc(turn, lead))
+	}
+	var miss *GangDiagnosis
+	for i, pod := range turn {
+		why, err := t.next(ctx, pod)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := t.breathe(ctx); err != nil {
+			return nil, nil, err
+		}
+		if why == nil {
+			continue
+		}
+		if miss == nil {
+			miss = &GangDiagnosis{Pod: pod.Pod, Why: why}
+		}
+		if len(t.choices)+len(turn)-i-1 < need {
+			miss.Fits = len(t.choices)
+			return nil, miss, nil
+		}
+	}
+	// Pods that came while the search had paused may be in the way of what was chosen before
+	// that, by an affinity, a port or a spread.
+	paused := t.searching != nil && t.searching.paused
+	if len(leads) > 0 || paused {
+		miss, err := t.judgeAgain(ctx, s.inTurn(order))
+		if miss != nil && len(leads) == 0 {
+			err = errStale
+		}
+		if miss != nil || err != nil {
+			return nil, miss, err
+		}
+	}
+	choices, err := t.decided()
+	return choices, nil, err
+}
+
+// NeverFits reports whether so many of the pods would not have their devices even if
+// nothing else were granted. It may say no where that is hard to tell: pods that are
+// not alike can be arranged in many ways.
+func (s *Scheduler) NeverFits(asks []Request, need int) bool {
+	nodes, room := s.Cache.Index.Empty(), int64(0)
+	for _, n := range nodes {
+		room += int64(len(n.Devices)) * int64(v1alpha1.WholeGPU)
+	}
+	order, alike := slices.Clone(asks), true
+	slices.SortFunc(order, func(p, q Request) int { return cmp.Compare(p.Demand.Least(), q.Demand.Least()) })
+	sum := int64(0)
+	for _, p := range order[:min(need, len(order))] {
+		sum += p.Demand.Least()
+		alike = alike && p.Demand.Single() && podrequest.EquivalenceClass(p.Pod) == podrequest.EquivalenceClass(order[0].Pod)
+	}
+	if sum > room || !alike {
+		return sum > room
+	}
+	for range need {
+		if firstFit(nodes, order[0].Demand) == len(nodes) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scheduling owns the decision: which node and which devices a pod gets, alone or with
+// its gang, and why it gets none. It asks the ranking for plans, and the scheduler's filters
+// about their nodes.
+//
+// One worker decides at a time; nothing here is locked. A decision reads the cache with the
+// choices before it assumed, and writes nothing.
+package scheduling
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/ranking"
+)
+
+// Scheduler decides.
+type Scheduler struct {
+	Cache   *cache.Cache
+	Queue   *queue.Queue
+	Filters *feasible.Filters
+	// PostFilter is asked for a pod that no node takes as it is; nil for none.
+	PostFilter PostFilter
+	Clock      clock.PassiveClock
+	Log        logr.Logger
+
+	// ranking is nil until the first decision as the leader.
+	ranking *ranking.Ranking
+	// searches are those for places for gangs that go on, or are to begin again; searching is
+	// the one that is under way, nil outside of it.
+	searches  map[group.Name]*search
+	searching *search
+}
+
+// Request is a pod and what it asks for.
+type Request struct {
+	Pod    *corev1.Pod
+	Demand *placement.Demand
+}
+
+// PostFilter looks for a node for a pod for which there are devices, on nodes that the filters
+// refuse, as the scheduler's plugins of that name do.
+type PostFilter interface {
+	// PostFilter returns nil without such a node. later reports that it is not to be asked
+	// now, and that the pod is looked at again.
+	PostFilter(ctx context.Context, pod Request, cycle func() (*feasible.Cycle, error)) (best *Candidate, later bool, err error)
+}
+
+// Candidate is a plan, and the node of the plan as it was made on.
+type Candidate struct {
+	Plan placement.Plan
+	Room *placement.Node
+}
+
+// Lead forgets what was learnt before this replica became the leader.
+func (s *Scheduler) Lead() {
+	s.ranking, s.searches = nil, map[group.Name]*search{}
+}
+
+// End ends the searches that have paused.
+func (s *Scheduler) End() {
+	s.endSearches(func(*search) bool { return true })
+	s.ranking = nil
+	s.Cache.StopArrivals()
+}
+
+// Schedule chooses node and devices for a pod that is placed alone: the best plan whose node
+// the scheduler accepts. Without one it says why.
+func (s *Scheduler) Schedule(ctx context.Context, pod Request) (*binding.Assignment, *Diagnosis, error) {
+	start := s.Clock.Now()
+	defer func() { decisionSeconds.Observe(s.Clock.Since(start).Seconds()) }()
+	t := s.newCycle([]Request{pod})
+	defer t.end()
+	why, err := t.next(ctx, pod)
+	if why != nil || err != nil {
+		return nil, why, err
+	}
+	choices, err := t.decided()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &choices[0], nil, nil
+}
+
+func (s *Scheduler) newCycle(set []Request) *cycle {
+	return &cycle{Scheduler: s, set: set, assumed: s.Cache.Assumption()}
+}
+
+func podsOf(set []Request) []*corev1.Pod {
+	pods := make([]*corev1.Pod, len(set))
+	for i := range set {
+		pods[i] = set[i].Pod
+	}
+	return pods
+}
