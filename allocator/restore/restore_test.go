@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package restore
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// on is the device of each container, by index.
+type on = map[string]int
+
+const (
+	first  = "GPU-n-0"
+	second = "GPU-n-1"
+)
+
+// newPod has a container of half a device for each name.
+func newPod(name string, containers ...string) *corev1.Pod {
+	shares := map[string]v1alpha1.Share{}
+	for _, c := range containers {
+		shares[c] = objects.Share(50, 500)
+	}
+	return objects.WithUID(objects.Pod(name, shares))
+}
+
+func newLedger() *v1alpha1.SliceLedger { return objects.WithStatus(objects.Ledger("n")) }
+
+// fill grants all of a device to another pod.
+func fill(l *v1alpha1.SliceLedger, device int) {
+	objects.Grant(l, newPod("other", "a", "b"), on{"a": device, "b": device})
+}
+
+func use(l *v1alpha1.SliceLedger, p *corev1.Pod, ctr, uuid string) {
+	l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: ctr, UUID: uuid})
+}
+
+// lose takes the first device from the node.
+func lose(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[1:] }
+
+func running(ctr string) corev1.PodStatus {
+	return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: ctr, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+}
+
+// devicesIn are the devices that the ledger grants to the pod, by container.
+func devicesIn(l *v1alpha1.SliceLedger, p *corev1.Pod) map[string]string {
+	placed := ledgerspec.Placement(l, p.UID)
+	if placed == nil {
+		return nil
+	}
+	got := map[string]string{}
+	for ctr, c := range placed.Containers {
+		for _, d := range c.Devices {
+			got[ctr] += d.UUID
+		}
+	}
+	return got
+}
+
+type edit = func(*v1alpha1.SliceLedger, *corev1.Pod)
+
+// check calls f for a pod with containers a and b that was placed on the first and the second
+// device, and that the ledger does not have. want is nil where f is to refuse.
+func check(t *testing.T, f func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool), change edit, want map[string]string) {
+	t.Helper()
+	l := newLedger()
+	p := objects.Place(newPod("p", "a", "b"), l, on{"a": 0, "b": 1})
+	if change != nil {
+		change(l, p)
+	}
+	ledger, pod := l.DeepCopy(), p.DeepCopy()
+	now, fits := f(p, l)
+	if !equality.Semantic.DeepEqual(ledger, l) || !equality.Semantic.DeepEqual(pod, p) {
+		t.Error("changed what it was given")
+	}
+	if fits != (want != nil) {
+		t.Fatalf("fits: %v, want %v", fits, want != nil)
+	}
+	if !fits {
+		return
+	}
+	if diff := cmp.Diff(want, devicesIn(now, p)); diff != "" {
+		t.Errorf("devices, -want +got:\n%s", diff)
+	}
+	other := newPod("other", "a", "b")
+	if diff := cmp.Diff(devicesIn(l, other), devicesIn(now, other)); diff != "" {
+		t.Errorf("another pod's devices, -before +now:\n%s", diff)
+	}
+}
+
+func TestInPlace(t *testing.T) {
+	both := map[string]string{"a": first, "b": second}
+	tests := []struct {
+		name string
+		edit edit
+		want map[string]string
+	}{
+		{"lost", nil, both},
+		{"on a device that is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[0].Healthy = false }, both},
+		{"on a device that is cordoned", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: first}}
+		}, both},
+		{"beside another pod", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			objects.Grant(l, newPod("other", "a"), on{"a": 1})
+		}, both},
+		{"no room on one of the devices", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { fill(l, 1) }, nil},
+		{"one of the devices is gone", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { lose(l) }, nil},
+		{"the ledger has the half of it", func(l *v1alpha1.SliceLedger, p *corev1.Pod) { objects.Grant(l, p, on{"a": 0}) }, both},
+		{"the ledger has moved it", func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			objects.Grant(l, p, on{"a": 1, "b": 1})
+		}, map[string]string{"a": second, "b": second}},
+		{"it runs elsewhere than it was placed", func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			use(l, p, "a", second)
+			use(l, p, "a", second) // started again: listed twice for a moment
+		}, map[string]string{"a": second, "b": second}},
+		{"placed on another node", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
+			objects.Place(p, objects.WithStatus(objects.Ledger("m")), on{"a": 0, "b": 1})
+		}, nil},
+		{"no placement that can be read", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
+			p.Annotations[v1alpha1.AnnotationPlacement] = "{"
+		}, nil},
+		{"no shares that can be read", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
+			p.Annotations[v1alpha1.AnnotationShares] = "{"
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, InPlace, tt.edit, tt.want) })
+	}
+}
+
+func TestMoved(t *testing.T) {
+	gone := func(then edit) edit {
+		return func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			lose(l)
+			if then != nil {
+				then(l, p)
+			}
+		}
+	}
+	tests := []struct {
+		name string
+		edit edit
+		want map[string]string
+	}{
+		{"no device is gone", nil, nil},
+		{"no device is gone and there is no room", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { fill(l, 0) }, nil},
+		{"a device is gone", gone(nil), map[string]string{"a": second, "b": second}},
+		{"its container runs, says the kubelet", gone(func(_ *v1alpha1.SliceLedger, p *corev1.Pod) { p.Status = running("a") }), nil},
+		{"its container runs, says the node agent", gone(func(l *v1alpha1.SliceLedger, p *corev1.Pod) { use(l, p, "a", first) }), nil},
+		{"the other container runs", gone(func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			p.Status = running("b")
+			use(l, p, "b", second)
+		}), map[string]string{"a": second, "b": second}},
+		{"no room on another device", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			objects.Grant(l, newPod("other", "a"), on{"a": 0})
+		}), nil},
+		{"the other device takes nothing new", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[0].Healthy = false }), nil},
+		{"the other device is cordoned", gone(func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			l.Spec.Cordons = []v1alpha1.Cordon{{UUID: second}}
+		}), nil},
+		{"a third device is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) {
+			third := l.Status.Devices[1]
+			third.UUID, third.Index, third.Healthy = "GPU-n-2", 2, false
+			l.Status.Devices = append(l.Status.Devices[1:], third)
+		}, map[string]string{"a": second, "b": second}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, Moved, tt.edit, tt.want) })
+	}
+}
+
+func TestPossible(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*v1alpha1.SliceLedger)
+		want bool
+	}{
+		{"in place", func(*v1alpha1.SliceLedger) {}, true},
+		{"on another device", lose, true},
+		{"nowhere", func(l *v1alpha1.SliceLedger) { fill(l, 0) }, false},
+	}
+	for _, tt := range tests {
+		l := newLedger()
+		p := objects.Place(newPod("p", "a"), l, on{"a": 0})
+		if tt.edit(l); Possible(p, l) != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, !tt.want, tt.want)
+		}
+	}
+}
+
+func TestAttached(t *testing.T) {
+	l := newLedger()
+	p, other := newPod("p", "a"), newPod("other", "a")
+	objects.Grant(l, p, on{"a": 0})
+	if use(l, other, "a", first); Attached(l, p) {
+		t.Error("granted and not in use, yet attached")
+	}
+	if use(l, p, "a", first); !Attached(l, p) {
+		t.Error("in use, yet not attached")
+	}
+}
