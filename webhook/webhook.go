@@ -7,6 +7,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,10 +83,7 @@ func New(cfg *rest.Config, o Options) (manager.Manager, error) {
 	}
 	var keeper *certs.Keeper
 	if o.CertDir == "" {
-		keeper = &certs.Keeper{Client: direct, Clock: o.Clock}
-		if keeper.Clock == nil {
-			keeper.Clock = clock.RealClock{}
-		}
+		keeper = &certs.Keeper{Client: direct, Clock: cmp.Or[clock.Clock](o.Clock, clock.RealClock{})}
 		serving.certificate = keeper.GetCertificate
 	}
 	mgr, err := manager.New(cfg, manager.Options{

@@ -4,6 +4,8 @@ package feasible
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,13 +45,10 @@ func (f *Filters) Nominate(pod *corev1.Pod, node string) (changed bool, err erro
 // nominator shows the filters the nominated pods. They write nothing to it.
 type nominator struct{ *Filters }
 
-func (n nominator) NominatedPodsForNode(node string) (pods []fwk.PodInfo) {
+func (n nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, info := range n.nominated[node] {
-		pods = append(pods, info)
-	}
-	return pods
+	return slices.Collect(maps.Values(n.nominated[node]))
 }
 
 func (nominator) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}

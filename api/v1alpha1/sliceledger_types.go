@@ -217,12 +217,7 @@ type Slice struct {
 }
 
 // EffectiveMode is the slice's mode, with the default applied.
-func (s *Slice) EffectiveMode() Mode {
-	if s.Mode == "" {
-		return ModeLimiter
-	}
-	return s.Mode
-}
+func (s *Slice) EffectiveMode() Mode { return cmp.Or(s.Mode, ModeLimiter) }
 
 // SliceLedgerStatus is what the node sees and did.
 type SliceLedgerStatus struct {

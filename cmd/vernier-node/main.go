@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -95,9 +96,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if o.hostDriverRoot == "" {
-		o.hostDriverRoot = o.driverRoot
-	}
+	o.hostDriverRoot = cmp.Or(o.hostDriverRoot, o.driverRoot)
 	switch {
 	case f.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))

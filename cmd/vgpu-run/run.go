@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -38,9 +39,7 @@ func run(o options.Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.RunDir == "" {
-		o.RunDir = session.DefaultDir(os.Geteuid())
-	}
+	o.RunDir = cmp.Or(o.RunDir, session.DefaultDir(os.Geteuid()))
 	s, err := session.New(o.RunDir, allowed)
 	if err != nil {
 		return 0, err

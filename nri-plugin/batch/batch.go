@@ -11,6 +11,7 @@
 package batch
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/containerd/nri/pkg/api"
@@ -53,11 +54,7 @@ const (
 
 // QuotaOf reads what the runtime has.
 func QuotaOf(r *api.LinuxResources) Quota {
-	q := Quota{US: max(r.GetCpu().GetQuota().GetValue(), 0), Period: r.GetCpu().GetPeriod().GetValue()}
-	if q.Period == 0 {
-		q.Period = usualPeriod
-	}
-	return q
+	return Quota{US: max(r.GetCpu().GetQuota().GetValue(), 0), Period: cmp.Or(r.GetCpu().GetPeriod().GetValue(), usualPeriod)}
 }
 
 // cpu is the quota as a limit; 0 is none.

@@ -10,6 +10,7 @@ package device
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -104,11 +105,7 @@ func (s *Snapshot) Device(uuid string) (v1alpha1.DeviceStatus, bool) {
 // Usable are the devices of which slices may be given: healthy, and if MIG is on,
 // known to be cut into what.
 func (s *Snapshot) Usable() []v1alpha1.DeviceStatus {
-	var usable []v1alpha1.DeviceStatus
-	for _, d := range s.Devices {
-		if d.Healthy && (d.MIG != v1alpha1.MIGEnabled || len(d.Profiles) > 0) {
-			usable = append(usable, d)
-		}
-	}
-	return usable
+	return slices.DeleteFunc(slices.Clone(s.Devices), func(d v1alpha1.DeviceStatus) bool {
+		return !d.Healthy || d.MIG == v1alpha1.MIGEnabled && len(d.Profiles) == 0
+	})
 }

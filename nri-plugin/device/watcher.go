@@ -3,6 +3,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,10 +145,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	period := w.Period
-	if period == 0 {
-		period = DefaultPeriod
-	}
+	period := cmp.Or(w.Period, DefaultPeriod)
 	for failures := 0; ctx.Err() == nil; {
 		if err := w.look(library); err == nil {
 			failures = 0

@@ -7,6 +7,7 @@
 package demand
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -80,10 +81,7 @@ func (w totals) share(limits *field.Path) (api.Share, field.ErrorList) {
 			fmt.Sprintf("%s only says over how many GPUs a share is spread: add %s, %s or %s",
 				api.ResourceGPUs, api.ResourceCore, api.ResourceMemPercent, api.ResourceMemMiB))}
 	}
-	gpus := w.gpus
-	if gpus == 0 {
-		gpus = w.core.GPUs()
-	}
+	gpus := cmp.Or(w.gpus, w.core.GPUs())
 	if errs := w.fits(limits, gpus); len(errs) > 0 {
 		return api.Share{}, errs
 	}

@@ -25,11 +25,7 @@ func (s Set) HalfEnabled(conditions []string) (unsent, unread []string) {
 		}
 	}
 	every := Settings{NVIDIATimeSlicing: true}.build()
-	for _, name := range every.names() {
-		if stands(name) && !slices.Contains(read, name) {
-			unread = append(unread, name)
-		}
-	}
+	unread = slices.DeleteFunc(every.names(), func(name string) bool { return !stands(name) || slices.Contains(read, name) })
 	return unsent, unread
 }
 

@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -138,10 +139,7 @@ func (kai) ownMemory(r *Reading, a *Asking) api.MiB {
 	if mib[0] > 0 && mib[1] > mib[0] {
 		r.ignore(kaiOwn+a.Name+kaiOwnLimit, "the request is what is guaranteed, and the limit as well")
 	}
-	if mib[0] == 0 {
-		return mib[1]
-	}
-	return mib[0]
+	return cmp.Or(mib[0], mib[1])
 }
 
 // kaiPortion is a fraction of a GPU's memory in percent, the nearest.

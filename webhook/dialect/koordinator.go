@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,10 +71,7 @@ func (t totals) share(a *Asking, core, ratio corev1.ResourceName) api.Share {
 		name    corev1.ResourceName
 		percent api.Percent
 	}{{core, t.core}, {ratio, t.ratio}}
-	gpus := t.gpus
-	if gpus == 0 {
-		gpus = max(t.core.GPUs(), t.ratio.GPUs())
-	}
+	gpus := cmp.Or(t.gpus, max(t.core.GPUs(), t.ratio.GPUs()))
 	n := api.Percent(gpus)
 	for _, of := range asked {
 		switch {

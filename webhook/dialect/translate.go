@@ -49,10 +49,8 @@ func (s Set) Translate(pod *slim.Pod) Translation {
 	t.leftovers(words)
 	s.strangers(&t.reading, words.Name)
 	t.scheduler(words)
-	annotations := maps.Clone(pod.Metadata.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
+	annotations := map[string]string{}
+	maps.Copy(annotations, pod.Metadata.Annotations)
 	maps.Copy(annotations, t.reading.set)
 	pod.Metadata.Annotations = annotations
 	// Not on the pod as it is reviewed: there it would be the user's.

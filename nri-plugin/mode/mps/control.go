@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -21,10 +22,7 @@ type limits struct {
 
 // limitsOf are a slice's. Without a quota of compute nothing of it is held back.
 func limitsOf(g ledger.Grant) limits {
-	if g.Core == 0 {
-		g.Core = v1alpha1.WholeGPU
-	}
-	return limits{g.Core, g.Mem}
+	return limits{cmp.Or(g.Core, v1alpha1.WholeGPU), g.Mem}
 }
 
 func (l limits) most(m limits) limits { return limits{max(l.core, m.core), max(l.mem, m.mem)} }

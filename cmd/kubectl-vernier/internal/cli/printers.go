@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,11 +83,7 @@ func named(o runtime.Object) (runtime.Object, error) {
 		case view.KindNodes:
 			kind, name = "Node", text("name")
 		case view.KindDevices, view.KindFragments:
-			gpu := text("index")
-			if gpu == "" {
-				gpu = text("uuid")
-			}
-			kind, name = "GPU", text("node")+"/"+gpu
+			kind, name = "GPU", text("node")+"/"+cmp.Or(text("index"), text("uuid"))
 		case view.KindExplained, view.KindFits:
 			kind, name, _ = strings.Cut(text("object"), "/")
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,12 +75,7 @@ func (c *command) nodeLedgers(ctx context.Context, r client.Reader) ([]v1alpha1.
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range all {
-		if nodes[types.NamespacedName{Name: l.Name}] {
-			found = append(found, l)
-		}
-	}
-	return found, nil
+	return slices.DeleteFunc(all, func(l v1alpha1.SliceLedger) bool { return !nodes[types.NamespacedName{Name: l.Name}] }), nil
 }
 
 // ofPods are the items whose pods -l chooses.
@@ -91,13 +87,7 @@ func ofPods[T any](ctx context.Context, c *command, r client.Reader, ns string, 
 	if err != nil {
 		return nil, err
 	}
-	var found []T
-	for _, item := range items {
-		if pods[pod(item)] {
-			found = append(found, item)
-		}
-	}
-	return found, nil
+	return slices.DeleteFunc(items, func(item T) bool { return !pods[pod(item)] }), nil
 }
 
 // labelled are the names of the objects that a label selector chooses.

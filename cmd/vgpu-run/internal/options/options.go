@@ -5,6 +5,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -125,13 +126,7 @@ func Parse(args []string, help io.Writer) (Options, error) {
 				return o, fmt.Errorf("--device %s is given twice; name each device once", d.Name)
 			}
 		}
-		if d.Core == 0 {
-			d.Core = o.Default.Core
-		}
-		if d.Mem == 0 {
-			d.Mem = o.Default.Mem
-		}
-		d.Burst = d.Burst || o.Default.Burst
+		d.Core, d.Mem, d.Burst = cmp.Or(d.Core, o.Default.Core), cmp.Or(d.Mem, o.Default.Mem), d.Burst || o.Default.Burst
 		if err := d.check(); err != nil {
 			return o, fmt.Errorf("--device %s: %w", d.Name, err)
 		}

@@ -42,10 +42,7 @@ func ToFile(path string) (Writer, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	folder, name := filepath.Split(path)
-	if folder == "" {
-		folder = "."
-	}
+	folder, name := filepath.Dir(path), filepath.Base(path)
 	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
 		return nil, &fs.PathError{Op: "write to", Path: folder, Err: err}
 	}
