@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package binding
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// A pod gets what its ledger has for it, and the pin beside the affinity that it has.
+func TestUngate(t *testing.T) {
+	p := newPod("p")
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}}
+	f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+	f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))
+	live := f.pod("p")
+	placed, err := v1alpha1.ParsePlacement(live.Annotations[v1alpha1.AnnotationPlacement])
+	if err != nil || podstate.Gated(live) || placed.Node != "n" || placed.Containers["c"].Devices[0].UUID != "GPU-n-1" {
+		t.Errorf("gated: %v, placement %+v, %v", podstate.Gated(live), placed, err)
+	}
+	affinity := live.Spec.Affinity.NodeAffinity
+	if affinity.RequiredDuringSchedulingIgnoredDuringExecution == nil || len(affinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+		t.Errorf("affinity %v", affinity)
+	}
+	if podstate.TargetNode(f.Cache.Current(p)) != "n" {
+		t.Error("the cache does not know where the pod is")
+	}
+}
+
+// A pod is not ungated in another version than was decided on, nor with what its ledger does
+// not have.
+func TestUngateNothingElse(t *testing.T) {
+	tests := []struct {
+		name string
+		// setup changes what there is after the decision.
+		setup func(*fixture)
+		// again is whether it is decided again, ledger whether the ledger is looked at.
+		again, ledger bool
+		// gated is what the API server says of it.
+		gated bool
+	}{
+		{"changed meanwhile", func(f *fixture) {
+			p := f.pod("p")
+			p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+			f.behind(p)
+		}, true, false, true},
+		{"deleted", func(f *fixture) { f.must(f.api.Delete(t.Context(), f.pod("p"))) }, false, true, false},
+		{"another of its name", func(f *fixture) {
+			f.must(f.api.Delete(t.Context(), f.pod("p")))
+			p := newPod("p")
+			p.UID = "another"
+			f.must(f.api.Create(t.Context(), p))
+			f.behind(f.pod("p")) // versions of an API server go on
+		}, false, true, true},
+		{"ungated by another leader", func(f *fixture) { f.behind(objects.Place(f.pod("p"), newLedger("m"), on{"c": 0})) }, false, true, false},
+		{"no ledger", func(f *fixture) { f.Handlers.DeleteLedger(f.known("n")) }, true, false, true},
+		{"slices taken back", func(f *fixture) { f.edit(func(l *v1alpha1.SliceLedger) { l.Spec.Devices = nil }) }, true, false, true},
+		{"slices held", func(f *fixture) {
+			f.edit(func(l *v1alpha1.SliceLedger) { ledgerspec.Hold(l, "gang", f.clock.Now().Add(time.Hour), "p") })
+		}, true, false, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPod("p")
+			f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+			decided := f.Cache.Current(p)
+			tt.setup(f)
+			f.work.Clear()
+			if err := f.Ungate(t.Context(), decided, "n"); errors.Is(err, queue.ErrAgain) != tt.again || err != nil && !tt.again {
+				t.Errorf("error %v, again: %v", err, tt.again)
+			}
+			if f.work.Due[queue.Item{Node: "n"}] != tt.ledger {
+				t.Errorf("looked at again: %v; the ledger among them: want %v", f.work.Due, tt.ledger)
+			}
+			live := &corev1.Pod{}
+			if err := f.api.Get(t.Context(), client.ObjectKeyFromObject(p), live); podstate.Gated(live) != tt.gated {
+				t.Errorf("gated: %v, want %v (%v)", podstate.Gated(live), tt.gated, err)
+			}
+			if known := f.Cache.Current(p); live.UID == p.UID && known.ResourceVersion != live.ResourceVersion {
+				t.Error("the cache has an older version than the API server")
+			}
+		})
+	}
+}
+
+// edit changes ledger n as another leader does, and the watch shows it.
+func (f *fixture) edit(change func(*v1alpha1.SliceLedger)) {
+	l := f.ledger("n")
+	change(l)
+	f.behind(l)
+	f.Handlers.SetLedger(l)
+}
+
+// Where a pod was placed is an event only for one whose owner was told that it waits.
+func TestPlacedIsToldWhoWaited(t *testing.T) {
+	for _, waited := range []bool{false, true} {
+		p := newPod("p")
+		f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 0}), p)
+		events := record.NewFakeRecorder(10)
+		f.Notify.Events = events
+		if waited {
+			f.Queue.MarkUnschedulable([]*corev1.Pod{f.Cache.Current(p)}, false, "full", "no GPU")
+			<-events.Events
+		}
+		f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))
+		if told := len(events.Events) > 0; told != waited {
+			t.Errorf("waited: %v, told where it is: %v", waited, told)
+		}
+	}
+}
+
+// A pod with a slice of MIG waits until its node shows the instance, and for PrepareGrace at
+// most.
+func TestPreparing(t *testing.T) {
+	place := v1alpha1.MIGPlace{Profile: 19, Start: 0, Size: 1}
+	setup := func(t *testing.T) (*fixture, *corev1.Pod) {
+		p := newPod("p")
+		l := objects.Grant(newLedger("n"), p, on{"c": 0})
+		l.Spec.Devices[0].Slices[0].Mode, l.Spec.Devices[0].Slices[0].MIG = v1alpha1.ModeMIG, &place
+		f := newFixture(t, l, p)
+		f.must(f.Ungate(t.Context(), f.Cache.Current(p), "n"))
+		if left := f.work.Later[queue.Item{Pod: podstate.KeyOf(p)}]; !podstate.Gated(f.pod("p")) || left != PrepareGrace {
+			t.Fatalf("gated: %v, looked at again after %v", podstate.Gated(f.pod("p")), left)
+		}
+		return f, f.Cache.Current(p)
+	}
+	t.Run("too long", func(t *testing.T) {
+		f, p := setup(t)
+		f.work.Clear()
+		f.clock.Step(PrepareGrace - time.Second)
+		f.must(f.Ungate(t.Context(), p, "n"))
+		if left := f.work.Later[queue.Item{Pod: podstate.KeyOf(p)}]; !podstate.Gated(f.pod("p")) || left != time.Second {
+			t.Fatalf("before its time, gated: %v, looked at again after %v", podstate.Gated(f.pod("p")), left)
+		}
+		f.clock.Step(time.Second)
+		if f.must(f.Ungate(t.Context(), p, "n")); podstate.Gated(f.pod("p")) {
+			t.Error("gated after its time")
+		}
+	})
+	t.Run("prepared", func(t *testing.T) {
+		f, p := setup(t)
+		l := f.ledger("n")
+		l.Status.Devices[0].Instances = []v1alpha1.MIGInstance{{MIGPlace: place, UUID: "MIG-1"}}
+		f.must(f.api.Status().Update(t.Context(), l))
+		f.Handlers.SetLedger(l)
+		if f.must(f.Ungate(t.Context(), p, "n")); podstate.Gated(f.pod("p")) {
+			t.Error("gated although its instance is there")
+		}
+	})
+}
