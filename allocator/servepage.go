@@ -4,7 +4,6 @@ package allocator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -38,7 +37,7 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 	}
 	said := &verdicts{kube: kube}
 	uses := usage.New(kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace), agents.Metrics, clock.RealClock{})
-	p, err := page.New(page.Sources{
+	p := page.New(page.Sources{
 		Ledgers: func(ctx context.Context) ([]*v1alpha1.SliceLedger, error) {
 			list := &v1alpha1.SliceLedgerList{}
 			// The page changes nothing of what it is given.
@@ -57,9 +56,6 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 		Ledgers: access.Ledgers(kube.AuthenticationV1(), kube.AuthorizationV1()),
 		Use:     access.Use(kube.AuthenticationV1(), kube.AuthorizationV1()),
 	}, mgr.GetLogger().WithName("page"))
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
 	return mgr.Add(&manager.Server{Name: "page", Listener: listener, Server: &http.Server{
 		Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 1 << 16,
 	}})

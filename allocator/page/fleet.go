@@ -88,50 +88,44 @@ type Segment struct {
 	Unit string
 }
 
+// coreUsed is the compute that the container uses of the GPU; negative where nobody says.
+func (p *Part) coreUsed() int64 {
+	if p.Use == nil || p.Use.Duty == nil {
+		return -1
+	}
+	return int64(*p.Use.Duty)
+}
+
+// memUsed is the memory.
+func (p *Part) memUsed() int64 {
+	if p.Use == nil {
+		return -1
+	}
+	return int64(p.Use.Used)
+}
+
 // CoreBar is the compute side, cut into the slices' parts: what a slice reuses of its
 // pod's other slices counts once.
 func (g *GPU) CoreBar() []Segment {
-	return bar(g.Parts, int64(g.Core.Total), "%", func(p *Part) (counted, used int64) {
-		if p.Use == nil || p.Use.Duty == nil {
-			return int64(p.Core - p.ReuseCore), -1
-		}
-		return int64(p.Core - p.ReuseCore), int64(*p.Use.Duty)
-	})
+	return bar(g.Parts, int64(g.Core.Total), "%", func(p *Part) int64 { return int64(p.Core - p.ReuseCore) }, (*Part).coreUsed)
 }
 
 // MemBar is the memory side.
 func (g *GPU) MemBar() []Segment {
-	return bar(g.Parts, int64(g.Mem.Total), "MiB", func(p *Part) (counted, used int64) {
-		if p.Use == nil {
-			return int64(p.Mem - p.ReuseMem), -1
-		}
-		return int64(p.Mem - p.ReuseMem), int64(p.Use.Used)
-	})
+	return bar(g.Parts, int64(g.Mem.Total), "MiB", func(p *Part) int64 { return int64(p.Mem - p.ReuseMem) }, (*Part).memUsed)
 }
 
-// CoreUsed is the compute that containers use of a GPU, and MemUsed the memory; empty where
-// nobody says.
-func (g *GPU) CoreUsed() string {
-	return sum(g.Parts, func(u *view.Use) (int64, bool) {
-		if u.Duty == nil {
-			return 0, false
-		}
-		return int64(*u.Duty), true
-	})
-}
+// CoreUsed is the compute that containers use of a GPU; empty where nobody says.
+func (g *GPU) CoreUsed() string { return sum(g.Parts, (*Part).coreUsed) }
 
 // MemUsed is the memory that they use.
-func (g *GPU) MemUsed() string {
-	return sum(g.Parts, func(u *view.Use) (int64, bool) { return int64(u.Used), true })
-}
+func (g *GPU) MemUsed() string { return sum(g.Parts, (*Part).memUsed) }
 
-func sum(parts []Part, of func(*view.Use) (int64, bool)) string {
+func sum(parts []Part, used func(*Part) int64) string {
 	all, known := int64(0), false
 	for i := range parts {
-		if parts[i].Use != nil {
-			if n, says := of(parts[i].Use); says {
-				all, known = all+n, true
-			}
+		if n := used(&parts[i]); n >= 0 {
+			all, known = all+n, true
 		}
 	}
 	if !known {
@@ -140,11 +134,12 @@ func sum(parts []Part, of func(*view.Use) (int64, bool)) string {
 	return strconv.FormatInt(all, 10)
 }
 
-func bar(parts []Part, total int64, unit string, of func(*Part) (counted, used int64)) []Segment {
+func bar(parts []Part, total int64, unit string, counted, used func(*Part) int64) []Segment {
 	var all []Segment
 	for i := range parts {
-		if n, used := of(&parts[i]); n > 0 {
-			all = append(all, Segment{&parts[i], n, percent(n, total), min(percent(used, n), 100), unit})
+		p := &parts[i]
+		if n := counted(p); n > 0 {
+			all = append(all, Segment{p, n, percent(n, total), min(percent(used(p), n), 100), unit})
 		}
 	}
 	return all

@@ -12,7 +12,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"embed"
+	_ "embed"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -25,19 +25,26 @@ import (
 	"vernier.dev/vernier/api/access"
 )
 
-//go:embed page.html style.css script.js
-var files embed.FS
+var (
+	//go:embed page.html
+	markup string
+	//go:embed style.css
+	style string
+	//go:embed script.js
+	script string
+
+	templates = template.Must(template.New("page").Parse(markup))
+
+	// policy admits nothing from outside, and no script but the one that was built in.
+	policy = "default-src 'none'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
+		"style-src 'unsafe-inline'; script-src '" + digest(script) + "'"
+)
 
 // Page answers requests for itself, and only for itself.
 type Page struct {
 	sources Sources
 	access  Accesses
 	log     logr.Logger
-
-	whole, login *template.Template
-	policy       string
-	style        template.CSS
-	script       template.JS
 }
 
 // Access reports whether the token's bearer may see something. The error says what to
@@ -53,37 +60,20 @@ type Accesses struct{ Ledgers, Use Access }
 const cookie = "vernier-token"
 
 // New is a page over the sources.
-func New(sources Sources, access Accesses, log logr.Logger) (*Page, error) {
-	style, err1 := files.ReadFile("style.css")
-	script, err2 := files.ReadFile("script.js")
-	text, err3 := files.ReadFile("page.html")
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, err
-	}
-	all, err := template.New("page").Parse(string(text))
-	if err != nil {
-		return nil, err
-	}
-	return &Page{
-		sources: sources, access: access, log: log,
-		whole: all.Lookup("whole"), login: all.Lookup("login"),
-		// Nothing from outside, and no script but the one that was built in.
-		policy: "default-src 'none'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
-			"style-src 'unsafe-inline'; script-src '" + digest(script) + "'",
-		style: template.CSS(style), script: template.JS(script),
-	}, nil
+func New(sources Sources, access Accesses, log logr.Logger) *Page {
+	return &Page{sources: sources, access: access, log: log}
 }
 
 // digest names an inline script as a Content-Security-Policy does.
-func digest(script []byte) string {
-	sum := sha256.Sum256(script)
+func digest(script string) string {
+	sum := sha256.Sum256([]byte(script))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 // ServeHTTP answers / with the page, and /login with the form that takes a token.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for key, value := range map[string]string{
-		"Content-Security-Policy": p.policy, "X-Content-Type-Options": "nosniff",
+		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
 		"Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 		"Content-Type": "text/html; charset=utf-8",
 	} {
@@ -146,7 +136,7 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request, wrong error) {
 	if wrong != nil {
 		said = wrong.Error()
 	}
-	p.send(w, r, status, p.login, map[string]any{"Style": p.style, "Wrong": said})
+	p.send(w, r, status, "login", map[string]any{"Style": template.CSS(style), "Wrong": said})
 }
 
 func (p *Page) show(w http.ResponseWriter, r *http.Request) {
@@ -166,14 +156,14 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	p.send(w, r, http.StatusOK, p.whole, map[string]any{"Style": p.style, "Script": p.script, "Fleet": fleet})
+	p.send(w, r, http.StatusOK, "whole", map[string]any{"Style": template.CSS(style), "Script": template.JS(script), "Fleet": fleet})
 }
 
 // send answers whole or not at all. The tag changes with the content, so that a
 // reader who has it already is told just that.
-func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, t *template.Template, data any) {
+func (p *Page) send(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	var text bytes.Buffer
-	if err := t.Execute(&text, data); err != nil {
+	if err := templates.ExecuteTemplate(&text, name, data); err != nil {
 		p.log.Error(err, "the page cannot be written")
 		http.Error(w, "the page cannot be written", http.StatusInternalServerError)
 		return

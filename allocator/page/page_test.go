@@ -84,13 +84,8 @@ func sources(ledgers ...*v1alpha1.SliceLedger) Sources {
 	}
 }
 
-func newPage(t *testing.T, s Sources, access Access) *Page {
-	t.Helper()
-	p, err := New(s, Accesses{Ledgers: access, Use: access}, logr.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+func newPage(s Sources, access Access) *Page {
+	return New(s, Accesses{Ledgers: access, Use: access}, logr.Discard())
 }
 
 func ask(p *Page, method, path, token string, form url.Values) *httptest.ResponseRecorder {
@@ -108,7 +103,7 @@ func ask(p *Page, method, path, token string, form url.Values) *httptest.Respons
 
 // Nobody sees anything without a token that the API server lets list ledgers.
 func TestAccess(t *testing.T) {
-	p := newPage(t, sources(ledgerOf("secret-node", 1)), keys{})
+	p := newPage(sources(ledgerOf("secret-node", 1)), keys{})
 	for name, w := range map[string]*httptest.ResponseRecorder{
 		"none":      ask(p, http.MethodGet, "/", "", nil),
 		"unknown":   ask(p, http.MethodGet, "/", "bad", nil),
@@ -142,7 +137,7 @@ func TestAccess(t *testing.T) {
 	if len(out) != 1 || out[0].MaxAge >= 0 {
 		t.Errorf("forgotten: %v", out)
 	}
-	if w := ask(newPage(t, sources(), keys{fmt.Errorf("%w: refused", access.ErrAway)}), http.MethodGet, "/", "good", nil); w.Code != http.StatusServiceUnavailable {
+	if w := ask(newPage(sources(), keys{fmt.Errorf("%w: refused", access.ErrAway)}), http.MethodGet, "/", "good", nil); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("nobody can tell: %d", w.Code)
 	}
 	for _, path := range []string{"/login", "/../etc/passwd", "/metrics"} {
@@ -154,7 +149,7 @@ func TestAccess(t *testing.T) {
 
 // Nobody has the page read more of a form than a token is long.
 func TestFormIsBounded(t *testing.T) {
-	p := newPage(t, sources(), keys{})
+	p := newPage(sources(), keys{})
 	for _, tt := range []struct {
 		spaces, status int
 	}{{8 << 10, http.StatusSeeOther}, {1 << 20, http.StatusUnauthorized}} {
@@ -181,7 +176,7 @@ func TestPage(t *testing.T) {
 	two.Status.Conditions[0] = metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NVMLFailed", Message: "no driver"}
 	grant(two, 0, "team/gone", 10, 10)
 	two.Status.Devices = nil
-	w := ask(newPage(t, sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
+	w := ask(newPage(sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
 	text := w.Body.String()
 	for _, want := range []string{
 		"team/train", "other/infer", "<b>30</b> of 100 %", "<b>750</b> of 1000 MiB", "Free: 70 % and 250 MiB", "Xid 79", "cordoned: fans to be replaced",
@@ -206,7 +201,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("something from outside: %q", outside)
 		}
 	}
-	again := ask(newPage(t, sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
+	again := ask(newPage(sources(two, one), keys{}), http.MethodGet, "/", "good", nil)
 	tag := w.Header().Get("ETag")
 	if tag == "" || again.Header().Get("ETag") != tag {
 		t.Error("the same content has another tag")
@@ -216,7 +211,7 @@ func TestPage(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer good")
 		r.Header.Set("If-None-Match", have)
 		w := httptest.NewRecorder()
-		newPage(t, sources(two, one), keys{}).ServeHTTP(w, r)
+		newPage(sources(two, one), keys{}).ServeHTTP(w, r)
 		if w.Code != status || (status == http.StatusNotModified) != (w.Body.Len() == 0) {
 			t.Errorf("a reader who has %s: %d with %d bytes", have, w.Code, w.Body.Len())
 		}
@@ -274,7 +269,7 @@ func TestLargeFleet(t *testing.T) {
 		}
 		all = append(all, l)
 	}
-	text := ask(newPage(t, sources(all...), keys{}), http.MethodGet, "/?page=32", "good", nil).Body.String()
+	text := ask(newPage(sources(all...), keys{}), http.MethodGet, "/?page=32", "good", nil).Body.String()
 	if n := strings.Count(text, "<i class=\"f"); n < 5000 {
 		t.Errorf("%d GPUs on the map", n)
 	}
@@ -288,7 +283,7 @@ func TestLargeFleet(t *testing.T) {
 
 // A reader who takes it compressed gets the same page in fewer bytes.
 func TestCompressed(t *testing.T) {
-	p := newPage(t, sources(ledgerOf("gpu-1", 8)), keys{})
+	p := newPage(sources(ledgerOf("gpu-1", 8)), keys{})
 	plain := ask(p, http.MethodGet, "/", "good", nil).Body.String()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("Authorization", "Bearer good")
@@ -311,7 +306,7 @@ func TestSourcesFail(t *testing.T) {
 	broken := errors.New("cache is not filled")
 	s := sources()
 	s.Ledgers = func(context.Context) ([]*v1alpha1.SliceLedger, error) { return nil, broken }
-	w := ask(newPage(t, s, keys{}), http.MethodGet, "/", "good", nil)
+	w := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil)
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), broken.Error()) {
 		t.Errorf("%d: %s", w.Code, w.Body)
 	}

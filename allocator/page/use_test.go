@@ -44,7 +44,7 @@ func TestUse(t *testing.T) {
 			"gpu-2": {Err: errors.New("the agent's <pod> is not ready")},
 		}
 	}
-	text := ask(newPage(t, s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
+	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
 	for _, want := range []string{
 		"<b>60</b> of 100 %, 30 in use<", "<b>500</b> of 1000 MiB, 100 in use<",
 		`title="team/train main: 40 %, 75 % of it in use"`, `<u style="width:75%"></u>`, `<u style="width:40%"></u>`,
@@ -60,10 +60,7 @@ func TestUse(t *testing.T) {
 	}
 
 	asked = nil
-	p, err := New(s, Accesses{Ledgers: keys{}, Use: keys{errors.New("may not get /metrics")}}, logr.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := New(s, Accesses{Ledgers: keys{}, Use: keys{errors.New("may not get /metrics")}}, logr.Discard())
 	text = ask(p, http.MethodGet, "/", "good", nil).Body.String()
 	if strings.Contains(text, "30 in use") || strings.Contains(text, "<u ") || asked != nil || !strings.Contains(text, "vernier-metrics-reader") {
 		t.Errorf("who may not read metrics: asked of %q:\n%s", asked, text)
@@ -74,7 +71,7 @@ func TestUse(t *testing.T) {
 		many = append(many, ledgerOf(fmt.Sprintf("n%03d", i), 1))
 	}
 	s.Ledgers = func(context.Context) ([]*v1alpha1.SliceLedger, error) { return many, nil }
-	ask(newPage(t, s, keys{}), http.MethodGet, "/?page=2", "good", nil)
+	ask(newPage(s, keys{}), http.MethodGet, "/?page=2", "good", nil)
 	if len(asked) != nodesPerPage || asked[0] != "n020" {
 		t.Errorf("asked of %q", asked)
 	}

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -80,10 +81,7 @@ func (a *Auditor) LookAtDescriptors() {
 	if r.readings == nil {
 		r.readings, r.told = map[string]*reading{}, map[place]time.Time{}
 	}
-	limits := usual
-	if a.bounds != (bounds{}) {
-		limits = a.bounds
-	}
+	limits := cmp.Or(a.bounds, usual)
 	numbers := a.numbers()
 	r.spent, r.ended = 0, map[place]int{}
 	for n := 0; n < limits.processes && r.spent < limits.descriptors; n++ {

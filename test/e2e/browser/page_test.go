@@ -69,7 +69,7 @@ func serve(t testing.TB, gpus int) (f *fleet, url string) {
 	t.Helper()
 	f = &fleet{}
 	f.grow(gpus)
-	p, err := page.New(page.Sources{
+	p := page.New(page.Sources{
 		Ledgers: func(context.Context) ([]*v1alpha1.SliceLedger, error) {
 			return append([]*v1alpha1.SliceLedger{}, *f.ledgers.Load()...), nil
 		},
@@ -78,9 +78,6 @@ func serve(t testing.TB, gpus int) (f *fleet, url string) {
 		Events: func(context.Context) ([]corev1.Event, error) { return nil, nil },
 		Uses:   func(context.Context, []string) map[string]usage.Reading { return nil },
 	}, page.Accesses{Ledgers: f, Use: f}, logr.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := httptest.NewServer(p)
 	t.Cleanup(s.Close)
 	return f, s.URL

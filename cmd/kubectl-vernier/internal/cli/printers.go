@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -47,18 +48,11 @@ func object(doc any) (runtime.Object, error) {
 	if err := utiljson.Unmarshal(text, &content); err != nil {
 		return nil, err
 	}
-	items, isList := content["items"].([]any)
-	if !isList {
-		return &unstructured.Unstructured{Object: content}, nil
+	one := &unstructured.Unstructured{Object: content}
+	if one.IsList() {
+		return one.ToList()
 	}
-	delete(content, "items")
-	list := &unstructured.UnstructuredList{Object: content}
-	for _, item := range items {
-		if fields, ok := item.(map[string]any); ok {
-			list.Items = append(list.Items, unstructured.Unstructured{Object: fields})
-		}
-	}
-	return list, nil
+	return one, nil
 }
 
 // named is a list with the names of what a list is of, each once: nodes, GPUs as cordon
@@ -107,9 +101,9 @@ func sorted[T any](by string, items []T) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	var objects []runtime.Object
-	for i := range list.(*unstructured.UnstructuredList).Items {
-		objects = append(objects, &list.(*unstructured.UnstructuredList).Items[i])
+	objects, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, err
 	}
 	sorter, err := get.SortObjects(nil, objects, by)
 	if err != nil {

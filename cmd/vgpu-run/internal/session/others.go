@@ -36,7 +36,7 @@ func readOthers(session string) Others {
 
 // sample tells the loop again and again what each process has had of the devices on which
 // commands with a quota work, until ctx ends or NVML can't say.
-func (l *leader) sample(ctx context.Context, dir string, busy func(uuid string) (map[int]int, error)) {
+func (l *leader) sample(ctx context.Context, busy func(uuid string) (map[int]int, error)) {
 	ticks := time.NewTicker(pace.SampleInterval)
 	defer ticks.Stop()
 	for {

@@ -31,7 +31,7 @@ func ShareTime(ctx context.Context, dir string, busy func(uuid string) (map[int]
 			if held = lead(dir); held != nil {
 				defer func() { _ = held.Close() }()
 				go l.loop.Run(ctx)
-				go l.sample(ctx, dir, busy)
+				go l.sample(ctx, busy)
 			}
 		}
 		if held != nil {
