@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bindwatch
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/queue"
+)
+
+// Its controller makes a refused pod again; its deletion takes the slices back.
+func TestRefusedPodWithController(t *testing.T) {
+	f := newFixture(t, refused, controlled)
+	f.check(0)
+	f.again("at first", RefusedGrace)
+	f.check(RefusedGrace - time.Second)
+	f.want("within the grace", true, true, 0)
+	f.again("within the grace", time.Second)
+	f.check(time.Second)
+	f.want("after it", false, true, 1)
+}
+
+// One that the watch does not show as bound yet stays.
+func TestRefusedPodThatWasBound(t *testing.T) {
+	f := newFixture(t, refused, controlled)
+	f.check(0)
+	f.status(false, accepted)
+	f.check(RefusedGrace)
+	f.want("bound meanwhile", true, true, 1)
+}
+
+// A refused pod without a controller is its owner's to delete, and keeps its slices for long.
+func TestRefusedPodWithoutController(t *testing.T) {
+	f := newFixture(t, refused)
+	f.check(0)
+	f.check(RefusedGrace)
+	f.want("after the grace", true, true, 1)
+	f.again("after the grace", RefusedHold-RefusedGrace)
+	f.check(RefusedHold - RefusedGrace - time.Second)
+	f.want("before its time", true, true, 0)
+	f.status(false, accepted)
+	f.check(time.Second)
+	f.want("bound meanwhile", true, true, 0)
+	f.status(true, refused)
+	f.check(0)
+	f.want("at its time", true, false, 1)
+	f.check(RefusedHold)
+	f.want("long after", true, false, 0)
+}
+
+// A refusal counts from its beginning.
+func TestRefusedAgain(t *testing.T) {
+	f := newFixture(t, refused, controlled)
+	f.check(0)
+	f.status(true, accepted)
+	f.check(RefusedGrace - time.Second)
+	f.status(true, refused)
+	f.check(time.Second)
+	f.want("refused for the second time", true, true, 0)
+	f.again("refused for the second time", RefusedGrace)
+	f.check(RefusedGrace)
+	f.want("after the grace", false, true, 1)
+}
+
+// A pod that no scheduler looks at keeps its slices, and its owner is told once.
+func TestUnclaimed(t *testing.T) {
+	f := newFixture(t, unclaimed, controlled)
+	f.check(0)
+	f.want("at first", true, true, 0)
+	f.check(RefusedGrace)
+	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `"another"`) {
+		t.Errorf("told %q", told)
+	}
+	f.check(2 * RefusedHold)
+	f.want("long after", true, true, 0)
+	f.status(true, refused)
+	f.check(0)
+	f.want("refused in the end", true, true, 0)
+	f.check(RefusedGrace)
+	f.want("refused for the grace", false, true, 1)
+}
+
+// Of a pod that is gone nothing is noted, whatever was seen of it last.
+func TestForget(t *testing.T) {
+	f := newFixture(t, refused)
+	last := f.cache.Pod(item.Pod)
+	f.check(0)
+	if len(f.refusals) != 1 {
+		t.Fatalf("refusals: %v", f.refusals)
+	}
+	f.handlers.DeletePod(last, true)
+	if len(f.refusals) != 0 {
+		t.Errorf("after it is gone: %v", f.refusals)
+	}
+	f.must(f.Check(t.Context(), last))
+	f.clock.Step(RefusedHold)
+	f.must(f.Check(t.Context(), last))
+	if len(f.refusals) != 0 {
+		t.Errorf("after a late look: %v", f.refusals)
+	}
+}
+
+// The ledgers are looked at that hold slices of the pod elsewhere, or with which it cannot
+// start.
+func TestLedgersAreLookedAt(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*corev1.Pod)
+		want bool
+	}{
+		{"where it is placed", func(*corev1.Pod) {}, false},
+		{"bound elsewhere", func(p *corev1.Pod) { p.Spec.NodeName = "m" }, true},
+		{"cannot start", func(p *corev1.Pod) {
+			p.Spec.NodeName = "n"
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerError"}}}}
+		}, true},
+	}
+	for _, tt := range tests {
+		f := newFixture(t, tt.edit)
+		if f.check(0); f.work.Due[queue.Item{Node: "n"}] != tt.want {
+			t.Errorf("%s: looked at are %v", tt.name, f.work.Due)
+		}
+	}
+}
