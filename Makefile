@@ -99,19 +99,19 @@ test-e2e: deps readers tools build images ## tests on a real cluster, with simul
 
 # Packages that start goroutines run under the race detector, which makes tests several times
 # as long. What it makes too long or too large runs without it: the whole of the soaks, of
-# which it gets a tenth, and files with the constraint !race.
+# which it gets a tenth, and files with the constraint !race. The linter has vetted all of them.
 PACKAGES := go list -tags envtest ./... | sort
 RACED    := git grep -lE '^\s*go [a-z]|\.Go\(|synctest\.|RunParallel' '*.go' | xargs -n1 dirname | sed 's,^,vernier.dev/vernier/,' | sort -u
-API      := KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(TEST) -tags envtest -p 2 -parallel 4
+API      := KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(TEST) -vet=off -tags envtest -p 2 -parallel 4
 
 # What is to be built for them is built.
 .PHONY: run-unit-api run-e2e
 run-unit-api:
 	$(API) -timeout 25m $$(comm -23 <($(PACKAGES)) <($(RACED)))
 	$(API) -timeout 25m -race $$(comm -12 <($(PACKAGES)) <($(RACED)))
-	$(API) -run 'Soak|HostileMemory|HostileFlood' ./allocator ./webhook/handler
+	$(API) -run 'Soak|HostileMemory|HostileFlood|HostileCosts|HostileConditions' ./allocator ./webhook ./webhook/handler
 run-e2e:
-	$(TEST) -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...
+	$(TEST) -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...
 
 .PHONY: test-race
 test-race: deps readers tools build ## all tests that need no cluster, under the race detector
