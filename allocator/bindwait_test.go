@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/test/objects"
 )
 
 // hostile is a pod of another namespace that no scheduler ever binds and that selects every
@@ -28,7 +29,7 @@ import (
 func hostile(p *corev1.Pod) {
 	p.Namespace = "hostile"
 	p.Spec.SchedulerName = "nobody"
-	companyOf("")(p)
+	objects.Near("")(p)
 	term := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
 	term.LabelSelector, term.NamespaceSelector = &metav1.LabelSelector{}, &metav1.LabelSelector{}
 }
@@ -40,7 +41,7 @@ func inNamespace(name string) func(*corev1.Pod) {
 // companyOfAll has the pod go by all pods of its app in all namespaces.
 func companyOfAll(app string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		companyOf(app)(p)
+		objects.Near(app)(p)
 		p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector = &metav1.LabelSelector{}
 	}
 }
@@ -70,12 +71,12 @@ func TestHostileWaitForABind(t *testing.T) {
 		never, waits func(*corev1.Pod)
 		want         time.Duration
 	}{
-		"selected, across namespaces": {hostile, labelled("y"), queue.MaxWaitAcross},
-		"selected, one namespace":     {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, labelled("y"), queue.MaxWaitWithin},
-		"selects, across namespaces":  {func(p *corev1.Pod) { labelled("x")(p); p.Namespace = "hostile" }, companyOfAll("x"), queue.MaxWaitAcross},
-		"selects, one namespace":      {labelled("x"), companyOf("x"), queue.MaxWaitWithin},
-		"a gang, across namespaces":   {hostile, inGang("g", 3), queue.MaxWaitAcross},
-		"a gang, one namespace":       {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, inGang("g", 3), queue.MaxWaitWithin},
+		"selected, across namespaces": {hostile, objects.Labelled("y"), queue.MaxWaitAcross},
+		"selected, one namespace":     {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, objects.Labelled("y"), queue.MaxWaitWithin},
+		"selects, across namespaces":  {func(p *corev1.Pod) { objects.Labelled("x")(p); p.Namespace = "hostile" }, companyOfAll("x"), queue.MaxWaitAcross},
+		"selects, one namespace":      {objects.Labelled("x"), objects.Near("x"), queue.MaxWaitWithin},
+		"a gang, across namespaces":   {hostile, objects.InGang("g", 3), queue.MaxWaitAcross},
+		"a gang, one namespace":       {func(p *corev1.Pod) { hostile(p); p.Namespace = "ns" }, objects.InGang("g", 3), queue.MaxWaitWithin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
@@ -96,14 +97,14 @@ func TestHostileWaitForABind(t *testing.T) {
 // renew nothing, and neither do changes of the pod that waits.
 func TestHostileStreamRenewsNoWait(t *testing.T) {
 	for name, edits := range map[string][]func(*corev1.Pod){
-		"alone":  {labelled("victim")},
-		"a gang": {inGang("g", 2), func(p *corev1.Pod) { p.Labels["app"] = "victim" }},
+		"alone":  {objects.Labelled("victim")},
+		"a gang": {objects.InGang("g", 2), func(p *corev1.Pod) { p.Labels["app"] = "victim" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 1)
 			// With one of the app bound, the fresh ones need not be of it, and don't wait for
 			// each other.
-			s.add("anchor", 1, 1, inNamespace("hostile"), labelled("victim"))
+			s.add("anchor", 1, 1, inNamespace("hostile"), objects.Labelled("victim"))
 			s.work()
 			s.bindNow(s.get("anchor"))
 			fresh := func(i int) *corev1.Pod {
@@ -138,12 +139,12 @@ func TestHostileStreamRenewsNoWait(t *testing.T) {
 // Nobody is told the name of a pod of another namespace.
 func TestWaitTellsNoForeignName(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("anchor", 1, 1, labelled("y"))
+	s.add("anchor", 1, 1, objects.Labelled("y"))
 	s.work()
 	s.bindNow(s.get("anchor"))
-	own := s.add("own", 1, 1, companyOf("y"))
+	own := s.add("own", 1, 1, objects.Near("y"))
 	s.work()
-	s.add("p", 10, 100, labelled("y"))
+	s.add("p", 10, 100, objects.Labelled("y"))
 	s.work()
 	s.pass(queue.ElsewherePatience - time.Second)
 	s.add("secret", 1, 1, inNamespace("hostile"), companyOfAll("y"))
@@ -160,11 +161,11 @@ func TestWaitTellsNoForeignName(t *testing.T) {
 func TestWhoIsAheadIsAskedInTime(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		s := newStage(t, 2)
-		s.add("never", 1, 1, inNamespace("hostile"), labelled("last"), companyOfAll("last"))
+		s.add("never", 1, 1, inNamespace("hostile"), objects.Labelled("last"), companyOfAll("last"))
 		s.work()
 		const members = 4 * queue.MaxRound
 		for i := range members {
-			s.add(fmt.Sprintf("m%03d", i), 0, 1, inGang("g", members), func(p *corev1.Pod) {
+			s.add(fmt.Sprintf("m%03d", i), 0, 1, objects.InGang("g", members), func(p *corev1.Pod) {
 				if i == members-1 {
 					p.Labels["app"] = "last"
 				}
@@ -183,7 +184,7 @@ func TestWhoIsAheadIsAskedInTime(t *testing.T) {
 // Once it is not waited for any more, a pod counts as bound to the node that it is pinned to.
 func TestPodThatIsNotWaitedForCounts(t *testing.T) {
 	s := newStage(t, 2)
-	s.add("never", 1, 1, hostile, labelled("z"))
+	s.add("never", 1, 1, hostile, objects.Labelled("z"))
 	s.work()
 	apart := func(p *corev1.Pod) {
 		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{

@@ -147,7 +147,7 @@ func TestSharedVolumeOnTheWay(t *testing.T) {
 func TestVolumesOfAGang(t *testing.T) {
 	s := startWithVolumes(t, "c0", "c1")
 	for _, n := range []string{"0", "1"} {
-		s.addPod("p"+n, objects.Share(10, 100), withVolume("c"+n), inGang("g", 2))
+		s.addPod("p"+n, objects.Share(10, 100), withVolume("c"+n), objects.InGang("g", 2))
 	}
 	s.awaitPlaced("p0")
 	s.awaitPlaced("p1")

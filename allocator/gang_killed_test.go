@@ -55,7 +55,7 @@ func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
 	}
 	var names []string
 	for i := range 3 {
-		names = append(names, s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3)).Name)
+		names = append(names, s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3)).Name)
 	}
 	s.readAll()
 	for !killed && s.queue.Len() > 0 {
@@ -124,7 +124,7 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 			return n == 0, false
 		}
 		for i := range 3 {
-			s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+			s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
 		}
 		s.readAll()
 		for !killed {
@@ -149,7 +149,7 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 func TestHeldMembersFollowNobody(t *testing.T) {
 	s := newStage(t, 2)
 	add := func(i, life int) *corev1.Pod {
-		return s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3), func(p *corev1.Pod) { p.UID += types.UID(fmt.Sprint("-", life)) })
+		return s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3), func(p *corev1.Pod) { p.UID += types.UID(fmt.Sprint("-", life)) })
 	}
 	for i := range 3 {
 		add(i, 1)
@@ -199,7 +199,7 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 		return false, false
 	}
 	for i := range 3 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
 	}
 	s.readAll()
 	for n < 4 {
@@ -226,7 +226,7 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 		return false, n == 0
 	}
 	for i := range 4 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 4))
+		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 4))
 	}
 	s.readAll()
 	for !killed {
@@ -245,7 +245,7 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	if pods := ledgerspec.Pods(s.ledger("n1")); len(pods) > 0 || len(ledgerspec.Pods(s.ledger("n0"))) != 1 {
 		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", ledgerspec.Pods(s.ledger("n0")), pods)
 	}
-	s.add("m3", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
+	s.add("m3", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
 	s.work()
 	if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n0 m1:n0 m2:n2 m3:n2" {
 		t.Errorf("placed %q when all were there", got)
@@ -257,7 +257,7 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 func TestTakenBackWhileAGangIsLetGo(t *testing.T) {
 	s := newStage(t, 2)
 	for i := range 3 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3))
+		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3))
 	}
 	s.readAll()
 	stolen := false

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
@@ -21,14 +20,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-// inGang makes the pod one of a gang of so many.
-func inGang(name string, total int) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{group.LabelKueue: name}
-		p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
-	}
-}
 
 func onDevice(uuid string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGPUUUID] = uuid }
@@ -50,8 +41,8 @@ func (s *stage) seats(names ...string) string {
 // go anywhere is decided on first.
 func TestGangMakesWay(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("anywhere", 70, 700, inGang("g", 2))
-	s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"))
+	s.add("anywhere", 70, 700, objects.InGang("g", 2))
+	s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"))
 	s.work()
 	if got := s.seats("anywhere", "picky"); got != "anywhere:n0 picky:n0" {
 		t.Errorf("placed %q; told %q", got, s.told())
@@ -63,9 +54,9 @@ func TestGangMakesWay(t *testing.T) {
 func TestGangLeavesOut(t *testing.T) {
 	for _, device := range []string{"GPU-n0-0", "GPU-n0-1"} {
 		s := newStage(t, 1)
-		s.add("anywhere", 70, 700, inGang("g", 2))
-		s.add("picky", 60, 600, inGang("g", 2), onDevice(device))
-		s.add("hopeless", 90, 900, inGang("g", 2), onDevice("GPU-n9-9"))
+		s.add("anywhere", 70, 700, objects.InGang("g", 2))
+		s.add("picky", 60, 600, objects.InGang("g", 2), onDevice(device))
+		s.add("hopeless", 90, 900, objects.InGang("g", 2), onDevice("GPU-n9-9"))
 		s.readAll()
 		s.work()
 		if got := s.seats("anywhere", "picky", "hopeless"); got != "anywhere:n0 picky:n0" {
@@ -78,7 +69,7 @@ func TestGangLeavesOut(t *testing.T) {
 func TestGangIsMadeWholeAgain(t *testing.T) {
 	s := newStage(t, 2)
 	for i := range 4 {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 4))
+		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 4))
 	}
 	s.work()
 	if got := s.seats("m0", "m1", "m2", "m3"); strings.Count(got, ":") != 4 {
@@ -90,7 +81,7 @@ func TestGangIsMadeWholeAgain(t *testing.T) {
 	// Two are missing, one is made again, and somebody else takes a device.
 	s.add("other", 60, 600)
 	s.work()
-	s.add("m0", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
+	s.add("m0", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m0-again" })
 	s.work()
 	s.pass(queue.ElsewherePatience)
 	if got := s.seats("m0", "other"); !strings.HasPrefix(got, "other:") {
@@ -99,7 +90,7 @@ func TestGangIsMadeWholeAgain(t *testing.T) {
 	if told := fmt.Sprint(s.told()); !strings.Contains(told, "3 of 4 pods are there") {
 		t.Errorf("told %s", told)
 	}
-	s.add("m1", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m1-again" })
+	s.add("m1", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m1-again" })
 	s.work()
 	if got := s.seats("m0", "m1"); got != "" {
 		t.Errorf("placed %q, there is room for one only", got)
@@ -112,8 +103,8 @@ func TestGangIsMadeWholeAgain(t *testing.T) {
 	// One that is missing starts alone, and so does one more than there must be.
 	s.vanish(s.get("m2"))
 	s.work()
-	s.add("m2", 60, 600, inGang("g", 4), func(p *corev1.Pod) { p.UID = "m2-again" })
-	s.add("m4", 20, 200, inGang("g", 4))
+	s.add("m2", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m2-again" })
+	s.add("m4", 20, 200, objects.InGang("g", 4))
 	s.work()
 	if got := s.seats("m2", "m4"); strings.Count(got, ":") != 2 {
 		t.Errorf("placed %q, want both", got)
@@ -146,9 +137,9 @@ func TestHoldEnds(t *testing.T) {
 // A gang that waits says so once, and again when the figures have changed for long.
 func TestGangIsToldOnce(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("m0", 10, 100, inGang("g", 3))
+	s.add("m0", 10, 100, objects.InGang("g", 3))
 	s.work()
-	s.add("m1", 10, 100, inGang("g", 3))
+	s.add("m1", 10, 100, objects.InGang("g", 3))
 	s.work()
 	if told := s.told(); len(told) != 0 {
 		t.Errorf("told at once: %q", told)
@@ -211,7 +202,7 @@ func TestHalfPlacedGang(t *testing.T) {
 			s := newStage(t, 2)
 			var pods []*corev1.Pod
 			for i := range 3 {
-				pods = append(pods, s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", 3)))
+				pods = append(pods, s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", 3)))
 			}
 			plan := func(node string, core v1alpha1.Percent, device int) placement.Plan {
 				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: core, Mem: 600}}}
@@ -252,7 +243,7 @@ func TestOrdersAreBounded(t *testing.T) {
 	const devices, members = 2 * scheduling.MaxOrders, 4 * scheduling.MaxOrders
 	s := newStage(t, devices/2)
 	for i := range members {
-		s.add(fmt.Sprintf("m%d", i), 60, 600, inGang("g", members))
+		s.add(fmt.Sprintf("m%d", i), 60, 600, objects.InGang("g", members))
 	}
 	const metric = "vernier_allocator_nodes_judged"
 	before := measured(t, metric)

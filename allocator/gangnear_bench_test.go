@@ -54,12 +54,12 @@ func BenchmarkGangWaits(b *testing.B) {
 				for i := range members {
 					pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
-					inGang("g", members)(pod)
+					objects.InGang("g", members)(pod)
 					pod.Labels["index"] = fmt.Sprint(i)
 					pod.Spec.NodeSelector = map[string]string{"theirs": "yes"}
 					if kind != "anywhere" {
 						pod.Labels["app"] = "x"
-						companyOf("x")(pod)
+						objects.Near("x")(pod)
 						inZone(pod)
 					}
 					if kind == "near unlike" {

@@ -55,7 +55,7 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 		s.zones("aabb")
 		s.use("n0", 0, 90)
 		for i := range 4 {
-			s.add(fmt.Sprintf("m%d", i), 70, 700, inGang("g", 4), labelled("x"), companyOf("x"), inZone)
+			s.add(fmt.Sprintf("m%d", i), 70, 700, objects.InGang("g", 4), objects.Labelled("x"), objects.Near("x"), inZone)
 		}
 		s.work()
 		if got := s.seats("m0", "m1", "m2", "m3"); got != "m0:n2 m1:n2 m2:n3 m3:n3" {
@@ -68,9 +68,9 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 		s.use("n0", 1, 80)
 		s.use("n1", 0, 90)
 		s.use("n1", 1, 80)
-		s.add("leader", 10, 100, inGang("g", 3), labelled("leader"))
-		s.add("w0", 60, 600, inGang("g", 3), companyOf("leader"))
-		s.add("w1", 60, 600, inGang("g", 3), companyOf("leader"))
+		s.add("leader", 10, 100, objects.InGang("g", 3), objects.Labelled("leader"))
+		s.add("w0", 60, 600, objects.InGang("g", 3), objects.Near("leader"))
+		s.add("w1", 60, 600, objects.InGang("g", 3), objects.Near("leader"))
 		s.work()
 		if got := s.seats("leader", "w0", "w1"); got != "leader:n2 w0:n2 w1:n2" {
 			t.Errorf("placed %q; told %q", got, s.told())
@@ -83,7 +83,7 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 		s.use("n1", 0, 90)
 		s.use("n1", 1, 70)
 		for i, core := range []v1alpha1.Percent{90, 80, 30} {
-			s.add(fmt.Sprintf("m%d", i), core, 10, inGang("g", 3), labelled("x"), companyOf("x"), inZone)
+			s.add(fmt.Sprintf("m%d", i), core, 10, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"), inZone)
 		}
 		s.work()
 		if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 || strings.Contains(got, "n0") {
@@ -100,9 +100,9 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 			s.use(node, 0, 90)
 		}
 		for i := range 3 {
-			s.add(fmt.Sprintf("m%d", i), 70, 700, inGang("g", 3), labelled("x"), companyOf("x"), inZone)
+			s.add(fmt.Sprintf("m%d", i), 70, 700, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"), inZone)
 		}
-		s.add("free", 60, 600, inGang("g", 3))
+		s.add("free", 60, 600, objects.InGang("g", 3))
 		s.work()
 		if got := s.seats("m0", "m1", "m2", "free"); got != "m0:n1 m1:n2 free:n0" {
 			t.Errorf("placed %q; told %q", got, s.told())
@@ -114,13 +114,13 @@ func TestGangGoesWhereAllHaveRoom(t *testing.T) {
 // the other would take it.
 func TestGangLeavesRoomForWhoFollows(t *testing.T) {
 	spread := func(p *corev1.Pod) {
-		wishCompany(p)
+		objects.SpreadFrom(p)
 		p.Spec.TopologySpreadConstraints[0].MinDomains = ptr.To(int32(2))
 	}
-	for name, wish := range map[string]func(*corev1.Pod){"affinity": companyOf("x"), "spread": spread} {
+	for name, wish := range map[string]func(*corev1.Pod){"affinity": objects.Near("x"), "spread": spread} {
 		s := newStage(t, 1)
-		s.add("first", 70, 700, inGang("g", 2), labelled("x"))
-		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"), wish)
+		s.add("first", 70, 700, objects.InGang("g", 2), objects.Labelled("x"))
+		s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"), wish)
 		s.work()
 		if got := s.seats("first", "picky"); got != "first:n0 picky:n0" {
 			t.Errorf("%s: placed %q; told %q", name, got, s.told())
@@ -134,15 +134,15 @@ func TestGangIsJudgedBesideAll(t *testing.T) {
 	for _, app := range []string{"x", "y"} {
 		s := newStage(t, 2)
 		s.use("n0", 1, 90)
-		s.add("first", 70, 700, inGang("g", 2), labelled("x"))
-		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"), companyOf("x"), labelled(app))
+		s.add("first", 70, 700, objects.InGang("g", 2), objects.Labelled("x"))
+		s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"), objects.Near("x"), objects.Labelled(app))
 		s.work()
 		if got := s.seats("first", "picky"); got != "" {
 			t.Errorf("app %s: placed %q: there is no room for both on one node", app, got)
 		}
 		// Nothing of the tries is left behind.
 		s.add("alone", 100, 1000)
-		s.add("beside", 70, 700, labelled("z"), companyOf("z"))
+		s.add("beside", 70, 700, objects.Labelled("z"), objects.Near("z"))
 		s.work()
 		if got := s.seats("alone", "beside"); strings.Count(got, ":") != 2 {
 			t.Errorf("app %s: placed %q; told %q", app, got, s.told())
@@ -157,10 +157,10 @@ func TestGangThatWaitsMakesWay(t *testing.T) {
 		s := newStage(t, 1)
 		s.use("n0", 0, 90)
 		s.use("n0", 1, 90)
-		s.add("anywhere", 70, 700, inGang("g", 2))
-		s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0"))
+		s.add("anywhere", 70, 700, objects.InGang("g", 2))
+		s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0"))
 		if hopeless {
-			s.add("hopeless", 90, 900, inGang("g", 2), onDevice("GPU-n9-9"))
+			s.add("hopeless", 90, 900, objects.InGang("g", 2), onDevice("GPU-n9-9"))
 		}
 		s.work()
 		if len(s.told()) == 0 {
@@ -188,13 +188,13 @@ func TestGangGoesByThoseOutside(t *testing.T) {
 		*terms = append(*terms, corev1.PodAffinityTerm{
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "db"}}})
 	}
-	s.add("outside", 10, 10, labelled("x"), tier, onDevice("GPU-n1-0"))
+	s.add("outside", 10, 10, objects.Labelled("x"), tier, onDevice("GPU-n1-0"))
 	s.work()
 	s.bind()
 	s.use("n0", 0, 20)
 	s.use("n1", 1, 90)
-	s.add("first", 70, 700, inGang("g", 2), labelled("x"), onDevice("GPU-n1-0,GPU-n2-0"))
-	s.add("picky", 60, 600, inGang("g", 2), onDevice("GPU-n0-0,GPU-n1-0"), companyOf("x"), both)
+	s.add("first", 70, 700, objects.InGang("g", 2), objects.Labelled("x"), onDevice("GPU-n1-0,GPU-n2-0"))
+	s.add("picky", 60, 600, objects.InGang("g", 2), onDevice("GPU-n0-0,GPU-n1-0"), objects.Near("x"), both)
 	s.work()
 	if got := s.seats("first", "picky"); got != "first:n2 picky:n1" {
 		t.Errorf("placed %q; told %q", got, s.told())
@@ -229,7 +229,7 @@ func TestOneOfAGangIsShunned(t *testing.T) {
 		closed.Spec.Unschedulable = true
 		s.allocator.SetNode(open, closed)
 		for member, name := range roles {
-			s.add(member, 40, 40, inGang("g", 2), role(name), cpu("40"))
+			s.add(member, 40, 40, objects.InGang("g", 2), role(name), cpu("40"))
 		}
 		s.work()
 		if got := s.atTheGate("m0", "m1"); got != "m0 m1" {
@@ -256,7 +256,7 @@ func TestTriesAreBounded(t *testing.T) {
 			if !alike {
 				own = cpu(fmt.Sprint(i, "m"))
 			}
-			s.add(fmt.Sprintf("m%d", i), 10, 10, inGang("g", members), labelled("x"), companyOf("x"), inZone, port, own)
+			s.add(fmt.Sprintf("m%d", i), 10, 10, objects.InGang("g", members), objects.Labelled("x"), objects.Near("x"), inZone, port, own)
 		}
 		s.work()
 		const metric = "vernier_allocator_nodes_judged"
@@ -277,8 +277,8 @@ func TestTriesAreBounded(t *testing.T) {
 func TestGangThatWaitsSleeps(t *testing.T) {
 	const metric = "vernier_allocator_nodes_judged"
 	s := newStage(t, 2)
-	s.add("m0", 60, 600, inGang("g", 2))
-	s.add("m1", 60, 600, inGang("g", 2), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
+	s.add("m0", 60, 600, objects.InGang("g", 2))
+	s.add("m1", 60, 600, objects.InGang("g", 2), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })
 	s.work()
 	s.pass(queue.RefusedDelay)
 	before := measured(t, metric)

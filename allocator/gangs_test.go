@@ -89,7 +89,7 @@ func TestCrowdIsLookedAtOnce(t *testing.T) {
 		c := newCrowd(t)
 		var edits []func(*corev1.Pod)
 		if kind.total > 0 {
-			edits = append(edits, inGang("g", kind.total))
+			edits = append(edits, objects.InGang("g", kind.total))
 		}
 		if kind.total > 2 {
 			c.come("first", 2)
@@ -118,7 +118,7 @@ func TestCrowdIsLookedAtOnce(t *testing.T) {
 func TestGangPartsAndUnites(t *testing.T) {
 	s := newStage(t, 1)
 	for _, name := range []string{"a0", "a1", "b0"} {
-		s.add(name, 100, 100, inGang("g", 2))
+		s.add(name, 100, 100, objects.InGang("g", 2))
 		s.work()
 	}
 	if got := s.seats("a0", "a1", "b0"); got != "a0:n0 a1:n0" {
@@ -131,15 +131,15 @@ func TestGangPartsAndUnites(t *testing.T) {
 		t.Errorf("one of two that start together: %q", got)
 	}
 	s.add("other", 100, 100)
-	s.add("b1", 100, 100, inGang("g", 2))
+	s.add("b1", 100, 100, objects.InGang("g", 2))
 	s.work()
 	if got := s.seats("b0", "b1", "other"); got != "other:n0" {
 		t.Errorf("two of two, on one device: %q", got)
 	}
-	s.add("ungated", 1, 1, inGang("g", 2), func(p *corev1.Pod) {
+	s.add("ungated", 1, 1, objects.InGang("g", 2), func(p *corev1.Pod) {
 		p.Annotations = map[string]string{}
 		p.Spec.SchedulingGates = nil
-		inGang("g", 2)(p)
+		objects.InGang("g", 2)(p)
 	})
 	s.work()
 	if got := s.seats("b0", "b1"); strings.Count(got, ":") != 1 {
@@ -156,7 +156,7 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 		s.member(name, 1, by("j", "2"))
 		s.work()
 	}
-	s.add("a0", 60, 600, by("j", "1"), inGang("g", 1))
+	s.add("a0", 60, 600, by("j", "1"), objects.InGang("g", 1))
 	s.work()
 	if got := s.seats("b0", "b1", "b2", "a0"); got != "b0:n0 b1:n0" {
 		t.Fatalf("placed %q", got)
@@ -173,10 +173,10 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 // What was found out about a gang before it changed does not hold for who came since.
 func TestGangChangesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
-	c.come("a", 1, inGang("g", 1))
+	c.come("a", 1, objects.InGang("g", 1))
 	name, _ := group.Of(c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
 	g := c.groups.Gang(name)
-	c.come("b", 1, inGang("g", 1))
+	c.come("b", 1, objects.InGang("g", 1))
 	if split, _ := c.groups.Split(g); !split || kept(c.groups, "split") > 0 {
 		t.Error("looked at one by one, although one of them was not known")
 	}
@@ -188,7 +188,7 @@ func TestGangChangesMeanwhile(t *testing.T) {
 // Nothing is kept of a gang that went while it was looked at.
 func TestGangGoesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
-	c.come("a", 1, inGang("g", 1))
+	c.come("a", 1, objects.InGang("g", 1))
 	pod := c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
 	name, _ := group.Of(pod)
 	g := c.groups.Gang(name)
@@ -214,18 +214,18 @@ func (s *stage) edit(name string, edit func(*corev1.Pod)) {
 // also where it was looked at by itself before.
 func TestGangIsMendedOnOneThatRuns(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("a", 60, 600, inGang("g", 1))
+	s.add("a", 60, 600, objects.InGang("g", 1))
 	s.add("other", 60, 600)
 	s.work()
-	s.add("b", 60, 600, inGang("g", 1))
+	s.add("b", 60, 600, objects.InGang("g", 1))
 	s.work()
-	s.edit("a", inGang("g", 2))
+	s.edit("a", objects.InGang("g", 2))
 	s.vanish(s.get("other"))
 	s.work()
 	if got := s.seats("b"); got != "" {
 		t.Errorf("placed %q although they say different sizes", got)
 	}
-	s.edit("a", inGang("g", 1))
+	s.edit("a", objects.InGang("g", 1))
 	if got := s.seats("b"); got != "b:n0" {
 		t.Errorf("placed %q when it was mended", got)
 	}
@@ -279,7 +279,7 @@ func TestLaterRunEnds(t *testing.T) {
 			s.member("b0", 1, by("j", "2"), kept)
 			s.member("b1", 1, by("j", "2"), kept, onDevice("GPU-n9-9"))
 			s.work()
-			s.add("a", 60, 600, by("j", "1"), inGang("g", 1))
+			s.add("a", 60, 600, by("j", "1"), objects.InGang("g", 1))
 			s.work()
 			if got := s.seats("b0", "b1", "a"); got != "b0:n0" {
 				t.Fatalf("placed %q", got)

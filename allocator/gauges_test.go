@@ -17,13 +17,13 @@ import (
 // What Prometheus is told is what the ledgers and the waiting pods show.
 func TestGauges(t *testing.T) {
 	s := newStage(t, 2)
-	s.add("part", 30, 500, labelled("x"), companyOf("x"))
+	s.add("part", 30, 500, objects.Labelled("x"), objects.Near("x"))
 	s.add("rest", 70, 500)
 	s.work()
 	s.add("hungry", 20, objects.DeviceMiB)
 	s.work()
 	s.add("none", 10, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"absent": "x"} })
-	s.add("second", 1, 1, labelled("x"))
+	s.add("second", 1, 1, objects.Labelled("x"))
 	s.add("large", 10, objects.DeviceMiB+1)
 	s.add("odd", 10, 10, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = "odd" })
 	s.work()

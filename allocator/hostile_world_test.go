@@ -51,7 +51,7 @@ func (w *world) createHostile() {
 		})
 	default:
 		for i := range 6 {
-			w.createIn("hostile", objects.Share(v1alpha1.Percent(60+i), 1), inGang("g", 6), hostile)
+			w.createIn("hostile", objects.Share(v1alpha1.Percent(60+i), 1), objects.InGang("g", 6), hostile)
 		}
 	}
 }
@@ -104,12 +104,12 @@ func (w *world) checkHonest() bool {
 	}
 	const unlike = 50 // which is some percent for each, and more than the nodes have
 	for i := range unlike {
-		w.createIn("hostile", objects.Share(8, v1alpha1.MiB(1+i)), inGang("unlike", unlike))
+		w.createIn("hostile", objects.Share(8, v1alpha1.MiB(1+i)), objects.InGang("unlike", unlike))
 	}
 	// It comes when the worker has just begun with those.
 	start := w.clock.Now()
 	live()
-	honest := w.createIn("honest", objects.Share(1, 1), []func(*corev1.Pod){func(*corev1.Pod) {}, companyOf("x")}[w.rand.Intn(2)])
+	honest := w.createIn("honest", objects.Share(1, 1), []func(*corev1.Pod){func(*corev1.Pod) {}, objects.Near("x")}[w.rand.Intn(2)])
 	if !w.fits(honest) {
 		return false
 	}

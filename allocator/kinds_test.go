@@ -42,7 +42,7 @@ func TestHostileKinds(t *testing.T) {
 			s := newStage(t, 2)
 			s.allocator.binder.Requests = 1
 			for i := range tt.members {
-				s.add(fmt.Sprint("m", i), 1, 1, inGang("g", tt.members), func(p *corev1.Pod) { tt.edit(p, i) })
+				s.add(fmt.Sprint("m", i), 1, 1, objects.InGang("g", tt.members), func(p *corev1.Pod) { tt.edit(p, i) })
 			}
 			s.work()
 			if got := !podstate.Gated(s.get("m0")) && !podstate.Gated(s.get(fmt.Sprint("m", tt.members-1))); got != tt.starts {
@@ -70,13 +70,13 @@ func unlike(p *corev1.Pod, i int) {
 // says why, and holds up neither its gang nor anybody else.
 func TestHostileTerms(t *testing.T) {
 	many := func(p *corev1.Pod) {
-		companyOf("y")(p)
+		objects.Near("y")(p)
 		terms := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 		for len(*terms) <= v1alpha1.MaxSchedulingTerms {
 			*terms = append(*terms, (*terms)[0])
 		}
 	}
-	for name, edits := range map[string][]func(*corev1.Pod){"alone": {many}, "in a gang": {many, inGang("g", 2)}} {
+	for name, edits := range map[string][]func(*corev1.Pod){"alone": {many}, "in a gang": {many, objects.InGang("g", 2)}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 1)
 			s.add("many", 1, 1, edits...)

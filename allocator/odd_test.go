@@ -126,11 +126,11 @@ func TestNodeThatGoesWakes(t *testing.T) {
 		s.use("n2", device, 100)
 	}
 	evenly := func(p *corev1.Pod) {
-		wishCompany(p)
+		objects.SpreadFrom(p)
 		p.Spec.TopologySpreadConstraints[0].MaxSkew = 1
 	}
 	for _, name := range []string{"first", "second", "third"} {
-		s.add(name, 10, 100, labelled("x"), evenly)
+		s.add(name, 10, 100, objects.Labelled("x"), evenly)
 		s.work()
 		if p := s.get(name); !podstate.Gated(p) {
 			s.bindNow(p)

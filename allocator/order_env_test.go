@@ -36,9 +36,9 @@ func TestTheSchedulersOrder(t *testing.T) {
 	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}
 	s.must(s.Create(t.Context(), urgent))
 	s.run()
-	s.addPod("first", objects.Share(10, 100), onNode("n0"), labelled("x"), companyOf("x"))
+	s.addPod("first", objects.Share(10, 100), onNode("n0"), objects.Labelled("x"), objects.Near("x"))
 	s.awaitPlaced("first")
-	s.addPod("second", objects.Share(10, 100), onNode("n1"), labelled("x"), func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
+	s.addPod("second", objects.Share(10, 100), onNode("n1"), objects.Labelled("x"), func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
 	// When this one is placed, second has been looked at.
 	s.addPod("last", objects.Share(10, 100), onNode("n1"))
 	s.awaitPlaced("last")
@@ -56,7 +56,7 @@ func TestBadOrderIsHealed(t *testing.T) {
 	controlled := func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
 	}
-	s.addPod("first", objects.Share(10, 100), labelled("x"), companyOf("x"), controlled)
+	s.addPod("first", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), controlled)
 	at := s.awaitPlaced("first").Node
 	other := map[string]string{"n0": "n1", "n1": "n0"}[at]
 	// A pod without a share, which nobody holds back.
@@ -73,7 +73,7 @@ func TestBadOrderIsHealed(t *testing.T) {
 	if n := measured(t, counter) - before; n < 1 {
 		t.Errorf("%v pins counted", n)
 	}
-	s.addPod("again", objects.Share(10, 100), labelled("x"), companyOf("x"), controlled)
+	s.addPod("again", objects.Share(10, 100), objects.Labelled("x"), objects.Near("x"), controlled)
 	if got := s.awaitPlaced("again").Node; got != other {
 		t.Errorf("placed on %s, the app is on %s", got, other)
 	}

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
@@ -22,28 +20,6 @@ import (
 // onNode has the pod go to a node and no other.
 func onNode(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: name} }
-}
-
-// labelled gives the pod a label by which others select it.
-func labelled(app string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", app) }
-}
-
-// companyOf has the pod go where one of the app is, or be the first of it.
-func companyOf(app string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
-	}
-}
-
-// wishCompany gives the pod a wish of those of app x by which no node is refused.
-func wishCompany(p *corev1.Pod) {
-	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 10000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
-		NodeAffinityPolicy: ptr.To(corev1.NodeInclusionPolicyIgnore),
-		LabelSelector:      &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
 }
 
 // atTheGate tells of each pod whether it is gated.
@@ -70,11 +46,11 @@ func TestOrderOfBinding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 2)
-			s.add("first", 10, 100, labelled("x"), companyOf("x"))
-			s.add("selected", 95, 950, labelled("x"))
-			s.add("selects", 10, 100, labelled("z"), companyOf("x"))
-			s.add("ordinary", 10, 100, labelled("y"))
-			s.add("elsewhere", 10, 100, labelled("x"), func(p *corev1.Pod) { p.Namespace = "other" })
+			s.add("first", 10, 100, objects.Labelled("x"), objects.Near("x"))
+			s.add("selected", 95, 950, objects.Labelled("x"))
+			s.add("selects", 10, 100, objects.Labelled("z"), objects.Near("x"))
+			s.add("ordinary", 10, 100, objects.Labelled("y"))
+			s.add("elsewhere", 10, 100, objects.Labelled("x"), func(p *corev1.Pod) { p.Namespace = "other" })
 			s.work()
 			if got := s.atTheGate("first", "selected", "selects", "ordinary", "elsewhere"); got != "selected selects" {
 				t.Fatalf("at the gate: %q", got)
@@ -122,9 +98,9 @@ func (s *stage) bindNow(p *corev1.Pod) {
 // for another that one of them selects.
 func TestGangIsNotTornApartByOrder(t *testing.T) {
 	s := newStage(t, 2)
-	s.add("before", 10, 100, labelled("x"))
+	s.add("before", 10, 100, objects.Labelled("x"))
 	for i := range 3 {
-		s.add(fmt.Sprintf("m%d", i), 30, 300, inGang("g", 3), labelled("x"), companyOf("x"))
+		s.add(fmt.Sprintf("m%d", i), 30, 300, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"))
 	}
 	s.work()
 	if got := s.atTheGate("before", "m0", "m1", "m2"); got != "m0 m1 m2" {
@@ -137,8 +113,8 @@ func TestGangIsNotTornApartByOrder(t *testing.T) {
 	// One that is made again belongs to them, and one that is not waits for all.
 	s.vanish(s.get("m0"))
 	s.work()
-	s.add("m0", 30, 300, inGang("g", 3), labelled("x"), companyOf("x"), func(p *corev1.Pod) { p.UID = types.UID("m0-again") })
-	s.add("after", 10, 100, labelled("x"))
+	s.add("m0", 30, 300, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"), func(p *corev1.Pod) { p.UID = types.UID("m0-again") })
+	s.add("after", 10, 100, objects.Labelled("x"))
 	s.work()
 	if got := s.atTheGate("m0", "after"); got != "after" {
 		t.Errorf("at the gate: %q", got)
@@ -150,15 +126,15 @@ func TestGangIsNotTornApartByOrder(t *testing.T) {
 func TestGangFollowsItsLeader(t *testing.T) {
 	s := newStage(t, 3)
 	for i := range 3 {
-		s.add(fmt.Sprintf("w%d", i), 60, 600, inGang("g", 4), labelled("worker"), companyOf("leader"))
+		s.add(fmt.Sprintf("w%d", i), 60, 600, objects.InGang("g", 4), objects.Labelled("worker"), objects.Near("leader"))
 	}
-	s.add("leader", 10, 100, inGang("g", 4), labelled("leader"))
+	s.add("leader", 10, 100, objects.InGang("g", 4), objects.Labelled("leader"))
 	s.work()
 	if got := s.atTheGate("w0", "w1", "w2", "leader"); got != "w0 w1 w2 leader" {
 		t.Fatalf("at the gate: %q, and three workers have no room beside each other", got)
 	}
 	s.vanish(s.get("w2"))
-	s.add("w2", 30, 300, inGang("g", 4), labelled("worker"), companyOf("leader"), func(p *corev1.Pod) { p.UID = "smaller" })
+	s.add("w2", 30, 300, objects.InGang("g", 4), objects.Labelled("worker"), objects.Near("leader"), func(p *corev1.Pod) { p.UID = "smaller" })
 	s.work()
 	at := podstate.TargetNode(s.get("leader"))
 	if got, want := s.seats("w0", "w1", "w2"), fmt.Sprintf("w0:%[1]s w1:%[1]s w2:%[1]s", at); at == "" || got != want {
@@ -171,18 +147,18 @@ func TestGangFollowsItsLeader(t *testing.T) {
 func TestGangMayBeBoundInAnyOrder(t *testing.T) {
 	s := newStage(t, 3)
 	for _, name := range []string{"m0", "m1"} {
-		s.add(name, 90, 900, inGang("g", 3), labelled("x"), companyOf("x"))
+		s.add(name, 90, 900, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"))
 	}
-	s.add("free", 20, 200, inGang("g", 3), labelled("x"))
+	s.add("free", 20, 200, objects.InGang("g", 3), objects.Labelled("x"))
 	s.work()
 	if got := s.atTheGate("m0", "m1", "free"); got != "m0 m1 free" {
 		t.Errorf("at the gate: %q, and there is no room for all on one node; told %q", got, s.told())
 	}
 	s = newStage(t, 3)
 	for _, name := range []string{"m0", "m1"} {
-		s.add(name, 70, 700, inGang("g", 3), labelled("x"), companyOf("x"))
+		s.add(name, 70, 700, objects.InGang("g", 3), objects.Labelled("x"), objects.Near("x"))
 	}
-	s.add("free", 20, 200, inGang("g", 3), labelled("x"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread) })
+	s.add("free", 20, 200, objects.InGang("g", 3), objects.Labelled("x"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread) })
 	s.work()
 	got := s.seats("m0", "m1", "free")
 	if at := podstate.TargetNode(s.get("free")); got != fmt.Sprintf("m0:%[1]s m1:%[1]s free:%[1]s", at) {
@@ -200,8 +176,8 @@ func TestGangGoesByTheNearest(t *testing.T) {
 		zoned.Labels[corev1.LabelTopologyZone] = "a"
 		s.allocator.SetNode(old, zoned)
 	}
-	s.add("near", 60, 600, inGang("g", 2), labelled("x"), companyOf("x"))
-	s.add("far", 10, 100, inGang("g", 2), labelled("x"), companyOf("x"), func(p *corev1.Pod) {
+	s.add("near", 60, 600, objects.InGang("g", 2), objects.Labelled("x"), objects.Near("x"))
+	s.add("far", 10, 100, objects.InGang("g", 2), objects.Labelled("x"), objects.Near("x"), func(p *corev1.Pod) {
 		p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].TopologyKey = corev1.LabelTopologyZone
 		p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread)
 	})

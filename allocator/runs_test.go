@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/test/objects"
 )
 
 // by makes the pod a controller's, of a name and a UID.
@@ -24,7 +26,7 @@ func by(name, uid string) func(*corev1.Pod) {
 // member creates a pod of gang g now.
 func (s *stage) member(name string, total int, edits ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
-	edits = append(edits, inGang("g", total), func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock.Now()) })
+	edits = append(edits, objects.InGang("g", total), func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock.Now()) })
 	return s.add(name, 60, 600, edits...)
 }
 

@@ -53,9 +53,9 @@ func (l *lab) runGangs(all *tally) {
 // them, or to be alone on its node.
 func (l *lab) member(gang string, m int) *corev1.Pod {
 	p := objects.Pod(fmt.Sprintf("%s-%d", gang, m), map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(5+l.Intn(60)), 50)})
-	inGang(gang, podsPerGang)(p)
+	objects.InGang(gang, podsPerGang)(p)
 	app := func() string { return gang + oneOf(l, "x", "y") }
-	labelled(app())(p)
+	objects.Labelled(app())(p)
 	p.Namespace, p.Spec.NodeSelector = l.name, map[string]string{"lab": l.name}
 	if l.chance(50) {
 		p.Annotations[v1alpha1.AnnotationPolicy] = string(v1alpha1.PolicySpread)

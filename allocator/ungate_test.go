@@ -74,7 +74,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 func TestPinLeavesAffinityAsItIs(t *testing.T) {
 	s := newStage(t, 1)
 	node := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpExists}}}
-	p := s.add("p", 10, 100, labelled("x"), companyOf("x"), func(p *corev1.Pod) {
+	p := s.add("p", 10, 100, objects.Labelled("x"), objects.Near("x"), func(p *corev1.Pod) {
 		pod := &p.Spec.Affinity.PodAffinity
 		(*pod).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: (*pod).RequiredDuringSchedulingIgnoredDuringExecution[0]}}
 		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{

@@ -42,7 +42,7 @@ func (w *world) createPod() {
 	}
 	p.Labels = map[string]string{"app": []string{"x", "y"}[w.rand.Intn(2)]}
 	if w.rand.Intn(6) == 0 {
-		wishCompany(p)
+		objects.SpreadFrom(p)
 	}
 	p.Annotations[v1alpha1.AnnotationPolicy] = string([]v1alpha1.Policy{v1alpha1.PolicyPack, v1alpha1.PolicySpread}[w.rand.Intn(2)])
 	if w.made%2 == 0 && shares["a"].GPUs == 1 && shares["b"].GPUs <= 1 {

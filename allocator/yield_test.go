@@ -46,7 +46,7 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *searchInTest
 	t.Helper()
 	s := newStage(t, 2)
 	for i := range members {
-		s.add(fmt.Sprint("m", i), 2, 20, append([]func(*corev1.Pod){inGang("g", members)}, edits...)...)
+		s.add(fmt.Sprint("m", i), 2, 20, append([]func(*corev1.Pod){objects.InGang("g", members)}, edits...)...)
 	}
 	s.readAll()
 	s.slow(10 * time.Millisecond)
@@ -180,8 +180,8 @@ func TestSearchMissesNoRoom(t *testing.T) {
 		s.work()
 		s.bindNow(s.get(name))
 	}
-	s.add("m0", 60, 600, inGang("g", 2))
-	s.add("m1", 60, 600, inGang("g", 2))
+	s.add("m0", 60, 600, objects.InGang("g", 2))
+	s.add("m1", 60, 600, objects.InGang("g", 2))
 	s.readAll()
 	s.slow(scheduling.RoundTime)
 	for s.allocator.searches() == 0 {
@@ -262,7 +262,7 @@ func TestHostileChurn(t *testing.T) {
 	s := newStage(t, 2)
 	const members = 170
 	for i := range members {
-		s.add(fmt.Sprint("m", i), 1, 10, inGang("g", members), onNode("n0"))
+		s.add(fmt.Sprint("m", i), 1, 10, objects.InGang("g", members), onNode("n0"))
 	}
 	s.readAll()
 	s.slow(5 * time.Millisecond)

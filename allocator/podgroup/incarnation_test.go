@@ -3,7 +3,6 @@
 package podgroup
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +16,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
-
-// inGang makes the pod one of a gang of so many.
-func inGang(p *corev1.Pod, name string, total int) {
-	p.Labels = map[string]string{group.LabelKueue: name}
-	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
-}
 
 // by makes the pod a controller's, of a name and a UID.
 func by(name, uid string) func(*corev1.Pod) {
@@ -38,7 +31,7 @@ func TestCurrentIncarnation(t *testing.T) {
 	pod := func(name string, created int64, edits ...func(*corev1.Pod)) *corev1.Pod {
 		p := objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(1, 1)})
 		p.UID, p.CreationTimestamp = types.UID(name), at(created)
-		inGang(p, "g", 2)
+		objects.InGang("g", 2)(p)
 		for _, e := range edits {
 			e(p)
 		}

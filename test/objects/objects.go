@@ -8,6 +8,10 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/group"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,4 +82,34 @@ func RequestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 		}
 	}
 	return corev1.ResourceRequirements{Limits: limits, Requests: limits}
+}
+
+// InGang makes the pod one of a gang of so many.
+func InGang(name string, total int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Labels = map[string]string{group.LabelKueue: name}
+		p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
+	}
+}
+
+// Labelled labels the pod with an app.
+func Labelled(app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, "app", app) }
+}
+
+// Near has the pod go to the node of a pod of the app, or be the first of it.
+func Near(app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
+	}
+}
+
+// SpreadFrom spreads the pod from those of app x, such that no node is refused.
+func SpreadFrom(p *corev1.Pod) {
+	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 10000, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		NodeAffinityPolicy: ptr.To(corev1.NodeInclusionPolicyIgnore),
+		LabelSelector:      &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
 }
