@@ -21,15 +21,15 @@ import (
 )
 
 // A gang is a set of pods of which a number must start together. Its look ends in
-// one of two ways: at least that many have their slices and are let go, or none of
+// one of two ways: at least that many have their slices and are ungated, or none of
 // those that wait holds anything. Two gangs therefore never keep each other waiting
-// with half of what they need: whoever is looked at next finds all of the room.
+// with half of what they need: the next look finds all of the room.
 //
 // Where the slices are in the ledgers of several nodes, they are held first: all of
-// them, each with an expiry; then all are committed; then all pods are let go. A
-// look that fails in between is repeated; after a crash whoever leads next goes on,
-// or gives back what there is no use for. Members that run count, so one that died
-// and was made again joins them, and so does one that comes late.
+// them, each with an expiry; then all are committed; then all pods are ungated. A
+// look that fails in between is repeated; after a crash the next leader goes on, or
+// takes back what is of no use. Members that run count, so one that died and was
+// made again joins them, and so does one that comes late.
 
 // reconcileGang looks at a gang.
 func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name group.Name) error {
@@ -76,8 +76,8 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name gr
 	return err
 }
 
-// begun tells whether all members that wait have their slices, held no longer. There
-// were enough of them then, and one that was let go already would be alone if the others
+// begun reports whether all members that wait have their slices, held no longer. There
+// were enough of them then, and one that is ungated already would be alone if the others
 // gave theirs back because another has ended: they follow it, as if it had ended later.
 func (a *Allocator) begun(g *podgroup.Gang) bool {
 	for _, pod := range g.Due {
@@ -118,16 +118,16 @@ func (a *Allocator) holdNothing(ctx context.Context, g *podgroup.Gang, reason, c
 	return err
 }
 
-// placeGang gives at least need members of a gang their slices and lets them go, or
+// placeGang gives at least need members of a gang their slices and ungates them, or
 // has none of them hold anything.
 func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []scheduling.Request, need int) error {
-	members, rest, err := a.seated(ctx, asks)
+	members, rest, err := a.granted(ctx, asks)
 	if err != nil {
 		return err
 	}
 	if len(rest) > 0 && len(g.Due) < g.Missing() {
-		// They are fewer than must start together and would have followed those that were
-		// let go, each with what it has. Nobody is placed anew by that.
+		// They are fewer than must start together and would have followed those that are
+		// ungated, each with what it has. That places no other member.
 		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
 	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members))
@@ -151,15 +151,15 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	return a.binder.All(len(members), func(i int) error { return a.binder.Ungate(ctx, members[i].Pod, members[i].Node) })
 }
 
-// seated splits the members that have good slices from the others: an allocator began
+// granted splits the members that have good slices from the others: an allocator began
 // to place the gang and died, or a write of ours got no answer.
-func (a *Allocator) seated(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
+func (a *Allocator) granted(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
 	for _, p := range asks {
 		_, shares, err := podrequest.Of(p.Pod)
 		if err != nil {
 			return nil, nil, err
 		}
-		node, err := a.seatOf(ctx, p.Pod, shares)
+		node, err := a.grantedNode(ctx, p.Pod, shares)
 		if err != nil {
 			return nil, nil, err
 		}

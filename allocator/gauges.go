@@ -29,11 +29,11 @@ func register(ctx context.Context, g prometheus.Collector) error {
 	return err
 }
 
-// Collector is what Prometheus is told of the allocator's view of the cluster.
+// Collector has the gauges of the allocator's view of the cluster.
 func (a *Allocator) Collector() prometheus.Collector { return gauges{a.cache.Index, a.queue} }
 
-// gauges are what Prometheus is told of an allocator's view of the cluster. They
-// are worked out when it asks, and a standby tells the same of devices.
+// gauges are an allocator's view of the cluster. They are worked out when Prometheus asks,
+// and a standby has the same of devices.
 type gauges struct {
 	index *index.Index
 	queue *queue.Queue

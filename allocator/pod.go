@@ -80,7 +80,7 @@ func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 // adopt finishes what an allocator began before it died between its writes: a gated
 // pod that has slices gets the placement that the ledger says.
 func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *binding.Pending, done bool, err error) {
-	node, err := a.seatOf(ctx, pod, shares)
+	node, err := a.grantedNode(ctx, pod, shares)
 	switch {
 	case errors.Is(err, binding.ErrGone):
 		return nil, true, nil
@@ -96,24 +96,24 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 	return p, true, nil
 }
 
-// seatOf is the node where a gated pod has the slices that it asks for and where the
+// grantedNode is the node where a gated pod has the slices that it asks for and where the
 // scheduler accepts it, empty when there is none. Others were written for what the
 // pod was before, or by somebody who edits ledgers: they go back.
-func (a *Allocator) seatOf(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (seat string, err error) {
+func (a *Allocator) grantedNode(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (granted string, err error) {
 	for _, node := range a.cache.Index.Holders(pod.UID) {
 		good := false
-		if ledger := a.cache.Index.Ledger(node); ledger != nil && seat == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
+		if ledger := a.cache.Index.Ledger(node); ledger != nil && granted == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
 			if good, err = a.accepted(ctx, pod, node); err != nil {
 				return "", err
 			}
 		}
 		if good {
-			seat = node
+			granted = node
 		} else if err := a.takeBack(ctx, pod, node); err != nil {
 			return "", err
 		}
 	}
-	return seat, nil
+	return granted, nil
 }
 
 // accepted reports whether the scheduler would take the pod on the node, or preempt for it

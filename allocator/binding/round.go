@@ -48,8 +48,8 @@ type draft struct {
 // NewRound begins a round; End ends it.
 func (b *Binder) NewRound() *Round { return &Round{b: b} }
 
-// Begin notes that the pod is being placed, so that its deletion meanwhile is not
-// lost.
+// Begin notes that the pod is being placed, so that its deletion in that time is
+// not lost.
 func (r *Round) Begin(pod *corev1.Pod) {
 	r.b.Cache.StartPlacing(pod)
 	r.begun = append(r.begun, pod)

@@ -23,7 +23,7 @@ import (
 
 // UngatePatch is the one write on a pod. It applies only to the very version of
 // the pod that was decided on, which has our gate as its only one: a selector or an
-// affinity that was narrowed meanwhile can make the node wrong. It cannot be half
+// affinity that was narrowed since can make the node wrong. It cannot be half
 // applied. Gated pods change rarely, so that a conflict is not the rule.
 //
 // It is a strategic merge, which the API server applies to the object as it has it:

@@ -35,7 +35,7 @@ const (
 	// is given up: long enough for a node that is just being restarted.
 	RefusedGrace = 30 * time.Second
 	// RefusedHold is how long a pod without a controller keeps its slices all the
-	// same: its owner can uncordon the node meanwhile, or make room on it.
+	// same: its owner can uncordon the node until then, or make room on it.
 	RefusedHold = 10 * time.Minute
 )
 
@@ -142,7 +142,7 @@ func (w *Watch) once(pod *corev1.Pod) bool {
 	return true
 }
 
-// emitRefused tells the pod's owner, once, what becomes of it.
+// emitRefused sends, once, what becomes of the pod.
 func (w *Watch) emitRefused(pod *corev1.Pod, remedy string) {
 	if w.once(pod) {
 		pinRefusals.Inc()
@@ -151,7 +151,7 @@ func (w *Watch) emitRefused(pod *corev1.Pod, remedy string) {
 	}
 }
 
-// emitUnclaimed tells the pod's owner, once, that no scheduler binds it. It keeps its place: a
+// emitUnclaimed sends, once, that no scheduler binds the pod. It keeps its place: a
 // scheduler that is only away binds it later.
 func (w *Watch) emitUnclaimed(pod *corev1.Pod) {
 	if w.once(pod) {

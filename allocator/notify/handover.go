@@ -18,7 +18,7 @@ const (
 	// SyncPatience bounds for how long a new leader sends no pod why it waits, to read what
 	// the leader before has sent. It places pods in that time.
 	SyncPatience = 10 * time.Second
-	// SyncAgain is when a pod that could not be told yet is looked at again.
+	// SyncAgain is when a pod is looked at again whose event was deferred.
 	SyncAgain = time.Second
 )
 
@@ -67,13 +67,13 @@ func (n *Notifier) EndHandover(events []corev1.Event) {
 	n.deferredPlaced = nil
 }
 
-// placedPod is a pod and where it is, in words.
+// placedPod is a pod and where it is, as text.
 type placedPod struct {
 	pod   *corev1.Pod
 	where string
 }
 
-// Placed sends where the pod is, if its owner was told that it waits, by this leader (waited)
+// Placed sends where the pod is, if there was an event that it waits, by this leader (waited)
 // or by the one before. The placement is on the pod itself too: an event for each would be
 // one write in five of all that a pod takes until it is bound.
 func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {

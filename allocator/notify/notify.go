@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package notify owns what the owners of pods are told by events: the reasons, the text, how
-// often a reason is repeated, and what the leader before has sent.
+// Package notify owns the events on pods: their reasons and texts, how often a reason is
+// repeated, and what the leader before has sent.
 //
 // It decides nothing and reads no cache. A Notifier may be used concurrently.
 package notify
@@ -102,7 +102,7 @@ func (n *Notifier) Waiting(pod *corev1.Pod, sent *Notices, reason, cause, text s
 }
 
 // Invalid sends why the pod can never be placed as it is. Another text is another mistake:
-// who has just mended one is told of the next at once.
+// after one was mended the next is sent at once.
 func (n *Notifier) Invalid(pod *corev1.Pod, sent *Notices, cause, text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -190,7 +190,7 @@ func note(text string) string {
 	return text
 }
 
-// Describe is a placement on the ledger's node in words.
+// Describe is a placement on the ledger's node as text.
 func Describe(p *v1alpha1.Placement, ledger *v1alpha1.SliceLedger) string {
 	index := map[string]int32{}
 	for _, d := range ledger.Status.Devices {

@@ -252,8 +252,8 @@ func (gs *Groups) Alone(pod *corev1.Pod) bool {
 }
 
 // Split reports whether there are enough of a gang with any one of those that are due. They
-// are placed one by one then, and single are those that nobody has looked at so yet. Who
-// becomes due later is looked at as it comes, so that once is enough, unless the gang has
+// are placed one by one then, and single are those that were not looked at so yet. A
+// member that becomes due later is looked at as it comes, so that once is enough, unless the gang has
 // changed since it was worked out, until a member is lost or another controller's: then
 // others may count.
 func (gs *Groups) Split(g *Gang) (split bool, single []*corev1.Pod) {

@@ -46,7 +46,7 @@ const (
 	MaxNodes = 100
 	// WorkerShare is the part of the worker's time that may go into looking for such
 	// nodes, one in so many: in a large cluster each look takes tens of milliseconds, and a
-	// thousand pods may wait for one. Nobody else is placed meanwhile.
+	// thousand pods may wait for one. No other is placed in that time.
 	WorkerShare = 4
 	// failedBackoff is how long no pods like one go that was nominated in vain.
 	failedBackoff = 10 * time.Minute
@@ -235,7 +235,7 @@ func (p *Preemption) putOff(pod *corev1.Pod, due time.Time) bool {
 
 // Failed is for a pod that the scheduler has refused for a while: it notes if that is one for
 // which it was to preempt. Where it would not any more, as on a node that was cordoned
-// meanwhile, the filters know why, and later decisions are made with it.
+// since, the filters know why, and later decisions are made with it.
 func (p *Preemption) Failed(ctx context.Context, pod *corev1.Pod) error {
 	p.mu.Lock()
 	was := p.nominated[pod.UID]

@@ -203,7 +203,7 @@ func (q *Queue) NotWaitedFor(set []*corev1.Pod) []*corev1.Pod {
 	others := map[types.UID]*corev1.Pod{}
 	for uid, theirs := range q.order.taking {
 		if other := q.order.unbound[uid]; len(other.Spec.ResourceClaims) > 0 && other.Namespace == set[0].Namespace {
-			continue // the claim may be the same, and what is being allocated the filters give to nobody
+			continue // the claim may be the same, and what is being allocated the filters give to no other
 		}
 		if !inSet[uid] && slices.ContainsFunc(theirs, func(what string) bool { return takes[what] }) {
 			others[uid] = q.order.unbound[uid]

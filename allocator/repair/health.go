@@ -50,17 +50,17 @@ func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
 		if len(d.Slices) == 0 || index.Healthy(ledger, d.UUID) {
 			continue
 		}
-		told := map[types.UID]string{} // containers that share a device
+		noted := map[types.UID]string{} // containers that share a device
 		for j := range d.Slices {
 			s := &d.Slices[j]
 			one, is := index.Unhealthy(ledger, d.UUID, s)
-			if !is || told[s.Pod] == one.Message {
+			if !is || noted[s.Pod] == one.Message {
 				continue
 			}
 			if ill == nil {
 				ill = map[types.UID][]index.Illness{}
 			}
-			told[s.Pod] = one.Message
+			noted[s.Pod] = one.Message
 			ill[s.Pod] = append(ill[s.Pod], one)
 		}
 	}
@@ -95,7 +95,7 @@ func (r *Reconciler) setPodHealth(ctx context.Context, pod *corev1.Pod, ill []in
 	} else {
 		now.LastTransitionTime = was.LastTransitionTime
 	}
-	// New words for the same are for whoever reads the condition.
+	// A new message for the same state is worth no event.
 	if was != nil && was.Status == now.Status && was.Reason == now.Reason {
 		now.LastProbeTime = was.LastProbeTime
 		return r.Binder.SetCondition(ctx, pod, now)
@@ -107,7 +107,7 @@ func (r *Reconciler) setPodHealth(ctx context.Context, pod *corev1.Pod, ill []in
 	return r.Binder.SetCondition(ctx, pod, now)
 }
 
-// changeOf names a change of the condition, in the same words as long as it was not made.
+// changeOf names a change of the condition, the same until it was made.
 // Each has the time of the one before.
 func changeOf(was, now *corev1.PodCondition) string {
 	before := "none"

@@ -22,12 +22,12 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// reassign plans containers anew on their node whose devices failed or went away, for pods
+// reassign plans containers on their node again whose devices failed or went away, for pods
 // that are bound and cannot start because of it: the kubelet's next attempt then
 // succeeds. A pod of which anything ever ran keeps its devices, and so does a container
 // whose devices are all healthy: it may be started this moment. One whose devices are not
 // is not before the ledger says that they are healthy again, and the node agent reads no
-// older one: from then on nothing is moved off them. Planning anew makes
+// older one: from then on nothing is moved off them. Planning again makes
 // percentages the other device's, which need not be of the same size. All moves are
 // one write. The placement annotation stays as it was; the ledger decides.
 func (r *Reconciler) reassign(ctx context.Context, node string) error {

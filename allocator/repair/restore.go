@@ -21,7 +21,7 @@ import (
 // restore brings a node's ledger in line with its pods: missing grants
 // are written back, and those of a pod that runs elsewhere than it is booked go
 // where it runs. The latter is a device that recovered at the moment when the pod
-// was moved off it. Who has to have another device comes last, and takes nobody's place.
+// was moved off it. A pod that needs another device comes last, and takes no other pod's place.
 func (r *Reconciler) restore(ctx context.Context, node string) error {
 	known := r.Cache.Index.Ledger(node)
 	if known == nil {
@@ -61,7 +61,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 }
 
 // drifted are the pods that are not in the ledger as they should be, oldest first.
-// Those that run come before the others: nobody else can have their devices.
+// Those that run come before the others: no other pod can have their devices.
 func (r *Reconciler) drifted(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 	pods, known := r.Cache.Missing(ledger.Name), r.Cache.Granted(ledger)
 	for uid, uuid := range index.Ungranted(ledger) {

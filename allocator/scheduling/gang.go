@@ -102,7 +102,7 @@ func orderIsIrrelevant(order []Request, at int, shunnedAlike func(p, q *corev1.P
 	})
 }
 
-// alike tells whether each of two pods may go where the other may. The claims of each may be
+// alike reports whether each of two pods may go where the other may. The claims of each may be
 // for what is on another node, and room that is kept for a nominated pod is kept from
 // those of lower priority only.
 func alike(p, q *corev1.Pod) bool {

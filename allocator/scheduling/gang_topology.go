@@ -34,7 +34,7 @@ type domain struct {
 	nodes map[string]bool
 }
 
-// excludes tells whether the pod is not to be on the node. Nil excludes nothing.
+// excludes reports whether the pod is not to be on the node. Nil excludes nothing.
 func (d *domain) excludes(pod *corev1.Pod, node string) bool {
 	return d != nil && d.pods[pod.UID] && !d.nodes[node]
 }
@@ -48,7 +48,7 @@ func (s *Scheduler) domains(order []Request, need int) (found []*domain) {
 		return nil
 	}
 	members := slices.DeleteFunc(slices.Clone(order), func(p Request) bool { return !together[p.Pod.UID] })
-	// Those that go by nobody may be enough without them; where none of them has its
+	// Those that go by no other may be enough without them; where none of them has its
 	// devices there is still nothing to try.
 	least := max(1, need-(len(order)-len(members)))
 	rooms := map[string]*placement.Node{}
@@ -130,7 +130,7 @@ func freeCore(n *placement.Node) (sum int64) {
 	return sum
 }
 
-// haveDevices tells whether so many of the pods have their devices on the nodes, one
+// haveDevices reports whether so many of the pods have their devices on the nodes, one
 // beside the other, each on the first that has them. It changes the list of nodes.
 func haveDevices(nodes []*placement.Node, pods []Request, least int) bool {
 	kind, from, without := "", 0, 0

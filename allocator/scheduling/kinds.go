@@ -15,7 +15,7 @@ import (
 )
 
 // MaxKinds bounds how many kinds of members a gang may have that is to start together: with
-// each there are more orders to try, and who goes by whom is asked of each two of them. Real
+// each there are more orders to try, and each two of them are compared. Real
 // ones have two or three.
 const MaxKinds = 64
 
