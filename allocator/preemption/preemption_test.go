@@ -151,7 +151,9 @@ func TestBackoffAfterFailure(t *testing.T) {
 			if node, _ := f.postFilter(p); node != "n" {
 				t.Fatalf("node %q", node)
 			}
-			p = objects.Place(p.DeepCopy(), f.known.Index.Ledger("n"), map[string]int{"c": 0})
+			l := f.known.Index.Ledger("n").DeepCopy()
+			p = objects.Place(p.DeepCopy(), l, map[string]int{"c": 0})
+			f.known.SetLedger(objects.Grant(l, p, map[string]int{"c": 0}))
 			p.ResourceVersion = "2"
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: tt.message}}
 			f.add(p)
@@ -197,15 +199,21 @@ func TestForget(t *testing.T) {
 	f := newFixture(t, "n")
 	f.other("n", 1, "60")
 	fits, not := f.add(newPod("p", "40")), f.add(newPod("q", "65"))
-	for range 2 { // the second time the cache has forgotten them
+	look := func() {
 		f.postFilter(fits)
 		f.postFilter(not)
-		f.known.DeletePod(fits, true)
-		f.known.DeletePod(not, true)
-		f.Forget(fits)
-		f.Forget(not)
-		if f.kept() != 0 {
-			t.Errorf("%d notes on pods", f.kept())
-		}
+	}
+	if look(); f.kept() != 2 {
+		t.Fatalf("%d notes on pods, want 2", f.kept())
+	}
+	for _, p := range []*corev1.Pod{fits, not} {
+		f.known.DeletePod(p, true)
+		f.Forget(p)
+	}
+	if f.kept() != 0 {
+		t.Errorf("%d notes on pods", f.kept())
+	}
+	if look(); f.kept() != 0 || f.asked != 4 {
+		t.Errorf("%d notes on pods after a late look, asked %d times", f.kept(), f.asked)
 	}
 }
