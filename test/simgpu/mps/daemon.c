@@ -93,10 +93,9 @@ static const char *set_up(void) {
     return NULL;
 }
 
-// tear_down tells those who asked for the end how it was, and removes what goes.
+// tear_down removes what goes, and tells those who asked for the end how it was: from then on
+// another daemon can be started, though this process is there for as long as its memory takes.
 static void tear_down(void) {
-    for (struct conn *c = mps.conns; c < mps.conns + MPS_CONNS; c++)
-        if (c->fd >= 0 && c->quits) send(c->fd, mps.failed ? "1" : "0", 1, MSG_NOSIGNAL);
     for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++)
         if (v->used && mps.protocol == 3) v3_forget(v);
     // The real one leaves its sockets and its lock.
@@ -106,6 +105,9 @@ static void tear_down(void) {
         snprintf(path, sizeof path, "%s/%s", mps.dir, names[i]);
         unlink(path);
     }
+    close(lock_file);
+    for (struct conn *c = mps.conns; c < mps.conns + MPS_CONNS; c++)
+        if (c->fd >= 0 && c->quits) send(c->fd, mps.failed ? "1" : "0", 1, MSG_NOSIGNAL);
 }
 
 static void defaults_from_environment(void) {
