@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package repair
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// All that no container will use again is taken back in one write, and nothing else is.
+func TestTakenBack(t *testing.T) {
+	l := newLedger()
+	var pods []*corev1.Pod
+	add := func(name string, edit func(*corev1.Pod)) {
+		p := newPod(name, "c")
+		objects.Grant(l, p, on{"c": len(pods) % 2})
+		if edit != nil {
+			edit(p)
+		}
+		pods = append(pods, p)
+	}
+	add("released", func(p *corev1.Pod) { bound(p, l, on{"c": 0}) })
+	add("deleted", nil)
+	add("late", nil)
+	add("elsewhere", func(p *corev1.Pod) {
+		objects.Place(p, objects.WithStatus(objects.Ledger("m")), on{"c": 0})
+	})
+	add("deleting", func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.Finalizers = ptr.To(metav1.NewTime(start)), []string{"keep"}
+	})
+	add("waits", nil)
+	add("held", nil)
+	add("bound", func(p *corev1.Pod) { bound(p, l, on{"c": 1}) })
+	l.Status.Released = []types.UID{"released", "released-before"}
+	ledgerspec.Hold(l, "a", start, "late")
+	ledgerspec.Hold(l, "b", start.Add(10*time.Second), "held")
+	objects.Grant(l, newPod("unknown", "c"), on{"c": 0})
+
+	f := newFixture(t, l, pods...)
+	f.handlers.DeletePod(f.pod("deleted"), true)
+	f.reconcile(0)
+	left := slices.Sorted(maps.Keys(ledgerspec.Pods(f.ledger())))
+	if want := []types.UID{"bound", "held", "unknown", "waits"}; !slices.Equal(left, want) || f.specs != 1 {
+		t.Errorf("%v have slices after %d writes, want %v after 1", left, f.specs, want)
+	}
+	if again := f.work.Later[queue.Item{Node: "n"}]; again != 10*time.Second {
+		t.Errorf("looked at again in %v, want when the next hold ends", again)
+	}
+	var finished []string
+	for it := range f.work.Due {
+		if it.Pod.Name != "" {
+			finished = append(finished, it.Pod.Name)
+		}
+	}
+	if slices.Sort(finished); !slices.Equal(finished, []string{"held", "late", "waits"}) {
+		t.Errorf("looked at are %v, want those at our gate", finished)
+	}
+	if f.reconcile(9 * time.Second); f.specs != 1 {
+		t.Errorf("%d writes with nothing to take back", f.specs)
+	}
+	if f.reconcile(time.Second); f.specs != 2 || ledgerspec.Pods(f.ledger())["held"] != "" {
+		t.Errorf("a hold that has ended stays, %d writes", f.specs)
+	}
+}
+
+// A ledger that is gone is nobody's work.
+func TestNoLedger(t *testing.T) {
+	f := newFixture(t, newLedger())
+	f.handlers.DeleteLedger(f.ledger())
+	if f.reconcile(0); f.specs+f.statuses != 0 {
+		t.Errorf("%d writes", f.specs+f.statuses)
+	}
+}
+
+// Containers move off a device that failed before it was used.
+func TestReassign(t *testing.T) {
+	ill := func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false }
+	gone := func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[1:] }
+	tests := []struct {
+		name string
+		fail func(*v1alpha1.SliceLedger)
+		// edit changes the pod, whose containers a and b have slices of the first and the
+		// second device and cannot be created.
+		edit func(*corev1.Pod, *v1alpha1.SliceLedger)
+		a    string
+	}{
+		{"ill", ill, nil, second},
+		{"gone", gone, nil, second},
+		{"no failure", func(*v1alpha1.SliceLedger) {}, nil, first},
+		{"both failed", func(l *v1alpha1.SliceLedger) {
+			ill(l)
+			l.Status.Devices[1].Healthy = false
+		}, nil, first},
+		{"no room", func(l *v1alpha1.SliceLedger) {
+			objects.Grant(l, newPod("other", "c"), on{"c": 1})
+			ill(l)
+		}, nil, first},
+		{"not tried yet", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
+		{"a container of it has run", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status.ContainerStatuses[1].ContainerID = "id" }, first},
+		{"the node has it in use", ill, func(p *corev1.Pod, l *v1alpha1.SliceLedger) {
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "b", UUID: second})
+		}, first},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 1}))
+			objects.Grant(l, p, on{"a": 0, "b": 1})
+			if tt.fail(l); tt.edit != nil {
+				tt.edit(p, l)
+			}
+			f := newFixture(t, l, p)
+			f.reconcile(0)
+			if a, b := f.device(p, "a"), f.device(p, "b"); a != tt.a || b != second {
+				t.Errorf("a has %s and b %s, want %s and %s", a, b, tt.a, second)
+			}
+			moved := tt.a != first
+			if _, others := f.told(); (others == 1) != moved || (f.specs == 1) != moved {
+				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+		})
+	}
+}
+
+// Slices that were lost go back, first those of what runs, and last what has to move.
+func TestRestore(t *testing.T) {
+	whole := func(name string) *corev1.Pod { return newPod(name, "a", "b") }
+	one := on{"a": 0, "b": 0}
+	tests := []struct {
+		name string
+		// lose makes the pods and a ledger that does not have them.
+		lose func(*v1alpha1.SliceLedger) []*corev1.Pod
+		// want is the device of each pod's container a; told whether there was an event.
+		want map[string]string
+		told int
+	}{
+		{"two that do not run", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			return []*corev1.Pod{bound(newPod("p", "a"), l, on{"a": 0}), bound(newPod("q", "a"), l, on{"a": 1})}
+		}, map[string]string{"p": first, "q": second}, 0},
+		{"one that runs and an older one of the same device", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			older, runs := bound(whole("older"), l, one), bound(whole("runs"), l, one)
+			older.CreationTimestamp, runs.CreationTimestamp = metav1.NewTime(start.Add(-time.Hour)), metav1.NewTime(start)
+			running(runs, l, "a", first)
+			running(runs, l, "b", first)
+			return []*corev1.Pod{older, runs}
+		}, map[string]string{"older": "", "runs": first}, 0},
+		{"one whose device is gone and one of the other", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(newPod("stays", "a"), l, on{"a": 1})
+			l.Status.Devices = l.Status.Devices[1:]
+			return []*corev1.Pod{moves, stays}
+		}, map[string]string{"moves": second, "stays": second}, 1},
+		{"one whose device is gone and no room", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(whole("stays"), l, on{"a": 1, "b": 1})
+			l.Status.Devices = l.Status.Devices[1:]
+			return []*corev1.Pod{moves, stays}
+		}, map[string]string{"moves": "", "stays": second}, 0},
+		{"one that runs elsewhere than it is granted", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			p := bound(newPod("p", "a"), l, on{"a": 0})
+			objects.Grant(l, p, on{"a": 1})
+			running(p, l, "a", first)
+			return []*corev1.Pod{p}
+		}, map[string]string{"p": first}, 0},
+		{"one that was granted less, and cannot start", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			p := failing(bound(newPod("p", "a"), l, on{"a": 0}))
+			objects.Grant(l, p, on{"a": 0})
+			l.Spec.Devices[0].Slices[0].Core = 10
+			return []*corev1.Pod{p}
+		}, map[string]string{"p": first}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			pods := tt.lose(l)
+			f := newFixture(t, l, pods...)
+			f.reconcile(0)
+			for _, p := range pods {
+				got := f.device(p, "a")
+				if got != tt.want[p.Name] {
+					t.Errorf("%s has %q, want %q", p.Name, got, tt.want[p.Name])
+				}
+				if _, shares, err := podrequest.Of(p); err != nil || ledgerspec.Serves(f.ledger(), p.UID, shares) != (got != "") {
+					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, err)
+				}
+			}
+			if _, others := f.told(); others != tt.told || f.specs != 1 {
+				t.Errorf("%d events and %d writes, want %d and 1", others, f.specs, tt.told)
+			}
+			if f.reconcile(0); f.specs != 1 {
+				t.Errorf("%d writes, and one had done it", f.specs)
+			}
+		})
+	}
+}
