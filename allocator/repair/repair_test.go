@@ -111,7 +111,7 @@ func TestReassign(t *testing.T) {
 		{"not tried yet", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
 		{"a container of it has run", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status.ContainerStatuses[1].ContainerID = "id" }, first},
 		{"the node has it in use", ill, func(p *corev1.Pod, l *v1alpha1.SliceLedger) {
-			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "b", UUID: second})
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
 		}, first},
 	}
 	for _, tt := range tests {
@@ -132,6 +132,23 @@ func TestReassign(t *testing.T) {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
 			}
 		})
+	}
+}
+
+// A container whose devices are healthy may be started this moment: it stays where it is,
+// also where all would fit better elsewhere.
+func TestReassignLeavesHealthyDevices(t *testing.T) {
+	l := newLedger()
+	third := l.Status.Devices[1]
+	third.UUID, third.Index = "GPU-n-2", 2
+	l.Status.Devices = append(l.Status.Devices, third)
+	p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 2}))
+	objects.Grant(l, p, on{"a": 0, "b": 2})
+	l.Status.Devices[0].Healthy = false
+	f := newFixture(t, l, p)
+	f.reconcile(0)
+	if a, b := f.device(p, "a"), f.device(p, "b"); a == first || b != third.UUID {
+		t.Errorf("a has %s and b %s", a, b)
 	}
 }
 
