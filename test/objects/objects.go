@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects makes the nodes, ledgers and pods that tests of the allocator start from.
+// Package objects makes the nodes, ledgers and pods that tests of the allocator start from,
+// and what its packages write to: an API server and a work queue in memory.
 package objects
 
 import (
