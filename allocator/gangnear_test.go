@@ -201,10 +201,6 @@ func TestGangGoesByThoseOutside(t *testing.T) {
 	}
 }
 
-func claimed(name string) corev1.Volume {
-	return corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
-}
-
 // Nor are pods alike of which one is shunned where another may be: it goes first then.
 func TestOneOfAGangIsShunned(t *testing.T) {
 	shuns := func(role string) func(*corev1.Pod) {
