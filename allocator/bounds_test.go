@@ -117,6 +117,13 @@ func TestPausesAfterErrors(t *testing.T) {
 					s.allocator.queue.Moves()
 					pass(d)
 				}
+				// The leader writes what is there to read as soon as it has something to do.
+				readAll := func() {
+					for len(s.watch) > 0 {
+						s.read()
+						synctest.Wait()
+					}
+				}
 				refused := func(pauses int) {
 					pause := queue.FirstRetry
 					for n := range pauses {
@@ -140,11 +147,11 @@ func TestPausesAfterErrors(t *testing.T) {
 				}
 				// What went well once begins anew: with attempts at once, and a short pause.
 				s.vanish(s.get("p"))
-				s.readAll()
+				readAll()
 				pass(0)
 				s.refuse, s.updates = tt.answer, 0
 				s.add("p", 10, 100, func(p *corev1.Pod) { p.UID = "p-again" })
-				s.readAll()
+				readAll()
 				pass(0)
 				refused(3)
 			})
