@@ -42,7 +42,7 @@ func TestBounds(t *testing.T) {
 		{"elsewherePatience", queue.ElsewherePatience, 5 * time.Second, 5 * time.Second, "docs/reference/events.md says so"},
 		{"toldAgain", notify.RepeatAfter, time.Minute, time.Minute, "docs/reference/events.md says so"},
 		{"toldRarely", notify.RepeatRarely, time.Hour, time.Hour, "docs/reference/events.md says so"},
-		{"holdFor", binding.HoldFor, 4 * takeOver, time.Minute, "a new leader goes on with a gang; nobody else has the room meanwhile"},
+		{"holdFor", binding.HoldFor, 4 * takeOver, time.Minute, "a new leader goes on with a gang; no other pod has the room until then"},
 		{"prepareGrace", binding.PrepareGrace, 3 * time.Second, 10 * time.Second, "an instance takes a second or two; the kubelet tries again after 10 s"},
 		{"preemptAgain", preemption.RetryAfter, 10 * time.Second, time.Minute, "many nodes are asked, for a pod that waits already"},
 		{"firstRetry", queue.FirstRetry, 5 * time.Millisecond, 100 * time.Millisecond, "most errors pass at once; no server is asked without a pause"},
@@ -65,11 +65,11 @@ func TestBounds(t *testing.T) {
 		why             string
 	}{
 		{"maxAgain", queue.MaxAttempts, 3, 20, "a crowd of writers is got through; a server that always conflicts is not"},
-		{"maxRound", queue.MaxRound, 32, 256, "a ledger's grants share a write; a pod waits for those that it is decided with"},
+		{"maxRound", queue.MaxRound, 32, 256, "a ledger's grants share a write; a pod waits for the others of its round"},
 		{"maxWoken", queue.MaxMoves, queue.MaxRound / 4, queue.MaxRound - 1, "who waits has a turn; who comes is in the round as well"},
 		{"maxOrders", scheduling.MaxOrders, 4, 20, "each order costs a decision for every member"},
 		{"maxDomains", scheduling.MaxDomains, 4, 20, "each place costs some orders"},
-		{"domainOrders", scheduling.DomainOrders, 2, 4, "one to go first, one to go before those that it goes by"},
+		{"domainOrders", scheduling.DomainOrders, 2, 4, "one to go first, one to go before the pods of its affinity"},
 		{"maxPreemptAsked", preemption.MaxNodes, 50, 500, "the scheduler's own least number of nodes is 100"},
 		{"preemptShare", preemption.WorkerShare, 2, 10, "pods that need nobody's end are placed in most of the time; the others get their turn"},
 		{"newsFreely", notify.NewsFreely, 4, 4, "docs/reference/events.md says so"},

@@ -126,8 +126,8 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 		return err
 	}
 	if len(rest) > 0 && len(g.Due) < g.Missing() {
-		// They are fewer than must start together and would have followed those that are
-		// ungated, each with what it has. That places no other member.
+		// They are fewer than must start together. Each would have followed the ungated
+		// members with the slices that it has; that places no other member.
 		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
 	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members))

@@ -124,7 +124,7 @@ func TestLeadersLearnFromPods(t *testing.T) {
 // before it is their turn.
 func TestPodsAreLearntOnce(t *testing.T) {
 	s := newStage(t, 1)
-	s.checkPicture() // learns of those that are there
+	s.checkPicture() // the ranking learns the pods that exist
 	p := s.add("p", 10, 10, func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/other"})
 	})

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// rooms are the packages of the allocator, each above those that it may import. Those of one
-// line do not import each other.
+// rooms are the packages of the allocator. Each may import packages of the lines below it, and
+// none of its own line.
 var rooms = [][]string{
 	{"."},
 	{"repair", "bindwatch"},

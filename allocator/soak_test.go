@@ -208,7 +208,7 @@ var soakPart = 1
 func part(n int) int { return (n + soakPart - 1) / soakPart }
 
 // seedsOr are the seeds that the flags say, or else the first of all (fewer with -short
-// and under the race detector) and those that found something once.
+// and under the race detector) and the ones that found a defect once.
 func seedsOr(many, short int, known ...int) (seeds []int) {
 	first := 0
 	switch {

@@ -168,7 +168,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// A pod that was bound meanwhile stays.
+// A pod that was bound since it was seen stays.
 func TestDeleteAsSeen(t *testing.T) {
 	for _, changed := range []bool{false, true} {
 		f := newFixture(t, newPod("p"))

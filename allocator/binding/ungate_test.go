@@ -51,7 +51,7 @@ func TestUngateNothingElse(t *testing.T) {
 		// gated is what the API server says of it.
 		gated bool
 	}{
-		{"changed meanwhile", func(f *fixture) {
+		{"changed since", func(f *fixture) {
 			p := f.pod("p")
 			p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 			f.behind(p)

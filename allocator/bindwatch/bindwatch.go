@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bindwatch owns the watch over placed pods that are not bound: which the scheduler
-// refuses, or no scheduler looks at, and since when. It evicts those that a controller makes
-// again, and takes back the slices of the others in the end.
+// refuses, or no scheduler looks at, and since when. It evicts a pod that a
+// controller makes again, and takes back the slices of any other in the end.
 //
 // A Watch may be used concurrently.
 package bindwatch

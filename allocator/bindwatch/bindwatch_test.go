@@ -31,7 +31,7 @@ func TestRefusedPodThatWasBound(t *testing.T) {
 	f.check(0)
 	f.status(false, accepted)
 	f.check(RefusedGrace)
-	f.want("bound meanwhile", true, true, 1)
+	f.want("bound since", true, true, 1)
 }
 
 // A refused pod without a controller is its owner's to delete, and keeps its slices for long.
@@ -45,7 +45,7 @@ func TestRefusedPodWithoutController(t *testing.T) {
 	f.want("before its time", true, true, 0)
 	f.status(false, accepted)
 	f.check(time.Second)
-	f.want("bound meanwhile", true, true, 0)
+	f.want("bound since", true, true, 0)
 	f.status(true, refused)
 	f.check(0)
 	f.want("at its time", true, false, 1)

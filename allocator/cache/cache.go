@@ -37,7 +37,7 @@ type Cache struct {
 	log     logr.Logger
 
 	mu sync.Mutex
-	// pods are those that have to do with us, by name, the newest version known.
+	// pods are all pods of ours (podstate.Ours) by name, in the newest version known.
 	pods map[types.NamespacedName]*corev1.Pod
 	// placing are the pods that are placed at the moment, each with the node that was
 	// decided on, empty before that.

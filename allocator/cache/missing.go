@@ -54,9 +54,9 @@ func (c *Cache) untrack(pod types.UID, ch *Changes) {
 	}
 }
 
-// trackLedger tracks the pods that a new version of a ledger may concern: those with missing
-// grants, and those that only one of the two versions has, oldest first: those that waited
-// for them are looked at in that order.
+// trackLedger tracks the pods that a new version of a ledger may concern, oldest first: pods
+// with missing grants, and pods that only one of the two versions has. Pods that waited for
+// them are looked at in that order.
 func (c *Cache) trackLedger(before *v1alpha1.SliceLedger, node string, ch *Changes) {
 	now := c.Index.Ledger(node)
 	concerned := c.missingOn(node)

@@ -23,7 +23,7 @@ const (
 	ReasonRecovered = "GPURecovered"
 )
 
-// Healthy tells whether nothing is wrong with a device or any instance of it, so that
+// Healthy reports whether nothing is wrong with a device or any instance of it, so that
 // nothing can be with a slice there.
 func Healthy(ledger *v1alpha1.SliceLedger, uuid string) bool {
 	for i := range ledger.Status.Devices {

@@ -71,8 +71,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// An event about a change is sent once whoever sends it, and an API server that takes none in
-// time keeps nobody waiting.
+// Two leaders send the event of one change once. An event that the API server refuses does not
+// stop the change; one without an answer does.
 func TestOnce(t *testing.T) {
 	var answer error
 	creations := 0

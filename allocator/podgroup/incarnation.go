@@ -21,8 +21,8 @@ import (
 // No object says of which incarnation a pod is; it follows from the pods themselves. Pods that
 // were there at the same time are of one, and so are those of one controller, as a Job's pod
 // that is tried again. Pods without a controller that come when all others have ended replace
-// those that failed, until as many have succeeded as must start together: that is when Kueue,
-// which counts likewise, calls the group finished. The last incarnation is the one that
+// failed ones, until as many have succeeded as must start together. Then Kueue, which counts
+// likewise, calls the group finished. The last incarnation is the one that
 // counts: every pod that has not ended is of it.
 
 // currentIncarnation is those of a group's pods, oldest first, that are of its last

@@ -24,8 +24,8 @@ func by(name, uid string) func(*corev1.Pod) {
 	}
 }
 
-// Of the current incarnation are those that were there at a time, by others if need be, and
-// those of one controller.
+// Pods that existed at the same time, directly or through others, are of one incarnation; so are
+// pods of one controller.
 func TestCurrentIncarnation(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	pod := func(name string, created int64, edits ...func(*corev1.Pod)) *corev1.Pod {

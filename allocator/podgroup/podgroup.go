@@ -28,8 +28,7 @@ type Groups struct {
 	of      map[types.NamespacedName]group.Name
 	// seen are the gangs as they were worked out last, until something of them changes.
 	seen map[group.Name]*Gang
-	// split are those whose members are placed one by one, since there are enough with
-	// any of them.
+	// split are the gangs whose members are placed one by one: any one of them is enough.
 	split map[group.Name]bool
 }
 
@@ -117,11 +116,10 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 	return g
 }
 
-// Missing is how many of those that are due have to start together.
+// Missing is how many of the due members have to start together.
 func (g *Gang) Missing() int { return g.Least - g.In }
 
-// Enough reports whether there are enough with any one of those that are due: each is a set
-// of one.
+// Enough reports whether any one of the due members makes the gang complete.
 func (g *Gang) Enough() bool { return g.Err == nil && g.Missing() <= 1 }
 
 // Incomplete says how many of how many are there.
@@ -215,7 +213,7 @@ func (gs *Groups) Changed(name group.Name) bool {
 	return len(gs.members[name]) > 0
 }
 
-// AllChanged is Changed for all PodGroups of an API. It returns those that have members.
+// AllChanged is Changed for all PodGroups of an API. It returns the groups that have members.
 func (gs *Groups) AllChanged(api group.API) (changed []group.Name) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -251,11 +249,11 @@ func (gs *Groups) Alone(pod *corev1.Pod) bool {
 	return g.Enough() && slices.ContainsFunc(g.Due, func(p *corev1.Pod) bool { return p.UID == pod.UID })
 }
 
-// Split reports whether there are enough of a gang with any one of those that are due. They
-// are placed one by one then, and single are those that were not looked at so yet. A
-// member that becomes due later is looked at as it comes, so that once is enough, unless the gang has
-// changed since it was worked out, until a member is lost or another controller's: then
-// others may count.
+// Split reports whether any one of the due members makes the gang complete. They are placed
+// one by one then; single are the members that were not looked at so yet. A member that
+// becomes due later is looked at as it comes, so once is enough, until the gang has changed
+// since g was worked out, or a member is lost or gets another controller: then other members
+// may count.
 func (gs *Groups) Split(g *Gang) (split bool, single []*corev1.Pod) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()

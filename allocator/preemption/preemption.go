@@ -80,9 +80,9 @@ func New(cache *cache.Cache, queue *queue.Queue, filters *feasible.Filters, cloc
 	}
 }
 
-// backoffKey is the pods that fare like one that was refused: those that its controller makes
-// in its place, and where its scheduler does not preempt at all, all of that scheduler's,
-// whose controller is empty.
+// backoffKey names the pods that are expected to fare like one that was refused: the pods of
+// its controller; or, where its scheduler does not preempt at all, all pods of that scheduler,
+// with an empty controller.
 type backoffKey struct {
 	scheduler  string
 	controller types.UID

@@ -18,8 +18,8 @@ import (
 
 // The scheduler binds pods in an order of its own. To most pods that makes no
 // difference: whatever is bound first, what was decided fits beside it. To a pod with
-// terms on other pods (feasible.PodTerms) it does: it was judged beside those that were
-// decided before it, and without those after it. Such a pod is therefore not decided on
+// terms on other pods (feasible.PodTerms) it does: it was judged beside the pods that were
+// decided before it, and without any after it. Such a pod is therefore not decided on
 // while a pod that it selects, or that selects it, is on its way to its node; it comes
 // when that one is bound. Pods that no other selects never wait, and neither do the pods
 // of one gang for each other: they go together or not at all. The same goes for pods that

@@ -49,7 +49,7 @@ type scope int
 const (
 	onRefused = scope(cache.OnRefused)
 	onAll     = scope(cache.OnAll)
-	// onPending are those that are to be moved already.
+	// onPending are the pending moves.
 	onPending = scope(cache.OnAll + 1)
 )
 
@@ -70,7 +70,7 @@ const MaxRound = 64
 const MaxAttempts = 10
 
 // ErrAgain asks for another look at once: something has changed, nothing is wrong.
-var ErrAgain = errors.New("changed meanwhile")
+var ErrAgain = errors.New("changed since it was read")
 
 // Yield is why something was not looked at to the end: others come first. It is looked at
 // again after the pause.

@@ -193,8 +193,8 @@ func (q *Queue) Moves() int {
 // but one, however many wait.
 const MaxMoves = MaxRound / 2
 
-// ActivatePending puts the unschedulable pods that the item stands for behind those that are
-// to be moved already, oldest first, and the next of all on the queue.
+// ActivatePending appends the unschedulable pods that the item stands for to the pending
+// moves, oldest first, and puts the next of all pending moves on the queue.
 func (q *Queue) ActivatePending(it Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -230,9 +230,9 @@ type queuedItem struct {
 	priority int32
 }
 
-// nextMoves takes those off the pending moves that are looked at now, by priority. Half of
-// them are those whose turn it is, so that everybody has one even where pods are moved again
-// before all had theirs; the others are those of the highest priority.
+// nextMoves takes the pods off the pending moves that are looked at now, by priority. Half of
+// them are the first in the list, so that each has its turn even where pods are moved again
+// before all had theirs; the others are the ones of the highest priority.
 func (q *Queue) nextMoves() []queuedItem {
 	n := min(len(q.pendingMoves), MaxMoves/2)
 	next := slices.Clone(q.pendingMoves[:n])

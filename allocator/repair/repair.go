@@ -36,11 +36,14 @@ type Reconciler struct {
 	Log    logr.Logger
 }
 
-// Reconcile writes whether the node's agent is reachable. It takes back, in one write, the
-// slices on the node that no container will use again or that were held for too long, moves
-// those whose device failed before they were used, restores what was lost, replaces pods that
-// cannot start because the agent is away, sets the condition of pods on devices that failed,
-// and has gated pods that hold slices finished.
+// Reconcile brings a node's ledger and its pods in line:
+//   - it writes whether the node's agent is reachable;
+//   - it takes back, in one write, slices that no container will use again or that were held
+//     for too long;
+//   - it reassigns slices whose device failed before they were used, and restores lost ones;
+//   - it replaces pods that cannot start because the agent is away;
+//   - it sets the condition of pods on failed devices;
+//   - it has gated pods with slices looked at.
 //
 // A slice of a pod that is not known is left alone: it may be the watch that is
 // behind, and if the pod is gone the node says so.

@@ -92,7 +92,7 @@ func runs(ctr string, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
 }
 
 // besides is the node with what may be granted on it, and with the devices that the pod
-// keeps whatever their state: of those that take no others nothing but that.
+// keeps, whatever their state. A device that takes no other slices has room for these alone.
 func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.SliceLedger) *placement.Node {
 	// What the pod itself has in use is in nobody's way.
 	others := *ledger
@@ -114,9 +114,9 @@ func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.
 	return node
 }
 
-// devicesOf are the devices of the pod's containers, by name: those that they run
-// on, as slices can have been moved; else those that the ledger says, else, or where
-// the ledger has not as many, the placement. Nil when nothing of this can be read.
+// devicesOf are the devices of the pod's containers, by name: where a container runs, the
+// devices that the status shows, as slices can have been moved; else the ledger's grants;
+// else, or where the ledger has fewer, the placement's. Nil when none of these can be read.
 func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]placement.Has {
 	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
 	booked := ledgerspec.Placement(ledger, pod.UID)

@@ -28,8 +28,8 @@ type cycle struct {
 	assumed *cache.Assumption
 	set     []Request
 	choices []binding.Assignment
-	// in, if set, is where those of the set that go by each other are to be, and leads are
-	// decided on before those that they go by.
+	// in, if set, is where the pods of the set with affinity to each other have to be. leads
+	// are decided on before the pods that their affinity selects.
 	in      *domain
 	leads   map[types.UID]bool
 	counted int

@@ -4,12 +4,12 @@ package scheduling
 
 import "slices"
 
-// inTurn has each pod of a gang behind those that it selects and that do not select it in
-// return. The scheduler would not take it before them; or where it might as the first of
-// its kind, anywhere, it would not after one of them that is elsewhere. Beside all of them
-// it is taken in the end, in whatever order the scheduler comes to them. Of two that
-// select each other the one that has to be nearer goes behind: beside the other it is near
-// enough for both.
+// inTurn sorts by pod affinity: selected pods before selectors. The scheduler would refuse a
+// selector before the pods that it selects; or, where it may take it as the first of its kind,
+// anywhere, it would refuse it after one of them that is elsewhere. Beside all of them it is
+// taken in the end, in whatever order the scheduler comes to them. Of two pods that select
+// each other, the one with the narrower topology goes second: beside the other it satisfies
+// both.
 func (s *Scheduler) inTurn(order []Request) []Request {
 	if !slices.ContainsFunc(order, func(p Request) bool {
 		return p.Pod.Spec.Affinity != nil || len(p.Pod.Spec.TopologySpreadConstraints) > 0

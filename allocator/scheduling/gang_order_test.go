@@ -94,7 +94,7 @@ func TestDomainsAreBounded(t *testing.T) {
 		}
 	}
 	if len(got) != MaxDomains {
-		t.Errorf("%d domains of those that have room, want %d", len(got), MaxDomains)
+		t.Errorf("%d domains with room, want %d", len(got), MaxDomains)
 	}
 	if got := s.domains([]Request{s.request("alone", 10, 100, objects.Labelled("x"))}, 1); got != nil {
 		t.Errorf("%v for a pod that goes by nobody", got)

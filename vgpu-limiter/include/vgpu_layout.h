@@ -94,7 +94,7 @@ struct vgpu_counters_device {
 };
 
 // A file that descriptors of exported memory are of, such as a device node, and how
-// it is opened anew (ipc_fd.c).
+// it is opened again (ipc_fd.c).
 struct vgpu_file {
     uint64_t key;  // which file it is; 0 for none
     uint64_t good; // 1 once the path is filled in; neither changes any more

@@ -93,8 +93,8 @@ static const char *set_up(void) {
     return NULL;
 }
 
-// tear_down removes what goes, and tells those who asked for the end how it was: from then on
-// another daemon can be started, though this process is there for as long as its memory takes.
+// tear_down removes the log and the pid file and frees the lock before it answers `quit`: another
+// daemon can start then, though this process exists until its memory is unmapped.
 static void tear_down(void) {
     for (struct server *v = mps.servers; v < mps.servers + MPS_SERVERS; v++)
         if (v->used && mps.protocol == 3) v3_forget(v);

@@ -35,7 +35,7 @@ static struct vgpu_ctx_state *ctx_state_of(struct vgpu_process *process, cu_ctx 
 
 // How many of a new stream's launches are to be measured by themselves. Of streams that are
 // waited for and end after a few launches none would be otherwise: what the first few of a
-// class have taken, with whatever the process was stopped for meanwhile, would be charged for
+// class have taken, with the time for which the process was stopped, would be charged for
 // ever. Of several streams' at the same time all are measured, or what they have under way
 // would be in each other's.
 static unsigned first_probes(struct vgpu_ctx_state *ctx_state) {

@@ -37,7 +37,7 @@ struct vgpu_waiting {
 
 // The streams of one context, whose events can be compared.
 struct vgpu_ctx_state {
-    struct vgpu_lock lock; // held from before a measured launch until after it; waits let go of it
+    struct vgpu_lock lock; // held from before a measured launch until after it; waits release it
     cu_event anchor;       // an event on the device ...
     uint64_t anchored;     // ... and the clock when it was passed
     bool beside;           // others worked on the device when it was measured last
@@ -46,7 +46,7 @@ struct vgpu_ctx_state {
     bool rough;            // what is known to be the longest launch was measured beside others
     unsigned under_way;    // batches of all streams that aren't measured yet
     struct vgpu_stream_state *unsure; // has one among them that is one of the first of its class
-    struct vgpu_stream_state *destroyed; // the last in the ring of those whose streams have ended (destroyed_streams.c)
+    struct vgpu_stream_state *destroyed; // the last in the ring of destroyed streams (destroyed_streams.c)
     unsigned ends;         // so many are in there
     atomic_bool unmeasured; // a stream has ended with launches that nobody measures, or not well
     unsigned streams;      // that have begun, under launches.stream_lock ...
@@ -58,7 +58,7 @@ struct vgpu_ctx_state {
 struct vgpu_stream_state {
     struct vgpu_process *process;
     struct vgpu_ctx_state *ctx_state;
-    struct vgpu_stream_state *next; // in the ring of those whose streams have ended
+    struct vgpu_stream_state *next; // in the ring of destroyed streams
     int device;
     bool open;               // a batch has a start and no end yet
     bool ends;               // its stream is about to be destroyed, or was

@@ -41,7 +41,7 @@ struct vgpu_thread_stream {
     uint32_t size : 23, freed : 1, device : 8;
     uint64_t left;    // of the allowance (vgpu_parts); 0 without one
     uint64_t first;   // the class that it was given for
-    uint64_t names;   // the sum of those that were launched by it: so many times the first, if there were no others
+    uint64_t names;   // sum of the names launched by it: a multiple of the first if there were no others
     uint64_t learned; // costs.learned of the context when the classes' prices were read last
     struct vgpu_stream_state *state; // NULL: the device has no quota
     uint64_t classes[VGPU_LAUNCH_CLASS_WORDS]; // which of the thread's are its own, a bit each

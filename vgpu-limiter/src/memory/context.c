@@ -139,7 +139,7 @@ static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx 
 static void die_end(struct dying *dying, bool dead) {
     if (dead && dying->ctx != NULL) {
         vgpu_forget_contexts();
-        vgpu_lock(&dying->process->launches.stream_lock); // no thread charges a stream state meanwhile
+        vgpu_lock(&dying->process->launches.stream_lock); // no thread charges a stream state while it is held
         vgpu_table_visit(&dying->process->table, mark_of(dying), drop, dying);
         vgpu_unlock(&dying->process->launches.stream_lock);
     }

@@ -25,7 +25,7 @@ static void share_pointer(cu_ptr ptr, const void *handle, size_t bytes) {
         return;
     if (VGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, ptr) != CU_OK)
         base = ptr;
-    // One record, whoever else asks for the handle now. Not under sharing.lock, which is
+    // One record, also if another thread asks for the handle now. Not under sharing.lock, which is
     // taken under a table's lock where a context ends.
     vgpu_lock(&process->sharing.open_lock);
     bool ours = vgpu_table_get(&process->table, vgpu_key(VGPU_POINTER, base), &entry) &&

@@ -3,7 +3,7 @@
 // The driver's own functions, by the rows of hooks.def.
 //
 // Invariant: a library whose functions have been resolved stays loaded: the addresses
-// kept here never dangle, whoever calls dlclose.
+// kept here never dangle, also after a dlclose by others.
 
 #include "runtime/driver.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of hooks.def as the driver exports them, those that the library
-// defines and those that it calls, and where the driver's own are.
+// The functions of hooks.def as the driver exports them, the ones that the library
+// defines and the ones that it calls, with the addresses of the driver's own.
 
 #ifndef VGPU_DRIVER_H
 #define VGPU_DRIVER_H
