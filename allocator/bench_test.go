@@ -15,14 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podrequest"
@@ -169,14 +166,7 @@ func benchAllocator(b testing.TB, c client.Client) *Allocator {
 	b.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	b.Cleanup(stop)
-	kube := clientset.NewClientset()
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	filters, err := feasible.New(ctx, kube, factory)
-	if err != nil {
-		b.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	filters := objects.Filters(ctx, b)
 	return New(Config{Client: c, Filters: filters, Events: &record.FakeRecorder{}, Clock: &skippingClock{WithTicker: clock.RealClock{}}, Log: logr.Discard(),
 		Groups: &group.Sizes{}, Requests: requests})
 }

@@ -17,16 +17,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
@@ -85,13 +81,7 @@ func (r *replicaInTest) restart() {
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	r.world.t.Cleanup(stop)
-	kube := clientset.NewClientset(r.world.objects...)
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	filters, err := feasible.New(ctx, kube, factory)
-	r.world.must(err)
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	cache.WaitForCacheSync(ctx.Done(), filters.HasSynced)
+	filters := objects.Filters(ctx, r.world.t, r.world.objects...)
 	r.time = &clockInTest{r.world.clock}
 	log := funcr.New(func(_, line string) {
 		if r.logged != nil {

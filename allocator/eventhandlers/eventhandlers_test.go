@@ -3,7 +3,6 @@
 package eventhandlers
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,13 +11,10 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
 	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podgroup"
@@ -29,15 +25,7 @@ import (
 
 func newHandlers(t *testing.T) (*Handlers, queue.Work) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
-	factory := informers.NewSharedInformerFactory(clientset.NewClientset(), 0)
-	filters, err := feasible.New(ctx, clientset.NewClientset(), factory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	filters := objects.Filters(t.Context(), t)
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	known, groups := cache.New(filters, logr.Discard()), podgroup.New(&group.Sizes{})
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: clock, Log: logr.Discard()}

@@ -12,9 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	informercache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -46,16 +43,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, nodes ...string) *fixture {
-	kube := clientset.NewClientset()
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	filters, err := feasible.New(t.Context(), kube, factory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	factory.Start(t.Context().Done())
-	if !informercache.WaitForCacheSync(t.Context().Done(), filters.HasSynced) {
-		t.Fatal("the filters did not fill")
-	}
+	filters := objects.Filters(t.Context(), t)
 	f := &fixture{t: t, filters: filters, known: cache.New(filters, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	q := queue.New(f.known, podgroup.New(&group.Sizes{}), events, filters.Undecided, f.clock, logr.Discard())

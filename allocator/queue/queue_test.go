@@ -26,12 +26,6 @@ import (
 	"vernier.dev/vernier/test/objects"
 )
 
-// noFilters counts nothing.
-type noFilters struct{}
-
-func (noFilters) Count(*corev1.Pod, string) (bool, error)    { return false, nil }
-func (noFilters) Nominate(*corev1.Pod, string) (bool, error) { return false, nil }
-
 // queueInTest is an open queue with what it stands on.
 type queueInTest struct {
 	*Queue
@@ -42,7 +36,7 @@ type queueInTest struct {
 
 func newQueue(t *testing.T) *queueInTest {
 	clock, events := testclock.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(100)
-	known := cache.New(noFilters{}, logr.Discard())
+	known := cache.New(objects.NoFilters{}, logr.Discard())
 	n := &notify.Notifier{Events: events, Clock: clock, Log: logr.Discard()}
 	q := New(known, podgroup.New(&group.Sizes{}), n, func(*corev1.Pod) []string { return nil }, clock, logr.Discard())
 	work := NewWork(clock)

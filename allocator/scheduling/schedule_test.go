@@ -3,7 +3,6 @@
 package scheduling
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"testing"
@@ -13,13 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
 	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podgroup"
@@ -37,16 +33,7 @@ type schedulerInTest struct {
 
 func newScheduler(t *testing.T, nodes int) *schedulerInTest {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
-	kube := clientset.NewClientset()
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	filters, err := feasible.New(ctx, kube, factory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	filters := objects.Filters(t.Context(), t)
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	known := cache.New(filters, logr.Discard())
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: clock, Log: logr.Discard()}
