@@ -6,6 +6,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/record"
@@ -42,6 +43,11 @@ type Config struct {
 	Agents *agents.Agents
 	// Requests is how many may be under way at a time, 1 or more.
 	Requests int
+	// Preemption is for whom pods with slices may be evicted.
+	Preemption Preemption
+	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
+	// none.
+	ReserveAfter time.Duration
 }
 
 // Allocator is one replica. The Set and Delete methods of its handlers feed it and may be

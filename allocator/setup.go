@@ -40,15 +40,14 @@ const requests = 16
 const groupsPatience = 5 * time.Second
 
 // Setup puts an allocator on the manager: caches that are warm whether it leads
-// or not, the worker, which runs while it leads, and the page, at an address; "0"
-// serves none. ctx bounds them.
-func Setup(ctx context.Context, mgr manager.Manager, page string) error {
-	return setup(ctx, mgr, page, clock.RealClock{}, &agents.Agents{})
+// or not, the worker, which runs while it leads, and the page. ctx bounds them.
+func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
+	return setup(ctx, mgr, o, clock.RealClock{}, &agents.Agents{})
 }
 
 // setup is Setup with the clock of all but the lease, and without the agents' pods where
 // there are none.
-func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.WithTicker, pods *agents.Agents) error {
+func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.WithTicker, pods *agents.Agents) error {
 	// Every change of every pod comes by these watches: protobuf is less work than JSON,
 	// here and in the API server.
 	compact := rest.CopyConfig(mgr.GetConfig())
@@ -85,6 +84,9 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 			Groups:   sizes,
 			Agents:   pods,
 			Requests: requests,
+
+			Preemption:   o.Preemption,
+			ReserveAfter: o.ReserveAfter,
 		}),
 		sizes:   sizes,
 		factory: factory,
@@ -99,8 +101,8 @@ func setup(ctx context.Context, mgr manager.Manager, page string, clock clock.Wi
 		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock, Log: mgr.GetLogger().WithName("groups"),
 		Sizes: sizes, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
-	if page != "0" {
-		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), pods, page); err != nil {
+	if o.Page != "0" {
+		if err := servePage(mgr, kube, factory.Core().V1().Pods().Lister(), pods, o.Page); err != nil {
 			return err
 		}
 	}

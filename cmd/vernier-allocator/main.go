@@ -26,7 +26,8 @@ func main() {
 func run() error {
 	metrics := flag.String("metrics-bind-address", ":8443", "host:port for Prometheus metrics over HTTPS, for tokens whose bearers may get /metrics; 0 for none")
 	health := flag.String("health-probe-bind-address", ":8081", "host:port for /healthz and /readyz, 0 for none")
-	page := flag.String("page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
+	var o allocator.Options
+	o.AddFlags(flag.CommandLine)
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	flag.Var(logging.Lookup("v").Value, "v", "log verbosity")
@@ -43,7 +44,7 @@ func run() error {
 		return err
 	}
 	ctx := ctrl.SetupSignalHandler()
-	if err := allocator.Setup(ctx, mgr, *page); err != nil {
+	if err := allocator.Setup(ctx, mgr, o); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"flag"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A flag that cannot be is refused with its name and with what may stand there.
+func TestOptionsFlags(t *testing.T) {
+	for args, tt := range map[string]struct {
+		want Options
+		says []string
+	}{
+		"":                                     {Options{":8082", LowerPriority, 10 * time.Minute}, nil},
+		"--preemption=LowerPriority":           {Options{":8082", LowerPriority, 10 * time.Minute}, nil},
+		"--preemption=Never --reserve-after=0": {Options{":8082", NeverPreempt, 0}, nil},
+		"--reserve-after=1h30m":                {Options{":8082", LowerPriority, 90 * time.Minute}, nil},
+		"--preemption=never":                   {says: []string{"-preemption", "give LowerPriority or Never"}},
+		"--preemption=":                        {says: []string{"-preemption", "give LowerPriority or Never"}},
+		"--reserve-after=10":                   {says: []string{"-reserve-after", "such as 10m"}},
+		"--reserve-after=-5m":                  {says: []string{"-reserve-after", "0s"}},
+	} {
+		var o Options
+		f := flag.NewFlagSet("vernier-allocator", flag.ContinueOnError)
+		f.SetOutput(io.Discard)
+		o.AddFlags(f)
+		err := f.Parse(strings.Fields(args))
+		if err == nil && o != tt.want || (err == nil) != (tt.says == nil) {
+			t.Errorf("%s: %+v, %v", args, o, err)
+		}
+		for _, says := range tt.says {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: no word of %q: %v", args, says, err)
+			}
+		}
+	}
+}
