@@ -25,7 +25,7 @@ var rooms = [][]string{
 	{"queue"},
 	{"cache", "podgroup", "notify"},
 	{"restore", "ranking"},
-	{"feasible", "index", "page"},
+	{"feasible", "index", "page", "backfill"},
 	{"ledgerspec", "podrequest", "pin", "agents", "usage"},
 	{"view"},
 	{"podstate"},
