@@ -153,14 +153,6 @@ func NominatedNode(pod *corev1.Pod, counted string) string {
 	return pod.Status.NominatedNodeName
 }
 
-// Priority is the pod's priority, 0 without one.
-func Priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority == nil {
-		return 0
-	}
-	return *pod.Spec.Priority
-}
-
 // Older reports whether a is an earlier version of the pod than b.
 func Older(a, b *corev1.Pod) bool {
 	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/cache"
@@ -142,7 +143,9 @@ func (q *Queue) Open(work Work) {
 		q.add(Item{Node: node})
 	}
 	pods := q.cache.Pods()
-	slices.SortStableFunc(pods, func(p, r *corev1.Pod) int { return cmp.Compare(podstate.Priority(r), podstate.Priority(p)) })
+	slices.SortStableFunc(pods, func(p, r *corev1.Pod) int {
+		return cmp.Compare(corev1helpers.PodPriority(r), corev1helpers.PodPriority(p))
+	})
 	for _, pod := range pods {
 		if q.concerns(pod) {
 			q.add(q.itemOf(pod))

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/notify"
@@ -213,7 +214,7 @@ func (q *Queue) ActivatePending(it Item) {
 			delete(due, pending.Item)
 		}
 		for _, pod := range podstate.OldestFirst(due) {
-			q.pendingMoves = append(q.pendingMoves, queuedItem{q.itemOf(pod), podstate.Priority(pod)})
+			q.pendingMoves = append(q.pendingMoves, queuedItem{q.itemOf(pod), corev1helpers.PodPriority(pod)})
 		}
 	}
 	for _, next := range q.nextMoves() {

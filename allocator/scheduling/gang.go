@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/podrequest"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -116,7 +116,7 @@ func alike(p, q *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(p.Spec.Resources, q.Spec.Resources) &&
 		equality.Semantic.DeepEqual(p.Spec.Volumes, q.Spec.Volumes) &&
 		equality.Semantic.DeepEqual(p.Spec.ResourceClaims, q.Spec.ResourceClaims) &&
-		podstate.Priority(p) == podstate.Priority(q) &&
+		corev1helpers.PodPriority(p) == corev1helpers.PodPriority(q) &&
 		slices.EqualFunc(p.Spec.InitContainers, q.Spec.InitContainers, same) &&
 		slices.EqualFunc(p.Spec.Containers, q.Spec.Containers, same)
 }
