@@ -29,6 +29,7 @@ var rooms = [][]string{
 	{"ledgerspec", "podrequest", "pin", "agents", "usage"},
 	{"view"},
 	{"podstate"},
+	{"victims"},
 	{"placement", "group"},
 	{"placement/packer"},
 	{"placement/lp"},

@@ -40,7 +40,7 @@ type search struct {
 // Fit plans the demand on the node; false when it does not fit.
 func Fit(demand *Demand, node *Node) (Plan, bool) {
 	// Of most nodes that are asked about a look is enough.
-	if !demand.roomFor(node) {
+	if !demand.MayFit(node) {
 		return Plan{}, false
 	}
 	s := newSearch(demand, node)
@@ -54,7 +54,7 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 
 // Fits tells whether the demand fits on the node.
 func Fits(demand *Demand, node *Node) bool {
-	if !demand.roomFor(node) {
+	if !demand.MayFit(node) {
 		return false
 	}
 	// Of an amount on one device nothing else is to be seen; an instance of MIG needs a place.
@@ -65,9 +65,9 @@ func Fits(demand *Demand, node *Node) bool {
 	return ok
 }
 
-// roomFor tells whether each container by itself finds as many devices as it needs. Where
+// MayFit reports whether each container by itself finds as many devices as it needs. Where
 // one does not, the pod does not fit; where all do, it still may not.
-func (d *Demand) roomFor(n *Node) bool {
+func (d *Demand) MayFit(n *Node) bool {
 	if d.SameGPU && !slices.ContainsFunc(n.Devices, func(dev Device) bool { return d.roomOn(&dev) }) {
 		return false
 	}
@@ -92,6 +92,12 @@ func (d *Demand) alone(c *Container, dev *Device) (load, bool) {
 	own, ok := c.load(dev)
 	_, may := c.on(dev)
 	return own, ok && may && d.allows(dev)
+}
+
+// Alone is what the container at i takes of the device if it is there; false where it can't be.
+func (d *Demand) Alone(i int, dev *Device) (v1alpha1.Percent, v1alpha1.MiB, bool) {
+	own, ok := d.alone(&d.Containers[i], dev)
+	return own.core, own.mem, ok
 }
 
 // roomOn reports whether the device has room for the containers that run together in the

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package victims
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Weights are what the pods of a node hold, summed by priority: what Bound needs of a ledger.
+// They follow from the ledger and from priorities, which never change. So they are made once
+// for a version of a ledger, and serve every pod that looks for room.
+type Weights struct {
+	devices []weights
+	// span is on how many devices a pod of the node is at most.
+	span int
+}
+
+type weights struct {
+	// now is the device as it is, nil while it takes nothing; most is the device when all
+	// pods that have a priority are gone.
+	now, most *placement.Device
+	// levels are by priority, the lowest first, each with those below it.
+	levels []level
+}
+
+// level is what the pods up to a priority hold of a device, and the most that one of them does.
+type level struct {
+	priority   int32
+	pods       int
+	sum, large amount
+}
+
+// Weigh makes the weights of a ledger. A pod without a priority never ends. The room may be
+// more than what the pod is offered in the end, as where some is reserved.
+func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (int32, bool)) *Weights {
+	w := &Weights{}
+	known, on := map[types.UID]int32{}, map[types.UID]int{}
+	all := func(pod types.UID) bool { _, ok := known[pod]; return ok }
+	for i := range ledger.Spec.Devices {
+		for j := range ledger.Spec.Devices[i].Slices {
+			pod := ledger.Spec.Devices[i].Slices[j].Pod
+			if p, ok := priority(pod); ok {
+				known[pod] = p
+			}
+		}
+	}
+	now, most := room(ledger), room(without(ledger, all))
+	if most == nil {
+		return w
+	}
+	for d := range most.Devices {
+		dev := weights{now: now.Device(most.Devices[d].UUID), most: &most.Devices[d]}
+		held := map[types.UID]amount{}
+		for i := range ledger.Spec.Devices {
+			if ledger.Spec.Devices[i].UUID != dev.most.UUID {
+				continue
+			}
+			for j := range ledger.Spec.Devices[i].Slices {
+				if s := &ledger.Spec.Devices[i].Slices[j]; all(s.Pod) {
+					held[s.Pod] = held[s.Pod].plus(sliceOf(s))
+				}
+			}
+		}
+		of := map[int32]level{}
+		for pod, a := range held {
+			l := of[known[pod]]
+			of[known[pod]] = level{known[pod], l.pods + 1, l.sum.plus(a), l.large.most(a)}
+			on[pod]++
+			w.span = max(w.span, on[pod])
+		}
+		for _, l := range of {
+			dev.levels = append(dev.levels, l)
+		}
+		slices.SortFunc(dev.levels, func(a, b level) int { return cmp.Compare(a.priority, b.priority) })
+		for i := 1; i < len(dev.levels); i++ {
+			l, below := &dev.levels[i], &dev.levels[i-1]
+			l.pods, l.sum, l.large = l.pods+below.pods, l.sum.plus(below.sum), l.large.most(below.large)
+		}
+		w.devices = append(w.devices, dev)
+	}
+	return w
+}
+
+// Bound is a cost that no choice on the node falls below, where victims have a priority below
+// that; false where no choice can make room. Gangs and budgets only make choices dearer.
+func (w *Weights) Bound(demand *placement.Demand, below int32) (Cost, bool) {
+	bound := none
+	for i := range demand.Containers {
+		cost, ok := w.bound(demand, i, below)
+		if !ok {
+			return Cost{}, false
+		}
+		if cost.Compare(bound) > 0 {
+			bound = cost
+		}
+	}
+	return bound, true
+}
+
+// lacking is a device, what it lacks, and the priority up to which pods have to end for that.
+type lacking struct {
+	on *weights
+	// least is how much at the least; all is set where nothing may stay.
+	least amount
+	all   bool
+	from  int32
+}
+
+// bound looks at the container at i alone or, with SameGPU, at all of them on one device.
+func (w *Weights) bound(demand *placement.Demand, i int, below int32) (Cost, bool) {
+	var buffer [v1alpha1.MaxDevices]lacking
+	able := buffer[:0]
+	sub := demand
+	if !demand.SameGPU {
+		sub = &placement.Demand{Containers: demand.Containers[i : i+1], Models: demand.Models, UUIDs: demand.UUIDs}
+	}
+	for d := range w.devices {
+		if l, ok := w.devices[d].lack(sub); ok && (l.from < below || l.from == math.MinInt32) {
+			able = append(able, l)
+		}
+	}
+	k := int(demand.Containers[i].Share.GPUs)
+	if len(able) < k {
+		return Cost{}, false
+	}
+	slices.SortFunc(able, func(a, b lacking) int { return cmp.Compare(a.from, b.from) })
+	cost := Cost{Priority: able[k-1].from}
+	// Of a priority that is needed somewhere the pods are there everywhere.
+	var counts [v1alpha1.MaxDevices]int
+	pods := counts[:0]
+	for _, l := range able {
+		if l.from <= cost.Priority {
+			pods = append(pods, l.pods(cost.Priority))
+		}
+	}
+	slices.Sort(pods)
+	sum := 0
+	for _, n := range pods[:k] {
+		sum += n
+	}
+	cost.Pods = max(pods[k-1], (sum+w.span-1)/max(w.span, 1))
+	return cost, true
+}
+
+// lack is what the device lacks; false where the containers can't be on it, whoever ends.
+func (w *weights) lack(sub *placement.Demand) (lacking, bool) {
+	l := lacking{on: w, from: math.MinInt32}
+	need := amount{slots: len(sub.Containers)}
+	for j := range sub.Containers {
+		core, mem, ok := sub.Alone(j, w.most)
+		if !ok {
+			return l, false
+		}
+		if w.now != nil {
+			_, _, may := sub.Alone(j, w.now)
+			l.all = l.all || !may
+		}
+		if len(sub.Containers) == 1 || sub.Containers[j].Kind != placement.Init {
+			need = need.plus(amount{core: core, mem: mem})
+		}
+	}
+	switch {
+	case l.all:
+	case w.now == nil:
+		l.least = amount{slots: 1}
+	default:
+		l.least = need.minus(roomOn(w.now)).most(amount{})
+		// A device in MIG mode may have the room and no place.
+		if l.least == (amount{}) && w.now.Cut != nil && !placement.Fits(sub, &placement.Node{Devices: []placement.Device{*w.now}}) {
+			l.least = amount{slots: 1}
+		}
+		if l.least == (amount{}) {
+			return l, true
+		}
+	}
+	at := len(w.levels) - 1
+	if !l.all {
+		at = slices.IndexFunc(w.levels, func(v level) bool { return l.least.minus(v.sum).most(amount{}) == amount{} })
+	}
+	if at < 0 {
+		return l, false
+	}
+	l.from = w.levels[at].priority
+	return l, true
+}
+
+// pods is how many have to end at the least, where those up to the priority may.
+func (l *lacking) pods(priority int32) int {
+	if l.from == math.MinInt32 && !l.all && l.least == (amount{}) {
+		return 0
+	}
+	at := len(l.on.levels)
+	for at > 0 && l.on.levels[at-1].priority > priority {
+		at--
+	}
+	if l.all {
+		return l.on.levels[at-1].pods
+	}
+	n, _ := l.least.times(l.on.levels[at-1].large)
+	return n
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package victims decides which pods have to end so that another fits on a node: the least
+// harm, by Cost.
+//
+// It owns the order of costs, what ending a member of a gang means for the gang, the count of
+// pod disruption budgets, and the search. It works on a ledger and on the room that a ledger
+// leaves: it never sees a Kubernetes object, a clock or the network, and it ends nobody.
+package victims
+
+import (
+	"cmp"
+	"math"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Pod is one that may be ended. One that may not be is not among the Candidates: of equal or
+// higher priority, unknown, without grant, held, gated, covered by several budgets, or leaving
+// already.
+type Pod struct {
+	UID      types.UID
+	Priority int32
+	// Gang and Budget are indexes into those of the Candidates, -1 for none.
+	Gang, Budget int
+	// Loss is how much of its work is lost, share × run time; 0 or more.
+	Loss float64
+}
+
+// Gang is a set of pods that run together.
+type Gang struct {
+	// Spare is how many members may end one by one before it is below its minimum.
+	Spare int
+	// Pods all end where the gang ends as a whole: every member that runs, on whatever node.
+	Pods []Pod
+	// Whole is false where it may not end as a whole, because a member may not.
+	Whole bool
+}
+
+// Candidates are the pods that may be ended.
+type Candidates struct {
+	// Pods are those of any node, by UID. The members of gangs are among them.
+	Pods  map[types.UID]Pod
+	Gangs []Gang
+	// Budgets are how many pods each PodDisruptionBudget lets be evicted now.
+	Budgets []int
+}
+
+// Cost orders choices: the first field that differs decides.
+type Cost struct {
+	// Priority is the highest of a victim; the lowest number where there is none.
+	Priority int32
+	// Broken counts gangs that end as a whole, Pods the victims.
+	Broken, Pods int
+	// Loss is the sum of theirs.
+	Loss float64
+}
+
+// none is the cost of ending nobody.
+var none = Cost{Priority: math.MinInt32}
+
+// Compare is negative where c is less harm than d.
+func (c Cost) Compare(d Cost) int {
+	return cmp.Or(cmp.Compare(c.Priority, d.Priority), cmp.Compare(c.Broken, d.Broken), cmp.Compare(c.Pods, d.Pods), cmp.Compare(c.Loss, d.Loss))
+}
+
+func (c Cost) plus(d Cost) Cost {
+	return Cost{max(c.Priority, d.Priority), c.Broken + d.Broken, c.Pods + d.Pods, c.Loss + d.Loss}
+}
+
+// Room is what a ledger leaves of its node, nil when the node takes nothing. Fewer slices never
+// leave less.
+type Room func(*v1alpha1.SliceLedger) *placement.Node
+
+// Choice is who ends, and what the pod gets then.
+type Choice struct {
+	// Victims are sorted. Those of gangs that end as a whole may be on other nodes.
+	Victims []types.UID
+	Plan    placement.Plan
+	Cost    Cost
+}
