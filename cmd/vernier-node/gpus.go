@@ -15,9 +15,9 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/cdi"
 	"vernier.dev/vernier/nri-plugin/device"
-	"vernier.dev/vernier/nri-plugin/hostfile"
 	"vernier.dev/vernier/nri-plugin/inventory"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // hookTimeout bounds a run of the hook that only says its version.

@@ -12,7 +12,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // file is the spec's name: vendor and class, as the CDI library would name it.

@@ -9,9 +9,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // Limits is what one container may use.
@@ -141,31 +142,15 @@ func WriteFile(path string, l Limits) error {
 	return replaceFile(path, b, limitsSize, 0o444, allocate)
 }
 
-// replaceFile renames a new file of size bytes over path, which begins with
-// content and is zero from there on, with exactly mode (whatever the umask). extend
-// makes it that long.
+// replaceFile puts a file of size bytes in place of path, which begins with content and
+// is zero from there on. extend makes it that long.
 func replaceFile(path string, content []byte, size int64, mode os.FileMode, extend func(*os.File, int64) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = extend(f, size)
-	}
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return hostfile.Replace(path, mode, func(f *os.File) error {
+		if _, err := f.Write(content); err != nil {
+			return err
+		}
+		return extend(f, size)
+	})
 }
 
 // allocate makes the file size bytes long, with room on the disk for all of them:

@@ -12,9 +12,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/nri-plugin/hostfile"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/preload"
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/nri-plugin/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // made is what we have made on this node, in a file that is always ahead of the

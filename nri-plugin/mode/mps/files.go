@@ -15,9 +15,9 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
-	"vernier.dev/vernier/nri-plugin/hostfile"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // files are the mode's files on the node:

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/vgpu-limiter/hostfile"
 )
 
 // Writer puts a report where it goes.
@@ -42,22 +44,11 @@ func ToFile(path string) (Writer, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	folder, name := filepath.Dir(path), filepath.Base(path)
+	folder := filepath.Dir(path)
 	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
 		return nil, &fs.PathError{Op: "write to", Path: folder, Err: err}
 	}
 	return func(form func(io.Writer) error) error {
-		out, err := os.CreateTemp(folder, "."+name+".")
-		if err != nil {
-			return err
-		}
-		err = errors.Join(form(out), out.Chmod(mode), out.Close())
-		if err == nil {
-			err = os.Rename(out.Name(), path)
-		}
-		if err != nil {
-			_ = os.Remove(out.Name())
-		}
-		return err
+		return hostfile.Replace(path, mode, func(out *os.File) error { return form(out) })
 	}, nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostfile owns how the agent puts a file on the node that others read:
-// whole or not at all, by a rename. It decides neither content nor place.
+// Package hostfile owns how a file that others read is put on the host: whole or not
+// at all, by a rename. It decides neither content nor place.
 package hostfile
 
 import (
@@ -12,16 +12,23 @@ import (
 	"path/filepath"
 )
 
-// Write puts a file in place of whatever is at path. Who has the old one open or
-// mounted keeps it. The folder must exist; until the rename the new file has a
-// name that begins with a dot.
+// Write is Replace with content that is read from elsewhere.
 func Write(path string, content io.Reader, mode os.FileMode) error {
+	return Replace(path, mode, func(out *os.File) error {
+		_, err := io.Copy(out, content)
+		return err
+	})
+}
+
+// Replace puts the file that fill writes in place of whatever is at path, with exactly
+// mode (whatever the umask). Who has the old one open or mounted keeps it. The folder
+// must exist; until the rename the new file has a name that begins with a dot.
+func Replace(path string, mode os.FileMode, fill func(*os.File) error) error {
 	out, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, content)
-	err = errors.Join(err, out.Chmod(mode), out.Close())
+	err = errors.Join(fill(out), out.Chmod(mode), out.Close())
 	if err == nil {
 		err = os.Rename(out.Name(), path)
 	}
