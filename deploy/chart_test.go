@@ -130,6 +130,19 @@ func TestChartValues(t *testing.T) {
 				}
 			}
 		}},
+		"preemption": {nil, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=LowerPriority", "--reserve-after=10m"}) {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
+		"no preemption": {[]string{"--set=allocator.preemption=Never,allocator.reserveAfter=0s"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s"}) {
+				t.Errorf("arguments %q", c.Args)
+			}
+			if strings.Contains(marshal(t, r.object("ClusterRole", "vernier-allocator")), "pods/eviction") {
+				t.Error("the allocator may evict pods, and need not")
+			}
+		}},
 		"holders end": {[]string{"--set=node.endDeviceHolders=true"}, func(t *testing.T, r *rendered) {
 			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--end-device-holders") {
 				t.Errorf("arguments %q", c.Args)
@@ -233,6 +246,8 @@ func TestChartRefuses(t *testing.T) {
 		"webhook.computeShares.Team=20":                                 "webhook/computeShares",
 		"webhook.computeShares.team-a=4,webhook.minimumShare.percent=5": "webhook.computeShares.team-a: 4 is below webhook.minimumShare.percent",
 		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
+		"allocator.preemption=never":                                    "allocator/preemption",
+		"allocator.reserveAfter=10":                                     "allocator/reserveAfter",
 		"node.nriDir=nri":                                               "node/nriDir",
 		"node.stateDir=/var/lib/../vernier":                             "node/stateDir",
 		"webhook.certificate.issuerRef.kind=ClusterIssuer,webhook.certificate.source=cert-manager": "certificate/issuerRef",

@@ -50,7 +50,7 @@ func TestHostileAllocatorToken(t *testing.T) {
 	t.Run("pin", func(t *testing.T) { hostilePins(t, clients[false], pods["affine"]) })
 	t.Run("ungate", func(t *testing.T) { honestUngating(t, clients[false], pods) })
 	t.Run("delete", func(t *testing.T) { hostileDeletions(t, clients, pods) })
-	t.Run("evict", func(t *testing.T) { hostileEvictions(t, clients[true], pods) })
+	t.Run("evict", func(t *testing.T) { hostileEvictions(t, clients[false], pods) })
 	t.Run("token", func(t *testing.T) { hostileTokens(t, clients) })
 	pod := pods["victim"]
 	expect(t, "an administrator", admin.Patch(t.Context(), pod.DeepCopy(), mergePatch(`{"spec":{"containers":[{"name":"main","image":"other"}]}}`), client.DryRunAll), "")
@@ -238,7 +238,7 @@ func hostileDeletions(t *testing.T, clients map[bool]client.Client, pods map[str
 		&client.DeleteAllOfOptions{DeleteOptions: client.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}), "may change and delete only pods that carry it")
 }
 
-// RBAC lets the allocator evict nothing today. A policy sees the Eviction and not the pod.
+// A policy sees the Eviction and not the pod.
 func hostileEvictions(t *testing.T, c client.Client, pods map[string]*corev1.Pod) {
 	for name, tt := range map[string]struct {
 		pod  string
