@@ -26,7 +26,7 @@ import (
 // The demo shows what it says, what it prints at its end works when it is pasted, and
 // there the examples print what their pages show.
 func TestDemo(t *testing.T) {
-	sys, err := up(t.Context())
+	sys, err := up(t.Context(), "")
 	if sys != nil {
 		t.Cleanup(func() {
 			if err := sys.Down(); err != nil {

@@ -12,9 +12,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
+	"vernier.dev/vernier/test/manifests"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
 )
@@ -37,8 +40,17 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	keep := os.Getenv("KEEP") == "1"
+	scratch, err := os.MkdirTemp("", "vernier-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	rendered, err := renderValues(ctx, filepath.Join(scratch, "manifests"), os.Getenv("SET"))
+	if err != nil || slices.Contains(os.Args, "--check") {
+		return err
+	}
 	say("starting etcd, Kubernetes, containerd and Vernier; one node with two simulated A100")
-	sys, err := up(ctx)
+	sys, err := up(ctx, rendered)
 	defer func() {
 		if sys == nil || sys.Cluster == nil || (keep && err == nil) {
 			return
@@ -71,11 +83,12 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func up(ctx context.Context) (*system.System, error) {
+func up(ctx context.Context, rendered manifests.Folder) (*system.System, error) {
 	return system.Up(ctx, system.Options{
-		Name:     "demo",
-		Nodes:    []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
-		Progress: os.Stdout,
+		Name:      "demo",
+		Nodes:     []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
+		Manifests: rendered,
+		Progress:  os.Stdout,
 	})
 }
 

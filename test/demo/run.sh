@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `make demo`: checks what is missing, builds what is not there yet, then hands
-# over to the demo program, which ends by itself (KEEP=1 leaves the cluster up).
+# over to the demo program, which ends by itself (KEEP=1 leaves the cluster up). SET has
+# values of the chart, NAME=VALUE with spaces between them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -29,6 +30,8 @@ test/deps.sh
 mkdir -p bin
 CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/ ./test/cluster/cmd/vernier-cluster
 bin/vernier-cluster preflight
+# What cannot be set is told before the long part.
+[ -z "${SET:-}" ] || go run ./test/demo --check
 
 step "2/4  Vernier"
 make --no-print-directory build

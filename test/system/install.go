@@ -22,7 +22,7 @@ import (
 // install applies what a user applies, except what runs processes: those run
 // beside the cluster's own, where a test can end them.
 func (s *System) install(ctx context.Context) error {
-	objects, err := manifests.Read("namespace.yaml", "crds", "rbac", "admission", "webhook.yaml")
+	objects, err := s.manifests.Read("namespace.yaml", "crds", "rbac", "admission", "webhook.yaml")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -137,7 +138,7 @@ func (s *System) startParts(ctx context.Context) error {
 	}
 	var places []*cluster.Place
 	for i := range 2 {
-		p, err := s.startReplica(ctx, fmt.Sprintf("webhook-%d", i), "vernier-webhook", v1alpha1.WebhookServiceAccount,
+		p, err := s.startReplica(ctx, fmt.Sprintf("webhook-%d", i), "webhook", v1alpha1.WebhookServiceAccount,
 			fmt.Sprintf("--port=%d", webhookPort))
 		if err != nil {
 			return err
@@ -154,7 +155,7 @@ func (s *System) startParts(ctx context.Context) error {
 		return err
 	}
 	for i := range 2 {
-		p, err := s.startReplica(ctx, fmt.Sprintf("allocator-%d", i), "vernier-allocator", v1alpha1.AllocatorServiceAccount)
+		p, err := s.startReplica(ctx, fmt.Sprintf("allocator-%d", i), "allocator", v1alpha1.AllocatorServiceAccount)
 		if err != nil {
 			return err
 		}
@@ -170,8 +171,12 @@ func (s *System) startParts(ctx context.Context) error {
 	return nil
 }
 
-// startReplica runs a program in a place of its own, as a pod would be.
-func (s *System) startReplica(ctx context.Context, name, program, account string, args ...string) (*Process, error) {
+// startReplica runs a part's program in a place of its own, as a pod would be.
+func (s *System) startReplica(ctx context.Context, name, part, account string, args ...string) (*Process, error) {
+	flags, err := s.manifests.Flags(part)
+	if err != nil {
+		return nil, err
+	}
 	place, err := s.Cluster.AddPlace(name)
 	if err != nil {
 		return nil, err
@@ -180,7 +185,7 @@ func (s *System) startReplica(ctx context.Context, name, program, account string
 	if err != nil {
 		return nil, err
 	}
-	argv := append([]string{filepath.Join(s.bin, program), "--kubeconfig=" + kubeconfig}, args...)
+	argv := slices.Concat([]string{filepath.Join(s.bin, "vernier-"+part), "--kubeconfig=" + kubeconfig}, args, flags)
 	p, err := s.Cluster.StartProcess(cluster.Command{
 		Name: name, Place: name, Argv: argv, Env: []string{"POD_NAME=" + name, "POD_NAMESPACE=" + v1alpha1.SystemNamespace},
 	})
@@ -195,10 +200,14 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
+	flags, err := s.manifests.Flags("node")
+	if err != nil {
+		return err
+	}
 	p, err := s.Cluster.StartProcess(cluster.Command{
 		// Containerd finds what it mounts, as with mount propagation from its pod.
 		Name: "agent-" + n.Name, Place: n.Name, Mounts: true,
-		Argv: append([]string{
+		Argv: slices.Concat([]string{
 			filepath.Join(s.bin, "vernier-node"),
 			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,
 			"--nri-socket=" + n.NRISocket(), "--cdi-dir=" + n.CDIDir(),
@@ -209,7 +218,7 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 			// In the cluster's own group they end with it.
 			"--mps-cgroup=",
-		}, n.args...),
+		}, n.args, flags),
 		Env: n.GPU.agentEnv(),
 	})
 	if err != nil {

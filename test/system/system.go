@@ -46,6 +46,9 @@ type Options struct {
 	// Release is a folder with the chart and the images of another release, which Chart
 	// installs in place of this repository's.
 	Release string
+	// Manifests are the chart as rendered with other values than its own, where the parts run
+	// beside the cluster: they get the flags that these values stand for.
+	Manifests manifests.Folder
 	// Progress gets a line for every step.
 	Progress io.Writer
 }
@@ -75,6 +78,7 @@ type System struct {
 	Webhooks   []*Process
 	Allocators []*Process
 
+	manifests    manifests.Folder
 	metricsToken string
 	// endParts ends the looking after parts, and returns when that is over.
 	endParts func()
@@ -92,7 +96,7 @@ func Up(ctx context.Context, o Options) (*System, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &System{progress: o.Progress, bin: filepath.Join(root, "bin")}
+	s := &System{progress: o.Progress, bin: filepath.Join(root, "bin"), manifests: o.Manifests}
 	if s.progress == nil {
 		s.progress = io.Discard
 	}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What is set becomes the flags that it stands for in the chart, and the manifests of it.
+func TestValues(t *testing.T) {
+	folder, err := renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"),
+		"allocator.reserveAfter=20s allocator.preemption=Never dialects.enabled={kai,hami} node.opportunisticCPU=50")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, want := range map[string][]string{
+		"allocator": {"--preemption=Never", "--reserve-after=20s"},
+		"webhook":   {"--dialects=kai,hami", "--gpushare-unit=GiB", "--hami-default-mem=0", "--hami-default-cores=0", "--nvidia-replicas=0"},
+		"node":      {"--opportunistic-cpu=50"},
+	} {
+		if flags, err := folder.Flags(part); err != nil || !slices.Equal(flags, want) {
+			t.Errorf("%s: flags %q, %v, want %q", part, flags, err, want)
+		}
+	}
+	for path, says := range map[string]string{"rbac": "", "admission": "nvidia.com/gpumem", "namespace.yaml": "vernier-system"} {
+		objects, err := folder.Read(path)
+		if err != nil || len(objects) == 0 {
+			t.Fatalf("%s: %d objects, %v", path, len(objects), err)
+		}
+		said := false
+		for _, obj := range objects {
+			text, err := obj.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = said || strings.Contains(string(text), says)
+			if strings.Contains(string(text), "pods/eviction") && obj.GetName() == "vernier-allocator" {
+				t.Error("the allocator may evict pods although it is never to")
+			}
+		}
+		if !said {
+			t.Errorf("%s says nothing of %s", path, says)
+		}
+	}
+}
+
+// With nothing set, what is installed is deploy/manifests, and Helm is not needed.
+func TestNoValues(t *testing.T) {
+	t.Setenv("PATH", "")
+	folder, err := renderValues(t.Context(), "", " ")
+	if err != nil || folder != "" {
+		t.Fatalf("%q, %v", folder, err)
+	}
+	for _, part := range []string{"allocator", "webhook", "node"} {
+		if flags, err := folder.Flags(part); err != nil || len(flags) > 0 {
+			t.Errorf("%s: flags %q, %v", part, flags, err)
+		}
+	}
+}
+
+// What cannot be set is refused with what can, or with the chart's own words.
+func TestValuesRefused(t *testing.T) {
+	for set, says := range map[string]string{
+		"allocator.reserveafter=20s":  "SET: allocator.reserveafter is no value",
+		"allocator.replicas=3":        "allocator.args, allocator.preemption, allocator.reserveAfter",
+		"node=3":                      "node.opportunisticCPU",
+		"allocator.preemption":        "not NAME=VALUE",
+		"allocator.preemption=never":  "allocator/preemption",
+		"dialects.enable={hami}":      "enable",
+		"webhook.minimumShare.core=3": "core",
+	} {
+		if _, err := renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"), set); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: no word of %q: %v", set, says, err)
+		}
+	}
+}
+
+// All that may be set is in the reference.
+func TestSettableIsValues(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reference/values.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range settable {
+		if !strings.Contains(string(page), "| `"+name+"` |") && !strings.Contains(string(page), "| `"+name+".") {
+			t.Errorf("docs/reference/values.md has no %s", name)
+		}
+	}
+}
