@@ -180,11 +180,15 @@ func (w *weights) lack(sub *placement.Demand) (lacking, bool) {
 			return l, true
 		}
 	}
-	at := len(w.levels) - 1
+	at := -1
 	if !l.all {
 		at = slices.IndexFunc(w.levels, func(v level) bool { return l.least.minus(v.sum).most(amount{}) == amount{} })
 	}
 	if at < 0 {
+		// The last slice gone may give more than the slices add up to.
+		l.all, at = true, len(w.levels)-1
+	}
+	if at < 0 || need.minus(roomOn(w.most)).most(amount{}) != (amount{}) {
 		return l, false
 	}
 	l.from = w.levels[at].priority

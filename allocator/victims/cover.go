@@ -16,15 +16,13 @@ import (
 type cover struct {
 	*search
 	demand *placement.Demand
-	// least are the devices with what is taken gone, most with all gone that may.
+	from   int
+	// least are the devices with what is taken gone, most with all options gone too.
 	least, most *placement.Node
 	out         view
-	cut, rough  bool
-	// items in the order in which they are tried: single pods before gangs, large ones first.
-	items  []int
-	single int
-	// rest[k] bounds the items from k on.
-	rest []bound
+	// ask the room: where there are places for instances amounts are not enough.
+	ask     bool
+	options []option
 	// need is what the only device must have free, as far as amounts add up to it.
 	need amount
 	// best is the cheapest so far, if found; better: it was found here.
@@ -33,76 +31,92 @@ type cover struct {
 	found, better bool
 }
 
-// bound is the most that one of some items frees of the only device, and the least that is lost
-// with one.
-type bound struct {
+// option is an item, with what it frees of the devices.
+type option struct {
+	item   int
+	amount amount
+	// size is how much of what is lacking that is.
+	size float64
+	// large is the most that this one or a later one frees, loss the least that is lost.
 	large amount
 	loss  float64
 }
 
-// cover is for the devices in that range, with these items.
-func (s *search) cover(demand *placement.Demand, from, to int, items []int) *cover {
-	v := &cover{search: s, demand: demand, cut: cut(s.most.Devices[from:to])}
+// cover is for the devices in that range.
+func (s *search) cover(demand *placement.Demand, from, to int) *cover {
+	v := &cover{options: make([]option, 0, 32), search: s, demand: demand, from: from, ask: cut(s.most[from:to])}
 	v.out = view{placement.Node{Devices: slices.Clone(s.in.Devices)}, slices.Clone(s.in.freed)}
-	v.least = &placement.Node{Name: s.most.Name, Devices: s.in.Devices[from:to]}
-	v.most = &placement.Node{Name: s.most.Name, Devices: v.out.Devices[from:to]}
-	only := to - from - 1
-	on := func(i int) (a amount) {
+	v.least = &placement.Node{Name: s.in.Name, Devices: s.in.Devices[from:to]}
+	v.most = &placement.Node{Name: s.in.Name, Devices: v.out.Devices[from:to]}
+	for i := range s.items {
+		o, here := option{item: i}, false
 		for _, h := range s.items[i].holds {
-			if h.device == from && only == 0 {
-				return h.amount
-			}
-			a = a.plus(h.amount)
-		}
-		return a
-	}
-	for _, i := range items {
-		if s.taken[i] || !s.may(&s.items[i]) || !slices.ContainsFunc(s.items[i].holds, func(h hold) bool { return from <= h.device && h.device < to }) {
-			continue
-		}
-		v.items = append(v.items, i)
-		s.shift(&v.out, i, false)
-		if !s.items[i].whole {
-			v.single++
-		}
-	}
-	lack := amount{100, 1 << 20, 1}
-	if only == 0 {
-		if plan, ok := placement.Fit(demand, &placement.Node{Devices: s.most.Devices[from:to]}); ok && s.now[from] != nil {
-			for _, g := range plan.Grants {
-				v.need = v.need.plus(amount{g.Core - g.ReuseCore, g.Mem - g.ReuseMem, 1})
-			}
-			lack = v.need.minus(roomOn(&v.least.Devices[0]))
-			// Where the last slice gone gives more than amounts do, these bound nothing.
-			if v.need.minus(roomOn(s.now[from])).minus(v.out.freed[from]).most(amount{}) != (amount{}) {
-				v.need = amount{}
+			if from <= h.device && h.device < to {
+				o.amount, here = o.amount.plus(h.amount), true
 			}
 		}
-	}
-	size := make(map[int]float64, len(v.items))
-	for _, i := range v.items {
-		size[i] = on(i).part(lack)
-	}
-	slices.SortFunc(v.items, func(a, b int) int {
-		x, y := &s.items[a], &s.items[b]
-		return cmp.Or(cmp.Compare(x.Broken, y.Broken), cmp.Compare(size[b], size[a]), cmp.Compare(x.Loss, y.Loss), cmp.Compare(x.pods[0].UID, y.pods[0].UID))
-	})
-	v.rest = make([]bound, len(v.items)+1)
-	v.rest[len(v.items)].loss = math.Inf(1)
-	for k := len(v.items) - 1; k >= 0; k-- {
-		v.rest[k] = bound{on(v.items[k]).most(v.rest[k+1].large), min(s.items[v.items[k]].Loss, v.rest[k+1].loss)}
+		if here && s.items[i].Priority <= s.floor && !s.taken[i] && s.lets(&s.items[i]) {
+			v.options = append(v.options, o)
+			s.shift(&v.out, i, true)
+		}
 	}
 	return v
 }
 
-// run searches; what is found already need not be found again.
+// run searches. What was found before is not found again, nor what costs as much.
 func (v *cover) run() {
-	if _, cost := v.chosen(); v.demand.MayFit(v.most) {
-		v.walk(0, cost, true)
+	if !v.may() {
+		return
 	}
+	lack := amount{v1alpha1.WholeGPU, v.most.Devices[0].Mem, 1}
+	if plan, ok := placement.Fit(v.demand, &placement.Node{Devices: v.most.Devices[:1]}); ok && len(v.most.Devices) == 1 {
+		for _, g := range plan.Grants {
+			v.need = v.need.plus(amount{g.Core - g.ReuseCore, g.Mem - g.ReuseMem, 1})
+		}
+		lack = v.need.minus(roomOn(&v.least.Devices[0]))
+		// Where the last slice gone gives more than amounts do, these bound nothing.
+		if now := v.now[v.from]; now == nil || v.need.minus(roomOn(now)).minus(v.out.freed[v.from]).most(amount{}) != (amount{}) {
+			v.need = amount{}
+		}
+	}
+	for k := range v.options {
+		v.options[k].size = v.options[k].amount.part(lack)
+	}
+	// Single pods before gangs, and large ones first: the first choice is a good one then.
+	slices.SortFunc(v.options, func(a, b option) int {
+		x, y := &v.items[a.item], &v.items[b.item]
+		return cmp.Or(cmp.Compare(x.Broken, y.Broken), cmp.Compare(b.size, a.size), cmp.Compare(x.Loss, y.Loss), cmp.Compare(x.pods[0].UID, y.pods[0].UID))
+	})
+	last := option{loss: math.Inf(1)}
+	for k := len(v.options) - 1; k >= 0; k-- {
+		o := &v.options[k]
+		o.large, o.loss = o.amount.most(last.large), min(v.items[o.item].Loss, last.loss)
+		last = *o
+	}
+	_, cost := v.chosen()
+	v.walk(0, cost, true)
 }
 
-// walk decides on the items from k on. fresh: what is taken has not been looked at.
+// may reports whether the demand may fit when all options are gone.
+func (v *cover) may() bool {
+	if !v.demand.MayFit(v.most) {
+		return false
+	}
+	// Of several instances one may be in the way of another, so that less gone can be more.
+	if !v.ask || len(v.demand.Containers) > 1 || v.rooms >= maxRooms {
+		return true
+	}
+	for _, o := range v.options {
+		v.taken[o.item] = true
+	}
+	ok := v.fit()
+	for _, o := range v.options {
+		v.taken[o.item] = false
+	}
+	return ok
+}
+
+// walk decides on the options from k on. fresh: what is taken has not been looked at.
 func (v *cover) walk(k int, cost Cost, fresh bool) {
 	v.steps++
 	if v.found && cost.Compare(v.cost) >= 0 {
@@ -113,49 +127,42 @@ func (v *cover) walk(k int, cost Cost, fresh bool) {
 		v.cost, v.found, v.better = cost, true, true
 		return
 	}
-	if k == len(v.items) {
+	if k == len(v.options) {
 		return
 	}
-	more, ok := v.need.minus(roomOn(&v.least.Devices[0])).times(v.rest[k].large)
+	o := &v.options[k]
+	it := &v.items[o.item]
+	more, ok := v.need.minus(roomOn(&v.least.Devices[0])).times(o.large)
 	if !ok {
 		return
 	}
-	// At least one more item, and so many pods.
-	least := cost
-	least.Pods += max(more, 1)
-	least.Loss += float64(max(more, 1)) * v.rest[k].loss
-	if k >= v.single {
-		least.Broken++
-	}
+	more = max(more, 1)
+	least := Cost{cost.Priority, cost.Broken + it.Broken, cost.Pods + more, cost.Loss + float64(more)*o.loss}
 	if v.found && least.Compare(v.cost) >= 0 {
 		return
 	}
-	i := v.items[k]
-	if v.may(&v.search.items[i]) {
-		v.take(i)
-		v.walk(k+1, cost.plus(v.search.items[i].Cost), true)
-		v.drop(i)
+	if v.lets(it) {
+		v.take(o.item)
+		v.walk(k+1, cost.plus(it.Cost), true)
+		v.drop(o.item)
 		if v.steps > maxSteps {
 			return
 		}
 	}
-	v.shift(&v.out, i, true)
+	v.shift(&v.out, o.item, false)
 	if v.demand.MayFit(v.most) {
 		v.walk(k+1, cost, false)
 	}
-	v.shift(&v.out, i, false)
+	v.shift(&v.out, o.item, true)
 }
 
 // enough reports whether the demand fits with what is taken gone.
 func (v *cover) enough() bool {
-	switch {
-	case !v.fits(v.demand, v.least):
-		return false
-	case v.rough || !v.doubt && !v.cut:
-		return true
-	case v.rooms >= maxRooms:
-		return false
-	}
+	return v.fits(v.demand, v.least) && (!v.ask || v.rooms < maxRooms && v.fit())
+}
+
+// fit asks the room whether the demand fits with what is taken gone.
+func (v *cover) fit() bool {
 	left := v.left()
 	if left == nil {
 		return false
@@ -167,27 +174,24 @@ func (v *cover) enough() bool {
 		}
 		left = &placement.Node{Name: left.Name, Devices: []placement.Device{*dev}}
 	}
-	_, ok := placement.Fit(v.demand, left)
-	return ok
+	return placement.Fits(v.demand, left)
 }
 
 // solve takes the items with which the demand fits; false where it finds none.
-func (s *search) solve(all *cover, active []int) bool {
-	all.found = false
+func (s *search) solve() bool {
+	all := s.cover(s.demand, 0, len(s.most))
 	if s.demand.SameGPU || s.demand.Single() {
-		for d := range s.most.Devices {
-			one := s.cover(s.demand, d, d+1, active)
+		for d := range s.most {
+			one := s.cover(s.demand, d, d+1)
 			one.found, one.cost = all.found, all.cost
 			if one.run(); one.better {
 				all.found, all.cost, all.best = true, one.cost, one.best
 			}
 		}
-	} else {
-		if all.found = s.several(all, active); !all.found || len(active) <= s.exact {
-			all.run()
-		}
+	} else if s.several(all); !all.found {
+		// Whatever is possible, as budgets may be what is short.
+		all.run()
 	}
-	s.choose(nil)
 	if all.found {
 		s.choose(all.best)
 	}
@@ -196,26 +200,35 @@ func (s *search) solve(all *cover, active []int) bool {
 
 // several takes the devices on which the least has to end, and then exchanges one for others
 // as long as that costs less.
-func (s *search) several(all *cover, active []int) bool {
+func (s *search) several(all *cover) {
 	lead := s.demand.Lead()
 	c := s.demand.Containers[lead]
 	c.Share.GPUs = 1
-	price := make([]Cost, len(s.most.Devices))
-	order := make([]int, len(s.most.Devices))
-	for d := range s.most.Devices {
-		order[d], price[d] = d, Cost{Priority: math.MaxInt32, Pods: math.MaxInt}
-		if _, _, ok := s.demand.Alone(lead, &s.most.Devices[d]); !ok {
-			continue
-		}
-		one := s.cover(&placement.Demand{Containers: []placement.Container{c}}, d, d+1, active)
-		one.rough = true
-		if one.run(); one.found {
-			price[d] = one.cost
+	price := make([]Cost, len(s.most))
+	var order, others []int
+	for d := range s.most {
+		if _, _, ok := s.demand.Alone(lead, &s.most[d]); ok {
+			order = append(order, d)
+		} else {
+			others = append(others, d)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return price[a].Compare(price[b]) })
+	// Where all are needed there is nothing to compare.
+	if len(order) > int(s.demand.Containers[lead].Share.GPUs) {
+		for _, d := range order {
+			one := s.cover(&placement.Demand{Containers: []placement.Container{c}}, d, d+1)
+			one.ask = false
+			if one.run(); one.found {
+				price[d] = one.cost
+			} else {
+				price[d] = Cost{Priority: math.MaxInt32, Pods: math.MaxInt}
+			}
+		}
+		slices.SortStableFunc(order, func(a, b int) int { return price[a].Compare(price[b]) })
+	}
+	order = append(order, others...)
 	blocked := make([]bool, len(order))
-	devices, ok := s.onCheapest(all, active, order, blocked)
+	devices, ok := s.onCheapest(all, order, blocked)
 	for again := ok; again; {
 		again = false
 		for _, d := range devices {
@@ -224,20 +237,19 @@ func (s *search) several(all *cover, active []int) bool {
 			}
 			try := slices.Clone(blocked)
 			try[d] = true
-			if next, better := s.onCheapest(all, active, order, try); better {
+			if next, better := s.onCheapest(all, order, try); better {
 				blocked, devices, again = try, next, true
 				break
 			}
 		}
 	}
-	return ok
 }
 
 // onCheapest clears the first devices of the order on which the demand fits then, and of these
 // only what is needed; blocked ones stay as they are. It keeps the choice in all, and reports
 // the devices where somebody ends, if it costs less than the one there.
-func (s *search) onCheapest(all *cover, active, order []int, blocked []bool) ([]int, bool) {
-	node := &placement.Node{Name: s.most.Name, Devices: slices.Clone(s.in.Devices)}
+func (s *search) onCheapest(all *cover, order []int, blocked []bool) ([]int, bool) {
+	node := &placement.Node{Name: s.in.Name, Devices: slices.Clone(s.in.Devices)}
 	var plan placement.Plan
 	fits := false
 	for _, d := range order {
@@ -256,12 +268,12 @@ func (s *search) onCheapest(all *cover, active, order []int, blocked []bool) ([]
 	}
 	defer s.choose(nil)
 	var devices []int
-	for d := range s.most.Devices {
-		part := s.part(&plan, s.most.Devices[d].UUID)
+	for d := range s.most {
+		part := s.part(&plan, s.most[d].UUID)
 		if len(part.Containers) == 0 {
 			continue
 		}
-		one := s.cover(part, d, d+1, active)
+		one := s.cover(part, d, d+1)
 		if one.run(); !one.found {
 			return nil, false
 		}

@@ -5,6 +5,7 @@ package victims
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,28 +17,27 @@ import (
 // problem in general. After maxSteps a search goes on with the first choice that it comes to.
 // After maxRooms it asks only for the room that its result leaves.
 const (
-	maxSteps = 20_000
+	maxSteps = 5_000
 	maxRooms = 300
 )
 
-// search is for one pod on one node.
+// search is for one pod on one node. Devices are numbered as in the ledger's status.
 type search struct {
 	c      *Candidates
 	demand *placement.Demand
 	ledger *v1alpha1.SliceLedger
 	room   Room
-	// exact is up to how many items the choice for several devices is the best of all.
-	exact int
-	// most is the room when all are gone that may end. Devices are numbered by it.
-	most *placement.Node
-	// now are the devices as they are, nil while they take nothing, with so many slices each.
+	// now are the devices as they are, nil while they take nothing, with so many slices each;
+	// most are the devices when all are gone that may end, which have ends of them.
 	now    []*placement.Device
 	slices []int
-	// items are what can be chosen, and floor is the priority that they have at most.
-	items []item
-	floor int32
-	// doubt: amounts have shown more than there was, so the room is asked about each choice.
-	doubt        bool
+	most   []placement.Device
+	ends   []amount
+	// items are what can be chosen, pods where to find a pod of the node among them, and floor
+	// is the priority up to which they are chosen.
+	items        []item
+	pods         map[types.UID]local
+	floor        int32
 	steps, rooms int
 
 	// taken are the items that are chosen at the moment; then gangs can spare so many, budgets
@@ -65,6 +65,11 @@ type hold struct {
 	amount amount
 }
 
+// local is a pod of the node: the items with which it ends, alone or with its gang, -1 for none.
+type local struct{ alone, whole int }
+
+func (l local) ends() bool { return l.alone >= 0 || l.whole >= 0 }
+
 // view is the node without some items, as far as amounts can tell: the room is never more.
 type view struct {
 	placement.Node
@@ -76,17 +81,13 @@ type view struct {
 // within its bounds. For several devices the cheapest ones are taken, and then exchanged. Nobody
 // ends in vain: if any one victim stayed, or any gang that ends as a whole, the pod would not fit.
 func (c *Candidates) Search(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room) (Choice, bool) {
-	s := &search{c: c, demand: demand, ledger: ledger, room: room, exact: 16}
-	return s.run()
-}
-
-func (s *search) run() (Choice, bool) {
-	now := s.room(s.ledger)
+	now := room(ledger)
 	if now != nil {
-		if plan, ok := placement.Fit(s.demand, now); ok {
+		if plan, ok := placement.Fit(demand, now); ok {
 			return Choice{Plan: plan, Cost: none}, true
 		}
 	}
+	s := &search{c: c, demand: demand, ledger: ledger, room: room}
 	if !s.prepare(now) {
 		return Choice{}, false
 	}
@@ -95,22 +96,13 @@ func (s *search) run() (Choice, bool) {
 		priorities[i] = s.items[i].Priority
 	}
 	slices.Sort(priorities)
-	for _, s.floor = range slices.Compact(priorities) {
-		var active []int
-		for i := range s.items {
-			if s.items[i].Priority <= s.floor {
-				active = append(active, i)
-			}
-		}
-		all := s.cover(s.demand, 0, len(s.most.Devices), active)
-		if !s.demand.MayFit(all.most) {
-			continue
-		}
-		for _, s.doubt = range []bool{false, true} {
-			found := s.solve(all, active)
-			if !found {
-				break
-			}
+	priorities = slices.Compact(priorities)
+	first := sort.Search(len(priorities), func(i int) bool {
+		s.floor = priorities[i]
+		return s.cover(demand, 0, len(s.most)).may()
+	})
+	for _, s.floor = range priorities[first:] {
+		if s.rooms < maxRooms && s.solve() {
 			if choice, ok := s.finish(); ok {
 				return choice, true
 			}
@@ -123,60 +115,74 @@ func (s *search) run() (Choice, bool) {
 func (s *search) prepare(now *placement.Node) bool {
 	s.budget, s.spare = slices.Clone(s.c.Budgets), make([]int, len(s.c.Gangs))
 	for g := range s.c.Gangs {
-		s.spare[g] = s.c.Gangs[g].Spare
+		s.spare[g] = max(s.c.Gangs[g].Spare, 0)
 	}
-	alone, whole, ends := map[types.UID]int{}, map[int]int{}, map[types.UID]bool{}
-	for d := range s.ledger.Spec.Devices {
-		for j := range s.ledger.Spec.Devices[d].Slices {
-			p, ok := s.c.Pods[s.ledger.Spec.Devices[d].Slices[j].Pod]
-			if _, seen := alone[p.UID]; !ok || seen {
-				continue
-			}
-			alone[p.UID] = s.add(item{Cost: none, pods: []Pod{p}, gang: p.Gang}, ends)
-			if p.Gang < 0 || !s.c.Gangs[p.Gang].Whole {
-				continue
-			}
-			if _, seen := whole[p.Gang]; !seen {
-				cost := none
-				cost.Broken = 1
-				whole[p.Gang] = s.add(item{Cost: cost, pods: s.c.Gangs[p.Gang].Pods, gang: p.Gang, whole: true}, ends)
-			}
-		}
+	n := len(s.ledger.Status.Devices)
+	s.slices, s.ends = make([]int, n), make([]amount, n)
+	most := 0
+	for i := range s.ledger.Spec.Devices {
+		most += len(s.ledger.Spec.Devices[i].Slices)
 	}
-	if s.most = s.without(ends); s.most == nil || len(s.items) == 0 || !s.fits(s.demand, s.most) {
-		return false
-	}
-	n := len(s.most.Devices)
-	s.now, s.slices, s.taken = make([]*placement.Device, n), make([]int, n), make([]bool, len(s.items))
-	for d := range s.most.Devices {
-		s.now[d] = now.Device(s.most.Devices[d].UUID)
-	}
+	s.items, s.pods = make([]item, 0, most), make(map[types.UID]local, most)
+	gangs := map[int]int{}
 	for i := range s.ledger.Spec.Devices {
 		dev := &s.ledger.Spec.Devices[i]
-		d := slices.IndexFunc(s.most.Devices, func(m placement.Device) bool { return m.UUID == dev.UUID })
+		d := slices.IndexFunc(s.ledger.Status.Devices, func(seen v1alpha1.DeviceStatus) bool { return seen.UUID == dev.UUID })
 		if d < 0 {
 			continue
 		}
 		s.slices[d] = len(dev.Slices)
 		for j := range dev.Slices {
-			slice := &dev.Slices[j]
-			if p, ok := s.c.Pods[slice.Pod]; ok {
-				s.hold(alone[p.UID], d, slice)
-				if it, ok := whole[p.Gang]; ok {
-					s.hold(it, d, slice)
-				}
+			l, known := s.pods[dev.Slices[j].Pod]
+			if !known {
+				l = s.add(dev.Slices[j].Pod, gangs)
+				s.pods[dev.Slices[j].Pod] = l
+			}
+			s.hold(l.alone, d, &dev.Slices[j])
+			s.hold(l.whole, d, &dev.Slices[j])
+			if l.ends() {
+				s.ends[d] = s.ends[d].plus(sliceOf(&dev.Slices[j]))
 			}
 		}
 	}
-	s.in = view{placement.Node{Name: s.most.Name, Devices: make([]placement.Device, n)}, make([]amount, n)}
+	room := s.without(local.ends)
+	if room == nil || len(s.items) == 0 {
+		return false
+	}
+	s.now, s.most, s.taken = make([]*placement.Device, n), make([]placement.Device, n), make([]bool, len(s.items))
+	s.in = view{placement.Node{Name: room.Name, Devices: make([]placement.Device, n)}, make([]amount, n)}
 	for d := range n {
+		uuid := s.ledger.Status.Devices[d].UUID
+		s.now[d] = now.Device(uuid)
+		if dev := room.Device(uuid); dev != nil {
+			s.most[d] = *dev
+		}
 		s.show(&s.in, d)
 	}
-	return true
+	return s.fits(s.demand, room)
 }
 
-// add is the number of a new item, -1 where it may never end; else its pods are among the ends.
-func (s *search) add(it item, ends map[types.UID]bool) int {
+// add notes a pod of the node, and the items with which it may end.
+func (s *search) add(uid types.UID, gangs map[int]int) local {
+	p, ok := s.c.Pods[uid]
+	if !ok {
+		return local{-1, -1}
+	}
+	l := local{s.addItem(item{Cost: none, pods: []Pod{p}, gang: p.Gang}), -1}
+	if p.Gang < 0 || !s.c.Gangs[p.Gang].Whole {
+		return l
+	}
+	if l.whole, ok = gangs[p.Gang]; !ok {
+		cost := none
+		cost.Broken = 1
+		l.whole = s.addItem(item{Cost: cost, pods: s.c.Gangs[p.Gang].Pods, gang: p.Gang, whole: true})
+		gangs[p.Gang] = l.whole
+	}
+	return l
+}
+
+// addItem is the number of a new item, -1 where it may never end.
+func (s *search) addItem(it item) int {
 	for _, p := range it.pods {
 		it.Cost = it.plus(Cost{Priority: p.Priority, Pods: 1, Loss: p.Loss})
 		if p.Budget < 0 {
@@ -188,11 +194,8 @@ func (s *search) add(it item, ends map[types.UID]bool) int {
 		}
 		it.budgets[at].pods++
 	}
-	if !s.may(&it) {
+	if !s.lets(&it) {
 		return -1
-	}
-	for _, p := range it.pods {
-		ends[p.UID] = true
 	}
 	s.items = append(s.items, it)
 	return len(s.items) - 1
@@ -210,30 +213,24 @@ func (s *search) hold(i, device int, slice *v1alpha1.Slice) {
 	h.amount = h.amount.plus(sliceOf(slice))
 }
 
-// may reports whether the item may end beside those that are taken: members of a gang within
+// lets reports whether the item may end beside those that are taken: members of a gang within
 // what it can spare, or else all, and pods of a budget as many as it lets be evicted.
-func (s *search) may(it *item) bool {
-	switch {
-	case it.gang < 0:
-	case it.whole && s.spare[it.gang] < s.c.Gangs[it.gang].Spare, !it.whole && s.spare[it.gang] < 1:
+func (s *search) lets(it *item) bool {
+	if it.gang >= 0 && (it.whole && s.spare[it.gang] < s.c.Gangs[it.gang].Spare || !it.whole && s.spare[it.gang] < 1) {
 		return false
 	}
 	return !slices.ContainsFunc(it.budgets, func(u use) bool { return s.budget[u.budget] < u.pods })
 }
 
-func (s *search) take(i int) {
-	s.taken[i] = true
-	s.count(&s.items[i], 1)
-	s.shift(&s.in, i, false)
-}
+func (s *search) take(i int) { s.turn(i, true) }
+func (s *search) drop(i int) { s.turn(i, false) }
 
-func (s *search) drop(i int) {
-	s.taken[i] = false
-	s.count(&s.items[i], -1)
-	s.shift(&s.in, i, true)
-}
-
-func (s *search) count(it *item, n int) {
+func (s *search) turn(i int, taken bool) {
+	it, n := &s.items[i], 1
+	if !taken {
+		n = -1
+	}
+	s.taken[i] = taken
 	if it.whole {
 		s.spare[it.gang] -= n * (max(s.c.Gangs[it.gang].Spare, 0) + 1)
 	} else if it.gang >= 0 {
@@ -242,6 +239,7 @@ func (s *search) count(it *item, n int) {
 	for _, u := range it.budgets {
 		s.budget[u.budget] -= n * u.pods
 	}
+	s.shift(&s.in, i, taken)
 }
 
 // choose makes these the items that are taken.
@@ -258,8 +256,7 @@ func (s *search) choose(items []int) {
 
 // chosen are the items that are taken, and what they cost.
 func (s *search) chosen() (items []int, cost Cost) {
-	cost = none
-	cost.Priority = s.floor
+	cost = Cost{Priority: s.floor}
 	for i, taken := range s.taken {
 		if taken {
 			items, cost = append(items, i), cost.plus(s.items[i].Cost)
@@ -269,12 +266,12 @@ func (s *search) chosen() (items []int, cost Cost) {
 }
 
 // shift takes an item out of a view, or puts it back.
-func (s *search) shift(v *view, i int, back bool) {
+func (s *search) shift(v *view, i int, out bool) {
 	for _, h := range s.items[i].holds {
-		if back {
-			v.freed[h.device] = v.freed[h.device].minus(h.amount)
-		} else {
+		if out {
 			v.freed[h.device] = v.freed[h.device].plus(h.amount)
+		} else {
+			v.freed[h.device] = v.freed[h.device].minus(h.amount)
 		}
 		s.show(v, h.device)
 	}
@@ -282,27 +279,31 @@ func (s *search) shift(v *view, i int, back bool) {
 
 // show works out a device of a view.
 func (s *search) show(v *view, d int) {
-	now, most, freed := s.now[d], &s.most.Devices[d], v.freed[d]
+	now, most, freed := s.now[d], &s.most[d], v.freed[d]
+	dev := &v.Devices[d]
 	switch {
 	case freed.slots == 0 && now != nil:
-		v.Devices[d] = *now
+		*dev = *now
 	case freed.slots == 0:
-		v.Devices[d] = *most
-		v.Devices[d].Slots = 0
+		*dev = *most
+		dev.Slots = 0
 	case freed.slots >= s.slices[d] || now == nil:
-		v.Devices[d] = *most
+		*dev = *most
 	default:
-		room := roomOn(now).plus(freed).least(roomOn(most))
-		v.Devices[d] = *now
-		v.Devices[d].Cut = most.Cut
-		v.Devices[d].FreeCore, v.Devices[d].FreeMem, v.Devices[d].Slots = room.core, room.mem, room.slots
+		// Where some is reserved the first slices to go may give no room, and the last ones do.
+		room := roomOn(most).minus(s.ends[d]).plus(freed).most(amount{}).least(roomOn(now).plus(freed)).least(roomOn(most))
+		*dev = *now
+		dev.Cut, dev.FreeCore, dev.FreeMem, dev.Slots = most.Cut, room.core, room.mem, room.slots
 	}
 }
 
 // fits reports whether the demand fits on devices as amounts show them. Which places there are
 // on one in MIG mode only the room says.
 func (s *search) fits(demand *placement.Demand, n *placement.Node) bool {
-	return demand.MayFit(n) && (cut(n.Devices) || placement.Fits(demand, n))
+	if cut(n.Devices) {
+		return demand.MayFit(n)
+	}
+	return placement.Fits(demand, n)
 }
 
 func cut(devices []placement.Device) bool {
@@ -314,22 +315,15 @@ func cut(devices []placement.Device) bool {
 	return false
 }
 
-func (s *search) without(gone map[types.UID]bool) *placement.Node {
+// without is the room when such pods are gone, nil when it takes nothing.
+func (s *search) without(gone func(local) bool) *placement.Node {
 	s.rooms++
-	return s.room(without(s.ledger, func(pod types.UID) bool { return gone[pod] }))
+	return s.room(without(s.ledger, func(pod types.UID) bool { l, ok := s.pods[pod]; return ok && gone(l) }))
 }
 
-// left is the room that the taken items leave, nil when it takes nothing.
+// left is the room that the taken items leave.
 func (s *search) left() *placement.Node {
-	gone := map[types.UID]bool{}
-	for i, taken := range s.taken {
-		if taken {
-			for _, p := range s.items[i].pods {
-				gone[p.UID] = true
-			}
-		}
-	}
-	return s.without(gone)
+	return s.without(func(l local) bool { return l.alone >= 0 && s.taken[l.alone] || l.whole >= 0 && s.taken[l.whole] })
 }
 
 // plan is what the pod gets when the taken items are gone.
