@@ -23,4 +23,11 @@ static inline struct vgpu_process *vgpu_process(cu_result *why) {
     return vgpu_attach(why);
 }
 
+// Declares the attached process in a hook, which returns why where there is none.
+#define VGPU_PROCESS(process)                                    \
+    cu_result process##_why;                                     \
+    struct vgpu_process *process = vgpu_process(&process##_why); \
+    if (process == NULL)                                         \
+        return process##_why
+
 #endif

@@ -86,12 +86,10 @@ static cu_result retain(cu_ctx *ctx, cu_device device) {
 }
 
 cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     vgpu_lock(context_lock(process, device));
-    result = is_active(device) ? VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device) : retain(ctx, device);
+    cu_result result = is_active(device) ? VGPU_REAL(cuDevicePrimaryCtxRetain)(ctx, device)
+                                         : retain(ctx, device);
     vgpu_unlock(context_lock(process, device));
     return result;
 }
@@ -159,12 +157,9 @@ static void die_end(struct dying *dying, bool dead) {
 
 static cu_result destroy(cu_ctx ctx, cu_result (*real)(cu_ctx)) {
     struct dying dying;
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     die_begin(&dying, process, ctx);
-    result = real(ctx);
+    cu_result result = real(ctx);
     unsigned version; // cuCtxDetach may leave it to others
     bool stays = real == VGPU_REAL(cuCtxDetach) && VGPU_REAL(cuCtxGetApiVersion)(ctx, &version) == CU_OK;
     die_end(&dying, result == CU_OK && !stays);
@@ -191,14 +186,11 @@ static cu_ctx primary(cu_device device) {
 
 static cu_result leave_primary(enum vgpu_hook hook, cu_device device) {
     struct dying dying;
-    cu_result result;
+    VGPU_PROCESS(process);
     cu_result (*real)(cu_device) = vgpu_real(hook);
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
     vgpu_lock(context_lock(process, device));
     die_begin(&dying, process, primary(device));
-    result = real(device);
+    cu_result result = real(device);
     // A reset context may stay active while it is retained; its memory is gone.
     bool reset = hook == VGPU_cuDevicePrimaryCtxReset || hook == VGPU_cuDevicePrimaryCtxReset_v2;
     dying.begins_anew = is_active(device);

@@ -136,19 +136,17 @@ cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc
     return call.result;
 }
 
-static cu_result destroy(enum vgpu_hook hook, void *array) {
-    cu_result why, (*real)(void *) = vgpu_real(hook);
+static cu_result destroy(enum vgpu_class class, enum vgpu_hook hook, void *array) {
+    cu_result why, result, (*real)(void *) = vgpu_real(hook);
     struct vgpu_process *process = vgpu_process(&why);
-    return process != NULL ? vgpu_sparse_destroy(process, array, real) : real(array);
-}
-
-cu_result cuArrayDestroy(cu_array array) {
     struct vgpu_release release;
-    vgpu_release_begin(&release, vgpu_key(VGPU_ARRAY, (uintptr_t)array));
-    cu_result result = destroy(VGPU_cuArrayDestroy, array);
+    vgpu_release_begin(&release, vgpu_key(class, (uintptr_t)array));
+    result = process != NULL ? vgpu_sparse_destroy(process, array, real) : real(array);
     vgpu_release_end(&release, result);
     return result;
 }
+
+cu_result cuArrayDestroy(cu_array array) { return destroy(VGPU_ARRAY, VGPU_cuArrayDestroy, array); }
 
 cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc *desc,
                                  unsigned levels) {
@@ -163,9 +161,5 @@ cu_result cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_desc
 }
 
 cu_result cuMipmappedArrayDestroy(cu_mipmap mipmap) {
-    struct vgpu_release release;
-    vgpu_release_begin(&release, vgpu_key(VGPU_MIPMAP, (uintptr_t)mipmap));
-    cu_result result = destroy(VGPU_cuMipmappedArrayDestroy, mipmap);
-    vgpu_release_end(&release, result);
-    return result;
+    return destroy(VGPU_MIPMAP, VGPU_cuMipmappedArrayDestroy, mipmap);
 }

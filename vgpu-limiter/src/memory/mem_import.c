@@ -134,16 +134,13 @@ cu_result cuIpcOpenMemHandle_v2(cu_ptr *ptr, struct cu_handle_bytes handle, unsi
 }
 
 cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
-    cu_result result;
+    VGPU_PROCESS(process);
     struct vgpu_release release = {0};
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
     vgpu_lock(&process->sharing.open_lock);
     uint64_t others = opened(process, ptr);
     if (others == 0)
         vgpu_release_begin(&release, vgpu_key(VGPU_IMPORT, ptr));
-    result = VGPU_REAL(cuIpcCloseMemHandle)(ptr);
+    cu_result result = VGPU_REAL(cuIpcCloseMemHandle)(ptr);
     if (others != 0 && result == CU_OK)
         set_opened(process, ptr, others - 1);
     vgpu_release_end(&release, result);
@@ -154,11 +151,8 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr) {
 // An imported pool has no memory of its own.
 cu_result cuMemPoolImportFromShareableHandle(cu_pool *pool, void *handle, int type,
                                              unsigned long long flags) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
-    result = VGPU_REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    VGPU_PROCESS(process);
+    cu_result result = VGPU_REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result != CU_OK)
         return result;
     vgpu_lock_hot(&process->pools.lock);

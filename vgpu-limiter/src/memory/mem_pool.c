@@ -174,14 +174,11 @@ static bool know_pool(struct vgpu_process *process, cu_pool pool, int device) {
 }
 
 cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     int device = props != NULL ? location_device(process, props->type, &props->location) : -1;
     if (device == -2)
         return CU_NOT_PERMITTED;
-    result = VGPU_REAL(cuMemPoolCreate)(pool, props);
+    cu_result result = VGPU_REAL(cuMemPoolCreate)(pool, props);
     if (result == CU_OK && !know_pool(process, *pool, device)) {
         VGPU_REAL(cuMemPoolDestroy)(*pool);
         result = CU_OUT_OF_MEMORY;
@@ -192,14 +189,11 @@ cu_result cuMemPoolCreate(cu_pool *pool, const struct cu_pool_props *props) {
 // The pools that are there without being created.
 #define LEARN(pool, location, type, get)                                          \
     do {                                                                          \
-        cu_result result;                                                         \
-        struct vgpu_process *process = vgpu_process(&result);                     \
-        if (process == NULL)                                                      \
-            return result;                                                        \
+        VGPU_PROCESS(process);                                                    \
         int device = location != NULL ? location_device(process, type, location) : -1; \
         if (device == -2)                                                         \
             return CU_NOT_PERMITTED;                                              \
-        result = VGPU_REAL(get)(pool, location, type);                            \
+        cu_result result = VGPU_REAL(get)(pool, location, type);                  \
         return result != CU_OK || know_pool(process, *(pool), device) ? result : CU_OUT_OF_MEMORY; \
     } while (0)
 
@@ -224,14 +218,11 @@ static bool disown(void *with, struct vgpu_entry *entry) {
 // What was allocated from a destroyed pool lives on until it is freed, and is
 // charged by itself from then on.
 cu_result cuMemPoolDestroy(cu_pool handle) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     if (atomic_load(&process->launches.captures) == 0) // it would break them
         VGPU_REAL(cuCtxSynchronize)();        // what was freed is free
     vgpu_lock_hot(&process->pools.lock);
-    result = VGPU_REAL(cuMemPoolDestroy)(handle);
+    cu_result result = VGPU_REAL(cuMemPoolDestroy)(handle);
     for (uint32_t i = 0; result == CU_OK && i < process->pools.count; i++) {
         struct vgpu_pool *pool = &process->pools.pool[i];
         if (pool->handle != handle)

@@ -45,10 +45,7 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_alloc_pro
 }
 
 cu_result cuMemRelease(cu_handle handle) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
+    VGPU_PROCESS(process);
     vgpu_lock(&process->vmm.lock);
     struct vgpu_record *record = vgpu_record_of(process, handle);
     cu_result result = VGPU_REAL(cuMemRelease)(handle);
@@ -73,10 +70,7 @@ static bool add_mapping(struct vgpu_process *process, struct vgpu_mapping *mappi
 
 cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
                    unsigned long long flags) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
+    VGPU_PROCESS(process);
     struct vgpu_mapping *mapping = malloc(sizeof *mapping);
     if (mapping == NULL)
         return CU_OUT_OF_MEMORY;
@@ -106,10 +100,7 @@ cu_result cuMemMap(cu_ptr ptr, size_t bytes, size_t offset, cu_handle handle,
 
 // The driver only unmaps whole mappings, one or several in a row.
 cu_result cuMemUnmap(cu_ptr ptr, size_t bytes) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
+    VGPU_PROCESS(process);
     vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemUnmap)(ptr, bytes);
     struct vgpu_entry entry;
@@ -129,10 +120,7 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t bytes) {
 
 // A handle for the memory behind an address, which may have none left.
 cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
+    VGPU_PROCESS(process);
     vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemRetainAllocationHandle)(handle, address);
     if (result == CU_OK) {

@@ -20,11 +20,8 @@ cu_result cuInit(unsigned flags) {
 }
 
 cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
-    result = VGPU_REAL(cuDeviceTotalMem_v2)(bytes, device);
+    VGPU_PROCESS(process);
+    cu_result result = VGPU_REAL(cuDeviceTotalMem_v2)(bytes, device);
     if (result != CU_OK)
         return result;
     int index = vgpu_device_index(process, device);

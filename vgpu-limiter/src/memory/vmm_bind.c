@@ -33,13 +33,10 @@ static void bound(struct vgpu_process *process, struct vgpu_record *record, cu_h
 }
 
 cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     struct vgpu_record *object = calloc(1, sizeof *object);
     vgpu_lock(&process->vmm.lock);
-    result = object != NULL ? VGPU_REAL(cuMulticastCreate)(handle, prop) : CU_OUT_OF_MEMORY;
+    cu_result result = object != NULL ? VGPU_REAL(cuMulticastCreate)(handle, prop) : CU_OUT_OF_MEMORY;
     if (result == CU_OK) {
         *object = (struct vgpu_record){.device = -1, .handles = 1, .shared = -1, .borrowed = -1};
         if (vgpu_record_refer(process, VGPU_HANDLE, *handle, object))
@@ -53,13 +50,10 @@ cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
 // The forms differ in their arguments only.
 #define BIND(find, object, at, ...)                           \
     do {                                                      \
-        cu_result result;                                     \
-        struct vgpu_process *process = vgpu_process(&result); \
-        if (process == NULL)                                  \
-            return result;                                    \
+        VGPU_PROCESS(process);                                \
         vgpu_lock(&process->vmm.lock);                        \
         struct vgpu_record *record = find;                    \
-        result = __VA_ARGS__;                                 \
+        cu_result result = __VA_ARGS__;                       \
         if (result == CU_OK && record != NULL)                \
             bound(process, record, object, at);               \
         vgpu_unlock(&process->vmm.lock);                      \
@@ -93,14 +87,11 @@ cu_result cuMulticastBindAddr_v2(cu_handle object, cu_device device, size_t at, 
 }
 
 cu_result cuMulticastUnbind(cu_handle object, cu_device device, size_t at, size_t bytes) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
+    VGPU_PROCESS(process);
     struct vgpu_entry entry;
-    if (process == NULL)
-        return result;
     int index = device >= 0 && device < VGPU_ORDINALS ? process->index[device] : -1;
     vgpu_lock(&process->vmm.lock);
-    result = VGPU_REAL(cuMulticastUnbind)(object, device, at, bytes);
+    cu_result result = VGPU_REAL(cuMulticastUnbind)(object, device, at, bytes);
     if (result == CU_OK &&
         vgpu_table_take(&process->table, vgpu_key(VGPU_BOUND, id_of(NULL, index, object, at)), &entry))
         vgpu_unbind(process, (struct vgpu_binding *)(uintptr_t)entry.value);

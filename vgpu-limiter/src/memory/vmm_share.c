@@ -22,10 +22,7 @@ static uint64_t new_id(const struct vgpu_record *record) {
 
 cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
                                        unsigned long long flags) {
-    cu_result why;
-    struct vgpu_process *process = vgpu_process(&why);
-    if (process == NULL)
-        return why;
+    VGPU_PROCESS(process);
     vgpu_lock(&process->vmm.lock);
     cu_result result = VGPU_REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
     struct vgpu_record *record = result == CU_OK ? vgpu_record_of(process, handle) : NULL;
@@ -54,10 +51,7 @@ static int device_of(struct vgpu_process *process, cu_handle handle) {
 }
 
 cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) {
-    cu_result result;
-    struct vgpu_process *process = vgpu_process(&result);
-    if (process == NULL)
-        return result;
+    VGPU_PROCESS(process);
     int from = -1, device = -1;
     uint64_t charged = 0;
     if (type == CU_SHARE_FABRIC && os != NULL)
@@ -70,8 +64,8 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os, int type) 
     atomic_store(&process->sharing.imports, true);
     struct vgpu_record *made = calloc(1, sizeof *made);
     vgpu_lock(&process->vmm.lock);
-    result = made != NULL ? VGPU_REAL(cuMemImportFromShareableHandle)(handle, os, type)
-                          : CU_OUT_OF_MEMORY;
+    cu_result result = made != NULL ? VGPU_REAL(cuMemImportFromShareableHandle)(handle, os, type)
+                                    : CU_OUT_OF_MEMORY;
     struct vgpu_record *known = result == CU_OK ? vgpu_record_of(process, *handle) : NULL;
     if (known != NULL) { // the driver gives one handle for the same memory
         known->handles++;

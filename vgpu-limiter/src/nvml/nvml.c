@@ -223,48 +223,37 @@ static void fill_detail(void *entry, uint32_t pid, uint64_t used) {
         (struct nv_process_detail){pid, used, NV_NO_INSTANCE, NV_NO_INSTANCE, NV_VALUE_NOT_AVAILABLE};
 }
 
-static nv_result list_compute(enum vgpu_hook hook, nv_device device, unsigned *count, void *entries,
-                              size_t size, void (*fill)(void *, uint32_t, uint64_t)) {
+// Answers for a list of processes; fill is NULL for one in which nobody ever is.
+static nv_result list_processes(enum vgpu_hook hook, nv_device device, unsigned *count, void *entries,
+                                size_t size, void (*fill)(void *, uint32_t, uint64_t)) {
     struct vgpu_slice slice;
     nv_result (*real)(nv_device, unsigned *, void *) = vgpu_real(hook);
     unsigned none = 0;
     nv_result result = real(device, count != NULL ? &none : NULL, NULL);
     if (result != NV_OK && result != NV_INSUFFICIENT_SIZE)
         return result;
+    if (fill == NULL) {
+        *count = 0;
+        return NV_OK;
+    }
     if ((result = vgpu_slice_find(device, &slice)) != NV_OK)
         return result;
     return list(&slice, count, entries, size, fill);
 }
 
-static nv_result list_nobody(enum vgpu_hook hook, nv_device device, unsigned *count) {
-    nv_result (*real)(nv_device, unsigned *, void *) = vgpu_real(hook);
-    unsigned none = 0;
-    nv_result result = real(device, count != NULL ? &none : NULL, NULL);
-    if (result != NV_OK && result != NV_INSUFFICIENT_SIZE)
-        return result;
-    *count = 0;
-    return NV_OK;
-}
-
-#define COMPUTE_LIST(name, entry, fill)                                                      \
-    nv_result name(nv_device device, unsigned *count, struct entry *entries) {               \
-        return list_compute(VGPU_##name, device, count, entries, sizeof(struct entry), fill); \
+#define LIST(name, entry, fill)                                                                 \
+    nv_result name(nv_device device, unsigned *count, struct entry *entries) {                  \
+        return list_processes(VGPU_##name, device, count, entries, sizeof(struct entry), fill); \
     }
-#define EMPTY_LIST(name, entry)                                                \
-    nv_result name(nv_device device, unsigned *count, struct entry *entries) { \
-        (void)entries;                                                         \
-        return list_nobody(VGPU_##name, device, count);                        \
-    }
-
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nv_process_v1, fill_v1)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nv_process_v2, fill_v2)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nv_process_v2, fill_v2)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses, nv_process_v1)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nv_process_v2)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nv_process_v2)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nv_process_v1)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nv_process_v2)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nv_process_v2)
+LIST(nvmlDeviceGetComputeRunningProcesses, nv_process_v1, fill_v1)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, nv_process_v2, fill_v2)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, nv_process_v2, fill_v2)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, nv_process_v1, NULL)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nv_process_v2, NULL)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nv_process_v2, NULL)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nv_process_v1, NULL)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nv_process_v2, NULL)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nv_process_v2, NULL)
 
 nv_result nvmlDeviceGetRunningProcessDetailList(nv_device device,
                                                 struct nv_process_detail_list *out) {
