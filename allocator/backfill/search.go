@@ -72,21 +72,16 @@ type part struct {
 	amount
 }
 
-// add gives the pod one more slice. They come device by device.
-func (p *pod) add(device int, has amount) {
-	if n := len(p.parts); n > 0 && p.parts[n-1].device == device {
-		p.parts[n-1].amount = p.parts[n-1].plus(has)
-		return
-	}
-	p.parts = append(p.parts, part{device, has})
-}
-
+// newSearch has taken nothing out yet; nil where by the sums the demand does not fit even on
+// the empty node.
 func newSearch(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room, ends map[types.UID]time.Time) *search {
 	s := &search{demand: demand, ledger: ledger, room: room, free: make([]amount, len(ledger.Status.Devices))}
 	for i := range s.free {
 		s.free[i] = amount{v1alpha1.WholeGPU, ledger.Status.Devices[i].Mem, v1alpha1.MaxSlicesPerDevice}
 	}
-	s.addNeeds()
+	if s.addNeeds(); !s.enough() {
+		return nil
+	}
 	s.addPods(ends)
 	s.sort()
 	return s
@@ -143,8 +138,9 @@ func (s *search) addPods(ends map[types.UID]time.Time) {
 	for i := range s.ledger.Spec.Devices {
 		n += len(s.ledger.Spec.Devices[i].Slices)
 	}
-	all := make([]pod, 0, n) // never grows: there are pointers into it
-	s.byUID = make(map[types.UID]*pod, n)
+	// One allocation for all pods, and one for their first parts. There are pointers into them.
+	pods, parts := make([]pod, 0, n), make([]part, n)
+	s.pods, s.byUID = make([]*pod, 0, n), make(map[types.UID]*pod, n)
 	for i := range s.ledger.Spec.Devices {
 		granted := &s.ledger.Spec.Devices[i]
 		device := slices.IndexFunc(s.ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == granted.UUID })
@@ -152,17 +148,23 @@ func (s *search) addPods(ends map[types.UID]time.Time) {
 			slice := &granted.Slices[j]
 			p := s.byUID[slice.Pod]
 			if p == nil {
-				all = append(all, pod{uid: slice.Pod})
-				p = &all[len(all)-1]
+				k := len(pods)
+				pods = append(pods, pod{uid: slice.Pod, parts: parts[k : k : k+1]})
+				p = &pods[k]
 				p.end, p.known = ends[p.uid]
 				s.byUID[p.uid] = p
 				s.pods = append(s.pods, p)
 			}
 			has := amount{slice.Core - slice.ReuseCore, slice.Mem - slice.ReuseMem, 1}
 			p.share += max(int64(has.core), int64(has.mem)*int64(v1alpha1.WholeGPU)/int64(max(granted.Mem, 1)))
-			if device >= 0 {
-				p.add(device, has)
-				s.free[device] = s.free[device].minus(has)
+			if device < 0 {
+				continue // it is no longer there
+			}
+			s.free[device] = s.free[device].minus(has)
+			if last := len(p.parts) - 1; last >= 0 && p.parts[last].device == device {
+				p.parts[last].amount = p.parts[last].plus(has)
+			} else {
+				p.parts = append(p.parts, part{device, has})
 			}
 		}
 	}
@@ -281,7 +283,7 @@ func (s *search) set(n int) {
 }
 
 // shortest takes out the fewest pods, in their order, without which the demand fits; false
-// where it does not fit without any.
+// where it does not fit without any. Those whose room is not needed may be left in.
 func (s *search) shortest() bool {
 	n := 0
 	for ; !s.enough(); n++ {
@@ -290,7 +292,10 @@ func (s *search) shortest() bool {
 		}
 		s.move(s.pods[n], true)
 	}
-	if s.fits() {
+	if s.keep(s.enoughDevices()); s.enough() && s.fits() {
+		return true
+	}
+	if s.set(n); s.fits() {
 		return true
 	}
 	// Something else than the sums is against it, such as places of MIG.
@@ -309,41 +314,57 @@ func (s *search) shortest() bool {
 	return true
 }
 
+// enoughDevices are, as bits, devices that by the sums will do for the demand.
+func (s *search) enoughDevices() (devices uint64) {
+	for i := range s.needs {
+		n, left := &s.needs[i], s.needs[i].count
+		for d := range s.free {
+			if left > 0 && n.within(s.free[d], d) {
+				devices |= 1 << d
+				left--
+			}
+		}
+	}
+	return devices
+}
+
+// keep puts back the pods that have nothing on the devices.
+func (s *search) keep(devices uint64) {
+	for _, p := range s.pods {
+		if p.out && !slices.ContainsFunc(p.parts, func(has part) bool { return devices>>has.device&1 == 1 }) {
+			s.move(p, false)
+		}
+	}
+}
+
 // drop puts back the pods whose room is not needed: at once those that have nothing on the
 // plan's devices, then the latest first.
 func (s *search) drop() {
-	var elsewhere []*pod
+	was := s.out()
+	var planned uint64
+	for _, g := range s.plan.Grants {
+		planned |= 1 << slices.IndexFunc(s.ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == g.UUID })
+	}
+	if s.keep(planned); len(s.out()) < len(was) && !(s.enough() && s.fits()) {
+		for _, p := range was {
+			s.move(p, true)
+		}
+	}
+	for _, p := range slices.Backward(s.out()) {
+		if s.move(p, false); !(s.enough() && s.fits()) {
+			s.move(p, true)
+		}
+	}
+}
+
+// out are the pods that are out, in their order.
+func (s *search) out() (pods []*pod) {
 	for _, p := range s.pods {
-		if p.out && !slices.ContainsFunc(p.parts, s.planned) {
-			elsewhere = append(elsewhere, p)
-		}
-	}
-	if len(elsewhere) > 0 {
-		s.putBack(elsewhere...)
-	}
-	for _, p := range slices.Backward(s.pods) {
 		if p.out {
-			s.putBack(p)
+			pods = append(pods, p)
 		}
 	}
-}
-
-func (s *search) planned(has part) bool {
-	uuid := s.ledger.Status.Devices[has.device].UUID
-	return slices.ContainsFunc(s.plan.Grants, func(g placement.Grant) bool { return g.UUID == uuid })
-}
-
-// putBack puts the pods back if the demand fits beside them.
-func (s *search) putBack(pods ...*pod) {
-	for _, p := range pods {
-		s.move(p, false)
-	}
-	if s.enough() && s.fits() {
-		return
-	}
-	for _, p := range pods {
-		s.move(p, true)
-	}
+	return pods
 }
 
 // fits reports whether the demand fits without the pods that are out, and keeps its plan.

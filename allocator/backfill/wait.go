@@ -58,7 +58,7 @@ func (w *Wait) order() int {
 // No pod of Leaving can stay: without the end of any one of them the demand does not fit.
 func Earliest(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room, ends map[types.UID]time.Time) (Wait, bool) {
 	s := newSearch(demand, ledger, room, ends)
-	if !s.shortest() {
+	if s == nil || !s.shortest() {
 		return Wait{}, false
 	}
 	s.drop()
