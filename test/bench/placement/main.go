@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"vernier.dev/vernier/test/bench/placement/bound"
 	"vernier.dev/vernier/test/bench/placement/replay"
@@ -31,6 +32,7 @@ type options struct {
 	seed0                       int64
 	seeds                       int
 	churn                       float64
+	head                        time.Duration
 	json                        bool
 }
 
@@ -38,11 +40,12 @@ func run() error {
 	var o options
 	flag.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn, cpu_milli, memory_mib, gpu, model")
 	flag.StringVar(&o.pods, "pods", "", "CSV `file` of pods: cpu_milli, memory_mib, num_gpu, gpu_milli and, if any, gpu_spec")
-	flag.StringVar(&o.policies, "policy", strings.Join(names(), ","), "policies to compare, of "+strings.Join(names(), ", "))
+	flag.StringVar(&o.policies, "policy", "", "policies to compare, of "+strings.Join(names(), ", ")+" (default all, with -head ours)")
 	flag.Int64Var(&o.seed0, "seed0", 42, "first seed of the arrivals' order")
 	flag.IntVar(&o.seeds, "seeds", 10, "how many seeds")
 	flag.StringVar(&o.ties, "ties", "name", "equal nodes: name takes the first, random any")
 	flag.Float64Var(&o.churn, "churn", 0, "instead of filling the cluster, let pods come and go at this `load` (0.95: 95 % of the GPUs asked for on average)")
+	flag.DurationVar(&o.head, "head", 0, "with -churn: pods that do not fit wait, and the first of them has a reservation after this `time` (10m: a sixth of a mean lifetime)")
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.Parse()
 	if err := o.check(flag.Args()); err != nil {
@@ -51,6 +54,9 @@ func run() error {
 	w, err := trace.Load(o.nodes, o.pods)
 	if err != nil {
 		return err
+	}
+	if o.head > 0 {
+		return o.line(w)
 	}
 	var rows []*row
 	for _, name := range o.names() {
@@ -64,11 +70,36 @@ func run() error {
 		rows = append(rows, row)
 	}
 	if o.json {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(rows)
+		return encode(rows)
 	}
 	show(os.Stdout, rows, o.churn > 0)
+	return nil
+}
+
+func encode(rows any) error {
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(rows)
+}
+
+// line plays every seed with lines that differ in what is reserved for the first.
+func (o *options) line(w *trace.Workload) error {
+	w = replay.WithCrumbs(w)
+	var rows []*waitRow
+	for _, r := range []waitRow{
+		{Line: "nothing reserved"},
+		{Line: "reserved, ends known", line: replay.Line{ReserveAfter: o.head, EndsKnown: true}},
+		{Line: "reserved, ends not known", line: replay.Line{ReserveAfter: o.head}},
+	} {
+		for seed := o.seed0; seed < o.seed0+int64(o.seeds); seed++ {
+			r.add(replay.Wait(w, newOurs(w, nil), seed, o.churn, r.line))
+		}
+		rows = append(rows, &r)
+	}
+	if o.json {
+		return encode(rows)
+	}
+	showWaits(os.Stdout, rows)
 	return nil
 }
 
@@ -83,6 +114,10 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("-seeds is 1 or more; see -help")
 	case !(o.churn >= 0 && o.churn <= maxLoad):
 		return fmt.Errorf("-churn is a load from 0 to %d, 1 for as many GPUs as there are; see -help", maxLoad)
+	case o.head < 0 || o.head > 0 && o.churn == 0:
+		return fmt.Errorf("-head is a time, and goes with -churn; see -help")
+	case o.head > 0 && (o.ties != "name" || !slices.Equal(o.names(), []string{"ours"})):
+		return fmt.Errorf("-head is for the policy ours, and for ties by name; see -help")
 	case o.nodes == "" || o.pods == "":
 		return fmt.Errorf("-nodes and -pods name the files to replay; see -help")
 	}
@@ -98,11 +133,17 @@ func (o *options) check(rest []string) error {
 const maxLoad = 100
 
 // names of the policies to compare.
-func (o *options) names() (names []string) {
-	for name := range strings.SplitSeq(o.policies, ",") {
-		names = append(names, strings.TrimSpace(name))
+func (o *options) names() (list []string) {
+	switch {
+	case o.policies == "" && o.head > 0:
+		return []string{"ours"}
+	case o.policies == "":
+		return names()
 	}
-	return names
+	for name := range strings.SplitSeq(o.policies, ",") {
+		list = append(list, strings.TrimSpace(name))
+	}
+	return list
 }
 
 // add plays one seed.

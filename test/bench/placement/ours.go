@@ -4,6 +4,7 @@ package main
 
 import (
 	"math/rand"
+	"slices"
 
 	"vernier.dev/vernier/allocator/placement/packer"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -19,10 +20,17 @@ type ours struct {
 	*packer.Engine
 	requests []packer.Request
 	ties     *rand.Rand
+	hidden   map[int]hidden
+}
+
+// hidden is what is kept of a node from the engine.
+type hidden struct {
+	host    trace.Node
+	devices []int
 }
 
 func newOurs(w *trace.Workload, ties *rand.Rand) *ours {
-	o := &ours{Engine: packer.New(trace.Allows), ties: ties}
+	o := &ours{Engine: packer.New(trace.Allows), ties: ties, hidden: map[int]hidden{}}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
 		o.AddNode(packer.Machine{Model: n.Model, Devices: n.GPUs, DeviceMem: deviceMem, CPU: packer.Milli(n.CPU), Mem: v1alpha1.MiB(n.Mem)})
@@ -44,10 +52,10 @@ func (o *ours) Place(class int) (node int, devices uint64, ok bool) {
 		return int(id), devices, ok
 	}
 	// The index knows only fixed ties.
-	o.Learn(o.requests[class])
+	o.Engine.Learn(o.requests[class])
 	id, devices, ok := o.Scan(o.requests[class], func(n int) bool { return o.ties.Intn(n) == 0 })
 	if ok {
-		o.Book(o.requests[class], id, devices)
+		o.Engine.Book(o.requests[class], id, devices)
 	}
 	return int(id), devices, ok
 }
@@ -55,3 +63,35 @@ func (o *ours) Place(class int) (node int, devices uint64, ok bool) {
 func (o *ours) Release(class, node int, devices uint64) {
 	o.Engine.Release(o.requests[class], packer.NodeID(node), devices)
 }
+
+func (o *ours) Learn(class int) {
+	o.Reprice()
+	o.Engine.Learn(o.requests[class])
+}
+
+func (o *ours) Best(class int) (node int, devices uint64, ok bool) {
+	id, devices, ok := o.Engine.Best(o.requests[class])
+	return int(id), devices, ok
+}
+
+func (o *ours) Book(class, node int, devices uint64) {
+	o.Engine.Book(o.requests[class], packer.NodeID(node), devices)
+}
+
+func (o *ours) Hide(node int, host trace.Node, devices []int) {
+	was, ok := o.hidden[node]
+	if !ok {
+		was.devices = make([]int, len(devices))
+	}
+	cpu, mem, left := o.Free(packer.NodeID(node))
+	left = slices.Clone(left)
+	for d := range left {
+		left[d].Core += packer.Milli(was.devices[d] - devices[d])
+		left[d].Mem += memOf(was.devices[d]) - memOf(devices[d])
+	}
+	o.Set(packer.NodeID(node), cpu+packer.Milli(was.host.CPU-host.CPU), mem+v1alpha1.MiB(was.host.Mem-host.Mem), left)
+	o.hidden[node] = hidden{host, devices}
+}
+
+// memOf is the memory of a share, as the engine counts it.
+func memOf(milli int) v1alpha1.MiB { return deviceMem * v1alpha1.MiB(milli) / trace.Whole }

@@ -8,6 +8,7 @@ import (
 	"math/rand"
 	"strings"
 	"testing"
+	"time"
 
 	"vernier.dev/vernier/test/bench/placement/bound"
 	"vernier.dev/vernier/test/bench/placement/replay"
@@ -256,8 +257,12 @@ func TestReport(t *testing.T) {
 // and never left unread.
 func TestOptions(t *testing.T) {
 	good := options{nodes: "n", pods: "p", policies: "fgd, ours,bound", ties: "name", seeds: 1}
-	if err := good.check(nil); err != nil {
-		t.Error(err)
+	line := good
+	line.policies, line.churn, line.head = "", 1, time.Minute
+	for _, o := range []options{good, line} {
+		if err := o.check(nil); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
 	}
 	for _, tt := range []struct {
 		edit func(*options)
@@ -272,6 +277,10 @@ func TestOptions(t *testing.T) {
 		{func(o *options) { o.churn = math.NaN() }, nil, "-churn"},
 		{func(o *options) { o.churn = math.Inf(1) }, nil, "-churn"},
 		{func(o *options) { o.churn = -1 }, nil, "-churn"},
+		{func(o *options) { o.head = time.Minute }, nil, "-head is a time, and goes with -churn"},
+		{func(o *options) { o.churn, o.head = 1, -time.Minute }, nil, "-head"},
+		{func(o *options) { o.churn, o.head = 1, time.Minute }, nil, "-head is for the policy ours"},
+		{func(o *options) { o.policies, o.ties, o.churn, o.head = "", "random", 1, time.Minute }, nil, "-head is for the policy ours"},
 		{func(o *options) { o.pods = "" }, nil, "-pods"},
 	} {
 		o := good

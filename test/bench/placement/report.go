@@ -141,3 +141,47 @@ func kinds(failed map[string]failure) string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// waitRow is what is known of a line. Times are in minutes, a mean lifetime being an hour.
+type waitRow struct {
+	Line string `json:"line"`
+	// Longest wait of a pod, and of one at the head of the line; Bound of the latter.
+	Longest float64 `json:"longestWait"`
+	Head    float64 `json:"longestAtHead"`
+	Bound   float64 `json:"bound,omitempty"`
+	// Over is by how much a bound was exceeded.
+	Over float64 `json:"overBound"`
+	// Unserved part of the GPU time asked for, in percent.
+	Unserved *figure `json:"unserved"`
+	Reserved int     `json:"reservations"`
+	Filled   int     `json:"filled"`
+
+	line     replay.Line
+	unserved []float64
+}
+
+func (r *waitRow) add(w replay.Waits) {
+	r.Longest, r.Head = max(r.Longest, w.Longest.Minutes()), max(r.Head, w.Head.Minutes())
+	if r.line.ReserveAfter > 0 {
+		r.Bound, r.Over = max(r.Bound, w.Bound.Minutes()), max(r.Over, w.HeadOver.Minutes(), w.LineOver.Minutes())
+	}
+	r.Reserved, r.Filled = r.Reserved+w.Reserved, r.Filled+w.Filled
+	r.unserved = append(r.unserved, w.Unserved)
+	r.Unserved = over(r.unserved, 100)
+}
+
+// showWaits prints a table.
+func showWaits(out io.Writer, rows []*waitRow) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintln(t, "line\tlongest wait, min\tat its head, min\tbound, min\tover it\tGPU time unserved, %\treservations\tfilled")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t", r.Line, r.Longest, r.Head)
+		if r.Bound == 0 {
+			fmt.Fprint(t, "\t\t")
+		} else {
+			fmt.Fprintf(t, "%.0f\t%.0f\t", r.Bound, r.Over)
+		}
+		fmt.Fprintf(t, "%.2f ± %.2f\t%d\t%d\n", r.Unserved.Mean, r.Unserved.SD, r.Reserved, r.Filled)
+	}
+}
