@@ -30,11 +30,33 @@ type weights struct {
 	levels []level
 }
 
-// level is what the pods up to a priority hold of a device, and the most that one of them does.
+// level is what the pods up to a priority hold of a device, and the least and the most that one
+// of them does.
 type level struct {
-	priority   int32
-	pods       int
-	sum, large amount
+	priority          int32
+	pods              int
+	sum, small, large amount
+}
+
+// and is what two levels are together.
+func (l level) and(m level) level {
+	return level{max(l.priority, m.priority), l.pods + m.pods, l.sum.plus(m.sum), l.small.least(m.small), l.large.most(m.large)}
+}
+
+// count is how many of the pods have to end at the least so that so much gets free: so many of
+// the largest make it up, and so many of the smallest would fit beside it.
+func (l *level) count(lack amount) int {
+	n, _ := lack.times(l.large)
+	spare := l.sum.minus(lack)
+	stay := min(fill(spare.core, l.small.core, l.pods), fill(spare.mem, l.small.mem, l.pods))
+	return max(n, l.pods-stay)
+}
+
+func fill[T v1alpha1.Percent | v1alpha1.MiB](room, small T, most int) int {
+	if small <= 0 {
+		return most
+	}
+	return int(room / small)
 }
 
 // Weigh makes the weights of a ledger. A pod without a priority never ends. The room may be
@@ -70,8 +92,11 @@ func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (in
 		}
 		of := map[int32]level{}
 		for pod, a := range held {
-			l := of[known[pod]]
-			of[known[pod]] = level{known[pod], l.pods + 1, l.sum.plus(a), l.large.most(a)}
+			one := level{known[pod], 1, a, a, a}
+			if l, ok := of[one.priority]; ok {
+				one = one.and(l)
+			}
+			of[one.priority] = one
 			on[pod]++
 			w.span = max(w.span, on[pod])
 		}
@@ -80,8 +105,7 @@ func Weigh(ledger *v1alpha1.SliceLedger, room Room, priority func(types.UID) (in
 		}
 		slices.SortFunc(dev.levels, func(a, b level) int { return cmp.Compare(a.priority, b.priority) })
 		for i := 1; i < len(dev.levels); i++ {
-			l, below := &dev.levels[i], &dev.levels[i-1]
-			l.pods, l.sum, l.large = l.pods+below.pods, l.sum.plus(below.sum), l.large.most(below.large)
+			dev.levels[i] = dev.levels[i].and(dev.levels[i-1])
 		}
 		w.devices = append(w.devices, dev)
 	}
@@ -207,6 +231,5 @@ func (l *lacking) pods(priority int32) int {
 	if l.all {
 		return l.on.levels[at-1].pods
 	}
-	n, _ := l.least.times(l.on.levels[at-1].large)
-	return n
+	return l.on.levels[at-1].count(l.least)
 }

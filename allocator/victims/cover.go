@@ -48,16 +48,17 @@ func (s *search) cover(demand *placement.Demand, from, to int) *cover {
 	v.out = view{placement.Node{Devices: slices.Clone(s.in.Devices)}, slices.Clone(s.in.freed)}
 	v.least = &placement.Node{Name: s.in.Name, Devices: s.in.Devices[from:to]}
 	v.most = &placement.Node{Name: s.in.Name, Devices: v.out.Devices[from:to]}
-	for i := range s.items {
-		o, here := option{item: i}, false
-		for _, h := range s.items[i].holds {
-			if from <= h.device && h.device < to {
-				o.amount, here = o.amount.plus(h.amount), true
+	for d := from; d < to; d++ {
+		for _, i := range s.at[d] {
+			it := &s.items[i]
+			if it.Priority > s.floor || s.taken[i] || !s.lets(it) {
+				continue
 			}
-		}
-		if here && s.items[i].Priority <= s.floor && !s.taken[i] && s.lets(&s.items[i]) {
-			v.options = append(v.options, o)
-			s.shift(&v.out, i, true)
+			at := slices.IndexFunc(it.holds, func(h hold) bool { return from <= h.device && h.device < to })
+			if it.holds[at].device == d { // an item once
+				v.options = append(v.options, option{item: i, amount: it.holds[at].amount})
+				s.shift(&v.out, i, true)
+			}
 		}
 	}
 	return v

@@ -33,9 +33,10 @@ type search struct {
 	slices []int
 	most   []placement.Device
 	ends   []amount
-	// items are what can be chosen, pods where to find a pod of the node among them, and floor
-	// is the priority up to which they are chosen.
+	// items are what can be chosen, at those of each device, pods where to find a pod of the
+	// node among them, and floor is the priority up to which they are chosen.
 	items        []item
+	at           [][]int
 	pods         map[types.UID]local
 	floor        int32
 	steps, rooms int
@@ -118,7 +119,7 @@ func (s *search) prepare(now *placement.Node) bool {
 		s.spare[g] = max(s.c.Gangs[g].Spare, 0)
 	}
 	n := len(s.ledger.Status.Devices)
-	s.slices, s.ends = make([]int, n), make([]amount, n)
+	s.slices, s.ends, s.at = make([]int, n), make([]amount, n), make([][]int, n)
 	most := 0
 	for i := range s.ledger.Spec.Devices {
 		most += len(s.ledger.Spec.Devices[i].Slices)
@@ -208,6 +209,7 @@ func (s *search) hold(i, device int, slice *v1alpha1.Slice) {
 	it := &s.items[i]
 	if n := len(it.holds); n == 0 || it.holds[n-1].device != device {
 		it.holds = append(it.holds, hold{device: device})
+		s.at[device] = append(s.at[device], i)
 	}
 	h := &it.holds[len(it.holds)-1]
 	h.amount = h.amount.plus(sliceOf(slice))

@@ -347,9 +347,13 @@ func TestSearchAgainstBruteForce(t *testing.T) {
 			t.Fatal("the ledger was changed")
 		}
 		known := func(uid types.UID) (int32, bool) { p, ok := w.c.Pods[uid]; return p.Priority, ok }
-		bound, may := Weigh(w.ledger, index.Room, known).Bound(w.demand, 5)
+		weights := Weigh(w.ledger, index.Room, known)
+		bound, may := weights.Bound(w.demand, want.Priority+1)
 		if can && (!may || bound.Compare(want) > 0) {
 			t.Fatalf("case %d: bound %+v %v, optimum %+v\n%+v", n, bound, may, want, w.demand)
+		}
+		if bound, may = weights.Bound(w.demand, want.Priority); may && bound.Pods > 0 && bound.Priority >= want.Priority {
+			t.Fatalf("case %d: bound %+v of victims below %d", n, bound, want.Priority)
 		}
 		if !ok {
 			none++
@@ -381,5 +385,29 @@ func TestSearchAgainstBruteForce(t *testing.T) {
 	}
 	if 10*pods > 11*least {
 		t.Errorf("%d victims, the least is %d", pods, least)
+	}
+}
+
+// A device whose memory has grown has more room when its last slice is gone than slices add up
+// to: what they add up to must not keep it from being compared.
+func TestSearchOnDevicesThatGrew(t *testing.T) {
+	w := &world{ledger: newLedger(2), c: &Candidates{Pods: map[types.UID]Pod{}}, room: index.Room}
+	for i, loss := range []float64{9, 9, 1, 1} {
+		p := Pod{UID: types.UID(fmt.Sprint("p", i)), Gang: -1, Budget: -1, Loss: loss}
+		if !place(w.ledger, p.UID, single(1, 50)) {
+			t.Fatal("no room for the pods")
+		}
+		w.c.Pods[p.UID] = p
+	}
+	for i := range w.ledger.Status.Devices {
+		w.ledger.Status.Devices[i].Mem += 5000
+	}
+	w.demand = &placement.Demand{Containers: []placement.Container{container("c", 1, 100, deviceMem+5000)}}
+	choice, ok := w.c.Search(w.demand, w.ledger, w.room)
+	if !ok || fmt.Sprint(choice.Victims) != "[p2 p3]" {
+		t.Errorf("%v %+v, want p2 and p3 to end", ok, choice)
+	}
+	if best, can := w.optimum(); !can || best != choice.Cost {
+		t.Errorf("cost %+v, the least is %+v", choice.Cost, best)
 	}
 }
