@@ -146,7 +146,7 @@ func (v *cover) walk(k int, cost Cost, fresh bool) {
 		v.take(o.item)
 		v.walk(k+1, cost.plus(it.Cost), true)
 		v.drop(o.item)
-		if v.steps > maxSteps {
+		if v.steps > v.limit {
 			return
 		}
 	}
@@ -233,7 +233,7 @@ func (s *search) several(all *cover) {
 	for again := ok; again; {
 		again = false
 		for _, d := range devices {
-			if blocked[d] || s.steps > maxSteps {
+			if blocked[d] || s.steps > s.limit {
 				continue
 			}
 			try := slices.Clone(blocked)

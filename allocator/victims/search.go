@@ -14,7 +14,8 @@ import (
 )
 
 // Bounds of one search. Tenants make the pods and their sizes, and the best choice is a hard
-// problem in general. After maxSteps a search goes on with the first choice that it comes to.
+// problem in general. After maxSteps, or half of them for several devices, a search goes on with
+// the first choice that it comes to.
 // After maxRooms it asks only for the room that its result leaves.
 const (
 	maxSteps = 5_000
@@ -39,7 +40,8 @@ type search struct {
 	at           [][]int
 	pods         map[types.UID]local
 	floor        int32
-	steps, rooms int
+	steps, limit int
+	rooms        int
 
 	// taken are the items that are chosen at the moment; then gangs can spare so many, budgets
 	// let so many be evicted, and the node is like in.
@@ -88,7 +90,10 @@ func (c *Candidates) Search(demand *placement.Demand, ledger *v1alpha1.SliceLedg
 			return Choice{Plan: plan, Cost: none}, true
 		}
 	}
-	s := &search{c: c, demand: demand, ledger: ledger, room: room}
+	s := &search{c: c, demand: demand, ledger: ledger, room: room, limit: maxSteps}
+	if !demand.Single() && !demand.SameGPU {
+		s.limit /= 2
+	}
 	if !s.prepare(now) {
 		return Choice{}, false
 	}
