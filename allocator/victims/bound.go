@@ -173,7 +173,7 @@ func (w *Weights) bound(demand *placement.Demand, i int, below int32) (Cost, boo
 	return cost, true
 }
 
-// lack is what the device lacks; false where the containers can't be on it, whoever ends.
+// lack is what the device lacks; false where the containers can't be on it, whatever ends.
 func (w *weights) lack(sub *placement.Demand) (lacking, bool) {
 	l := lacking{on: w, from: math.MinInt32}
 	need := amount{slots: len(sub.Containers)}

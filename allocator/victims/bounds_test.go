@@ -4,6 +4,7 @@ package victims
 
 import (
 	"math/rand"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ func TestSearchIsBounded(t *testing.T) {
 	equal := func(i int) Pod { return Pod{UID: uid(i), Gang: -1, Budget: -1, Loss: float64(r.Intn(100))} }
 	levels := func(i int) Pod { p := equal(i); p.Priority = int32(r.Intn(1000)); return p }
 	budget := func(i int) Pod { p := equal(i); p.Budget = i % 2; return p }
+	// Each can spare some, which is not enough.
+	gang := func(i int) Pod { p := equal(i); p.Gang = i % 10; return p }
 	small, instance := single(1, 1), single(1, 10)
 	for name, tt := range map[string]struct {
 		world    *world
@@ -58,11 +61,20 @@ func TestSearchIsBounded(t *testing.T) {
 		"slices, budgets that do not suffice":       {fill(newLedger(8), small, budget), single(4, 50), []int{99, 99}, false},
 		"slices, a budget for one device":           {fill(newLedger(8), small, budget), single(1, 50), []int{0, 50}, true},
 		"slices, a budget too small for one device": {fill(newLedger(8), small, budget), single(1, 50), []int{25, 24}, false},
+		"slices, gangs, one device":                 {fill(newLedger(8), small, gang), single(1, 50), nil, true},
+		"slices, gangs, several devices":            {fill(newLedger(8), small, gang), single(4, 50), nil, true},
 		"instances, budgets that do not suffice":    {fill(mig(), instance, budget), single(1, 90), []int{4, 2}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := tt.world
 			w.demand, w.c.Budgets = tt.demand, tt.budgets
+			for _, p := range w.c.Pods {
+				if p.Gang >= 0 {
+					w.c.Gangs = slices.Grow(w.c.Gangs, 10)[:10]
+					w.c.Gangs[p.Gang].Spare, w.c.Gangs[p.Gang].Whole = 2, true
+					w.c.Gangs[p.Gang].Pods = append(w.c.Gangs[p.Gang].Pods, p)
+				}
+			}
 			w.room = func(l *v1alpha1.SliceLedger) *placement.Node { w.calls++; return index.Room(l) }
 			choice, ok := w.c.Search(w.demand, w.ledger, w.room)
 			t.Logf("%d pods: %+v after %d rooms", len(w.c.Pods), choice.Cost, w.calls)

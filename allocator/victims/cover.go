@@ -142,19 +142,43 @@ func (v *cover) walk(k int, cost Cost, fresh bool) {
 	if v.found && least.Compare(v.cost) >= 0 {
 		return
 	}
-	if v.lets(it) {
+	// Where members have ended that the gang could spare, it can end as a whole all the same.
+	spared := v.spared(it)
+	for _, i := range spared {
+		v.drop(i)
+		cost.Pods, cost.Loss = cost.Pods-1, cost.Loss-v.items[i].Loss
+	}
+	lets := v.lets(it)
+	if lets {
 		v.take(o.item)
 		v.walk(k+1, cost.plus(it.Cost), true)
 		v.drop(o.item)
-		if v.steps > v.limit {
-			return
-		}
+	}
+	for _, i := range spared {
+		v.take(i)
+		cost = cost.plus(v.items[i].Cost)
+	}
+	if lets && v.steps > v.limit {
+		return
 	}
 	v.shift(&v.out, o.item, false)
 	if v.demand.MayFit(v.most) {
 		v.walk(k+1, cost, false)
 	}
 	v.shift(&v.out, o.item, true)
+}
+
+// spared are the members of a gang that are taken one by one.
+func (v *cover) spared(whole *item) (members []int) {
+	if !whole.whole {
+		return nil
+	}
+	for i := range v.items {
+		if v.taken[i] && v.items[i].gang == whole.gang {
+			members = append(members, i)
+		}
+	}
+	return members
 }
 
 // enough reports whether the demand fits with what is taken gone.
@@ -248,7 +272,7 @@ func (s *search) several(all *cover) {
 
 // onCheapest clears the first devices of the order on which the demand fits then, and of these
 // only what is needed; blocked ones stay as they are. It keeps the choice in all, and reports
-// the devices where somebody ends, if it costs less than the one there.
+// the devices where pods end, if it costs less than the one there.
 func (s *search) onCheapest(all *cover, order []int, blocked []bool) ([]int, bool) {
 	node := &placement.Node{Name: s.in.Name, Devices: slices.Clone(s.in.Devices)}
 	var plan placement.Plan

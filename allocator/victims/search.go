@@ -15,8 +15,7 @@ import (
 
 // Bounds of one search. Tenants make the pods and their sizes, and the best choice is a hard
 // problem in general. After maxSteps, or half of them for several devices, a search goes on with
-// the first choice that it comes to.
-// After maxRooms it asks only for the room that its result leaves.
+// the first choice that it comes to. After maxRooms it asks only for the rooms of its result.
 const (
 	maxSteps = 5_000
 	maxRooms = 300
@@ -79,10 +78,11 @@ type view struct {
 	freed []amount
 }
 
-// Search finds the choice of least cost on the node; false where the pod does not fit, whoever
-// ends. For a pod that needs one device no choice costs less, as long as the search stays
-// within its bounds. For several devices the cheapest ones are taken, and then exchanged. Nobody
-// ends in vain: if any one victim stayed, or any gang that ends as a whole, the pod would not fit.
+// Search finds the choice of least cost on the node; false where the pod does not fit
+// without all candidates, or budgets and gangs keep them. For a pod that needs one device no choice costs less, as long as the search stays
+// within its bounds. For several devices the cheapest ones are taken, and then exchanged. No
+// pod ends in vain: if any one victim stayed, or any gang that ends as a whole, the pod would not
+// fit.
 func (c *Candidates) Search(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room) (Choice, bool) {
 	now := room(ledger)
 	if now != nil {
@@ -342,7 +342,7 @@ func (s *search) plan() (placement.Plan, bool) {
 	return placement.Fit(s.demand, left)
 }
 
-// finish lets all stay that can, the most important first, and says who is left.
+// finish lets all stay that can, the most important first, and says which end.
 func (s *search) finish() (choice Choice, ok bool) {
 	defer s.choose(nil)
 	if choice.Plan, ok = s.plan(); !ok {

@@ -5,7 +5,7 @@
 //
 // It owns the order of costs, what ending a member of a gang means for the gang, the count of
 // pod disruption budgets, and the search. It works on a ledger and on the room that a ledger
-// leaves: it never sees a Kubernetes object, a clock or the network, and it ends nobody.
+// leaves: it never sees a Kubernetes object, a clock or the network, and it ends no pod.
 package victims
 
 import (
@@ -59,7 +59,7 @@ type Cost struct {
 	Loss float64
 }
 
-// none is the cost of ending nobody.
+// none is the cost of ending no pod.
 var none = Cost{Priority: math.MinInt32}
 
 // Compare is negative where c is less harm than d.
@@ -75,7 +75,7 @@ func (c Cost) plus(d Cost) Cost {
 // leave less.
 type Room func(*v1alpha1.SliceLedger) *placement.Node
 
-// Choice is who ends, and what the pod gets then.
+// Choice is which pods end, and what the pod gets then.
 type Choice struct {
 	// Victims are sorted. Those of gangs that end as a whole may be on other nodes.
 	Victims []types.UID
