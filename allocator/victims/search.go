@@ -78,11 +78,12 @@ type view struct {
 	freed []amount
 }
 
-// Search finds the choice of least cost on the node; false where the pod does not fit
-// without all candidates, or budgets and gangs keep them. For a pod that needs one device no choice costs less, as long as the search stays
-// within its bounds. For several devices the cheapest ones are taken, and then exchanged. No
-// pod ends in vain: if any one victim stayed, or any gang that ends as a whole, the pod would not
-// fit.
+// Search finds the choice of least cost on the node, which is to end no pod where the demand fits
+// as it is. It is false where the demand does not fit without all candidates, or where gangs and
+// budgets keep too many of them. For a demand of one device no choice costs less, as long as the
+// search stays within its bounds. For several devices the cheapest are taken, and then exchanged.
+// No pod ends in vain: if any one victim stayed, or any gang that ends as a whole, the demand
+// would not fit.
 func (c *Candidates) Search(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room Room) (Choice, bool) {
 	now := room(ledger)
 	if now != nil {
