@@ -3,7 +3,6 @@
 package packer
 
 import (
-	"math/bits"
 	"slices"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -39,9 +38,7 @@ type Engine struct {
 	again int
 	// shares are the prices of shares of each size, in devices.
 	shares bySize
-	// bookings until the tolls are worked out anew.
-	bookings int
-	// came is how many devices all arrivals asked for that were not refused.
+	// came is how many devices all arrivals asked for.
 	came float64
 
 	// Scratch space of one update.
@@ -126,18 +123,6 @@ func (e *Engine) addFleet(m Machine) int {
 	return len(e.fleets) - 1
 }
 
-// Place decides on a pod that arrives: it learns the request, and books the best
-// node and the devices there, a set of bits. False when no node has the room.
-func (e *Engine) Place(r Request) (id NodeID, devices uint64, ok bool) {
-	c := e.class(r)
-	e.mix.add(c, e.total)
-	if id, devices, ok = e.choose(c); ok {
-		e.came += e.shape(c).part()
-		e.book(id, c, devices, 1)
-	}
-	return id, devices, ok
-}
-
 // Learn takes note that a pod with that request has arrived. Once per pod, however
 // often it is decided on.
 func (e *Engine) Learn(r Request) {
@@ -146,21 +131,10 @@ func (e *Engine) Learn(r Request) {
 	e.came += e.shape(c).part()
 }
 
-// Best is the node that Place would choose, and the devices there. Nothing is
-// booked or learnt.
+// Best is the best node for a pod with that request, and the devices there, a set of
+// bits. False when no node has the room.
 func (e *Engine) Best(r Request) (id NodeID, devices uint64, ok bool) {
 	return e.choose(e.class(r))
-}
-
-// Book takes what the request asks for off these devices of the node, which must
-// have it.
-func (e *Engine) Book(r Request, id NodeID, devices uint64) {
-	e.book(id, e.class(r), devices, 1)
-}
-
-// Release gives back what Place or Book booked.
-func (e *Engine) Release(r Request, id NodeID, devices uint64) {
-	e.book(id, e.class(r), devices, -1)
 }
 
 // Set changes what is free of a node to what its owner says: nothing for a node
@@ -180,25 +154,6 @@ func (e *Engine) change(d int, k *kind, f Free) {
 	e.fleets[k.fleet].free -= int(e.gaps[d])
 	e.free[d], e.gaps[d] = f, gap(f, k.DeviceMem)
 	e.fleets[k.fleet].free += int(e.gaps[d])
-}
-
-// book takes what the class needs off the node's devices, or gives it back with
-// sign -1.
-func (e *Engine) book(id NodeID, c int, devices uint64, sign int64) {
-	n, r := &e.nodes[id], &e.classes[c].Request
-	k := &e.kinds[n.kind]
-	n.cpu -= Milli(sign) * r.CPU
-	n.mem -= v1alpha1.MiB(sign) * r.HostMem
-	need := r.memOn(k.DeviceMem)
-	for ; devices != 0; devices &= devices - 1 {
-		d := int(n.first) + bits.TrailingZeros64(devices)
-		f := e.free[d]
-		e.change(d, k, Free{f.Core - Milli(sign)*r.Core, f.Mem - MiB(sign)*need})
-	}
-	e.scoreNode(id)
-	if e.bookings--; e.bookings <= 0 {
-		e.setTolls()
-	}
 }
 
 // scoreNode scores the node for all classes.

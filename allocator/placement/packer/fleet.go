@@ -5,7 +5,7 @@ package packer
 import "math"
 
 // fleet is all nodes with one model of device. Each has a tree of its own, so
-// that what it costs to use a model can change with every booking.
+// that what it costs to use a model can change without scoring its nodes again.
 type fleet struct {
 	model string
 	nodes []NodeID
@@ -33,7 +33,6 @@ const priorAsk = 4
 // setTolls weighs the demand that insists on a model, until as much has arrived as
 // is free now, against what is free of it.
 func (e *Engine) setTolls() {
-	e.bookings = max(1, e.total/1024)
 	free := 0
 	for _, f := range e.fleets {
 		f.asked, f.spread = 0, 0

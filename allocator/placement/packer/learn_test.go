@@ -123,7 +123,7 @@ func TestPlacesForGroupsAreKept(t *testing.T) {
 	l := newLoad(1, append([]Machine{four}, eights(1, "A")...), nil, nil)
 	whole, group := share(Whole), share(Whole)
 	group.GPUs = 4
-	l.Book(whole, 1, 1)
+	l.show(pod{whole, 1, 1}, 1)
 	l.arrive(1, group)
 	l.arrive(60, whole)
 	for range 3 {
@@ -178,9 +178,9 @@ func TestAlmostAPlaceIsKeptWherePodsComeAndGo(t *testing.T) {
 		l := newLoad(1, []Machine{small, large}, nil, nil)
 		whole, group := share(Whole), share(Whole)
 		whole.CPU, group.CPU, group.GPUs = 6_000, 48_000, 8
-		l.Book(whole, 0, 1)
+		l.show(pod{whole, 0, 1}, 1)
 		for d := range 4 {
-			l.Book(whole, 1, 1<<d)
+			l.show(pod{whole, 1, 1 << d}, 1)
 		}
 		l.arrive(10, whole, whole, group)
 		for range left {

@@ -48,6 +48,8 @@ type load struct {
 	r       *rand.Rand
 	draw    []Request
 	running []pod
+	// left is room for what is free of a node.
+	left [MaxDevices]Free
 }
 
 type pod struct {
@@ -71,12 +73,37 @@ func newLoad(seed int64, machines []Machine, classes []Request, weights []int) *
 
 func (l *load) arrival() Request { return l.draw[l.r.Intn(len(l.draw))] }
 
+// place learns the request, and puts the pod on the best node if there is room.
 func (l *load) place(q Request) bool {
-	id, devices, ok := l.Place(q)
+	l.Learn(q)
+	id, devices, ok := l.Best(q)
 	if ok {
-		l.running = append(l.running, pod{q, id, devices})
+		p := pod{q, id, devices}
+		l.show(p, 1)
+		l.running = append(l.running, p)
 	}
 	return ok
+}
+
+// show sets the pod's node to what is free with the pod, or with sign -1 without it.
+func (l *load) show(p pod, sign int64) {
+	cpu, mem, free := l.freeWith(p, sign)
+	l.Set(p.node, cpu, mem, free)
+}
+
+// freeWith is what is free of the pod's node with the pod, or with sign -1 without it. The
+// devices are good until the next call.
+func (l *load) freeWith(p pod, sign int64) (cpu Milli, mem MiB, free []Free) {
+	cpu, mem, now := l.Free(p.node)
+	free = l.left[:copy(l.left[:], now)]
+	need := p.memOn(l.kinds[l.nodes[p.node].kind].DeviceMem)
+	for d := range free {
+		if p.devices>>d&1 == 1 {
+			free[d].Core -= Milli(sign) * p.Core
+			free[d].Mem -= MiB(sign) * need
+		}
+	}
+	return cpu - Milli(sign)*p.CPU, mem - MiB(sign)*p.HostMem, free
 }
 
 // leave lets a random pod go.
@@ -85,7 +112,7 @@ func (l *load) leave() {
 	p := l.running[i]
 	l.running[i] = l.running[len(l.running)-1]
 	l.running = l.running[:len(l.running)-1]
-	l.Release(p.Request, p.node, p.devices)
+	l.show(p, -1)
 }
 
 // full is the part of the devices that is taken.

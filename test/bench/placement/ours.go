@@ -46,23 +46,22 @@ func newOurs(w *trace.Workload, ties *rand.Rand) *ours {
 }
 
 func (o *ours) Place(class int) (node int, devices uint64, ok bool) {
-	o.Reprice()
+	o.Learn(class)
 	if o.ties == nil {
-		id, devices, ok := o.Engine.Place(o.requests[class])
-		return int(id), devices, ok
+		node, devices, ok = o.Best(class)
+	} else {
+		// The index knows only fixed ties.
+		var id packer.NodeID
+		id, devices, ok = o.Scan(o.requests[class], func(n int) bool { return o.ties.Intn(n) == 0 })
+		node = int(id)
 	}
-	// The index knows only fixed ties.
-	o.Engine.Learn(o.requests[class])
-	id, devices, ok := o.Scan(o.requests[class], func(n int) bool { return o.ties.Intn(n) == 0 })
 	if ok {
-		o.Engine.Book(o.requests[class], id, devices)
+		o.Book(class, node, devices)
 	}
-	return int(id), devices, ok
+	return node, devices, ok
 }
 
-func (o *ours) Release(class, node int, devices uint64) {
-	o.Engine.Release(o.requests[class], packer.NodeID(node), devices)
-}
+func (o *ours) Release(class, node int, devices uint64) { o.book(class, node, devices, -1) }
 
 func (o *ours) Learn(class int) {
 	o.Reprice()
@@ -74,8 +73,21 @@ func (o *ours) Best(class int) (node int, devices uint64, ok bool) {
 	return int(id), devices, ok
 }
 
-func (o *ours) Book(class, node int, devices uint64) {
-	o.Engine.Book(o.requests[class], packer.NodeID(node), devices)
+func (o *ours) Book(class, node int, devices uint64) { o.book(class, node, devices, 1) }
+
+// book shows the engine what is left of the node with a pod of the class, or with sign -1
+// without it.
+func (o *ours) book(class, node int, devices uint64, sign int) {
+	r := &o.requests[class]
+	cpu, mem, left := o.Free(packer.NodeID(node))
+	left = slices.Clone(left)
+	for d := range left {
+		if devices>>d&1 == 1 {
+			left[d].Core -= packer.Milli(sign) * r.Core
+			left[d].Mem -= memOf(sign * int(r.MemShare))
+		}
+	}
+	o.Set(packer.NodeID(node), cpu-packer.Milli(sign)*r.CPU, mem-v1alpha1.MiB(sign)*r.HostMem, left)
 }
 
 func (o *ours) Hide(node int, host trace.Node, devices []int) {
