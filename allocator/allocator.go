@@ -4,8 +4,6 @@ package allocator
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,6 +23,7 @@ import (
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/repair"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 )
 
@@ -44,7 +43,7 @@ type Config struct {
 	// Requests is how many may be under way at a time, 1 or more.
 	Requests int
 	// Preemption is for whom pods with slices may be evicted.
-	Preemption Preemption
+	Preemption preemption.Policy
 	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
 	// none.
 	ReserveAfter time.Duration
@@ -55,32 +54,42 @@ type Config struct {
 type Allocator struct {
 	*eventhandlers.Handlers
 
-	clock      clock.WithTicker
-	cache      *cache.Cache
-	groups     *podgroup.Groups
-	queue      *queue.Queue
-	notify     *notify.Notifier
-	binder     *binding.Binder
-	scheduler  *scheduling.Scheduler
-	preemption *preemption.Preemption
-	bindwatch  *bindwatch.Watch
-	repair     *repair.Reconciler
+	clock        clock.WithTicker
+	cache        *cache.Cache
+	groups       *podgroup.Groups
+	queue        *queue.Queue
+	notify       *notify.Notifier
+	binder       *binding.Binder
+	reservations *reservation.Reservations
+	scheduler    *scheduling.Scheduler
+	preemption   *preemption.Preemption
+	bindwatch    *bindwatch.Watch
+	repair       *repair.Reconciler
+	reserveAfter time.Duration
 
-	// turns are the worker's alone.
-	turns turns
+	// These are the worker's alone: turns, the pods that have just found no room, and when room
+	// is reserved again for the first that wait.
+	turns   turns
+	short   *preemption.Waiter
+	headsAt time.Time
 }
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	a := &Allocator{clock: c.Clock, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
+	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
 	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}
 	a.binder = &binding.Binder{Client: c.Client, Cache: a.cache, Queue: a.queue, Handlers: a.Handlers, Notify: a.notify, Clock: c.Clock, Log: c.Log, Requests: c.Requests}
-	a.preemption = preemption.New(a.cache, a.queue, c.Filters, c.Clock, c.Log)
-	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Clock: c.Clock, Log: c.Log}
+	a.reservations = reservation.New(a.cache, a.queue, c.Clock)
+	a.preemption = preemption.New(preemption.Config{
+		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
+		Reservations: a.reservations, Policy: c.Preemption, Clock: c.Clock, Log: c.Log,
+	})
+	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log}
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
+	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)
 	a.OnGone(a.bindwatch.Forget)
 	return a
@@ -101,6 +110,7 @@ func (a *Allocator) Lead(ctx context.Context) error {
 
 func (a *Allocator) end() {
 	a.scheduler.End()
+	a.reservations.Clear()
 	a.queue.Close()
 }
 
@@ -118,6 +128,23 @@ func (a *Allocator) step(ctx context.Context) bool {
 		most = maxBacklog
 	}
 	items, ok := a.queue.Pop(most)
+	a.reservations.Review()
+	// Of the room that has come pods that wait are to have their part in the same round as pods
+	// that have just arrived.
+	moved := false
+	for _, it := range items {
+		if it.IsMove() {
+			a.queue.ActivatePending(it)
+			moved = true
+		}
+	}
+	if moved {
+		for _, r := range a.reservations.All() {
+			a.queue.Add(r.Owner)
+		}
+		items = append(items, a.queue.PopDue(queue.MaxMoves+reservation.Most)...)
+		a.queue.MovePending()
+	}
 	for i, err := range a.look(ctx, items) {
 		a.queue.Done(items[i], err)
 	}
@@ -130,68 +157,55 @@ const maxBacklog = 100 * queue.MaxRound
 // look looks at items together; the errors are in their order.
 func (a *Allocator) look(ctx context.Context, items []queue.Item) []error {
 	errs := make([]error, len(items))
-	var ledgers, pods, gangs []int
+	var ledgers, due []int
 	for i, it := range items {
 		switch {
-		case it.IsMove():
-			a.queue.ActivatePending(it)
 		case it.Node != "":
 			ledgers = append(ledgers, i)
-		case it.Pod.Name != "":
-			pods = append(pods, i)
-		case it.Gang.Name != "":
-			gangs = append(gangs, i)
+		case it.Pod.Name != "", it.Gang.Name != "":
+			due = append(due, i)
 		}
 	}
 	a.binder.Each(len(ledgers), func(k int) { errs[ledgers[k]] = a.repair.Reconcile(ctx, items[ledgers[k]].Node) })
 
 	r := a.binder.NewRound()
 	defer r.End()
-	pending, late := make([]*binding.Pending, len(items)), false
-	// in does things one after the other, as many as there is time for.
-	in := func(at []int, do func(int)) {
-		a.turns.sort(items, at)
-		until, over := a.clock.Now().Add(scheduling.RoundTime), false
-		for n, i := range at {
-			if over = over || n == queue.MaxRound || n > 0 && !a.clock.Now().Before(until); over {
-				errs[i], late = queue.Yield{}, true
-				continue
-			}
-			if do(i); a.turns != nil {
-				a.turns[items[i].Namespace()]++
+	pending := make([]*binding.Pending, len(items))
+	// finish writes what was decided on so far: a gang writes the ledgers itself.
+	finish := func() {
+		r.Finish(ctx, pending)
+		for i, p := range pending {
+			if p != nil {
+				errs[i], pending[i] = p.Err, nil
 			}
 		}
 	}
-	in(pods, func(i int) { pending[i], errs[i] = a.reconcilePod(ctx, r, items[i].Pod) })
-	r.Finish(ctx, pending)
-	for i, p := range pending {
-		if p != nil {
-			errs[i] = p.Err
+	moves, until, late := a.queue.Moves(), a.clock.Now().Add(2*scheduling.RoundTime), false
+	for n, i := range a.inOrder(items, due) {
+		// Two at least: the first of the order, and the one whose turn it is.
+		if late = late || n == queue.MaxRound || n > 1 && !a.clock.Now().Before(until); late || n > 0 && a.outranked(items[i], moves) {
+			errs[i] = queue.Yield{}
+			continue
+		}
+		if items[i].Pod.Name != "" {
+			pending[i], errs[i] = a.reconcilePod(ctx, r, items[i].Pod)
+		} else {
+			finish()
+			errs[i] = a.reconcileGang(ctx, r, items[i].Gang)
+		}
+		// Before those of a lower priority are decided on, which would take the room.
+		if w := a.short; w != nil && errs[i] == nil {
+			errs[i] = a.makeRoom(ctx, *w, finish)
+		}
+		if a.short = nil; a.turns != nil {
+			a.turns[items[i].Namespace()]++
 		}
 	}
-	in(gangs, func(i int) { errs[i] = a.reconcileGang(ctx, r, items[i].Gang) })
+	finish()
 	if !late {
 		a.turns = nil
 	} else if a.turns == nil {
 		a.turns = turns{}
 	}
 	return errs
-}
-
-// turns is how many of each namespace were looked at since more was due than there was time
-// for; nil while there is time for all.
-type turns map[string]int
-
-// sort has those of namespaces go first of which the fewest were looked at: what one tenant has
-// looked at again and again, and what takes long, is then not before all that others have.
-func (t turns) sort(items []queue.Item, at []int) {
-	if t == nil {
-		return
-	}
-	nth, of := map[int]int{}, maps.Clone(t)
-	for _, i := range at {
-		nth[i] = of[items[i].Namespace()]
-		of[items[i].Namespace()]++
-	}
-	slices.SortStableFunc(at, func(i, j int) int { return nth[i] - nth[j] })
 }

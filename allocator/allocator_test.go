@@ -45,7 +45,7 @@ func newStage(t *testing.T, nodes int) *stage {
 	t.Helper()
 	w := newWorld(t, 1, nodes, 1)
 	w.calm = true
-	s := &stage{world: w, replicaInTest: w.replicas[0], events: record.NewFakeRecorder(100)}
+	s := &stage{world: w, replicaInTest: w.replicas[0], events: record.NewFakeRecorder(1000)}
 	s.allocator.notify.Events = s.events
 	return s
 }

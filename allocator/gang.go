@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
 )
@@ -136,6 +137,9 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	}
 	if miss != nil {
 		a.markUnschedulable(g, asks, miss, len(members), need)
+		if len(members) == 0 {
+			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need}
+		}
 		return a.giveBack(ctx, g.Due)
 	}
 	if err := a.binder.Reserve(ctx, g.Name.Owner(), members, choices); err != nil {

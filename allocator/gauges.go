@@ -10,11 +10,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -30,13 +32,17 @@ func register(ctx context.Context, g prometheus.Collector) error {
 }
 
 // Collector has the gauges of the allocator's view of the cluster.
-func (a *Allocator) Collector() prometheus.Collector { return gauges{a.cache.Index, a.queue} }
+func (a *Allocator) Collector() prometheus.Collector {
+	return gauges{a.cache.Index, a.queue, a.reservations, a.clock}
+}
 
 // gauges are an allocator's view of the cluster. They are worked out when Prometheus asks,
 // and a standby has the same of devices.
 type gauges struct {
-	index *index.Index
-	queue *queue.Queue
+	index        *index.Index
+	queue        *queue.Queue
+	reservations *reservation.Reservations
+	clock        clock.PassiveClock
 }
 
 var (
@@ -44,6 +50,12 @@ var (
 		"Gated pods that fit nowhere now.", nil, nil)
 	waitingByReason = prometheus.NewDesc("vernier_allocator_waiting_pods_by_reason",
 		"Gated pods that cannot be placed now, by what is against them: devices, scheduler, invalid, or others: pods that they start with or come after.", []string{"reason"}, nil)
+	reservations = prometheus.NewDesc("vernier_allocator_reservations",
+		"Room on GPUs that is kept for a pod or a gang, by why: preemption, or head, of the line of those that wait.", []string{"kind"}, nil)
+	headWait = prometheus.NewDesc("vernier_allocator_head_of_line_wait_seconds",
+		"For how long room has been kept for the head of the line that waits longest, 0 without one.", nil, nil)
+	headEstimate = prometheus.NewDesc("vernier_allocator_head_of_line_estimate_seconds",
+		"How long that was estimated to take, 0 where nobody knows.", nil, nil)
 	devicesByUse = prometheus.NewDesc("vernier_allocator_devices",
 		"GPUs that may take slices, by how much of them is granted: free, shared or full.", []string{"use"}, nil)
 	agentReachable = prometheus.NewDesc("vernier_allocator_agent_reachable",
@@ -66,6 +78,9 @@ var (
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- waitingPods
 	to <- waitingByReason
+	to <- reservations
+	to <- headWait
+	to <- headEstimate
 	to <- devicesByUse
 	to <- agentReachable
 	to <- driftedSlices
@@ -89,6 +104,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		sum += n
 	}
 	to <- prometheus.MustNewConstMetric(waitingPods, prometheus.GaugeValue, float64(sum))
+	g.collectReservations(to)
 	all := holdings{}
 	for _, node := range g.index.Names() {
 		if l := g.index.Ledger(node); l != nil {
@@ -100,6 +116,25 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	use, fragments := fragmentation(g.index.Room())
 	send(devicesByUse, use)
 	send(fragmentCore, fragments)
+}
+
+// collectReservations sends how many there are, and how the oldest head of a line fares.
+func (g gauges) collectReservations(to chan<- prometheus.Metric) {
+	kinds := map[reservation.Kind]int{reservation.Preemption: 0, reservation.Head: 0}
+	wait, estimate := 0., 0.
+	for _, r := range g.reservations.All() {
+		if kinds[r.Kind]++; r.Kind == reservation.Head && kinds[r.Kind] == 1 {
+			wait = g.clock.Since(r.Made).Seconds()
+			if !r.End.IsZero() {
+				estimate = max(0, r.End.Sub(r.Made).Seconds())
+			}
+		}
+	}
+	for kind, n := range kinds {
+		to <- prometheus.MustNewConstMetric(reservations, prometheus.GaugeValue, float64(n), string(kind))
+	}
+	to <- prometheus.MustNewConstMetric(headWait, prometheus.GaugeValue, wait)
+	to <- prometheus.MustNewConstMetric(headEstimate, prometheus.GaugeValue, estimate)
 }
 
 // collectNode sends what a ledger's status says.

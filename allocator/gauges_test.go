@@ -44,8 +44,8 @@ func TestGauges(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.allocator.Collector())
-	if families, err := registry.Gather(); err != nil || len(families) != 8 {
-		t.Errorf("%d metrics, want 8: %v", len(families), err)
+	if families, err := registry.Gather(); err != nil || len(families) != 11 {
+		t.Errorf("%d metrics, want 11: %v", len(families), err)
 	}
 }
 

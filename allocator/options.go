@@ -5,32 +5,10 @@ package allocator
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"time"
+
+	"vernier.dev/vernier/allocator/preemption"
 )
-
-// Preemption is for whom pods with slices may be evicted.
-type Preemption string
-
-const (
-	// LowerPriority pods are evicted for pods of higher priority. So it is where nothing is said.
-	LowerPriority Preemption = "LowerPriority"
-	// NeverPreempt evicts no pod: each waits until others end.
-	NeverPreempt Preemption = "Never"
-)
-
-// String and Set make it a flag.
-func (p *Preemption) String() string { return string(*p) }
-
-// Set refuses what is neither.
-func (p *Preemption) Set(text string) error {
-	switch is := Preemption(text); is {
-	case LowerPriority, NeverPreempt:
-		*p = is
-		return nil
-	}
-	return fmt.Errorf("give %s or %s", LowerPriority, NeverPreempt)
-}
 
 // reserveAfter is the flag for how long the first waiter waits before room is reserved for it.
 type reserveAfter time.Duration
@@ -51,13 +29,13 @@ type Options struct {
 	// Page is the address of the page; "0" serves none.
 	Page string
 	// Preemption and ReserveAfter are as in Config.
-	Preemption   Preemption
+	Preemption   preemption.Policy
 	ReserveAfter time.Duration
 }
 
 // AddFlags has flags set them.
 func (o *Options) AddFlags(f *flag.FlagSet) {
-	o.Preemption, o.ReserveAfter = LowerPriority, 10*time.Minute
+	o.Preemption, o.ReserveAfter = preemption.LowerPriority, 10*time.Minute
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")

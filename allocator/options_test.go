@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/allocator/preemption"
 )
 
 // A flag that cannot be is refused with its name and with what may stand there.
@@ -16,10 +18,10 @@ func TestOptionsFlags(t *testing.T) {
 		want Options
 		says []string
 	}{
-		"":                                     {Options{":8082", LowerPriority, 10 * time.Minute}, nil},
-		"--preemption=LowerPriority":           {Options{":8082", LowerPriority, 10 * time.Minute}, nil},
-		"--preemption=Never --reserve-after=0": {Options{":8082", NeverPreempt, 0}, nil},
-		"--reserve-after=1h30m":                {Options{":8082", LowerPriority, 90 * time.Minute}, nil},
+		"":                                     {Options{":8082", preemption.LowerPriority, 10 * time.Minute}, nil},
+		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, 10 * time.Minute}, nil},
+		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, 0}, nil},
+		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, 90 * time.Minute}, nil},
 		"--preemption=never":                   {says: []string{"-preemption", "give LowerPriority or Never"}},
 		"--preemption=":                        {says: []string{"-preemption", "give LowerPriority or Never"}},
 		"--reserve-after=10":                   {says: []string{"-reserve-after", "such as 10m"}},

@@ -14,6 +14,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -58,8 +59,9 @@ func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod
 		return nil, err
 	case why != nil && !why.Known:
 		a.queue.MarkUnschedulable([]*corev1.Pod{pod}, why.Refused(), why.Cause(), why.String())
-		return nil, nil
-	case why != nil || chosen == nil:
+	}
+	if why != nil || chosen == nil {
+		a.short = &preemption.Waiter{Item: queue.Item{Pod: podstate.KeyOf(pod)}, Pods: []scheduling.Request{{Pod: pod, Demand: demand}}, Need: 1}
 		return nil, nil
 	}
 	return r.Grant(chosen)

@@ -27,6 +27,8 @@ func priority(p int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(p) }
 }
 
+func neverPreempts(p *corev1.Pod) { p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) }
+
 func controlled(p *corev1.Pod) {
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r", Controller: ptr.To(true)}}
 }
@@ -55,7 +57,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 			s.add(fmt.Sprintf("a%02d", i), v1alpha1.WholeGPU, objects.DeviceMiB)
 		}
 		s.work()
-		s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000))
+		s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), neverPreempts)
 		s.work()
 		if !podstate.Gated(s.get("urgent")) || podstate.Gated(s.get("first")) || podstate.Gated(s.get("second")) {
 			t.Fatal("the node is not full")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,6 +125,9 @@ func (r *replicaInTest) restart() {
 			Delete: func(ctx context.Context, _ client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
 				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
 			},
+			SubResourceCreate: func(ctx context.Context, _ client.Client, _ string, obj, eviction client.Object, _ ...client.SubResourceCreateOption) error {
+				return r.call(func() error { return r.world.evict(eviction.(*policyv1.Eviction)) })
+			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
 				return r.write(obj, func() error { return c.SubResource(kind).Patch(ctx, obj, p, o...) })
 			},
@@ -139,7 +143,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: &group.Sizes{}, Requests: 1,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: &group.Sizes{}, Requests: 1, ReserveAfter: r.world.reserveAfter,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
 	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}
@@ -342,10 +346,16 @@ type queueInTest struct {
 	clock clock.PassiveClock
 	due   []queue.Item
 	later map[queue.Item]time.Time
+	// out are the items that are looked at now, true for those that are to be again.
+	out map[queue.Item]bool
+	// taken, if set, is told of each item that is looked at.
+	taken func(queue.Item)
 }
 
 func (q *queueInTest) Add(it queue.Item) {
-	if !slices.Contains(q.due, it) {
+	if _, out := q.out[it]; out {
+		q.out[it] = true
+	} else if !slices.Contains(q.due, it) {
 		q.due = append(q.due, it)
 	}
 }
@@ -362,12 +372,26 @@ func (q *queueInTest) AddRateLimited(it queue.Item) { q.AddAfter(it, 0) }
 
 func (q *queueInTest) Get() (queue.Item, bool) {
 	it := q.due[0]
-	q.due = q.due[1:]
+	if q.out == nil {
+		q.out = map[queue.Item]bool{}
+	}
+	q.out[it] = false
+	if q.due = q.due[1:]; q.taken != nil {
+		q.taken(it)
+	}
 	return it, false
 }
 
-func (q *queueInTest) Len() int          { return len(q.due) }
-func (q *queueInTest) Done(queue.Item)   {}
+func (q *queueInTest) Len() int { return len(q.due) }
+
+// Done has an item that was added since Get looked at again.
+func (q *queueInTest) Done(it queue.Item) {
+	again := q.out[it]
+	if delete(q.out, it); again {
+		q.Add(it)
+	}
+}
+
 func (q *queueInTest) Forget(queue.Item) {}
 
 // ring adds what is due by now.

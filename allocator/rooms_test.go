@@ -20,7 +20,7 @@ var rooms = [][]string{
 	{"repair", "bindwatch"},
 	{"preemption"},
 	{"scheduling"},
-	{"binding"},
+	{"binding", "reservation"},
 	{"eventhandlers"},
 	{"queue"},
 	{"cache", "podgroup", "notify"},

@@ -161,11 +161,9 @@ func TestEveryWaitingPodHasATurn(t *testing.T) {
 	s.comeUnfit(waiting)
 	s.work()
 	seen := map[string]bool{}
+	s.queue.taken = func(it queue.Item) { seen[it.Pod.Name] = true }
 	for range 2 * waiting / queue.MaxMoves {
 		s.allocator.queue.MoveToActive(cache.OnAll)
-		for _, it := range s.queue.due {
-			seen[it.Pod.Name] = true
-		}
 		s.step()
 	}
 	delete(seen, "")
@@ -183,10 +181,8 @@ func TestOneWakeIsEnough(t *testing.T) {
 	s.work()
 	s.allocator.queue.MoveToActive(cache.OnAll)
 	seen := map[string]bool{}
+	s.queue.taken = func(it queue.Item) { seen[it.Pod.Name] = true }
 	for s.queue.Len() > 0 {
-		for _, it := range s.queue.due {
-			seen[it.Pod.Name] = true
-		}
 		s.step()
 	}
 	delete(seen, "")

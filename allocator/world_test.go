@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,6 +71,14 @@ type world struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more.
 	gangsOnly bool
+	// reserveAfter is that of the replicas.
+	reserveAfter time.Duration
+	// budgets are the PodDisruptionBudgets, with how many evictions each allows.
+	budgets []*policyv1.PodDisruptionBudget
+	// evicted are the pods that were, in order.
+	evicted []types.UID
+	// wasOn is the device, or one of those, that an evicted pod had slices of.
+	wasOn map[types.UID]string
 	// objects are what else the API server has, as replicas see it that start from now on:
 	// namespaces, volumes, claims.
 	objects []runtime.Object
@@ -129,7 +138,7 @@ func newWorld(t *testing.T, seed int64, nodes, replicas int) *world {
 func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, seed int64, nodes, replicas int, real bool) *world {
 	t.Helper()
 	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
-		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{},
+		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
 		gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)

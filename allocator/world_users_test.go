@@ -4,12 +4,17 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -93,6 +98,43 @@ func (w *world) remove(p *corev1.Pod, preconditions ...client.DeleteOption) erro
 		w.notify(held, false)
 	}
 	return nil
+}
+
+// evict ends a pod as the API server does where its budgets allow it.
+func (w *world) evict(e *policyv1.Eviction) error {
+	p := &corev1.Pod{}
+	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(e), p); err != nil {
+		return err
+	}
+	if uid := e.DeleteOptions.Preconditions.UID; uid == nil || *uid != p.UID {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, p.Name, errors.New("precondition"))
+	}
+	var covering []*policyv1.PodDisruptionBudget
+	for _, b := range w.budgets {
+		if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && selector.Matches(labels.Set(p.Labels)) {
+			covering = append(covering, b)
+		}
+	}
+	switch {
+	case len(covering) > 1:
+		w.fail("evicting pod %s, which several budgets cover", p.Name)
+		return apierrors.NewInternalError(errors.New("this pod has more than one PodDisruptionBudget"))
+	case len(covering) == 1 && covering[0].Status.DisruptionsAllowed < 1:
+		return apierrors.NewTooManyRequests("the budget is used up", 10)
+	case len(e.DeleteOptions.DryRun) > 0 || p.DeletionTimestamp != nil:
+		return nil
+	case len(covering) == 1:
+		covering[0].Status.DisruptionsAllowed--
+	}
+	w.evicted = append(w.evicted, p.UID)
+	for _, l := range w.ledgers {
+		for _, d := range l.Spec.Devices {
+			if slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == p.UID }) {
+				w.wasOn[p.UID] = d.UUID
+			}
+		}
+	}
+	return w.remove(p)
 }
 
 // vanish takes a pod out, whatever holds it.

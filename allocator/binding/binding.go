@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -108,6 +109,27 @@ func (b *Binder) DeleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	return err
+}
+
+// Evict asks the API server to end the very pod, by the eviction that its PodDisruptionBudget has
+// a say in. ok is false where a budget forbids it now, or several cover the pod: it is asked
+// again later. A dry run changes nothing. One that is gone is no error.
+func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, dryRun bool) (ok bool, err error) {
+	// Not the resourceVersion: with that the client would not repeat the request.
+	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
+	err = b.Client.SubResource("eviction").Create(ctx, &corev1.Pod{ObjectMeta: eviction.ObjectMeta}, eviction)
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return true, nil
+	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
+		return false, nil
+	default:
+		return false, fmt.Errorf("evicting pod %s: %w", podstate.KeyOf(pod), err)
+	}
 }
 
 // SetCondition changes one condition of the pod and leaves the others, which are the

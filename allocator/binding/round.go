@@ -86,9 +86,10 @@ func (r *Round) draft(known *v1alpha1.SliceLedger) *draft {
 	return d
 }
 
-// Finish writes the drafts, and ungates the pods that have their slices.
+// Finish writes the drafts, and ungates the pods that have their slices. The round goes on.
 func (r *Round) Finish(ctx context.Context, pending []*Pending) {
 	r.b.Each(len(r.drafts), func(i int) { r.b.writeDraft(ctx, r.drafts[i]) })
+	r.drafts = nil
 	granted := slices.DeleteFunc(slices.Clone(pending), func(p *Pending) bool { return p == nil || p.Err != nil })
 	r.b.Each(len(granted), func(i int) { granted[i].Err = r.b.Ungate(ctx, granted[i].Pod, granted[i].Node) })
 }

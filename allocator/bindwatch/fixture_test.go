@@ -54,7 +54,7 @@ func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.handlers = &eventhandlers.Handlers{Cache: known, Groups: groups, Queue: q}
 	binder := &binding.Binder{Client: f.api, Cache: known, Queue: q, Handlers: f.handlers, Notify: events, Clock: f.clock, Requests: 1}
-	f.Watch = New(known, q, binder, events, preemption.New(known, q, nil, f.clock, logr.Discard()), f.clock)
+	f.Watch = New(known, q, binder, events, preemption.New(preemption.Config{Cache: known, Queue: q, Clock: f.clock, Log: logr.Discard()}), f.clock)
 	f.handlers.OnGone(f.Forget)
 	f.handlers.SetLedger(f.ledger())
 	f.handlers.SetPod(f.live())

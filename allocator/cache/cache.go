@@ -10,6 +10,7 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -37,8 +38,14 @@ type Cache struct {
 	log     logr.Logger
 
 	mu sync.Mutex
-	// pods are all pods of ours (podstate.Ours) by name, in the newest version known.
-	pods map[types.NamespacedName]*corev1.Pod
+	// pods are all pods of ours (podstate.Ours) by name, in the newest version known, byUID
+	// the same by UID, and leaving those of them that end or have ended.
+	pods    map[types.NamespacedName]*corev1.Pod
+	byUID   map[types.UID]*corev1.Pod
+	leaving map[types.UID]*corev1.Pod
+	// strangers are pods with slices that are not known, or not any more: their slices are
+	// released in a moment.
+	strangers map[types.UID]bool
 	// placing are the pods that are placed at the moment, each with the node that was
 	// decided on, empty before that.
 	placing map[types.UID]string
@@ -62,6 +69,9 @@ func New(filters Filters, log logr.Logger) *Cache {
 		filters:        filters,
 		log:            log,
 		pods:           map[types.NamespacedName]*corev1.Pod{},
+		byUID:          map[types.UID]*corev1.Pod{},
+		leaving:        map[types.UID]*corev1.Pod{},
+		strangers:      map[types.UID]bool{},
 		placing:        map[types.UID]string{},
 		deletedUnbound: map[types.UID]bool{},
 		missingGrants:  map[string]map[types.UID]types.NamespacedName{},
@@ -124,6 +134,59 @@ func (c *Cache) current(pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
+func (c *Cache) keep(pod *corev1.Pod) {
+	c.pods[podstate.KeyOf(pod)], c.byUID[pod.UID] = pod, pod
+	delete(c.strangers, pod.UID)
+	if delete(c.leaving, pod.UID); pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
+		c.leaving[pod.UID] = pod
+	}
+}
+
+func (c *Cache) drop(pod *corev1.Pod) {
+	delete(c.pods, podstate.KeyOf(pod))
+	delete(c.byUID, pod.UID)
+	delete(c.leaving, pod.UID)
+	c.trackStranger(pod.UID)
+}
+
+// trackStranger notes whether the pod has slices and is not known.
+func (c *Cache) trackStranger(uid types.UID) {
+	if delete(c.strangers, uid); c.byUID[uid] == nil && len(c.Index.Holders(uid)) > 0 {
+		c.strangers[uid] = true
+	}
+}
+
+// trackStrangers is for a ledger that has changed.
+func (c *Cache) trackStrangers(before, now *v1alpha1.SliceLedger) {
+	for uid := range ledgerspec.Gone(before, now) {
+		c.trackStranger(uid)
+	}
+	for uid := range ledgerspec.Gone(now, before) {
+		c.trackStranger(uid)
+	}
+}
+
+// Strangers are pods with slices that are not known: of each its UID.
+func (c *Cache) Strangers() []types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.strangers))
+}
+
+// PodOf is the newest known version of a pod of ours, nil when there is none.
+func (c *Cache) PodOf(uid types.UID) *corev1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byUID[uid]
+}
+
+// Leaving are the pods of ours that are being deleted or have ended, oldest first.
+func (c *Cache) Leaving() []*corev1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return podstate.OldestFirst(c.leaving)
+}
+
 // Pods are all pods of ours, oldest first.
 func (c *Cache) Pods() []*corev1.Pod {
 	c.mu.Lock()
@@ -177,19 +240,19 @@ func (c *Cache) set(pod *corev1.Pod, ch *Changes) {
 		return
 	} else if old != nil && old.ResourceVersion == pod.ResourceVersion {
 		// The watch shows what a write has answered; its copy is the smaller one.
-		c.pods[key] = pod
+		c.keep(pod)
 		return
 	}
 	ch.Pod, ch.Old = pod, old
 	if !podstate.Ours(pod) {
-		delete(c.pods, key)
+		c.drop(pod)
 		c.count(pod, ch)
 		return
 	}
 	if c.collecting && podstate.Ready(pod) && (old == nil || !podstate.Arrived(old)) {
 		c.arrivals = append(c.arrivals, pod)
 	}
-	c.pods[key] = pod
+	c.keep(pod)
 	c.track(pod, ch)
 	if node := podstate.TargetNode(pod); len(c.missingGrants[node]) > 0 {
 		ch.Ledgers = append(ch.Ledgers, node)
@@ -220,7 +283,7 @@ func (c *Cache) forget(pod *corev1.Pod, ch *Changes) {
 	c.untrack(pod.UID, ch)
 	delete(c.staged, pod.UID)
 	if c.current(pod) != nil {
-		delete(c.pods, podstate.KeyOf(pod))
+		c.drop(pod)
 	}
 	ch.Gone = append(ch.Gone, pod)
 }
@@ -250,6 +313,7 @@ func (c *Cache) SetLedger(ledger *v1alpha1.SliceLedger) (ch Changes) {
 	}
 	ch.Ledgers = []string{ledger.Name}
 	c.trackLedger(before, ledger.Name, &ch)
+	c.trackStrangers(before, ledger)
 	for uid := range c.deletedUnbound {
 		c.forgetUnbound(uid)
 	}
@@ -266,6 +330,7 @@ func (c *Cache) DeleteLedger(ledger *v1alpha1.SliceLedger) (ch Changes) {
 	before := c.Index.Ledger(ledger.Name)
 	c.Index.Delete(ledger)
 	c.trackLedger(before, ledger.Name, &ch)
+	c.trackStrangers(before, c.Index.Ledger(ledger.Name))
 	return ch
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -37,10 +39,15 @@ func (f *Filters) MayPreempt(pod *corev1.Pod) bool {
 	if pod.Spec.SchedulingGroup != nil || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return false
 	}
+	return f.Lower(corev1helpers.PodPriority(pod))
+}
+
+// Lower reports whether there are pods on nodes of a lower priority than that.
+func (f *Filters) Lower(than int32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for priority := range f.priorities {
-		if priority < corev1helpers.PodPriority(pod) {
+		if priority < than {
 			return true
 		}
 	}
@@ -96,6 +103,21 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo) (harm
 	}
 	// They are sorted, the most important first.
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
+}
+
+// Budgets are the PodDisruptionBudgets that cover the pod.
+func (f *Filters) Budgets(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, err error) {
+	in, err := f.factory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(pod.Namespace).List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+	}
+	for _, b := range in {
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			all = append(all, b)
+		}
+	}
+	return all, nil
 }
 
 // MayPreempt tells whether there is a pod of lower priority on the node. It takes far less

@@ -32,6 +32,8 @@ type Sizes struct {
 type size struct {
 	min int
 	err error
+	// ends says how its pods may be ended, empty where it says nothing.
+	ends string
 }
 
 type state int
@@ -62,6 +64,20 @@ func (s *Sizes) Min(n Name, members []*corev1.Pod) (int, error) {
 	default:
 		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.reference(), n, n.API)
 	}
+}
+
+// How a PodGroup says that its pods may be ended.
+const (
+	EndPods  = "Pod"
+	EndGroup = "PodGroup"
+)
+
+// Ends is how the pods of a group may be ended: EndPods one by one, EndGroup all together, and
+// empty where it does not say.
+func (s *Sizes) Ends(n Name) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sizes[n].ends
 }
 
 // Await waits until the groups of every API have been read or found not to be
@@ -132,10 +148,11 @@ func (s *Sizes) set(api API, now state) (changed bool) {
 
 // read is what a PodGroup says.
 func read(n Name, obj *unstructured.Unstructured) size {
-	path := []string{"spec", "minMember"}
+	path, ends := []string{"spec", "minMember"}, ""
 	if n.API == Native {
+		ends, _, _ = unstructured.NestedString(obj.Object, "spec", "disruptionMode")
 		if _, gang, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "schedulingPolicy", "gang"); !gang {
-			return size{min: 1} // the basic policy: no gang
+			return size{min: 1, ends: ends} // the basic policy: no gang
 		}
 		path = []string{"spec", "schedulingPolicy", "gang", "minCount"}
 	}
@@ -143,5 +160,5 @@ func read(n Name, obj *unstructured.Unstructured) size {
 	if err != nil || least < 1 {
 		return size{err: fmt.Errorf("%s: %s is %d: set it to the number of pods that must start together, 1 or more", n, n.API.Field(), least)}
 	}
-	return size{min: int(least)}
+	return size{min: int(least), ends: ends}
 }

@@ -45,6 +45,9 @@ const (
 	ReasonUnhealthy  = "VernierUnhealthy"
 	ReasonRecovered  = "VernierRecovered"
 	ReasonAgentAway  = "VernierAgentAway"
+	ReasonPreempting = "VernierPreempting"
+	ReasonReserved   = "VernierReserved"
+	ReasonPreempted  = "Preempted"
 )
 
 // MaxNote is what the API server takes as an event's message.

@@ -8,12 +8,14 @@
 package podgroup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
@@ -115,6 +117,20 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 	}
 	return g
 }
+
+// Priority is that of pods that are placed together: the lowest of theirs, so that one of a
+// high priority lifts no others.
+func Priority(pods []*corev1.Pod) int32 {
+	if len(pods) == 0 {
+		return 0
+	}
+	return corev1helpers.PodPriority(slices.MinFunc(pods, func(p, q *corev1.Pod) int {
+		return cmp.Compare(corev1helpers.PodPriority(p), corev1helpers.PodPriority(q))
+	}))
+}
+
+// Ends is how the pods of a group may be ended: see group.Sizes.
+func (gs *Groups) Ends(name group.Name) string { return gs.sizes.Ends(name) }
 
 // Missing is how many of the due members have to start together.
 func (g *Gang) Missing() int { return g.Least - g.In }

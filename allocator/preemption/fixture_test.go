@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -48,7 +49,7 @@ func newFixture(t *testing.T, nodes ...string) *fixture {
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	q := queue.New(f.known, podgroup.New(&group.Sizes{}), events, filters.Undecided, f.clock, logr.Discard())
 	q.Open(f.work)
-	f.Preemption = New(f.known, q, filters, f.clock, logr.Discard())
+	f.Preemption = New(Config{Cache: f.known, Queue: q, Filters: filters, Notify: events, Reservations: reservation.New(f.known, q, f.clock), Clock: f.clock, Log: logr.Discard()})
 	for _, node := range nodes {
 		filters.SetNode(objects.Node(node))
 		f.known.SetLedger(objects.WithStatus(objects.Ledger(node)))
@@ -91,7 +92,7 @@ func (f *fixture) postFilter(p *corev1.Pod) (node string, later bool) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	best, later, err := f.PostFilter(f.t.Context(), scheduling.Request{Pod: p, Demand: demand}, func() (*feasible.Cycle, error) {
+	best, later, err := f.PostFilter(f.t.Context(), scheduling.Request{Pod: p, Demand: demand}, f.known.Index.Room, func() (*feasible.Cycle, error) {
 		f.asked++
 		f.clock.Step(f.takes)
 		return f.filters.Start(f.t.Context(), p)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package preemption owns the choice of nodes where the scheduler is to preempt others for a
-// pod: which pods were nominated for that, when it was tried last, and for which pods it is
-// not tried for a while. It is the PostFilter of package scheduling.
+// Package preemption owns the choice of pods that others have to leave for: by eviction, where
+// they hold slices and have a lower priority (Preempt); by the scheduler, where they hold CPU
+// or memory (PostFilter, of package scheduling); or by themselves, for the first that waits
+// (ReserveHead). It knows which pods were nominated, when it was tried last, and for which pods
+// it is not tried for a while. What it finds it reserves (package reservation).
 //
-// It ends no pod itself. A Preemption may be used concurrently.
+// A Preemption may be used concurrently, Preempt and ReserveHead by the worker alone.
 package preemption
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,11 +24,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 )
 
@@ -33,10 +40,8 @@ import (
 // whatever else of a node the scheduler deals out, by preemption: the scheduler ends them.
 // It does so for pods that it has before it, and a pod at our gate it has not. So a pod for
 // which there are devices, on nodes that the scheduler would refuse, is nominated to one of
-// these all the same where the scheduler says that it would preempt for it. Slices are not
-// preempted: the devices must be free.
-//
-// This is for pods alone. A gang waits until there is room for all of it.
+// these all the same where the scheduler says that it would preempt for it, once the devices are
+// free. This is for pods alone: a gang gets slices of others, and waits for CPU and memory.
 
 const (
 	// RetryAfter is how long a pod waits for at least before it is looked again whether
@@ -54,13 +59,27 @@ const (
 
 // Preemption is what is known of pods for which others are to be ended.
 type Preemption struct {
-	cache   *cache.Cache
-	queue   *queue.Queue
-	filters *feasible.Filters
-	clock   clock.PassiveClock
-	log     logr.Logger
+	cache        *cache.Cache
+	groups       *podgroup.Groups
+	queue        *queue.Queue
+	filters      *feasible.Filters
+	binder       *binding.Binder
+	notify       *notify.Notifier
+	reservations *reservation.Reservations
+	policy       Policy
+	clock        clock.PassiveClock
+	log          logr.Logger
+
+	// weights are the nodes' as they were asked about last, and passedOver the waiters for which
+	// no room could be reserved, until when they are. Both are the worker's alone.
+	weights    map[string]weighed
+	passedOver map[queue.Item]time.Time
 
 	mu sync.Mutex
+	// looked are the owners for which pods with slices were looked for, and until when they are
+	// not again. evictAt is when evictions that a budget forbade are asked for again.
+	looked  map[queue.Item]time.Time
+	evictAt time.Time
 	// lastAttempt are the gated pods for which no node would do when it was asked last.
 	lastAttempt map[types.UID]attempt
 	// nominated are the pods that went where others are in their way.
@@ -72,10 +91,49 @@ type Preemption struct {
 	pause time.Time
 }
 
+// Policy is for whom pods with slices may be evicted.
+type Policy string
+
+const (
+	// LowerPriority pods are evicted for pods of higher priority. So it is where nothing is said.
+	LowerPriority Policy = "LowerPriority"
+	// Never evicts no pod: each waits until others end.
+	Never Policy = "Never"
+)
+
+// String and Set make it a flag.
+func (p *Policy) String() string { return string(*p) }
+
+// Set refuses what is neither.
+func (p *Policy) Set(text string) error {
+	switch is := Policy(text); is {
+	case LowerPriority, Never:
+		*p = is
+		return nil
+	}
+	return fmt.Errorf("give %s or %s", LowerPriority, Never)
+}
+
+// Config is what a Preemption works with.
+type Config struct {
+	Cache        *cache.Cache
+	Groups       *podgroup.Groups
+	Queue        *queue.Queue
+	Filters      *feasible.Filters
+	Binder       *binding.Binder
+	Notify       *notify.Notifier
+	Reservations *reservation.Reservations
+	Policy       Policy
+	Clock        clock.PassiveClock
+	Log          logr.Logger
+}
+
 // New knows of no pod. Forget is to be called for each that is gone.
-func New(cache *cache.Cache, queue *queue.Queue, filters *feasible.Filters, clock clock.PassiveClock, log logr.Logger) *Preemption {
+func New(c Config) *Preemption {
 	return &Preemption{
-		cache: cache, queue: queue, filters: filters, clock: clock, log: log,
+		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
+		reservations: c.Reservations, policy: c.Policy, clock: c.Clock, log: c.Log,
+		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]time.Time{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
 	}
 }
@@ -98,8 +156,8 @@ type attempt struct {
 // PostFilter chooses the node on which the scheduler would do the least harm for the pod; nil
 // when there is none, or it is not to be asked now. later says that others have to be placed
 // first. The pod is looked at again then.
-func (p *Preemption) PostFilter(ctx context.Context, pod scheduling.Request, cycle func() (*feasible.Cycle, error)) (best *scheduling.Candidate, later bool, err error) {
-	if !p.filters.MayPreempt(pod.Pod) || !p.Due(pod.Pod) {
+func (p *Preemption) PostFilter(ctx context.Context, pod scheduling.Request, seen func() []*placement.Node, cycle func() (*feasible.Cycle, error)) (best *scheduling.Candidate, later bool, err error) {
+	if p.policy == Never || !p.filters.MayPreempt(pod.Pod) || !p.Due(pod.Pod) {
 		return nil, false, nil
 	}
 	if p.paused(pod.Pod) {
@@ -116,7 +174,7 @@ func (p *Preemption) PostFilter(ctx context.Context, pod scheduling.Request, cyc
 	if err != nil {
 		return nil, false, err
 	}
-	rooms := p.cache.Index.Room()
+	rooms := seen()
 	plan, resume, err := p.leastHarm(ctx, pod.Pod, placement.Rank(pod.Demand, rooms), asks)
 	if err != nil {
 		return nil, false, err

@@ -41,6 +41,20 @@ type Item struct {
 // Namespace is the pod's or the gang's.
 func (i Item) Namespace() string { return i.Pod.Namespace + i.Gang.Namespace }
 
+// String is for logs and sorting.
+func (i Item) String() string {
+	switch {
+	case i.Node != "":
+		return "node " + i.Node
+	case i.Gang.Name != "":
+		return i.Gang.String()
+	case i.IsMove():
+		return "unschedulable pods"
+	default:
+		return "pod " + i.Pod.String()
+	}
+}
+
 // IsMove reports whether it stands for the unschedulable pods: see ActivatePending.
 func (i Item) IsMove() bool { return i.move != 0 }
 
@@ -182,6 +196,24 @@ func (q *Queue) Pop(most int) (items []Item, ok bool) {
 		}
 	}
 	return items, len(items) > 0
+}
+
+// PopDue returns the pods, gangs and nodes that are due now, at most so many, and does not wait.
+func (q *Queue) PopDue(most int) []Item {
+	q.mu.Lock()
+	work := q.work
+	q.mu.Unlock()
+	if work == nil || work.Len() == 0 {
+		return nil
+	}
+	items, _ := q.Pop(min(most, work.Len()))
+	return slices.DeleteFunc(items, func(it Item) bool {
+		if it.IsMove() { // for the next round
+			work.Add(it)
+			work.Done(it)
+		}
+		return it.IsMove()
+	})
 }
 
 // Done ends the look at an item that was popped. Its error says whether, and when, it is

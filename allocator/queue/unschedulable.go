@@ -4,6 +4,7 @@ package queue
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -190,12 +191,43 @@ func (q *Queue) Moves() int {
 	return q.moves
 }
 
+// Waits reports whether a pod of a higher priority waits for room.
+func (q *Queue) Waits(above int32) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, w := range q.unschedulable {
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && corev1helpers.PodPriority(pod) > above {
+			return true
+		}
+	}
+	return false
+}
+
+// WaitingForRoom is what waits for room, pods and gangs, the first by priority and then by age.
+func (q *Queue) WaitingForRoom() (items []Item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := map[Item]*corev1.Pod{}
+	for key, w := range q.unschedulable {
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid {
+			of := q.itemOf(pod)
+			if known := first[of]; known == nil || podstate.ByAge(pod, known) < 0 {
+				first[of] = pod
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(first), func(i, j Item) int {
+		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(first[j]), corev1helpers.PodPriority(first[i])), podstate.ByAge(first[i], first[j]))
+	})
+}
+
 // MaxMoves are so few at a time that a pod that has just come is looked at in the next round
 // but one, however many wait.
 const MaxMoves = MaxRound / 2
 
 // ActivatePending appends the unschedulable pods that the item stands for to the pending
-// moves, oldest first, and puts the next of all pending moves on the queue.
+// moves, oldest first, and puts the next of all pending moves on the queue. MovePending is to
+// follow once these have been popped.
 func (q *Queue) ActivatePending(it Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -220,6 +252,12 @@ func (q *Queue) ActivatePending(it Item) {
 	for _, next := range q.nextMoves() {
 		q.add(next.Item)
 	}
+}
+
+// MovePending has the rest of the pending moves put on the queue in the rounds that come.
+func (q *Queue) MovePending() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if len(q.pendingMoves) > 0 {
 		q.add(Item{move: onPending})
 	}

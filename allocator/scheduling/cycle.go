@@ -18,12 +18,14 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/allocator/reservation"
 )
 
 // cycle is a decision under way: what the pods of the set that were decided on
 // leave for the others. It lasts for one call of Schedule, or for one try of fit.
 type cycle struct {
 	*Scheduler
+	asker reservation.Asker
 	// assumed are the choices that the filters know of, counted is how many these are.
 	assumed *cache.Assumption
 	set     []Request
@@ -42,7 +44,7 @@ type cycle struct {
 	others   bool
 }
 
-// touched is a node as the index shows it, and what the choices leave of it.
+// touched is a node as the index shows it, and what the choices leave of it as it is seen.
 type touched struct{ shown, left *placement.Node }
 
 // next chooses for one more pod of the set, which is beside those before it. Without
@@ -57,11 +59,12 @@ func (t *cycle) next(ctx context.Context, pod Request) (*Diagnosis, error) {
 	if err := t.survey(); err != nil {
 		return nil, err
 	}
+	t.look(t.asker)
 	for _, name := range t.names {
 		t.showRoom(name, t.touched[name].left)
 	}
 	// Of pods that ask for the same, one is enough to see that nobody has the devices.
-	if lacks := t.Queue.Classes.Find(podrequest.EquivalenceClass(pod.Pod)); lacks != nil && len(t.set) == 1 {
+	if lacks := t.Queue.Classes.Find(t.seen.key + podrequest.EquivalenceClass(pod.Pod)); lacks != nil && len(t.set) == 1 {
 		return &Diagnosis{devices: *lacks, withheld: t.Cache.Index.Withheld()}, nil
 	}
 	f, wants := nodeFilter{Scheduler: t.Scheduler, pod: pod.Pod, in: t.in}, pod.wants()
@@ -111,7 +114,7 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 	since := t.Queue.Classes.Time()
 	var without []*placement.Node
 	words, unasked := 0, 0
-	all := t.Cache.Index.Room()
+	all := t.rooms()
 	known := len(all)
 	rooms := slices.DeleteFunc(all, func(n *placement.Node) bool { return !t.Cache.Settled(n.Name) })
 	for i, n := range rooms {
@@ -141,7 +144,7 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 	}
 	why := &Diagnosis{refused: f.refused + unasked, unasked: unasked, reasons: f.reasons, devices: placement.Explain(pod.Demand, without), withheld: t.Cache.Index.Withheld()}
 	if len(t.set) == 1 && why.refused == 0 && len(rooms) == known {
-		t.Queue.Classes.Note(podrequest.EquivalenceClass(pod.Pod), &why.devices, since)
+		t.Queue.Classes.Note(t.seen.key+podrequest.EquivalenceClass(pod.Pod), &why.devices, since)
 	}
 	return why, nil
 }
@@ -159,7 +162,7 @@ func (t *cycle) take(ctx context.Context, pod Request, plan placement.Plan, room
 	}
 	on := t.touched[plan.Node]
 	if on == nil {
-		on = &touched{room, room}
+		on = &touched{t.seen.behind(room), room}
 		t.touched[plan.Node] = on
 		t.names = append(t.names, plan.Node)
 	}
@@ -294,7 +297,7 @@ func (t *cycle) postFilter(ctx context.Context, pod Request, wants *ranking.Ask,
 	if len(t.set) > 1 || t.PostFilter == nil || f.refused == 0 && t.ranking.Short(wants) {
 		return false, false, nil
 	}
-	best, later, err := t.PostFilter.PostFilter(ctx, pod, func() (*feasible.Cycle, error) { err := f.begin(ctx); return f.cycle, err })
+	best, later, err := t.PostFilter.PostFilter(ctx, pod, t.rooms, func() (*feasible.Cycle, error) { err := f.begin(ctx); return f.cycle, err })
 	if best == nil || err != nil {
 		return false, later, err
 	}

@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -34,15 +35,15 @@ type GangDiagnosis struct {
 // fit chooses for at least need of a gang's members, and for as many more as fit
 // too. The larger ones go first; where those that go by each other have no room where the
 // first of them went, the other places that have it are tried.
-func (s *Scheduler) fit(ctx context.Context, asks []Request, need int) ([]binding.Assignment, *GangDiagnosis, error) {
+func (s *Scheduler) fit(ctx context.Context, item queue.Item, asks []Request, need int) ([]binding.Assignment, *GangDiagnosis, error) {
 	order := slices.Clone(asks)
 	slices.SortStableFunc(order, func(p, q Request) int { return cmp.Compare(q.Demand.Devices(), p.Demand.Devices()) })
-	choices, miss, err := s.fitIn(ctx, order, need, nil, MaxOrders)
+	choices, miss, err := s.fitIn(ctx, item, order, need, nil, MaxOrders)
 	if miss == nil || err != nil {
 		return choices, nil, err
 	}
 	for _, in := range s.domains(order, need) {
-		if choices, none, err := s.fitIn(ctx, order, need, in, DomainOrders); none == nil || err != nil {
+		if choices, none, err := s.fitIn(ctx, item, order, need, in, DomainOrders); none == nil || err != nil {
 			return choices, nil, err
 		}
 	}
@@ -53,13 +54,13 @@ func (s *Scheduler) fit(ctx context.Context, asks []Request, need int) ([]bindin
 // place that it can have goes before them, and those by which it goes before it; where
 // that does not help, it goes before those too. Who has none even so, if enough are left,
 // is left out.
-func (s *Scheduler) fitIn(ctx context.Context, order []Request, need int, in *domain, orders int) ([]binding.Assignment, *GangDiagnosis, error) {
+func (s *Scheduler) fitIn(ctx context.Context, item queue.Item, order []Request, need int, in *domain, orders int) ([]binding.Assignment, *GangDiagnosis, error) {
 	order = slices.Clone(order)
 	var first *GangDiagnosis
 	tries := 0
 	promoted, leads := map[types.UID]bool{}, map[types.UID]bool{}
 	for {
-		choices, miss, err := s.tryOrder(ctx, order, need, in, leads)
+		choices, miss, err := s.tryOrder(ctx, item, order, need, in, leads)
 		if miss == nil || err != nil {
 			return choices, nil, err
 		}
@@ -122,8 +123,8 @@ func alike(p, q *corev1.Pod) bool {
 }
 
 // tryOrder is one try of fitIn, with the leads before those by which they go.
-func (s *Scheduler) tryOrder(ctx context.Context, order []Request, need int, in *domain, leads map[types.UID]bool) ([]binding.Assignment, *GangDiagnosis, error) {
-	t := s.newCycle(order)
+func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Request, need int, in *domain, leads map[types.UID]bool) ([]binding.Assignment, *GangDiagnosis, error) {
+	t := s.newCycle(item, order)
 	t.in, t.leads = in, leads
 	defer t.end()
 	turn := s.inTurn(order)

@@ -18,6 +18,10 @@ var (
 		Help:    "Nodes about which the scheduler's filters were asked for one pod, until one was accepted.",
 		Buckets: prometheus.ExponentialBuckets(1, 4, 8),
 	})
+	backfilled = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "vernier_allocator_backfilled_pods_total",
+		Help: "Pods that were placed on reserved devices because they end before the owner of the reservation could start.",
+	})
 )
 
-func init() { metrics.Registry.MustRegister(decisionSeconds, nodesJudged) }
+func init() { metrics.Registry.MustRegister(decisionSeconds, nodesJudged, backfilled) }

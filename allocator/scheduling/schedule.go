@@ -20,8 +20,11 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/allocator/reservation"
 )
 
 // Scheduler decides.
@@ -31,11 +34,14 @@ type Scheduler struct {
 	Filters *feasible.Filters
 	// PostFilter is asked for a pod that no node takes as it is; nil for none.
 	PostFilter PostFilter
-	Clock      clock.PassiveClock
-	Log        logr.Logger
+	// Reservations is the room that is promised to others; nil for none.
+	Reservations *reservation.Reservations
+	Clock        clock.PassiveClock
+	Log          logr.Logger
 
 	// ranking is nil until the first decision as the leader.
 	ranking *ranking.Ranking
+	seen    seen
 	// searches are those for places for gangs that go on, or are to begin again; searching is
 	// the one that is under way, nil outside of it.
 	searches  map[group.Name]*search
@@ -51,9 +57,9 @@ type Request struct {
 // PostFilter looks for a node for a pod for which there are devices, on nodes that the filters
 // refuse, as the scheduler's plugins of that name do.
 type PostFilter interface {
-	// PostFilter returns nil without such a node. later reports that it is not to be asked
-	// now, and that the pod is looked at again.
-	PostFilter(ctx context.Context, pod Request, cycle func() (*feasible.Cycle, error)) (best *Candidate, later bool, err error)
+	// PostFilter returns nil without such a node. rooms are the nodes as the pod sees them.
+	// later reports that it is not to be asked now, and that the pod is looked at again.
+	PostFilter(ctx context.Context, pod Request, rooms func() []*placement.Node, cycle func() (*feasible.Cycle, error)) (best *Candidate, later bool, err error)
 }
 
 // Candidate is a plan, and the node of the plan as it was made on.
@@ -64,7 +70,7 @@ type Candidate struct {
 
 // Lead forgets what was learnt before this replica became the leader.
 func (s *Scheduler) Lead() {
-	s.ranking, s.searches = nil, map[group.Name]*search{}
+	s.ranking, s.seen, s.searches = nil, seen{}, map[group.Name]*search{}
 }
 
 // End ends the searches that have paused.
@@ -79,7 +85,7 @@ func (s *Scheduler) End() {
 func (s *Scheduler) Schedule(ctx context.Context, pod Request) (*binding.Assignment, *Diagnosis, error) {
 	start := s.Clock.Now()
 	defer func() { decisionSeconds.Observe(s.Clock.Since(start).Seconds()) }()
-	t := s.newCycle([]Request{pod})
+	t := s.newCycle(queue.Item{Pod: podstate.KeyOf(pod.Pod)}, []Request{pod})
 	defer t.end()
 	why, err := t.next(ctx, pod)
 	if why != nil || err != nil {
@@ -89,11 +95,20 @@ func (s *Scheduler) Schedule(ctx context.Context, pod Request) (*binding.Assignm
 	if err != nil {
 		return nil, nil, err
 	}
+	if reservation.Fills(s.seen.filled, &choices[0].Plan) {
+		backfilled.Inc()
+	}
 	return &choices[0], nil, nil
 }
 
-func (s *Scheduler) newCycle(set []Request) *cycle {
-	return &cycle{Scheduler: s, set: set, assumed: s.Cache.Assumption()}
+func (s *Scheduler) newCycle(item queue.Item, set []Request) *cycle {
+	return &cycle{Scheduler: s, asker: AskerOf(item, set), set: set, assumed: s.Cache.Assumption()}
+}
+
+// AskerOf is the owner of the pods of a set as one who asks for room.
+func AskerOf(item queue.Item, set []Request) reservation.Asker {
+	pods := podsOf(set)
+	return reservation.Asker{Item: item, Priority: podgroup.Priority(pods), Pods: pods}
 }
 
 func podsOf(set []Request) []*corev1.Pod {

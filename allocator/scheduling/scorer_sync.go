@@ -66,7 +66,7 @@ func (s *Scheduler) Plans(ask *ranking.Ask) (iter.Seq2[placement.Plan, *placemen
 // show has the ranking see a node as it is.
 func (s *Scheduler) show(name string) {
 	if room, known := s.Cache.Index.On(name); known {
-		s.showRoom(name, room)
+		s.showRoom(name, s.asSeen(name, room))
 	} else {
 		s.ranking.Delete(name)
 	}

@@ -86,7 +86,7 @@ func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []R
 	same := s.need == need && slices.EqualFunc(asks, s.pods, func(p Request, q *corev1.Pod) bool { return p.Pod == q })
 	switch {
 	case s.advance == nil:
-		sc.beginSearch(ctx, s, asks, need)
+		sc.beginSearch(ctx, name, s, asks, need)
 	case !same:
 		s.stop()
 		return nil, nil, sc.restart(s)
@@ -115,14 +115,14 @@ func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []R
 	return s.choices, s.miss, s.err
 }
 
-func (sc *Scheduler) beginSearch(ctx context.Context, s *search, asks []Request, need int) {
+func (sc *Scheduler) beginSearch(ctx context.Context, name group.Name, s *search, asks []Request, need int) {
 	s.pods, s.need, s.paused, s.spent, s.moves = nil, need, false, 0, sc.Queue.Moves()
 	for _, p := range asks {
 		s.pods = append(s.pods, p.Pod)
 	}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
 		s.yield = yield
-		s.choices, s.miss, s.err = sc.fit(ctx, asks, need)
+		s.choices, s.miss, s.err = sc.fit(ctx, queue.Item{Gang: name}, asks, need)
 	})
 	s.advance, s.stop = func() bool { _, paused := next(); return paused }, stop
 }
@@ -156,6 +156,7 @@ func (t *cycle) breathe(ctx context.Context) error {
 		return nil
 	}
 	t.end()
+	against := t.seen.against
 	before, err := t.hosts()
 	if err != nil {
 		return err
@@ -169,6 +170,9 @@ func (t *cycle) breathe(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !maps.Equal(before, after):
+		return errStale
+	}
+	if t.look(t.asker); !slices.Equal(against, t.seen.against) {
 		return errStale
 	}
 	for _, on := range t.touched {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"slices"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Reserved is what of a device is promised: to whom grants say, after the slices that are
+// leaving have left.
+type Reserved struct {
+	UUID string
+	// Grants are promised. LeavingCore, LeavingMem and LeavingSlots are booked still, by slices
+	// that end before the grants are made.
+	Grants       []Grant
+	LeavingCore  v1alpha1.Percent
+	LeavingMem   v1alpha1.MiB
+	LeavingSlots int
+}
+
+// Hide is the node as others may use it: of each device what is free, and no more than what is
+// left of it in the end: min(free, max(0, free + leaving - reserved)). Reserved places of a
+// device in MIG mode are taken.
+func (n *Node) Hide(reserved []Reserved) *Node {
+	seen := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
+	for _, r := range reserved {
+		d := seen.Device(r.UUID)
+		if d == nil {
+			continue
+		}
+		core, mem, slots := r.LeavingCore, r.LeavingMem, r.LeavingSlots
+		before := d.Slots
+		for _, g := range r.Grants {
+			core -= g.Core - g.ReuseCore
+			mem -= g.Mem - g.ReuseMem
+			slots--
+			d.take(g.Mode, g.MIG)
+		}
+		d.FreeCore = min(d.FreeCore, max(0, d.FreeCore+core))
+		d.FreeMem = min(d.FreeMem, max(0, d.FreeMem+mem))
+		d.Slots = min(d.Slots, max(0, before+slots))
+	}
+	return seen
+}
+
+// Holds reports whether the grants of a plan can be made on the node as it is.
+func (n *Node) Holds(plan *Plan) bool {
+	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}
+	for _, g := range plan.Grants {
+		d := left.Device(g.UUID)
+		if d == nil || d.Slots < 1 || d.FreeCore < g.Core-g.ReuseCore || d.FreeMem < g.Mem-g.ReuseMem {
+			return false
+		}
+		switch {
+		case (d.Cut != nil) != (g.Mode == v1alpha1.ModeMIG), d.Cut != nil && !d.Cut.free(g.MIG):
+			return false
+		case g.Mode == v1alpha1.ModeMPS && !d.MPS, g.Mode != v1alpha1.ModeMPS && d.MPSOnly:
+			return false
+		}
+		left = left.Without(&Plan{Grants: []Grant{g}})
+	}
+	return true
+}

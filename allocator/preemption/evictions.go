@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preemption
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// evictions is the policy of a pod for which others of lower priority are evicted.
+type evictions struct {
+	*Preemption
+	asker reservation.Asker
+	// promised are pods that somebody else waits for.
+	promised map[types.UID]bool
+
+	candidates victims.Candidates
+	budgets    map[types.UID]int
+}
+
+// weighed are the weights of a version of a ledger.
+type weighed struct {
+	ledger  *v1alpha1.SliceLedger
+	weights *victims.Weights
+}
+
+func (p *Preemption) newEvictions(asker reservation.Asker) *evictions {
+	e := &evictions{
+		Preemption: p, asker: asker, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
+		budgets: map[types.UID]int{},
+	}
+	for _, r := range p.reservations.All() {
+		if r.Owner != asker.Item && r.Kind == reservation.Preemption {
+			for uid := range r.Leaving {
+				e.promised[uid] = true
+			}
+		}
+	}
+	return e
+}
+
+func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ victims.Room) (harm, bool) {
+	w := e.Preemption.weights[ledger.Name]
+	if w.ledger != ledger {
+		w = weighed{ledger, victims.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
+			less := *l
+			less.Status.Slices = nil
+			return index.Room(&less)
+		}, e.priority)}
+		e.Preemption.weights[ledger.Name] = w
+	}
+	cost, ok := w.weights.Bound(demand, e.asker.Priority)
+	return harm{Cost: cost}, ok
+}
+
+// priority is that of a pod; of one that is not known the lowest, since it may be known soon.
+func (e *evictions) priority(uid types.UID) (int32, bool) {
+	if pod := e.cache.PodOf(uid); pod != nil {
+		return corev1helpers.PodPriority(pod), true
+	}
+	return noHarm.Priority, true
+}
+
+func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
+	held := ledgerspec.Held(ledger)
+	for uid := range ledgerspec.Pods(ledger) {
+		if _, done := e.candidates.Pods[uid]; done || held[uid] != nil {
+			continue
+		}
+		if pod := e.cache.PodOf(uid); pod != nil {
+			e.add(pod)
+		}
+	}
+	c, ok := e.candidates.Search(demand, ledger, room)
+	return choice{plan: c.Plan, leaving: c.Victims, harm: harm{Cost: c.Cost}}, ok
+}
+
+// add makes the pod a candidate, with its gang, if it may be evicted.
+func (e *evictions) add(pod *corev1.Pod) {
+	v, ok := e.candidate(pod)
+	if !ok {
+		return
+	}
+	name, in := group.Of(pod)
+	if !in || e.groups.Ends(name) == group.EndPods {
+		e.candidates.Pods[pod.UID] = v
+		return
+	}
+	g := e.groups.Gang(name)
+	if g.Err != nil {
+		return // nobody knows what of it must run
+	}
+	if !slices.ContainsFunc(g.Members, func(m *corev1.Pod) bool { return m.UID == pod.UID }) {
+		e.candidates.Pods[pod.UID] = v // of an earlier incarnation
+		return
+	}
+	at := len(e.candidates.Gangs)
+	gang := victims.Gang{Spare: max(0, g.In-g.Least), Whole: true}
+	if e.groups.Ends(name) == group.EndGroup {
+		gang.Spare = 0
+	}
+	for _, m := range g.Members {
+		if podstate.Gated(m) || podstate.Terminal(m) {
+			continue
+		}
+		v, ok := e.candidate(m)
+		if v.Gang = at; ok {
+			gang.Pods = append(gang.Pods, v)
+			e.candidates.Pods[m.UID] = v
+		}
+		gang.Whole = gang.Whole && ok
+	}
+	e.candidates.Gangs = append(e.candidates.Gangs, gang)
+}
+
+// candidate is the pod as one that may be evicted; false where it may not be: it is not of lower
+// priority, not placed, ends already, is of the owner's own gang, or a budget keeps it. One that
+// several budgets cover no eviction ends: the API server answers 500.
+func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
+	v = victims.Pod{UID: pod.UID, Priority: corev1helpers.PodPriority(pod), Gang: -1, Budget: -1, Loss: e.loss(pod)}
+	name, in := group.Of(pod)
+	if v.Priority >= e.asker.Priority || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
+		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && name == e.asker.Item.Gang {
+		return v, false
+	}
+	all, err := e.filters.Budgets(pod)
+	if err != nil || len(all) > 1 {
+		return v, false
+	}
+	for _, b := range all {
+		at, known := e.budgets[b.UID]
+		if !known {
+			at = len(e.candidates.Budgets)
+			e.budgets[b.UID] = at
+			allowed := int(b.Status.DisruptionsAllowed)
+			if b.Status.ObservedGeneration < b.Generation {
+				allowed = 0 // the API server refuses until the budget's controller has seen it
+			}
+			e.candidates.Budgets = append(e.candidates.Budgets, allowed)
+		}
+		v.Budget = at
+	}
+	return v, true
+}
+
+// loss is how much of the pod's work is lost: its part of devices, in percent, times the seconds
+// that it has run.
+func (e *evictions) loss(pod *corev1.Pod) (sum float64) {
+	if pod.Status.StartTime == nil {
+		return 0
+	}
+	ran := max(0, e.clock.Since(pod.Status.StartTime.Time).Seconds())
+	for _, name := range e.cache.Index.Holders(pod.UID) {
+		ledger := e.cache.Index.Ledger(name)
+		if ledger == nil {
+			continue
+		}
+		for i := range ledger.Spec.Devices {
+			d := &ledger.Spec.Devices[i]
+			for _, s := range d.Slices {
+				if s.Pod == pod.UID {
+					sum += max(float64(s.Core), 100*float64(s.Mem)/float64(max(1, d.Mem)))
+				}
+			}
+		}
+	}
+	return sum * ran
+}
+
+// chosen counts what the budgets and the gangs have left.
+func (e *evictions) chosen(c choice) {
+	by := map[int]int{}
+	for _, uid := range c.leaving {
+		v := e.candidates.Pods[uid]
+		if v.Budget >= 0 {
+			e.candidates.Budgets[v.Budget]--
+		}
+		if v.Gang >= 0 {
+			by[v.Gang]++
+		}
+		delete(e.candidates.Pods, uid)
+	}
+	for at, n := range by {
+		g := &e.candidates.Gangs[at]
+		g.Spare = max(0, g.Spare-n)
+		g.Pods = slices.DeleteFunc(g.Pods, func(p victims.Pod) bool { return slices.Contains(c.leaving, p.UID) })
+	}
+}
+
+// moreImportant orders pods: by priority, then by how long they have run.
+func moreImportant(a, b *corev1.Pod) int {
+	return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)), podstate.ByAge(a, b))
+}

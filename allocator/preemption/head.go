@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preemption
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/backfill"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// endings is the policy of a pod that waits until others end by themselves.
+type endings struct {
+	*Preemption
+	now time.Time
+}
+
+func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool) {
+	c, ok := e.choose(demand, ledger, room)
+	return c.harm, ok
+}
+
+func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
+	ends := map[types.UID]time.Time{}
+	for uid := range ledgerspec.Pods(ledger) {
+		if end, known := e.endOf(uid); known {
+			ends[uid] = end
+		}
+	}
+	w, ok := backfill.Earliest(demand, ledger, backfill.Room(room), ends)
+	h := noHarm
+	h.end, h.share, h.unknown = w.End, w.Share, w.End.IsZero() && len(w.Leaving) > 0
+	return choice{plan: w.Plan, leaving: w.Leaving, harm: h}, ok
+}
+
+func (e *endings) chosen(choice) {}
+
+// endOf is when a pod has ended; false where nobody knows.
+func (e *endings) endOf(uid types.UID) (time.Time, bool) {
+	if pod := e.cache.PodOf(uid); pod != nil {
+		return backfill.EndOf(pod, e.now)
+	}
+	return time.Time{}, false
+}
+
+// Waiter is who waits for room, with the pods that are to start together.
+type Waiter struct {
+	Item queue.Item
+	Pods []scheduling.Request
+	Need int
+}
+
+// ReserveHead reserves room for the first of the waiters, which are in order, and for each
+// other that may use none of the models of GPUs that those before it may use. One for which there
+// is none, whoever ends, is passed over. The room is where it is free first, and it stays the
+// same until its owner starts.
+func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Waiter) bool)) error {
+	models, claimed := map[string]bool{}, map[string]bool{}
+	for _, n := range p.cache.Index.Room() {
+		for i := range n.Devices {
+			models[n.Devices[i].Model] = true
+		}
+	}
+	now := p.clock.Now()
+	maps.DeleteFunc(p.passedOver, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
+	var failed error
+	waiters(func(w Waiter) bool {
+		var may []string
+		free := true
+		for model := range models {
+			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.Models.Allows(model) }) {
+				may = append(may, model)
+				free = free && !claimed[model]
+			}
+		}
+		has := p.reservations.Of(w.Item) != nil
+		if _, passed := p.passedOver[w.Item]; free && !has && !passed && len(may) > 0 {
+			if has, failed = p.reserveFor(ctx, w); !has {
+				p.passedOver[w.Item] = now.Add(RetryAfter)
+			}
+		}
+		for _, model := range may {
+			claimed[model] = claimed[model] || has
+		}
+		return failed == nil && slices.ContainsFunc(slices.Collect(maps.Keys(models)), func(model string) bool { return !claimed[model] })
+	})
+	return failed
+}
+
+func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
+	now := p.clock.Now()
+	e := &endings{p, now}
+	pl := p.newPlanner(scheduling.AskerOf(w.Item, w.Pods), e)
+	found, err := pl.all(ctx, w.Pods, w.Need, now.Add(searchTime))
+	if err != nil || !found {
+		return false, err
+	}
+	r, known := pl.reservation(reservation.Head, w.Pods), true
+	for uid := range r.Leaving {
+		end, is := e.endOf(uid)
+		if known = known && is; end.After(r.End) {
+			r.End = end
+		}
+	}
+	if !known {
+		r.End = time.Time{}
+	}
+	if !p.reservations.Put(r) {
+		return false, nil
+	}
+	p.tell(r, notify.ReasonReserved, Describe(r, p.cache, now))
+	return true, nil
+}

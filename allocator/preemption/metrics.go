@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preemption
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	attempts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vernier_allocator_preemption_attempts_total",
+		Help: "Looks for pods with slices to evict for a pod or a gang, by result: evicts, waits (for pods that end already), forbidden (by a PodDisruptionBudget), nowhere.",
+	}, []string{"result"})
+	victimsCount = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "vernier_allocator_preemption_victims",
+		Help:    "Pods that are evicted at a time for a pod or a gang.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 7),
+	})
+)
+
+func init() { metrics.Registry.MustRegister(attempts, victimsCount) }

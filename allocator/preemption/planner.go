@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preemption
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// planner looks for the room that the pods of one owner get when others have left: which pods
+// those are, a policy says. It chooses for one pod after the other, each beside those before
+// it. It lasts for one look.
+type planner struct {
+	*Preemption
+	asker   reservation.Asker
+	against []*reservation.Reservation
+	policy  policy
+	// nodes are those that differ from what the index has: pods are expected to leave them, or
+	// to come.
+	nodes map[string]*node
+	// lost are, by node, what is used without a grant: it does not end with slices.
+	lost map[string][]v1alpha1.SliceStatus
+	// lists are the nodes by what the pods ask for, the most promising first.
+	lists map[string][]entry
+	// leaving are the pods that are expected to leave, without those that do so anyhow.
+	leaving map[types.UID]*corev1.Pod
+	plans   []placement.Plan
+	assumed *cache.Assumption
+}
+
+// policy says who has to leave a node for a pod.
+type policy interface {
+	// bound is a harm that none on the node falls below; false where there is no room for the
+	// pod whoever leaves.
+	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool)
+	// choose is the least harm.
+	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool)
+	// chosen is told of the choice that was taken.
+	chosen(choice)
+}
+
+// harm orders choices: for a pod that others are ended for, and for one that waits for them.
+type harm struct {
+	victims.Cost
+	// unknown is true where nobody knows when they end; end is when they have, share how much
+	// of the devices they have.
+	unknown bool
+	end     time.Time
+	share   int64
+}
+
+var noHarm = harm{Cost: victims.Cost{Priority: math.MinInt32}}
+
+func (h harm) compare(o harm) int {
+	known := func(h harm) int {
+		if h.unknown {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(h.Cost.Compare(o.Cost), cmp.Compare(known(h), known(o)), h.end.Compare(o.end), cmp.Compare(h.share, o.share))
+}
+
+// choice is what a pod gets on a node when the others have left.
+type choice struct {
+	plan    placement.Plan
+	leaving []types.UID
+	harm    harm
+}
+
+// node is a node as it is expected to be.
+type node struct {
+	ledger *v1alpha1.SliceLedger
+	plans  []placement.Plan
+	// leaves are pods that leave it anyhow.
+	leaves []*corev1.Pod
+}
+
+// entry is a node in a list.
+type entry struct {
+	name  string
+	bound harm
+}
+
+func (e entry) compare(f entry) int {
+	return cmp.Or(e.bound.compare(f.bound), strings.Compare(e.name, f.name))
+}
+
+// newPlanner begins with the cluster as it is when those have left that are ending already.
+func (p *Preemption) newPlanner(asker reservation.Asker, policy policy) *planner {
+	against, _ := p.reservations.Against(asker)
+	pl := &planner{
+		Preemption: p, asker: asker, against: against, policy: policy, assumed: p.cache.Assumption(),
+		nodes: map[string]*node{}, lost: map[string][]v1alpha1.SliceStatus{}, lists: map[string][]entry{}, leaving: map[types.UID]*corev1.Pod{},
+	}
+	leaving := p.cache.Leaving()
+	for _, uid := range p.cache.Strangers() {
+		leaving = append(leaving, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+	}
+	for _, pod := range leaving {
+		if p.overdue(pod) {
+			continue
+		}
+		// The scheduler counts a pod for longer than it has slices.
+		on := p.cache.Index.Holders(pod.UID)
+		if name := podstate.TargetNode(pod); name != "" && !slices.Contains(on, name) {
+			on = append(on, name)
+		}
+		for _, name := range on {
+			if n := pl.node(name); n != nil {
+				n.leaves = append(n.leaves, pod)
+				n.ledger = without(n.ledger, pod.UID)
+			}
+		}
+	}
+	return pl
+}
+
+// node is the node to be changed, nil where there is no ledger.
+func (pl *planner) node(name string) *node {
+	if pl.nodes[name] == nil {
+		ledger := pl.cache.Index.Ledger(name)
+		if ledger == nil {
+			return nil
+		}
+		pl.nodes[name] = &node{ledger: ledger}
+	}
+	return pl.nodes[name]
+}
+
+// without is the ledger without the slices of the pods.
+func without(ledger *v1alpha1.SliceLedger, pods ...types.UID) *v1alpha1.SliceLedger {
+	less := *ledger
+	less.Spec.Devices = slices.Clone(ledger.Spec.Devices)
+	for i := range less.Spec.Devices {
+		d := &less.Spec.Devices[i]
+		if slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return slices.Contains(pods, s.Pod) }) {
+			d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), func(s v1alpha1.Slice) bool { return slices.Contains(pods, s.Pod) })
+		}
+	}
+	return &less
+}
+
+// as is the ledger of a node as it is expected to be, nil where there is none.
+func (pl *planner) as(name string) *v1alpha1.SliceLedger {
+	if n := pl.nodes[name]; n != nil {
+		return n.ledger
+	}
+	return pl.cache.Index.Ledger(name)
+}
+
+// room is what a ledger leaves for the asker: less what is promised to others, and what those
+// before get.
+func (pl *planner) room(ledger *v1alpha1.SliceLedger) *placement.Node {
+	room := pl.offered(ledger)
+	if n := pl.nodes[ledger.Name]; n != nil && room != nil {
+		for i := range n.plans {
+			room = room.Without(&n.plans[i])
+		}
+	}
+	return room
+}
+
+// offered is what a ledger of which some slices are gone leaves for the asker.
+func (pl *planner) offered(ledger *v1alpha1.SliceLedger) *placement.Node {
+	lost, known := pl.lost[ledger.Name]
+	if !known {
+		if whole := pl.cache.Index.Ledger(ledger.Name); whole != nil {
+			for pod, uuid := range index.Ungranted(whole) {
+				lost = append(lost, v1alpha1.SliceStatus{Pod: pod, UUID: uuid})
+			}
+		}
+		pl.lost[ledger.Name] = lost
+	}
+	less := *ledger
+	less.Status.Slices = lost
+	room := index.Room(&less)
+	if room == nil || len(pl.against) == 0 {
+		return room
+	}
+	return reservation.Hide(pl.against, room, ledger)
+}
+
+// list are the nodes for a demand, the least bound first.
+func (pl *planner) list(pod scheduling.Request) []entry {
+	class := podrequest.EquivalenceClass(pod.Pod)
+	if _, made := pl.lists[class]; !made {
+		var list []entry
+		for _, name := range pl.cache.Index.Names() {
+			if e, ok := pl.weigh(pod, name); ok {
+				list = append(list, e)
+			}
+		}
+		slices.SortFunc(list, entry.compare)
+		pl.lists[class] = list
+	}
+	return pl.lists[class]
+}
+
+func (pl *planner) weigh(pod scheduling.Request, name string) (entry, bool) {
+	ledger := pl.as(name)
+	if ledger == nil || !pl.cache.Settled(name) {
+		return entry{}, false
+	}
+	bound, ok := pl.policy.bound(pod.Demand, ledger, pl.room)
+	return entry{name: name, bound: bound}, ok
+}
+
+// next chooses for one more pod; false where there is nothing for it. On nodes that it could go
+// to as they are the filters refuse it, if it is alone.
+func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool, until time.Time) (bool, error) {
+	var best *choice
+	looked := 0
+	for _, e := range pl.list(pod) {
+		if best != nil && e.bound.compare(best.harm) >= 0 || looked == MaxNodes || looked > 0 && !pl.clock.Now().Before(until) {
+			break
+		}
+		ledger := pl.as(e.name)
+		c, ok := pl.policy.choose(pod.Demand, ledger, pl.room)
+		if !ok || best != nil && c.harm.compare(best.harm) >= 0 {
+			continue
+		}
+		n := pl.nodes[e.name]
+		if alone && len(c.leaving) == 0 && (n == nil || len(n.leaves) == 0) {
+			continue
+		}
+		looked++
+		accepted, err := pl.accepts(ctx, pod, e.name, c.leaving, alone)
+		if err != nil {
+			return false, err
+		}
+		if accepted {
+			best = &c
+		}
+	}
+	if best == nil {
+		return false, nil
+	}
+	return true, pl.take(pod, best)
+}
+
+// accepts reports whether the scheduler would take the pod on the node once the others have
+// left. For a pod alone it may be that it has to preempt yet others, without slices.
+func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name string, leaving []types.UID, alone bool) (bool, error) {
+	trial := pl.cache.Assumption()
+	defer trial.End()
+	for _, uid := range leaving {
+		if other := pl.cache.PodOf(uid); other != nil {
+			if err := trial.Count(other, ""); err != nil {
+				return false, err
+			}
+		}
+	}
+	if n := pl.nodes[name]; n != nil {
+		for _, other := range n.leaves {
+			if other.Name == "" {
+				continue // not known, and not counted
+			}
+			if err := trial.Count(other, ""); err != nil {
+				return false, err
+			}
+		}
+	}
+	cycle, err := pl.filters.Start(ctx, pod.Pod)
+	if err != nil {
+		return false, err
+	}
+	against, err := cycle.Refusals(ctx, name)
+	if err != nil || len(against) == 0 || !alone || !pl.filters.MayPreempt(pod.Pod) {
+		return err == nil && len(against) == 0, err
+	}
+	_, would, err := cycle.Preempts(ctx, name)
+	return would, err
+}
+
+// take makes the choice the pod's.
+func (pl *planner) take(pod scheduling.Request, c *choice) error {
+	pl.policy.chosen(*c)
+	changed := map[string]bool{c.plan.Node: true}
+	for _, uid := range c.leaving {
+		other := pl.cache.PodOf(uid)
+		if other == nil {
+			continue
+		}
+		pl.leaving[uid] = other
+		for _, name := range pl.cache.Index.Holders(uid) {
+			if n := pl.node(name); n != nil {
+				n.ledger = without(n.ledger, uid)
+				changed[name] = true
+			}
+		}
+		if err := pl.assumed.Count(other, ""); err != nil {
+			return err
+		}
+	}
+	n := pl.node(c.plan.Node)
+	n.plans = append(n.plans, c.plan)
+	pl.plans = append(pl.plans, c.plan)
+	if err := pl.assumed.Count(pod.Pod, c.plan.Node); err != nil {
+		return err
+	}
+	for class, list := range pl.lists {
+		if class != podrequest.EquivalenceClass(pod.Pod) {
+			delete(pl.lists, class) // made again when it is asked for
+			continue
+		}
+		list = slices.DeleteFunc(list, func(e entry) bool { return changed[e.name] })
+		for name := range changed {
+			if e, ok := pl.weigh(pod, name); ok {
+				list = append(list, e)
+			}
+		}
+		slices.SortFunc(list, entry.compare)
+		pl.lists[class] = list
+	}
+	return nil
+}
+
+// spare has those stay that need not leave after all, the most important first: beside what
+// others leave for a pod, one that left for another may have room. It is the planner's end.
+func (pl *planner) spare(pods []scheduling.Request) {
+	pl.assumed.End()
+	list := make([]*corev1.Pod, 0, len(pl.leaving))
+	for _, pod := range pl.leaving {
+		list = append(list, pod)
+	}
+	slices.SortFunc(list, moreImportant)
+	for _, pod := range list {
+		if pl.fitsWith(pod, pods) {
+			delete(pl.leaving, pod.UID)
+		}
+	}
+}
+
+// fitsWith reports whether the plans hold where the pod stays. If so, it does.
+func (pl *planner) fitsWith(pod *corev1.Pod, pods []scheduling.Request) bool {
+	back := map[string]*v1alpha1.SliceLedger{}
+	for _, name := range pl.cache.Index.Holders(pod.UID) {
+		n, whole := pl.nodes[name], pl.cache.Index.Ledger(name)
+		if n == nil || whole == nil {
+			return false
+		}
+		gone := []types.UID{}
+		for uid := range ledgerspec.Pods(whole) {
+			if _, still := ledgerspec.Pods(n.ledger)[uid]; !still && uid != pod.UID {
+				gone = append(gone, uid)
+			}
+		}
+		back[name] = without(whole, gone...)
+		room := pl.offered(back[name])
+		for i := range n.plans {
+			if room == nil || !room.Holds(&n.plans[i]) {
+				return false
+			}
+			room = room.Without(&n.plans[i])
+		}
+	}
+	for name, ledger := range back {
+		pl.nodes[name].ledger = ledger
+	}
+	return true
+}
+
+// leaves are all that have to leave before the plans can be granted: those that were chosen, and
+// those on the devices that leave anyhow.
+func (pl *planner) leaves() map[types.UID]types.NamespacedName {
+	all := map[types.UID]types.NamespacedName{}
+	for uid, pod := range pl.leaving {
+		all[uid] = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	}
+	for _, plan := range pl.plans {
+		ledger := pl.cache.Index.Ledger(plan.Node)
+		if ledger == nil {
+			continue
+		}
+		for _, pod := range pl.nodes[plan.Node].leaves {
+			if onDevices(ledger, pod.UID, &plan) {
+				all[pod.UID] = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+			}
+		}
+	}
+	return all
+}
+
+// onDevices reports whether the pod has slices on a device of the plan.
+func onDevices(ledger *v1alpha1.SliceLedger, pod types.UID, plan *placement.Plan) bool {
+	return slices.ContainsFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
+		return slices.ContainsFunc(plan.Grants, func(g placement.Grant) bool { return g.UUID == d.UUID }) &&
+			slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod })
+	})
+}
+
+// all chooses for at least need of the pods; false where there is no room for so many.
+func (pl *planner) all(ctx context.Context, pods []scheduling.Request, need int, until time.Time) (bool, error) {
+	defer pl.assumed.End()
+	var chosen []scheduling.Request
+	for i, pod := range pods {
+		if len(chosen) == need {
+			break
+		}
+		found, err := pl.next(ctx, pod, need == 1 && len(pods) == 1, until)
+		if err != nil {
+			return false, err
+		}
+		if found {
+			chosen = append(chosen, pod)
+		} else if len(chosen)+len(pods)-i-1 < need {
+			return false, nil
+		}
+	}
+	pl.spare(chosen)
+	return true, nil
+}

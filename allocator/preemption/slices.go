@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preemption
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling"
+)
+
+const (
+	// LeaveLate is how long after its grace period a pod may still be leaving. One that takes
+	// longer is not waited for: its node may be lost.
+	LeaveLate = 30 * time.Second
+	// EvictAgain is how long it takes until an eviction is asked for again that a budget forbade.
+	EvictAgain = 5 * time.Second
+	// searchTime bounds a look, of which no one else is placed: a gang may have many members.
+	searchTime = 500 * time.Millisecond
+)
+
+// Preempt finds pods of lower priority whose end makes room for one who found none, and evicts
+// them. The room is reserved. Where pods that end already make room enough, nobody else is
+// evicted. before is called before nodes are looked at.
+func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error {
+	owner, pods, need := w.Item, w.Pods, w.Need
+	asker := scheduling.AskerOf(owner, pods)
+	if r := p.reservations.Of(owner); r != nil && r.Kind == reservation.Preemption {
+		return p.evictAgain(ctx, r)
+	}
+	if p.policy == Never || !p.slicesDue(owner, pods[0].Pod, asker) {
+		return nil
+	}
+	before()
+	pl := p.newPlanner(asker, p.newEvictions(asker))
+	start := p.clock.Now()
+	found, err := pl.all(ctx, pods, need, start.Add(searchTime))
+	p.mu.Lock()
+	now := p.clock.Now()
+	p.pause = now.Add((WorkerShare - 1) * now.Sub(start))
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if !found {
+		attempts.WithLabelValues("nowhere").Inc()
+		return nil
+	}
+	return p.act(ctx, pl, pods)
+}
+
+// slicesDue reports whether it is time to look for the owner, and whether there may be any use in it.
+func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reservation.Asker) bool {
+	if slices.ContainsFunc(asker.Pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
+	}) || !p.filters.Lower(asker.Priority) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	due := p.looked[owner]
+	if p.pause.After(due) {
+		due = p.pause
+	}
+	if p.putOff(first, due) {
+		return false
+	}
+	maps.DeleteFunc(p.looked, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
+	p.looked[owner] = now.Add(RetryAfter)
+	return true
+}
+
+// act reserves the room that a planner has found, and has the pods leave.
+func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Request) error {
+	evicted := slices.SortedFunc(maps.Values(pl.leaving), moreImportant)
+	for _, pod := range evicted {
+		ok, err := p.binder.Evict(ctx, pod, true)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			// Nobody has left for it yet, and nobody does: the budgets known here are behind.
+			attempts.WithLabelValues("forbidden").Inc()
+			return nil
+		}
+	}
+	r := pl.reservation(reservation.Preemption, pods)
+	r.Expires = r.Made.Add(LeaveLate)
+	for _, uid := range slices.Sorted(maps.Keys(r.Leaving)) {
+		if pod := p.cache.PodOf(uid); pod != nil && p.lateAt(pod).After(r.Expires) {
+			r.Expires = p.lateAt(pod)
+		}
+	}
+	if !p.reservations.Put(r) {
+		return nil
+	}
+	if len(evicted) == 0 {
+		attempts.WithLabelValues("waits").Inc()
+		p.tell(r, notify.ReasonReserved, Describe(r, p.cache, p.clock.Now()))
+		return nil
+	}
+	attempts.WithLabelValues("evicts").Inc()
+	victimsCount.Observe(float64(len(evicted)))
+	p.tell(r, notify.ReasonPreempting, "ends pods of lower priority: "+Describe(r, p.cache, p.clock.Now()))
+	return p.evict(ctx, r, evicted)
+}
+
+// tell sends an event to the owners of the pods of a reservation.
+func (p *Preemption) tell(r *reservation.Reservation, reason, text string) {
+	for _, pod := range r.Pods {
+		p.notify.Emit(pod, corev1.EventTypeNormal, reason, text)
+	}
+}
+
+// reservation is of what the planner has found.
+func (pl *planner) reservation(kind reservation.Kind, pods []scheduling.Request) *reservation.Reservation {
+	return &reservation.Reservation{
+		Kind: kind, Owner: pl.asker.Item, Pods: pl.asker.Pods, Priority: pl.asker.Priority,
+		Plans: pl.plans, Leaving: pl.leaves(), Made: pl.clock.Now(),
+	}
+}
+
+// evictAgain evicts the pods that are still there, as far as their budgets let them go now.
+func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation) error {
+	var there []*corev1.Pod
+	for uid := range r.Leaving {
+		if pod := p.cache.PodOf(uid); pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
+			there = append(there, pod)
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	wait := p.evictAt.Sub(p.clock.Now())
+	p.mu.Unlock()
+	if wait > 0 {
+		p.queue.AddAfter(r.Owner, wait)
+		return nil
+	}
+	return p.evict(ctx, r, there)
+}
+
+// evict ends the pods, those that a budget covers first: where it has become used up since, the
+// others stay.
+func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods []*corev1.Pod) error {
+	covered := map[types.UID]int{}
+	for _, pod := range pods {
+		all, err := p.filters.Budgets(pod)
+		if err != nil {
+			return err
+		}
+		covered[pod.UID] = len(all)
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(covered[b.UID], covered[a.UID]) })
+	for _, pod := range pods {
+		// A leader whose lease may be over ends nobody.
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ok, err := p.binder.Evict(ctx, pod, false)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			p.mu.Lock()
+			p.evictAt = p.clock.Now().Add(EvictAgain)
+			p.mu.Unlock()
+			p.queue.AddAfter(r.Owner, EvictAgain)
+			return nil
+		}
+		p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
+			"evicted from node %s: its slices go to %s, which has a higher priority (%d)", podstate.TargetNode(pod), nameTo(pod.Namespace, r), r.Priority))
+	}
+	return nil
+}
+
+// nameTo is the owner of a reservation as the pods of a namespace may know it.
+func nameTo(namespace string, r *reservation.Reservation) string {
+	if r.Owner.Namespace() == namespace {
+		return r.Owner.String()
+	}
+	return "a pod of another namespace"
+}
+
+// lateAt is when the pod is not waited for any more, if it is evicted now or ends already.
+func (p *Preemption) lateAt(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp != nil {
+		return pod.DeletionTimestamp.Add(LeaveLate)
+	}
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = min(*pod.Spec.TerminationGracePeriodSeconds, maxGrace)
+	}
+	return p.clock.Now().Add(time.Duration(grace)*time.Second + LeaveLate)
+}
+
+// maxGrace keeps what a tenant writes from overflow: a year.
+const maxGrace = 365 * 24 * 3600
+
+// overdue reports whether a pod that ends should have ended by now.
+func (p *Preemption) overdue(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && !p.lateAt(pod).After(p.clock.Now())
+}
+
+// Describe says where the room of a reservation is, who has to leave, and when that will be.
+// Only pods of the owner's namespace are named: others are no affair of its.
+func Describe(r *reservation.Reservation, pods interface{ PodOf(types.UID) *corev1.Pod }, now time.Time) string {
+	var on []string
+	for i := range r.Plans {
+		on = append(on, "node "+r.Plans[i].Node+" "+gpus(&r.Plans[i]))
+	}
+	slices.Sort(on)
+	text := "reserved on " + firstOf(slices.Compact(on), 4)
+	var names []string
+	others := 0
+	for uid, key := range r.Leaving {
+		switch {
+		case pods.PodOf(uid) == nil:
+		case key.Namespace == r.Owner.Namespace():
+			names = append(names, key.Name)
+		default:
+			others++
+		}
+	}
+	slices.Sort(names)
+	switch what := firstOf(names, 4); {
+	case len(names)+others == 0:
+		return text + ", which is being freed"
+	case others == 0:
+		text += ", waits for pods " + what + " to end"
+	case len(names) == 0:
+		text += fmt.Sprintf(", waits for %d pods of other namespaces to end", others)
+	default:
+		text += fmt.Sprintf(", waits for pods %s and %d of other namespaces to end", what, others)
+	}
+	if end := cmp.Or(r.End, r.Expires); !end.IsZero() {
+		text += ", about " + max(0, end.Sub(now)).Round(time.Second).String()
+	}
+	return text
+}
+
+func gpus(plan *placement.Plan) string {
+	var on []string
+	for _, g := range plan.Grants {
+		on = append(on, fmt.Sprintf("GPU %d", g.Index))
+	}
+	slices.Sort(on)
+	return strings.Join(slices.Compact(on), ", ")
+}
+
+func firstOf(list []string, most int) string {
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
+}

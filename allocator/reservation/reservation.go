@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reservation owns the room that is promised and not granted: to whom, how much on
+// which device, which pods have to leave before, and until when. Everybody of an equal or a
+// lower priority sees it as taken.
+//
+// It decides who goes next, never whether sums hold: ledgers know nothing of it, and no
+// invariant rests on it. A new leader begins with none. Reservations may be used concurrently.
+package reservation
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/allocator/backfill"
+	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+const (
+	// Most is how many reservations there are at most.
+	Most = 64
+	// MaxAway is for how long a node of a reservation may take no slices.
+	MaxAway = time.Minute
+)
+
+// Kind is why room is promised.
+type Kind string
+
+const (
+	// Preemption is for a pod for which others are ended.
+	Preemption Kind = "preemption"
+	// Head is for the first of the pods that wait, which has waited for long.
+	Head Kind = "head"
+)
+
+// Reservation never changes. Devices are promised by their node, at most once each.
+type Reservation struct {
+	Kind     Kind
+	Owner    queue.Item
+	Pods     []*corev1.Pod // of the owner, oldest first, as they were
+	Priority int32
+	// Plans are what the pods are to get.
+	Plans []placement.Plan
+	// Leaving are the pods that have to end first.
+	Leaving map[types.UID]types.NamespacedName
+	// Made is since when, End when the last of them has ended, zero where nobody knows.
+	Made, End time.Time
+	// Expires is when it ends, zero for never.
+	Expires time.Time
+}
+
+// Nodes are those of the plans, sorted.
+func (r *Reservation) Nodes() []string {
+	var names []string
+	for i := range r.Plans {
+		names = append(names, r.Plans[i].Node)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Asker is who asks for room: the owner of a reservation or somebody else.
+type Asker struct {
+	Item     queue.Item
+	Priority int32
+	// Pods are what is asked for.
+	Pods []*corev1.Pod
+}
+
+// Reservations are those there are.
+type Reservations struct {
+	cache *cache.Cache
+	queue *queue.Queue
+	clock clock.PassiveClock
+
+	mu sync.Mutex
+	// all, the oldest first. What was returned of it never changes.
+	all []*Reservation
+	// away are those on nodes that take no slices now, since when.
+	away map[*Reservation]time.Time
+}
+
+// New knows of none. Forget is to be called for each pod that is gone.
+func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock) *Reservations {
+	return &Reservations{cache: cache, queue: queue, clock: clock, away: map[*Reservation]time.Time{}}
+}
+
+// Put makes a reservation in place of the one that its owner has, if any; false where there are
+// too many. The owner is looked at again when it expires.
+func (rs *Reservations) Put(r *Reservation) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(rs.all), func(s *Reservation) bool { return s.Owner == r.Owner })
+	if len(others) >= Most {
+		return false
+	}
+	rs.all = append(others, r)
+	if !r.Expires.IsZero() {
+		rs.queue.AddAfter(r.Owner, r.Expires.Sub(rs.clock.Now()))
+	}
+	return true
+}
+
+// Of is the owner's, nil when it has none.
+func (rs *Reservations) Of(owner queue.Item) *Reservation {
+	for _, r := range rs.All() {
+		if r.Owner == owner {
+			return r
+		}
+	}
+	return nil
+}
+
+// All are those there are, the oldest first.
+func (rs *Reservations) All() []*Reservation {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.all
+}
+
+// Clear forgets all: another replica leads.
+func (rs *Reservations) Clear() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.all = nil
+}
+
+// Forget ends the reservation of a pod that is gone.
+func (rs *Reservations) Forget(pod *corev1.Pod) {
+	rs.keep(func(r *Reservation) bool {
+		return !slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool { return p.UID == pod.UID })
+	})
+}
+
+// Review ends the reservations that are of no use any more: of owners that have their slices or
+// do not wait for them, those that have expired, and those on devices that take no slices now.
+func (rs *Reservations) Review() {
+	now := rs.clock.Now()
+	rs.keep(func(r *Reservation) bool {
+		return (r.Expires.IsZero() || r.Expires.After(now)) && rs.waits(r) && rs.usable(r, now)
+	})
+}
+
+// Drop ends the owner's reservation.
+func (rs *Reservations) Drop(owner queue.Item) {
+	rs.keep(func(r *Reservation) bool { return r.Owner != owner })
+}
+
+// keep ends the others. The owners, and all that wait, are looked at again.
+func (rs *Reservations) keep(ok func(*Reservation) bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if !slices.ContainsFunc(rs.all, func(r *Reservation) bool { return !ok(r) }) {
+		return
+	}
+	kept := make([]*Reservation, 0, len(rs.all))
+	for _, r := range rs.all {
+		if ok(r) {
+			kept = append(kept, r)
+		} else {
+			rs.queue.Add(r.Owner)
+			delete(rs.away, r)
+		}
+	}
+	rs.all = kept
+	rs.queue.MoveToActive(cache.OnAll)
+}
+
+func (rs *Reservations) waits(r *Reservation) bool {
+	return !slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool {
+		known := rs.cache.Current(p)
+		return known == nil || !podstate.Ready(known)
+	})
+}
+
+// usable reports whether the devices may take slices, or may again soon: an agent that is updated
+// is away for a moment.
+func (rs *Reservations) usable(r *Reservation, now time.Time) bool {
+	ready := true
+	for i := range r.Plans {
+		ledger := rs.cache.Index.Ledger(r.Plans[i].Node)
+		if ledger == nil {
+			return false
+		}
+		ready = ready && ledger.DeletionTimestamp == nil && ledger.Status.TakesSlices()
+		for _, g := range r.Plans[i].Grants {
+			at := slices.IndexFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == g.UUID })
+			if at < 0 || !ledger.Status.Devices[at].Healthy || ledger.Spec.Cordon(g.UUID) != nil {
+				return false
+			}
+		}
+	}
+	since, away := rs.away[r]
+	switch {
+	case ready:
+		delete(rs.away, r)
+	case !away:
+		rs.away[r] = now
+		rs.queue.AddAfter(r.Owner, MaxAway)
+	}
+	return ready || !away || now.Sub(since) < MaxAway
+}
+
+// Against are the reservations that hide room from the asker, the oldest first. It sees through
+// its own, through those of a lower priority, and through those of room that it would have
+// left before anybody could have it; these are the filled.
+func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
+	all := rs.All()
+	if len(all) == 0 {
+		return nil, nil
+	}
+	end, known := endOf(a.Pods, rs.clock.Now())
+	for _, r := range all {
+		switch {
+		case r.Owner == a.Item || a.Priority > r.Priority:
+		case backfill.MayFill(end, known, r.End):
+			filled = append(filled, r)
+		default:
+			against = append(against, r)
+		}
+	}
+	return against, filled
+}
+
+// endOf is when all of the pods have ended, if they start now; false where nobody knows.
+func endOf(pods []*corev1.Pod, now time.Time) (end time.Time, known bool) {
+	for _, pod := range pods {
+		e, ok := backfill.EndOf(pod, now)
+		if !ok {
+			return end, false
+		}
+		if e.After(end) {
+			end = e
+		}
+	}
+	return end, len(pods) > 0
+}
+
+// Hide is the room of a node as it is seen under the reservations. ledger is the one behind it.
+func Hide(against []*Reservation, room *placement.Node, ledger *v1alpha1.SliceLedger) *placement.Node {
+	var reserved []placement.Reserved
+	leaving := map[types.UID]bool{}
+	for _, r := range against {
+		for i := range r.Plans {
+			if r.Plans[i].Node != ledger.Name {
+				continue
+			}
+			for _, g := range r.Plans[i].Grants {
+				reserved = promise(reserved, g)
+			}
+			for uid := range r.Leaving {
+				leaving[uid] = true
+			}
+		}
+	}
+	if len(reserved) == 0 || room == nil {
+		return room
+	}
+	for i := range reserved {
+		r := &reserved[i]
+		at := slices.IndexFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool { return d.UUID == r.UUID })
+		if at < 0 {
+			continue
+		}
+		for _, s := range ledger.Spec.Devices[at].Slices {
+			if leaving[s.Pod] {
+				r.LeavingCore += s.Core - s.ReuseCore
+				r.LeavingMem += s.Mem - s.ReuseMem
+				r.LeavingSlots++
+			}
+		}
+	}
+	return room.Hide(reserved)
+}
+
+func promise(reserved []placement.Reserved, g placement.Grant) []placement.Reserved {
+	at := slices.IndexFunc(reserved, func(r placement.Reserved) bool { return r.UUID == g.UUID })
+	if at < 0 {
+		at = len(reserved)
+		reserved = append(reserved, placement.Reserved{UUID: g.UUID})
+	}
+	reserved[at].Grants = append(reserved[at].Grants, g)
+	return reserved
+}
+
+// Fills reports whether a plan is on a device that one of the reservations promises.
+func Fills(filled []*Reservation, plan *placement.Plan) bool {
+	return slices.ContainsFunc(filled, func(r *Reservation) bool {
+		return slices.ContainsFunc(r.Plans, func(p placement.Plan) bool {
+			return p.Node == plan.Node && slices.ContainsFunc(p.Grants, func(g placement.Grant) bool {
+				return slices.ContainsFunc(plan.Grants, func(o placement.Grant) bool { return o.UUID == g.UUID })
+			})
+		})
+	})
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"context"
+	"time"
+
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/scheduling"
+)
+
+// headsEvery is how often room is reserved for the first waiters at most: that looks at all
+// nodes.
+const headsEvery = 5 * time.Second
+
+// makeRoom is for pods that have found no room: others of lower priority are evicted for them,
+// or they are the first that wait and have done so for long. finish writes what was granted so
+// far, before nodes are looked at.
+func (a *Allocator) makeRoom(ctx context.Context, w preemption.Waiter, finish func()) error {
+	if err := a.preemption.Preempt(ctx, w, finish); err != nil {
+		return err
+	}
+	if a.reserveAfter == 0 || a.reservations.Of(w.Item) != nil {
+		return nil
+	}
+	now := a.clock.Now()
+	due := a.overdueAt(w.Pods)
+	if due.Before(a.headsAt) {
+		due = a.headsAt
+	}
+	if wait := due.Sub(now); wait > 0 {
+		a.queue.AddAfter(w.Item, wait)
+		return nil
+	}
+	a.headsAt = now.Add(headsEvery)
+	finish()
+	return a.preemption.ReserveHead(ctx, a.overdue)
+}
+
+// overdueAt is when the oldest of the pods has waited for so long that room is reserved. Its age
+// counts, which another leader knows too.
+func (a *Allocator) overdueAt(pods []scheduling.Request) time.Time {
+	oldest := pods[0].Pod.CreationTimestamp.Time
+	for _, p := range pods {
+		if t := p.Pod.CreationTimestamp.Time; t.Before(oldest) {
+			oldest = t
+		}
+	}
+	return oldest.Add(a.reserveAfter)
+}
+
+// overdue yields what has waited for long, the first by priority and age first.
+func (a *Allocator) overdue(yield func(preemption.Waiter) bool) {
+	for _, item := range a.queue.WaitingForRoom() {
+		w := preemption.Waiter{Item: item, Need: 1}
+		if item.Gang.Name != "" {
+			g := a.groups.Gang(item.Gang)
+			w.Need = g.Missing()
+			w.Pods, _ = a.asks(g.Due)
+		} else if pod := a.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
+			if demand, _, err := asksOf(pod); err == nil {
+				w.Pods = []scheduling.Request{{Pod: pod, Demand: demand}}
+			}
+		}
+		if len(w.Pods) >= w.Need && w.Need > 0 && !a.overdueAt(w.Pods).After(a.clock.Now()) && !yield(w) {
+			return
+		}
+	}
+}
