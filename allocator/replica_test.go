@@ -143,7 +143,8 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: &group.Sizes{}, Requests: 1, ReserveAfter: r.world.reserveAfter,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: &group.Sizes{}, Requests: 1,
+		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
 	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}

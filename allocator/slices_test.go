@@ -102,6 +102,41 @@ func TestPreemptsSlices(t *testing.T) {
 	}
 }
 
+// What a pod is told names no pod of another namespace: its events are read by all that may read
+// those of its own.
+func TestNamesNoPodsOfOtherNamespaces(t *testing.T) {
+	const stranger = "its slices go to a pod of another namespace, which has"
+	for mate, want := range map[string][]string{
+		"ns":    {"waits for pods mate and 1 of other namespaces to end", "its slices go to pod ns/urgent, which has", stranger},
+		"third": {"waits for 2 pods of other namespaces to end", stranger, stranger},
+	} {
+		t.Run(mate, func(t *testing.T) {
+			s := newStage(t, 1)
+			s.add("first", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+			for name, namespace := range map[string]string{"secret": "other", "mate": mate} {
+				s.add(name, 50, 500, priority(1), finalized, func(p *corev1.Pod) { p.Namespace = namespace })
+			}
+			s.run()
+			s.told()
+			s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+			s.work()
+			told := slices.DeleteFunc(s.told(), func(e string) bool { return strings.Contains(e, notify.ReasonWaiting) })
+			for _, e := range told {
+				at := slices.IndexFunc(want, func(w string) bool { return strings.Contains(e, w) })
+				if at < 0 || strings.Contains(e, "secret") || strings.Contains(e, "mate") != strings.Contains(want[at], "mate") ||
+					strings.Contains(e, "urgent") != strings.Contains(want[at], "urgent") {
+					t.Errorf("told %q, want %q", e, want)
+				} else {
+					want = slices.Delete(want, at, at+1)
+				}
+			}
+			if len(want) > 0 {
+				t.Errorf("told %q, not %q", told, want)
+			}
+		})
+	}
+}
+
 // Nobody is evicted where it is of no use, or not allowed.
 func TestEvictsNobody(t *testing.T) {
 	budget := func(name, app string, allowed int32) *policyv1.PodDisruptionBudget {
@@ -111,11 +146,13 @@ func TestEvictsNobody(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		budgets []*policyv1.PodDisruptionBudget
+		policy  preemption.Policy
 		victim  func(*corev1.Pod)
 		edits   []func(*corev1.Pod)
 		want    int
 	}{
 		"it is of use":                 {edits: []func(*corev1.Pod){priority(10)}, want: 1},
+		"nobody preempts":              {policy: preemption.Never, edits: []func(*corev1.Pod){priority(10)}},
 		"it never preempts":            {edits: []func(*corev1.Pod){priority(10), neverPreempts}},
 		"of the same priority":         {edits: []func(*corev1.Pod){priority(1)}},
 		"the filters refuse the node":  {edits: []func(*corev1.Pod){priority(10), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }}},
@@ -129,7 +166,7 @@ func TestEvictsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, 1)
-			s.budgets = tt.budgets
+			s.budgets, s.preemption = tt.budgets, tt.policy
 			for _, b := range tt.budgets {
 				s.objects = append(s.objects, b)
 			}

@@ -27,6 +27,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -73,6 +74,8 @@ type world struct {
 	gangsOnly bool
 	// reserveAfter is that of the replicas.
 	reserveAfter time.Duration
+	// preemption is that of the replicas.
+	preemption preemption.Policy
 	// budgets are the PodDisruptionBudgets, with how many evictions each allows.
 	budgets []*policyv1.PodDisruptionBudget
 	// evicted are the pods that were, in order.
