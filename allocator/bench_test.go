@@ -22,7 +22,10 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -30,12 +33,22 @@ import (
 
 // BenchmarkDecide is what a pod costs the worker before it writes: what arrived and
 // changed is shown to the engine, the engine ranks, and the scheduler's own filters
-// judge. ns/op is the CPU time of that, and the same however many nodes there are.
+// judge. ns/op is the CPU time of that, and the same however many nodes there are. Of the
+// nodes some may have a device that is reserved for others.
 func BenchmarkDecide(b *testing.B) {
-	for _, nodes := range []int{100, 5_000} {
-		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+	for _, of := range []struct{ nodes, reserved int }{{100, 0}, {5_000, 0}, {5_000, reservation.Most}} {
+		nodes := of.nodes
+		name := fmt.Sprintf("nodes=%d", nodes)
+		if of.reserved > 0 {
+			name += fmt.Sprintf("/reserved=%d", of.reserved)
+		}
+		b.Run(name, func(b *testing.B) {
 			a := benchAllocator(b, nil)
 			a.begin(&queueInTest{})
+			for i := range of.reserved {
+				a.reservations.Put(&reservation.Reservation{Kind: reservation.Head, Owner: queue.Item{Pod: types.NamespacedName{Name: fmt.Sprint("owner", i)}},
+					Plans: []placement.Plan{{Node: fmt.Sprint("n", i), Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-n%d-0", i), Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB, Mode: v1alpha1.ModeLimiter}}}}})
+			}
 			for i := range nodes {
 				node := objects.Node(fmt.Sprint("n", i))
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
