@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -45,9 +46,9 @@ const (
 	ReasonUnhealthy  = "VernierUnhealthy"
 	ReasonRecovered  = "VernierRecovered"
 	ReasonAgentAway  = "VernierAgentAway"
-	ReasonPreempting = "VernierPreempting"
-	ReasonReserved   = "VernierReserved"
-	ReasonPreempted  = "Preempted"
+	ReasonPreempting = view.ReasonPreempting
+	ReasonReserved   = view.ReasonReserved
+	ReasonPreempted  = view.ReasonPreempted
 )
 
 // MaxNote is what the API server takes as an event's message.

@@ -61,7 +61,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	if err != nil {
 		return w, fmt.Errorf("reading the events: %w", err)
 	}
-	last := view.LastEvents(events)
+	said := view.SaidIn(events)
 	slices.SortFunc(pods, podstate.ByAge)
 	type key struct {
 		workload
@@ -69,14 +69,14 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	}
 	at := map[key]int{}
 	for _, p := range pods {
-		k := key{workload{p.Namespace, view.WorkloadOf(p)}, last[p.UID].Message}
+		k := key{workload{p.Namespace, view.WorkloadOf(p)}, said.Text(p.UID)}
 		i, is := at[k]
 		if !is {
 			if len(w.Queue) == waitingShown {
 				continue
 			}
 			i, at[k] = len(w.Queue), len(w.Queue)
-			w.Queue = append(w.Queue, Queued{WaitingPod: view.WaitingPodOf(p, last), Workload: k.name})
+			w.Queue = append(w.Queue, Queued{WaitingPod: view.WaitingPodOf(p, said), Workload: k.name})
 		}
 		w.Queue[i].Pods++
 		w.Shown++

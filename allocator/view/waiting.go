@@ -26,8 +26,10 @@ type WaitingPod struct {
 	Error string `json:"error,omitempty"`
 	// OtherGates are scheduling gates besides ours, which must go first.
 	OtherGates []string `json:"otherGates,omitempty"`
-	// Reason is the allocator's last word on the pod, if it has not expired.
+	// Reason is the allocator's last word on why the pod waits, if it has not expired.
 	Reason *Reason `json:"reason,omitempty"`
+	// Reserved is its last word on the room that is kept for the pod, likewise.
+	Reserved *Reserved `json:"reserved,omitempty"`
 }
 
 // Need is what one container asks for, on each of its GPUs.
@@ -50,11 +52,11 @@ type Reason struct {
 // Waiting lists the pods that hold our gate, longest wait first. events are the
 // allocator's.
 func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
-	last := LastEvents(events)
+	said := SaidIn(events)
 	var waiting []WaitingPod
 	for i := range pods {
 		if podstate.Gated(&pods[i]) {
-			waiting = append(waiting, WaitingPodOf(&pods[i], last))
+			waiting = append(waiting, WaitingPodOf(&pods[i], said))
 		}
 	}
 	slices.SortFunc(waiting, func(a, b WaitingPod) int {
@@ -64,16 +66,20 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 	return waiting
 }
 
-// WaitingPodOf is a gated pod; last are the pods' last events.
-func WaitingPodOf(p *corev1.Pod, last map[types.UID]corev1.Event) WaitingPod {
+// WaitingPodOf is a gated pod.
+func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}, OtherGates: podstate.OtherGates(p)}
 	if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
 		w.Error = err.Error()
 	} else {
 		w.Needs = Needs(doc)
 	}
-	if e, ok := last[p.UID]; ok {
+	if e, ok := said.reasons[p.UID]; ok {
 		w.Reason = ReasonOf(&e)
+	}
+	// Of pods with other gates none is kept.
+	if e, ok := said.rooms[p.UID]; ok && podstate.Ready(p) {
+		w.Reserved = ReservedOf(&e)
 	}
 	return w
 }

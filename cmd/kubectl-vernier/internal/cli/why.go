@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	model "vernier.dev/vernier/allocator/view"
@@ -119,8 +120,11 @@ func (c *command) why(ctx context.Context, r client.Reader, of string) error {
 
 func (c *command) printGroup(out io.Writer, g view.Alike) error {
 	fmt.Fprintln(out, oneLine(g.Heading()))
-	if g.Reason != nil {
+	if g.Reason != nil && g.Reason.Reason != model.ReasonPreempted { // which is the heading
 		fmt.Fprintf(out, "The allocator's last event: %s\n", oneLine(g.Reason.Message))
+	}
+	if g.Reserved != nil {
+		fmt.Fprintf(out, "Room for it, as said %s ago: %s\n", duration.HumanDuration(c.now().Sub(g.Reserved.Seen.Time)), oneLine(g.Reserved.At(c.now())))
 	}
 	if len(g.Classes) == 0 {
 		return nil

@@ -110,11 +110,13 @@ func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
 	for _, p := range pods {
 		row := []string{
 			p.Namespace, p.Pod, needsText(p), strings.Join(p.OtherGates, ","),
-			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p),
+			duration.HumanDuration(now.Sub(p.Created.Time)), reasonText(p, now),
 		}
 		if wide {
 			ago := ""
-			if p.Reason != nil {
+			if p.Reserved != nil {
+				ago = duration.HumanDuration(now.Sub(p.Reserved.Seen.Time)) + " ago"
+			} else if p.Reason != nil {
 				ago = duration.HumanDuration(now.Sub(p.Reason.Seen.Time)) + " ago"
 			}
 			row = append(row, ago, string(p.PodUID))
@@ -124,10 +126,12 @@ func WaitingTable(pods []model.WaitingPod, now time.Time, wide bool) Table {
 	return t
 }
 
-func reasonText(p model.WaitingPod) string {
+func reasonText(p model.WaitingPod, now time.Time) string {
 	switch {
 	case p.Error != "":
 		return p.Error
+	case p.Reserved != nil:
+		return p.Reserved.At(now)
 	case p.Reason != nil:
 		return p.Reason.Message
 	case len(p.OtherGates) > 0:

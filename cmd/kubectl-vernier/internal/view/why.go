@@ -28,9 +28,14 @@ type Reasoned struct {
 	Classes []NodeClass `json:"classes"`
 }
 
-// Settled reports whether the pod runs or has ended.
+// evicted reports whether the allocator has had the pod evicted.
+func (r *Reasoned) evicted() bool {
+	return r.Reason != nil && r.Reason.Reason == model.ReasonPreempted
+}
+
+// Settled reports whether the pod runs, and is to go on, or has ended.
 func (r *Reasoned) Settled() bool {
-	return r.Phase == corev1.PodRunning || r.Phase == corev1.PodSucceeded || r.Phase == corev1.PodFailed
+	return r.Phase == corev1.PodRunning && !r.evicted() || r.Phase == corev1.PodSucceeded || r.Phase == corev1.PodFailed
 }
 
 // Evidence is what Why reasons from.
@@ -58,7 +63,9 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 			if e, ok := verdicts[pod.UID]; ok {
 				r.Reason = model.ReasonOf(&e)
 			}
-			r.State = ungated(pod, kubelet, from.Ledgers)
+			if r.State = ungated(pod, kubelet, from.Ledgers); r.evicted() {
+				r.State = "it is " + r.Reason.Message
+			}
 		}
 		all = append(all, r)
 	}
@@ -85,7 +92,7 @@ func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[
 	}
 	r.Classes = classes
 	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
-		r.State += ", and there is room: what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+		r.State += ", and there is room: it is reserved for others, or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 	}
 }
 
@@ -185,7 +192,11 @@ func Group(all []Reasoned) []Alike {
 		if r.Reason != nil {
 			reason = r.Reason.Reason
 		}
-		key := fmt.Sprintf("%s\n%s\n%v", r.State, reason, r.Needs)
+		room := ""
+		if r.Reserved != nil {
+			room = r.Reserved.Message
+		}
+		key := fmt.Sprintf("%s\n%s\n%s\n%v", r.State, reason, room, r.Needs)
 		i, known := at[key]
 		if !known {
 			at[key] = len(groups)

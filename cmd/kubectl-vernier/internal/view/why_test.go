@@ -90,6 +90,20 @@ func TestGroup_PutsPodsTogetherThatWaitForTheSame(t *testing.T) {
 	}
 }
 
+// A pod that is evicted is not left out as one that runs is.
+func TestGroup_ShowsEvictedPods(t *testing.T) {
+	running, evicted := gatedPod("r"), gatedPod("e")
+	for _, p := range []*corev1.Pod{&running, &evicted} {
+		p.Status.Phase, p.Spec.SchedulingGates = corev1.PodRunning, nil
+	}
+	e := eventOf("e", 1, "evicted from node gpu-1")
+	e.Reason = "Preempted"
+	groups := Group(Why([]corev1.Pod{running, evicted}, Evidence{Verdicts: []corev1.Event{e}}))
+	if len(groups) != 1 || groups[0].Pod != "e" || groups[0].State != "it is evicted from node gpu-1" {
+		t.Errorf("%+v", groups)
+	}
+}
+
 // A controller that has created a pod since its last failure no longer fails.
 func TestRefusals_EndWithAPodCreatedSince(t *testing.T) {
 	failed := []corev1.Event{eventOf("rs", 10, "denied"), eventOf("rs", 5, "older")}
