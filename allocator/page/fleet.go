@@ -53,7 +53,9 @@ type GPU struct {
 	view.Device
 	// Trouble says why nothing is granted on it.
 	Trouble string
-	Parts   []Part
+	// Kept are the workloads that it is kept for, by the last events of those that wait.
+	Kept  []Kept
+	Parts []Part
 	// Fill is how full it is, from 0 to 10, by the side that is fuller.
 	Fill int
 }
@@ -186,8 +188,18 @@ func (s Sources) read(ctx context.Context, choice Choice, sees bool) (*Fleet, er
 	if sees {
 		s.use(ctx, f.Nodes)
 	}
-	f.Waiting, err = s.waiting(ctx)
-	return f, err
+	if f.Waiting, err = s.waiting(ctx); err != nil {
+		return nil, err
+	}
+	for _, n := range f.Nodes {
+		for i := range n.GPUs {
+			// One that is out of service is kept for nobody.
+			if g := &n.GPUs[i]; g.Index != nil && g.Trouble == "" && n.Trouble == "" {
+				g.Kept = f.Waiting.reserved[view.GPUOf{Node: n.Name, Index: *g.Index}]
+			}
+		}
+	}
+	return f, nil
 }
 
 // use puts beside the grants of nodes what their containers use.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/usage"
+	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -214,6 +215,46 @@ func TestPage(t *testing.T) {
 		newPage(sources(two, one), keys{}).ServeHTTP(w, r)
 		if w.Code != status || (status == http.StatusNotModified) != (w.Body.Len() == 0) {
 			t.Errorf("a reader who has %s: %d with %d bytes", have, w.Code, w.Body.Len())
+		}
+	}
+}
+
+// Room that is kept is on the row of the pod that waits and on the GPU, as its last event says,
+// whatever was said after; nothing is kept on a GPU that is out of service, and nothing of what
+// pods were told that wait no more.
+func TestReservedRoom(t *testing.T) {
+	s := sources(ledgerOf("gpu-1", 3))
+	ledgers, _ := s.Ledgers(t.Context())
+	ledgers[0].Status.Devices[1].Healthy = false
+	web := []*corev1.Pod{owned(gated("web-0", noon), "web"), owned(gated("web-1", noon), "web")}
+	s.Gated = func() ([]*corev1.Pod, error) {
+		return append(web, gated("alone", noon), gated("held", noon, "queue.example/hold")), nil
+	}
+	told := func(pod, reason, message string, after time.Duration) corev1.Event {
+		e := event(pod, message, noon.Add(after))
+		e.Reason = reason
+		return e
+	}
+	const room = "reserved on node gpu-1 GPU 0, GPU 1, waits for pods a, b to end"
+	s.Events = func(context.Context) ([]corev1.Event, error) {
+		return []corev1.Event{
+			told("web-0", view.ReasonPreempting, room+", about 40s", 0), told("web-1", view.ReasonPreempting, room+", about 40s", 0),
+			told("web-0", "VernierWaiting", "needs <100> %", time.Minute), told("web-1", "VernierWaiting", "needs <100> %", time.Minute),
+			told("alone", view.ReasonReserved, "reserved on node gpu-1 GPU 2, which is being freed", 0),
+			told("held", view.ReasonReserved, room, 0), told("gone", view.ReasonReserved, room, 0),
+		}, nil
+	}
+	text := ask(newPage(s, keys{}), http.MethodGet, "/", "good", nil).Body.String()
+	const until = `, until about <time datetime="2026-05-04T12:00:40Z">May 4 12:00:40</time> UTC</strong>`
+	for want, times := range map[string]int{
+		"<td><strong>" + room + until + " needs &lt;100&gt; %</td>":                     1,
+		"<td><strong>reserved on node gpu-1 GPU 2, which is being freed</strong> </td>": 1,
+		"GPU 0 <strong>reserved for team deployment/web" + until:                        1,
+		"GPU 2 <strong>reserved for team pod/alone</strong>":                            1,
+		"reserved for": 2,
+	} {
+		if got := strings.Count(text, want); got != times {
+			t.Errorf("%d times %q, want %d", got, want, times)
 		}
 	}
 }

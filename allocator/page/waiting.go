@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/usage"
@@ -36,6 +37,15 @@ type Waiting struct {
 	Queue []Queued
 	// Pods is how many there are, and Shown how many of them are in the queue.
 	Pods, Shown int
+	// reserved is for whom GPUs are kept.
+	reserved map[view.GPUOf][]Kept
+}
+
+// Kept is the workload that a GPU is kept for. Until is when it was to be free; nil where nobody
+// knew.
+type Kept struct {
+	Namespace, Workload string
+	Until               *metav1.Time
 }
 
 // Queued are waiting pods of one workload of which the same was said; the pod is the oldest.
@@ -53,7 +63,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || !podstate.Gated(p)
 	})
-	w := Waiting{Pods: len(pods)}
+	w := Waiting{Pods: len(pods), reserved: map[view.GPUOf][]Kept{}}
 	if len(pods) == 0 {
 		return w, nil
 	}
@@ -70,6 +80,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	at := map[key]int{}
 	for _, p := range pods {
 		k := key{workload{p.Namespace, view.WorkloadOf(p)}, said.Text(p.UID)}
+		w.keep(k.workload, said.Reserved(p))
 		i, is := at[k]
 		if !is {
 			if len(w.Queue) == waitingShown {
@@ -82,4 +93,16 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 		w.Shown++
 	}
 	return w, nil
+}
+
+// keep marks the GPUs that are kept for a pod of a workload; those of its pods count as one.
+func (w *Waiting) keep(of workload, r *view.Reserved) {
+	if r == nil {
+		return
+	}
+	for _, gpu := range r.GPUs() {
+		if kept := w.reserved[gpu]; !slices.ContainsFunc(kept, func(k Kept) bool { return k.Namespace == of.namespace && k.Workload == of.name }) {
+			w.reserved[gpu] = append(kept, Kept{of.namespace, of.name, r.Until})
+		}
+	}
 }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // Reasons of the events by which the allocator that leads says what it keeps for a pod, and who
@@ -91,6 +93,16 @@ func SaidIn(events []corev1.Event) Said {
 		}
 	}
 	return Said{LastEvents(reasons), LastEvents(rooms)}
+}
+
+// Reserved is the room that is kept for a pod, nil if there is none. Of one that does not wait, or
+// that waits for other gates, the leader has dropped it.
+func (s Said) Reserved(p *corev1.Pod) *Reserved {
+	e, ok := s.rooms[p.UID]
+	if !ok || !podstate.Ready(p) {
+		return nil
+	}
+	return ReservedOf(&e)
 }
 
 // Text is all that was said of a pod.

@@ -77,10 +77,7 @@ func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	if e, ok := said.reasons[p.UID]; ok {
 		w.Reason = ReasonOf(&e)
 	}
-	// Of pods with other gates none is kept.
-	if e, ok := said.rooms[p.UID]; ok && podstate.Ready(p) {
-		w.Reserved = ReservedOf(&e)
-	}
+	w.Reserved = said.Reserved(p)
 	return w
 }
 
