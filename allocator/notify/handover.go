@@ -42,12 +42,16 @@ func (n *Notifier) Handover(ctx context.Context, events typedcorev1.EventInterfa
 	n.EndHandover(list.Items)
 }
 
-// EndHandover keeps the last message of each pod, if it was that it waits.
+// EndHandover keeps the last message of each pod, if it was that it waits. That room is kept for
+// it says so too, and not why.
 func (n *Notifier) EndHandover(events []corev1.Event) {
 	earlier, at := map[types.UID]string{}, map[types.UID]time.Time{}
 	for i := range events {
 		e := &events[i]
 		uid := e.InvolvedObject.UID
+		if e.Reason == ReasonPreempting || e.Reason == ReasonReserved {
+			continue
+		}
 		if last, known := at[uid]; known && e.LastTimestamp.Time.Before(last) {
 			continue
 		}

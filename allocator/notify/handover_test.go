@@ -57,7 +57,8 @@ func TestHandover(t *testing.T) {
 		return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}, Reason: reason, Message: text, LastTimestamp: metav1.Unix(at, 0)}
 	}
 	n.EndHandover([]corev1.Event{earlier("same", ReasonWaiting, "needs 7", 2), earlier("same", ReasonWaiting, "other", 1),
-		earlier("waited", ReasonWaiting, "needs 7", 1), earlier("new", ReasonPlaced, "on n1", 3), earlier("new", ReasonWaiting, "needs 7", 2)})
+		earlier("waited", ReasonWaiting, "needs 7", 1), earlier("waited", ReasonReserved, "reserved on n0", 2), earlier("same", ReasonPreempting, "ends pods", 3),
+		earlier("new", ReasonPlaced, "on n1", 3), earlier("new", ReasonWaiting, "needs 7", 2)})
 	if got := sent(events); len(got) != 1 || !strings.Contains(got[0], ReasonPlaced) {
 		t.Errorf("sent %q, want that waited is placed", got)
 	}
