@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"vernier.dev/vernier/allocator/view"
 )
 
 const (
@@ -49,7 +51,7 @@ func (n *Notifier) EndHandover(events []corev1.Event) {
 	for i := range events {
 		e := &events[i]
 		uid := e.InvolvedObject.UID
-		if e.Reason == ReasonPreempting || e.Reason == ReasonReserved {
+		if view.KeepsRoom(*e) {
 			continue
 		}
 		if last, known := at[uid]; known && e.LastTimestamp.Time.Before(last) {

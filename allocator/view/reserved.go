@@ -29,6 +29,11 @@ type Reserved struct {
 	Until *metav1.Time `json:"until,omitempty"`
 }
 
+// KeepsRoom reports whether an event is of room that is kept for a pod.
+func KeepsRoom(e corev1.Event) bool {
+	return e.Reason == ReasonPreempting || e.Reason == ReasonReserved
+}
+
 // ReservedOf is an event as preemption.Describe words it. Its time counts from the event on, and
 // is not in the message.
 func ReservedOf(e *corev1.Event) *Reserved {
@@ -86,10 +91,10 @@ type Said struct {
 func SaidIn(events []corev1.Event) Said {
 	var reasons, rooms []corev1.Event
 	for i := range events {
-		if e := &events[i]; e.Reason == ReasonPreempting || e.Reason == ReasonReserved {
-			rooms = append(rooms, *e)
+		if KeepsRoom(events[i]) {
+			rooms = append(rooms, events[i])
 		} else {
-			reasons = append(reasons, *e)
+			reasons = append(reasons, events[i])
 		}
 	}
 	return Said{LastEvents(reasons), LastEvents(rooms)}

@@ -151,6 +151,11 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 	if from.Verdicts, err = verdicts(ctx, r, ns); err != nil {
 		return from, err
 	}
+	if slices.ContainsFunc(from.Verdicts, model.KeepsRoom) {
+		if from.Unbound, err = unbound(ctx, r, ns); err != nil {
+			return from, err
+		}
+	}
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
 		from.Kubelet, err = events(ctx, r, ns, client.MatchingFields{fieldEventSource: "kubelet", "type": corev1.EventTypeWarning})
 	}

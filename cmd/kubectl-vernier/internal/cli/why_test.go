@@ -23,13 +23,19 @@ func because(e *corev1.Event, reason string) *corev1.Event {
 // The last word on the room that is kept for a pod is said beside why it waits, whichever came
 // later, and so is that a pod is evicted.
 func TestWhyOfReservedRoom(t *testing.T) {
+	// It has room, on GPU 0 of gpu-1.
+	thief := gated("team-a", "thief", time.Minute, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`)
+	r := fakeClient(t, append(fixture(), thief, because(event("room", "big", 15*time.Second, eventSource, "reserved on node gpu-1 GPU 0, waits for pods a to end"), model.ReasonReserved))...)
+	if out, _, err := run(t, r, "why thief -n team-a"); !strings.Contains(out, "there is room: it is reserved for big, or") || err != nil {
+		t.Errorf("why another does not start: %q, error %v", out, err)
+	}
 	const where = "reserved on node gpu-7 GPU 3, waits for pods a, b to end"
 	evicted := gated("team-a", "evicted", time.Hour, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`)
 	evicted.Spec.SchedulingGates, evicted.Spec.NodeName, evicted.Status.Phase = nil, "gpu-7", corev1.PodRunning
 	evicted.Annotations[v1alpha1.AnnotationPlacement] = `{"version":"v1alpha1","node":"gpu-7","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-a","core":10,"memMiB":10}]}}}`
 	evicted.Finalizers, evicted.DeletionTimestamp = []string{"example.com/finalized"}, &metav1.Time{Time: now}
 	queued := gated("team-a", "queued", time.Hour, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":10,"memPercent":10}}}`, "example.com/quota")
-	r := fakeClient(t,
+	r = fakeClient(t,
 		gated("team-a", "big", time.Hour, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":100,"memMiB":1}}}`), queued, evicted,
 		event("waits", "big", 5*time.Second, eventSource, "needs 100 % compute"),
 		because(event("first", "big", time.Minute, eventSource, "reserved on node gpu-1 GPU 0, about 2m0s"), model.ReasonReserved),

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -44,20 +45,37 @@ type Evidence struct {
 	Ledgers []v1alpha1.SliceLedger
 	// Verdicts are the allocator's events, Kubelet the kubelets' warnings.
 	Verdicts, Kubelet []corev1.Event
+	// Unbound are the pods of the namespace without a node; none are needed where the allocator
+	// keeps room for none.
+	Unbound []corev1.Pod
+}
+
+// owners are for whom it keeps room, by GPU.
+func (e Evidence) owners(said model.Said) map[model.GPUOf][]string {
+	all := map[model.GPUOf][]string{}
+	for i := range e.Unbound {
+		if r := said.Reserved(&e.Unbound[i]); r != nil {
+			for _, gpu := range r.GPUs() {
+				all[gpu] = append(all[gpu], e.Unbound[i].Name)
+			}
+		}
+	}
+	return all
 }
 
 // Why says why each of the pods waits, or that it does not.
 func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 	verdicts, kubelet := model.LastEvents(from.Verdicts), model.LastEvents(from.Kubelet)
+	said := model.SaidIn(from.Verdicts)
 	// Pods of one workload ask for the same.
-	rooms := map[string][]NodeClass{}
+	rooms, owners := map[string][]NodeClass{}, from.owners(said)
 	all := make([]Reasoned, 0, len(pods))
 	for i := range pods {
 		pod := &pods[i]
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
-		if waiting := model.Waiting([]corev1.Pod{*pod}, from.Verdicts); len(waiting) == 1 {
-			r.WaitingPod = waiting[0]
-			r.gated(pod, from.Ledgers, rooms)
+		if podstate.Gated(pod) {
+			r.WaitingPod = model.WaitingPodOf(pod, said)
+			r.gated(pod, from.Ledgers, rooms, owners)
 		} else {
 			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
 			if e, ok := verdicts[pod.UID]; ok {
@@ -73,7 +91,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass) {
+func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass, owners map[model.GPUOf][]string) {
 	demand, _, err := podrequest.Of(pod)
 	switch {
 	case err != nil:
@@ -92,8 +110,30 @@ func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[
 	}
 	r.Classes = classes
 	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
-		r.State += ", and there is room: it is reserved for others, or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+		others := "others"
+		if names := ownersOf(r.Classes, owners); len(names) > ownersShown {
+			others = fmt.Sprintf("%s and %d more", strings.Join(names[:ownersShown], ", "), len(names)-ownersShown)
+		} else if len(names) > 0 {
+			others = strings.Join(names, ", ")
+		}
+		r.State += ", and there is room: it is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 	}
+}
+
+// ownersShown bounds the names: a gang has many pods.
+const ownersShown = 4
+
+// ownersOf are for whom the room that was found is kept.
+func ownersOf(classes []NodeClass, owners map[model.GPUOf][]string) (names []string) {
+	for _, c := range classes {
+		for _, f := range c.Fits {
+			for _, d := range f.Devices {
+				names = append(names, owners[model.GPUOf{Node: f.Node, Index: d.GPU}]...)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // ungated is the state of a pod that holds no gate of ours.
