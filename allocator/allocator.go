@@ -72,6 +72,8 @@ type Allocator struct {
 	turns   turns
 	short   *preemption.Waiter
 	headsAt time.Time
+	// headsDue is when an item is looked at again for that.
+	headsDue time.Time
 }
 
 // New is an allocator that knows nothing yet.
@@ -131,16 +133,18 @@ func (a *Allocator) step(ctx context.Context) bool {
 	a.reservations.Review()
 	// Of the room that has come pods that wait are to have their part in the same round as pods
 	// that have just arrived.
-	moved := false
+	moved, roomier := false, false
 	for _, it := range items {
 		if it.IsMove() {
 			a.queue.ActivatePending(it)
-			moved = true
+			moved, roomier = true, roomier || it.IsMoveAll()
 		}
 	}
 	if moved {
 		for _, r := range a.reservations.All() {
-			a.queue.Add(r.Owner)
+			if roomier {
+				a.queue.Add(r.Owner)
+			}
 		}
 		items = append(items, a.queue.PopDue(queue.MaxMoves+reservation.Most)...)
 		a.queue.MovePending()
@@ -180,10 +184,10 @@ func (a *Allocator) look(ctx context.Context, items []queue.Item) []error {
 			}
 		}
 	}
-	moves, until, late := a.queue.Moves(), a.clock.Now().Add(2*scheduling.RoundTime), false
+	outranked, until, late := a.outranked(), a.clock.Now().Add(2*scheduling.RoundTime), false
 	for n, i := range a.inOrder(items, due) {
 		// Two at least: the first of the order, and the one whose turn it is.
-		if late = late || n == queue.MaxRound || n > 1 && !a.clock.Now().Before(until); late || n > 0 && a.outranked(items[i], moves) {
+		if late = late || n == queue.MaxRound || n > 1 && !a.clock.Now().Before(until); late || n > 0 && outranked(items[i]) {
 			errs[i] = queue.Yield{}
 			continue
 		}

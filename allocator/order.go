@@ -77,10 +77,19 @@ func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
 	return mixed
 }
 
-// outranked reports whether there is room that came after so many moves, and a pod of higher
-// priority waits that has not been looked at since: it goes first.
-func (a *Allocator) outranked(it queue.Item, moves int) bool {
-	return a.queue.Moves() != moves && a.queue.Waits(a.rankOf(it).priority)
+// outranked returns a function that reports whether a device got room since now, and a pod of a
+// higher priority than the item's waits, which has not been looked at since: it goes first.
+func (a *Allocator) outranked() func(queue.Item) bool {
+	rooms, known, highest := a.queue.Rooms(), false, int32(0)
+	return func(it queue.Item) bool {
+		if a.queue.Rooms() == rooms {
+			return false
+		}
+		if !known {
+			known, highest = true, a.queue.HighestWaiting()
+		}
+		return highest > a.rankOf(it).priority
+	}
 }
 
 // turns is how many of each namespace were looked at since more was due than there was time

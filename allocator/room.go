@@ -26,17 +26,23 @@ func (a *Allocator) makeRoom(ctx context.Context, w preemption.Waiter, finish fu
 		return nil
 	}
 	now := a.clock.Now()
-	due := a.overdueAt(w.Pods)
-	if due.Before(a.headsAt) {
-		due = a.headsAt
-	}
-	if wait := due.Sub(now); wait > 0 {
+	if wait := a.overdueAt(w.Pods).Sub(now); wait > 0 {
 		a.queue.AddAfter(w.Item, wait)
 		return nil
 	}
-	a.headsAt = now.Add(headsEvery)
+	if now.Before(a.headsAt) {
+		// One of them is enough.
+		if !a.headsDue.Equal(a.headsAt) {
+			a.headsDue = a.headsAt
+			a.queue.AddAfter(w.Item, a.headsAt.Sub(now))
+		}
+		return nil
+	}
 	finish()
-	return a.preemption.ReserveHead(ctx, a.overdue)
+	err := a.preemption.ReserveHead(ctx, a.overdue)
+	spent := a.clock.Now().Sub(now)
+	a.headsAt = now.Add(max(headsEvery, preemption.WorkerShare*spent))
+	return err
 }
 
 // overdueAt is when the oldest of the pods has waited for so long that room is reserved. Its age

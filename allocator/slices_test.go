@@ -349,3 +349,68 @@ func TestHeadsOfModels(t *testing.T) {
 		t.Errorf("reserved %+v after the device was cordoned", moved)
 	}
 }
+
+// A gang that would fall below its minimum ends as a whole, also those of it of which nobody needs
+// the room; above it, it loses members one by one.
+func TestGangsAreVictims(t *testing.T) {
+	for min, want := range map[int][]types.UID{1: {"v0"}, 2: {"v0", "v1"}} {
+		s := newStage(t, 2)
+		s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
+		s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
+		for i := range 2 {
+			s.add(fmt.Sprint("v", i), v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), objects.InGang("v", min), finalized)
+		}
+		s.run()
+		s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+		s.work()
+		if slices.Sort(s.evicted); len(s.evicted) != len(want) {
+			t.Errorf("of a gang of 2 that needs %d: evicted %v, want %d", min, s.evicted, len(want))
+		}
+		s.end()
+		if s.waiting("urgent")[0] {
+			t.Errorf("of a gang of 2 that needs %d: urgent waits", min)
+		}
+	}
+}
+
+// One that waits with a high priority and fits nowhere does not slow down the others.
+func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("large", v1alpha1.WholeGPU, 100*objects.DeviceMiB, priority(10))
+	s.work()
+	for i := range 30 {
+		s.add(fmt.Sprint("p", i), 1, 1)
+	}
+	s.readAll()
+	s.step()
+	if s.work(); s.updates > 2 {
+		t.Errorf("30 pods took %d writes of the ledger", s.updates)
+	}
+}
+
+// Room of which a higher priority has taken a part is reserved no longer: its owner gets other.
+func TestTakenRoomIsReservedAnew(t *testing.T) {
+	s := newHeadStage(t, 1)
+	s.add("a", 90, 900, s.created, endsAfter(time.Hour), finalized)
+	s.add("b", 90, 900, s.created, endsAfter(2*time.Hour), finalized)
+	s.run()
+	s.add("whole", v1alpha1.WholeGPU, 1, s.created)
+	s.work()
+	s.pass(10 * time.Minute)
+	all := s.allocator.reservations.All()
+	if len(all) != 1 || all[0].Leaving["a"].Name == "" {
+		t.Fatalf("reserved %+v", all)
+	}
+	s.must(s.remove(s.get("a")))
+	s.add("urgent", 95, 10, s.created, priority(5))
+	s.readAll()
+	s.end()
+	if s.waiting("urgent")[0] {
+		t.Fatal("urgent waits")
+	}
+	s.pass(time.Minute)
+	all = s.allocator.reservations.All()
+	if len(all) != 1 || all[0].Leaving["b"].Name == "" {
+		t.Errorf("reserved %+v, want what b is on", all)
+	}
+}

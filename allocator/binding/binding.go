@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -111,34 +112,53 @@ func (b *Binder) DeleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
+// EvictTimeout bounds one eviction: the API server may have the client ask again for long.
+const EvictTimeout = 2 * time.Second
+
 // Evict asks the API server to end the very pod, by the eviction that its PodDisruptionBudget has
-// a say in. ok is false where a budget forbids it now, or several cover the pod: it is asked
-// again later. A dry run changes nothing. One that is gone is no error.
+// a say in. ok is false where it is not to be now: a budget or a webhook forbids it, several
+// budgets cover the pod, or its namespace is not ours any more. A dry run changes nothing. One
+// that is gone is no error.
 func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, dryRun bool) (ok bool, err error) {
-	// Not the resourceVersion: with that the client would not repeat the request.
+	// Not the resourceVersion: a pod's status changes at any time.
 	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
-	err = b.Client.SubResource("eviction").Create(ctx, &corev1.Pod{ObjectMeta: eviction.ObjectMeta}, eviction)
+	bounded, stop := context.WithTimeout(ctx, EvictTimeout)
+	defer stop()
+	err = b.Client.SubResource("eviction").Create(bounded, &corev1.Pod{ObjectMeta: eviction.ObjectMeta}, eviction)
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return true, nil
-	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err), bounded.Err() != nil:
+		b.Log.V(1).Info("not evicted", "pod", podstate.KeyOf(pod), "cause", err.Error())
 		return false, nil
 	default:
 		return false, fmt.Errorf("evicting pod %s: %w", podstate.KeyOf(pod), err)
 	}
 }
 
+// Nominate notes on the pod the node that others leave for it, empty for none: the scheduler keeps
+// CPU and memory there from pods of no higher priority.
+func (b *Binder) Nominate(ctx context.Context, pod *corev1.Pod, node string) error {
+	if pod.Status.NominatedNodeName == node {
+		return nil
+	}
+	return b.patchStatus(ctx, pod, map[string]any{"nominatedNodeName": node})
+}
+
 // SetCondition changes one condition of the pod and leaves the others, which are the
 // kubelet's and the scheduler's, alone. A pod that is gone needs none.
 func (b *Binder) SetCondition(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
-		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
-	})
+	return b.patchStatus(ctx, pod, map[string]any{"conditions": []corev1.PodCondition{c}})
+}
+
+func (b *Binder) patchStatus(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return err
 	}
@@ -148,7 +168,7 @@ func (b *Binder) SetCondition(ctx context.Context, pod *corev1.Pod, c corev1.Pod
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("setting condition %s of pod %s: %w", c.Type, podstate.KeyOf(pod), err)
+		return fmt.Errorf("changing the status of pod %s: %w", podstate.KeyOf(pod), err)
 	}
 	b.Handlers.SetWritten(written)
 	return nil

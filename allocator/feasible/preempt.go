@@ -105,19 +105,38 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo) (harm
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
 }
 
-// Budgets are the PodDisruptionBudgets that cover the pod.
-func (f *Filters) Budgets(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, err error) {
-	in, err := f.factory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(pod.Namespace).List(labels.Everything())
-	if err != nil {
-		return nil, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+// Budgets are the PodDisruptionBudgets of a namespace at one moment.
+type Budgets struct {
+	all       []*policyv1.PodDisruptionBudget
+	selectors []labels.Selector
+}
+
+// MaxBudgets is how many of a namespace are looked at.
+const MaxBudgets = 100
+
+// Budgets reads those of a namespace.
+func (f *Filters) Budgets(namespace string) *Budgets {
+	// The lister reads a cache, and gives no error.
+	in, _ := f.factory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(namespace).List(labels.Everything())
+	b := &Budgets{all: in}
+	for _, budget := range in[:min(len(in), MaxBudgets)] {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil {
+			selector = labels.Nothing() // as the API server has it
+		}
+		b.selectors = append(b.selectors, selector)
 	}
-	for _, b := range in {
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			all = append(all, b)
+	return b
+}
+
+// Of are the budgets that cover the pod; false where there are too many to know.
+func (b *Budgets) Of(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, ok bool) {
+	for i, selector := range b.selectors {
+		if selector.Matches(labels.Set(pod.Labels)) {
+			all = append(all, b.all[i])
 		}
 	}
-	return all, nil
+	return all, len(b.selectors) == len(b.all)
 }
 
 // MayPreempt tells whether there is a pod of lower priority on the node. It takes far less

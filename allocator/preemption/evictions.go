@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
@@ -29,6 +30,8 @@ type evictions struct {
 
 	candidates victims.Candidates
 	budgets    map[types.UID]int
+	// covering are the budgets of namespaces, as far as they were asked for.
+	covering map[string]*feasible.Budgets
 }
 
 // weighed are the weights of a version of a ledger.
@@ -40,7 +43,10 @@ type weighed struct {
 func (p *Preemption) newEvictions(asker reservation.Asker) *evictions {
 	e := &evictions{
 		Preemption: p, asker: asker, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
-		budgets: map[types.UID]int{},
+		budgets: map[types.UID]int{}, covering: map[string]*feasible.Budgets{},
+	}
+	if len(p.weights) > 2*len(p.cache.Index.Names()) {
+		clear(p.weights) // most are of nodes that are gone
 	}
 	for _, r := range p.reservations.All() {
 		if r.Owner != asker.Item && r.Kind == reservation.Preemption {
@@ -60,7 +66,9 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 			less.Status.Slices = nil
 			return index.Room(&less)
 		}, e.priority)}
-		e.Preemption.weights[ledger.Name] = w
+		if e.cache.Index.Ledger(ledger.Name) == ledger {
+			e.Preemption.weights[ledger.Name] = w
+		}
 	}
 	cost, ok := w.weights.Bound(demand, e.asker.Priority)
 	return harm{Cost: cost}, ok
@@ -108,12 +116,19 @@ func (e *evictions) add(pod *corev1.Pod) {
 		return
 	}
 	at := len(e.candidates.Gangs)
-	gang := victims.Gang{Spare: max(0, g.In-g.Least), Whole: true}
+	spare := g.In - g.Least
+	for _, m := range g.Members {
+		if e.promised[m.UID] {
+			spare-- // it is being evicted for somebody else
+		}
+	}
+	gang := victims.Gang{Spare: max(0, spare), Whole: true}
 	if e.groups.Ends(name) == group.EndGroup {
 		gang.Spare = 0
 	}
 	for _, m := range g.Members {
-		if podstate.Gated(m) || podstate.Terminal(m) {
+		// Those without slices stay, and those that leave already do not count.
+		if podstate.Gated(m) || podstate.Terminal(m) || e.promised[m.UID] || e.cache.PodOf(m.UID) == nil {
 			continue
 		}
 		v, ok := e.candidate(m)
@@ -132,12 +147,19 @@ func (e *evictions) add(pod *corev1.Pod) {
 func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 	v = victims.Pod{UID: pod.UID, Priority: corev1helpers.PodPriority(pod), Gang: -1, Budget: -1, Loss: e.loss(pod)}
 	name, in := group.Of(pod)
+	own, owns := group.Of(e.asker.Pods[0])
 	if v.Priority >= e.asker.Priority || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
-		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && name == e.asker.Item.Gang {
+		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own ||
+		e.refused[pod.UID].After(e.clock.Now()) || graceOf(pod) > MaxGrace {
 		return v, false
 	}
-	all, err := e.filters.Budgets(pod)
-	if err != nil || len(all) > 1 {
+	covering := e.covering[pod.Namespace]
+	if covering == nil {
+		covering = e.filters.Budgets(pod.Namespace)
+		e.covering[pod.Namespace] = covering
+	}
+	all, ok := covering.Of(pod)
+	if !ok || len(all) > 1 {
 		return v, false
 	}
 	for _, b := range all {
@@ -180,24 +202,33 @@ func (e *evictions) loss(pod *corev1.Pod) (sum float64) {
 	return sum * ran
 }
 
-// chosen counts what the budgets and the gangs have left.
-func (e *evictions) chosen(c choice) {
-	by := map[int]int{}
+// chosen counts what the budgets and the gangs have left. The members of a gang that ends as a
+// whole leave together.
+func (e *evictions) chosen(c choice) (units [][]types.UID) {
+	by := map[int][]types.UID{}
 	for _, uid := range c.leaving {
 		v := e.candidates.Pods[uid]
 		if v.Budget >= 0 {
 			e.candidates.Budgets[v.Budget]--
 		}
 		if v.Gang >= 0 {
-			by[v.Gang]++
+			by[v.Gang] = append(by[v.Gang], uid)
+		} else {
+			units = append(units, []types.UID{uid})
 		}
 		delete(e.candidates.Pods, uid)
 	}
-	for at, n := range by {
+	for at, members := range by {
 		g := &e.candidates.Gangs[at]
-		g.Spare = max(0, g.Spare-n)
-		g.Pods = slices.DeleteFunc(g.Pods, func(p victims.Pod) bool { return slices.Contains(c.leaving, p.UID) })
+		if len(members) > g.Spare {
+			units = append(units, members)
+		} else {
+			units = append(units, each(members)...)
+		}
+		g.Spare = max(0, g.Spare-len(members))
+		g.Pods = slices.DeleteFunc(g.Pods, func(p victims.Pod) bool { return slices.Contains(members, p.UID) })
 	}
+	return units
 }
 
 // moreImportant orders pods: by priority, then by how long they have run.

@@ -45,7 +45,15 @@ func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger,
 	return choice{plan: w.Plan, leaving: w.Leaving, harm: h}, ok
 }
 
-func (e *endings) chosen(choice) {}
+func (e *endings) chosen(c choice) (units [][]types.UID) { return each(c.leaving) }
+
+// each are the pods one by one.
+func each(pods []types.UID) (units [][]types.UID) {
+	for _, uid := range pods {
+		units = append(units, []types.UID{uid})
+	}
+	return units
+}
 
 // endOf is when a pod has ended; false where nobody knows.
 func (e *endings) endOf(uid types.UID) (time.Time, bool) {
@@ -67,6 +75,11 @@ type Waiter struct {
 // is none, whoever ends, is passed over. The room is where it is free first, and it stays the
 // same until its owner starts.
 func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Waiter) bool)) error {
+	type head struct {
+		priority int32
+		model    string
+	}
+	var heads []head
 	models, claimed := map[string]bool{}, map[string]bool{}
 	for _, n := range p.cache.Index.Room() {
 		for i := range n.Devices {
@@ -75,29 +88,52 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 	}
 	now := p.clock.Now()
 	maps.DeleteFunc(p.passedOver, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
+	// Those that have room claim their models first: a younger one has it for as long as it waits.
+	for _, r := range p.reservations.All() {
+		if r.Kind == reservation.Head {
+			for i := range r.Plans {
+				for _, g := range r.Plans[i].Grants {
+					heads = append(heads, head{r.Priority, p.modelOf(r.Plans[i].Node, g.UUID)})
+				}
+			}
+		}
+	}
 	var failed error
+	until := now.Add(searchTime)
 	waiters(func(w Waiter) bool {
 		var may []string
-		free := true
+		free, lowest := true, scheduling.AskerOf(w.Item, w.Pods).Priority
 		for model := range models {
 			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.Models.Allows(model) }) {
 				may = append(may, model)
-				free = free && !claimed[model]
+				free = free && !claimed[model] && !slices.ContainsFunc(heads, func(h head) bool { return h.model == model && h.priority >= lowest })
 			}
 		}
 		has := p.reservations.Of(w.Item) != nil
 		if _, passed := p.passedOver[w.Item]; free && !has && !passed && len(may) > 0 {
 			if has, failed = p.reserveFor(ctx, w); !has {
-				p.passedOver[w.Item] = now.Add(RetryAfter)
+				p.passedOver[w.Item] = now.Add(PassedOver)
 			}
 		}
 		for _, model := range may {
 			claimed[model] = claimed[model] || has
 		}
-		return failed == nil && slices.ContainsFunc(slices.Collect(maps.Keys(models)), func(model string) bool { return !claimed[model] })
+		return failed == nil && p.clock.Now().Before(until) && slices.ContainsFunc(slices.Collect(maps.Keys(models)), func(model string) bool { return !claimed[model] })
 	})
 	return failed
 }
+
+// modelOf is the model of a device, empty where it is not known.
+func (p *Preemption) modelOf(node, uuid string) string {
+	room, _ := p.cache.Index.On(node)
+	if d := room.Device(uuid); d != nil {
+		return d.Model
+	}
+	return ""
+}
+
+// PassedOver is for how long no room is looked for for a waiter for which there was none.
+const PassedOver = 5 * time.Minute
 
 func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
 	now := p.clock.Now()
@@ -107,7 +143,10 @@ func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
 	if err != nil || !found {
 		return false, err
 	}
-	r, known := pl.reservation(reservation.Head, w.Pods), true
+	r, known := pl.reservation(reservation.Head), true
+	if len(r.Leaving) == 0 {
+		return false, nil // it is there already, and is of no use
+	}
 	for uid := range r.Leaving {
 		end, is := e.endOf(uid)
 		if known = known && is; end.After(r.End) {

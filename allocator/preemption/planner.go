@@ -5,6 +5,7 @@ package preemption
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/index"
@@ -20,6 +22,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/victims"
@@ -41,8 +44,10 @@ type planner struct {
 	lost map[string][]v1alpha1.SliceStatus
 	// lists are the nodes by what the pods ask for, the most promising first.
 	lists map[string][]entry
-	// leaving are the pods that are expected to leave, without those that do so anyhow.
+	// leaving are the pods that are expected to leave, without those that do so anyhow; units those
+	// of them that leave together.
 	leaving map[types.UID]*corev1.Pod
+	units   [][]types.UID
 	plans   []placement.Plan
 	assumed *cache.Assumption
 }
@@ -54,8 +59,9 @@ type policy interface {
 	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool)
 	// choose is the least harm.
 	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool)
-	// chosen is told of the choice that was taken.
-	chosen(choice)
+	// chosen is told of the choice that was taken, and returns those of it that leave together or
+	// not at all.
+	chosen(choice) [][]types.UID
 }
 
 // harm orders choices: for a pod that others are ended for, and for one that waits for them.
@@ -116,10 +122,7 @@ func (p *Preemption) newPlanner(asker reservation.Asker, policy policy) *planner
 	for _, uid := range p.cache.Strangers() {
 		leaving = append(leaving, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
 	}
-	for _, pod := range leaving {
-		if p.overdue(pod) {
-			continue
-		}
+	for _, pod := range p.inTime(leaving) {
 		// The scheduler counts a pod for longer than it has slices.
 		on := p.cache.Index.Holders(pod.UID)
 		if name := podstate.TargetNode(pod); name != "" && !slices.Contains(on, name) {
@@ -201,11 +204,14 @@ func (pl *planner) offered(ledger *v1alpha1.SliceLedger) *placement.Node {
 }
 
 // list are the nodes for a demand, the least bound first.
-func (pl *planner) list(pod scheduling.Request) []entry {
+func (pl *planner) list(pod scheduling.Request, until time.Time) []entry {
 	class := podrequest.EquivalenceClass(pod.Pod)
 	if _, made := pl.lists[class]; !made {
 		var list []entry
-		for _, name := range pl.cache.Index.Names() {
+		for i, name := range pl.cache.Index.Names() {
+			if i%100 == 99 && !pl.clock.Now().Before(until) {
+				break
+			}
 			if e, ok := pl.weigh(pod, name); ok {
 				list = append(list, e)
 			}
@@ -230,11 +236,14 @@ func (pl *planner) weigh(pod scheduling.Request, name string) (entry, bool) {
 func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool, until time.Time) (bool, error) {
 	var best *choice
 	looked := 0
-	for _, e := range pl.list(pod) {
-		if best != nil && e.bound.compare(best.harm) >= 0 || looked == MaxNodes || looked > 0 && !pl.clock.Now().Before(until) {
+	for _, e := range pl.list(pod, until) {
+		if best != nil && e.bound.compare(best.harm) >= 0 || looked == MaxNodes || !pl.clock.Now().Before(until) {
 			break
 		}
 		ledger := pl.as(e.name)
+		if ledger == nil {
+			continue
+		}
 		c, ok := pl.policy.choose(pod.Demand, ledger, pl.room)
 		if !ok || best != nil && c.harm.compare(best.harm) >= 0 {
 			continue
@@ -294,7 +303,7 @@ func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name str
 
 // take makes the choice the pod's.
 func (pl *planner) take(pod scheduling.Request, c *choice) error {
-	pl.policy.chosen(*c)
+	pl.units = append(pl.units, pl.policy.chosen(*c)...)
 	changed := map[string]bool{c.plan.Node: true}
 	for _, uid := range c.leaving {
 		other := pl.cache.PodOf(uid)
@@ -313,6 +322,9 @@ func (pl *planner) take(pod scheduling.Request, c *choice) error {
 		}
 	}
 	n := pl.node(c.plan.Node)
+	if n == nil {
+		return queue.ErrAgain
+	}
 	n.plans = append(n.plans, c.plan)
 	pl.plans = append(pl.plans, c.plan)
 	if err := pl.assumed.Count(pod.Pod, c.plan.Node); err != nil {
@@ -336,52 +348,111 @@ func (pl *planner) take(pod scheduling.Request, c *choice) error {
 }
 
 // spare has those stay that need not leave after all, the most important first: beside what
-// others leave for a pod, one that left for another may have room. It is the planner's end.
-func (pl *planner) spare(pods []scheduling.Request) {
-	pl.assumed.End()
-	list := make([]*corev1.Pod, 0, len(pl.leaving))
-	for _, pod := range pl.leaving {
-		list = append(list, pod)
+// others leave for a pod, one that left for another may have room. Of one pod's choice all have
+// to leave.
+func (pl *planner) spare(ctx context.Context, pods []scheduling.Request) error {
+	if len(pods) < 2 {
+		return nil
 	}
-	slices.SortFunc(list, moreImportant)
-	for _, pod := range list {
-		if pl.fitsWith(pod, pods) {
-			delete(pl.leaving, pod.UID)
+	priority := func(unit []types.UID) (highest int32) {
+		highest = noHarm.Priority
+		for _, uid := range unit {
+			highest = max(highest, corev1helpers.PodPriority(pl.leaving[uid]))
+		}
+		return highest
+	}
+	units := slices.DeleteFunc(pl.units, func(unit []types.UID) bool {
+		return slices.ContainsFunc(unit, func(uid types.UID) bool { return pl.leaving[uid] == nil })
+	})
+	slices.SortStableFunc(units, func(a, b []types.UID) int { return cmp.Compare(priority(b), priority(a)) })
+	for _, unit := range units {
+		back, fits := pl.fitsWith(unit)
+		if !fits {
+			continue
+		}
+		if ok, err := pl.acceptsBeside(ctx, unit, back, pods); err != nil {
+			return err
+		} else if !ok {
+			continue
+		}
+		for name, ledger := range back {
+			pl.nodes[name].ledger = ledger
+		}
+		for _, uid := range unit {
+			delete(pl.leaving, uid)
 		}
 	}
+	return nil
 }
 
-// fitsWith reports whether the plans hold where the pod stays. If so, it does.
-func (pl *planner) fitsWith(pod *corev1.Pod, pods []scheduling.Request) bool {
-	back := map[string]*v1alpha1.SliceLedger{}
-	for _, name := range pl.cache.Index.Holders(pod.UID) {
-		n, whole := pl.nodes[name], pl.cache.Index.Ledger(name)
-		if n == nil || whole == nil {
-			return false
-		}
-		gone := []types.UID{}
-		for uid := range ledgerspec.Pods(whole) {
-			if _, still := ledgerspec.Pods(n.ledger)[uid]; !still && uid != pod.UID {
-				gone = append(gone, uid)
+// fitsWith reports whether the plans hold where the pods stay, with the ledgers of their nodes
+// then.
+func (pl *planner) fitsWith(unit []types.UID) (back map[string]*v1alpha1.SliceLedger, fits bool) {
+	back = map[string]*v1alpha1.SliceLedger{}
+	for _, uid := range unit {
+		for _, name := range pl.cache.Index.Holders(uid) {
+			n, whole := pl.nodes[name], pl.cache.Index.Ledger(name)
+			if n == nil || whole == nil {
+				return nil, false
+			}
+			var gone []types.UID
+			still := ledgerspec.Pods(n.ledger)
+			for other := range ledgerspec.Pods(whole) {
+				if still[other] == "" && !slices.Contains(unit, other) {
+					gone = append(gone, other)
+				}
+			}
+			back[name] = without(whole, gone...)
+			room := pl.offered(back[name])
+			for i := range n.plans {
+				if room == nil || !room.Holds(&n.plans[i]) {
+					return nil, false
+				}
+				room = room.Without(&n.plans[i])
 			}
 		}
-		back[name] = without(whole, gone...)
-		room := pl.offered(back[name])
-		for i := range n.plans {
-			if room == nil || !room.Holds(&n.plans[i]) {
-				return false
-			}
-			room = room.Without(&n.plans[i])
+	}
+	return back, true
+}
+
+// acceptsBeside reports whether the scheduler would still take the pods that go to those nodes,
+// where the others stay there.
+func (pl *planner) acceptsBeside(ctx context.Context, unit []types.UID, on map[string]*v1alpha1.SliceLedger, pods []scheduling.Request) (ok bool, err error) {
+	for _, uid := range unit {
+		other := pl.leaving[uid]
+		if err := pl.assumed.Recount(other, podstate.TargetNode(other)); err != nil {
+			return false, err
 		}
 	}
-	for name, ledger := range back {
-		pl.nodes[name].ledger = ledger
+	defer func() {
+		for _, uid := range unit {
+			if pl.leaving[uid] != nil && !ok {
+				err = errors.Join(err, pl.assumed.Recount(pl.leaving[uid], ""))
+			}
+		}
+	}()
+	for i, pod := range pods {
+		name := pl.plans[i].Node
+		if on[name] == nil {
+			continue
+		}
+		if err := pl.assumed.Recount(pod.Pod, ""); err != nil {
+			return false, err
+		}
+		cycle, err := pl.filters.Start(ctx, pod.Pod)
+		if err != nil {
+			return false, err
+		}
+		against, err := cycle.Refusals(ctx, name)
+		if err := errors.Join(err, pl.assumed.Recount(pod.Pod, name)); err != nil || len(against) > 0 {
+			return false, err
+		}
 	}
-	return true
+	return true, nil
 }
 
 // leaves are all that have to leave before the plans can be granted: those that were chosen, and
-// those on the devices that leave anyhow.
+// those that leave anyhow of which the room is waited for: on the devices, or on the node alone.
 func (pl *planner) leaves() map[types.UID]types.NamespacedName {
 	all := map[types.UID]types.NamespacedName{}
 	for uid, pod := range pl.leaving {
@@ -393,7 +464,7 @@ func (pl *planner) leaves() map[types.UID]types.NamespacedName {
 			continue
 		}
 		for _, pod := range pl.nodes[plan.Node].leaves {
-			if onDevices(ledger, pod.UID, &plan) {
+			if onDevices(ledger, pod.UID, &plan) || !slices.Contains(pl.cache.Index.Holders(pod.UID), plan.Node) {
 				all[pod.UID] = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 			}
 		}
@@ -427,6 +498,5 @@ func (pl *planner) all(ctx context.Context, pods []scheduling.Request, need int,
 			return false, nil
 		}
 	}
-	pl.spare(chosen)
-	return true, nil
+	return true, pl.spare(ctx, chosen)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,10 @@ const (
 	LeaveLate = 30 * time.Second
 	// EvictAgain is how long it takes until an eviction is asked for again that a budget forbade.
 	EvictAgain = 5 * time.Second
+	// RefusedAgain is how long a pod is not asked about whose eviction was refused.
+	RefusedAgain = time.Minute
+	// MaxGrace is the longest grace period of a pod that is evicted: its room is kept so long.
+	MaxGrace = time.Hour
 	// searchTime bounds a look, of which no one else is placed: a gang may have many members.
 	searchTime = 500 * time.Millisecond
 )
@@ -40,6 +45,11 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	asker := scheduling.AskerOf(owner, pods)
 	if r := p.reservations.Of(owner); r != nil && r.Kind == reservation.Preemption {
 		return p.evictAgain(ctx, r)
+	}
+	if len(pods) == 1 {
+		if err := p.binder.Nominate(ctx, pods[0].Pod, ""); err != nil {
+			return err
+		}
 	}
 	if p.policy == Never || !p.slicesDue(owner, pods[0].Pod, asker) {
 		return nil
@@ -69,6 +79,10 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 	}) || !p.filters.Lower(asker.Priority) {
 		return false
 	}
+	// What the members of a gang take of volumes and other drivers' devices cannot be known here.
+	if len(asker.Pods) > 1 && slices.ContainsFunc(asker.Pods, func(pod *corev1.Pod) bool { return p.filters.Undecided(pod) != nil }) {
+		return false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
@@ -80,12 +94,31 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 		return false
 	}
 	maps.DeleteFunc(p.looked, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
-	p.looked[owner] = now.Add(RetryAfter)
+	maps.DeleteFunc(p.rounds, func(owner queue.Item, _ int) bool { return !p.waits(owner) })
+	// Where others were evicted in vain, as where somebody else takes the CPU, less and less are.
+	p.looked[owner] = now.Add(RetryAfter << min(p.rounds[owner], maxRounds))
 	return true
+}
+
+// maxRounds is how often the pause doubles: to 16 minutes.
+const maxRounds = 5
+
+// waits reports whether there are pods of the item that wait.
+func (p *Preemption) waits(item queue.Item) bool {
+	if item.Gang.Name != "" {
+		return len(p.groups.Gang(item.Gang).Due) > 0
+	}
+	pod := p.cache.Pod(item.Pod)
+	return pod != nil && podstate.Ready(pod)
 }
 
 // act reserves the room that a planner has found, and has the pods leave.
 func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Request) error {
+	r := pl.reservation(reservation.Preemption)
+	if len(r.Leaving) == 0 {
+		attempts.WithLabelValues("nowhere").Inc()
+		return nil
+	}
 	evicted := slices.SortedFunc(maps.Values(pl.leaving), moreImportant)
 	for _, pod := range evicted {
 		ok, err := p.binder.Evict(ctx, pod, true)
@@ -94,11 +127,11 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 		}
 		if !ok {
 			// Nobody has left for it yet, and nobody does: the budgets known here are behind.
+			p.refuse(pod)
 			attempts.WithLabelValues("forbidden").Inc()
 			return nil
 		}
 	}
-	r := pl.reservation(reservation.Preemption, pods)
 	r.Expires = r.Made.Add(LeaveLate)
 	for _, uid := range slices.Sorted(maps.Keys(r.Leaving)) {
 		if pod := p.cache.PodOf(uid); pod != nil && p.lateAt(pod).After(r.Expires) {
@@ -115,8 +148,21 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	}
 	attempts.WithLabelValues("evicts").Inc()
 	victimsCount.Observe(float64(len(evicted)))
+	p.rounds[r.Owner]++
+	if len(pods) == 1 {
+		if err := p.binder.Nominate(ctx, pods[0].Pod, r.Plans[0].Node); err != nil {
+			p.log.Error(err, "nominating a pod", "pod", podstate.KeyOf(pods[0].Pod)) // CPU and memory are not kept for it
+		}
+	}
 	p.tell(r, notify.ReasonPreempting, "ends pods of lower priority: "+Describe(r, p.cache, p.clock.Now()))
 	return p.evict(ctx, r, evicted)
+}
+
+// refuse notes that the pod is not to be evicted for a while.
+func (p *Preemption) refuse(pod *corev1.Pod) {
+	now := p.clock.Now()
+	maps.DeleteFunc(p.refused, func(_ types.UID, until time.Time) bool { return !until.After(now) })
+	p.refused[pod.UID] = now.Add(RefusedAgain)
 }
 
 // tell sends an event to the owners of the pods of a reservation.
@@ -127,7 +173,7 @@ func (p *Preemption) tell(r *reservation.Reservation, reason, text string) {
 }
 
 // reservation is of what the planner has found.
-func (pl *planner) reservation(kind reservation.Kind, pods []scheduling.Request) *reservation.Reservation {
+func (pl *planner) reservation(kind reservation.Kind) *reservation.Reservation {
 	return &reservation.Reservation{
 		Kind: kind, Owner: pl.asker.Item, Pods: pl.asker.Pods, Priority: pl.asker.Priority,
 		Plans: pl.plans, Leaving: pl.leaves(), Made: pl.clock.Now(),
@@ -145,10 +191,7 @@ func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation)
 	if len(there) == 0 {
 		return nil
 	}
-	p.mu.Lock()
-	wait := p.evictAt.Sub(p.clock.Now())
-	p.mu.Unlock()
-	if wait > 0 {
+	if wait := p.evictAt[r.Owner].Sub(p.clock.Now()); wait > 0 {
 		p.queue.AddAfter(r.Owner, wait)
 		return nil
 	}
@@ -158,12 +201,13 @@ func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation)
 // evict ends the pods, those that a budget covers first: where it has become used up since, the
 // others stay.
 func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods []*corev1.Pod) error {
+	// The watch may be behind: those that are evicted now may look as if they were not.
+	now := p.clock.Now()
+	maps.DeleteFunc(p.evictAt, func(_ queue.Item, at time.Time) bool { return !at.After(now) })
+	p.evictAt[r.Owner] = now.Add(EvictAgain)
 	covered := map[types.UID]int{}
 	for _, pod := range pods {
-		all, err := p.filters.Budgets(pod)
-		if err != nil {
-			return err
-		}
+		all, _ := p.filters.Budgets(pod.Namespace).Of(pod)
 		covered[pod.UID] = len(all)
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(covered[b.UID], covered[a.UID]) })
@@ -177,9 +221,7 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 			return err
 		}
 		if !ok {
-			p.mu.Lock()
-			p.evictAt = p.clock.Now().Add(EvictAgain)
-			p.mu.Unlock()
+			p.refuse(pod)
 			p.queue.AddAfter(r.Owner, EvictAgain)
 			return nil
 		}
@@ -199,22 +241,44 @@ func nameTo(namespace string, r *reservation.Reservation) string {
 
 // lateAt is when the pod is not waited for any more, if it is evicted now or ends already.
 func (p *Preemption) lateAt(pod *corev1.Pod) time.Time {
-	if pod.DeletionTimestamp != nil {
+	switch {
+	case pod.DeletionTimestamp != nil:
 		return pod.DeletionTimestamp.Add(LeaveLate)
+	case podstate.Terminal(pod):
+		return p.clock.Now().Add(LeaveLate)
+	default:
+		return p.clock.Now().Add(min(graceOf(pod), MaxGrace) + LeaveLate)
 	}
-	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if pod.Spec.TerminationGracePeriodSeconds != nil {
-		grace = min(*pod.Spec.TerminationGracePeriodSeconds, maxGrace)
-	}
-	return p.clock.Now().Add(time.Duration(grace)*time.Second + LeaveLate)
 }
 
-// maxGrace keeps what a tenant writes from overflow: a year.
-const maxGrace = 365 * 24 * 3600
+// graceOf is how long the pod may take to end, at most some years.
+func graceOf(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		seconds = min(*pod.Spec.TerminationGracePeriodSeconds, math.MaxInt32)
+	}
+	return time.Duration(seconds) * time.Second
+}
 
-// overdue reports whether a pod that ends should have ended by now.
-func (p *Preemption) overdue(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && !p.lateAt(pod).After(p.clock.Now())
+// inTime are those of the leaving pods that are not late. Of those that are not being deleted it
+// counts when they were seen to leave first.
+func (p *Preemption) inTime(leaving []*corev1.Pod) (in []*corev1.Pod) {
+	now, seen := p.clock.Now(), map[types.UID]time.Time{}
+	for _, pod := range leaving {
+		since, known := p.leftAt[pod.UID]
+		if !known {
+			since = now
+		}
+		seen[pod.UID] = since
+		if pod.DeletionTimestamp != nil {
+			since = pod.DeletionTimestamp.Time
+		}
+		if now.Before(since.Add(LeaveLate)) {
+			in = append(in, pod)
+		}
+	}
+	p.leftAt = seen
+	return in
 }
 
 // Describe says where the room of a reservation is, who has to leave, and when that will be.

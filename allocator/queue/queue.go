@@ -55,6 +55,9 @@ func (i Item) String() string {
 	}
 }
 
+// IsMoveAll reports whether it stands for all of them: a device has more room.
+func (i Item) IsMoveAll() bool { return i.move == onAll }
+
 // IsMove reports whether it stands for the unschedulable pods: see ActivatePending.
 func (i Item) IsMove() bool { return i.move != 0 }
 
@@ -118,8 +121,8 @@ type Queue struct {
 	attempts map[Item]int
 	// unschedulable are the Ready pods that wait, and why.
 	unschedulable map[types.NamespacedName]unschedulablePod
-	// moves is how often MoveToActive was called.
-	moves int
+	// moves is how often MoveToActive was called, rooms how often for devices.
+	moves, rooms int
 	// pendingMoves are unschedulable pods that are to be looked at again, in the order of
 	// their turns.
 	pendingMoves []queuedItem
@@ -286,6 +289,13 @@ func (q *Queue) AddPodAfter(pod *corev1.Pod, delay time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.addAfter(q.itemOf(pod), delay)
+}
+
+// ItemOf is what is to be looked at for a pod now: it, or its gang.
+func (q *Queue) ItemOf(pod *corev1.Pod) Item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.itemOf(pod)
 }
 
 // itemOf is what is to be looked at for a pod: its gang, while it waits for us and may have to

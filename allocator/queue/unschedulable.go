@@ -5,6 +5,7 @@ package queue
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -173,6 +174,7 @@ func (q *Queue) MoveToActive(change cache.Scope) {
 	defer q.mu.Unlock()
 	q.moves++
 	if change == cache.OnAll {
+		q.rooms++
 		q.Classes.forget()
 	}
 	switch {
@@ -184,6 +186,13 @@ func (q *Queue) MoveToActive(change cache.Scope) {
 	}
 }
 
+// Rooms is how often a device got more room.
+func (q *Queue) Rooms() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.rooms
+}
+
 // Moves is how often MoveToActive was called.
 func (q *Queue) Moves() int {
 	q.mu.Lock()
@@ -191,16 +200,18 @@ func (q *Queue) Moves() int {
 	return q.moves
 }
 
-// Waits reports whether a pod of a higher priority waits for room.
-func (q *Queue) Waits(above int32) bool {
+// HighestWaiting is the highest priority of the pods that wait for room, the lowest number where
+// none does.
+func (q *Queue) HighestWaiting() int32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	highest := int32(math.MinInt32)
 	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && corev1helpers.PodPriority(pod) > above {
-			return true
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid {
+			highest = max(highest, corev1helpers.PodPriority(pod))
 		}
 	}
-	return false
+	return highest
 }
 
 // WaitingForRoom is what waits for room, pods and gangs, the first by priority and then by age.

@@ -9,6 +9,7 @@
 package reservation
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
@@ -28,8 +30,13 @@ import (
 const (
 	// Most is how many reservations there are at most.
 	Most = 64
-	// MaxAway is for how long a node of a reservation may take no slices.
+	// MostOf is how many pods of one namespace may have.
+	MostOf = Most / 2
+	// MaxAway is for how long a node of a reservation may take no slices, and for how long the
+	// room may be free and its owner, whom the scheduler refuses there, not start.
 	MaxAway = time.Minute
+	// MaxRefused is for how long pods may stay whose eviction is refused.
+	MaxRefused = 2 * time.Minute
 )
 
 // Kind is why room is promised.
@@ -85,25 +92,46 @@ type Reservations struct {
 	mu sync.Mutex
 	// all, the oldest first. What was returned of it never changes.
 	all []*Reservation
-	// away are those on nodes that take no slices now, since when.
-	away map[*Reservation]time.Time
+	// notes are what Review has found of each.
+	notes map[*Reservation]*note
+}
+
+// note is since when a node of a reservation takes no slices, and since when all of its room is
+// free; zero while that is not so. ledgers are those for which its room was looked at last.
+type note struct {
+	away, free time.Time
+	ledgers    []*v1alpha1.SliceLedger
 }
 
 // New knows of none. Forget is to be called for each pod that is gone.
 func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock) *Reservations {
-	return &Reservations{cache: cache, queue: queue, clock: clock, away: map[*Reservation]time.Time{}}
+	return &Reservations{cache: cache, queue: queue, clock: clock, notes: map[*Reservation]*note{}}
 }
 
-// Put makes a reservation in place of the one that its owner has, if any; false where there are
-// too many. The owner is looked at again when it expires.
+// Put makes a reservation in place of the one that its owner has, if any. Where there are too many
+// it takes the place of one of a lower priority; false where there is none. The owner is looked at again when it expires.
 func (rs *Reservations) Put(r *Reservation) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	others := slices.DeleteFunc(slices.Clone(rs.all), func(s *Reservation) bool { return s.Owner == r.Owner })
-	if len(others) >= Most {
+	ofNamespace := 0
+	for _, s := range others {
+		if s.Owner.Namespace() == r.Owner.Namespace() {
+			ofNamespace++
+		}
+	}
+	if ofNamespace >= MostOf {
 		return false
 	}
+	if len(others) >= Most {
+		lowest := slices.MinFunc(others, func(s, t *Reservation) int { return cmp.Compare(s.Priority, t.Priority) })
+		if lowest.Priority >= r.Priority {
+			return false
+		}
+		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == lowest })
+	}
 	rs.all = append(others, r)
+	rs.notes[r] = &note{}
 	if !r.Expires.IsZero() {
 		rs.queue.AddAfter(r.Owner, r.Expires.Sub(rs.clock.Now()))
 	}
@@ -132,6 +160,7 @@ func (rs *Reservations) Clear() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.all = nil
+	clear(rs.notes)
 }
 
 // Forget ends the reservation of a pod that is gone.
@@ -142,11 +171,12 @@ func (rs *Reservations) Forget(pod *corev1.Pod) {
 }
 
 // Review ends the reservations that are of no use any more: of owners that have their slices or
-// do not wait for them, those that have expired, and those on devices that take no slices now.
+// do not wait for them, those that have expired, those on devices that take no slices now, those
+// of which a higher priority has taken room, and those whose pods are not evicted.
 func (rs *Reservations) Review() {
 	now := rs.clock.Now()
 	rs.keep(func(r *Reservation) bool {
-		return (r.Expires.IsZero() || r.Expires.After(now)) && rs.waits(r) && rs.usable(r, now)
+		return (r.Expires.IsZero() || r.Expires.After(now)) && rs.waits(r) && rs.usable(r, now) && rs.leave(r, now) && rs.whole(r, now)
 	})
 }
 
@@ -168,7 +198,7 @@ func (rs *Reservations) keep(ok func(*Reservation) bool) {
 			kept = append(kept, r)
 		} else {
 			rs.queue.Add(r.Owner)
-			delete(rs.away, r)
+			delete(rs.notes, r)
 		}
 	}
 	rs.all = kept
@@ -178,7 +208,7 @@ func (rs *Reservations) keep(ok func(*Reservation) bool) {
 func (rs *Reservations) waits(r *Reservation) bool {
 	return !slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool {
 		known := rs.cache.Current(p)
-		return known == nil || !podstate.Ready(known)
+		return known == nil || !podstate.Ready(known) || rs.queue.ItemOf(known) != r.Owner
 	})
 }
 
@@ -199,15 +229,104 @@ func (rs *Reservations) usable(r *Reservation, now time.Time) bool {
 			}
 		}
 	}
-	since, away := rs.away[r]
-	switch {
-	case ready:
-		delete(rs.away, r)
-	case !away:
-		rs.away[r] = now
-		rs.queue.AddAfter(r.Owner, MaxAway)
+	return rs.lasts(&rs.noteOf(r).away, !ready, r, now)
+}
+
+func (rs *Reservations) noteOf(r *Reservation) *note {
+	if rs.notes[r] == nil {
+		rs.notes[r] = &note{}
 	}
-	return ready || !away || now.Sub(since) < MaxAway
+	return rs.notes[r]
+}
+
+// lasts notes since when something is so, and reports whether that is for less than MaxAway.
+func (rs *Reservations) lasts(since *time.Time, is bool, r *Reservation, now time.Time) bool {
+	switch {
+	case !is:
+		*since = time.Time{}
+	case since.IsZero():
+		*since = now
+		rs.queue.AddAfter(r.Owner, MaxAway)
+	default:
+		return now.Sub(*since) < MaxAway
+	}
+	return true
+}
+
+// leave reports whether the pods that are evicted leave, or may still.
+func (rs *Reservations) leave(r *Reservation, now time.Time) bool {
+	if r.Kind != Preemption || now.Sub(r.Made) < MaxRefused {
+		return true
+	}
+	for uid := range r.Leaving {
+		if pod := rs.cache.PodOf(uid); pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
+			return false
+		}
+	}
+	return true
+}
+
+// whole reports whether the room is there once all have left that are to, and those that fill it.
+// Where it is there already its owner is to start.
+func (rs *Reservations) whole(r *Reservation, now time.Time) bool {
+	n := rs.noteOf(r)
+	var ledgers []*v1alpha1.SliceLedger
+	for _, name := range r.Nodes() {
+		ledgers = append(ledgers, rs.cache.Index.Ledger(name))
+	}
+	if slices.Equal(ledgers, n.ledgers) {
+		return rs.lasts(&n.free, !n.free.IsZero(), r, now)
+	}
+	n.ledgers = ledgers
+	free := true
+	for _, ledger := range ledgers {
+		if ledger == nil {
+			return false
+		}
+		if !r.holds(without(ledger, func(uid types.UID) bool {
+			if _, leaves := r.Leaving[uid]; leaves || slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
+				return true
+			}
+			pod := rs.cache.PodOf(uid)
+			if pod == nil {
+				return true
+			}
+			end, known := backfill.EndOf(pod, now)
+			return backfill.MayFill(end, known, r.End.Add(backfill.Slack))
+		})) {
+			return false
+		}
+		free = free && r.holds(without(ledger, func(types.UID) bool { return false }))
+	}
+	return rs.lasts(&n.free, free, r, now)
+}
+
+// without is the ledger without the slices of the pods that leave, and without what is used.
+func without(ledger *v1alpha1.SliceLedger, leave func(types.UID) bool) *v1alpha1.SliceLedger {
+	less := *ledger
+	less.Status.Slices = nil
+	less.Spec.Devices = slices.Clone(ledger.Spec.Devices)
+	for i := range less.Spec.Devices {
+		d := &less.Spec.Devices[i]
+		d.Slices = slices.DeleteFunc(slices.Clone(d.Slices), func(s v1alpha1.Slice) bool { return leave(s.Pod) })
+	}
+	return &less
+}
+
+// holds reports whether what is promised can be granted on the node as the ledger has it; also
+// where the node takes nothing now.
+func (r *Reservation) holds(ledger *v1alpha1.SliceLedger) bool {
+	room := index.Room(ledger)
+	for i := range r.Plans {
+		if r.Plans[i].Node != ledger.Name || room == nil {
+			continue
+		}
+		if !room.Holds(&r.Plans[i]) {
+			return false
+		}
+		room = room.Without(&r.Plans[i])
+	}
+	return true
 }
 
 // Against are the reservations that hide room from the asker, the oldest first. It sees through
