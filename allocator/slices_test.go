@@ -77,7 +77,7 @@ func TestPreemptsSlices(t *testing.T) {
 		t.Fatalf("evicted %v, want %v", s.evicted, want)
 	}
 	told := strings.Join(s.told(), "\n")
-	for _, want := range []string{notify.ReasonPreempting + " ends pods of lower priority: reserved on node n0 GPU 0, waits for pods low to end", notify.ReasonPreempted + " evicted from node n0: its slices go to pod ns/urgent, which has a higher priority (10)"} {
+	for _, want := range []string{notify.ReasonPreempting + " ends pods of lower priority: reserved on node n0 GPU 0, waits for pods low to end, about 30s", notify.ReasonPreempted + " evicted from node n0: its slices go to pod ns/urgent, which has a higher priority (10)"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("told %q, not %q", told, want)
 		}
@@ -100,6 +100,39 @@ func TestPreemptsSlices(t *testing.T) {
 	if len(s.evicted) > 1 {
 		t.Errorf("evicted %v", s.evicted)
 	}
+}
+
+// Who was evicted is not once more, where the watch is slow to show that it ends; who is still
+// there later is.
+func TestEvictsOnce(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("a", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1), finalized)
+	s.add("b", v1alpha1.WholeGPU, objects.DeviceMiB, priority(1000), finalized)
+	s.run()
+	s.told()
+	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, priority(10))
+	for len(s.evicted) == 0 {
+		s.read()
+		s.step()
+	}
+	look := func(want int) {
+		t.Helper()
+		s.queue.Add(queue.Item{Pod: podstate.KeyOf(s.get("urgent"))})
+		for s.step() {
+		}
+		got := 0
+		for _, e := range s.told() {
+			if strings.Contains(e, notify.ReasonPreempted) {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("told %d times that it is evicted, want %d", got, want)
+		}
+	}
+	look(1)
+	s.clock.Step(preemption.EvictAgain)
+	look(1)
 }
 
 // What a pod is told names no pod of another namespace: its events are read by all that may read

@@ -312,7 +312,11 @@ func Describe(r *reservation.Reservation, pods interface{ PodOf(types.UID) *core
 	default:
 		text += fmt.Sprintf(", waits for pods %s and %d of other namespaces to end", what, others)
 	}
-	if end := cmp.Or(r.End, r.Expires); !end.IsZero() {
+	end := r.End
+	if r.Kind == reservation.Preemption {
+		end = r.Expires.Add(-LeaveLate) // the end of their grace
+	}
+	if !end.IsZero() {
 		text += ", about " + max(0, end.Sub(now)).Round(time.Second).String()
 	}
 	return text
