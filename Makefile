@@ -191,6 +191,10 @@ bench-e2e: deps tools build ## a container's start with Vernier and without, on 
 	$(CGO) go test -tags e2e -run '^$$' -bench 'Start$$' -benchtime 400x -timeout 20m ./test/bench/start
 	$(CGO) go test -tags e2e -run '^$$' -bench Modes -benchtime 150x -timeout 20m ./test/bench/start
 
+.PHONY: bench-preempt
+bench-preempt: deps tools build ## a pod's start for which others are evicted, beside the same on a free GPU (needs root)
+	$(CGO) go test -tags e2e -run '^$$' -bench Preemption -benchtime 100x -timeout 30m ./test/bench/preempt
+
 .PHONY: bench-page
 bench-page: readers ## a reader's wait for the page in a browser, with 8 GPUs and with 5,000
 	$(CGO) go test -tags e2e -run '^$$' -bench . -benchtime 10x ./test/e2e/browser
