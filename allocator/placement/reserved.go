@@ -36,7 +36,9 @@ func (n *Node) Hide(reserved []Reserved) *Node {
 			core -= g.Core - g.ReuseCore
 			mem -= g.Mem - g.ReuseMem
 			slots--
-			d.take(g.Mode, g.MIG)
+			if d.Cut == nil || !slices.Contains(d.Cut.taken, g.MIG) { // by one that leaves
+				d.take(g.Mode, g.MIG)
+			}
 		}
 		d.FreeCore = min(d.FreeCore, max(0, d.FreeCore+core))
 		d.FreeMem = min(d.FreeMem, max(0, d.FreeMem+mem))
