@@ -10,6 +10,7 @@ package reservation
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -129,8 +130,10 @@ func (rs *Reservations) Put(r *Reservation) bool {
 			return false
 		}
 		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == lowest })
+		rs.queue.Add(lowest.Owner)
 	}
 	rs.all = append(others, r)
+	maps.DeleteFunc(rs.notes, func(s *Reservation, _ *note) bool { return !slices.Contains(others, s) })
 	rs.notes[r] = &note{}
 	if !r.Expires.IsZero() {
 		rs.queue.AddAfter(r.Owner, r.Expires.Sub(rs.clock.Now()))
