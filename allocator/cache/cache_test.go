@@ -4,12 +4,16 @@ package cache
 
 import (
 	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -209,5 +213,98 @@ func TestArrivals(t *testing.T) {
 	}
 	if c.StopArrivals(); len(c.SetPod(pod("late", "1")).Gone)+len(c.Arrivals()) != 0 {
 		t.Error("collects although nobody wants to know")
+	}
+}
+
+// What is known by UID, what leaves, and whose slices nobody knows follow from pods and ledgers,
+// whatever came in which order.
+func TestPodsByUID(t *testing.T) {
+	var leaves, strangers int
+	for seed := range 40 {
+		r := rand.New(rand.NewSource(int64(seed)))
+		c, _ := newCache()
+		version, has := 0, map[string]types.UID{}
+		for range 300 {
+			version++
+			name := fmt.Sprint("p", r.Intn(6))
+			switch r.Intn(8) {
+			case 0, 1, 2:
+				if r.Intn(4) == 0 || has[name] == "" {
+					has[name] = types.UID(fmt.Sprint(name, "-", version)) // another of that name
+				}
+				p := pod(name, strconv.Itoa(version), placed("n0"))
+				p.UID = has[name]
+				switch r.Intn(5) {
+				case 0:
+					p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+				case 1:
+					p.Status.Phase = corev1.PodSucceeded
+				case 2:
+					p.Annotations, p.Spec.SchedulingGates = nil, nil // none of ours
+				}
+				if c.SetPod(p); r.Intn(2) == 0 {
+					c.SetWritten(p.DeepCopy())
+				}
+			case 3:
+				if known := c.pods[types.NamespacedName{Namespace: "ns", Name: name}]; known != nil {
+					c.DeletePod(known, r.Intn(2) == 0)
+				}
+			case 4:
+				c.DeleteLedger(ledger(version))
+			default:
+				l := ledger(version)
+				l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-n0-0", Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB}}
+				for name, uid := range has {
+					if r.Intn(2) == 0 {
+						l.Spec.Devices[0].Slices = append(l.Spec.Devices[0].Slices, v1alpha1.Slice{Pod: uid, Owner: "ns/" + name, Ctr: "c", Core: 10, Mem: 100})
+					}
+				}
+				c.SetLedger(l)
+			}
+			leaves, strangers = leaves+len(c.Leaving()), strangers+len(c.Strangers())
+			checkByUID(t, c, fmt.Sprintf("seed %d, step %d", seed, version))
+		}
+	}
+	if leaves == 0 || strangers == 0 {
+		t.Errorf("%d pods left, %d were strangers: the test no longer shows anything", leaves, strangers)
+	}
+}
+
+// checkByUID works it all out from the pods by name and the ledgers.
+func checkByUID(t *testing.T, c *Cache, when string) {
+	t.Helper()
+	leaving, known := map[types.UID]bool{}, map[types.UID]bool{}
+	for _, p := range c.Pods() {
+		if known[p.UID] = true; c.PodOf(p.UID) != p {
+			t.Fatalf("%s: PodOf(%s) is %v", when, p.UID, c.PodOf(p.UID))
+		}
+		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded {
+			leaving[p.UID] = true
+		}
+	}
+	if len(c.byUID) != len(known) {
+		t.Fatalf("%s: %d pods are known by UID, want %d", when, len(c.byUID), len(known))
+	}
+	for _, p := range c.Leaving() {
+		if !leaving[p.UID] || c.PodOf(p.UID) != p {
+			t.Fatalf("%s: %s leaves", when, p.UID)
+		}
+		delete(leaving, p.UID)
+	}
+	if len(leaving) > 0 {
+		t.Fatalf("%s: %v leave and are not said to", when, leaving)
+	}
+	strangers := map[types.UID]bool{}
+	for _, name := range c.Index.Names() {
+		for _, d := range c.Index.Ledger(name).Spec.Devices {
+			for _, s := range d.Slices {
+				if !known[s.Pod] {
+					strangers[s.Pod] = true
+				}
+			}
+		}
+	}
+	if want := slices.Sorted(maps.Keys(strangers)); !slices.Equal(c.Strangers(), want) {
+		t.Fatalf("%s: strangers %v, want %v", when, c.Strangers(), want)
 	}
 }

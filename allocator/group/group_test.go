@@ -211,3 +211,33 @@ func TestChangesOfStateAreTold(t *testing.T) {
 		}
 	}
 }
+
+// How a group's pods may be ended is what a native group says: of others nobody does.
+func TestEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		api  API
+		mode any
+		want string
+	}{
+		"one by one":   {Native, "Pod", EndPods},
+		"all together": {Native, "PodGroup", EndGroup},
+		"not said":     {Native, nil, ""},
+		"not a string": {Native, map[string]any{"all": map[string]any{}}, ""},
+		"coscheduling": {Coscheduling, "PodGroup", ""},
+	} {
+		for _, policy := range []string{"gang", "basic"} {
+			spec := map[string]any{"minMember": int64(2), "schedulingPolicy": map[string]any{policy: map[string]any{"minCount": int64(2)}}}
+			if tt.mode != nil {
+				spec["disruptionMode"] = tt.mode
+			}
+			s := &Sizes{}
+			n := s.put(tt.api, object(spec))
+			if got := s.Ends(n); got != tt.want {
+				t.Errorf("%s, %s: %q, want %q", name, policy, got, tt.want)
+			}
+			if s.drop(n); s.Ends(n) != "" {
+				t.Errorf("%s: a group that is gone says %q", name, s.Ends(n))
+			}
+		}
+	}
+}
