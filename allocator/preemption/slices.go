@@ -183,8 +183,9 @@ func (pl *planner) reservation(kind reservation.Kind) *reservation.Reservation {
 // evictAgain evicts the pods that are still there, as far as their budgets let them go now.
 func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation) error {
 	var there []*corev1.Pod
-	for uid := range r.Leaving {
-		if pod := p.cache.PodOf(uid); pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
+	for uid, key := range r.Leaving {
+		// One without a name was not known then: it is nobody's choice.
+		if pod := p.cache.PodOf(uid); key.Name != "" && pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
 			there = append(there, pod)
 		}
 	}
@@ -212,9 +213,13 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(covered[b.UID], covered[a.UID]) })
 	for _, pod := range pods {
-		// A leader whose lease may be over ends nobody.
+		// A leader whose lease may be over ends nobody, nor is anybody ended for an owner that
+		// has gone since the one before.
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if p.reservations.Review(); p.reservations.Of(r.Owner) != r {
+			return nil
 		}
 		ok, err := p.binder.Evict(ctx, pod, false)
 		if err != nil {
