@@ -192,9 +192,7 @@ func (rs *Reservations) Drop(owner queue.Item) {
 func (rs *Reservations) keep(ok func(*Reservation) bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if !slices.ContainsFunc(rs.all, func(r *Reservation) bool { return !ok(r) }) {
-		return
-	}
+	// Each is asked about once: what Review notes of it would answer for it the second time.
 	kept := make([]*Reservation, 0, len(rs.all))
 	for _, r := range rs.all {
 		if ok(r) {
@@ -204,8 +202,10 @@ func (rs *Reservations) keep(ok func(*Reservation) bool) {
 			delete(rs.notes, r)
 		}
 	}
-	rs.all = kept
-	rs.queue.MoveToActive(cache.OnAll)
+	if len(kept) < len(rs.all) {
+		rs.all = kept
+		rs.queue.MoveToActive(cache.OnAll)
+	}
 }
 
 func (rs *Reservations) waits(r *Reservation) bool {

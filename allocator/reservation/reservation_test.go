@@ -79,10 +79,32 @@ func on(device string, core v1alpha1.Percent, mem v1alpha1.MiB) placement.Plan {
 	return placement.Plan{Node: "n", Grants: []placement.Grant{{Container: "c", UUID: device, Core: core, Mem: mem, Mode: v1alpha1.ModeLimiter}}}
 }
 
-// reserve makes a reservation of a device for pods, by the name of the first.
+// runs has a pod run on the first device, where it ends or not.
+func (f *fixture) runs(name string, core v1alpha1.Percent, ends bool, edits ...func(*corev1.Pod)) {
+	p := f.waiting(name).DeepCopy()
+	f.change(func(l *v1alpha1.SliceLedger) {
+		if len(l.Spec.Devices) == 0 {
+			l.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-n-0", Core: v1alpha1.WholeGPU, Mem: objects.DeviceMiB}}
+		}
+		l.Spec.Devices[0].Slices = append(l.Spec.Devices[0].Slices, slice(name, core, 100))
+	})
+	p = objects.Place(p, f.known.Index.Ledger("n"), map[string]int{"c": 0})
+	f.made++
+	p.ResourceVersion, p.Spec.NodeName = fmt.Sprint(f.made), "n"
+	if ends {
+		p.DeletionTimestamp = &metav1.Time{Time: f.clock.Now()}
+	}
+	for _, e := range edits {
+		e(p)
+	}
+	f.known.SetPod(p)
+}
+
+// reserve makes a reservation of a device for pods, by the name of the first, which is theirs once
+// the pod "leaves" has left.
 func (f *fixture) reserve(priority int32, pods ...*corev1.Pod) *Reservation {
 	f.t.Helper()
-	r := &Reservation{Kind: Preemption, Owner: itemOf(pods[0]), Pods: pods, Priority: priority, Plans: []placement.Plan{on("GPU-n-0", 50, 500)}, Made: f.clock.Now()}
+	r := &Reservation{Kind: Preemption, Owner: itemOf(pods[0]), Pods: pods, Priority: priority, Plans: []placement.Plan{on("GPU-n-0", 50, 500)}, Leaving: leaving("leaves"), Made: f.clock.Now()}
 	if !f.Put(r) {
 		f.t.Fatal("too many")
 	}
@@ -113,12 +135,26 @@ func TestPut(t *testing.T) {
 		t.Errorf("reserved %+v, later %v", f.Of(itemOf(p)), f.work.Later)
 	}
 	before := f.All()
-	for i := range Most - 1 {
-		f.reserve(1, f.waiting(fmt.Sprint("p", i)))
+	of := func(namespace string, i int) *Reservation {
+		return &Reservation{Owner: queue.Item{Pod: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("p", i)}}, Priority: 1}
 	}
-	late := f.waiting("late")
-	if f.Put(&Reservation{Owner: itemOf(late), Pods: []*corev1.Pod{late}}) || len(f.All()) != Most {
-		t.Errorf("%d reservations", len(f.All()))
+	for i := range MostOf {
+		if got, want := f.Put(of("ns", i)), i < MostOf-1; got != want {
+			t.Errorf("number %d of a namespace: %v", i, got)
+		}
+		f.Put(of("other", i))
+	}
+	lowest := of("another", 0)
+	lowest.Priority = 0
+	if f.Put(lowest) || len(f.All()) != Most {
+		t.Errorf("%d reservations, beside one of a low priority", len(f.All()))
+	}
+	f.Drop(of("other", 0).Owner)
+	f.Put(lowest)
+	f.Review()
+	f.work.Clear()
+	if !f.Put(of("another", 1)) || len(f.All()) != Most || f.Of(lowest.Owner) != nil || !f.work.Due[lowest.Owner] || f.notes[lowest] != nil {
+		t.Errorf("one of a higher priority does not take the place of the lowest: %d, %+v", len(f.All()), f.Of(lowest.Owner))
 	}
 	second := &Reservation{Kind: Head, Owner: itemOf(p), Pods: []*corev1.Pod{p}, Expires: f.clock.Now().Add(time.Minute)}
 	if !f.Put(second) || f.Of(itemOf(p)) != second || len(f.All()) != Most || f.work.Later[itemOf(p)] != time.Minute {
@@ -127,10 +163,10 @@ func TestPut(t *testing.T) {
 	if len(before) != 1 || before[0] != first {
 		t.Error("what was returned has changed")
 	}
-	if f.Drop(itemOf(p)); f.Of(itemOf(p)) != nil || !f.Put(&Reservation{Owner: itemOf(late), Pods: []*corev1.Pod{late}}) {
+	if f.Drop(itemOf(p)); f.Of(itemOf(p)) != nil || !f.Put(of("ns", MostOf)) {
 		t.Error("there is no room after one was dropped")
 	}
-	if f.Clear(); len(f.All()) != 0 || len(f.away) != 0 {
+	if f.Clear(); len(f.All()) != 0 || len(f.notes) != 0 {
 		t.Error("some are left")
 	}
 }
@@ -214,7 +250,36 @@ func TestReview(t *testing.T) {
 		"the device is gone": {func(f *fixture, _ *corev1.Pod) {
 			f.change(func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[1:] })
 		}, true},
-		"the ledger is gone": {func(f *fixture, _ *corev1.Pod) { f.known.DeleteLedger(f.known.Index.Ledger("n")) }, true},
+		"the ledger is gone":                        {func(f *fixture, _ *corev1.Pod) { f.known.DeleteLedger(f.known.Index.Ledger("n")) }, true},
+		"one of higher priority has taken the room": {func(f *fixture, _ *corev1.Pod) { f.runs("taker", 60, false) }, true},
+		"another beside has room":                   {func(f *fixture, _ *corev1.Pod) { f.runs("taker", 40, false) }, false},
+		"one fills the room for a while": {func(f *fixture, _ *corev1.Pod) {
+			f.Of(itemOf(f.known.Pod(types.NamespacedName{Namespace: "ns", Name: "p"}))).End = f.clock.Now().Add(time.Hour)
+			f.runs("taker", 60, false, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) })
+		}, false},
+		"the room is free, and the owner does not start": {func(f *fixture, _ *corev1.Pod) {
+			f.change(func(l *v1alpha1.SliceLedger) { l.Spec.Devices[0].Slices = nil })
+			f.Review()
+			f.clock.Step(MaxAway)
+		}, true},
+		"the room is free since a moment": {func(f *fixture, _ *corev1.Pod) {
+			f.change(func(l *v1alpha1.SliceLedger) { l.Spec.Devices[0].Slices = nil })
+			f.Review()
+			f.clock.Step(MaxAway - 1)
+		}, false},
+		"who is to leave is not evicted": {func(f *fixture, _ *corev1.Pod) {
+			f.stays("leaves")
+			f.clock.Step(MaxRefused)
+		}, true},
+		"who is to leave may be evicted yet": {func(f *fixture, _ *corev1.Pod) {
+			f.stays("leaves")
+			f.clock.Step(MaxRefused - 1)
+		}, false},
+		"who is to leave ends by itself": {func(f *fixture, p *corev1.Pod) {
+			f.stays("leaves")
+			f.Of(itemOf(p)).Kind = Head
+			f.clock.Step(MaxRefused)
+		}, false},
 		"the node is away for a moment": {func(f *fixture, _ *corev1.Pod) {
 			f.leave()
 			f.Review()
@@ -237,11 +302,12 @@ func TestReview(t *testing.T) {
 		}, false},
 	} {
 		f := newFixture(t)
+		f.runs("leaves", 60, true)
 		p := f.waiting("p")
 		r := f.reserve(1, p)
 		r.Expires = f.clock.Now().Add(time.Hour)
 		kept := f.reserve(1, f.waiting("other"))
-		kept.Plans = nil
+		kept.Plans, kept.Leaving = nil, nil
 		f.queue.MarkUnschedulable(kept.Pods, false, "devices", "why")
 		f.work.Clear()
 		tt.then(f, p)
@@ -249,10 +315,18 @@ func TestReview(t *testing.T) {
 		if ends := f.Of(r.Owner) == nil; ends != tt.ends || f.woken(r.Owner) != tt.ends || f.Of(kept.Owner) != kept {
 			t.Errorf("%s: it ends: %v, its owner is woken: %v, the other is kept: %v", name, ends, f.woken(r.Owner), f.Of(kept.Owner) == kept)
 		}
-		if tt.ends && len(f.away) > 0 {
-			t.Errorf("%s: it is remembered", name)
+		if len(f.notes) != len(f.All()) {
+			t.Errorf("%s: %d notes on %d reservations", name, len(f.notes), len(f.All()))
 		}
 	}
+}
+
+// stays has a pod that was ending end not.
+func (f *fixture) stays(name string) {
+	p := f.known.Pod(types.NamespacedName{Namespace: "ns", Name: name}).DeepCopy()
+	f.made++
+	p.ResourceVersion, p.DeletionTimestamp = fmt.Sprint(f.made), nil
+	f.known.SetPod(p)
 }
 
 // leave has the node take no slices.
@@ -263,6 +337,7 @@ func (f *fixture) leave() {
 // The owner of room on a node that is away is looked at when that has lasted.
 func TestAwayIsLookedAtAgain(t *testing.T) {
 	f := newFixture(t)
+	f.runs("leaves", 60, true)
 	r := f.reserve(1, f.waiting("p"))
 	f.leave()
 	f.Review()
@@ -270,8 +345,8 @@ func TestAwayIsLookedAtAgain(t *testing.T) {
 		t.Errorf("looked at again in %v", f.work.Later[r.Owner])
 	}
 	second := f.reserve(1, r.Pods...)
-	if f.Review(); len(f.away) != 1 || f.Of(r.Owner) != second {
-		t.Errorf("%d are known to be away, want the one that there is", len(f.away))
+	if f.Review(); len(f.notes) != 1 || f.Of(r.Owner) != second {
+		t.Errorf("%d notes, want one on the reservation that there is", len(f.notes))
 	}
 }
 
