@@ -73,7 +73,7 @@ func (g *gangInTest) endedAfter(change, edit, theft int, ok func(types.UID) bool
 // enlist makes a new pod a member of a gang, at times, and has it wait for another
 // system's gate too, at times.
 func (w *world) enlist(p *corev1.Pod) {
-	if !w.gangsOnly && w.rand.Intn(2) == 0 {
+	if !w.gangsOnly && w.rand.Intn(2) == 0 || w.priorities && w.rand.Intn(2) == 0 {
 		return
 	}
 	i := w.rand.Intn(3)

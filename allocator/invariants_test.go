@@ -126,7 +126,7 @@ func (w *world) checkRest() {
 				continue
 			}
 			for _, plan := range placement.Rank(demand, truth.Room()) {
-				if w.accepts(plan.Node, p) {
+				if w.accepts(plan.Node, p) && !w.keptFrom(p, demand, &plan) {
 					w.fail("Invariant 6: pod %s waits but fits on %s", p.Name, plan.Node)
 				}
 			}
@@ -252,6 +252,7 @@ func (w *world) crowdedOut(n *nodeInTest, r runningSlice) bool {
 // checkMemory asserts what replicas know at rest: of every device exactly what its ledger
 // leaves, and nothing of pods that are gone or no longer wait.
 func (w *world) checkMemory() {
+	w.checkReserved()
 	for _, r := range w.replicas {
 		a := r.allocator
 		for _, n := range w.nodes {

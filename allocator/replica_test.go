@@ -126,6 +126,7 @@ func (r *replicaInTest) restart() {
 				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
 			},
 			SubResourceCreate: func(ctx context.Context, _ client.Client, _ string, obj, eviction client.Object, _ ...client.SubResourceCreateOption) error {
+				r.checkEvicts(eviction.(*policyv1.Eviction))
 				return r.call(func() error { return r.world.evict(eviction.(*policyv1.Eviction)) })
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -36,9 +37,12 @@ func (w *world) act() {
 	if w.hostiles && w.rand.Intn(40) == 0 && len(w.live) < 12 {
 		w.createHostile()
 	}
+	if w.priorities {
+		w.pass()
+	}
 	switch k := w.rand.Intn(128); {
 	case k < 12:
-		if len(w.live) < 16 {
+		if len(w.live) < 16 || w.priorities && len(w.live) < 24 {
 			w.createPod()
 		}
 	case k < 16:
@@ -85,6 +89,11 @@ func (w *world) act() {
 		}
 	}
 	w.check()
+	for _, held := range r.allocator.reservations.All() {
+		if held.Kind == reservation.Head {
+			w.reserved[held.Owner] = true
+		}
+	}
 	if !r.busy {
 		r.checkPicture()
 	}
@@ -177,9 +186,16 @@ func (w *world) run(steps int) (ran int) {
 	if w.hostiles && w.checkHonest() {
 		w.honest++
 	}
+	unprotected := w.priorities && w.rand.Intn(2) == 0
+	if unprotected {
+		w.unprotect()
+	}
 	w.settle()
 	w.checkRest()
 	w.checkMemory()
+	if unprotected {
+		w.checkPreempted()
+	}
 	for _, p := range w.live {
 		if p.Spec.NodeName != "" {
 			ran++
@@ -197,7 +213,7 @@ func (w *world) run(steps int) (ran int) {
 const soakSteps = 600
 
 var (
-	manySeeds = flag.Int("seeds", 0, "how many seeds TestSoak and TestGangSoak run, in place of their own")
+	manySeeds = flag.Int("seeds", 0, "how many seeds TestSoak, TestGangSoak and TestPrioritySoak run, in place of their own")
 	firstSeed = flag.Int("first-seed", 0, "the first of them")
 )
 

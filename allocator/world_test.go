@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -72,6 +73,10 @@ type world struct {
 	// gangsOnly is a cluster in which every pod belongs to a gang and takes half of a
 	// device or more.
 	gangsOnly bool
+	// priorities is a cluster with pods of several priorities. reserved are those for which room was
+	// kept since they waited for long.
+	priorities bool
+	reserved   map[queue.Item]bool
 	// reserveAfter is that of the replicas.
 	reserveAfter time.Duration
 	// preemption is that of the replicas.
@@ -142,7 +147,7 @@ func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, 
 	t.Helper()
 	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
 		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
-		gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
+		reserved: map[queue.Item]bool{}, gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)

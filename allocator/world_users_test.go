@@ -54,6 +54,9 @@ func (w *world) createPod() {
 		required(p)
 	}
 	w.enlist(p)
+	if w.priorities {
+		w.prioritize(p)
+	}
 	w.must(w.api.Create(context.Background(), p))
 	w.notify(p, false)
 }
@@ -200,7 +203,10 @@ func (w *world) unschedulable(p *corev1.Pod) {
 }
 
 // accepts tells whether the node has the room, in sums, beside the pods bound to it.
-func (w *world) accepts(node string, p *corev1.Pod) bool {
+func (w *world) accepts(node string, p *corev1.Pod) bool { return w.acceptsWithout(node, p, nil) }
+
+// acceptsWithout is accepts when others are gone.
+func (w *world) acceptsWithout(node string, p *corev1.Pod, gone map[types.UID]bool) bool {
 	sum := corev1.ResourceList{}
 	add := func(p *corev1.Pod) {
 		for i := range p.Spec.Containers {
@@ -213,7 +219,7 @@ func (w *world) accepts(node string, p *corev1.Pod) bool {
 	}
 	add(p)
 	for _, other := range w.live {
-		if other.Spec.NodeName == node && !podstate.Terminal(other) {
+		if other.Spec.NodeName == node && !podstate.Terminal(other) && !gone[other.UID] {
 			add(other)
 		}
 	}
