@@ -5,6 +5,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -224,5 +225,166 @@ func TestUnschedulableClasses(t *testing.T) {
 	s.forget()
 	if s.Note("a", lack, since); s.Find("a") != nil {
 		t.Error("a lack from before there was more room is found")
+	}
+}
+
+// priority is a pod's.
+func priority(p int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &p } }
+
+func itemsIn(items []Item) string {
+	var in []string
+	for _, it := range items {
+		in = append(in, it.Pod.Name+it.Gang.Name+it.Node)
+	}
+	return strings.Join(in, " ")
+}
+
+// What is due now is taken without waiting, so many at most, and what stands for the unschedulable pods is left
+// for the next round.
+func TestPopDue(t *testing.T) {
+	q := newQueue(t)
+	if got := q.PopDue(10); len(got) != 0 {
+		t.Errorf("due: %v of nothing", got)
+	}
+	waits := q.add("waits")
+	q.pop()
+	q.MarkUnschedulable([]*corev1.Pod{waits}, false, "short", "why")
+	q.add("a")
+	q.MoveToActive(cache.OnAll)
+	q.add("b")
+	q.Add(Item{Node: "n0"})
+	q.add("c")
+	if got := q.PopDue(4); itemsIn(got) != "a b n0" || q.inFlight != 2 {
+		t.Errorf("due: %q, %d pods in flight", itemsIn(got), q.inFlight)
+	} else {
+		for _, it := range got {
+			q.Done(it, nil)
+		}
+	}
+	items, _ := q.Pop(MaxRound)
+	if len(items) != 2 || items[0].Pod.Name != "c" || !items[1].IsMove() || !items[1].IsMoveAll() {
+		t.Errorf("the next round is %v", items)
+	}
+	q.Close()
+	if got := q.PopDue(10); got != nil {
+		t.Errorf("due on a standby: %v", got)
+	}
+}
+
+// Unschedulable pods are looked at again so many at a time, the rest in rounds that come: each once,
+// and the most important of them first.
+func TestMovePending(t *testing.T) {
+	q := newQueue(t)
+	const waiting = 3 * MaxMoves
+	for i := range waiting {
+		p := q.add(fmt.Sprintf("p%03d", i), priority(int32(i)))
+		q.MarkUnschedulable([]*corev1.Pod{p}, i%2 == 0, "short", "why")
+	}
+	q.pop()
+	q.MoveToActive(cache.OnAll)
+	seen := map[string]int{}
+	for round := 0; q.work.Len() > 0; round++ {
+		moves, _ := q.Pop(1)
+		if len(moves) != 1 || !moves[0].IsMove() || moves[0].IsMoveAll() != (round == 0) {
+			t.Fatalf("round %d begins with %v", round, moves)
+		}
+		q.ActivatePending(moves[0])
+		items := q.PopDue(MaxRound)
+		if len(items) != MaxMoves {
+			t.Errorf("round %d: %d pods", round, len(items))
+		}
+		if last := fmt.Sprintf("p%03d", waiting-1); round == 0 && items[0].Pod.Name != last {
+			t.Errorf("the first is %s, want %s", items[0].Pod.Name, last)
+		}
+		for _, it := range items {
+			seen[it.Pod.Name]++
+			q.Done(it, nil)
+		}
+		q.MovePending()
+		q.Done(moves[0], nil)
+	}
+	for name, n := range seen {
+		if n != 1 {
+			t.Errorf("%s was looked at %d times", name, n)
+		}
+	}
+	if len(seen) != waiting || len(q.pendingMoves) > 0 {
+		t.Errorf("%d of %d were looked at, %d pending", len(seen), waiting, len(q.pendingMoves))
+	}
+	if q.MovePending(); q.work.Len() > 0 {
+		t.Error("a round is due for nobody")
+	}
+}
+
+// One that is to be looked at again is not a second time because there is more room since.
+func TestMovedOnce(t *testing.T) {
+	q := newQueue(t)
+	for i := range 2 * MaxMoves {
+		q.MarkUnschedulable([]*corev1.Pod{q.add(fmt.Sprintf("p%03d", i))}, false, "short", "why")
+	}
+	all := map[Item]bool{}
+	for range 3 {
+		q.ActivatePending(Item{move: onAll})
+	}
+	for _, it := range q.pendingMoves {
+		if all[it.Item] {
+			t.Errorf("%v is moved twice", it.Item)
+		}
+		all[it.Item] = true
+	}
+	if len(all) == 0 {
+		t.Error("none is pending")
+	}
+}
+
+// Who waits for room, and for nothing else, in order.
+func TestWaitingForRoom(t *testing.T) {
+	q := newQueue(t)
+	if got := q.HighestWaiting(); got != math.MinInt32 || len(q.WaitingForRoom()) > 0 {
+		t.Errorf("nobody waits, and the highest priority is %d", got)
+	}
+	at := func(seconds int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.CreationTimestamp.Time = time.Unix(seconds, 0) }
+	}
+	young, old := q.add("young", priority(1), at(20)), q.add("old", priority(1), at(10))
+	refused := q.add("refused", priority(3), at(30))
+	members := []*corev1.Pod{q.add("m0", priority(2), at(15), objects.InGang("g", 2)), q.add("m1", priority(2), at(5), objects.InGang("g", 2))}
+	q.MarkUnschedulable([]*corev1.Pod{young, old}, false, "short", "why")
+	q.MarkUnschedulable([]*corev1.Pod{refused}, true, "refused", "why")
+	q.MarkUnschedulable(members, false, "gang", "why")
+	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", priority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
+	q.MarkInvalid(q.add("invalid", priority(9), at(1)), errors.New("wrong"))
+	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.HighestWaiting() != 3 {
+		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
+	}
+	if got := q.ItemOf(members[0]); got.Gang.Name != "g" || q.ItemOf(old).Pod.Name != "old" {
+		t.Errorf("a member is looked at as %v, a pod as %v", got, q.ItemOf(old))
+	}
+	q.gone(refused)
+	if got := itemsIn(q.WaitingForRoom()); got != "g old young" || q.HighestWaiting() != 2 {
+		t.Errorf("waiting after one has gone: %q, the highest %d", got, q.HighestWaiting())
+	}
+}
+
+// A gang waits with the lowest priority of its members: one of a high priority lifts no others.
+func TestGangWaitsByItsLowest(t *testing.T) {
+	q := newQueue(t)
+	members := []*corev1.Pod{q.add("m0", priority(9), objects.InGang("g", 2)), q.add("m1", priority(0), objects.InGang("g", 2))}
+	p := q.add("p", priority(1))
+	q.MarkUnschedulable(append(members, p), false, "short", "why")
+	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.HighestWaiting() != 1 {
+		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
+	}
+}
+
+// Room of devices is counted apart from changes that can help those only that are refused.
+func TestRooms(t *testing.T) {
+	q := newQueue(t)
+	q.MoveToActive(cache.OnRefused)
+	if q.Moves() != 1 || q.Rooms() != 0 {
+		t.Errorf("%d moves, %d of them for devices", q.Moves(), q.Rooms())
+	}
+	if q.MoveToActive(cache.OnAll); q.Moves() != 2 || q.Rooms() != 1 {
+		t.Errorf("%d moves, %d of them for devices", q.Moves(), q.Rooms())
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 )
 
@@ -207,11 +208,19 @@ func (q *Queue) HighestWaiting() int32 {
 	defer q.mu.Unlock()
 	highest := int32(math.MinInt32)
 	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid {
-			highest = max(highest, corev1helpers.PodPriority(pod))
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && corev1helpers.PodPriority(pod) > highest {
+			highest = max(highest, q.priorityOf(q.itemOf(pod), pod))
 		}
 	}
 	return highest
+}
+
+// priorityOf is the priority of an item, of which pod is one: it is looked at by it.
+func (q *Queue) priorityOf(it Item, pod *corev1.Pod) int32 {
+	if it.Gang.Name != "" {
+		return podgroup.Priority(q.groups.Gang(it.Gang).Due)
+	}
+	return corev1helpers.PodPriority(pod)
 }
 
 // WaitingForRoom is what waits for room, pods and gangs, the first by priority and then by age.
@@ -228,7 +237,7 @@ func (q *Queue) WaitingForRoom() (items []Item) {
 		}
 	}
 	return slices.SortedFunc(maps.Keys(first), func(i, j Item) int {
-		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(first[j]), corev1helpers.PodPriority(first[i])), podstate.ByAge(first[i], first[j]))
+		return cmp.Or(cmp.Compare(q.priorityOf(j, first[j]), q.priorityOf(i, first[i])), podstate.ByAge(first[i], first[j]))
 	})
 }
 
@@ -257,7 +266,8 @@ func (q *Queue) ActivatePending(it Item) {
 			delete(due, pending.Item)
 		}
 		for _, pod := range podstate.OldestFirst(due) {
-			q.pendingMoves = append(q.pendingMoves, queuedItem{q.itemOf(pod), corev1helpers.PodPriority(pod)})
+			it := q.itemOf(pod)
+			q.pendingMoves = append(q.pendingMoves, queuedItem{it, q.priorityOf(it, pod)})
 		}
 	}
 	for _, next := range q.nextMoves() {
