@@ -96,14 +96,20 @@ func BenchmarkPreempt(b *testing.B) {
 	}
 }
 
-// evicting is an API server that takes every eviction, and no time for it.
+// evicting is an API server that takes every eviction and nomination, and no time for it.
 type evicting struct{ client.Client }
+
+func (evicting) Status() client.SubResourceWriter { return evicted{} }
 
 func (evicting) SubResource(string) client.SubResourceClient { return evicted{} }
 
 type evicted struct{ client.SubResourceClient }
 
 func (evicted) Create(context.Context, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+	return nil
+}
+
+func (evicted) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
 	return nil
 }
 

@@ -10,7 +10,6 @@
 package cache
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -43,9 +42,6 @@ type Cache struct {
 	pods    map[types.NamespacedName]*corev1.Pod
 	byUID   map[types.UID]*corev1.Pod
 	leaving map[types.UID]*corev1.Pod
-	// strangers are pods with slices that are not known, or not any more: their slices are
-	// released in a moment.
-	strangers map[types.UID]bool
 	// placing are the pods that are placed at the moment, each with the node that was
 	// decided on, empty before that.
 	placing map[types.UID]string
@@ -71,7 +67,6 @@ func New(filters Filters, log logr.Logger) *Cache {
 		pods:           map[types.NamespacedName]*corev1.Pod{},
 		byUID:          map[types.UID]*corev1.Pod{},
 		leaving:        map[types.UID]*corev1.Pod{},
-		strangers:      map[types.UID]bool{},
 		placing:        map[types.UID]string{},
 		deletedUnbound: map[types.UID]bool{},
 		missingGrants:  map[string]map[types.UID]types.NamespacedName{},
@@ -136,7 +131,6 @@ func (c *Cache) current(pod *corev1.Pod) *corev1.Pod {
 
 func (c *Cache) keep(pod *corev1.Pod) {
 	c.pods[podstate.KeyOf(pod)], c.byUID[pod.UID] = pod, pod
-	delete(c.strangers, pod.UID)
 	if delete(c.leaving, pod.UID); pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
 		c.leaving[pod.UID] = pod
 	}
@@ -146,31 +140,20 @@ func (c *Cache) drop(pod *corev1.Pod) {
 	delete(c.pods, podstate.KeyOf(pod))
 	delete(c.byUID, pod.UID)
 	delete(c.leaving, pod.UID)
-	c.trackStranger(pod.UID)
 }
 
-// trackStranger notes whether the pod has slices and is not known.
-func (c *Cache) trackStranger(uid types.UID) {
-	if delete(c.strangers, uid); c.byUID[uid] == nil && len(c.Index.Holders(uid)) > 0 {
-		c.strangers[uid] = true
-	}
-}
-
-// trackStrangers is for a ledger that has changed.
-func (c *Cache) trackStrangers(before, now *v1alpha1.SliceLedger) {
-	for uid := range ledgerspec.Gone(before, now) {
-		c.trackStranger(uid)
-	}
-	for uid := range ledgerspec.Gone(now, before) {
-		c.trackStranger(uid)
-	}
-}
-
-// Strangers are pods with slices that are not known: of each its UID.
-func (c *Cache) Strangers() []types.UID {
+// Strangers are pods with slices that are not known, or not any more, as their UIDs, sorted: their
+// slices are released in a moment.
+func (c *Cache) Strangers() (uids []types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.strangers))
+	c.Index.EachHolder(func(uid types.UID) {
+		if c.byUID[uid] == nil {
+			uids = append(uids, uid)
+		}
+	})
+	slices.Sort(uids)
+	return uids
 }
 
 // PodOf is the newest known version of a pod of ours, nil when there is none.
@@ -313,7 +296,6 @@ func (c *Cache) SetLedger(ledger *v1alpha1.SliceLedger) (ch Changes) {
 	}
 	ch.Ledgers = []string{ledger.Name}
 	c.trackLedger(before, ledger.Name, &ch)
-	c.trackStrangers(before, ledger)
 	for uid := range c.deletedUnbound {
 		c.forgetUnbound(uid)
 	}
@@ -330,7 +312,6 @@ func (c *Cache) DeleteLedger(ledger *v1alpha1.SliceLedger) (ch Changes) {
 	before := c.Index.Ledger(ledger.Name)
 	c.Index.Delete(ledger)
 	c.trackLedger(before, ledger.Name, &ch)
-	c.trackStrangers(before, c.Index.Ledger(ledger.Name))
 	return ch
 }
 
