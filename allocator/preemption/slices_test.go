@@ -28,6 +28,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
@@ -109,18 +110,38 @@ func TestPreemptPauses(t *testing.T) {
 	}
 }
 
-// A look that took long is paid for: others are placed first.
+// slowClock is of a machine on which each look at the clock takes that long.
+type slowClock struct {
+	*testclock.FakeClock
+	takes time.Duration
+}
+
+func (c slowClock) Now() time.Time {
+	c.Step(c.takes)
+	return c.FakeClock.Now()
+}
+
+// A look that took long is paid for: others are placed first, whoever waits for the next.
 func TestPreemptTakesItsPartOfTheWorker(t *testing.T) {
 	f := newFixture(t, "n")
 	f.run(holder("low", 60, 1), "n", 0)
 	f.run(holder("high", 60, 100), "n", 1)
-	first, second := f.waiter(holder("first", 60, 10)), f.waiter(holder("second", 60, 20))
-	const took = 100 * time.Millisecond
-	f.pause = f.clock.Now().Add((WorkerShare - 1) * took)
-	if f.preempt(first); f.asked != 0 || f.again(first.Pods[0].Pod) != (WorkerShare-1)*took {
-		t.Errorf("within the pause looked %d times, again in %v", f.asked, f.again(first.Pods[0].Pod))
+	first, second := f.waiter(holder("first", 60, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} })), f.waiter(holder("second", 60, 20))
+	var began time.Time
+	f.Preemption.clock = slowClock{f.clock, 10 * time.Millisecond}
+	if err := f.Preempt(t.Context(), first, func() { began = f.clock.Now() }); err != nil {
+		t.Fatal(err)
 	}
-	f.clock.Step((WorkerShare - 1) * took)
+	f.Preemption.clock = f.clock
+	// The look ends a moment before this.
+	took, pause := f.clock.Since(began), f.pause.Sub(f.clock.Now())
+	if took < 20*time.Millisecond || pause < (WorkerShare-1)*(took-20*time.Millisecond) || pause > (WorkerShare-1)*took {
+		t.Fatalf("after a look of %v others are placed for %v", took, pause)
+	}
+	if f.preempt(second); f.asked != 0 || f.again(second.Pods[0].Pod) != pause {
+		t.Errorf("within the pause looked %d times, again in %v, want %v", f.asked, f.again(second.Pods[0].Pod), pause)
+	}
+	f.clock.Step(pause)
 	if got := f.preempt(second); f.asked != 1 || !slices.Equal(got, []string{"low"}) {
 		t.Errorf("after it looked %d times, evicted %v", f.asked, got)
 	}
