@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -170,11 +169,14 @@ func BenchmarkVictims(b *testing.B) {
 					seq++
 					pod := objects.Pod(fmt.Sprint("p", seq), map[string]v1alpha1.Share{"c": kind.share})
 					priority(1000)(pod)
+					if kind.need > 1 {
+						objects.InGang(fmt.Sprint("g", i, "-", b.N), kind.need)(pod)
+					}
 					set(pod)
 					asks, _ := a.asks([]*corev1.Pod{pod})
 					w.Pods = append(w.Pods, asks...)
 				}
-				w.Item, w.Need = queue.Item{Pod: podstate.KeyOf(w.Pods[0].Pod)}, kind.need
+				w.Item, w.Need = a.queue.ItemOf(w.Pods[0].Pod), kind.need
 				start := now()
 				if err := a.preemption.Preempt(b.Context(), w, func() {}); err != nil || a.reservations.Of(w.Item) == nil {
 					b.Fatal("nothing is reserved: ", err)

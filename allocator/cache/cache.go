@@ -10,6 +10,7 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -42,6 +43,8 @@ type Cache struct {
 	pods    map[types.NamespacedName]*corev1.Pod
 	byUID   map[types.UID]*corev1.Pod
 	leaving map[types.UID]*corev1.Pod
+	// strangers are pods with slices that are not known.
+	strangers map[types.UID]bool
 	// placing are the pods that are placed at the moment, each with the node that was
 	// decided on, empty before that.
 	placing map[types.UID]string
@@ -67,6 +70,7 @@ func New(filters Filters, log logr.Logger) *Cache {
 		pods:           map[types.NamespacedName]*corev1.Pod{},
 		byUID:          map[types.UID]*corev1.Pod{},
 		leaving:        map[types.UID]*corev1.Pod{},
+		strangers:      map[types.UID]bool{},
 		placing:        map[types.UID]string{},
 		deletedUnbound: map[types.UID]bool{},
 		missingGrants:  map[string]map[types.UID]types.NamespacedName{},
@@ -131,6 +135,7 @@ func (c *Cache) current(pod *corev1.Pod) *corev1.Pod {
 
 func (c *Cache) keep(pod *corev1.Pod) {
 	c.pods[podstate.KeyOf(pod)], c.byUID[pod.UID] = pod, pod
+	delete(c.strangers, pod.UID)
 	if delete(c.leaving, pod.UID); pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
 		c.leaving[pod.UID] = pod
 	}
@@ -140,20 +145,22 @@ func (c *Cache) drop(pod *corev1.Pod) {
 	delete(c.pods, podstate.KeyOf(pod))
 	delete(c.byUID, pod.UID)
 	delete(c.leaving, pod.UID)
+	c.trackStranger(pod.UID)
 }
 
 // Strangers are pods with slices that are not known, or not any more, as their UIDs, sorted: their
 // slices are released in a moment.
-func (c *Cache) Strangers() (uids []types.UID) {
+func (c *Cache) Strangers() []types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.Index.EachHolder(func(uid types.UID) {
-		if c.byUID[uid] == nil {
-			uids = append(uids, uid)
-		}
-	})
-	slices.Sort(uids)
-	return uids
+	return slices.Sorted(maps.Keys(c.strangers))
+}
+
+// trackStranger notes whether the pod has slices and is not known.
+func (c *Cache) trackStranger(uid types.UID) {
+	if delete(c.strangers, uid); c.byUID[uid] == nil && len(c.Index.Holders(uid)) > 0 {
+		c.strangers[uid] = true
+	}
 }
 
 // PodOf is the newest known version of a pod of ours, nil when there is none.

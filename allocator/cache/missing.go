@@ -64,6 +64,8 @@ func (c *Cache) trackLedger(before *v1alpha1.SliceLedger, node string, ch *Chang
 		for uid, owner := range differ {
 			if pod := c.pods[podstate.OwnerKey(owner)]; pod != nil && pod.UID == uid {
 				concerned[uid] = pod
+			} else {
+				c.trackStranger(uid)
 			}
 		}
 	}

@@ -229,15 +229,6 @@ func (x *Index) Empty() []*placement.Node {
 	return nodes
 }
 
-// EachHolder calls do for each pod that has slices in a ledger.
-func (x *Index) EachHolder(do func(types.UID)) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	for pod := range x.holders {
-		do(pod)
-	}
-}
-
 // Holders are the nodes whose ledgers hold slices of the pod, sorted.
 func (x *Index) Holders(pod types.UID) []string {
 	x.mu.RLock()
