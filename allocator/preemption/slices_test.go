@@ -201,9 +201,10 @@ func TestPreemptWaits(t *testing.T) {
 
 // Nobody is evicted any more for an owner that goes in between.
 func TestOwnerGoesWhileOthersAreEvicted(t *testing.T) {
-	f := newFixture(t, "n")
-	f.run(holder("a", 50, 1), "n", 0)
-	f.run(holder("b", 50, 1), "n", 0)
+	// Those that a budget covers are evicted one after the other.
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &group.Sizes{}, "n")
+	f.run(holder("a", 50, 1, objects.Labelled("x")), "n", 0)
+	f.run(holder("b", 50, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("important", 50, 100), "n", 1)
 	p := holder("p", v1alpha1.WholeGPU, 10)
 	w := f.waiter(p)
