@@ -75,15 +75,17 @@ func (w *world) unprotect() {
 }
 
 // checkEvicts asserts, before a replica evicts a pod, that somebody of a higher priority waits for
-// its end, as far as the replica can know.
+// its end, as far as the replica can know. Evictions go beside each other, one after the other only in this
+// test: who waited when the first of a step went is who waits for the others too.
 func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
 	victim := r.world.find(*e.DeleteOptions.Preconditions.UID)
 	if victim == nil || len(e.DeleteOptions.DryRun) > 0 {
 		return
 	}
-	for _, held := range r.allocator.reservations.All() {
+	for _, held := range append(r.evictsFor, r.allocator.reservations.All()...) {
 		_, leaves := held.Leaving[victim.UID]
-		if leaves && held.Priority > corev1helpers.PodPriority(victim) && r.wait(held.Pods) {
+		if leaves && held.Priority > corev1helpers.PodPriority(victim) && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
+			r.evictsFor = append(r.evictsFor, held)
 			return
 		}
 	}

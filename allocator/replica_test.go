@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -55,6 +56,8 @@ type replicaInTest struct {
 	knew, knewLedgers int
 	// sent is what it knew of ledgers when it first let go a member of a gang in this step.
 	sent map[group.Name]int
+	// evictsFor are the reservations for which it has evicted pods in this step.
+	evictsFor []*reservation.Reservation
 	// logged, if set, is told of each line of the log.
 	logged func(line string)
 	// time is the allocator's clock.
@@ -250,6 +253,7 @@ func (r *replicaInTest) step() bool {
 		return false
 	}
 	r.busy, r.sawUnbindable, r.knew, r.knewLedgers, r.sent = true, "", r.world.changes, r.readLedgers(), map[group.Name]int{}
+	r.evictsFor = nil
 	for _, c := range r.watch {
 		if _, is := c.obj.(*corev1.Pod); is {
 			r.knew = min(r.knew, c.at-1)
