@@ -32,7 +32,7 @@ func TestEvict(t *testing.T) {
 		"it is gone":                 {apierrors.NewNotFound(pods, "p"), true, false},
 		"another has its name":       {apierrors.NewConflict(pods, "p", errors.New("precondition")), true, false},
 		"the API server has no time": {apierrors.NewServerTimeout(pods, "create", 1), false, true},
-		"it may not":                 {apierrors.NewForbidden(pods, "p", errors.New("RBAC")), false, true},
+		"its namespace is not ours":  {apierrors.NewForbidden(pods, "p", errors.New("vernier.dev/inject")), false, false},
 	} {
 		for _, dryRun := range []bool{true, false} {
 			f := newFixture(t)
