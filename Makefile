@@ -85,7 +85,7 @@ tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd,
 	@go run ./test/cluster/cmd/vernier-cluster assets >/dev/null
 
 .PHONY: test
-test: deps lint readers tools build images ## all tests: lint, unit, API server, real cluster (35 minutes cold, 10 warm)
+test: deps lint readers tools build images ## all tests: lint, unit, API server, real cluster (some 16 minutes warm on 2 cores)
 	@# Tests on a cluster wait more than they work: the others fill the pauses, behind them.
 	@$(MAKE) --no-print-directory -j2 run-unit-api run-e2e
 
