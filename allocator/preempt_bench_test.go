@@ -186,7 +186,7 @@ func BenchmarkVictims(b *testing.B) {
 				} else {
 					spent += now() - start
 				}
-				a.reservations.Drop(w.Item)
+				a.reservations.Forget(w.Pods[0].Pod)
 			}
 			b.ReportMetric(float64(spent)/float64(b.N), "ns/op")
 			b.ReportMetric(float64(first), "first-ns")

@@ -183,11 +183,6 @@ func (rs *Reservations) Review() {
 	})
 }
 
-// Drop ends the owner's reservation.
-func (rs *Reservations) Drop(owner queue.Item) {
-	rs.keep(func(r *Reservation) bool { return r.Owner != owner })
-}
-
 // keep ends the others. The owners, and all that wait, are looked at again.
 func (rs *Reservations) keep(ok func(*Reservation) bool) {
 	rs.mu.Lock()

@@ -51,6 +51,11 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// drop ends the owner's reservation.
+func (f *fixture) drop(owner queue.Item) {
+	f.keep(func(r *Reservation) bool { return r.Owner != owner })
+}
+
 // change has the cache know of another version of the ledger.
 func (f *fixture) change(edit func(*v1alpha1.SliceLedger)) {
 	f.made++
@@ -149,7 +154,7 @@ func TestPut(t *testing.T) {
 	if f.Put(lowest) || len(f.All()) != Most {
 		t.Errorf("%d reservations, beside one of a low priority", len(f.All()))
 	}
-	f.Drop(of("other", 0).Owner)
+	f.drop(of("other", 0).Owner)
 	f.Put(lowest)
 	f.Review()
 	f.work.Clear()
@@ -163,7 +168,7 @@ func TestPut(t *testing.T) {
 	if len(before) != 1 || before[0] != first {
 		t.Error("what was returned has changed")
 	}
-	if f.Drop(itemOf(p)); f.Of(itemOf(p)) != nil || !f.Put(of("ns", MostOf)) {
+	if f.drop(itemOf(p)); f.Of(itemOf(p)) != nil || !f.Put(of("ns", MostOf)) {
 		t.Error("there is no room after one was dropped")
 	}
 	if f.Clear(); len(f.All()) != 0 || len(f.notes) != 0 {
