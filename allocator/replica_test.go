@@ -352,7 +352,7 @@ type queueInTest struct {
 	clock clock.PassiveClock
 	due   []queue.Item
 	later map[queue.Item]time.Time
-	// out are the items that are looked at now, true for those that are to be again.
+	// out are the items that are looked at now, true for items that are to be again.
 	out map[queue.Item]bool
 	// taken, if set, is told of each item that is looked at.
 	taken func(queue.Item)

@@ -292,7 +292,7 @@ func endsAfter(d time.Duration) func(*corev1.Pod) {
 }
 
 // A pod that asks for a whole GPU gets one although small pods stream in: the room where it is
-// free first. Those that have left by then fill it.
+// free first. Pods that have left by then fill it.
 func TestHeadOfLine(t *testing.T) {
 	for name, whole := range map[string][]string{"a pod": {"whole"}, "a gang": {"whole0", "whole1"}} {
 		t.Run(name, func(t *testing.T) {
@@ -422,7 +422,7 @@ func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
 }
 
 // Room of which a higher priority has taken a part is reserved no longer: its owner gets other.
-func TestTakenRoomIsReservedAnew(t *testing.T) {
+func TestTakenRoomIsReservedAgain(t *testing.T) {
 	s := newHeadStage(t, 1)
 	s.add("a", 90, 900, s.created, endsAfter(time.Hour), finalized)
 	s.add("b", 90, 900, s.created, endsAfter(2*time.Hour), finalized)

@@ -53,7 +53,7 @@ type GPU struct {
 	view.Device
 	// Trouble says why nothing is granted on it.
 	Trouble string
-	// Kept are the workloads that it is kept for, by the last events of those that wait.
+	// Kept are the workloads that it is kept for, by the last events of the pods that wait.
 	Kept  []Kept
 	Parts []Part
 	// Fill is how full it is, from 0 to 10, by the side that is fuller.

@@ -153,7 +153,7 @@ func promised(plans ...Plan) (reserved []Reserved) {
 	return reserved
 }
 
-// Whoever takes what is seen of a node on which room is promised fits there now, and leaves what is
+// A pod that takes what is seen of a node on which room is promised fits there now, and leaves what is
 // promised once those have left that are to.
 func TestHideKeepsPromises(t *testing.T) {
 	r := rand.New(rand.NewSource(4))

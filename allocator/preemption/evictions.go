@@ -127,7 +127,7 @@ func (e *evictions) add(pod *corev1.Pod) {
 		gang.Spare = 0
 	}
 	for _, m := range g.Members {
-		// Those without slices stay, and those that leave already do not count.
+		// Members without slices stay, and members that leave already do not count.
 		if podstate.Gated(m) || podstate.Terminal(m) || e.promised[m.UID] || e.cache.PodOf(m.UID) == nil {
 			continue
 		}

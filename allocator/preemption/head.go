@@ -72,7 +72,7 @@ type Waiter struct {
 
 // ReserveHead reserves room for the first of the waiters, which are in order, and for each
 // other that may use none of the models of GPUs that those before it may use. One for which there
-// is none, whoever ends, is passed over. The room is where it is free first, and it stays the
+// is none, even on an empty node, is passed over. The room is where it is free first, and it stays the
 // same until its owner starts.
 func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Waiter) bool)) error {
 	type head struct {
@@ -88,7 +88,7 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 	}
 	now := p.clock.Now()
 	maps.DeleteFunc(p.passedOver, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
-	// Those that have room claim their models first: a younger one has it for as long as it waits.
+	// Owners that have room claim their models first: a younger one has it for as long as it waits.
 	for _, r := range p.reservations.All() {
 		if r.Kind == reservation.Head {
 			for i := range r.Plans {

@@ -5,7 +5,6 @@ package preemption
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -14,11 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
@@ -37,14 +34,14 @@ type planner struct {
 	asker   reservation.Asker
 	against []*reservation.Reservation
 	policy  policy
-	// nodes are those that differ from what the index has: pods are expected to leave them, or
+	// nodes are the ones that differ from what the index has: pods are expected to leave them, or
 	// to come.
 	nodes map[string]*node
 	// lost are, by node, what is used without a grant: it does not end with slices.
 	lost map[string][]v1alpha1.SliceStatus
 	// lists are the nodes by what the pods ask for, the most promising first.
 	lists map[string][]entry
-	// leaving are the pods that are expected to leave, without those that do so anyhow; units those
+	// leaving are the pods that are expected to leave, without pods that do so anyhow; units the ones
 	// of them that leave together.
 	leaving map[types.UID]*corev1.Pod
 	units   [][]types.UID
@@ -55,7 +52,7 @@ type planner struct {
 // policy says who has to leave a node for a pod.
 type policy interface {
 	// bound is a harm that none on the node falls below; false where there is no room for the
-	// pod whoever leaves.
+	// pod even without all others.
 	bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (harm, bool)
 	// choose is the least harm.
 	choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool)
@@ -347,112 +344,8 @@ func (pl *planner) take(pod scheduling.Request, c *choice) error {
 	return nil
 }
 
-// spare has those stay that need not leave after all, the most important first: beside what
-// others leave for a pod, one that left for another may have room. Of one pod's choice all have
-// to leave.
-func (pl *planner) spare(ctx context.Context, pods []scheduling.Request) error {
-	if len(pods) < 2 {
-		return nil
-	}
-	priority := func(unit []types.UID) (highest int32) {
-		highest = noHarm.Priority
-		for _, uid := range unit {
-			highest = max(highest, corev1helpers.PodPriority(pl.leaving[uid]))
-		}
-		return highest
-	}
-	units := slices.DeleteFunc(pl.units, func(unit []types.UID) bool {
-		return slices.ContainsFunc(unit, func(uid types.UID) bool { return pl.leaving[uid] == nil })
-	})
-	slices.SortStableFunc(units, func(a, b []types.UID) int { return cmp.Compare(priority(b), priority(a)) })
-	for _, unit := range units {
-		back, fits := pl.fitsWith(unit)
-		if !fits {
-			continue
-		}
-		if ok, err := pl.acceptsBeside(ctx, unit, back, pods); err != nil {
-			return err
-		} else if !ok {
-			continue
-		}
-		for name, ledger := range back {
-			pl.nodes[name].ledger = ledger
-		}
-		for _, uid := range unit {
-			delete(pl.leaving, uid)
-		}
-	}
-	return nil
-}
-
-// fitsWith reports whether the plans hold where the pods stay, with the ledgers of their nodes
-// then.
-func (pl *planner) fitsWith(unit []types.UID) (back map[string]*v1alpha1.SliceLedger, fits bool) {
-	back = map[string]*v1alpha1.SliceLedger{}
-	for _, uid := range unit {
-		for _, name := range pl.cache.Index.Holders(uid) {
-			n, whole := pl.nodes[name], pl.cache.Index.Ledger(name)
-			if n == nil || whole == nil {
-				return nil, false
-			}
-			var gone []types.UID
-			still := ledgerspec.Pods(n.ledger)
-			for other := range ledgerspec.Pods(whole) {
-				if still[other] == "" && !slices.Contains(unit, other) {
-					gone = append(gone, other)
-				}
-			}
-			back[name] = without(whole, gone...)
-			room := pl.offered(back[name])
-			for i := range n.plans {
-				if room == nil || !room.Holds(&n.plans[i]) {
-					return nil, false
-				}
-				room = room.Without(&n.plans[i])
-			}
-		}
-	}
-	return back, true
-}
-
-// acceptsBeside reports whether the scheduler would still take the pods that go to those nodes,
-// where the others stay there.
-func (pl *planner) acceptsBeside(ctx context.Context, unit []types.UID, on map[string]*v1alpha1.SliceLedger, pods []scheduling.Request) (ok bool, err error) {
-	for _, uid := range unit {
-		other := pl.leaving[uid]
-		if err := pl.assumed.Recount(other, podstate.TargetNode(other)); err != nil {
-			return false, err
-		}
-	}
-	defer func() {
-		for _, uid := range unit {
-			if pl.leaving[uid] != nil && !ok {
-				err = errors.Join(err, pl.assumed.Recount(pl.leaving[uid], ""))
-			}
-		}
-	}()
-	for i, pod := range pods {
-		name := pl.plans[i].Node
-		if on[name] == nil {
-			continue
-		}
-		if err := pl.assumed.Recount(pod.Pod, ""); err != nil {
-			return false, err
-		}
-		cycle, err := pl.filters.Start(ctx, pod.Pod)
-		if err != nil {
-			return false, err
-		}
-		against, err := cycle.Refusals(ctx, name)
-		if err := errors.Join(err, pl.assumed.Recount(pod.Pod, name)); err != nil || len(against) > 0 {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// leaves are all that have to leave before the plans can be granted: those that were chosen, and
-// those that leave anyhow of which the room is waited for: on the devices, or on the node alone.
+// leaves are all pods that have to leave before the plans can be granted: the chosen ones, and pods
+// that leave anyhow and whose room is waited for: on the devices, or on the node alone.
 func (pl *planner) leaves() map[types.UID]types.NamespacedName {
 	all := map[types.UID]types.NamespacedName{}
 	for uid, pod := range pl.leaving {

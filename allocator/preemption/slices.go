@@ -201,10 +201,10 @@ func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation)
 	return p.evict(ctx, r, there)
 }
 
-// evict ends the pods, those that a budget covers first: where it has become used up since, the
+// evict ends the pods, the ones that a budget covers first: where it has become used up since, the
 // others stay.
 func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods []*corev1.Pod) error {
-	// The watch may be behind: those that are evicted now may look as if they were not.
+	// The watch may be behind: pods that are evicted now may look as if they were not.
 	now := p.clock.Now()
 	maps.DeleteFunc(p.evictAt, func(_ queue.Item, at time.Time) bool { return !at.After(now) })
 	p.evictAt[r.Owner] = now.Add(EvictAgain)
@@ -283,7 +283,7 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// inTime are those of the leaving pods that are not late. Of those that are not being deleted it
+// inTime are the leaving pods that are not late. For pods that are not being deleted it
 // counts when they were seen to leave first.
 func (p *Preemption) inTime(leaving []*corev1.Pod) (in []*corev1.Pod) {
 	now, seen := p.clock.Now(), map[types.UID]time.Time{}

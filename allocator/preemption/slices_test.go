@@ -121,7 +121,7 @@ func (c slowClock) Now() time.Time {
 	return c.FakeClock.Now()
 }
 
-// A look that took long is paid for: others are placed first, whoever waits for the next.
+// A look that took long is paid for: others are placed first.
 func TestPreemptTakesItsPartOfTheWorker(t *testing.T) {
 	f := newFixture(t, "n")
 	f.run(holder("low", 60, 1), "n", 0)
@@ -201,7 +201,7 @@ func TestPreemptWaits(t *testing.T) {
 
 // Nobody is evicted any more for an owner that goes in between.
 func TestOwnerGoesWhileOthersAreEvicted(t *testing.T) {
-	// Those that a budget covers are evicted one after the other.
+	// Pods that a budget covers are evicted one after the other.
 	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &group.Sizes{}, "n")
 	f.run(holder("a", 50, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("b", 50, 1, objects.Labelled("x")), "n", 0)
@@ -256,7 +256,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// Where the API server refuses in the dry run nobody leaves. Where it refuses after that, those that a
+// Where the API server refuses in the dry run nobody leaves. Where it refuses after that, pods that a
 // budget covers are asked about first, and the rest again later.
 func TestRefusedEvictions(t *testing.T) {
 	forbidden := apierrors.NewTooManyRequests("the budget is used up", 10)
@@ -516,7 +516,7 @@ func TestReserveHead(t *testing.T) {
 	}
 }
 
-// The end is not known where one of those that have to leave has none.
+// The end is not known where a pod that has to leave has none.
 func TestReserveHeadWithoutEnd(t *testing.T) {
 	f := newFixture(t, "n")
 	f.run(holder("a", 45, 1, endsIn(time.Hour)), "n", 0)

@@ -174,8 +174,8 @@ func (rs *Reservations) Forget(pod *corev1.Pod) {
 }
 
 // Review ends the reservations that are of no use any more: of owners that have their slices or
-// do not wait for them, those that have expired, those on devices that take no slices now, those
-// of which a higher priority has taken room, and those whose pods are not evicted.
+// do not wait for them, reservations that have expired or are on devices that take no slices now,
+// whose room a higher priority has taken, or whose victims are not evicted.
 func (rs *Reservations) Review() {
 	now := rs.clock.Now()
 	rs.keep(func(r *Reservation) bool {

@@ -13,7 +13,7 @@ import (
 // seen is how the ranking shows the nodes: as the one who asked last may use them.
 type seen struct {
 	// against are the reservations that hide room, filled those of which the room is used
-	// before their owners can have it. key names those that hide room.
+	// before their owners can have it. key names the ones that hide room.
 	against, filled []*reservation.Reservation
 	key             string
 	// rooms are the nodes of which room is hidden, as the index has them, by name.

@@ -64,7 +64,7 @@ type GPUOf struct {
 	Index int32
 }
 
-// GPUs are those that the message names: of a large gang not all.
+// GPUs are the ones that the message names: of a large gang not all.
 func (r *Reserved) GPUs() []GPUOf {
 	_, text, _ := strings.Cut(r.Message, "reserved on ")
 	text, _, _ = strings.Cut(text, ", w") // who leaves

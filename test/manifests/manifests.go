@@ -90,7 +90,7 @@ func (f Folder) Read(paths ...string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// Flags are those that a part's program has in this folder and not in deploy/manifests: what
+// Flags are the ones that a part's program has in this folder and not in deploy/manifests: what
 // the values have changed. The part is webhook, allocator or node.
 func (f Folder) Flags(part string) ([]string, error) {
 	flags, err := f.args(part)

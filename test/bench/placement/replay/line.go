@@ -36,7 +36,7 @@ type Searcher interface {
 }
 
 // Line says what the pods do that do not fit: they wait, and are looked at by age whenever
-// another one ends. Those that come later may pass.
+// another one ends. Later ones may pass.
 type Line struct {
 	// ReserveAfter is when the first of them has a reservation; 0 is never.
 	ReserveAfter time.Duration
@@ -47,7 +47,7 @@ type Line struct {
 // Waits is what is seen of a line.
 type Waits struct {
 	// Longest is how long a pod has waited, and Head how long one has as the first of the line.
-	// Those that still wait at the end count.
+	// Pods that still wait at the end count.
 	Longest, Head time.Duration
 	// Bound is how long the first of the line waits at most: ReserveAfter and the longest time that
 	// one of the pods had to go that were on its devices when they were reserved.
@@ -464,7 +464,7 @@ func visible[T int | int64](free, leaving, reserved T) T {
 	return min(free, max(0, free+leaving-reserved))
 }
 
-// sum adds those that still wait.
+// sum adds the pods that still wait.
 func (s *waiting) sum() Waits {
 	for i, p := range s.line {
 		s.note(p, i == 0)
