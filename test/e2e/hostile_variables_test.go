@@ -42,7 +42,7 @@ func TestHostileVariables(t *testing.T) {
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
 		return p
 	}
-	const says = `echo "saw pipe=$CUDA_MPS_PIPE_DIRECTORY memory=[$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT] devices=$CUDA_VISIBLE_DEVICES visible=$NVIDIA_VISIBLE_DEVICES capabilities=$NVIDIA_DRIVER_CAPABILITIES"; exec cudademo --hold`
+	const says = `echo "env pipe=$CUDA_MPS_PIPE_DIRECTORY memory=[$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT] devices=$CUDA_VISIBLE_DEVICES visible=$NVIDIA_VISIBLE_DEVICES capabilities=$NVIDIA_DRIVER_CAPABILITIES"; exec cudademo --hold`
 	asking := func(name string) *pod {
 		return newPod(name).share(10, 10).on(small).command("/bin/sh", "-c", says)
 	}
@@ -51,8 +51,8 @@ func TestHostileVariables(t *testing.T) {
 	for _, p := range []*pod{from(asking("of-configmap"), steering), ofImage} {
 		made := awaitReady(t, create(t, p))
 		got := values(t, made, "main")
-		if got["saw.pipe"] != "/tmp/nvidia-mps" || got["saw.memory"] != "[]" || got["saw.devices"] != "0" || got["saw.visible"] != "void" ||
-			got["saw.capabilities"] != "compute,utility" || got["device"] == "" {
+		if got["env.pipe"] != "/tmp/nvidia-mps" || got["env.memory"] != "[]" || got["env.devices"] != "0" || got["env.visible"] != "void" ||
+			got["env.capabilities"] != "compute,utility" || got["device"] == "" {
 			t.Errorf("%s: the container sees %v", p.Name, got)
 		}
 		awaitEvent(t, made, "GPUVariables", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "envFrom")
@@ -72,8 +72,8 @@ func TestHostileVariables(t *testing.T) {
 	}
 
 	// Without a share they are the pod's own.
-	plain := newPod("plain").on(small).command("/bin/sh", "-c", strings.Replace(says, "exec cudademo --hold", "exec sleep 1000", 1))
-	if got := values(t, awaitReady(t, create(t, from(plain, steering))), "main"); got["saw.pipe"] != "/configmap" || got["saw.devices"] != "7" {
+	plain := newPod("plain").on(small).command("/bin/sh", "-c", strings.Replace(says, "exec cudademo --hold", "echo hold itself; exec sleep 1000", 1))
+	if got := values(t, awaitReady(t, create(t, from(plain, steering))), "main"); got["env.pipe"] != "/configmap" || got["env.devices"] != "7" {
 		t.Errorf("without a share: the container sees %v", got)
 	}
 }

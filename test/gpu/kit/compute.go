@@ -275,8 +275,16 @@ func unlimited(ctx context.Context, k *kit, r *row) error {
 	return err
 }
 
-// costs measures what the limiter adds to a call.
+// costs measures what the limiter adds to a call, and what the driver takes for the events
+// by which it measures a batch of launches.
 func costs(ctx context.Context, k *kit, r *row) error {
+	for _, call := range []string{"record", "query"} {
+		var got struct{ NS float64 }
+		if err := k.program(ctx, nil, &got, "cost", call); err != nil {
+			return err
+		}
+		r.set("event_"+call+"_ns", got.NS)
+	}
 	for _, call := range []string{"launch", "alloc", "info", "async"} {
 		var ns [2][]float64
 		for range 3 {

@@ -23,7 +23,6 @@
 #include "compute/busy_union.h"
 #include "compute/token_bucket.h"
 
-#define BLOCKING_SYNC 1          // flag of an event: waiting for it doesn't spin
 #define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
 #define LATELY_NS UINT64_C(1000000000) // of device time
 #define SAMPLE_EVERY 16          // batches
@@ -38,7 +37,7 @@ static void let_go(struct vgpu_stream_state *state, const struct vgpu_batch *bat
 }
 
 static cu_result create(cu_event *event) {
-    cu_result result = *event != NULL ? CU_OK : VGPU_REAL(cuEventCreate)(event, BLOCKING_SYNC);
+    cu_result result = *event != NULL ? CU_OK : VGPU_REAL(cuEventCreate)(event, 0);
     if (result != CU_OK)
         *event = NULL;
     return result;

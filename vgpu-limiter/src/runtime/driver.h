@@ -222,7 +222,6 @@ cu_result cuEventCreate(cu_event *event, unsigned flags);
 VGPU_PAIR(cuEventRecord, cu_event event, cu_stream stream)
 cu_result cuEventQuery(cu_event event);
 cu_result cuEventDestroy_v2(cu_event event);
-cu_result cuEventSynchronize(cu_event event);
 cu_result cuEventElapsedTime(float *ms, cu_event start, cu_event end);
 cu_result cuStreamGetCtx(cu_stream stream, cu_ctx *ctx);
 cu_result cuCtxSynchronize(void);

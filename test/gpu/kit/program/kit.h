@@ -20,7 +20,7 @@
     X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuArrayDestroy) X(cuMipmappedArrayCreate)        \
     X(cuMipmappedArrayDestroy) X(cuStreamCreate) X(cuStreamSynchronize) X(cuModuleLoadData)      \
     X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuLaunchKernel)           \
-    X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime)                \
+    X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) X(cuEventQuery) X(cuEventElapsedTime)                \
     X(cuMemcpyDtoH_v2) X(cuMemcpyHtoD_v2) X(cuMemsetD8_v2) X(cuMemcpyPeer) X(cuDeviceCanAccessPeer)
 
 // Each came with some CUDA from 9 to 12.

@@ -205,6 +205,11 @@ static void call_async(void) {
     MUST(cuMemFreeAsync, at, stream[0]);
 }
 
+// What the limiter itself asks of the driver about a batch of launches.
+static CUevent mark;
+static void call_record(void) { MUST(cuEventRecord, mark, stream[0]); }
+static void call_query(void) { (void)p_cuEventQuery(mark); }
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -217,8 +222,11 @@ void cost(const char *call) {
     void (*make)(void) = strcmp(call, "launch") == 0  ? call_launch
                          : strcmp(call, "info") == 0  ? call_info
                          : strcmp(call, "alloc") == 0 ? call_alloc
+                         : strcmp(call, "record") == 0 ? call_record
+                         : strcmp(call, "query") == 0 ? call_query
                                                       : call_async;
     prepare();
+    MUST(cuEventCreate, &mark, 0);
     if (make == call_async && !p_cuMemAllocAsync) fail("this driver has no cuMemAllocAsync", 0);
     for (int r = 0; r < ROUNDS; r++) {
         double from = now();
