@@ -62,6 +62,9 @@ type Placement struct {
 	Node string `json:"node"`
 	// Containers is keyed by container name.
 	Containers map[string]PlacedShare `json:"containers"`
+	// Topology is how near to each other the pod's GPUs are, where the pod asks for some
+	// topology: the level that was achieved.
+	Topology TopologyLevel `json:"topology,omitempty"`
 }
 
 // PlacedShare is one container's slices.

@@ -83,8 +83,13 @@ const (
 	// guaranteed (when absent), what they asked for, or opportunistic, what nobody else
 	// wants of its processors and memory.
 	AnnotationQoS = Prefix + "qos"
-	// AnnotationTopology is checked and not honoured yet: numa, pcie or nvlink.
+	// AnnotationTopology is how near to each other the GPUs of the pod are: nvlink, pcie, numa
+	// or rdma, and with :required after it the pod waits for that. When
+	// absent, anywhere on a node.
 	AnnotationTopology = Prefix + "topology"
+	// AnnotationRDMA is near where the containers with a share are given the device nodes of
+	// the RDMA devices near their GPUs. When absent, none.
+	AnnotationRDMA = Prefix + "rdma"
 )
 
 // Annotations that only the system writes.
@@ -182,6 +187,9 @@ const (
 	// EnvCUDADevices chooses and orders, of the devices that a container has, those that
 	// CUDA shows to its programs.
 	EnvCUDADevices = "CUDA_VISIBLE_DEVICES"
+	// EnvNearHCAs are the names of the RDMA devices near the container's GPUs, separated by
+	// commas, as NCCL_IB_HCA takes them.
+	EnvNearHCAs = "VERNIER_NEAR_HCAS"
 	// EnvReservedPrefix begins the variables that are Vernier's.
 	EnvReservedPrefix = "VERNIER_"
 )

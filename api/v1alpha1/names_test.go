@@ -27,6 +27,7 @@ var ours = map[string]string{
 	"AnnotationMode":      AnnotationMode,
 	"AnnotationPolicy":    AnnotationPolicy,
 	"AnnotationTopology":  AnnotationTopology,
+	"AnnotationRDMA":      AnnotationRDMA,
 	"AnnotationQoS":       AnnotationQoS,
 	"AnnotationBurst":     AnnotationBurst,
 	"AnnotationGPUModel":  AnnotationGPUModel,

@@ -235,6 +235,9 @@ type SliceLedgerStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Devices []DeviceStatus `json:"devices,omitempty"`
+	// Topology is which of the devices are near each other.
+	// +optional
+	Topology *TopologyStatus `json:"topology,omitempty"`
 	// Slices that are attached to a container, with the guarantee in force.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8192
@@ -316,7 +319,22 @@ type DriverStatus struct {
 	// MPSReason says why not.
 	// +optional
 	MPSReason string `json:"mpsReason,omitempty"`
+	// GDR is how RDMA devices reach the memory of the GPUs (GPUDirect RDMA): dmabuf, by the
+	// kernel's own buffers, peermem, by NVIDIA's kernel module, or none.
+	// +kubebuilder:validation:Enum=dmabuf;peermem;none
+	// +optional
+	GDR GDRState `json:"gdr,omitempty"`
 }
+
+// GDRState is how RDMA devices reach the memory of a node's GPUs.
+type GDRState string
+
+// States of GPUDirect RDMA.
+const (
+	GDRDMABuf  GDRState = "dmabuf"
+	GDRPeerMem GDRState = "peermem"
+	GDRNone    GDRState = "none"
+)
 
 // SummaryStatus is what `kubectl get sliceledgers` shows.
 type SummaryStatus struct {
@@ -363,6 +381,13 @@ type DeviceStatus struct {
 	// NUMA is its NUMA node; absent where it has none.
 	// +optional
 	NUMA *int32 `json:"numa,omitempty"`
+	// NICs are the RDMA devices nearest to it that have a port which is up, by the kernel's
+	// names such as mlx5_0: those behind the same PCIe switch, else those of the same NUMA node.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	// +optional
+	NICs []string `json:"nics,omitempty"`
 	// MIG is unsupported, disabled or enabled.
 	// +kubebuilder:validation:Enum=unsupported;disabled;enabled
 	// +optional
@@ -441,6 +466,11 @@ type SliceStatus struct {
 	// Note says why nothing stronger is in force.
 	// +optional
 	Note string `json:"note,omitempty"`
+	// Aligned reports whether the processors that the kubelet gave the container are of the
+	// device's NUMA node. Absent where the kubelet gives none (CPU manager policy none), or
+	// the device has no NUMA node.
+	// +optional
+	Aligned *bool `json:"aligned,omitempty"`
 	// InForce is what the container runs with, where that is not what the spec grants:
 	// the spec was edited.
 	// +optional

@@ -21,7 +21,7 @@ import (
 
 // userKeys are what a user may set.
 var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
-	api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
 
 // tolerateMissing is the key that NRI's documentation proposes for letting a
 // container start without the plugins that it requires.
@@ -36,6 +36,10 @@ type Wishes struct {
 	Models, UUIDs api.AllowList
 	// SameGPU: all slices of the pod are to be on one GPU.
 	SameGPU bool
+	// Topology is how near to each other the GPUs of the pod are to be.
+	Topology api.TopologyRequest
+	// RDMA: containers with a share get the RDMA devices near their GPUs.
+	RDMA bool
 	// Warnings name what is accepted and has no effect yet.
 	Warnings []string
 }
@@ -164,6 +168,8 @@ func (w *Wishes) parse(key, value string) (err error) {
 		w.SameGPU, err = api.ParseSameGPU(value)
 	case api.AnnotationTopology:
 		err = w.topology(value)
+	case api.AnnotationRDMA:
+		w.RDMA, err = api.ParseRDMA(value)
 	case api.AnnotationQoS:
 		w.QoS, err = api.ParseQoS(value)
 	case api.AnnotationBurst:
@@ -172,17 +178,14 @@ func (w *Wishes) parse(key, value string) (err error) {
 	return err
 }
 
-func (w *Wishes) topology(value string) error {
-	kind, required := strings.CutSuffix(value, ":required")
-	switch {
-	case value == "":
-	case !slices.Contains([]string{"numa", "pcie", "nvlink"}, kind):
-		return fmt.Errorf("%q is unknown: use numa, pcie or nvlink", value)
-	case required:
-		return fmt.Errorf("%q is not available in this release: remove \":required\" or the annotation", value)
-	default:
-		w.warn(api.AnnotationTopology, "%q is accepted and not honoured yet: devices are chosen without regard to it", value)
+func (w *Wishes) topology(value string) (err error) {
+	if w.Topology, err = api.ParseTopology(value); err != nil || value == "" {
+		return err
 	}
+	if w.Topology.Required {
+		return fmt.Errorf("%q is not available in this release: remove \":required\" or the annotation", value)
+	}
+	w.warn(api.AnnotationTopology, "%q is accepted and not honoured yet: devices are chosen without regard to it", value)
 	return nil
 }
 

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// TopologyLevel is how near to each other the GPUs of a pod are.
+type TopologyLevel string
+
+// Levels of topology.
+const (
+	// TopologyNVLink: each is linked to each of the others by NVLink.
+	TopologyNVLink TopologyLevel = "nvlink"
+	// TopologyPCIe: they are below one host bridge, with only PCIe switches between them.
+	TopologyPCIe TopologyLevel = "pcie"
+	// TopologyNUMA: they are on one NUMA node.
+	TopologyNUMA TopologyLevel = "numa"
+	// TopologyRDMA: each has an RDMA device near it. It says nothing of the others.
+	TopologyRDMA TopologyLevel = "rdma"
+	// TopologyNode: they are on one node, as the GPUs of every pod are. No request names it;
+	// it is what a placement achieved where nothing nearer was to be had.
+	TopologyNode TopologyLevel = "node"
+)
+
+// TopologyRequest is what AnnotationTopology says, of all GPUs of the pod together. The zero
+// value asks for nothing.
+// +kubebuilder:object:generate=false
+type TopologyRequest struct {
+	// Level is nvlink, pcie, numa or rdma; empty without a request.
+	Level TopologyLevel
+	// Required: the pod waits where Level is not to be had. Otherwise it takes the nearest
+	// that is.
+	Required bool
+}
+
+const topologyRequired = ":required"
+
+// ParseTopology reads the value of AnnotationTopology.
+func ParseTopology(text string) (TopologyRequest, error) {
+	level, required := strings.CutSuffix(text, topologyRequired)
+	r := TopologyRequest{TopologyLevel(level), required}
+	switch r.Level {
+	case TopologyNUMA, TopologyPCIe, TopologyNVLink, TopologyRDMA:
+		return r, nil
+	case "":
+		if !required {
+			return r, nil
+		}
+	}
+	return TopologyRequest{}, fmt.Errorf("%q is unknown: use numa, pcie, nvlink or rdma, and add %q where a pod is to wait for it", text, topologyRequired)
+}
+
+// String is the request as ParseTopology reads it.
+func (r TopologyRequest) String() string {
+	if r.Required {
+		return string(r.Level) + topologyRequired
+	}
+	return string(r.Level)
+}
+
+// Levels are those to try in turn, the one that is asked for first: nvlink, pcie, numa, and
+// at last the node. A required one is alone, and so is rdma with node after it.
+func (r TopologyRequest) Levels() []TopologyLevel {
+	all := []TopologyLevel{TopologyNVLink, TopologyPCIe, TopologyNUMA, TopologyNode}
+	switch {
+	case r.Level == "":
+		return nil
+	case r.Required:
+		return []TopologyLevel{r.Level}
+	case r.Level == TopologyRDMA:
+		return []TopologyLevel{TopologyRDMA, TopologyNode}
+	}
+	return all[slices.Index(all, r.Level):]
+}
+
+// DeviceSet is a set of devices by their positions in status.devices, as ranges: "0-3,6".
+type DeviceSet string
+
+// DeviceSetOf is the set of these positions, in any order.
+func DeviceSetOf(positions []int) DeviceSet {
+	sorted := slices.Compact(slices.Sorted(slices.Values(positions)))
+	var b strings.Builder
+	for i := 0; i < len(sorted); {
+		j := i
+		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
+			j++
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(sorted[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(sorted[j]))
+		}
+		i = j + 1
+	}
+	return DeviceSet(b.String())
+}
+
+// Positions are the set's, in order. A text that is no set of positions below MaxDevices, in
+// order, is an error.
+func (s DeviceSet) Positions() ([]int, error) {
+	var all []int
+	for part := range strings.SplitSeq(string(s), ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		first, err := strconv.Atoi(from)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.Atoi(to)
+		}
+		if err != nil || first < 0 || last < first || last >= MaxDevices || len(all) > 0 && first <= all[len(all)-1] {
+			return nil, fmt.Errorf("%q is no set of devices, such as 0-3,6: %w", s, ErrRange)
+		}
+		for p := first; p <= last; p++ {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// TopologyStatus is which of the node's devices are near each other, as sets of positions in
+// status.devices. A level of which the driver says nothing has no sets.
+type TopologyStatus struct {
+	// NUMA are the devices of each NUMA node.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	NUMA []DeviceSet `json:"numa,omitempty"`
+	// PCIe are those with only PCIe switches between them.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	PCIe []DeviceSet `json:"pcie,omitempty"`
+	// NVLink are the largest sets in which each is linked to each by NVLink. A device may be
+	// in several.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	NVLink []DeviceSet `json:"nvlink,omitempty"`
+	// Fabric is the NVLink fabric that the devices are of, as CLUSTERUUID.CLIQUE: nodes with
+	// the same are linked to each other.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Fabric string `json:"fabric,omitempty"`
+}
+
+// ParseRDMA reads the value of AnnotationRDMA: true for near, false when absent.
+func ParseRDMA(text string) (bool, error) {
+	switch text {
+	case "":
+		return false, nil
+	case "near":
+		return true, nil
+	}
+	return false, fmt.Errorf("%q is unknown: use near, or remove the annotation", text)
+}
