@@ -28,7 +28,7 @@ type options struct {
 	node, kubeconfig, nriSocket         string
 	cdiDir, stateDir                    string
 	driverRoot, hostDriverRoot, devRoot string
-	nvmlLibrary                         string
+	nvmlLibrary, sysDir                 string
 	limiterLibrary, cdiHook             string
 	mpsCgroup                           string
 	metricsAddr, healthAddr             string

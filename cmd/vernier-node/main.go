@@ -20,6 +20,7 @@ import (
 	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/nri-plugin/agent"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/nri-plugin/rdma"
 )
 
 func main() {
@@ -59,6 +60,7 @@ func run() error {
 		DevRoot:          o.devRoot,
 		EndDeviceHolders: o.endDeviceHolders,
 		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
+		RDMA:             rdma.Host{Sys: o.sysDir, Proc: "/proc", Dev: "/dev"},
 	}
 	if settings.Processors, err = cgroup.NewProcessors("/proc"); err != nil {
 		return err
@@ -83,6 +85,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.driverRoot, "driver-root", "/", "root of the NVIDIA driver's files, as seen here")
 	f.StringVar(&o.hostDriverRoot, "host-driver-root", "", "the same root, as the container runtime sees it (default: --driver-root)")
 	f.StringVar(&o.devRoot, "dev-root", "/", "parent of the /dev that has the driver's device nodes")
+	f.StringVar(&o.sysDir, "sys-dir", "/proc/1/root/sys", "sysfs in which RDMA devices are looked for; that of the node's first process shows them also where each network namespace has its own")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
 	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")

@@ -37,6 +37,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode/mig"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
 	"vernier.dev/vernier/nri-plugin/preload"
+	"vernier.dev/vernier/nri-plugin/rdma"
 	"vernier.dev/vernier/nri-plugin/release"
 )
 
@@ -83,6 +84,8 @@ type Options struct {
 	// opportunistic containers may use what others leave.
 	Processors       batch.Times
 	OpportunisticCPU v1alpha1.Percent
+	// RDMA is where the node's RDMA devices are.
+	RDMA rdma.Host
 	// MPS finds what starts MPS control daemons.
 	MPS func() (mps.Daemons, error)
 	Log logr.Logger
@@ -221,7 +224,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 		Limit: cpuLimit(mgr.GetClient()), Log: o.Log.WithName("batch"),
 	}
 	plugin := &hooks.Plugin{
-		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch,
+		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch, RDMA: o.RDMA,
 		Report: a.report, Kill: kill, Log: o.Log.WithName("nri"),
 	}
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
@@ -381,6 +384,7 @@ func (a *agent) refine(now *device.Snapshot) {
 	if a.options.Refine != nil {
 		a.options.Refine(now)
 	}
+	a.options.RDMA.Refine(now)
 	a.mig.Mark(now)
 	a.migSwitch.Mark(now)
 	a.mps.Mark(now)

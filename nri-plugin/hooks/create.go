@@ -87,6 +87,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	for _, v := range p.environment(pod, grants, &now) {
 		adjust.AddEnv(v.Name, v.Value)
 	}
+	if err := p.injectRDMA(pod, grants, &now, adjust); err != nil {
+		return nil, err
+	}
 	if opportunistic(pod) {
 		p.Batch.Adjust(c, adjust)
 	}

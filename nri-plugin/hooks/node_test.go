@@ -165,6 +165,8 @@ type testGPUs struct {
 	instances []v1alpha1.MIGInstance
 	// more devices than gpu0 and gpu1.
 	more []v1alpha1.DeviceStatus
+	// refine adds to the snapshot, if set.
+	refine func(*device.Snapshot)
 	// unscanned: NVML has not answered yet.
 	unscanned bool
 	// onCheck runs inside every creation that has slices.
@@ -237,6 +239,9 @@ func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
 		s.Devices[0].Instances = slices.Clone(g.instances)
 	}
 	s.Devices = append(s.Devices, g.more...)
+	if g.refine != nil {
+		g.refine(&s)
+	}
 	return s, !g.unscanned
 }
 

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/rdma"
 )
 
 // fetchTimeout bounds the one read from the API server that a creation may cost. It
@@ -83,6 +84,7 @@ type Plugin struct {
 	Modes   mode.Set
 	Book    *attach.Book
 	Batch   Batch
+	RDMA    rdma.Host
 	Report  Reporter
 	Log     logr.Logger
 	// Kill ends the first process of a container that runs without its limits.

@@ -48,10 +48,7 @@ type steering struct {
 // set to nobody. What is to go gets its default instead, and with a name that is there twice,
 // from the image and from the pod, the second entry would win over that.
 func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
-	uuids := make([]string, len(grants))
-	for i, g := range grants {
-		uuids[i] = g.UUID
-	}
+	devices := uuids(grants)
 	mig := len(grants) > 0 && grants[0].Mode == v1alpha1.ModeMIG
 	values, twice := map[string]string{}, map[string]bool{}
 	var names []string
@@ -78,7 +75,7 @@ func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
 			s.warned = append(s.warned, name)
 			continue
 		case name == v1alpha1.EnvCUDADevices:
-			if !v1alpha1.ChoosesBeyond(values[name], uuids, mig) {
+			if !v1alpha1.ChoosesBeyond(values[name], devices, mig) {
 				continue
 			}
 			value = indexes(len(grants))

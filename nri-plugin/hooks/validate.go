@@ -76,6 +76,11 @@ func contains(all, ours *api.ContainerAdjustment) error {
 			return fmt.Errorf("device %s is missing", d.GetName())
 		}
 	}
+	for _, d := range ours.GetLinux().GetDevices() {
+		if !hasDevice(all, d) {
+			return fmt.Errorf("device node %s is missing or not ours", d.GetPath())
+		}
+	}
 	for _, m := range ours.GetMounts() {
 		if !hasMount(all.GetMounts(), m) {
 			return fmt.Errorf("mount %s is missing or not ours", m.GetDestination())
@@ -176,6 +181,17 @@ func hasKeyValue(env []*api.KeyValue, key, value string) bool {
 
 func hasCDI(a *api.ContainerAdjustment, name string) bool {
 	return slices.ContainsFunc(a.GetCDIDevices(), func(d *api.CDIDevice) bool { return d.GetName() == name })
+}
+
+// hasDevice reports whether the last device node at the path is that one.
+func hasDevice(a *api.ContainerAdjustment, want *api.LinuxDevice) bool {
+	has := false
+	for _, d := range a.GetLinux().GetDevices() {
+		if d.GetPath() == want.GetPath() {
+			has = d.GetMajor() == want.GetMajor() && d.GetMinor() == want.GetMinor()
+		}
+	}
+	return has
 }
 
 // within tells whether a clean path is the folder or below it.

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+)
+
+// injectRDMA names the RDMA devices near the container's GPUs to it, and gives it their device
+// nodes where its pod asks for them.
+func (p *Plugin) injectRDMA(pod *api.PodSandbox, grants []ledger.Grant, now *device.Snapshot, adjust *api.ContainerAdjustment) error {
+	asked, err := v1alpha1.ParseRDMA(pod.GetAnnotations()[v1alpha1.AnnotationRDMA])
+	if err != nil {
+		return fmt.Errorf("annotation %s: %w; create the pod again", v1alpha1.AnnotationRDMA, err)
+	}
+	near := nearNICs(grants, now)
+	if len(near) > 0 {
+		adjust.AddEnv(v1alpha1.EnvNearHCAs, strings.Join(near, ","))
+	}
+	if !asked {
+		return nil
+	}
+	if len(near) == 0 {
+		return fmt.Errorf("annotation %s asks for RDMA devices near its GPUs, and %s has none with a port that is up; it is tried again: see rdma link on the node, or create the pod again without the annotation",
+			v1alpha1.AnnotationRDMA, strings.Join(uuids(grants), " and "))
+	}
+	nodes, err := p.RDMA.Nodes(near)
+	if err != nil {
+		return fmt.Errorf("annotation %s: %w; it is tried again", v1alpha1.AnnotationRDMA, err)
+	}
+	for _, n := range nodes {
+		adjust.AddDevice(&api.LinuxDevice{Path: n.Path, Type: "c", Major: n.Major, Minor: n.Minor})
+	}
+	return nil
+}
+
+// nearNICs are the RDMA devices near the grants' devices, in the order of these, each once.
+func nearNICs(grants []ledger.Grant, now *device.Snapshot) []string {
+	var near []string
+	for _, g := range grants {
+		d, _ := now.Device(g.UUID)
+		for _, name := range d.NICs {
+			if !slices.Contains(near, name) {
+				near = append(near, name)
+			}
+		}
+	}
+	return near
+}
+
+func uuids(grants []ledger.Grant) []string {
+	all := make([]string, len(grants))
+	for i, g := range grants {
+		all[i] = g.UUID
+	}
+	return all
+}

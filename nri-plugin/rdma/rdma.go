@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rdma owns what the kernel says of the node's RDMA devices: which of them are near
+// which GPU, how they reach its memory, and which device nodes they have.
+//
+// It only reads. Virtual functions and network devices are other systems' to give.
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+)
+
+// maxNICs bounds the RDMA devices of one GPU, as the ledger does.
+const maxNICs = 16
+
+// Host is where the node's files are.
+type Host struct {
+	// Sys is sysfs as the node's own network namespace sees it: with RDMA devices in
+	// exclusive namespaces, another one shows none of them.
+	Sys string
+	// Proc is procfs.
+	Proc string
+	// Dev has the device nodes.
+	Dev string
+}
+
+// nic is an RDMA device with a port that is up.
+type nic struct {
+	name string
+	path []string
+	numa int32
+}
+
+// Refine adds to each device of a fresh snapshot the RDMA devices near it, and to the driver
+// how they reach the memory of GPUs.
+func (h Host) Refine(s *device.Snapshot) {
+	s.Driver.GDR = h.gdr()
+	nics := h.nics()
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		d.NICs = near(nics, h.pciPath(d.PCI), d.NUMA)
+	}
+}
+
+// near are those behind the PCIe switch that is nearest to the device, else those of its NUMA
+// node.
+func near(nics []nic, path []string, numa *int32) []string {
+	most := 0
+	for _, n := range nics {
+		most = max(most, shared(path, n.path))
+	}
+	var names []string
+	for _, n := range nics {
+		if most > 0 && shared(path, n.path) == most || most == 0 && numa != nil && n.numa == *numa && n.numa >= 0 {
+			names = append(names, n.name)
+		}
+	}
+	return names[:min(len(names), maxNICs)]
+}
+
+// shared counts the bridges that two paths have in common, from the root port on. Below one
+// root port there is more than one device only where a switch is.
+func shared(a, b []string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return max(n-1, 0)
+}
+
+// nics are the node's own RDMA devices that have a port which is up, by name.
+func (h Host) nics() []nic {
+	class := filepath.Join(h.Sys, "class/infiniband")
+	entries, err := os.ReadDir(class)
+	if err != nil {
+		return nil
+	}
+	var all []nic
+	for _, e := range entries {
+		at := filepath.Join(class, e.Name())
+		// A virtual function is given to pods by what made it.
+		if _, err := os.Lstat(filepath.Join(at, "device/physfn")); err == nil || !active(at) {
+			continue
+		}
+		// Not by EvalSymlinks, which leaves a root that is /proc/1/root.
+		link, err := os.Readlink(at)
+		if err != nil {
+			continue
+		}
+		n := nic{name: e.Name(), path: bridges(link), numa: -1}
+		if node, err := strconv.ParseInt(read(at, "device/numa_node"), 10, 32); err == nil {
+			n.numa = int32(node)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// stateActive begins what the kernel says of a port that is up.
+const stateActive = "4:"
+
+// active reports whether a port of the RDMA device is up.
+func active(at string) bool {
+	ports, err := os.ReadDir(filepath.Join(at, "ports"))
+	return err == nil && slices.ContainsFunc(ports, func(p fs.DirEntry) bool {
+		return strings.HasPrefix(read(at, "ports", p.Name(), "state"), stateActive)
+	})
+}
+
+// pciPath is the path of a device by NVML's spelling of its bus id, nil where the kernel does
+// not show it.
+func (h Host) pciPath(busID string) []string {
+	domain, rest, _ := strings.Cut(strings.ToLower(busID), ":")
+	number, err := strconv.ParseUint(domain, 16, 32)
+	if err != nil {
+		return nil
+	}
+	link, err := os.Readlink(filepath.Join(h.Sys, "bus/pci/devices", fmt.Sprintf("%04x:%s", number, rest)))
+	if err != nil {
+		return nil
+	}
+	return bridges(link)
+}
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// bridges are the PCI functions on the way to a device, the host bridge first.
+func bridges(link string) []string {
+	parts := strings.Split(link, "/")
+	first := slices.IndexFunc(parts, pciAddress.MatchString)
+	if first < 1 {
+		return nil
+	}
+	last := first
+	for last < len(parts) && pciAddress.MatchString(parts[last]) {
+		last++
+	}
+	return parts[first-1 : last]
+}
+
+// firstDMABuf is the first kernel whose RDMA takes memory of other devices.
+var firstDMABuf = version.MustParseGeneric("5.12")
+
+// gdr is how RDMA devices reach the memory of GPUs. By the kernel's own buffers they do where
+// the kernel and the driver's modules can: NVIDIA's open ones.
+func (h Host) gdr() v1alpha1.GDRState {
+	kernel, err := version.ParseGeneric(read(h.Proc, "sys/kernel/osrelease"))
+	if err == nil && !kernel.LessThan(firstDMABuf) && strings.Contains(read(h.Proc, "driver/nvidia/version"), "Open Kernel Module") {
+		return v1alpha1.GDRDMABuf
+	}
+	if _, err := os.Stat(filepath.Join(h.Sys, "module/nvidia_peermem")); err == nil {
+		return v1alpha1.GDRPeerMem
+	}
+	return v1alpha1.GDRNone
+}
+
+// Node is a device node.
+type Node struct {
+	// Path is where programs look for it.
+	Path         string
+	Major, Minor int64
+}
+
+// Nodes are the device nodes with which programs use these RDMA devices, and that of the
+// connection manager. One that is missing is an error.
+func (h Host) Nodes(names []string) ([]Node, error) {
+	class := filepath.Join(h.Sys, "class/infiniband_verbs")
+	entries, err := os.ReadDir(class)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	verbs := map[string]string{}
+	for _, e := range entries {
+		verbs[read(class, e.Name(), "ibdev")] = e.Name()
+	}
+	nodes := make([]Node, 0, len(names)+1)
+	for _, name := range names {
+		if verbs[name] == "" {
+			return nil, fmt.Errorf("RDMA device %s has no device node; load kernel module ib_uverbs on the node", name)
+		}
+		node, err := h.node(verbs[name])
+		if err != nil {
+			return nil, fmt.Errorf("RDMA device %s: %w; see that udev runs on the node", name, err)
+		}
+		nodes = append(nodes, node)
+	}
+	manager, err := h.node("rdma_cm")
+	if err != nil {
+		return nil, fmt.Errorf("%w; load kernel module rdma_ucm on the node", err)
+	}
+	return append(nodes, manager), nil
+}
+
+func (h Host) node(file string) (Node, error) {
+	var s unix.Stat_t
+	path := filepath.Join("/dev/infiniband", file)
+	if err := unix.Stat(filepath.Join(h.Dev, "infiniband", file), &s); err != nil {
+		return Node{}, fmt.Errorf("device node %s is missing: %w", path, err)
+	}
+	if s.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return Node{}, fmt.Errorf("%s is no device node", path)
+	}
+	return Node{Path: path, Major: int64(unix.Major(s.Rdev)), Minor: int64(unix.Minor(s.Rdev))}, nil
+}
+
+// read is a file's text, empty where there is none.
+func read(parts ...string) string {
+	text, err := os.ReadFile(filepath.Join(parts...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
