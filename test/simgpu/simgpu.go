@@ -16,6 +16,7 @@ const (
 	A100 = "A100-SXM4-80GB"
 	H100 = "H100-80GB"
 	H200 = "H200-141GB"
+	L40S = "L40S"
 	T4   = "T4"
 )
 
@@ -34,14 +35,33 @@ type GPU struct {
 	Count int  // 0 is 1
 	NUMA  int  // node that the devices sit on
 	MIG   bool // MIG mode on from the start
+
+	PCIe     string // host bridge and PCIe switches above them, as "0.1"; "" is a host bridge each
+	Switches int    // NVSwitches that their NVLinks lead to
+	Fabric   string // fabric of the switches, as "CLUSTERUUID.CLIQUE"; "" is none that has come up
 }
+
+// Machines with links between their devices, for Config.Template.
+const (
+	// HGX has eight H100, all linked by NVSwitches. Each two are below one PCIe switch, four
+	// on each of two NUMA nodes.
+	HGX = "hgx-h100-8"
+	// BridgedA100 has four A100, linked in pairs by bridges: 0 with 1, 2 with 3, each pair
+	// on a NUMA node.
+	BridgedA100 = "a100-bridged-4"
+	// SwitchedL40S has eight L40S without NVLink, each four below a PCIe switch and on a
+	// NUMA node.
+	SwitchedL40S = "l40s-8"
+)
 
 // Config describes one simulated machine.
 type Config struct {
+	Template   string // devices before GPUs; "" is none
 	GPUs       []GPU
-	Driver     string // "" is DriverNewest
-	Seed       string // UUIDs follow from it: another one for every node
-	ContextMiB int    // memory that a context takes, 0 to 4096
+	Bridges    []string // pairs of devices with an NVLink bridge, by index: "0-1"
+	Driver     string   // "" is DriverNewest
+	Seed       string   // UUIDs follow from it: another one for every node
+	ContextMiB int      // memory that a context takes, 0 to 4096
 }
 
 // Sim is a state file and the folder of the built programs.
@@ -67,12 +87,27 @@ func Create(bin, path string, cfg Config) (*Sim, error) {
 	if cfg.ContextMiB != 0 {
 		args = append(args, "--context-mib", strconv.Itoa(cfg.ContextMiB))
 	}
+	if cfg.Template != "" {
+		args = append(args, "--template", cfg.Template)
+	}
 	for _, g := range cfg.GPUs {
 		spec := fmt.Sprintf("%s,count=%d,numa=%d", g.Model, max(g.Count, 1), g.NUMA)
 		if g.MIG {
 			spec += ",mig=1"
 		}
+		if g.PCIe != "" {
+			spec += ",pcie=" + g.PCIe
+		}
+		if g.Switches != 0 {
+			spec += fmt.Sprintf(",switch=%d", g.Switches)
+		}
+		if g.Fabric != "" {
+			spec += ",fabric=" + g.Fabric
+		}
 		args = append(args, "--gpu", spec)
+	}
+	for _, pair := range cfg.Bridges {
+		args = append(args, "--bridge", pair)
 	}
 	_, err := s.ctl(args...)
 	return s, err
@@ -123,6 +158,14 @@ func (s *Sim) ECC(device string, corrected bool, count int) error {
 // Lose drops a device off the bus, Recover brings it back.
 func (s *Sim) Lose(device string) error    { return s.do("lose", device) }
 func (s *Sim) Recover(device string) error { return s.do("recover", device) }
+
+// Links brings a device's NVLinks down, or up again.
+func (s *Sim) Links(device string, up bool) error {
+	if up {
+		return s.do("links", device, "up")
+	}
+	return s.do("links", device, "down")
+}
 
 // MPS plants a fault in the multi-process service of a device, as the command
 // "simgpuctl mps" says them: MPS("0", "hang", "on"), MPS("0", "crash").

@@ -13,6 +13,7 @@ int cmd_xid(int argc, char **argv);
 int cmd_ecc(int argc, char **argv);
 int cmd_lose(int argc, char **argv);
 int cmd_recover(int argc, char **argv);
+int cmd_links(int argc, char **argv);
 int cmd_mps(int argc, char **argv);
 int cmd_replace(int argc, char **argv);
 int cmd_module(int argc, char **argv);

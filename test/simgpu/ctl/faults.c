@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// faults.c: simgpuctl xid, ecc, lose, recover, replace, module.
+// faults.c: simgpuctl xid, ecc, lose, recover, links, replace, module.
 //
 // Invariants:
 // - A fault is visible (counter, lost flag) before its event is.
@@ -71,6 +71,16 @@ static int set_lost(int argc, char **argv, bool lost) {
 
 int cmd_lose(int argc, char **argv) { return set_lost(argc, argv, true); }
 int cmd_recover(int argc, char **argv) { return set_lost(argc, argv, false); }
+
+int cmd_links(int argc, char **argv) {
+    bool down = argc == 2 && strcmp(argv[1], "down") == 0;
+    if (argc != 2 || (!down && strcmp(argv[1], "up") != 0)) return fail("usage: simgpuctl links DEVICE up|down");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    atomic_store(&s->devices[dev].links_down, down);
+    return 0;
+}
 
 int cmd_replace(int argc, char **argv) {
     char seed[64];

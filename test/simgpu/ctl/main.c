@@ -19,13 +19,16 @@ static const struct {
     const char *name, *args, *what;
     int (*run)(int, char **);
 } commands[] = {
-    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] --gpu MODEL[,count=N][,numa=N][,mig=1|,serial=1]...",
+    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] \n"
+     "      --gpu MODEL[,count=N][,numa=N][,pcie=HOSTBRIDGE[.SWITCH]...][,switch=N][,fabric=CLUSTERUUID.CLIQUE][,mig=1|,serial=1]...\n"
+     "      [--bridge A-B]... | --template hgx-h100-8|a100-bridged-4|l40s-8",
      "make a new state file; running processes keep the old one", cmd_create},
     {"status", "", "print devices, clients and limits, one key=value line each", cmd_status},
     {"xid", "DEVICE CODE [GPU-INSTANCE]", "raise an Xid event", cmd_xid},
     {"ecc", "DEVICE corrected|uncorrected [COUNT]", "count ECC errors and raise the event", cmd_ecc},
     {"lose", "DEVICE", "drop the device off the bus (Xid 79)", cmd_lose},
     {"recover", "DEVICE", "bring a lost device back", cmd_recover},
+    {"links", "DEVICE up|down", "bring a device's NVLinks down, or up again", cmd_links},
     {"mps", "DEVICE FAULT [VALUE]",
      "plant a fault in the device's MPS: crash, server-crash, fault [PID]; refuse, ignore, hang,\n"
      "      no-start on|off; slow MS", cmd_mps},

@@ -17,7 +17,7 @@ static void print_device(struct sim_state *s, unsigned n) {
     printf("device index=%u model=%s uuid=%s minor=%u bus=%08x:%02x:00.0 numa=%u total_mib=%" PRIu64
            " reserved_mib=%" PRIu64 " used_bytes=%" PRIu64 " busy_ns=%" PRIu64
            " lost=%u mig=%u ecc_corrected=%" PRIu64 " ecc_uncorrected=%" PRIu64 "\n",
-           n, d->model, uuid, d->minor, d->domain, d->bus, d->numa_node, d->total_bytes / SIM_MIB,
+           n, d->model, uuid, d->minor, d->domain, d->bus, d->place.numa_node, d->total_bytes / SIM_MIB,
            d->reserved_bytes / SIM_MIB, sim_used(s, n, SIM_WHOLE_GPU), atomic_load(&d->busy_ns),
            atomic_load(&d->lost), atomic_load(&d->mig_current), atomic_load(&d->ecc_corrected),
            atomic_load(&d->ecc_uncorrected));

@@ -114,11 +114,13 @@ static unsigned attribute(const struct ordinal *o, CUdevice_attribute a) {
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return m->major;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return m->minor;
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-            return m->major == 7 ? 32 : 2;
-        case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return m->major >= 9;
+            return m->major == 7 ? 32 : m->minor == 9 ? 64 : 2;
+        case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+        case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: return m->major >= 9;
+        case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: return o->gi == SIM_WHOLE_GPU && sim_multicast(cu, o->dev);
         case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
             return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: return o->d->numa_node;
+        case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: return o->d->place.numa_node;
         case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
         case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
@@ -188,10 +190,15 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer) {
 
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice src,
                                  CUdevice dst) {
-    NEED(value);
+    struct ordinal *a, *b;
+    NEED(value && attrib >= CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK && attrib <= CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED);
+    CHECK(need_device(src, &a));
+    CHECK(need_device(dst, &b));
     if (src == dst) return CUDA_ERROR_INVALID_DEVICE;
     CHECK(cuDeviceCanAccessPeer(value, src, dst));
-    if (attrib == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK) *value = 0;
+    bool linked = *value && sim_linked(cu, a->dev, b->dev);
+    if (attrib == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK) *value = !linked;
+    if (attrib == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) *value = linked;
     return CUDA_SUCCESS;
 }
 

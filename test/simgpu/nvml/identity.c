@@ -96,18 +96,26 @@ nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
+void fill_place(unsigned domain, unsigned bus, nvmlPciInfo_t *pci) {
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0", domain & 0xffff, bus & 0xff);
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:00.0", domain, bus & 0xff);
+    pci->domain = domain;
+    pci->bus = bus;
+}
+
+void fill_pci(const struct sim_device *d, nvmlPciInfo_t *pci) {
+    const struct sim_model *m = sim_model(d->model);
+    fill_place(d->domain, d->bus, pci);
+    pci->pciDeviceId = m ? m->pci_device : 0;
+    pci->pciSubSystemId = m ? m->pci_subsystem : 0;
+}
+
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     struct target t;
     NEED(pci);
     CHECK(find(device, &t));
-    memset(pci, 0, sizeof *pci);
-    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0", t.d->domain & 0xffff,
-             t.d->bus & 0xff);
-    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:00.0", t.d->domain, t.d->bus & 0xff);
-    pci->domain = t.d->domain;
-    pci->bus = t.d->bus;
-    pci->pciDeviceId = t.m->pci_device;
-    pci->pciSubSystemId = t.m->pci_subsystem;
+    fill_pci(t.d, pci);
     return NVML_SUCCESS;
 }
 

@@ -46,6 +46,9 @@ nvmlReturn_t find(nvmlDevice_t h, struct target *t);
 nvmlReturn_t find_gpu(nvmlDevice_t h, struct target *t);
 nvmlDevice_t handle(unsigned dev, unsigned gi, unsigned ci);
 nvmlReturn_t copy_text(char *to, unsigned length, const char *from);
+// identity.c
+void fill_place(unsigned domain, unsigned bus, nvmlPciInfo_t *pci);
+void fill_pci(const struct sim_device *d, nvmlPciInfo_t *pci);
 bool is_root(void);
 bool mismatched(const struct sim_state *s);
 

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 4u
+#define SIM_VERSION 5u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
@@ -36,6 +36,8 @@
 #define SIM_TURNS 4096
 #define SIM_WHOLE_GPU 0xffffffffu  // instance id of work outside MIG
 #define SIM_MAX_PARTITIONS 32      // SM partitions of a device
+#define SIM_MAX_SWITCHES 16
+#define SIM_PCIE_DEPTH 4         // host bridge and switches above a device
 #define SIM_RATE 1000000u          // a whole device's time, in which ceilings count
 
 // Busy time is kept in buckets on a fixed grid of CLOCK_MONOTONIC, so that a
@@ -78,10 +80,22 @@ struct sim_partition {
 // Faults planted in the MPS control daemon of a device (mps.c).
 enum sim_plant { SIM_REFUSE, SIM_IGNORE, SIM_SLOW, SIM_HANG, SIM_NO_START, SIM_PLANTS };
 
+// What a device is beside (nvml/topology.c, links.c).
+struct sim_place {
+    uint32_t numa_node;
+    uint32_t pcie[SIM_PCIE_DEPTH], pcie_depth;  // from the host bridge down; 0: one of its own
+    uint32_t switches;        // NVSwitches that its NVLinks lead to
+    uint32_t bridged;         // devices that its NVLinks lead to, one bit each
+    uint32_t fabric, clique;  // whether it is of a fabric, and of which part
+    uint8_t cluster[16];
+};
+
 struct sim_device {
     char model[32];
     uint8_t uuid[16];
-    uint32_t minor, domain, bus, numa_node;
+    uint32_t minor, domain, bus;
+    struct sim_place place;
+    _Atomic uint32_t links_down;
     uint64_t total_bytes, reserved_bytes, context_bytes;
     _Atomic uint32_t lost, persistence, compute_mode;
     _Atomic uint32_t mig_current, mig_pending, mig_generation;
@@ -274,6 +288,12 @@ bool sim_serial_add(struct sim_state *s, struct sim_client *c, unsigned dev, uin
 uint64_t sim_serial_left(struct sim_state *s, unsigned dev, uint64_t turn);
 uint64_t sim_serial_wait(struct sim_state *s, struct sim_client *c, unsigned dev,
                          uint64_t position);
+
+// links.c
+enum { SIM_NO_LINK = -1, SIM_SWITCH = SIM_MAX_DEVICES };  // SIM_SWITCH + n is the nth switch
+int sim_link(const struct sim_state *s, unsigned dev, unsigned link);
+bool sim_linked(const struct sim_state *s, unsigned a, unsigned b);
+bool sim_multicast(const struct sim_state *s, unsigned dev);
 
 // models.c
 struct sim_profile {
