@@ -124,7 +124,8 @@ func (s DeviceSet) Positions() ([]int, error) {
 }
 
 // TopologyStatus is which of the node's devices are near each other, as sets of positions in
-// status.devices. A level of which the driver says nothing has no sets.
+// status.devices. A level of which the driver says nothing has no sets. A device without
+// neighbours is in a set of NUMA, if it has a node, and in none of PCIe and NVLink.
 type TopologyStatus struct {
 	// NUMA are the devices of each NUMA node.
 	// +listType=atomic
@@ -136,14 +137,15 @@ type TopologyStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	PCIe []DeviceSet `json:"pcie,omitempty"`
-	// NVLink are the largest sets in which each is linked to each by NVLink. A device may be
-	// in several.
+	// NVLink are the largest sets in which each is linked to each by NVLink, the larger ones
+	// first. A device may be in several.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	NVLink []DeviceSet `json:"nvlink,omitempty"`
 	// Fabric is the NVLink fabric that the devices are of, as CLUSTERUUID.CLIQUE: nodes with
-	// the same are linked to each other.
+	// the same are linked to each other. It is absent where the fabric ends at the node, and where
+	// its devices are of several.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Fabric string `json:"fabric,omitempty"`

@@ -25,7 +25,7 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 	if now, scanned := a.watcher.Snapshot(); scanned {
 		a.compareDriver(s.Driver.Version, now.Driver.Version)
 		s.Driver = now.Driver
-		s.Devices = now.Devices
+		s.Devices, s.Topology = now.Devices, now.Topology
 		s.Summary.Devices, s.Summary.Models = summary(now.Devices)
 		if index.UID != "" {
 			// It goes with observedGeneration, which each change of the spec has written anyway.

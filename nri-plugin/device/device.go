@@ -88,6 +88,8 @@ type Snapshot struct {
 	Driver v1alpha1.DriverStatus
 	// Devices in NVML's order.
 	Devices []v1alpha1.DeviceStatus
+	// Topology is which of them are near each other, nil where nothing is known of that.
+	Topology *v1alpha1.TopologyStatus
 	// Unseen says of which devices NVML counts but tells nothing, and why.
 	Unseen []string
 }

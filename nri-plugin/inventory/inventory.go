@@ -65,6 +65,14 @@ const (
 	symbolMPS       = "nvmlDeviceGetMPSComputeRunningProcesses"
 	symbolSetMIG    = "nvmlDeviceSetMigMode"
 	symbolArch      = "nvmlDeviceGetArchitecture"
+	// Of links and switches between devices.
+	symbolAncestor   = "nvmlDeviceGetTopologyCommonAncestor"
+	symbolP2P        = "nvmlDeviceGetP2PStatus"
+	symbolLinkState  = "nvmlDeviceGetNvLinkState"
+	symbolLinkRemote = "nvmlDeviceGetNvLinkRemotePciInfo_v2"
+	symbolLinkType   = "nvmlDeviceGetNvLinkRemoteDeviceType"
+	symbolFabric     = "nvmlDeviceGetGpuFabricInfo"
+	symbolFabricV    = "nvmlDeviceGetGpuFabricInfoV"
 	// With these the other calls about instances are there too.
 	symbolPlacements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
 	symbolPlace      = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -99,7 +107,8 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	}
 	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
-		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace, utilization.Symbol} {
+		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace, utilization.Symbol,
+		symbolAncestor, symbolP2P, symbolLinkState, symbolLinkRemote, symbolLinkType, symbolFabric, symbolFabricV} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

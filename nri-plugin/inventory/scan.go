@@ -37,6 +37,7 @@ func (inv *Inventory) Scan() (device.Snapshot, error) {
 		}
 		s.Devices = append(s.Devices, d)
 	}
+	s.Topology = inv.topology(units, s.Devices)
 	return s, nil
 }
 

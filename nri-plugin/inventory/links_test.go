@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/json"
+	"testing"
+
+	"vernier.dev/vernier/test/simgpu"
+)
+
+// maxTopology is how many bytes the sets of a node with eight GPUs may take in the ledger.
+const maxTopology = 200
+
+func TestTopology(t *testing.T) {
+	const fabric = "11111111-2222-3333-4444-555555555555.2"
+	h100 := func(fabric string, n int) simgpu.GPU {
+		return simgpu.GPU{Model: simgpu.H100, Switches: 2, Fabric: fabric, Count: n}
+	}
+	for name, c := range map[string]struct {
+		config simgpu.Config
+		want   string
+	}{
+		"HGX": {simgpu.Config{Template: simgpu.HGX},
+			`{"numa":["0-3","4-7"],"pcie":["0-1","2-3","4-5","6-7"],"nvlink":["0-7"]}`},
+		"HGX, older driver": {simgpu.Config{Template: simgpu.HGX, Driver: simgpu.Driver535},
+			`{"numa":["0-3","4-7"],"pcie":["0-1","2-3","4-5","6-7"],"nvlink":["0-7"]}`},
+		"pairs with a bridge": {simgpu.Config{Template: simgpu.BridgedA100},
+			`{"numa":["0-1","2-3"],"nvlink":["0-1","2-3"]}`},
+		"two PCIe switches": {simgpu.Config{Template: simgpu.SwitchedL40S},
+			`{"numa":["0-3","4-7"],"pcie":["0-3","4-7"]}`},
+		"one device": {simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.T4, NUMA: 1}}},
+			`{"numa":["0"]}`},
+		"switch behind a switch": {simgpu.Config{GPUs: []simgpu.GPU{
+			{Model: simgpu.T4, PCIe: "0.1.0", Count: 2}, {Model: simgpu.T4, PCIe: "0.1.1"}, {Model: simgpu.T4, PCIe: "0.2"}}},
+			`{"numa":["0-3"],"pcie":["0-2"]}`},
+		"links in a chain": {simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 3}}, Bridges: []string{"0-1", "1-2"}},
+			`{"numa":["0-2"],"nvlink":["0-1","1-2"]}`},
+		"switches before Hopper": {simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Switches: 2, Count: 4}}},
+			`{"numa":["0-3"],"nvlink":["0-3"]}`},
+		"fabric that has not started": {simgpu.Config{GPUs: []simgpu.GPU{h100("", 2)}}, `{"numa":["0-1"]}`},
+		"fabric of several nodes": {simgpu.Config{GPUs: []simgpu.GPU{h100(fabric, 4)}},
+			`{"numa":["0-3"],"nvlink":["0-3"],"fabric":"` + fabric + `"}`},
+		"partitions of a fabric": {simgpu.Config{GPUs: []simgpu.GPU{h100(fabric, 2), h100(fabric[:37]+"3", 2)}},
+			`{"numa":["0-3"],"nvlink":["0-1","2-3"]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := json.Marshal(scan(t, open(t, simgpu.New(t, c.config), Options{})).Topology)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			if len(got) > maxTopology {
+				t.Errorf("%d bytes, want %d at most", len(got), maxTopology)
+			}
+		})
+	}
+}
+
+// A link that goes down changes the sets at the next scan, as does a device that is lost.
+func TestTopologyFollowsLinks(t *testing.T) {
+	s := simgpu.New(t, simgpu.Config{Template: simgpu.HGX})
+	inv := open(t, s, Options{})
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want string
+	}{
+		{"all are there", func() error { return nil }, "0-7"},
+		{"the links of one are down", func() error { return s.Links("2", false) }, "0-1,3-7"},
+		{"they are up again", func() error { return s.Links("2", true) }, "0-7"},
+		{"one is lost", func() error { return s.Lose("7") }, "0-6"},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		got := scan(t, inv).Topology
+		if got == nil || len(got.NVLink) != 1 || string(got.NVLink[0]) != step.want {
+			t.Errorf("%s: %+v, want %s", step.what, got, step.want)
+		}
+	}
+}
