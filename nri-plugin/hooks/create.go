@@ -82,6 +82,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err := p.Modes.Able(now, held); err != nil {
 		return nil, err
 	}
+	if err := checkTopology(pod, index, &now); err != nil {
+		return nil, err
+	}
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
 	for _, v := range p.environment(pod, grants, &now) {

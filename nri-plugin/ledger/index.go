@@ -128,6 +128,21 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 // when it has none. The caller must not change them.
 func (x *Index) Grants(k Key) []Grant { return x.grants[k] }
 
+// Devices are the UUIDs of the devices on which the pod holds slices, sorted.
+func (x *Index) Devices(pod types.UID) []string {
+	var all []string
+	for key, grants := range x.grants {
+		if key.Pod != pod {
+			continue
+		}
+		for _, g := range grants {
+			all = append(all, g.UUID)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Granted is all that is granted of a device: what a slice reuses of its pod's other
 // slices counts once, as in the ledger's own rules.
 func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }

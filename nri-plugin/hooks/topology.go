@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/topology"
+)
+
+// apart says what the GPUs of a pod are not, for each level of several.
+var apart = map[v1alpha1.TopologyLevel]string{
+	v1alpha1.TopologyNVLink: "are not each linked to each other by NVLink",
+	v1alpha1.TopologyPCIe:   "have more than PCIe switches between them",
+	v1alpha1.TopologyNUMA:   "are not on one NUMA node",
+}
+
+// checkTopology checks once more what the pod requires of its GPUs, by what is seen now: a link
+// may have gone down since they were chosen.
+func checkTopology(pod *api.PodSandbox, index *ledger.Index, now *device.Snapshot) error {
+	asked, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
+	if err != nil {
+		return fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationTopology, err)
+	}
+	if !asked.Required {
+		return nil
+	}
+	held := index.Devices(uid(pod))
+	why := apart[asked.Level]
+	if asked.Level == v1alpha1.TopologyRDMA {
+		held = slices.DeleteFunc(held, func(uuid string) bool {
+			d, _ := now.Device(uuid)
+			return len(d.NICs) > 0
+		})
+		if len(held) == 0 {
+			return nil
+		}
+		why = "has no RDMA device near it with a port that is up"
+	} else {
+		positions := make([]int, len(held))
+		for i, uuid := range held {
+			positions[i] = slices.IndexFunc(now.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })
+		}
+		if topology.Within(now.Topology, asked.Level, positions) {
+			return nil
+		}
+	}
+	return fmt.Errorf("annotation %s requires %s, and as this node is now %s %s; delete the pod so that it is placed again, or create it again with %q, which takes the nearest that there is",
+		v1alpha1.AnnotationTopology, asked.Level, strings.Join(held, " and "), why, asked.Level)
+}
