@@ -52,6 +52,7 @@ func TestHostileAllocatorToken(t *testing.T) {
 	t.Run("delete", func(t *testing.T) { hostileDeletions(t, clients, pods) })
 	t.Run("evict", func(t *testing.T) { hostileEvictions(t, clients[false], pods) })
 	t.Run("token", func(t *testing.T) { hostileTokens(t, clients) })
+	expect(t, "a class", clients[false].Create(t.Context(), gold()), "forbidden")
 	pod := pods["victim"]
 	expect(t, "an administrator", admin.Patch(t.Context(), pod.DeepCopy(), mergePatch(`{"spec":{"containers":[{"name":"main","image":"other"}]}}`), client.DryRunAll), "")
 }

@@ -49,6 +49,7 @@ func TestHostileNodeToken(t *testing.T) {
 		return ownedBy(name, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: nodeOf(t, admin, name).UID})
 	}
 
+	expect(t, "a class", agent.Create(t.Context(), gold()), "forbidden")
 	granted := ledger(own)
 	granted.Spec.Devices = []v1alpha1.DeviceLedger{{UUID: "GPU-1", Core: 100, Mem: 1000}}
 	expect(t, "a ledger for another node", agent.Create(t.Context(), ledger(other)), "own node and ledger only, not other: set --node-name to own")
@@ -115,6 +116,9 @@ func TestHostileNodeToken(t *testing.T) {
 		"more compute":             {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"6401"}}}`, "may announce what 64 devices have at the most"},
 		"more memory":              {agent, own, `{"status":{"allocatable":{"vernier.dev/gpu-mem-mib":"268435457"}}}`, "may announce what 64 devices have at the most"},
 		"more slices":              {agent, own, `{"status":{"capacity":{"vernier.dev/gpu":"1e18"}}}`, "may announce what 64 devices have at the most"},
+		"units of a class":         {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-gold":"6400"},"allocatable":{"vernier.dev/gpu-gold":"6400"}}}`, ""},
+		"more units":               {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-gold":"6401"}}}`, "may announce what 64 devices have at the most"},
+		"more free units":          {agent, own, `{"status":{"allocatable":{"vernier.dev/gpu-gold":"1e9"}}}`, "may announce what 64 devices have at the most"},
 		"a resource gone":          {agent, own, `{"status":{"capacity":{"vernier.dev/gpu-core":null}}}`, ""},
 		"another node's capacity":  {agent, other, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "own node and ledger only, not other"},
 		"by a token of no node":    {stray, own, `{"status":{"capacity":{"vernier.dev/gpu-core":"200"}}}`, "names no node"},

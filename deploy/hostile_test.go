@@ -33,6 +33,12 @@ func stolen(t *testing.T, cfg *rest.Config, account string, node *corev1.Node) *
 	return as
 }
 
+// gold is a class, which people make and our parts read.
+func gold() *v1alpha1.GPUClass {
+	return &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"},
+		Spec: v1alpha1.GPUClassSpec{Models: []string{"NVIDIA H100"}, Unit: v1alpha1.GPUUnit{Core: 25}}}
+}
+
 // unbounded acts as a service account of ours to which RBAC would allow everything: only
 // admission stands in the way.
 func unbounded(cfg *rest.Config, account string) *rest.Config {

@@ -73,6 +73,7 @@ func TestHostileWebhookToken(t *testing.T) {
 			}
 		})
 	}
+	expect(t, "a class", c.Create(t.Context(), gold()), "forbidden")
 	caOf := client.RawPatch(types.JSONPatchType, []byte(caBundle))
 	expect(t, "the caBundle of another configuration", c.Patch(t.Context(), other.DeepCopy(), caOf, client.DryRunAll), "forbidden")
 	expect(t, "the same, whatever RBAC says", all.Patch(t.Context(), other.DeepCopy(), caOf, client.DryRunAll), foreign)

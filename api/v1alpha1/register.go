@@ -15,7 +15,7 @@ var SchemeGroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 var AddToScheme = builder.AddToScheme
 
 var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{})
+	s.AddKnownTypes(SchemeGroupVersion, &SliceLedger{}, &SliceLedgerList{}, &GPUClass{}, &GPUClassList{})
 	metav1.AddToGroupVersion(s, SchemeGroupVersion)
 	return nil
 })
