@@ -45,6 +45,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("managed fields", func(t *testing.T) { testManagedFields(t, c) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, c) })
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
+	t.Run("classes", func(t *testing.T) { testClasses(t, c) })
 	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"vernier.dev/vernier/api/access"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/certs"
 	"vernier.dev/vernier/webhook/conditions"
@@ -119,11 +121,21 @@ func (o *Options) rules() (rules podtemplate.Rules, err error) {
 // are somebody else's.
 func assemble(mgr manager.Manager, rules podtemplate.Rules, keeper *certs.Keeper) error {
 	known := &fleet.Fleet{}
+	rules.Classes = &classes.Set{}
 	pods := podtemplate.New(known, rules)
 	mgr.GetWebhookServer().Register(handler.Path, &admission.Webhook{Handler: handler.Pods(pods)})
 	mgr.GetWebhookServer().Register(handler.WorkloadsPath, &admission.Webhook{Handler: handler.Workloads(pods)})
 	errs := []error{
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return known.Follow(ctx, mgr.GetCache()) })),
+		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			return rules.Classes.Follow(ctx, mgr.GetCache(), func() {})
+		})),
+		mgr.AddReadyzCheck("classes", func(*http.Request) error {
+			if !rules.Classes.HasSynced() {
+				return errors.New("the GPU classes are not read yet")
+			}
+			return nil
+		}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("server", mgr.GetWebhookServer().StartedChecker()),
 	}

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -65,6 +66,26 @@ func (w *Wishes) Suits(container string, share api.Share) error {
 	case w.Mode.OneDevice() && share.GPUs > 1:
 		return fmt.Errorf("container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",
 			container, share.GPUs, w.Mode)
+	}
+	return nil
+}
+
+// Narrow has the wishes be those of a pod with a container of the class. The error says that
+// the pod asks for what the class does not give.
+func (w *Wishes) Narrow(class *classes.Class) error {
+	switch {
+	case class.Mode == api.ModeAuto || class.Mode == w.Mode:
+	case w.Mode == api.ModeAuto:
+		w.Mode = class.Mode
+	default:
+		return fmt.Errorf("GPUClass %s has mode %s, and %s or another class of the pod has %s: remove one of the two", class.Name, class.Mode, api.AnnotationMode, w.Mode)
+	}
+	switch {
+	case class.Topology.Level == "":
+	case w.Topology.Level == "":
+		w.Topology = class.Topology
+	case !slices.Contains(api.TopologyRequest{Level: w.Topology.Level}.Levels(), class.Topology.Level) || class.Topology.Required && !w.Topology.Required:
+		return fmt.Errorf("GPUClass %s has topology %s, and %s or another class of the pod has %s, which is not as near: remove one of the two", class.Name, class.Topology, api.AnnotationTopology, w.Topology)
 	}
 	return nil
 }

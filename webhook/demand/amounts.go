@@ -17,22 +17,37 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
+// classesToo ends what is said of a resource that there is not.
+const classesToo = ", or gpu-NAME of a GPUClass: kubectl get gpuclasses lists them, and of one that has just been made pods are admitted within seconds"
+
+func unsupported(at *field.Path, name corev1.ResourceName) *field.Error {
+	err := field.NotSupported(at, name, api.Resources)
+	err.Detail += classesToo
+	return err
+}
+
 // names refuses resources that are not ours, and requests that are not their
 // limits: Kubernetes would refuse the latter later, without naming the remedy.
 func names(r slim.Resources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Ours(r.Limits) {
 		if !slices.Contains(api.Resources, name) {
-			errs = append(errs, field.NotSupported(path.Child("limits").Key(string(name)), name, api.Resources))
+			errs = append(errs, unsupported(path.Child("limits").Key(string(name)), name))
 		}
 	}
+	return append(errs, requests(r, path)...)
+}
+
+// requests refuses those that are not their limits.
+func requests(r slim.Resources, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
 	for _, name := range api.Ours(r.Requests) {
 		key := path.Child("requests").Key(string(name))
 		request := r.Requests[name]
 		limit, limited := r.Limits[name]
 		switch {
 		case !limited && !slices.Contains(api.Resources, name):
-			errs = append(errs, field.NotSupported(key, name, api.Resources))
+			errs = append(errs, unsupported(key, name))
 		case !limited:
 			errs = append(errs, field.Invalid(key, request.String(),
 				"a share is asked for as a limit: move the line to limits"))

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -90,6 +91,17 @@ func (f *Fleet) Models(list api.AllowList) string {
 		return ""
 	}
 	return text + ", " + api.ModelsText(f.models) + waits
+}
+
+// Class says that no GPU is of the models of a class; empty where one is, and where nothing is
+// known.
+func (f *Fleet) Class(class *classes.Class) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.models) == 0 || f.anyModel(class.Models) {
+		return ""
+	}
+	return fmt.Sprintf("no GPU is of the models of GPUClass %s (%s), %s: the pod waits until there is one", class.Name, class.Models, api.ModelsText(f.models))
 }
 
 func (f *Fleet) anyModel(list api.AllowList) bool {

@@ -31,7 +31,7 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	ops := append(annotate(had, set), translated.Patch...)
 	for _, a := range f.amounts {
 		resources := "/spec/" + a.list + "/" + strconv.Itoa(a.container) + "/resources/"
-		name, value := "/"+slim.Pointer(string(a.name)), strconv.Itoa(a.value)
+		name, value := "/"+slim.Pointer(string(a.name)), strconv.FormatInt(a.value, 10)
 		ops = append(ops, jsonpatch.NewOperation("add", resources+"limits"+name, value))
 		if a.requests {
 			ops = append(ops, jsonpatch.NewOperation("add", resources+"requests"+name, value))

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/demand"
@@ -37,6 +38,8 @@ type Rules struct {
 	Minimum demand.Minimum
 	// ComputeShares are what namespaces give to containers that ask for memory only.
 	ComputeShares demand.ComputeShares
+	// Classes that containers may ask for; nil is none.
+	Classes *classes.Set
 	// AllowedHostPaths are the only folders of a node that pods with shares may mount;
 	// empty is all folders that do not open the node.
 	AllowedHostPaths []string
@@ -114,6 +117,9 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 	f := review(pod, namespace, r.fleet.Size(), r.rules)
 	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.wishes.Models))
 	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.wishes.UUIDs))
+	for _, asked := range f.asked {
+		f.warn(asked.at, r.fleet.Class(asked.Class))
+	}
 	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers
 	out.Warnings = append(translated.Warnings, f.warnings...)
 	out.Errors = append(translated.Errors, f.errs...)

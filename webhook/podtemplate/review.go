@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/demand"
@@ -34,6 +35,12 @@ type findings struct {
 	shares    api.Shares
 	// plugins are the annotations to set for NRI.
 	plugins map[string]string
+	// classes are those that there are. expanded reports that an earlier round of admission may
+	// have written what units of them amount to.
+	classes  *classes.Set
+	expanded bool
+	// asked are the classes of the containers.
+	asked []askedClass
 	// amounts are the limits to write down, in the order of the pod's fields.
 	amounts []amount
 	// env are the variables to remove, in the order of the pod's fields.
@@ -48,7 +55,13 @@ type amount struct {
 	// limits.
 	requests bool
 	name     corev1.ResourceName
-	value    int
+	value    int64
+}
+
+// askedClass is a class, and where a container asks for it.
+type askedClass struct {
+	*classes.Class
+	at *field.Path
 }
 
 // envRemoval names one variable: list is a field of the pod's spec.
@@ -94,7 +107,7 @@ func gated(pod *slim.Pod) bool {
 // review looks at all of a pod that asks for a share, and says everything that
 // is wrong at once.
 func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *findings {
-	f := &findings{minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
+	f := &findings{classes: rules.Classes, expanded: gated(pod), minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
 		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
 	var errs field.ErrorList
 	f.wishes, f.errs = annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
@@ -103,6 +116,8 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
 	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
+	f.narrow("initContainers", pod.Spec.InitContainers)
+	f.narrow("containers", pod.Spec.Containers)
 	f.containers("initContainers", pod.Spec.InitContainers, known)
 	f.containers("containers", pod.Spec.Containers, known)
 	if n := len(f.shares.Containers); n > api.MaxShareContainers {
@@ -136,6 +151,21 @@ func (f *findings) hasQuota() bool {
 	return false
 }
 
+// narrow has the pod's wishes be those of its classes, before a container is compared with them.
+func (f *findings) narrow(list string, containers []slim.Container) {
+	for i := range containers {
+		class := demand.Class(containers[i].Resources, f.classes)
+		if class == nil {
+			continue
+		}
+		at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
+		f.asked = append(f.asked, askedClass{class, at})
+		if err := f.wishes.Narrow(class); err != nil {
+			f.errs = append(f.errs, field.Forbidden(at, err.Error()))
+		}
+	}
+}
+
 // containers reviews one list. Init containers have slices of their own like
 // any other: which of them run at the same time is the allocator's arithmetic.
 func (f *findings) containers(list string, containers []slim.Container, known fleet.Size) {
@@ -154,38 +184,48 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
 		}
 		if shared {
-			core := f.share(c, path.Child("resources"), known)
-			// Written down, so that a ResourceQuota counts compute and slices.
-			write := func(name corev1.ResourceName, value int) {
-				f.amounts = append(f.amounts, amount{list: list, container: i, requests: c.Resources.Requests != nil, name: name, value: value})
-			}
-			if core > 0 {
-				write(api.ResourceCore, int(core))
-			}
-			if _, given := c.Resources.Limits[api.ResourceGPUs]; !given {
-				write(api.ResourceGPUs, int(f.shares.Containers[c.Name].GPUs))
+			totals := f.share(c, path.Child("resources"), known)
+			// Written down, so that a ResourceQuota counts compute, memory and slices.
+			for _, total := range totals {
+				if _, given := c.Resources.Limits[total.Name]; !given && total.Value > 0 {
+					f.amounts = append(f.amounts, amount{list: list, container: i, requests: c.Resources.Requests != nil, name: total.Name, value: total.Value})
+				}
 			}
 		}
 	}
 }
 
-// share reviews what a container asks for, and returns the total of compute that its
-// namespace gives it; 0 where it gives none.
-func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) api.Percent {
-	share, errs := demand.Of(c.Resources, path)
+// share reviews what a container asks for, and returns what its limits are to say of that.
+func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) [3]demand.Total {
+	var share api.Share
+	var totals [3]demand.Total
+	var errs field.ErrorList
+	if class := demand.Class(c.Resources, f.classes); class != nil {
+		share, totals, errs = demand.Units(c.Resources, class, f.expanded, path)
+	} else {
+		share, totals, errs = f.amount(c, path)
+	}
 	if len(errs) > 0 {
 		f.errs = append(f.errs, errs...)
-		return 0
-	}
-	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)
-	if missing != nil {
-		f.errs = append(f.errs, missing)
+		return [3]demand.Total{}
 	}
 	if err := f.wishes.Suits(c.Name, share); err != nil {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.wishes.Mode, err.Error()))
 	}
 	f.warn(path, known.Warning(share))
-	f.errs = append(f.errs, f.minimum.Check(share, path)...)
 	f.shares.Containers[c.Name] = share
-	return core
+	return totals
+}
+
+// amount reviews what a container asks for that has no class.
+func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals [3]demand.Total, errs field.ErrorList) {
+	if share, errs = demand.Of(c.Resources, path); len(errs) > 0 {
+		return share, totals, errs
+	}
+	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)
+	if missing != nil {
+		f.errs = append(f.errs, missing)
+	}
+	f.errs = append(f.errs, f.minimum.Check(share, path)...)
+	return share, [3]demand.Total{{Name: api.ResourceCore, Value: int64(core)}, {Name: api.ResourceGPUs, Value: int64(share.GPUs)}}, nil
 }

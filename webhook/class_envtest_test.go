@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package webhook_test
+
+import (
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+)
+
+// units asks for units of a class.
+func units(class, n string) *corev1.Pod {
+	pod := plain(enabled)
+	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{api.ClassResource(class): resource.MustParse(n)}
+	return pod
+}
+
+// A class that has just been made is known within moments, and one that is gone is refused. A
+// quota counts its units by their name, and what they amount to.
+func testClasses(t *testing.T, c client.Client) {
+	expect(t, c.Create(t.Context(), units("gold", "2")), `Unsupported value: "vernier.dev/gpu-gold"`)
+	class := &api.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Spec: api.GPUClassSpec{
+		Models: []string{"NVIDIA H100 80GB HBM3"}, Unit: api.GPUUnit{Core: 25, MemMiB: 20480}}}
+	expect(t, c.Create(t.Context(), class), "")
+	await(t, "the class is known", func() bool { return c.Create(t.Context(), units("gold", "2"), client.DryRunAll) == nil })
+
+	// No controller runs that would fill in the status.
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: enabled, Name: "gold"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{"requests.vernier.dev/gpu-gold": resource.MustParse("3"), "requests.vernier.dev/gpu-core": resource.MustParse("75")}}}
+	expect(t, c.Create(t.Context(), quota), "")
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{}}
+	for name := range quota.Spec.Hard {
+		quota.Status.Used[name] = resource.MustParse("0")
+	}
+	expect(t, c.Status().Update(t.Context(), quota), "")
+	await(t, "the quota is in force", func() bool { return c.Create(t.Context(), units("gold", "4"), client.DryRunAll) != nil })
+
+	pod := units("gold", "2")
+	expect(t, c.Create(t.Context(), pod), "")
+	want := corev1.ResourceList{api.ClassResource("gold"): resource.MustParse("2"), api.ResourceCore: resource.MustParse("50"),
+		api.ResourceMemMiB: resource.MustParse("40960"), api.ResourceGPUs: resource.MustParse("1")}
+	same := func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
+	if got := pod.Spec.Containers[0].Resources; !maps.EqualFunc(got.Limits, want, same) || !maps.EqualFunc(got.Requests, want, same) {
+		t.Errorf("resources %v, want %v", got, want)
+	}
+	expect(t, c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota), "")
+	for name, used := range map[corev1.ResourceName]string{"requests.vernier.dev/gpu-gold": "2", "requests.vernier.dev/gpu-core": "50"} {
+		if got := quota.Status.Used[name]; got.String() != used {
+			t.Errorf("the quota counts %s of %s, want %s", got.String(), name, used)
+		}
+	}
+	expect(t, c.Create(t.Context(), units("gold", "2")), "exceeded quota: gold")
+	expect(t, c.Create(t.Context(), units("gold", "5")), "ask for 4 or 8")
+	elsewhere := units("gold", "1")
+	elsewhere.Namespace = other
+	expect(t, c.Create(t.Context(), elsewhere), "is not enabled for Vernier")
+
+	expect(t, c.Delete(t.Context(), class), "")
+	expect(t, c.Delete(t.Context(), quota), "")
+	await(t, "the class is gone", func() bool { return c.Create(t.Context(), units("gold", "1"), client.DryRunAll) != nil })
+}
