@@ -35,8 +35,10 @@ type Device struct {
 	MIG    v1alpha1.MIGState `json:"mig,omitempty"`
 	PCI    string            `json:"pci,omitempty"`
 	NUMA   *int32            `json:"numa,omitempty"`
-	Health string            `json:"health"`
-	Reason string            `json:"reason,omitempty"`
+	// NICs are the RDMA devices near it.
+	NICs   []string `json:"nics,omitempty"`
+	Health string   `json:"health"`
+	Reason string   `json:"reason,omitempty"`
 	// Cordon is there while nothing new is granted because somebody said so.
 	Cordon *Cordon `json:"cordon,omitempty"`
 }
@@ -98,7 +100,7 @@ func DevicesOf(l *v1alpha1.SliceLedger) []Device {
 		d := Device{
 			Node: l.Name, Index: &s.Index, UUID: s.UUID, Model: s.Model,
 			Core: Core{Total: v1alpha1.WholeGPU}, Mem: Memory{Total: s.Mem},
-			MIG: s.MIG, PCI: s.PCI, NUMA: s.NUMA, Health: HealthOK, Reason: s.Reason, Cordon: cordonOf(l, s.UUID),
+			MIG: s.MIG, PCI: s.PCI, NUMA: s.NUMA, NICs: s.NICs, Health: HealthOK, Reason: s.Reason, Cordon: cordonOf(l, s.UUID),
 		}
 		if !s.Healthy {
 			d.Health = HealthBad

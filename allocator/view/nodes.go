@@ -30,6 +30,9 @@ type Node struct {
 	// allocator has still to take back.
 	WaitingRelease int    `json:"waitingRelease"`
 	Driver         Driver `json:"driver"`
+	// Topology is which of its devices are near each other, by their places in the ledger: their
+	// indexes, where the driver shows all devices.
+	Topology *v1alpha1.TopologyStatus `json:"topology,omitempty"`
 }
 
 // Driver of a node.
@@ -42,6 +45,8 @@ type Driver struct {
 	// MPS tells whether slices can be in mode mps.
 	MPS       bool   `json:"mps"`
 	MPSReason string `json:"mpsReason,omitempty"`
+	// GDR is how RDMA devices reach the memory of GPUs.
+	GDR v1alpha1.GDRState `json:"gdr,omitempty"`
 }
 
 // Nodes lists the nodes that have a ledger, by name.
@@ -59,8 +64,9 @@ func NodeOf(l *v1alpha1.SliceLedger) Node {
 	drv := l.Status.Driver
 	n := Node{
 		Name: l.Name, Ready: metav1.ConditionUnknown, GPUs: len(l.Status.Devices), Models: []string{},
-		Driver: Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason, drv.MPS, drv.MPSReason},
-		Note:   "the node agent has not reported yet",
+		Driver:   Driver{drv.Version, drv.CUDA, drv.MemoryLimits, drv.MemoryLimitsReason, drv.MPS, drv.MPSReason, drv.GDR},
+		Topology: l.Status.Topology,
+		Note:     "the node agent has not reported yet",
 	}
 	if c := l.Status.Readiness(); c != nil {
 		n.Ready, n.Note = c.Status, ""

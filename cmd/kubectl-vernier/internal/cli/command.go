@@ -93,7 +93,7 @@ container) or none (no quota was asked for).`
   kubectl vernier slices -A         # who has what, and under which guarantee
   kubectl vernier waiting -A        # who waits, and why
   kubectl vernier why deploy/server # why its pods wait, do not start, or are refused
-  kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, reasons
+  kubectl vernier devices -o wide   # full UUIDs, PCI, NUMA, NICs, reasons
   kubectl vernier nodes -o json     # stable, for scripts
   kubectl vernier explain -f x.yaml # what admission would make of it, without a cluster
   kubectl vernier drain NODE/GPU    # nothing new on a device, and its pods evicted`

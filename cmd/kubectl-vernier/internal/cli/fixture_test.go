@@ -42,9 +42,10 @@ func fixture() []client.Object {
 			}},
 			Status: v1alpha1.SliceLedgerStatus{
 				Driver: v1alpha1.DriverStatus{Version: "570.86.15", CUDA: "12.8",
-					MemoryLimitsReason: "needs driver R615 or newer", MPS: true},
+					MemoryLimitsReason: "needs driver R615 or newer", MPS: true, GDR: v1alpha1.GDRDMABuf},
+				Topology: &v1alpha1.TopologyStatus{NUMA: []v1alpha1.DeviceSet{"0", "1"}, NVLink: []v1alpha1.DeviceSet{"0-1"}},
 				Devices: []v1alpha1.DeviceStatus{
-					{UUID: gpuB, Index: 1, Model: "NVIDIA A100-SXM4-80GB", Mem: 81920, PCI: "0000:41:00.0", NUMA: &numa,
+					{UUID: gpuB, Index: 1, Model: "NVIDIA A100-SXM4-80GB", Mem: 81920, PCI: "0000:41:00.0", NUMA: &numa, NICs: []string{"mlx5_0", "mlx5_1"},
 						MIG: v1alpha1.MIGDisabled, Reason: "Xid 79: the GPU has fallen off the bus"},
 					{UUID: gpuA, Index: 0, Model: "NVIDIA A100-SXM4-80GB", Mem: 81920, PCI: "0000:01:00.0",
 						MIG: v1alpha1.MIGDisabled, Healthy: true},

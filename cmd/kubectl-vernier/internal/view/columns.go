@@ -18,7 +18,7 @@ import (
 func NodeTable(nodes []model.Node, wide bool) Table {
 	t := Table{header: []string{"NAME", "READY", "GPUS", "MODELS", "CORE(%)", "MEM(MiB)", "SLICES", "WAITING-RELEASE"}}
 	if wide {
-		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "NOTE")
+		t.header = append(t.header, "DRIVER", "CUDA", "DRIVER-MEMORY-LIMITS", "MPS", "TOPOLOGY", "GDR", "NOTE")
 	}
 	for _, n := range nodes {
 		row := []string{
@@ -28,11 +28,37 @@ func NodeTable(nodes []model.Node, wide bool) Table {
 		}
 		if wide {
 			row = append(row, n.Driver.Version, n.Driver.CUDA,
-				able(n.Driver.MemoryLimits, n.Driver.MemoryLimitsReason), able(n.Driver.MPS, n.Driver.MPSReason), n.Note)
+				able(n.Driver.MemoryLimits, n.Driver.MemoryLimitsReason), able(n.Driver.MPS, n.Driver.MPSReason),
+				topologyText(n.Topology), string(n.Driver.GDR), n.Note)
 		}
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// topologyText is the sets of devices of each level, the nearest level first.
+func topologyText(t *v1alpha1.TopologyStatus) string {
+	if t == nil {
+		return ""
+	}
+	var parts []string
+	for _, level := range []struct {
+		name v1alpha1.TopologyLevel
+		sets []v1alpha1.DeviceSet
+	}{{v1alpha1.TopologyNVLink, t.NVLink}, {v1alpha1.TopologyPCIe, t.PCIe}, {v1alpha1.TopologyNUMA, t.NUMA}} {
+		if len(level.sets) == 0 {
+			continue
+		}
+		text := string(level.name)
+		for _, s := range level.sets {
+			text += " " + string(s)
+		}
+		parts = append(parts, text)
+	}
+	if t.Fabric != "" {
+		parts = append(parts, "fabric "+t.Fabric)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // able tells whether, and if not, why.
@@ -50,7 +76,7 @@ func able(yes bool, why string) string {
 func DeviceTable(devices []model.Device, wide bool) Table {
 	t := Table{header: []string{"NODE", "IDX", "UUID", "MODEL", "CORE(%)", "MEM(MiB)", "SLICES", "MIG", "HEALTH"}}
 	if wide {
-		t.header = append(t.header, "PCI", "NUMA", "REASON")
+		t.header = append(t.header, "PCI", "NUMA", "NICS", "REASON")
 	}
 	for _, d := range devices {
 		row := []string{
@@ -60,7 +86,7 @@ func DeviceTable(devices []model.Device, wide bool) Table {
 		}
 		if wide {
 			row[2] = d.UUID
-			row = append(row, d.PCI, index(d.NUMA), d.Why())
+			row = append(row, d.PCI, index(d.NUMA), strings.Join(d.NICs, ","), d.Why())
 		}
 		t.rows = append(t.rows, row)
 	}
