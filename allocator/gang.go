@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -131,14 +132,18 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 		// members with the slices that it has; that places no other member.
 		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
-	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members))
+	within := withinOf(g)
+	for _, m := range members {
+		within.Nodes = append(within.Nodes, m.Node)
+	}
+	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members), within)
 	if err != nil {
 		return err
 	}
 	if miss != nil {
 		a.markUnschedulable(g, asks, miss, len(members), need)
 		if len(members) == 0 {
-			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need}
+			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: withinOf(g)}
 		}
 		return a.giveBack(ctx, g.Due)
 	}
@@ -153,6 +158,11 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 		return err
 	}
 	return a.binder.All(len(members), func(i int) error { return a.binder.Ungate(ctx, members[i].Pod, members[i].Node) })
+}
+
+// withinOf is where the members of the gang have to be.
+func withinOf(g *podgroup.Gang) scheduling.Within {
+	return scheduling.Within{Keys: g.Topology, Nodes: slices.Clone(g.Nodes)}
 }
 
 // granted splits the members that have good slices from the others: an allocator began
@@ -196,8 +206,12 @@ func (a *Allocator) markUnschedulable(g *podgroup.Gang, asks []scheduling.Reques
 	if miss.Why.Known {
 		return
 	}
-	message := fmt.Sprintf("%s: room for %d of the %d pods that must start together; pod %s: %s", g.Name, miss.Fits+kept, need, podstate.KeyOf(miss.Pod), miss.Why)
-	if a.scheduler.NeverFits(asks, need) {
+	within, where := withinOf(g), ""
+	if miss.Domain != "" {
+		where = fmt.Sprintf(" on nodes of one %s; most is in %s", within.Text(), miss.Domain)
+	}
+	message := fmt.Sprintf("%s: room for %d of the %d pods that must start together%s; pod %s: %s", g.Name, miss.Fits+kept, need, where, podstate.KeyOf(miss.Pod), miss.Why)
+	if a.scheduler.NeverFits(asks, need, within) {
 		message += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", g.Least, g.Name.API.Field())
 	}
 	pods := make([]*corev1.Pod, len(asks))

@@ -164,7 +164,9 @@ func TestGangIsToldOnce(t *testing.T) {
 // That a gang can never fit is told when it is so for sure.
 func TestGangThatNeverFits(t *testing.T) {
 	s := newStage(t, 1) // with two devices
-	never := func(asks ...scheduling.Request) bool { return s.allocator.scheduler.NeverFits(asks, len(asks)) }
+	never := func(asks ...scheduling.Request) bool {
+		return s.allocator.scheduler.NeverFits(asks, len(asks), scheduling.Within{})
+	}
 	n := 0
 	pod := func(core v1alpha1.Percent, mem v1alpha1.MiB, edits ...func(*corev1.Pod)) scheduling.Request {
 		n++

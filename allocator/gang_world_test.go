@@ -179,7 +179,12 @@ func (w *world) follow(before []types.UID, p *corev1.Pod) {
 	if g == nil {
 		g = &gangInTest{ended: map[types.UID]int{}, robbed: map[types.UID]int{}, edited: map[types.UID]int{}, over: map[types.UID]bool{}}
 		w.gangs[name] = g
-		_, err := fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
+		var err error
+		if name.API == group.Kueue {
+			_, err = fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
+		} else {
+			g.total, err = w.sizes.Min(name, nil)
+		}
 		w.must(err)
 	}
 	count, _ := w.standings(name)

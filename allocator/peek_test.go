@@ -76,9 +76,9 @@ func (s *searchInTest) spent() time.Duration { return time.Duration(s.last.Field
 func (a *Allocator) searches() int { return kept(a.scheduler, "searches") }
 
 // fit is a whole search for places for a gang, with all of its pauses.
-func fit(ctx context.Context, a *Allocator, asks []scheduling.Request, need int) ([]binding.Assignment, *scheduling.GangDiagnosis, error) {
+func fit(ctx context.Context, a *Allocator, asks []scheduling.Request, need int, within ...scheduling.Within) ([]binding.Assignment, *scheduling.GangDiagnosis, error) {
 	for {
-		choices, miss, err := a.scheduler.ScheduleGang(ctx, group.Name{Name: "fit"}, asks, need)
+		choices, miss, err := a.scheduler.ScheduleGang(ctx, group.Name{Name: "fit"}, asks, need, append(within, scheduling.Within{})[0])
 		if later := (queue.Yield{}); !errors.As(err, &later) {
 			return choices, miss, err
 		}

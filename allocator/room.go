@@ -63,7 +63,7 @@ func (a *Allocator) overdue(yield func(preemption.Waiter) bool) {
 		w := preemption.Waiter{Item: item, Need: 1}
 		if item.Gang.Name != "" {
 			g := a.groups.Gang(item.Gang)
-			w.Need = g.Missing()
+			w.Need, w.Within = g.Missing(), withinOf(g)
 			w.Pods, _ = a.asks(g.Due)
 		} else if pod := a.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
 			if demand, _, err := asksOf(pod); err == nil {

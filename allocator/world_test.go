@@ -37,9 +37,11 @@ import (
 // scheduler, node agents, users and some allocators. Everything happens on one
 // goroutine, in an order that a seed decides: it replays.
 type world struct {
-	t    *testing.T
-	rand *rand.Rand
-	api  client.WithWatch
+	// sizes are what the PodGroups say; nil for none.
+	sizes *group.Sizes
+	t     *testing.T
+	rand  *rand.Rand
+	api   client.WithWatch
 	// live and ledgers are what the API server has.
 	live     []*corev1.Pod
 	ledgers  map[string]*v1alpha1.SliceLedger

@@ -34,6 +34,8 @@ type size struct {
 	err error
 	// ends says how its pods may be ended, empty where it says nothing.
 	ends string
+	// topology are the labels of its topology constraints.
+	topology []string
 }
 
 type state int
@@ -78,6 +80,14 @@ func (s *Sizes) Ends(n Name) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sizes[n].ends
+}
+
+// Topology are the labels of which the nodes of a group's pods must have the same values, as its
+// schedulingConstraints.topology has them; empty where the pods may be anywhere.
+func (s *Sizes) Topology(n Name) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sizes[n].topology
 }
 
 // Await waits until the groups of every API have been read or found not to be
@@ -148,11 +158,14 @@ func (s *Sizes) set(api API, now state) (changed bool) {
 
 // read is what a PodGroup says.
 func read(n Name, obj *unstructured.Unstructured) size {
-	path, ends := []string{"spec", "minMember"}, ""
+	path := []string{"spec", "minMember"}
+	var is size
 	if n.API == Native {
-		ends, _, _ = unstructured.NestedString(obj.Object, "spec", "disruptionMode")
+		is.ends, _, _ = unstructured.NestedString(obj.Object, "spec", "disruptionMode")
+		is.topology = topology(obj)
 		if _, gang, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "schedulingPolicy", "gang"); !gang {
-			return size{min: 1, ends: ends} // the basic policy: no gang
+			is.min = 1 // the basic policy: no gang
+			return is
 		}
 		path = []string{"spec", "schedulingPolicy", "gang", "minCount"}
 	}
@@ -160,5 +173,21 @@ func read(n Name, obj *unstructured.Unstructured) size {
 	if err != nil || least < 1 {
 		return size{err: fmt.Errorf("%s: %s is %d: set it to the number of pods that must start together, 1 or more", n, n.API.Field(), least)}
 	}
-	return size{min: int(least), ends: ends}
+	is.min = int(least)
+	return is
+}
+
+// maxTopology bounds the topology constraints of a group; the API takes one now.
+const maxTopology = 4
+
+func topology(obj *unstructured.Unstructured) (keys []string) {
+	constraints, _, _ := unstructured.NestedSlice(obj.Object, "spec", "schedulingConstraints", "topology")
+	for _, c := range constraints[:min(len(constraints), maxTopology)] {
+		if c, is := c.(map[string]any); is {
+			if key, _, _ := unstructured.NestedString(c, "key"); key != "" {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
 }

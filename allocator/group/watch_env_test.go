@@ -110,6 +110,13 @@ func TestNative(t *testing.T) {
 	w.await(group.Native, "g", "does not exist: create it")
 	w.must(w.Create(t.Context(), podgroups.Native("default", "g", 4)))
 	w.must(w.Create(t.Context(), podgroups.Native("default", "basic", 0)))
+	w.must(w.Create(t.Context(), podgroups.Within(podgroups.Native("default", "racks", 2), "example.com/rack")))
 	w.await(group.Native, "g", "4 <nil>")
 	w.await(group.Native, "basic", "1 <nil>")
+	w.await(group.Native, "racks", "2 <nil>")
+	for name, want := range map[string]string{"g": "[]", "racks": "[example.com/rack]"} {
+		if got := fmt.Sprint(w.sizes.Topology(group.Name{API: group.Native, Namespace: "default", Name: name})); got != want {
+			t.Errorf("group %s: topology %s, want %s", name, got, want)
+		}
+	}
 }

@@ -83,6 +83,9 @@ type Gang struct {
 	Err   error
 	// Gates are those of others that members wait for.
 	Gates []string
+	// Topology are the labels of which the members' nodes must have the same values, Nodes those
+	// of the members that are past our gate.
+	Topology, Nodes []string
 }
 
 // Gang is what is known of a group now.
@@ -99,6 +102,9 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 			continue
 		case in:
 			g.In++
+			if node := podstate.TargetNode(pod); node != "" && !slices.Contains(g.Nodes, node) {
+				g.Nodes = append(g.Nodes, node)
+			}
 		case due:
 			g.Due = append(g.Due, pod)
 		case away:
@@ -112,6 +118,7 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 	}
 	slices.Sort(g.Gates)
 	g.Least, g.Err = gs.sizes.Min(name, g.Members)
+	g.Topology = gs.sizes.Topology(name)
 	if len(gs.members[name]) > 0 {
 		gs.seen[name] = g
 	}
@@ -133,10 +140,11 @@ func Priority(pods []*corev1.Pod) int32 {
 func (gs *Groups) Ends(name group.Name) string { return gs.sizes.Ends(name) }
 
 // Missing is how many of the due members have to start together.
-func (g *Gang) Missing() int { return g.Least - g.In }
+func (g *Gang) Missing() int { return max(1, g.Least-g.In) }
 
-// Enough reports whether any one of the due members makes the gang complete.
-func (g *Gang) Enough() bool { return g.Err == nil && g.Missing() <= 1 }
+// Enough reports whether any one of the due members makes the gang complete, and may be
+// wherever it fits.
+func (g *Gang) Enough() bool { return g.Err == nil && g.Missing() <= 1 && len(g.Topology) == 0 }
 
 // Incomplete says how many of how many are there.
 func (g *Gang) Incomplete() string {

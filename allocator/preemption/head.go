@@ -68,6 +68,8 @@ type Waiter struct {
 	Item queue.Item
 	Pods []scheduling.Request
 	Need int
+	// Within is where they have to be.
+	Within scheduling.Within
 }
 
 // ReserveHead reserves room for the first of the waiters, which are in order, and for each
@@ -138,9 +140,8 @@ const PassedOver = 5 * time.Minute
 func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
 	now := p.clock.Now()
 	e := &endings{p, now}
-	pl := p.newPlanner(scheduling.AskerOf(w.Item, w.Pods), e)
-	found, err := pl.all(ctx, w.Pods, w.Need, now.Add(searchTime))
-	if err != nil || !found {
+	pl, err := p.plan(ctx, w, func() policy { return e })
+	if err != nil || pl == nil {
 		return false, err
 	}
 	r, known := pl.reservation(reservation.Head), true

@@ -47,6 +47,8 @@ type planner struct {
 	units   [][]types.UID
 	plans   []placement.Plan
 	assumed *cache.Assumption
+	// in, if set, are the nodes that the pods have to be on.
+	in map[string]bool
 }
 
 // policy says who has to leave a node for a pod.
@@ -221,7 +223,7 @@ func (pl *planner) list(pod scheduling.Request, until time.Time) []entry {
 
 func (pl *planner) weigh(pod scheduling.Request, name string) (entry, bool) {
 	ledger := pl.as(name)
-	if ledger == nil || !pl.cache.Settled(name) {
+	if ledger == nil || !pl.cache.Settled(name) || pl.in != nil && !pl.in[name] {
 		return entry{}, false
 	}
 	bound, ok := pl.policy.bound(pod.Demand, ledger, pl.room)
@@ -392,4 +394,25 @@ func (pl *planner) all(ctx context.Context, pods []scheduling.Request, need int,
 		}
 	}
 	return true, pl.spare(ctx, chosen)
+}
+
+// plan is a planner with room for the waiter's pods, nil where there is none. Pods that have to be
+// on nodes with the same labels are tried where most is free first.
+func (p *Preemption) plan(ctx context.Context, w Waiter, by func() policy) (*planner, error) {
+	until := p.clock.Now().Add(searchTime)
+	where := []scheduling.Domain{{}}
+	if len(w.Within.Keys) > 0 {
+		where = w.Within.Domains(p.filters, p.cache.Index.Room())
+	}
+	for i, in := range slices.Backward(where) {
+		if i < len(where)-scheduling.MaxDomains || !p.clock.Now().Before(until) {
+			break
+		}
+		pl := p.newPlanner(scheduling.AskerOf(w.Item, w.Pods), by())
+		pl.in = in.Nodes
+		if found, err := pl.all(ctx, w.Pods, w.Need, until); found || err != nil {
+			return pl, err
+		}
+	}
+	return nil, nil
 }

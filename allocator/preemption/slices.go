@@ -43,7 +43,7 @@ const (
 // them. The room is reserved. Where pods that end already make room enough, nobody else is
 // evicted. before is called before nodes are looked at.
 func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error {
-	owner, pods, need := w.Item, w.Pods, w.Need
+	owner, pods := w.Item, w.Pods
 	asker := scheduling.AskerOf(owner, pods)
 	if r := p.reservations.Of(owner); r != nil && r.Kind == reservation.Preemption {
 		return p.evictAgain(ctx, r)
@@ -57,9 +57,8 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 		return nil
 	}
 	before()
-	pl := p.newPlanner(asker, p.newEvictions(asker))
 	start := p.clock.Now()
-	found, err := pl.all(ctx, pods, need, start.Add(searchTime))
+	pl, err := p.plan(ctx, w, func() policy { return p.newEvictions(asker) })
 	p.mu.Lock()
 	now := p.clock.Now()
 	p.pause = now.Add((WorkerShare - 1) * now.Sub(start))
@@ -67,7 +66,7 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	if err != nil {
 		return err
 	}
-	if !found {
+	if pl == nil {
 		attempts.WithLabelValues("nowhere").Inc()
 		return nil
 	}

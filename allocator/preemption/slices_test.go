@@ -3,38 +3,27 @@
 package preemption
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
+	"vernier.dev/vernier/test/podgroups"
 )
 
 func names(pods ...string) string { return fmt.Sprint(pods) }
@@ -403,42 +392,38 @@ func TestDisruptionModes(t *testing.T) {
 	}
 }
 
+// Those that make room for a gang with a topology constraint are on nodes of one domain, and so is
+// the room that is reserved.
+func TestWithinOneRack(t *testing.T) {
+	member := func(i int) *corev1.Pod {
+		return holder(fmt.Sprint("m", i), 60, 1000, func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+		})
+	}
+	for key, want := range map[string]string{"": names("n0", "o0"), corev1.LabelHostname: names("o0", "o1")} {
+		f := newFixtureWith(t, nil, nativeGroup(t, "", 2), "n", "o")
+		for i, priority := range []int32{1, 500} {
+			f.run(holder(fmt.Sprint("n", i), 90, priority), "n", i)
+			f.run(holder(fmt.Sprint("o", i), 90, 2), "o", i)
+		}
+		w := f.waiter(member(0), member(1))
+		if key != "" {
+			w.Within = scheduling.Within{Keys: []string{key}}
+		}
+		if got := fmt.Sprint(f.preempt(w)); got != want {
+			t.Errorf("label %q: evicted %s, want %s", key, got, want)
+		}
+	}
+}
+
 // nativeGroup is the group g as it is read from an API server.
 func nativeGroup(t *testing.T, mode string, least int64) *group.Sizes {
 	t.Helper()
-	const version = "v1"
-	spec := map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": least}}}
+	g := podgroups.Native("ns", "g", least)
 	if mode != "" {
-		spec["disruptionMode"] = mode
+		g.Object["spec"].(map[string]any)["disruptionMode"] = mode
 	}
-	api := schema.GroupVersion{Group: string(group.Native), Version: version}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch path := "/apis/" + api.Group; r.URL.Path {
-		case path:
-			_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
-		case path + "/" + version:
-			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "podgroups"}}})
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	has := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "g"}, "spec": spec}}
-	has.SetGroupVersionKind(api.WithKind("PodGroup"))
-	sizes := &group.Sizes{}
-	w := &group.Watcher{
-		Sizes: sizes, Clock: clock.RealClock{}, Log: logr.Discard(), Changed: func(group.Name) {}, AllChanged: func(group.API) {},
-		Discovery: discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}).RESTClient(),
-		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-			map[schema.GroupVersionResource]string{api.WithResource("podgroups"): "PodGroupList"}, has),
-	}
-	var running sync.WaitGroup
-	ctx, stop := context.WithCancel(context.Background())
-	running.Go(func() { w.Run(ctx) })
-	t.Cleanup(func() { stop(); running.Wait() })
-	sizes.Await(t.Context(), time.Minute)
-	return sizes
+	return podgroups.Read(t, g)
 }
 
 // endsIn has the pod end by itself.

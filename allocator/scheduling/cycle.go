@@ -84,7 +84,7 @@ func (t *cycle) next(ctx context.Context, pod Request) (*Diagnosis, error) {
 	} else if later {
 		return &Diagnosis{Known: true}, nil
 	}
-	if t.in != nil || t.Queue.StillUnschedulable(podsOf(t.set), f.refused > 0 || !t.ranking.Short(wants)) {
+	if t.in != nil && !t.in.explain || t.Queue.StillUnschedulable(podsOf(t.set), f.refused > 0 || !t.ranking.Short(wants)) {
 		return &Diagnosis{Known: true}, nil
 	}
 	return t.explain(ctx, pod, wants, &f)
@@ -116,7 +116,7 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 	words, unasked := 0, 0
 	all := t.rooms()
 	known := len(all)
-	rooms := slices.DeleteFunc(all, func(n *placement.Node) bool { return !t.Cache.Settled(n.Name) })
+	rooms := slices.DeleteFunc(all, func(n *placement.Node) bool { return !t.Cache.Settled(n.Name) || t.in.excludes(pod.Pod, n.Name) })
 	for i, n := range rooms {
 		if on := t.touched[n.Name]; on != nil {
 			rooms[i] = on.left

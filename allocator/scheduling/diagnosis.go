@@ -46,10 +46,15 @@ type Diagnosis struct {
 	devices placement.Shortfall
 	// withheld says what is not granted now of nodes and GPUs, empty for nothing.
 	withheld string
+	// unlabelled are labels that no node with GPUs has all of, where the pod needs them.
+	unlabelled Within
 }
 
 // Cause is what does not change with the figures.
 func (d *Diagnosis) Cause() string {
+	if len(d.unlabelled.Keys) > 0 {
+		return "no label " + d.unlabelled.Text()
+	}
 	if d.refused > 0 {
 		return "refused " + strings.Join(slices.Sorted(maps.Keys(d.reasons)), ", ")
 	}
@@ -64,6 +69,11 @@ func (d *Diagnosis) String() string {
 }
 
 func (d *Diagnosis) lacks() string {
+	if w := d.unlabelled; len(w.Nodes) > 0 {
+		return fmt.Sprintf("no node that takes slices has the value of label %s that the nodes of its running members have: %s", w.Text(), strings.Join(w.Nodes[:min(3, len(w.Nodes))], ", "))
+	} else if len(w.Keys) > 0 {
+		return fmt.Sprintf("no node that takes slices has label %s, as schedulingConstraints.topology of its group asks for: label the nodes, or correct the key", w.Text())
+	}
 	text := d.devices.String()
 	if d.refused == 0 {
 		return text

@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -30,14 +31,20 @@ type GangDiagnosis struct {
 	Pod  *corev1.Pod
 	Why  *Diagnosis
 	Fits int
+	// Domain is the value of the group's labels on the nodes that this is of, those with most
+	// room; empty where the pods may be anywhere.
+	Domain string
 }
 
 // fit chooses for at least need of a gang's members, and for as many more as fit
 // too. The larger ones go first; where those that go by each other have no room where the
 // first of them went, the other places that have it are tried.
-func (s *Scheduler) fit(ctx context.Context, item queue.Item, asks []Request, need int) ([]binding.Assignment, *GangDiagnosis, error) {
+func (s *Scheduler) fit(ctx context.Context, item queue.Item, asks []Request, need int, within Within) ([]binding.Assignment, *GangDiagnosis, error) {
 	order := slices.Clone(asks)
 	slices.SortStableFunc(order, func(p, q Request) int { return cmp.Compare(q.Demand.Devices(), p.Demand.Devices()) })
+	if len(within.Keys) > 0 && len(order) > 0 {
+		return s.fitWithin(ctx, item, order, need, within)
+	}
 	choices, miss, err := s.fitIn(ctx, item, order, need, nil, MaxOrders)
 	if miss == nil || err != nil {
 		return choices, nil, err
@@ -172,8 +179,16 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 // NeverFits reports whether so many of the pods would not have their devices even if
 // nothing else were granted. It may say no where that is hard to tell: pods that are
 // not alike can be arranged in many ways.
-func (s *Scheduler) NeverFits(asks []Request, need int) bool {
-	nodes, room := s.Cache.Index.Empty(), int64(0)
+func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
+	nodes := s.Cache.Index.Empty()
+	if len(within.Keys) == 0 {
+		return neverFit(nodes, asks, need)
+	}
+	return !slices.ContainsFunc(within.Domains(s.Filters, nodes), func(d Domain) bool { return !neverFit(d.of(nodes), asks, need) })
+}
+
+func neverFit(nodes []*placement.Node, asks []Request, need int) bool {
+	room := int64(0)
 	for _, n := range nodes {
 		room += int64(len(n.Devices)) * int64(v1alpha1.WholeGPU)
 	}

@@ -32,6 +32,8 @@ const (
 type domain struct {
 	pods  map[types.UID]bool
 	nodes map[string]bool
+	// explain has it said what is missing there: nowhere else is left to try.
+	explain bool
 }
 
 // excludes reports whether the pod is not to be on the node. Nil excludes nothing.
@@ -73,7 +75,7 @@ func (s *Scheduler) domains(order []Request, need int) (found []*domain) {
 		}
 		fuller := func(p, q string) int { return cmp.Or(cmp.Compare(free[p], free[q]), strings.Compare(p, q)) }
 		for _, value := range slices.SortedFunc(maps.Keys(free), fuller) {
-			d := &domain{together, map[string]bool{}}
+			d := &domain{pods: together, nodes: map[string]bool{}}
 			var nodes []*placement.Node
 			slices.Sort(byKey[key][value])
 			for _, name := range byKey[key][value] {

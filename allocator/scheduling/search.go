@@ -50,8 +50,9 @@ type search struct {
 	advance func() bool
 	stop    func()
 	// pods and need are what it is for.
-	pods []*corev1.Pod
-	need int
+	pods   []*corev1.Pod
+	need   int
+	within Within
 	// until is when it is to pause, which yield does; yield returns false when it is to end.
 	until time.Time
 	yield func(struct{}) bool
@@ -72,7 +73,7 @@ type search struct {
 
 // ScheduleGang chooses for at least need of a gang's members, and for as many more as fit
 // too. It yields (queue.Yield): the search goes on at the next call.
-func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []Request, need int) ([]binding.Assignment, *GangDiagnosis, error) {
+func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []Request, need int, within Within) ([]binding.Assignment, *GangDiagnosis, error) {
 	s := sc.searches[name]
 	if s == nil {
 		s = &search{}
@@ -83,10 +84,10 @@ func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []R
 	if wait := s.notBefore.Sub(start); wait > 0 {
 		return nil, nil, queue.Yield{Pause: wait}
 	}
-	same := s.need == need && slices.EqualFunc(asks, s.pods, func(p Request, q *corev1.Pod) bool { return p.Pod == q })
+	same := s.need == need && slices.Equal(s.within.Keys, within.Keys) && slices.Equal(s.within.Nodes, within.Nodes) && slices.EqualFunc(asks, s.pods, func(p Request, q *corev1.Pod) bool { return p.Pod == q })
 	switch {
 	case s.advance == nil:
-		sc.beginSearch(ctx, name, s, asks, need)
+		sc.beginSearch(ctx, name, s, asks, need, within)
 	case !same:
 		s.stop()
 		return nil, nil, sc.restart(s)
@@ -115,14 +116,15 @@ func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []R
 	return s.choices, s.miss, s.err
 }
 
-func (sc *Scheduler) beginSearch(ctx context.Context, name group.Name, s *search, asks []Request, need int) {
+func (sc *Scheduler) beginSearch(ctx context.Context, name group.Name, s *search, asks []Request, need int, within Within) {
+	s.within = within
 	s.pods, s.need, s.paused, s.spent, s.moves = nil, need, false, 0, sc.Queue.Moves()
 	for _, p := range asks {
 		s.pods = append(s.pods, p.Pod)
 	}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
 		s.yield = yield
-		s.choices, s.miss, s.err = sc.fit(ctx, queue.Item{Gang: name}, asks, need)
+		s.choices, s.miss, s.err = sc.fit(ctx, queue.Item{Gang: name}, asks, need, within)
 	})
 	s.advance, s.stop = func() bool { _, paused := next(); return paused }, stop
 }

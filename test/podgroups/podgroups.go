@@ -13,8 +13,8 @@ import (
 )
 
 // ServeNative are the API server's flags with which Kubernetes 1.36 serves native
-// PodGroups and keeps the field of the pod that names one.
-var ServeNative = map[string]string{"feature-gates": "GenericWorkload=true", "runtime-config": "scheduling.k8s.io/v1alpha2=true"}
+// PodGroups, and keeps their topology constraints and the field of the pod that names one.
+var ServeNative = map[string]string{"feature-gates": "GenericWorkload=true,TopologyAwareWorkloadScheduling=true", "runtime-config": "scheduling.k8s.io/v1alpha2=true"}
 
 // CRD is the coscheduling plugin's, as far as Vernier reads it.
 func CRD() *unstructured.Unstructured {
@@ -51,6 +51,12 @@ func Native(namespace, name string, minCount int64) *unstructured.Unstructured {
 		policy = map[string]any{"gang": map[string]any{"minCount": minCount}}
 	}
 	return object(group.Native, "v1alpha2", "PodGroup", namespace, name, map[string]any{"schedulingPolicy": policy})
+}
+
+// Within has the pods of a native PodGroup be on nodes with the same value of a label.
+func Within(g *unstructured.Unstructured, key string) *unstructured.Unstructured {
+	g.Object["spec"].(map[string]any)["schedulingConstraints"] = map[string]any{"topology": []any{map[string]any{"key": key}}}
+	return g
 }
 
 // Workload is a native Workload with one template of a gang, and the PodGroup that

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/test/podgroups"
+)
+
+// stageOf is a stage where these PodGroups are.
+func stageOf(t *testing.T, nodes int, groups ...*unstructured.Unstructured) *stage {
+	t.Helper()
+	s := newStage(t, nodes)
+	s.sizes = podgroups.Read(t, groups...)
+	s.restart()
+	s.events = record.NewFakeRecorder(1000)
+	s.allocator.notify.Events = s.events
+	return s
+}
+
+func memberOf(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)} }
+}
+
+// The members of a group with a topology constraint are on nodes with the same value of its
+// label: all that start together, one that is made again, and one that comes late.
+func TestGroupWithinOneRack(t *testing.T) {
+	const key = corev1.LabelTopologyZone
+	within := func(least int64) *unstructured.Unstructured {
+		return podgroups.Within(podgroups.Native("ns", "g", least), key)
+	}
+	t.Run("where all have room, and the fullest such", func(t *testing.T) {
+		s := stageOf(t, 6, within(3))
+		s.zones("aabbcc")
+		s.use("n0", 0, 90) // a has room for three, and more is used there than in c
+		s.use("n2", 0, 90)
+		s.use("n3", 0, 90)
+		for i := range 3 {
+			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
+		}
+		s.work()
+		if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 || strings.Count(got, "n0")+strings.Count(got, "n1") != 3 {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	t.Run("no rack has room for all", func(t *testing.T) {
+		s := stageOf(t, 4, within(3))
+		s.zones("abcc")
+		s.use("n0", 0, 40) // nearer to what is missing, and elsewhere
+		s.use("n0", 1, 40)
+		s.use("n2", 0, 90)
+		s.use("n3", 0, 90)
+		for i := range 3 {
+			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
+		}
+		s.work()
+		told := strings.Join(s.told(), "\n")
+		if got := s.seats("m0", "m1", "m2"); got != "" || !strings.Contains(told, "room for 2 of the 3 pods that must start together on nodes of one "+key+"; most is in c; pod ns/m") ||
+			!strings.Contains(told, "nearest: n") || strings.Contains(told, "nearest: n0") || strings.Contains(told, "would not be enough") {
+			t.Errorf("placed %q; told %q", got, told)
+		}
+	})
+	t.Run("too small a rack, were it empty", func(t *testing.T) {
+		s := stageOf(t, 4, within(5))
+		s.zones("aabb")
+		for i := range 5 {
+			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
+		}
+		s.work()
+		if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "would not be enough for 5") {
+			t.Errorf("told %q", told)
+		}
+	})
+	t.Run("beside those that run", func(t *testing.T) {
+		for least, first := range map[int64]int{1: 1, 2: 2} {
+			s := stageOf(t, 4, within(least))
+			s.zones("aabb")
+			s.use("n2", 0, 50) // a pod alone would go there
+			for i := range first {
+				s.add(fmt.Sprint("m", i), 60, 600, memberOf("g"), onNode("n1"))
+			}
+			s.work()
+			s.add("late", 50, 500, memberOf("g"))
+			s.work()
+			if got := s.seats("late"); got != "late:n1" && got != "late:n0" {
+				t.Errorf("at least %d: placed %q; told %q", least, got, s.told())
+			}
+			for _, n := range []string{"n0", "n1"} {
+				s.use(n, 0, 0)
+			}
+		}
+	})
+	t.Run("beside one that a leader before has begun to place", func(t *testing.T) {
+		s := stageOf(t, 4, within(2))
+		s.zones("aabb")
+		s.use("n0", 0, 50)
+		s.use("n0", 1, 50)
+		s.add("m0", 60, 600, memberOf("g"))
+		l := s.ledger("n3")
+		s.must(ledgerspec.Grant(l, "m0", "ns/m0", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n3-0", Core: 60, Mem: 600}}}))
+		s.must(s.api.Update(t.Context(), l))
+		s.notify(l, false)
+		s.readAll()
+		s.add("m1", 50, 500, memberOf("g"))
+		s.work()
+		if got := s.seats("m0", "m1"); got != "m0:n3 m1:n3" && got != "m0:n3 m1:n2" {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	t.Run("no room beside those that run", func(t *testing.T) {
+		s := stageOf(t, 3, within(1))
+		s.zones("abb")
+		s.add("m0", 60, 600, memberOf("g"), onNode("n0"))
+		s.work()
+		s.use("n0", 1, 90)
+		s.add("late", 70, 700, memberOf("g"))
+		s.work()
+		if got, told := s.seats("late"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "on nodes of one "+key+"; most is in a") {
+			t.Errorf("placed %q; told %q", got, told)
+		}
+	})
+	t.Run("no node has the label", func(t *testing.T) {
+		s := stageOf(t, 2, podgroups.Within(podgroups.Native("ns", "g", 2), "example.com/rack"))
+		s.add("m0", 10, 100, memberOf("g"))
+		s.add("m1", 10, 100, memberOf("g"))
+		s.work()
+		if got, told := s.seats("m0", "m1"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "no node that takes slices has label example.com/rack") {
+			t.Errorf("placed %q; told %q", got, told)
+		}
+	})
+}
