@@ -33,6 +33,28 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
+func TestCUDALinks(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"switched": {Template: HGX},
+		"bridged":  {Template: BridgedA100},
+		"fabric":   {GPUs: []GPU{{Model: H100, Count: 2, Switches: 4, Fabric: "11111111-2222-3333-4444-555555555555.2"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(t, cfg)
+			run(t, s, "unit/cuda", name)
+			st, err := s.Status()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range st.Devices {
+				if d.UsedBytes != 0 {
+					t.Errorf("left behind: %+v", d)
+				}
+			}
+		})
+	}
+}
+
 func TestTimelineWithItsOwnClock(t *testing.T) {
 	run(t, New(t, Config{GPUs: []GPU{{Model: T4}}}), "unit/timeline")
 }

@@ -119,8 +119,21 @@ func newContainer(t *testing.T, shares ...share) *container {
 	return newContainerOn(t, 0, shares...)
 }
 
+// newLinkedContainer is on devices at NVSwitches, of a fabric of several machines, whose
+// contexts take so many MiB.
+func newLinkedContainer(t *testing.T, contextMiB int, shares ...share) *container {
+	t.Helper()
+	return newContainerWith(t, []string{"--context-mib", strconv.Itoa(contextMiB), "--gpu", fmt.Sprintf("H100-80GB,count=%d,switch=4,fabric=11111111-2222-3333-4444-555555555555.0", len(shares))}, shares...)
+}
+
 // newContainerOn is on a driver that takes so many MiB for each context.
 func newContainerOn(t *testing.T, contextMiB int, shares ...share) *container {
+	t.Helper()
+	return newContainerWith(t, []string{"--context-mib", strconv.Itoa(contextMiB), "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares))}, shares...)
+}
+
+// newContainerWith is on devices that these arguments of simgpuctl create make.
+func newContainerWith(t *testing.T, devices []string, shares ...share) *container {
 	t.Helper()
 	b, err := build()
 	if err != nil {
@@ -128,7 +141,7 @@ func newContainerOn(t *testing.T, contextMiB int, shares ...share) *container {
 	}
 	c := &container{t: t, dir: t.TempDir(), built: b}
 	c.state = filepath.Join(c.dir, "state")
-	c.ctl("create", "--context-mib", strconv.Itoa(contextMiB), "--gpu", fmt.Sprintf("A100-SXM4-80GB,count=%d", len(shares)))
+	c.ctl(append([]string{"create"}, devices...)...)
 	c.allow(shares)
 	return c
 }

@@ -117,7 +117,7 @@ func TestVirtualMemory(t *testing.T) {
 // or a mapping, until it is unbound.
 func TestMulticast(t *testing.T) {
 	t.Parallel()
-	c := newContainer(t, share{0, 100})
+	c := newLinkedContainer(t, 0, share{0, 100})
 	p := c.start()
 	p.want("multicast 9 60", ok)
 	p.wantUsed(0, 100)
@@ -148,6 +148,23 @@ func TestMulticast(t *testing.T) {
 	p.wantUsed(0, 100)
 	p.want("create 2 100 0", ok)
 	c.wantHeld(100)
+}
+
+// TestMulticastWaits: a binding that waits in the driver for a device that another thread
+// has yet to add keeps that thread from nothing, and what it binds stays charged.
+func TestMulticastWaits(t *testing.T) {
+	t.Parallel()
+	c := newLinkedContainer(t, 0, share{0, 100}, share{0, 100})
+	p := c.start()
+	p.want("create 1 60 0", ok)
+	p.want("bind_awaited 9 1 60", ok)
+	p.wantUsed(60, 100)
+	p.want("release 1", ok)
+	p.wantUsed(60, 100)
+	p.want("create 2 60 0", outOfMemory)
+	p.want("unbind 9 0 60", ok)
+	p.wantUsed(0, 100)
+	c.wantHeld(0)
 }
 
 // TestPools: what was allocated from a destroyed pool stays charged until it is

@@ -4,6 +4,7 @@ package tests
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -22,11 +23,16 @@ func sharings() map[string]sharing {
 			free: "free 1", close: "ipc_close 2"},
 		"virtual": {owner: "create 1 60 0", importer: "listen 7", pass: []string{"export 1 1", "send 1 7"},
 			open: []string{"receive 2", "import 2", "close 2", "map 2 60"}, free: "release 1", close: "unmap 2 60"},
+		"fabric": {owner: "create_fabric 1 60 0", pass: []string{"export_fabric 7 1"},
+			open: []string{"import_fabric 2 7", "map 2 60"}, free: "release 1", close: "unmap 2 60"},
 		"pool": {owner: "from_pool 1 60 1 0", importer: "listen 7",
 			pass: []string{"export_pool 1 1", "send 1 7", "export_pointer 8 1"},
 			open: []string{"receive 2", "import_pool 2", "import_pointer 2 8 2"}, close: "free_async 2 0"},
 	}
 }
+
+// isMapped reports whether memory has handles and mappings, which keep it each.
+func (s sharing) isMapped() bool { return strings.HasPrefix(s.close, "unmap") }
 
 func (s sharing) run(c *container, d *container) (owner, importer *process) {
 	owner, importer = c.start(), d.start()
@@ -54,13 +60,13 @@ func TestSharedInAContainer(t *testing.T) {
 				continue // a pool's memory must not be freed under its importers
 			}
 			t.Run(name+" "+ends, func(t *testing.T) {
-				c := newContainer(t, share{0, 100})
+				c := newLinkedContainer(t, 0, share{0, 100})
 				owner, importer := s.run(c, c)
 				for _, line := range s.open {
 					importer.want(line, ok)
 				}
 				importer.wantUsed(60, 100)
-				if name == "virtual" { // the mapping keeps it
+				if s.isMapped() { // the mapping keeps it
 					importer.want("release 2", ok)
 				}
 				switch ends {
@@ -198,7 +204,7 @@ func TestSharedFromOutside(t *testing.T) {
 	t.Parallel()
 	for name, s := range sharings() {
 		t.Run(name, func(t *testing.T) {
-			c := newContainer(t, share{0, 100})
+			c := newLinkedContainer(t, 0, share{0, 100})
 			neighbour := c.neighbour(share{0, 100})
 			_, importer := s.run(c, neighbour)
 			importer.want("alloc 1 41", ok)
@@ -214,7 +220,7 @@ func TestSharedFromOutside(t *testing.T) {
 			importer.want(s.open[len(s.open)-1], ok)
 			importer.wantUsed(60, 100)
 			importer.want("alloc 1 41", outOfMemory)
-			if name == "virtual" {
+			if s.isMapped() {
 				importer.want("release 2", ok)
 			}
 			importer.want(s.close, ok)

@@ -103,7 +103,7 @@ func TestStorm(t *testing.T) {
 				storm.moves /= 4 // each takes the longer
 				refusals /= 4
 			}
-			c := newContainerOn(t, storm.contextMiB, share{0, 20 * (storm.processes + 1)}, share{0, 16 * (storm.processes + 1)})
+			c := newLinkedContainer(t, storm.contextMiB, share{0, 20 * (storm.processes + 1)}, share{0, 16 * (storm.processes + 1)})
 			observer := c.start()
 			observer.want("primary 1 1", ok)
 			seed := 0
@@ -213,7 +213,7 @@ func holdsLock(t *testing.T, pid int) bool {
 func TestStormKeepsTheLimit(t *testing.T) {
 	t.Parallel()
 	limits := []int{24, 16}
-	c := newContainer(t, share{0, limits[0]}, share{0, limits[1]})
+	c := newLinkedContainer(t, 0, share{0, limits[0]}, share{0, limits[1]})
 	all := make([]*stormer, 3)
 	start := func(seed int) *stormer {
 		s := c.storm(seed, 3)

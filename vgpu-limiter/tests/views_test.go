@@ -19,7 +19,7 @@ func TestViews(t *testing.T) {
 	t.Parallel()
 	limits := []int{60, 40}
 	shares := []share{{0, limits[0]}, {0, limits[1]}}
-	c := newContainer(t, shares...)
+	c := newLinkedContainer(t, 0, shares...)
 	stranger := c.neighbour(shares...).storm(99, 2)
 	stranger.send(t, "run 1000000000")
 	w := c.watch(limits...)

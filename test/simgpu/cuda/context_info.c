@@ -127,11 +127,17 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     NEED(!flags);
     CHECK(need_context(&ctx));
     if (!peer || peer == ctx) return CUDA_ERROR_INVALID_CONTEXT;
-    return CUDA_SUCCESS;
+    int can;
+    CHECK(cuDeviceCanAccessPeer(&can, ctx->ordinal, peer->ordinal));
+    if (!can) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    uint32_t bit = 1u << peer->ordinal;
+    return atomic_fetch_or(&ctx->peers, bit) & bit ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer) {
     CUcontext ctx;
     CHECK(need_context(&ctx));
-    return peer && peer != ctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (!peer || peer == ctx) return CUDA_ERROR_INVALID_CONTEXT;
+    uint32_t bit = 1u << peer->ordinal;
+    return atomic_fetch_and(&ctx->peers, ~bit) & bit ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

@@ -58,6 +58,7 @@ struct CUctx_st {
     unsigned retained;
     _Atomic bool destroyed;
     unsigned long long id;
+    _Atomic uint32_t peers;  // devices whose memory it may use, one bit each
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache;
     CUsharedconfig shared;
@@ -113,6 +114,8 @@ void va_remove(struct block *b);
 void va_give(struct block *b);
 void va_lock(void);
 void va_unlock(void);
+void va_wait(void);
+void va_wake(void);
 size_t va_round(size_t size);
 void va_each(void (*visit)(struct block *, void *), void *arg);
 
@@ -121,7 +124,7 @@ struct ticket {
     uint64_t magic, kind;
     struct sim_memory memory;
 };
-enum { TICKET_IPC = 1, TICKET_VMM, TICKET_POOL, TICKET_POINTER };
+enum { TICKET_IPC = 1, TICKET_VMM, TICKET_POOL, TICKET_POINTER, TICKET_MULTICAST };
 struct ticket ticket_new(unsigned kind, unsigned dev, unsigned long long id, size_t size);
 bool ticket_good(const struct ticket *t, unsigned kind);
 int ticket_to_fd(const void *content, size_t size);
@@ -139,7 +142,15 @@ struct physical *vmm_behind(CUdeviceptr at);
 bool vmm_has_tiles(const struct physical *p, CUdevice device, size_t offset, size_t bytes);
 CUdevice vmm_hold(struct physical *p);
 void vmm_let_go(struct physical *p);
-bool multicast_release(CUmemGenericAllocationHandle handle);
+
+// A multicast object is memory without bytes of its own, NULL for other memory. The
+// first takes the lock.
+struct multicast;
+CUresult vmm_object(CUmemGenericAllocationHandle *handle, struct multicast *m, size_t size);
+struct multicast *vmm_multicast(struct physical *p);
+CUresult multicast_import(CUmemGenericAllocationHandle *handle, size_t size, unsigned long long types);
+unsigned long long multicast_types(const struct multicast *m);
+void multicast_end(struct multicast *m);
 
 // sparse.c: the tiles of an array of these levels, whose elements and the whole of
 // which take so many bytes; sparse_end lets go of what is mapped there.

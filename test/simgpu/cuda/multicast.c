@@ -4,14 +4,18 @@
 //
 // Invariants:
 // - An object has no memory of its own; it keeps what is bound to it until that is
-//   unbound or the object is released.
-// - What it would do, writing to all devices at once, is not modelled: it cannot be
-//   mapped.
+//   unbound, or the object's last handle and mapping are gone.
+// - Only devices whose switches multicast are added. A binding waits until the object
+//   has all its devices; one that comes from another process has them.
+// - What it does, writing to all devices at once, is not modelled, nor is what another
+//   process has bound.
 // - Everything here is guarded by va_lock.
 #define _GNU_SOURCE
 #include "internal.h"
 
 #include <stdlib.h>
+
+#define GRANULE ((size_t)2 << 20)
 
 struct binding {
     struct physical *of;
@@ -22,17 +26,13 @@ struct binding {
 
 struct multicast {
     size_t size;
+    unsigned devices;          // that are still to be added
+    uint32_t added;            // one bit each
+    unsigned long long types;  // of handles to others
     struct binding *bindings;
-    struct multicast *next;
 };
 
-static struct multicast *objects;
-
-static struct multicast **find(CUmemGenericAllocationHandle handle) {
-    struct multicast **p = &objects;
-    while (*p && (CUmemGenericAllocationHandle)(uintptr_t)*p != handle) p = &(*p)->next;
-    return p;
-}
+unsigned long long multicast_types(const struct multicast *m) { return m->types; }
 
 static void unbind(struct binding **p) {
     struct binding *b = *p;
@@ -41,13 +41,27 @@ static void unbind(struct binding **p) {
     free(b);
 }
 
-bool multicast_release(CUmemGenericAllocationHandle handle) {
-    struct multicast **p = find(handle), *m = *p;
-    if (!m) return false;
+void multicast_end(struct multicast *m) {
     while (m->bindings) unbind(&m->bindings);
-    *p = m->next;
     free(m);
-    return true;
+}
+
+static struct multicast *find(CUmemGenericAllocationHandle handle) {
+    struct physical *p = vmm_physical(handle);
+    return p ? vmm_multicast(p) : NULL;
+}
+
+static CUresult make(CUmemGenericAllocationHandle *handle, struct multicast with) {
+    struct multicast *m = malloc(sizeof *m);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    *m = with;
+    CUresult ret = vmm_object(handle, m, with.size);
+    if (ret != CUDA_SUCCESS) free(m);
+    return ret;
+}
+
+CUresult multicast_import(CUmemGenericAllocationHandle *handle, size_t size, unsigned long long types) {
+    return make(handle, (struct multicast){.size = size, .types = types, .added = UINT32_MAX});
 }
 
 CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
@@ -55,43 +69,50 @@ CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectP
     (void)option;
     NEED(granularity && prop);
     INITIALIZED;
-    *granularity = 2 << 20;
+    *granularity = GRANULE;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop) {
-    NEED(handle && prop && prop->size && prop->numDevices);
+    NEED(handle && prop && prop->size && prop->size % GRANULE == 0 && prop->numDevices && !prop->flags);
     INITIALIZED;
-    struct multicast *m = calloc(1, sizeof *m);
-    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
-    m->size = prop->size;
-    va_lock();
-    m->next = objects;
-    objects = m;
-    va_unlock();
-    *handle = (CUmemGenericAllocationHandle)(uintptr_t)m;
-    return CUDA_SUCCESS;
+    return make(handle, (struct multicast){.size = prop->size, .devices = prop->numDevices, .types = prop->handleTypes});
 }
 
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice dev) {
     struct ordinal *o;
     CHECK(need_device(dev, &o));
+    if (o->gi != SIM_WHOLE_GPU || !sim_multicast(cu, o->dev)) return CUDA_ERROR_NOT_SUPPORTED;
     va_lock();
-    bool ok = *find(handle) != NULL;
+    struct multicast *m = find(handle);
+    bool ok = m && m->devices && !(m->added >> dev & 1);
+    if (ok) {
+        m->added |= 1u << dev;
+        m->devices--;
+        va_wake();
+    }
     va_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 // bind wants va_lock held, and lets go of it.
 static CUresult bind(CUmemGenericAllocationHandle handle, size_t at, struct physical *p, size_t size) {
-    struct multicast *m = *find(handle);
-    struct binding *b = m && p && at + size <= m->size ? malloc(sizeof *b) : NULL;
+    struct physical *object = vmm_physical(handle);
+    struct multicast *m = find(handle);
+    bool ok = m && p && !vmm_multicast(p) && size % GRANULE == 0 && at % GRANULE == 0 && at + size <= m->size;
+    struct binding *b = ok ? malloc(sizeof *b) : NULL;
     if (b) {
-        *b = (struct binding){p, vmm_hold(p), at, size, m->bindings};
+        *b = (struct binding){p, vmm_hold(p), at, size, NULL};
+        vmm_hold(object);
+        while (m->devices) va_wait();
+        b->next = m->bindings;
         m->bindings = b;
+        ok = m->added >> b->device & 1;
+        if (!ok) unbind(&m->bindings);
+        vmm_let_go(object);
     }
     va_unlock();
-    return b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return ok && b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
@@ -115,7 +136,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at, CUd
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice dev, size_t at, size_t size) {
     INITIALIZED;
     va_lock();
-    struct multicast *m = *find(handle);
+    struct multicast *m = find(handle);
     struct binding **p = m ? &m->bindings : NULL;
     while (p && *p && ((*p)->device != dev || (*p)->at != at || (*p)->size != size)) p = &(*p)->next;
     bool ok = p && *p;

@@ -10,7 +10,7 @@
 // - Taking, finding by exact address and giving back are O(1) in the number of
 //   live blocks: spans come in size classes, each with its own free list, and
 //   blocks are found by hash.
-// - All functions but va_lock, va_ready and va_contains want the lock held.
+// - All functions but va_lock, va_wake, va_ready and va_contains want the lock held.
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -22,6 +22,7 @@
 #define CLASSES 256
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUdeviceptr base, top, end;
 static struct block *unused[CLASSES];
 static struct block **table;
@@ -30,6 +31,8 @@ static unsigned long long next_id = 1;
 
 void va_lock(void) { pthread_mutex_lock(&mutex); }
 void va_unlock(void) { pthread_mutex_unlock(&mutex); }
+void va_wait(void) { pthread_cond_wait(&changed, &mutex); }
+void va_wake(void) { pthread_cond_broadcast(&changed); }
 
 bool va_ready(void) {
     for (size_t size = (size_t)1 << 42; !base && size >= (size_t)1 << 34; size >>= 1) {

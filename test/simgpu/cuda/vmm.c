@@ -14,6 +14,7 @@
 #include "internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define GRANULE ((size_t)2 << 20)
 
@@ -24,6 +25,7 @@ struct physical {
     unsigned holders, mappings;
     unsigned long long id;
     int hold;  // on another process's memory, -1 for none
+    struct multicast *over;  // not NULL: what is bound to it is its memory
     struct physical *next;
 };
 
@@ -53,7 +55,9 @@ static void give_back(struct physical *p) {
             *at = p->next;
             break;
         }
-    if (p->hold >= 0) {
+    if (p->over) {
+        multicast_end(p->over);
+    } else if (p->hold >= 0) {
         sim_hold_drop(cu, p->hold);
     } else {
         sim_hold_freed(cu, me, p->id, p->dev, p->size);
@@ -74,6 +78,32 @@ CUdevice vmm_hold(struct physical *p) {
 void vmm_let_go(struct physical *p) {
     p->mappings--;
     give_back(p);
+}
+
+static void add(CUmemGenericAllocationHandle *handle, struct physical *p, struct physical is) {
+    va_lock();
+    *p = is;
+    p->holders = 1;
+    p->id = va_id();
+    p->next = all;
+    all = p;
+    va_unlock();
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+}
+
+CUresult vmm_object(CUmemGenericAllocationHandle *handle, struct multicast *m, size_t size) {
+    struct physical *p = malloc(sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    add(handle, p, (struct physical){.size = size, .over = m, .hold = -1});
+    return CUDA_SUCCESS;
+}
+
+struct multicast *vmm_multicast(struct physical *p) { return p->over; }
+
+// is_fabric reports whether a device's memory can be had on other machines.
+static bool is_fabric(const struct sim_device *d) {
+    static const uint8_t alone[sizeof d->place.cluster];
+    return d->place.fabric && memcmp(d->place.cluster, alone, sizeof alone) != 0;
 }
 
 static CUresult check_prop(const CUmemAllocationProp *prop, struct ordinal **o) {
@@ -98,18 +128,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     NEED(handle && size && size % GRANULE == 0 && !flags);
     CHECK(check_prop(prop, &o));
     CHECK(lost_or(o->dev, CUDA_SUCCESS));
-    struct physical *p = calloc(1, sizeof *p);
+    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC && !is_fabric(o->d)) return CUDA_ERROR_NOT_PERMITTED;
+    struct physical *p = malloc(sizeof *p);
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!sim_charge(cu, me, o->dev, size)) {
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    va_lock();
-    *p = (struct physical){.size = size, .dev = o->dev, .prop = *prop, .holders = 1, .id = va_id(), .hold = -1};
-    p->next = all;
-    all = p;
-    va_unlock();
-    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+    add(handle, p, (struct physical){.size = size, .dev = o->dev, .prop = *prop, .hold = -1});
     return CUDA_SUCCESS;
 }
 
@@ -121,9 +147,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
         p->holders--;
         give_back(p);
     }
-    bool ok = p || multicast_release(handle);
     va_unlock();
-    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint,
@@ -276,54 +301,77 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     INITIALIZED;
     va_lock();
     struct physical *p = vmm_physical(handle);
+    if (p && p->over) p = NULL;
     if (p) *prop = p->prop;
     va_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What an exported descriptor holds.
+// What an exported descriptor holds; a fabric handle has its ticket alone.
 struct passed {
     struct ticket ticket;
     CUmemAllocationProp prop;
 };
+_Static_assert(sizeof(struct ticket) <= sizeof(CUmemFabricHandle), "ticket");
+
+static bool is_passed_as(CUmemAllocationHandleType type) {
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type == CU_MEM_HANDLE_TYPE_FABRIC;
+}
 
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
     NEED(out && !flags);
     INITIALIZED;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!is_passed_as(type)) return CUDA_ERROR_NOT_SUPPORTED;
     va_lock();
     struct physical *p = vmm_physical(handle);
-    bool ok = p && p->hold < 0;
+    bool over = p && p->over, ok = p && p->hold < 0;
     struct passed passed = {0};
-    if (ok) passed = (struct passed){ticket_new(TICKET_VMM, p->dev, p->id, p->size), p->prop};
+    if (ok) passed = (struct passed){ticket_new(over ? TICKET_MULTICAST : TICKET_VMM, p->dev, p->id, p->size), p->prop};
+    if (ok && type == CU_MEM_HANDLE_TYPE_FABRIC)
+        ok = (over ? multicast_types(p->over) : p->prop.requestedHandleTypes) & CU_MEM_HANDLE_TYPE_FABRIC;
     va_unlock();
     NEED(ok);
-    int fd = sim_hold_pass(cu, &passed.ticket.memory, &passed, sizeof passed);
-    if (fd < 0) fd = ticket_to_fd(&passed, sizeof passed);  // nowhere to lock: it holds nothing
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        memset(out, 0, sizeof(CUmemFabricHandle));
+        memcpy(out, &passed.ticket, sizeof passed.ticket);
+        return CUDA_SUCCESS;
+    }
+    int fd = over ? -1 : sim_hold_pass(cu, &passed.ticket.memory, &passed, sizeof passed);
+    if (fd < 0) fd = ticket_to_fd(&passed, sizeof passed);  // it holds nothing, or nowhere to lock
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)out = fd;
     return CUDA_SUCCESS;
 }
 
+// from_fabric makes up what a fabric handle doesn't say.
+static void from_fabric(const void *os, struct passed *passed) {
+    memcpy(&passed->ticket, os, sizeof passed->ticket);
+    passed->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
+                                         .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    for (int i = 0; i < ordinal_count; i++)
+        if (ordinals[i].dev == passed->ticket.memory.dev) passed->prop.location.id = i;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os,
                                         CUmemAllocationHandleType type) {
     struct passed passed;
+    bool as_bytes = type == CU_MEM_HANDLE_TYPE_FABRIC;
     NEED(handle);
     INITIALIZED;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    NEED(ticket_from_fd((int)(intptr_t)os, &passed, sizeof passed) && ticket_good(&passed.ticket, TICKET_VMM));
-    struct physical *p = calloc(1, sizeof *p);
-    int hold = p ? sim_hold_add(cu, me, &passed.ticket.memory, true) : -1;
+    if (!is_passed_as(type)) return CUDA_ERROR_NOT_SUPPORTED;
+    NEED(!as_bytes || os);
+    if (as_bytes) from_fabric(os, &passed);
+    NEED(as_bytes || ticket_from_fd((int)(intptr_t)os, &passed, sizeof passed));
+    if (ticket_good(&passed.ticket, TICKET_MULTICAST)) return multicast_import(handle, passed.ticket.memory.size, type);
+    NEED(ticket_good(&passed.ticket, TICKET_VMM));
+    struct physical *p = malloc(sizeof *p);
+    int hold = p ? sim_hold_add(cu, me, &passed.ticket.memory, !as_bytes) : -1;
     if (hold < 0) {
         free(p);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *p = (struct physical){.size = passed.ticket.memory.size, .dev = passed.ticket.memory.dev, .prop = passed.prop, .holders = 1, .hold = hold};
-    va_lock();
-    p->next = all;
-    all = p;
-    va_unlock();
-    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+    add(handle, p, (struct physical){.size = passed.ticket.memory.size, .dev = passed.ticket.memory.dev, .prop = passed.prop, .hold = hold});
     return CUDA_SUCCESS;
 }

@@ -28,6 +28,11 @@ void sparse(void);
 void ipc(void);
 void graph_memory(void);
 
+// cuda_links.c
+void switched(void);
+void bridged(void);
+void fabric(void);
+
 // cuda_runtime.c
 void runtime(void);
 

@@ -314,6 +314,7 @@ static const struct {
     {"idle", idle}, {"pending", pending}, {"queue", queue}, {"busy", busy}, {"ipc", ipc},
     {"shapes", shapes}, {"graphs", graphs}, {"spoilt_captures", spoilt_captures}, {"graph_memory", graph_memory}, {"symbols", symbols}, {"old_symbols", old_symbols}, {"runtime", runtime},
     {"ptx", ptx}, {"ptx_time", ptx_time}, {"bad_images", bad_images}, {"linker", linker},
+    {"switched", switched}, {"bridged", bridged}, {"fabric", fabric},
 };
 
 int main(int argc, char **argv) {

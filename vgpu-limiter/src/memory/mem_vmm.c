@@ -11,7 +11,7 @@
 //   3. vmm.lock is held across these calls of the driver, so that the counts and
 //      the driver's own never part, and no thread is given the number of a handle
 //      that another one is about to forget. They are rare and slow; the driver has
-//      a lock of its own around them.
+//      a lock of its own around them. The exception are bindings (vmm_bind.c).
 
 #include "memory/vmm.h"
 

@@ -4,6 +4,9 @@
 // until it is unbound, or the object goes with its last handle and mapping. An object
 // that was exported, or comes from elsewhere, may be kept by others: what is bound to
 // it and not unbound stays charged until the process ends.
+//
+// Invariant: the driver's binding is called without a lock: it waits until the object has all
+// its devices, which other threads add. Until it has returned, the memory counts as mapped.
 
 #include "memory/ipc_share.h"
 #include "memory/vmm.h"
@@ -19,7 +22,6 @@ static uint64_t id_of(const struct vgpu_record *record, int device, cu_handle ob
 // Without memory to remember it, it stays until the process ends.
 static void bound(struct vgpu_process *process, struct vgpu_record *record, cu_handle handle, size_t at) {
     struct vgpu_binding *binding = malloc(sizeof *binding);
-    record->mappings++;
     if (binding == NULL)
         return;
     *binding = (struct vgpu_binding){.id = id_of(record, -1, handle, at), .of = record,
@@ -53,9 +55,19 @@ cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
         VGPU_PROCESS(process);                                \
         vgpu_lock(&process->vmm.lock);                        \
         struct vgpu_record *record = find;                    \
+        if (record != NULL)                                   \
+            record->mappings++;                               \
+        vgpu_unlock(&process->vmm.lock);                      \
         cu_result result = __VA_ARGS__;                       \
-        if (result == CU_OK && record != NULL)                \
+        if (record == NULL)                                   \
+            return result;                                    \
+        vgpu_lock(&process->vmm.lock);                        \
+        if (result == CU_OK) {                                \
             bound(process, record, object, at);               \
+        } else {                                              \
+            record->mappings--;                               \
+            vgpu_record_drop(process, record);                \
+        }                                                     \
         vgpu_unlock(&process->vmm.lock);                      \
         return result;                                        \
     } while (0)

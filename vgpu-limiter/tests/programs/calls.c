@@ -178,6 +178,7 @@ static int capture(int place, long microseconds, int count) {
 #include "modules.h"
 #include "sharing.h"
 #include "sparse.h"
+#include "multicast.h"
 
 static double now(void) {
     struct timespec t;
@@ -310,13 +311,17 @@ int main(void) {
         ON("export", cuMemExportToShareableHandle(&exported[a], handle[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
         ON("close", close(exported[a]))
         ON("import", import_handle((int)a))
+        ON("create_fabric", create_fabric((int)a, MIB * (size_t)b, (int)c))
+        ON("export_fabric", export_fabric((int)a, (int)b))
+        ON("import_fabric", import_fabric((int)a, (int)b))
         ON("export_pool", cuMemPoolExportToShareableHandle(&exported[a], pool[b], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
         ON("import_pool", import_pool((int)a))
         ON("export_pointer", export_pointer((int)a, (int)b))
         ON("import_pointer", import_pointer((int)a, (int)b, (int)c))
         ON("external", import_external((int)a, MIB * (size_t)b))
         ON("destroy_external", cuDestroyExternalMemory(external[a]))
-        ON("multicast", cuMulticastCreate(&handle[a], &(CUmulticastObjectProp){.numDevices = 1, .size = MIB * (size_t)b}))
+        ON("multicast", multicast((int)a, MIB * (size_t)b, 1))
+        ON("bind_awaited", bind_awaited((int)a, (int)b, MIB * (size_t)c))
         ON("bind", cuMulticastBindMem(handle[a], 0, handle[b], 0, MIB * (size_t)c, 0))
         ON("bind_mapped", cuMulticastBindAddr(handle[a], MIB * (size_t)c, ptr[b], MIB * (size_t)c, 0))
         ON("unbind", cuMulticastUnbind(handle[a], 0, MIB * (size_t)b, MIB * (size_t)c))

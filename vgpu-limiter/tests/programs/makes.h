@@ -72,7 +72,8 @@ static bool make_multicast(struct thing *t) {
     CUmulticastObjectProp prop = {.numDevices = 1, .size = GRANULE};
     if (!make_virtual(t))
         return false;
-    bool made = TRY(cuMulticastCreate, &t->object, &prop) && TRY(cuMulticastBindMem, t->object, 0, t->handle, 0, GRANULE, 0);
+    bool made = TRY(cuMulticastCreate, &t->object, &prop) && TRY(cuMulticastAddDevice, t->object, t->device) &&
+                TRY(cuMulticastBindMem, t->object, 0, t->handle, 0, GRANULE, 0);
     TRY(cuMemRelease, t->handle); // what is bound stays
     return made;
 }

@@ -130,6 +130,26 @@ static int import_handle(int place) {
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
+static int create_fabric(int place, size_t bytes, int device) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    return cuMemCreate(&handle[place], bytes, &prop, 0);
+}
+
+static int export_fabric(int number, int place) {
+    CUmemFabricHandle fabric;
+    int result = cuMemExportToShareableHandle(&fabric, handle[place], CU_MEM_HANDLE_TYPE_FABRIC, 0);
+    return result != 0 ? result : save(number, &fabric, sizeof fabric);
+}
+
+static int import_fabric(int place, int number) {
+    CUmemFabricHandle fabric;
+    return load(number, &fabric, sizeof fabric) != 0
+               ? -1
+               : (int)cuMemImportFromShareableHandle(&handle[place], &fabric, CU_MEM_HANDLE_TYPE_FABRIC);
+}
+
 static int import_pool(int place) {
     return cuMemPoolImportFromShareableHandle(&pool[place], (void *)(intptr_t)exported[place],
                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
