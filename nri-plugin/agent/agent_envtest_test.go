@@ -61,7 +61,8 @@ func testLedger(t *testing.T, c *cluster) {
 	if len(l.OwnerReferences) != 1 || l.OwnerReferences[0].Kind != "Node" || l.OwnerReferences[0].UID != n.uid {
 		t.Errorf("owner %+v, want node %s", l.OwnerReferences, n.uid)
 	}
-	if l.Status.Summary.Devices != 2 || l.Status.Summary.Models != "A100" || l.Status.Driver.Version != "615" {
+	if l.Status.Summary.Devices != 2 || l.Status.Summary.Models != "A100" || l.Status.Driver.Version != "615" ||
+		l.Status.Driver.GDR != v1alpha1.GDRNone || l.Status.Topology == nil || !slices.Equal(l.Status.Topology.NVLink, []v1alpha1.DeviceSet{"0-1"}) {
 		t.Errorf("status %+v", l.Status)
 	}
 	n.awaitLedger(t, "what is granted and free is summed up", func(l *v1alpha1.SliceLedger) bool {

@@ -368,6 +368,7 @@ func (g *gpus) Scan() (device.Snapshot, error) {
 			{UUID: gpu1, Index: 1, Minor: 1, Model: "A100", Mem: size, MIG: v1alpha1.MIGDisabled, Healthy: g.reason == "", Reason: g.reason},
 		},
 	}
+	s.Topology = &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1"}}
 	for i := range s.Devices {
 		if slices.Contains(g.mig, s.Devices[i].UUID) {
 			s.Devices[i].MIG = v1alpha1.MIGEnabled
