@@ -56,7 +56,7 @@ func (b *Binder) Ungate(ctx context.Context, pod *corev1.Pod, node string) error
 	if ledger == nil {
 		return queue.ErrAgain
 	}
-	placed := ledgerspec.Placement(ledger, pod.UID)
+	placed := ledgerspec.PlacementOf(ledger, pod)
 	if placed == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
 		return queue.ErrAgain
 	}

@@ -115,6 +115,7 @@ func grants(d *v1alpha1.DeviceLedger, used *v1alpha1.SliceStatus) bool {
 
 func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) bool) *placement.Node {
 	node := &placement.Node{Name: ledger.Name, Devices: make([]placement.Device, 0, len(ledger.Status.Devices))}
+	near := ledger.Status.Near()
 	for i := range ledger.Status.Devices {
 		seen := &ledger.Status.Devices[i]
 		if seen.Mem < 1 || !usable(seen) {
@@ -123,6 +124,9 @@ func devices(ledger *v1alpha1.SliceLedger, usable func(*v1alpha1.DeviceStatus) b
 		d := placement.Device{
 			UUID: seen.UUID, Model: seen.Model, Index: seen.Index, Mem: seen.Mem,
 			FreeCore: v1alpha1.WholeGPU, FreeMem: seen.Mem, Slots: v1alpha1.MaxSlicesPerDevice,
+		}
+		if i < len(near) {
+			d.Near = near[i]
 		}
 		var given []v1alpha1.Slice
 		if granted := find(ledger, seen.UUID); granted != nil {
@@ -190,8 +194,8 @@ func subtract(d *placement.Device, granted *v1alpha1.DeviceLedger) {
 	d.Slots -= len(granted.Slices)
 }
 
-// roomier tells whether now has room somewhere that before had not: only then
-// can a pod that waits for a device be helped.
+// roomier tells whether now has room somewhere that before had not, or devices that are near
+// others: only then can a pod that waits for a device be helped.
 func roomier(before, now *placement.Node) bool {
 	if now == nil {
 		return false
@@ -199,7 +203,7 @@ func roomier(before, now *placement.Node) bool {
 	for i := range now.Devices {
 		d := &now.Devices[i]
 		b := before.Device(d.UUID)
-		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || !d.Cut.Equal(b.Cut) {
+		if b == nil || d.FreeCore > b.FreeCore || d.FreeMem > b.FreeMem || d.Slots > b.Slots || d.MPS && !b.MPS || b.MPSOnly && !d.MPSOnly || d.Model != b.Model || d.Near != b.Near || !d.Cut.Equal(b.Cut) {
 			return true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"iter"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
@@ -138,6 +139,31 @@ func holds(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
 		}
 	}
 	return false
+}
+
+// PlacementOf is Placement, with how near to each other the pod's devices are by the ledger's
+// status, where the pod asks for some topology.
+func PlacementOf(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) *v1alpha1.Placement {
+	p := Placement(ledger, pod.UID)
+	wish, err := v1alpha1.ParseTopology(pod.Annotations[v1alpha1.AnnotationTopology])
+	if p == nil || err != nil || wish.Level == "" {
+		return p
+	}
+	all, used := ledger.Status.Near(), []v1alpha1.Near{}
+	for i := range ledger.Status.Devices {
+		if uuid := ledger.Status.Devices[i].UUID; i < len(all) && p.Uses(uuid) {
+			used = append(used, all[i])
+		}
+	}
+	// What was required holds as far as the driver says so now.
+	p.Topology = v1alpha1.TopologyNode
+	for _, level := range wish.Levels() {
+		if level.Within(used...) {
+			p.Topology = level
+			break
+		}
+	}
+	return p
 }
 
 // Placement is what the ledger grants to the pod, as the document for people;

@@ -207,5 +207,8 @@ func Describe(p *v1alpha1.Placement, ledger *v1alpha1.SliceLedger) string {
 				name, index[d.UUID], d.UUID, v1alpha1.AmountsText(d.Core, d.MemMiB), p.Containers[name].Mode))
 		}
 	}
+	if p.Topology != "" {
+		parts = append(parts, "topology "+string(p.Topology))
+	}
 	return fmt.Sprintf("on node %s; %s", p.Node, strings.Join(parts, "; "))
 }

@@ -42,6 +42,8 @@ type Demand struct {
 	Models, UUIDs v1alpha1.AllowList
 	// SameGPU puts all containers on one device. Each asks for one, then.
 	SameGPU bool
+	// Topology is how near to each other the devices of all containers are to be.
+	Topology v1alpha1.TopologyRequest
 }
 
 // Devices is how much the pod asks for, in devices: what orders the pods of a set.

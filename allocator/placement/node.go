@@ -45,6 +45,8 @@ type Device struct {
 	FreeMem  v1alpha1.MiB
 	// Slots is how many slices the ledger still takes for the device.
 	Slots int
+	// Near is of which sets of the node's devices it is.
+	Near v1alpha1.Near
 	// Cut is set for a device in MIG mode.
 	Cut *Cut
 	// MPS: it takes slices in mode mps. MPSOnly: it has such, and takes no others.

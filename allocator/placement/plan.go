@@ -32,6 +32,8 @@ type Plan struct {
 
 	// cut is how many of the grants are instances of MIG.
 	cut int
+	// level of topology, the lower the nearer the devices are.
+	level int
 	// touched is the mean leftover of the devices used, rest that of the node.
 	touched, rest int64
 }

@@ -9,7 +9,8 @@ import (
 
 // Rank plans the demand on every node where it fits, best first.
 //
-// What holds the pod best comes first: a plan with instances of MIG before one
+// What the pod asked for comes first: the level of topology that it named before the next
+// lower one. Then what holds it best: a plan with instances of MIG before one
 // without. Then pack prefers the plan whose devices are left with least, then the fuller node;
 // spread the opposite of both. Equal nodes are taken by name.
 func Rank(demand *Demand, nodes []*Node) []Plan {
@@ -38,4 +39,5 @@ func (s *search) weigh(plan *Plan) {
 	}
 	plan.touched = touched / max(used, 1)
 	plan.rest = all / max(int64(len(s.node.Devices)), 1)
+	plan.level = s.level()
 }

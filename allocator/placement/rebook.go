@@ -17,7 +17,7 @@ type Has struct {
 }
 
 // Rebook is the plan that puts every container on the devices that it already
-// has; false when those are not all there with the room.
+// has, however near they are to each other; false when those are not all there with the room.
 func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	s := newSearch(demand, node)
 	// Those first that lie somewhere: the others find places beside them.
@@ -31,9 +31,13 @@ func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 }
 
 // Refit is the plan that leaves the containers that have devices on them and finds
-// others for the rest; false when that does not fit.
+// others for the rest, all as near each other as the demand says; false when that does not fit.
 func Refit(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
-	s := newSearch(demand, node)
+	return within(demand, node, func(s *search) bool { return s.refit(devices) })
+}
+
+func (s *search) refit(devices map[string][]Has) bool {
+	demand := s.demand
 	moves := func(i int) bool { return devices[demand.Containers[i].Name] == nil }
 	slices.SortStableFunc(s.order, func(a, b int) int {
 		on := func(i int) []Has { return devices[demand.Containers[i].Name] }
@@ -43,10 +47,7 @@ func Refit(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	if first := slices.IndexFunc(s.order, moves); first >= 0 {
 		kept = s.order[:first]
 	}
-	if !s.keep(kept, devices) || !s.place(len(kept)) {
-		return Plan{}, false
-	}
-	return s.plan(), true
+	return s.keep(kept, devices) && s.place(len(kept))
 }
 
 // keep puts these containers on the devices that they have.

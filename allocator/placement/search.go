@@ -19,6 +19,10 @@ const maxSteps = 20_000
 type search struct {
 	demand *Demand
 	node   *Node
+	// domain is where on the node.
+	domain domain
+	// near: some devices of the node are near each other, by what its driver says.
+	near   bool
 	runs   []span
 	phases int
 	// order in which containers are served: app containers and sidecars first, so
@@ -43,13 +47,7 @@ func Fit(demand *Demand, node *Node) (Plan, bool) {
 	if !demand.MayFit(node) {
 		return Plan{}, false
 	}
-	s := newSearch(demand, node)
-	if !s.place(0) {
-		return Plan{}, false
-	}
-	plan := s.plan()
-	s.weigh(&plan)
-	return plan, true
+	return within(demand, node, func(s *search) bool { return s.place(0) })
 }
 
 // Fits tells whether the demand fits on the node.
@@ -68,6 +66,15 @@ func Fits(demand *Demand, node *Node) bool {
 // MayFit reports whether each container by itself finds as many devices as it needs. Where
 // one does not, the pod does not fit; where all do, it still may not.
 func (d *Demand) MayFit(n *Node) bool {
+	if d.Topology.Required {
+		if levels := d.Levels(); levels != nil {
+			return slices.ContainsFunc(d.domains(n, levels[0]), func(in domain) bool { return d.mayFit(n, in) })
+		}
+	}
+	return d.mayFit(n, 0)
+}
+
+func (d *Demand) mayFit(n *Node, in domain) bool {
 	if d.SameGPU && !slices.ContainsFunc(n.Devices, func(dev Device) bool { return d.roomOn(&dev) }) {
 		return false
 	}
@@ -75,7 +82,7 @@ func (d *Demand) MayFit(n *Node) bool {
 		c, found := &d.Containers[i], v1alpha1.DeviceCount(0)
 		for j := range n.Devices {
 			dev := &n.Devices[j]
-			if own, ok := d.alone(c, dev); ok && dev.Slots > 0 && own.within(dev) {
+			if own, ok := d.alone(c, dev); ok && in.has(j) && dev.Slots > 0 && own.within(dev) {
 				found++
 			}
 		}
@@ -174,6 +181,7 @@ func newSearch(demand *Demand, node *Node) *search {
 		cuts:   make([][]*Cut, len(node.Devices)),
 	}
 	s.runs, s.phases = spans(demand.Containers)
+	s.near = slices.ContainsFunc(node.Devices, func(d Device) bool { return d.Near != v1alpha1.Near{} })
 	for d := range s.loads {
 		s.loads[d] = make([]load, s.phases)
 	}
@@ -296,7 +304,7 @@ func (s *search) preferred(i int) []int {
 	var choices []choice
 	for d := range s.node.Devices {
 		dev := &s.node.Devices[d]
-		if !s.demand.allows(dev) || s.slices[d] >= dev.Slots {
+		if !s.domain.has(d) || !s.demand.allows(dev) || s.slices[d] >= dev.Slots {
 			continue
 		}
 		after, ok := s.peakWith(i, d)
@@ -311,7 +319,7 @@ func (s *search) preferred(i int) []int {
 		choices = append(choices, choice{d, place.Size, load{after.core - before.core, after.mem - before.mem}, dev.leftover(after)})
 	}
 	reuses := s.demand.Containers[i].Kind == Init
-	slices.SortStableFunc(choices, func(a, b choice) int {
+	order := func(a, b choice) int {
 		// An instance of MIG is the stronger one, where there is a choice, and the
 		// smallest takes the least.
 		if c := cmp.Or(cmp.Compare(b2i(a.size == 0), b2i(b.size == 0)), cmp.Compare(a.size, b.size)); c != 0 {
@@ -323,10 +331,23 @@ func (s *search) preferred(i int) []int {
 			}
 		}
 		return s.demand.prefer(a.left, b.left)
-	})
+	}
+	slices.SortStableFunc(choices, order)
 	devices := make([]int, len(choices))
 	for k, c := range choices {
 		devices[k] = c.device
+	}
+	if !s.near {
+		return devices
+	}
+	broken, _ := s.node.broken(func(d int) bool { return s.slices[d] > 0 })
+	for from := 0; from < len(choices); {
+		to := from + 1
+		for to < len(choices) && order(choices[from], choices[to]) == 0 {
+			to++
+		}
+		s.node.gather(devices[from:to], broken)
+		from = to
 	}
 	return devices
 }

@@ -3,6 +3,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -20,6 +21,11 @@ type Shortfall struct {
 	Container string
 	// SameGPU: the containers have to be on one device together.
 	SameGPU bool
+	// Topology is the level of which the GPUs have to be, where the containers fit on a node
+	// but for that. Near are, by index, the GPUs of Node's set that comes closest, and Enough
+	// of them would do for Container; none where no node has a set of that level.
+	Topology v1alpha1.TopologyLevel
+	Near     []int
 	// GPUs, Core and Mem are what it needs: that many devices with that much each,
 	// in that mode.
 	Mode v1alpha1.Mode
@@ -55,6 +61,10 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 				s.Models[n.Devices[d].Model]++
 			}
 		}
+		return s
+	}
+	if bare := demand.At(v1alpha1.TopologyNode); demand.Topology.Required && slices.ContainsFunc(nodes, func(n *Node) bool { return Fits(bare, n) }) {
+		s.apart(demand, nodes)
 		return s
 	}
 	for _, i := range newSearch(demand, &Node{}).order {
@@ -132,6 +142,34 @@ func (d *Device) nearness(need load, possible bool) (int64, bool) {
 		_, fits = d.Cut.find(need)
 	}
 	return 2*min(core, mem) + max(core, mem), fits
+}
+
+// apart fills in the set of devices of the required level that has room on most for the largest
+// container; of those alike the larger one.
+func (s *Shortfall) apart(demand *Demand, nodes []*Node) {
+	lead := demand.Lead()
+	c := &demand.Containers[lead]
+	s.Topology, s.Container, s.Mode, s.GPUs, s.Core = demand.Topology.Level, c.Name, c.Mode, c.Share.GPUs, c.Share.Core
+	for _, n := range nodes {
+		for _, in := range demand.domains(n, s.Topology) {
+			var near []int
+			enough, mem := v1alpha1.DeviceCount(0), v1alpha1.MiB(0)
+			for d := range n.Devices {
+				dev := &n.Devices[d]
+				if !in.has(d) || !demand.allows(dev) {
+					continue
+				}
+				near = append(near, int(dev.Index))
+				mem, _ = c.Share.Memory(dev.Mem)
+				if own, ok := demand.alone(c, dev); ok && dev.Slots > 0 && own.within(dev) {
+					enough++
+				}
+			}
+			if cmp.Or(cmp.Compare(enough, s.Enough), cmp.Compare(len(near), len(s.Near)), cmp.Compare(s.Node, n.Name)) > 0 {
+				s.Enough, s.Near, s.Node, s.Mem = enough, near, n.Name, mem
+			}
+		}
+	}
 }
 
 // onOne fills in what the containers need of one device, and the one nearest to it.
@@ -219,6 +257,14 @@ func (s Shortfall) String() string {
 	case s.Allowed == 0:
 		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s: %s",
 			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.ModelsText(s.Models))
+	case s.Topology != "" && len(s.Near) == 0:
+		return fmt.Sprintf("the pod needs %s, as %s says, and no node's driver reports any that it may use", s.Topology.Text(), v1alpha1.AnnotationTopology)
+	case s.Topology != "" && s.Enough >= s.GPUs:
+		return fmt.Sprintf("the containers together need %s, as %s says, and fit on a node otherwise; nearest: %s",
+			s.Topology.Text(), v1alpha1.AnnotationTopology, s.nearest())
+	case s.Topology != "":
+		return fmt.Sprintf("container %s needs %s on each of %d %s, as %s says; nearest: the largest set with room is %d of %d on %s",
+			s.Container, needs, s.GPUs, s.Topology.Text(), v1alpha1.AnnotationTopology, s.Enough, s.GPUs, s.nearest())
 	case s.SameGPU && s.Mem > s.Largest.Mem:
 		return fmt.Sprintf("the containers need %s on one GPU together, as %s says, and none has so much: the largest is %s GPU %d with %s",
 			needs, v1alpha1.AnnotationSameGPU, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
@@ -239,6 +285,11 @@ func (s Shortfall) String() string {
 		return fmt.Sprintf("%s; the next, GPU %d, has %s", text, s.Best.Index, s.best())
 	}
 	return fmt.Sprintf("container %s needs %s on one GPU; nearest: %s GPU %d has %s", s.Container, needs, s.Node, s.Best.Index, s.best())
+}
+
+// nearest names the set of devices that comes closest.
+func (s Shortfall) nearest() string {
+	return fmt.Sprintf("%s GPU %s", s.Node, v1alpha1.DeviceSetOf(s.Near))
 }
 
 // best is what the nearest device has, and what else stands against the container.

@@ -28,7 +28,7 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	d := &placement.Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs, SameGPU: wishes.SameGPU}
+	d := &placement.Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs, SameGPU: wishes.SameGPU, Topology: wishes.Topology}
 	add := func(name string, kind placement.Kind) error {
 		share, asks := shares.Containers[name]
 		if !asks {
@@ -70,7 +70,7 @@ func Of(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.
 func EquivalenceClass(pod *corev1.Pod) string {
 	parts := []string{pod.Annotations[v1alpha1.AnnotationShares]}
-	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU} {
+	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology} {
 		parts = append(parts, pod.Annotations[key])
 	}
 	for i := range pod.Spec.InitContainers {

@@ -34,11 +34,16 @@ func (a *Ask) request(container int) packer.Request {
 }
 
 // leading is the request that stands for the pod: that of its largest container, or of
-// all if they have to be on one device, with all that the pod needs of the host.
+// all if they have to be on one device, with all that the pod needs of the host, at the level
+// of topology that is required.
 func (a *Ask) leading() packer.Request {
 	r := a.request(a.Lead())
 	if a.SameGPU {
 		r = a.together()
+	}
+	// One device is near itself.
+	if a.Topology.Required && (r.GPUs > 1 || a.Topology.Level == v1alpha1.TopologyRDMA) {
+		r.Topology = a.Topology.Level
 	}
 	r.CPU, r.HostMem = packer.Milli(coarse(int64(a.CPU))), v1alpha1.MiB(coarse(int64(a.Mem)))
 	return r
@@ -62,6 +67,20 @@ func (a *Ask) together() packer.Request {
 	// that has the room.
 	r.Mem -= v1alpha1.MiB(max(0, shares-1))
 	return r
+}
+
+// byLevel is the pod as it asks for each level of topology that will do, the one first that it
+// names.
+func (a *Ask) byLevel() []*Ask {
+	levels := a.Levels()
+	if len(levels) < 2 {
+		return []*Ask{a}
+	}
+	asks := make([]*Ask, len(levels))
+	for i, level := range levels {
+		asks[i] = &Ask{a.At(level), a.CPU, a.Mem}
+	}
+	return asks
 }
 
 // coarse rounds an amount of the host's down by at most a sixteenth, so that pods

@@ -15,39 +15,50 @@ import (
 // Where devices are unlike, a node may come up more than once. Nothing may be set
 // before the loop has ended.
 //
-// First come those with instances of MIG: they hold the pod best. Last come the nodes
-// that are set aside, so that they cost nothing while others have room.
+// First come those of the level of topology that the pod names, then of the next lower one that
+// will do. Of each the first are those with instances of MIG: they hold the pod best. Last come
+// the nodes that are set aside, so that they cost nothing while others have room.
 func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 	return func(yield func(placement.Plan, *placement.Node) bool) {
-		for _, aside := range []bool{false, true} {
-			if a.MayCut() && !r.each(a, r.cut, aside, func(p placement.Plan, n *placement.Node) bool { return !p.Cut() || yield(p, n) }) {
+		asks := a.byLevel()
+		for _, one := range asks {
+			if !r.open(one, yield) {
 				return
 			}
 		}
-		if a.MustCut() {
-			return
-		}
-		usual := r.nodes
-		if a.inWords() {
-			for id, devices := range r.engine.Ranked(a.leading()) {
-				p := r.parts[id]
-				if !p.node.host.takes(a) {
-					continue
-				}
-				if plan, ok := p.plan(a, devices); ok && !yield(plan, p.node.room) {
-					return
-				}
-			}
-			// What no part of them could take alone their parts may take together.
-			usual = r.partly
-		}
-		for _, aside := range []bool{false, true} {
-			if !r.each(a, usual, aside, yield) {
+		for _, one := range asks {
+			if !one.MustCut() && !r.each(one, r.partly, true, yield) {
 				return
 			}
-			usual = r.partly
 		}
 	}
+}
+
+// open yields the plans on nodes that are not set aside, and on others with instances of MIG.
+func (r *Ranking) open(a *Ask, yield func(placement.Plan, *placement.Node) bool) bool {
+	for _, aside := range []bool{false, true} {
+		if a.MayCut() && !r.each(a, r.cut, aside, func(p placement.Plan, n *placement.Node) bool { return !p.Cut() || yield(p, n) }) {
+			return false
+		}
+	}
+	if a.MustCut() {
+		return true
+	}
+	usual := r.nodes
+	if a.inWords() {
+		for id, devices := range r.engine.Ranked(a.leading()) {
+			p := r.parts[id]
+			if !p.node.host.takes(a) {
+				continue
+			}
+			if plan, ok := p.plan(a, devices); ok && !yield(plan, p.node.room) {
+				return false
+			}
+		}
+		// What no part of them could take alone their parts may take together.
+		usual = r.partly
+	}
+	return r.each(a, usual, false, yield)
 }
 
 // each yields the plans of nodes that are ranked one by one.
@@ -83,14 +94,19 @@ func (h *Host) takes(a *Ask) bool {
 }
 
 // plan puts the pod on the part: its largest container on the devices that the
-// engine chose, the others where they fit tightest. If they do not, those devices
-// are no good.
+// engine chose, or on others like them so that those that are near each other stay free
+// together, the others where they fit tightest. If they do not, those devices
+// are no good. Where the devices have to be near each other, the sets of them are compared.
 func (p *part) plan(a *Ask, chosen uint64) (placement.Plan, bool) {
+	if a.Levels() != nil {
+		return placement.Fit(a.Demand, p.node.room)
+	}
 	var at [packer.MaxDevices]int
 	devices := at[:0]
 	for ; chosen != 0; chosen &= chosen - 1 {
 		devices = append(devices, p.devices[bits.TrailingZeros64(chosen)])
 	}
+	p.node.room.Gather(devices)
 	if plan, ok := placement.FitOn(a.Demand, p.node.room, devices); ok {
 		return plan, true
 	}

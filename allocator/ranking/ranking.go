@@ -34,6 +34,7 @@ type Ranking struct {
 	// cut are the nodes with devices in MIG mode, which the engine does not see.
 	cut  map[string]*node
 	free []packer.Free
+	near []v1alpha1.Near
 }
 
 // node is a node with room. room is nil while it takes nothing.
@@ -57,6 +58,7 @@ func New() *Ranking {
 	return &Ranking{
 		engine: packer.New(allows), nodes: map[string]*node{}, partly: map[string]*node{}, cut: map[string]*node{},
 		spare: map[packer.Machine][]packer.NodeID{}, free: make([]packer.Free, packer.MaxDevices),
+		near: make([]v1alpha1.Near, packer.MaxDevices),
 	}
 }
 
@@ -192,8 +194,9 @@ func (r *Ranking) retire(p *part) {
 
 // show has the engine see the part as it is, if it does not yet.
 func (r *Ranking) show(p *part) {
-	free := r.free[:p.machine.Devices]
+	free, near := r.free[:p.machine.Devices], r.near[:p.machine.Devices]
 	clear(free)
+	clear(near)
 	var cpu packer.Milli
 	var mem v1alpha1.MiB
 	if !p.node.host.Aside {
@@ -202,7 +205,9 @@ func (r *Ranking) show(p *part) {
 		cpu, mem = max(0, p.node.host.CPU), max(0, p.node.host.Mem)
 		for i, d := range p.devices {
 			free[i] = roomOf(&p.node.room.Devices[d])
+			near[i] = p.node.room.Devices[d].Near
 		}
+		r.engine.SetNear(p.id, near)
 	}
 	if c, m, f := r.engine.Free(p.id); c != cpu || m != mem || !slices.Equal(f, free) {
 		r.engine.Set(p.id, cpu, mem, free)

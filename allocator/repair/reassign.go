@@ -61,7 +61,7 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		}
 		ledger = without
 		notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved; now %s",
-			strings.Join(from, ", "), node, notify.Describe(ledgerspec.Placement(ledger, uid), ledger))
+			strings.Join(from, ", "), node, notify.Describe(ledgerspec.PlacementOf(ledger, pod), ledger))
 	}
 	if len(notes) == 0 {
 		return nil

@@ -55,7 +55,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 	}
 	for _, pod := range moved {
 		r.Notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonMoved, fmt.Sprintf("its slices were lost from the ledger of node %s, and a device that they were on is gone: moved; now %s",
-			node, notify.Describe(ledgerspec.Placement(ledger, pod.UID), ledger)))
+			node, notify.Describe(ledgerspec.PlacementOf(ledger, pod), ledger)))
 	}
 	return nil
 }

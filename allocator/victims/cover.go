@@ -223,8 +223,8 @@ func (s *search) solve() bool {
 	return all.found
 }
 
-// several takes the devices on which the least has to end, and then exchanges one for others
-// as long as that costs less.
+// several takes the devices on which the least has to end, within each set of devices that the
+// demand may be on, and keeps the set where that costs least.
 func (s *search) several(all *cover) {
 	lead := s.demand.Lead()
 	c := s.demand.Containers[lead]
@@ -252,7 +252,22 @@ func (s *search) several(all *cover) {
 		slices.SortStableFunc(order, func(a, b int) int { return price[a].Compare(price[b]) })
 	}
 	order = append(order, others...)
-	blocked := make([]bool, len(order))
+	sets := s.demand.Domains(&all.out.Node)
+	if sets == nil {
+		sets = []uint64{^uint64(0)}
+	}
+	for _, set := range sets {
+		blocked := make([]bool, len(order))
+		for d := range blocked {
+			blocked[d] = set>>d&1 == 0
+		}
+		s.exchange(all, order, blocked)
+	}
+}
+
+// exchange takes the first devices of the order on which the demand fits and that are not blocked,
+// and then exchanges one for others as long as that costs less.
+func (s *search) exchange(all *cover, order []int, blocked []bool) {
 	devices, ok := s.onCheapest(all, order, blocked)
 	for again := ok; again; {
 		again = false

@@ -153,6 +153,9 @@ func randomWorld(r *rand.Rand, most int) *world {
 		d.Mem += 5000 // more than the ledger took over with the first grant
 	}
 	w.demand = randomDemand(r, len(l.Status.Devices), []int{40, 70, 100}[r.Intn(3)])
+	if r.Intn(3) == 0 {
+		w.near(r)
+	}
 	reserved := make([]v1alpha1.Percent, 8)
 	if r.Intn(4) == 0 {
 		for i := range reserved {
@@ -169,6 +172,29 @@ func randomWorld(r *rand.Rand, most int) *world {
 		return n
 	}
 	return w
+}
+
+// near puts the devices into sets, and has the demand ask for one.
+func (w *world) near(r *rand.Rand) {
+	s := &w.ledger.Status
+	t := &v1alpha1.TopologyStatus{}
+	for i := range s.Devices {
+		if r.Intn(2) == 0 {
+			s.Devices[i].NICs = []string{"mlx5_0"}
+		}
+	}
+	for _, sets := range []*[]v1alpha1.DeviceSet{&t.NUMA, &t.PCIe, &t.NVLink} {
+		for size, from := 1+r.Intn(4), 0; from < len(s.Devices); from += size {
+			var set []int
+			for d := from; d < min(from+size, len(s.Devices)); d++ {
+				set = append(set, d)
+			}
+			*sets = append(*sets, v1alpha1.DeviceSetOf(set))
+		}
+	}
+	s.Topology = t
+	levels := []v1alpha1.TopologyLevel{v1alpha1.TopologyNUMA, v1alpha1.TopologyPCIe, v1alpha1.TopologyNVLink, v1alpha1.TopologyRDMA}
+	w.demand.Topology = v1alpha1.TopologyRequest{Level: levels[r.Intn(4)], Required: r.Intn(4) > 0}
 }
 
 // after is the ledger without those pods, made in another way than the search makes it.

@@ -67,6 +67,16 @@ type Placement struct {
 	Topology TopologyLevel `json:"topology,omitempty"`
 }
 
+// Uses reports whether any container has a slice of the device.
+func (p *Placement) Uses(uuid string) bool {
+	for _, c := range p.Containers {
+		if slices.ContainsFunc(c.Devices, func(d PlacedDevice) bool { return d.UUID == uuid }) {
+			return true
+		}
+	}
+	return false
+}
+
 // PlacedShare is one container's slices.
 // +kubebuilder:object:generate=false
 type PlacedShare struct {

@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,6 +79,21 @@ func (r TopologyRequest) Levels() []TopologyLevel {
 	return all[slices.Index(all, r.Level):]
 }
 
+// Text is what of a pod's GPUs the level says, for people.
+func (l TopologyLevel) Text() string {
+	switch l {
+	case TopologyNVLink:
+		return "GPUs linked to each other by NVLink"
+	case TopologyPCIe:
+		return "GPUs with only PCIe switches between them"
+	case TopologyNUMA:
+		return "GPUs of one NUMA node"
+	case TopologyRDMA:
+		return "GPUs near an RDMA device"
+	}
+	return "GPUs of one node"
+}
+
 // DeviceSet is a set of devices by their positions in status.devices, as ranges: "0-3,6".
 type DeviceSet string
 
@@ -105,7 +121,20 @@ func DeviceSetOf(positions []int) DeviceSet {
 // Positions are the set's, in order. A text that is no set of positions below MaxDevices, in
 // order, is an error.
 func (s DeviceSet) Positions() ([]int, error) {
-	var all []int
+	mask, err := s.mask()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]int, 0, bits.OnesCount32(mask))
+	for ; mask != 0; mask &= mask - 1 {
+		all = append(all, bits.TrailingZeros32(mask))
+	}
+	return all, nil
+}
+
+// mask has a bit for each position. It allocates nothing: every view of a ledger reads its sets.
+func (s DeviceSet) mask() (mask uint32, err error) {
+	next := 0
 	for part := range strings.SplitSeq(string(s), ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		first, err := strconv.Atoi(from)
@@ -113,14 +142,15 @@ func (s DeviceSet) Positions() ([]int, error) {
 		if err == nil && isRange {
 			last, err = strconv.Atoi(to)
 		}
-		if err != nil || first < 0 || last < first || last >= MaxDevices || len(all) > 0 && first <= all[len(all)-1] {
-			return nil, fmt.Errorf("%q is no set of devices, such as 0-3,6: %w", s, ErrRange)
+		if err != nil || first < next || last < first || last >= MaxDevices {
+			return 0, fmt.Errorf("%q is no set of devices, such as 0-3,6: %w", s, ErrRange)
 		}
 		for p := first; p <= last; p++ {
-			all = append(all, p)
+			mask |= 1 << p
 		}
+		next = last + 1
 	}
-	return all, nil
+	return mask, nil
 }
 
 // TopologyStatus is which of the node's devices are near each other, as sets of positions in
@@ -149,6 +179,82 @@ type TopologyStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Fabric string `json:"fabric,omitempty"`
+}
+
+// Near is of which sets of its node a device is, a bit for each, in the order of
+// TopologyStatus. Devices are within a set of a level if they have a bit of it in common.
+// +kubebuilder:object:generate=false
+type Near struct{ NUMA, PCIe, NVLink, RDMA uint32 }
+
+// At are the bits of a level. All devices are on one node.
+func (n Near) At(level TopologyLevel) uint32 {
+	switch level {
+	case TopologyNUMA:
+		return n.NUMA
+	case TopologyPCIe:
+		return n.PCIe
+	case TopologyNVLink:
+		return n.NVLink
+	case TopologyRDMA:
+		return n.RDMA
+	}
+	return 1
+}
+
+// And are the sets that both are of, Or those that any is of.
+func (n Near) And(m Near) Near {
+	return Near{n.NUMA & m.NUMA, n.PCIe & m.PCIe, n.NVLink & m.NVLink, n.RDMA & m.RDMA}
+}
+func (n Near) Or(m Near) Near {
+	return Near{n.NUMA | m.NUMA, n.PCIe | m.PCIe, n.NVLink | m.NVLink, n.RDMA | m.RDMA}
+}
+
+// Near is of which sets each device is, by its position. Sets that are malformed, or of
+// devices that there are not, are left out. A device in MIG mode has no NVLink: what runs on
+// an instance of it reaches no other GPU.
+func (s *SliceLedgerStatus) Near() (near [MaxDevices]Near) {
+	for i := range s.Devices[:min(len(s.Devices), MaxDevices)] {
+		if len(s.Devices[i].NICs) > 0 {
+			near[i].RDMA = 1
+		}
+	}
+	t := s.Topology
+	if t == nil {
+		return near
+	}
+	add := func(sets []DeviceSet, of func(*Near) *uint32) {
+		for k, set := range sets[:min(len(sets), 32)] {
+			mask, err := set.mask()
+			if err != nil || bits.Len32(mask) > len(s.Devices) {
+				continue
+			}
+			for ; mask != 0; mask &= mask - 1 {
+				*of(&near[bits.TrailingZeros32(mask)]) |= 1 << k
+			}
+		}
+	}
+	add(t.NUMA, func(n *Near) *uint32 { return &n.NUMA })
+	add(t.PCIe, func(n *Near) *uint32 { return &n.PCIe })
+	add(t.NVLink, func(n *Near) *uint32 { return &n.NVLink })
+	for i := range s.Devices[:min(len(s.Devices), MaxDevices)] {
+		if s.Devices[i].MIG == MIGEnabled {
+			near[i].NVLink = 0
+		}
+	}
+	return near
+}
+
+// Within reports whether devices are near each other at the level. One device is near itself,
+// with an RDMA device or not.
+func (l TopologyLevel) Within(near ...Near) bool {
+	if len(near) == 1 && l != TopologyRDMA {
+		return true
+	}
+	common := ^uint32(0)
+	for _, n := range near {
+		common &= n.At(l)
+	}
+	return common != 0
 }
 
 // ParseRDMA reads the value of AnnotationRDMA: true for near, false when absent.

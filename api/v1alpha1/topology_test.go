@@ -52,3 +52,44 @@ func TestDeviceSet(t *testing.T) {
 		}
 	}
 }
+
+func TestNear(t *testing.T) {
+	s := &SliceLedgerStatus{Devices: make([]DeviceStatus, 4)}
+	if got := s.Near(); got[0] != (Near{}) {
+		t.Errorf("without topology: %+v", got[0])
+	}
+	s.Devices[1].NICs = []string{"mlx5_0"}
+	s.Devices[3].MIG = MIGEnabled
+	s.Topology = &TopologyStatus{NUMA: []DeviceSet{"0-1", "2-3"}, PCIe: []DeviceSet{"0-1", "3-4", "bad", "2-3"}, NVLink: []DeviceSet{"0-3"}}
+	near := s.Near()
+	want := []Near{{NUMA: 1, PCIe: 1, NVLink: 1}, {NUMA: 1, PCIe: 1, NVLink: 1, RDMA: 1}, {NUMA: 2, PCIe: 8, NVLink: 1}, {NUMA: 2, PCIe: 8}}
+	if !reflect.DeepEqual(near[:4], want) {
+		t.Errorf("%+v, want %+v", near[:4], want)
+	}
+	for name, c := range map[string]struct {
+		level TopologyLevel
+		of    []Near
+		want  bool
+	}{
+		"two on one switch":      {TopologyPCIe, near[:2], true},
+		"two on two NUMA nodes":  {TopologyNUMA, near[1:3], false},
+		"three linked":           {TopologyNVLink, near[:3], true},
+		"one in MIG mode":        {TopologyNVLink, near[2:4], false},
+		"it alone":               {TopologyNVLink, near[3:4], true},
+		"one without a NIC":      {TopologyRDMA, near[:2], false},
+		"it alone without a NIC": {TopologyRDMA, near[:1], false},
+		"one with a NIC":         {TopologyRDMA, near[1:2], true},
+		"all on one node":        {TopologyNode, near[:4], true},
+	} {
+		if got := c.level.Within(c.of...); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { near = s.Near() }); n > 0 && testing.CoverMode() == "" {
+		// Of the malformed set there is an error, which is made.
+		s.Topology.PCIe[2] = "2"
+		if n := testing.AllocsPerRun(10, func() { near = s.Near() }); n > 0 {
+			t.Errorf("%v allocations", n)
+		}
+	}
+}

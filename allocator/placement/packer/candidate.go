@@ -2,6 +2,8 @@
 
 package packer
 
+import "math/bits"
+
 // candidate is a choice of devices on the node in view.
 type candidate struct {
 	devices uint64
@@ -82,8 +84,29 @@ func (e *Engine) candidates(v *view, s *shape, yield func()) {
 		return
 	}
 	need := s.memOn(v.kind.DeviceMem)
+	if s.Topology == "" {
+		e.choices(v, s, need, ^uint64(0), yield)
+		return
+	}
+	// A set of devices is a smaller node.
+	var sets [32]uint64
+	var all uint32
+	for d := range v.near {
+		of := v.near[d].At(s.Topology)
+		for all |= of; of != 0; of &= of - 1 {
+			sets[bits.TrailingZeros32(of)] |= 1 << d
+		}
+	}
+	for ; all != 0; all &= all - 1 {
+		e.choices(v, s, need, sets[bits.TrailingZeros32(all)], yield)
+	}
+}
+
+// choices yields those within a set of the node's devices.
+func (e *Engine) choices(v *view, s *shape, need MiB, in uint64, yield func()) {
+	c := &e.cand
 	if s.GPUs > 1 {
-		if e.tightest(v, s, need) {
+		if e.tightest(v, s, need, in) {
 			yield()
 		}
 		return
@@ -91,8 +114,9 @@ func (e *Engine) candidates(v *view, s *shape, yield func()) {
 	seen := -1
 	for d := range v.free {
 		f := &v.free[d]
-		// Equal devices, which tend to be neighbours, are one choice.
-		if f.Core < s.Core || f.Mem < need || seen >= 0 && v.free[seen] == *f {
+		// Equal devices, which tend to be neighbours, are one choice: who asks knows best which
+		// of them to take.
+		if f.Core < s.Core || f.Mem < need || in>>d&1 == 0 || seen >= 0 && v.free[seen] == *f {
 			continue
 		}
 		seen = d
@@ -102,21 +126,22 @@ func (e *Engine) candidates(v *view, s *shape, yield func()) {
 	}
 }
 
-// tightest makes the candidate of the devices that are left with least.
-func (e *Engine) tightest(v *view, s *shape, need MiB) bool {
+// tightest makes the candidate of the devices of a set that are left with least.
+func (e *Engine) tightest(v *view, s *shape, need MiB, in uint64) bool {
 	c := &e.cand
 	c.set(v)
 	for range s.GPUs {
 		pick := -1
 		for d := range v.free {
 			f := &v.free[d]
-			if f.Core >= s.Core && f.Mem >= need && c.devices>>d&1 == 0 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
+			if f.Core >= s.Core && f.Mem >= need && in>>d&1 == 1 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
 				pick = d
 			}
 		}
 		if pick < 0 {
 			return false
 		}
+		in &^= 1 << pick
 		c.take(v, pick, s, need)
 	}
 	return true

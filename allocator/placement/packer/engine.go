@@ -17,6 +17,8 @@ type Engine struct {
 	nodes  []node
 	free   []Free
 	gaps   []uint8
+	// near is of which sets of its node each device is.
+	near   []v1alpha1.Near
 	fleets []*fleet
 	// total is the number of all devices, memory what they have together.
 	total  int
@@ -83,6 +85,7 @@ func (e *Engine) AddNode(m Machine) NodeID {
 	for range m.Devices {
 		e.free = append(e.free, Free{Whole, m.DeviceMem})
 		e.gaps = append(e.gaps, steps)
+		e.near = append(e.near, v1alpha1.Near{})
 	}
 	e.total += m.Devices
 	e.memory += m.DeviceMem * MiB(m.Devices)
@@ -147,6 +150,15 @@ func (e *Engine) Set(id NodeID, cpu Milli, mem MiB, free []Free) {
 		e.change(int(n.first)+d, k, f)
 	}
 	e.scoreNode(id)
+}
+
+// SetNear changes of which sets of the node its devices are, if they were of others.
+func (e *Engine) SetNear(id NodeID, near []v1alpha1.Near) {
+	n := &e.nodes[id]
+	if was := e.near[n.first : int(n.first)+e.kinds[n.kind].Devices]; !slices.Equal(was, near) {
+		copy(was, near)
+		e.scoreNode(id)
+	}
 }
 
 // change sets what is free of a device.

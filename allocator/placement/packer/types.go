@@ -47,6 +47,8 @@ type Request struct {
 	// Models restricts the devices, in words that New's allows understands; empty
 	// allows all.
 	Models string
+	// Topology is the level within one set of which the devices have to be; empty for any.
+	Topology v1alpha1.TopologyLevel
 	// CPU and HostMem are of the host.
 	CPU     Milli
 	HostMem v1alpha1.MiB

@@ -2,7 +2,11 @@
 
 package packer
 
-import "math"
+import (
+	"math"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
 
 // view is a node prepared for scoring.
 type view struct {
@@ -12,6 +16,7 @@ type view struct {
 	p    *prices
 	free []Free
 	gaps []uint8
+	near []v1alpha1.Near
 	// value of all gaps at each price.
 	value [hostPrices]float64
 	// count and room of the gaps large enough for each group.
@@ -35,6 +40,7 @@ func (e *Engine) look(id NodeID) *view {
 	v.kind = &e.kinds[v.node.kind]
 	v.gaps = e.gapsOf(id)
 	v.free = e.free[v.first : int(v.first)+v.kind.Devices]
+	v.near = e.near[v.first : int(v.first)+v.kind.Devices]
 	left := e.value(v)
 	v.worth += fullerWeight*float64(left)*float64(Whole)/steps + spareWeight*v.p.spare*float64(v.cpu)
 	return v
