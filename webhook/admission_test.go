@@ -186,14 +186,14 @@ func testWarnings(t *testing.T, cfg *rest.Config) {
 	pod.Spec.Containers[0].Resources.Limits[api.ResourceGPUs] = resource.MustParse("2")
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: api.EnvVisibleDevices, Value: "all"}}
 	const absent = "GPU-00000000-0000-0000-0000-000000000000"
-	pod.Annotations = map[string]string{api.AnnotationTopology: "numa", api.AnnotationGPUModel: "H1000", api.AnnotationGPUUUID: absent}
+	pod.Annotations = map[string]string{api.AnnotationTopology: "numa:required", api.AnnotationGPUModel: "H1000", api.AnnotationGPUUUID: absent}
 	await(t, "the ledger is known", func() bool {
 		heard.texts = nil
 		expect(t, c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), "")
 		return strings.Contains(strings.Join(heard.texts, "\n"), "no node has more than 1")
 	})
 	all := strings.Join(heard.texts, "\n")
-	for _, want := range []string{"spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed", "annotations[vernier.dev/topology]",
+	for _, want := range []string{"spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed", "metadata.annotations[vernier.dev/topology]: needs GPUs of one NUMA node, and no node's driver reports any: the pod waits until one does",
 		"metadata.annotations[vernier.dev/gpu-model]: no GPU is H1000, there are 1 x A100: the pod waits until there is one that it may use",
 		"metadata.annotations[vernier.dev/gpu-uuid]: no GPU is " + absent + ": the pod waits"} {
 		if !strings.Contains(all, want) {

@@ -165,7 +165,8 @@ func testPlainWorkloads(t *testing.T, cfg *rest.Config) {
 func testWarnedWorkloads(t *testing.T, cfg *rest.Config) {
 	c, heard := heeding(t, cfg)
 	pod := wrong(enabled)
-	pod.Annotations = map[string]string{api.AnnotationTopology: "numa", api.Prefix + "polcy": "pack"}
+	pod.Annotations = map[string]string{api.Prefix + "polcy": "pack"}
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: api.EnvVisibleDevices, Value: "all"}}
 	pod.Spec.HostPID = true
 	for kind, workload := range workloads(enabled, templateOf(pod)) {
 		path := map[bool]string{true: "spec.jobTemplate.spec.template", false: "spec.template"}[kind == "CronJob"]
@@ -173,7 +174,7 @@ func testWarnedWorkloads(t *testing.T, cfg *rest.Config) {
 			path + `.metadata.annotations[vernier.dev/polcy]: pods are refused: Unsupported value: "vernier.dev/polcy"`,
 			path + ".spec.hostPID: pods are refused: Forbidden",
 			path + ".spec.containers[0].resources.limits[vernier.dev/gpu-core]: pods are refused: Invalid value: 101: more than 100 is spread over several GPUs, and this does not divide evenly over 2: ask for 100 or 102, or for 100 or less of one GPU",
-			path + `.metadata.annotations[vernier.dev/topology]: "numa" is accepted and not honoured yet`,
+			path + ".spec.containers[0].env[NVIDIA_VISIBLE_DEVICES]: removed",
 		}
 		for _, what := range []string{"created", "updated"} {
 			heard.texts = nil

@@ -41,8 +41,6 @@ type Wishes struct {
 	Topology api.TopologyRequest
 	// RDMA: containers with a share get the RDMA devices near their GPUs.
 	RDMA bool
-	// Warnings name what is accepted and has no effect yet.
-	Warnings []string
 }
 
 // Of reads the wishes of an admitted pod. The error names the annotation.
@@ -188,7 +186,7 @@ func (w *Wishes) parse(key, value string) (err error) {
 	case api.AnnotationSameGPU:
 		w.SameGPU, err = api.ParseSameGPU(value)
 	case api.AnnotationTopology:
-		err = w.topology(value)
+		w.Topology, err = api.ParseTopology(value)
 	case api.AnnotationRDMA:
 		w.RDMA, err = api.ParseRDMA(value)
 	case api.AnnotationQoS:
@@ -197,19 +195,4 @@ func (w *Wishes) parse(key, value string) (err error) {
 		w.Burst, err = api.ParseBurst(value)
 	}
 	return err
-}
-
-func (w *Wishes) topology(value string) (err error) {
-	if w.Topology, err = api.ParseTopology(value); err != nil || value == "" {
-		return err
-	}
-	if w.Topology.Required {
-		return fmt.Errorf("%q is not available in this release: remove \":required\" or the annotation", value)
-	}
-	w.warn(api.AnnotationTopology, "%q is accepted and not honoured yet: devices are chosen without regard to it", value)
-	return nil
-}
-
-func (w *Wishes) warn(key, format string, args ...any) {
-	w.Warnings = append(w.Warnings, fmt.Sprintf("metadata.annotations["+key+"]: "+format, args...))
 }

@@ -23,7 +23,6 @@ func TestCheck(t *testing.T) {
 		key, value string
 		gated      bool
 		refused    string // a part of the error's text
-		warning    string // a part of the warning's text
 		wantMode   v1alpha1.Mode
 	}{
 		{key: "vernier.dev/mode", value: "auto", wantMode: v1alpha1.ModeAuto},
@@ -35,10 +34,8 @@ func TestCheck(t *testing.T) {
 		{key: "vernier.dev/policy", value: "pack"},
 		{key: "vernier.dev/policy", value: "spread"},
 		{key: "vernier.dev/policy", value: "binpack", refused: "use pack or spread"},
-		{key: "vernier.dev/topology", value: "numa", warning: "not honoured yet"},
-		{key: "vernier.dev/topology", value: "pcie", warning: "not honoured yet"},
-		{key: "vernier.dev/topology", value: "nvlink", warning: "not honoured yet"},
-		{key: "vernier.dev/topology", value: "nvlink:required", refused: `remove ":required"`},
+		{key: "vernier.dev/topology", value: "numa"},
+		{key: "vernier.dev/topology", value: "nvlink:required"},
 		{key: "vernier.dev/topology", value: "near", refused: "use numa, pcie, nvlink or rdma"},
 		{key: "vernier.dev/topology", value: "near:required", refused: "use numa, pcie, nvlink or rdma"},
 		{key: "vernier.dev/qos", value: "guaranteed"},
@@ -73,10 +70,6 @@ func TestCheck(t *testing.T) {
 				t.Errorf("got %v, want one error with %q", errs, tt.refused)
 			case tt.refused != "" && (errs[0].Field != "metadata.annotations["+tt.key+"]" || !strings.Contains(errs[0].Error(), tt.refused)):
 				t.Errorf("error %q does not name the field or %q", errs[0], tt.refused)
-			}
-			warnings := strings.Join(wishes.Warnings, "\n")
-			if (tt.warning == "") != (warnings == "") || !strings.Contains(warnings, tt.warning) {
-				t.Errorf("warnings %q, want %q", warnings, tt.warning)
 			}
 			if tt.wantMode != "" && wishes.Mode != tt.wantMode {
 				t.Errorf("mode %q, want %q", wishes.Mode, tt.wantMode)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fleet owns the webhook's idea of the cluster's GPU nodes, from the ledgers: how large
-// they are, and which models and UUIDs their GPUs have. It is enough to warn about a share that
+// they are, how many GPUs are near each other, and which models and UUIDs they have. It is enough to warn about a share that
 // fits nowhere.
 //
 // It never refuses anything: another node may be on its way.
@@ -27,6 +27,26 @@ import (
 type Size struct {
 	GPUs api.DeviceCount
 	Mem  api.MiB
+	// NVLink, PCIe, NUMA and RDMA are the most GPUs of a node that are near each other, at each
+	// level of topology.
+	NVLink, PCIe, NUMA, RDMA api.DeviceCount
+}
+
+// most is the greater of both, of everything.
+func (s Size) most(t Size) Size {
+	return Size{max(s.GPUs, t.GPUs), max(s.Mem, t.Mem), max(s.NVLink, t.NVLink), max(s.PCIe, t.PCIe), max(s.NUMA, t.NUMA), max(s.RDMA, t.RDMA)}
+}
+
+// TopologyWarning says why so many GPUs are near each other nowhere; empty where they may be.
+func (s Size) TopologyWarning(level api.TopologyLevel, gpus api.DeviceCount) string {
+	most := map[api.TopologyLevel]api.DeviceCount{api.TopologyNVLink: s.NVLink, api.TopologyPCIe: s.PCIe, api.TopologyNUMA: s.NUMA, api.TopologyRDMA: s.RDMA}[level]
+	switch {
+	case s.GPUs == 0 || most >= gpus:
+		return ""
+	case most == 0:
+		return fmt.Sprintf("needs %s, and no node's driver reports any: the pod waits until one does", level.Text())
+	}
+	return fmt.Sprintf("needs %d %s, and no node has more than %d: the pod waits until one has", gpus, level.Text(), most)
 }
 
 // Warning says why a share fits nowhere; empty where it may fit.
@@ -64,7 +84,7 @@ func (f *Fleet) Size() Size {
 	if !f.fresh {
 		f.size = Size{}
 		for _, n := range f.nodes {
-			f.size.GPUs, f.size.Mem = max(f.size.GPUs, n.size.GPUs), max(f.size.Mem, n.size.Mem)
+			f.size = f.size.most(n.size)
 		}
 		f.fresh = true
 	}
@@ -179,6 +199,21 @@ func (f *Fleet) see(obj any) {
 		now.size.Mem = max(now.size.Mem, d.Mem)
 		now.models, now.uuids = append(now.models, d.Model), append(now.uuids, strings.ToLower(d.UUID))
 	}
+	near := ledger.Status.Near()
+	largest := func(of func(api.Near) uint32) (most api.DeviceCount) {
+		for set := range 32 {
+			n := api.DeviceCount(0)
+			for _, device := range near {
+				n += api.DeviceCount(of(device) >> set & 1)
+			}
+			most = max(most, n)
+		}
+		return most
+	}
+	now.size.NVLink = largest(func(n api.Near) uint32 { return n.NVLink })
+	now.size.PCIe = largest(func(n api.Near) uint32 { return n.PCIe })
+	now.size.NUMA = largest(func(n api.Near) uint32 { return n.NUMA })
+	now.size.RDMA = largest(func(n api.Near) uint32 { return n.RDMA })
 	f.set(ledger.Name, now)
 }
 
@@ -228,7 +263,7 @@ func Slim(obj any) (any, error) {
 	if ledger, ok := obj.(*api.SliceLedger); ok {
 		ledger.ManagedFields = nil
 		ledger.Spec = api.SliceLedgerSpec{}
-		ledger.Status = api.SliceLedgerStatus{Devices: ledger.Status.Devices}
+		ledger.Status = api.SliceLedgerStatus{Devices: ledger.Status.Devices, Topology: ledger.Status.Topology}
 	}
 	return obj, nil
 }

@@ -31,6 +31,12 @@ func TestSize(t *testing.T) {
 	expect("nothing known", Size{})
 	f.see(ledger("a", 100, 200))
 	expect("one node", Size{GPUs: 2, Mem: 200})
+	linked := ledger("c", 100, 100, 100)
+	linked.Status.Topology = &api.TopologyStatus{NUMA: []api.DeviceSet{"0", "1-2"}, PCIe: []api.DeviceSet{"0-9"}, NVLink: []api.DeviceSet{"0-1", "0,2", "0-2"}}
+	linked.Status.Devices[2].NICs = []string{"mlx5_0"}
+	f.see(linked)
+	expect("near each other", Size{GPUs: 3, Mem: 200, NUMA: 2, NVLink: 3, RDMA: 1})
+	f.forget(linked)
 	f.see(ledger("b", 800))
 	expect("the most of each", Size{GPUs: 2, Mem: 800})
 	f.see(ledger("b", 150))

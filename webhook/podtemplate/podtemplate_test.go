@@ -38,7 +38,6 @@ func TestRead(t *testing.T) {
 			containers: `{"name":"a","resources":{"limits":{"vernier.dev/gpu-core":"150","vernier.dev/gpu":"2"}}},{"name":"b"}`,
 			shares:     map[string]api.Share{"a": {GPUs: 2, Core: 75, MemPercent: 75}},
 			mode:       api.ModeLimiter, policy: api.PolicySpread, burst: api.BurstIdle,
-			warned: []string{"metadata.annotations[vernier.dev/topology]"},
 		},
 		"in a dialect": {
 			metadata:   `"annotations":{"hami.io/gpu-scheduler-policy":"spread"}`,
@@ -94,7 +93,6 @@ func TestRead(t *testing.T) {
 			}
 			// The allocator reads the same from the pod.
 			wishes, err := annotations.Of(pod.Annotations)
-			read.Wishes.Warnings, wishes.Warnings = nil, nil
 			if err != nil || !reflect.DeepEqual(wishes, read.Wishes) {
 				t.Errorf("the pod says %+v, the reading %+v: %v", wishes, read.Wishes, err)
 			}

@@ -111,7 +111,6 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
 	var errs field.ErrorList
 	f.wishes, f.errs = annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
-	f.warnings = f.wishes.Warnings
 	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
@@ -127,6 +126,9 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	}
 	if f.wishes.SameGPU {
 		f.sameGPU(pod, known)
+	}
+	if f.wishes.Topology.Level != "" && len(f.errs) == 0 {
+		f.topology(pod, known)
 	}
 	if f.wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.wishes.Burst,

@@ -14,6 +14,8 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
+const restartAlways = string(corev1.ContainerRestartPolicyAlways)
+
 // sameGPU refuses containers that can never have their slices on one GPU.
 func (f *findings) sameGPU(pod *slim.Pod, known fleet.Size) {
 	path := annotationsPath.Key(api.AnnotationSameGPU)
@@ -37,7 +39,7 @@ func (f *findings) sameGPU(pod *slim.Pod, known fleet.Size) {
 	running := &sum{}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if now := running.with(c.Name, f.shares); c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways) {
+		if now := running.with(c.Name, f.shares); c.RestartPolicy == restartAlways {
 			running = now
 		} else {
 			most.raise(now)

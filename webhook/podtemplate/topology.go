@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podtemplate
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/webhook/fleet"
+	"vernier.dev/vernier/webhook/slim"
+)
+
+// topology refuses a pod of which the GPUs can never be near each other, and warns where a wish
+// says nothing and where no node of today has what is required.
+func (f *findings) topology(pod *slim.Pod, known fleet.Size) {
+	wish, path := f.wishes.Topology, annotationsPath.Key(api.AnnotationTopology)
+	var most api.DeviceCount
+	for _, share := range f.shares.Containers {
+		most = max(most, share.GPUs)
+	}
+	if wish.Level != api.TopologyRDMA && most == 1 && (len(f.shares.Containers) == 1 || f.wishes.SameGPU) {
+		f.warn(path, fmt.Sprintf("%q has no effect, since the pod is on one GPU: remove it, or ask for several", wish))
+		return
+	}
+	if !wish.Required {
+		return
+	}
+	if least := f.leastGPUs(pod); least > api.MaxDevices {
+		f.errs = append(f.errs, field.Invalid(path, wish.String(), fmt.Sprintf(
+			"the containers that run at the same time need at least %d GPUs, and a node has %d at most: ask for less, or make several pods of it", least, api.MaxDevices)))
+		return
+	}
+	if most > 1 || wish.Level == api.TopologyRDMA {
+		f.warn(path, known.TopologyWarning(wish.Level, most))
+	}
+}
+
+// leastGPUs is how many GPUs the containers take that run in the end, if no two share more than
+// there is of one.
+func (f *findings) leastGPUs(pod *slim.Pod) int64 {
+	percent := int64(0)
+	add := func(name string) {
+		share := f.shares.Containers[name]
+		percent += int64(share.GPUs) * int64(max(share.Core, share.MemPercent))
+	}
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].RestartPolicy == restartAlways {
+			add(pod.Spec.InitContainers[i].Name)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(pod.Spec.Containers[i].Name)
+	}
+	return (percent + int64(api.WholeGPU) - 1) / int64(api.WholeGPU)
+}
