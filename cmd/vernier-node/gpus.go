@@ -32,7 +32,7 @@ type options struct {
 	limiterLibrary, cdiHook             string
 	mpsCgroup                           string
 	metricsAddr, healthAddr             string
-	endDeviceHolders                    bool
+	endDeviceHolders, injectRDMA        bool
 	opportunisticCPU, verbosity         int
 }
 

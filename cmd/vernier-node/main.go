@@ -60,7 +60,7 @@ func run() error {
 		DevRoot:          o.devRoot,
 		EndDeviceHolders: o.endDeviceHolders,
 		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
-		RDMA:             rdma.Host{Sys: o.sysDir, Proc: "/proc", Dev: "/dev"},
+		RDMA:             rdma.Host{Sys: o.sysDir, Proc: "/proc", Dev: "/dev", Inject: o.injectRDMA},
 	}
 	if settings.Processors, err = cgroup.NewProcessors("/proc"); err != nil {
 		return err
@@ -92,6 +92,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
 	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.BoolVar(&o.endDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU; by default they are only reported")
+	f.BoolVar(&o.injectRDMA, "inject-rdma", false, "give containers the device nodes of RDMA devices near their GPUs where their pods ask for them; with these a program reaches the network as the node does")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
 	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")

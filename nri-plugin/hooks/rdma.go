@@ -28,6 +28,10 @@ func (p *Plugin) injectRDMA(pod *api.PodSandbox, grants []ledger.Grant, now *dev
 	if !asked {
 		return nil
 	}
+	if !p.RDMA.Inject {
+		return fmt.Errorf("annotation %s asks for device nodes, and this node's agent gives none; an administrator can set node.injectRDMA of the chart, or create the pod again without the annotation",
+			v1alpha1.AnnotationRDMA)
+	}
 	if len(near) == 0 {
 		return fmt.Errorf("annotation %s asks for RDMA devices near its GPUs, and %s has none with a port that is up; it is tried again: see rdma link on the node, or create the pod again without the annotation",
 			v1alpha1.AnnotationRDMA, strings.Join(uuids(grants), " and "))

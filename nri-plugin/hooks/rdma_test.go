@@ -25,7 +25,7 @@ func hcas(t *testing.T, n *testNode, near map[string][]string, verbs ...string) 
 			s.Devices[i].NICs = near[s.Devices[i].UUID]
 		}
 	}
-	n.RDMA = rdma.Host{Sys: t.TempDir(), Dev: t.TempDir()}
+	n.RDMA = rdma.Host{Sys: t.TempDir(), Dev: t.TempDir(), Inject: true}
 	nodes := filepath.Join(n.RDMA.Dev, "infiniband")
 	if err := os.Mkdir(nodes, 0o750); err != nil {
 		t.Fatal(err)
@@ -56,22 +56,26 @@ func TestCreateNearRDMA(t *testing.T) {
 		rdma  string
 		near  map[string][]string
 		verbs []string
+		never bool
 		env   string
 		nodes []string
 		says  []string
 	}{
-		"named":              {near: near, env: "mlx5_1,mlx5_0,mlx5_2"},
-		"none":               {},
-		"asked":              {rdma: "near", near: near, verbs: []string{"mlx5_0", "other", "mlx5_1", "mlx5_2"}, env: "mlx5_1,mlx5_0,mlx5_2", nodes: []string{"uverbs2", "uverbs0", "uverbs3", "rdma_cm"}},
-		"asked, of one":      {rdma: "near", near: map[string][]string{gpu1: {"mlx5_0"}}, verbs: []string{"mlx5_0"}, env: "mlx5_0", nodes: []string{"uverbs0", "rdma_cm"}},
-		"asked, and none":    {rdma: "near", says: []string{v1alpha1.AnnotationRDMA, gpu0, gpu1, "none with a port that is up", "without the annotation"}},
-		"asked, and no node": {rdma: "near", near: near, verbs: []string{"mlx5_0"}, says: []string{v1alpha1.AnnotationRDMA, "mlx5_1 has no device node", "ib_uverbs"}},
-		"unknown":            {rdma: "all", near: near, says: []string{v1alpha1.AnnotationRDMA, `"all"`, "use near"}},
+		"named":                  {near: near, env: "mlx5_1,mlx5_0,mlx5_2"},
+		"none":                   {},
+		"asked":                  {rdma: "near", near: near, verbs: []string{"mlx5_0", "other", "mlx5_1", "mlx5_2"}, env: "mlx5_1,mlx5_0,mlx5_2", nodes: []string{"uverbs2", "uverbs0", "uverbs3", "rdma_cm"}},
+		"asked, of one":          {rdma: "near", near: map[string][]string{gpu1: {"mlx5_0"}}, verbs: []string{"mlx5_0"}, env: "mlx5_0", nodes: []string{"uverbs0", "rdma_cm"}},
+		"asked, and none":        {rdma: "near", says: []string{v1alpha1.AnnotationRDMA, gpu0, gpu1, "none with a port that is up", "without the annotation"}},
+		"asked, and no node":     {rdma: "near", near: near, verbs: []string{"mlx5_0"}, says: []string{v1alpha1.AnnotationRDMA, "mlx5_1 has no device node", "ib_uverbs"}},
+		"asked, and not allowed": {rdma: "near", near: near, never: true, verbs: []string{"mlx5_0", "mlx5_1", "mlx5_2"}, says: []string{v1alpha1.AnnotationRDMA, "node.injectRDMA", "without the annotation"}},
+		"named, not allowed":     {near: near, never: true, env: "mlx5_1,mlx5_0,mlx5_2"},
+		"unknown":                {rdma: "all", near: near, says: []string{v1alpha1.AnnotationRDMA, `"all"`, "use near"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
 			connect(t, r, n.Plugin)
 			hcas(t, n, c.near, c.verbs...)
+			n.RDMA.Inject = !c.never
 			pod := podOf("a", twoGPUs)
 			pod.Annotations[v1alpha1.AnnotationRDMA] = c.rdma
 			n.ledger.grant(gpu0, slice30(pod))

@@ -36,6 +36,9 @@ type Host struct {
 	Proc string
 	// Dev has the device nodes.
 	Dev string
+	// Inject: an administrator lets pods have device nodes of RDMA devices, with which a program
+	// reaches the network as the node does, past network policies.
+	Inject bool
 }
 
 // nic is an RDMA device with a port that is up.

@@ -77,7 +77,7 @@ const (
 func TestNICsNear(t *testing.T) {
 	fs, h := newTree(t)
 	fs.pci(inner+"0000:04:00.0/0000:05:00.0", "0")
-	fs.pci(outer+"0000:02:01.0/0000:06:00.0", "0")
+	fs.pci(outer+"0000:02:01.0/0000:0a:00.0", "0")
 	fs.pci("pci0000:80/0000:80:01.0/0000:81:00.0", "1")
 	fs.pci("pci10000:00/10000:00:01.0/10000:01:00.0", "0")
 	fs.nic("mlx5_0", inner+"0000:04:01.0/0000:07:00.0", "0", up)
@@ -92,7 +92,7 @@ func TestNICsNear(t *testing.T) {
 	node := func(n int32) *int32 { return &n }
 	s := device.Snapshot{Devices: []v1alpha1.DeviceStatus{
 		{PCI: "00000000:05:00.0", NUMA: node(0)},
-		{PCI: "00000000:06:00.0", NUMA: node(0)},
+		{PCI: "00000000:0A:00.0", NUMA: node(0)},
 		{PCI: "00000000:81:00.0", NUMA: node(1)},
 		{PCI: "00000000:81:00.0"},
 		{PCI: "00000000:99:00.0", NUMA: node(2)},
