@@ -212,7 +212,8 @@ func hidden(ctx context.Context, k *kit, r *row) error {
 	return nil
 }
 
-// peerCopies: two devices copy to each other, and each is charged for what is on it.
+// peerCopies: two devices copy to each other, each is charged for what is on it, and what
+// they say of each other is what they say natively.
 func peerCopies(ctx context.Context, k *kit, r *row) error {
 	if len(k.devices) < 2 {
 		return skip("there is one GPU only")
@@ -221,6 +222,7 @@ func peerCopies(ctx context.Context, k *kit, r *row) error {
 		CanAccess int `json:"can_access"`
 		Right     int
 		Charged   []uint64
+		Links     []int // attributes: a result and a value each
 	}
 	var native, limited result
 	one, two := k.uuid(), k.devices[1].UUID
@@ -239,7 +241,7 @@ func peerCopies(ctx context.Context, k *kit, r *row) error {
 	}
 	r.set("can_access", native.CanAccess == 1)
 	r.set("charged_mib", fmt.Sprint(limited.Charged[0]/mib, " ", limited.Charged[1]/mib))
-	if native.Right != 1 || limited.Right != 1 || native.CanAccess != limited.CanAccess {
+	if native.Right != 1 || limited.Right != 1 || native.CanAccess != limited.CanAccess || !slices.Equal(native.Links, limited.Links) {
 		return fmt.Errorf("natively %+v, limited %+v", native, limited)
 	}
 	if limited.Charged[0] != 32*mib || limited.Charged[1] != 64*mib {

@@ -34,7 +34,8 @@ static bool sleeps(int thread) {
 }
 
 // Binds memory of device 0 to a new object of two devices in a thread of its own; once that
-// waits, makes memory of device 1 and adds it.
+// waits, makes memory of device 1, exports the object as for another process, and adds the
+// device.
 static int bind_awaited(int object, int memory, size_t bytes) {
     struct bound b = {object, memory, bytes, 0};
     pthread_t thread;
@@ -50,6 +51,10 @@ static int bind_awaited(int object, int memory, size_t bytes) {
     result = cuMemCreate(&beside, bytes, &prop, 0);
     if (result == 0)
         result = cuMemRelease(beside);
+    int fd = -1;
+    if (result == 0)
+        result = cuMemExportToShareableHandle(&fd, handle[object], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    close(fd);
     if (result == 0)
         result = cuMulticastAddDevice(handle[object], 1);
     if (result != 0)

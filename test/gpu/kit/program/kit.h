@@ -21,7 +21,8 @@
     X(cuMipmappedArrayDestroy) X(cuStreamCreate) X(cuStreamSynchronize) X(cuModuleLoadData)      \
     X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuLaunchKernel)           \
     X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) X(cuEventQuery) X(cuEventElapsedTime)                \
-    X(cuMemcpyDtoH_v2) X(cuMemcpyHtoD_v2) X(cuMemsetD8_v2) X(cuMemcpyPeer) X(cuDeviceCanAccessPeer)
+    X(cuMemcpyDtoH_v2) X(cuMemcpyHtoD_v2) X(cuMemsetD8_v2) X(cuMemcpyPeer) X(cuDeviceCanAccessPeer)    \
+    X(cuDeviceGetP2PAttribute)
 
 // Each came with some CUDA from 9 to 12.
 #define OPTIONAL(X)                                                                              \

@@ -284,5 +284,20 @@ void peers(void) {
     MUST(cuCtxSetCurrent, context[1]);
     MUST(cuMemcpyDtoH_v2, back, at[1], sizeof back);
     right = memcmp(there, back, sizeof back) == 0;
-    printf("{\"can_access\":%d,\"right\":%d,\"charged\":[%zu,%zu]}\n", can, right, before[0] - after[0], before[1] - after[1]);
+    printf("{\"can_access\":%d,\"right\":%d,\"charged\":[%zu,%zu],\"links\":[", can, right, before[0] - after[0], before[1] - after[1]);
+    for (int i = 0; i < 2; i++) { // of each device: what it can do for peers, and with the other one
+        static const CUdevice_attribute shared[] = {
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+            CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+            CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED};
+        for (unsigned a = 0; a < sizeof shared / sizeof *shared; a++) {
+            int value = 0, result = p_cuDeviceGetAttribute(&value, shared[a], i);
+            printf("%s%d,%d", i + a > 0 ? "," : "", result, value);
+        }
+        for (int a = CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK; a <= CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED; a++) {
+            int value = 0, result = p_cuDeviceGetP2PAttribute(&value, (CUdevice_P2PAttribute)a, i, 1 - i);
+            printf(",%d,%d", result, value);
+        }
+    }
+    printf("]}\n");
 }
