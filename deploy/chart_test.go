@@ -153,6 +153,11 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},
+		"CPUs beside the GPU": {[]string{"--set=node.numaBinding=true"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--numa-binding") {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
 		"cert-manager": {[]string{"--set=webhook.certificate.source=cert-manager"}, func(t *testing.T, r *rendered) {
 			hook := r.object("MutatingWebhookConfiguration", "vernier-webhook")
 			const from = "cert-manager.io/inject-ca-from"

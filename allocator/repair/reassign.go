@@ -22,7 +22,8 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// reassign plans containers on their node again whose devices failed or went away, for pods
+// reassign plans containers on their node again whose devices failed or went away, or are not
+// beside the CPUs of their pod that requires it, for pods
 // that are bound and cannot start because of it: the kubelet's next attempt then
 // succeeds. A pod of which anything ever ran keeps its devices, and so does a container
 // whose devices are all healthy: it may be started this moment. One whose devices are not
@@ -38,11 +39,12 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 	ledger := known
 	notes := map[*corev1.Pod]string{}
 	for _, pod := range podstate.OldestFirst(r.Cache.Granted(ledger)) {
-		if pod.Spec.NodeName != node || !podstate.NeverStarted(pod) || restore.Attached(ledger, pod) {
+		numa, follows := following(ledger, pod)
+		if pod.Spec.NodeName != node || !follows && !podstate.NeverStarted(pod) || restore.Attached(ledger, pod) {
 			continue
 		}
 		uid, from := pod.UID, failed(ledger, pod)
-		if len(from) == 0 {
+		if len(from) == 0 && !follows {
 			continue
 		}
 		without := ledger.DeepCopy()
@@ -52,7 +54,11 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		if room == nil || err != nil {
 			continue
 		}
-		plan, fits := placement.Refit(demand, room, healthy(ledger, pod))
+		keep := healthy(ledger, pod)
+		if follows {
+			room, keep = beside(ledger, room, numa), nil
+		}
+		plan, fits := placement.Refit(demand, room, keep)
 		if !fits {
 			continue
 		}
@@ -60,8 +66,11 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 			return err
 		}
 		ledger = without
-		notes[pod] = fmt.Sprintf("device %s of node %s failed before a container used it: moved; now %s",
-			strings.Join(from, ", "), node, notify.Describe(ledgerspec.PlacementOf(ledger, pod), ledger))
+		why := fmt.Sprintf("device %s of node %s failed before a container used it", strings.Join(from, ", "), node)
+		if follows {
+			why = fmt.Sprintf("the kubelet has given it CPUs of NUMA node %d of node %s, which its GPUs were not of", numa, node)
+		}
+		notes[pod] = fmt.Sprintf("%s: moved; now %s", why, notify.Describe(ledgerspec.PlacementOf(ledger, pod), ledger))
 	}
 	if len(notes) == 0 {
 		return nil
@@ -73,6 +82,37 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		r.Notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonMoved, note)
 	}
 	return nil
+}
+
+// following is the NUMA node that the pod's GPUs have to be of, because its CPUs are; false
+// where they are already, or may be anywhere. While the node agent says so it starts no
+// container of the pod that has slices.
+func following(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) (numa int32, follows bool) {
+	for _, m := range ledger.Status.Misaligned {
+		if m.Pod != pod.UID {
+			continue
+		}
+		for _, d := range ledger.Spec.Devices {
+			if !ofNUMA(ledger, d.UUID, m.NUMA) && slices.ContainsFunc(d.Slices, func(s v1alpha1.Slice) bool { return s.Pod == pod.UID }) {
+				return m.NUMA, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// beside is the room with no devices but those of the NUMA node.
+func beside(ledger *v1alpha1.SliceLedger, room *placement.Node, numa int32) *placement.Node {
+	there := *room
+	there.Devices = slices.DeleteFunc(slices.Clone(room.Devices), func(d placement.Device) bool { return !ofNUMA(ledger, d.UUID, numa) })
+	return &there
+}
+
+// ofNUMA reports whether the device is of that NUMA node.
+func ofNUMA(ledger *v1alpha1.SliceLedger, uuid string, numa int32) bool {
+	return slices.ContainsFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool {
+		return d.UUID == uuid && d.NUMA != nil && *d.NUMA == numa
+	})
 }
 
 // healthy are the devices, by name, of the pod's containers that have none that failed.

@@ -5,6 +5,7 @@ package repair
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,6 +131,63 @@ func TestReassign(t *testing.T) {
 			moved := tt.a != first
 			if _, others := f.told(); (others == 1) != moved || (f.specs == 1) != moved {
 				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+		})
+	}
+}
+
+// The GPUs of a pod that requires it follow its CPUs: all of its containers get devices of the
+// NUMA node that the agent names, also where an init container without slices has run.
+func TestReassignFollowsCPUs(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*v1alpha1.SliceLedger, *corev1.Pod)
+		at   string
+	}{
+		{"to the other node", nil, "GPU-n-2"},
+		{"an init container has run", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "id", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		}, "GPU-n-2"},
+		{"the device there is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].Healthy = false }, first},
+		{"no room there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { objects.Grant(l, newPod("other", "c"), on{"c": 2}) }, first},
+		{"the node has it in use", func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
+		}, first},
+		{"it is another pod", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].Pod = "q" }, first},
+		{"it is there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].NUMA = 0 }, first},
+		{"no GPU is there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].NUMA = 2 }, first},
+		{"no node is known", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].NUMA = nil }, first},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			third := l.Status.Devices[1]
+			third.UUID, third.Index = "GPU-n-2", 2
+			l.Status.Devices = append(l.Status.Devices, third)
+			for i, node := range []int32{0, 0, 1} {
+				l.Status.Devices[i].NUMA = &node
+			}
+			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 0}))
+			objects.Grant(l, p, on{"a": 0, "b": 0})
+			l.Status.Misaligned = []v1alpha1.MisalignedPod{{Pod: p.UID, NUMA: 1}}
+			if tt.edit != nil {
+				tt.edit(l, p)
+			}
+			f := newFixture(t, l, p)
+			f.reconcile(0)
+			f.reconcile(0) // the agent has not taken its word back yet
+			if a, b := f.device(p, "a"), f.device(p, "b"); a != tt.at || b != tt.at {
+				t.Errorf("a has %s and b %s, want %s", a, b, tt.at)
+			}
+			moved := tt.at != first
+			_, others := f.told()
+			if (others == 1) != moved || (f.specs == 1) != moved {
+				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+			if others > 0 {
+				if said := <-f.recorder.Events; !strings.Contains(said, "CPUs of NUMA node 1 of node n, which its GPUs were not of: moved; now") {
+					t.Error(said)
+				}
 			}
 		})
 	}

@@ -250,6 +250,15 @@ type SliceLedgerStatus struct {
 	// +kubebuilder:validation:MaxItems=8192
 	// +optional
 	Released []types.UID `json:"released,omitempty"`
+	// Misaligned are pods that require one NUMA node (vernier.dev/topology: numa:required)
+	// and have CPUs from the kubelet of another than their devices are of. The node agent
+	// starts none of their containers until the allocator has moved their slices there. An
+	// entry goes then, or with the pod.
+	// +listType=map
+	// +listMapKey=pod
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Misaligned []MisalignedPod `json:"misaligned,omitempty"`
 	// Conditions: Ready and Drifted, which the node agent writes, and AgentReachable, which
 	// the allocator writes. Nothing is granted unless Ready is True and AgentReachable not False.
 	// +listType=map
@@ -466,15 +475,30 @@ type SliceStatus struct {
 	// Note says why nothing stronger is in force.
 	// +optional
 	Note string `json:"note,omitempty"`
-	// Aligned reports whether the processors that the kubelet gave the container are of the
-	// device's NUMA node. Absent where the kubelet gives none (CPU manager policy none), or
-	// the device has no NUMA node.
+	// Aligned reports whether the CPUs that the container is held to, by the kubelet (CPU
+	// manager policy static) or by the node agent, are all of the device's NUMA node. Absent
+	// where it is held to none, or the device has no NUMA node.
 	// +optional
 	Aligned *bool `json:"aligned,omitempty"`
 	// InForce is what the container runs with, where that is not what the spec grants:
 	// the spec was edited.
 	// +optional
 	InForce *Amounts `json:"inForce,omitempty"`
+}
+
+// MaxMisaligned is how many pods status.misaligned has room for.
+const MaxMisaligned = 256
+
+// MisalignedPod is a pod whose GPUs have to follow its CPUs.
+type MisalignedPod struct {
+	// Pod is the UID of the pod.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Pod types.UID `json:"pod"`
+	// NUMA is the NUMA node that its CPUs are of.
+	// +kubebuilder:validation:Minimum=0
+	NUMA int32 `json:"numa"`
 }
 
 // Amounts of one device.

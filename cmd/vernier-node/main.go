@@ -58,13 +58,17 @@ func run() error {
 		Log:            log,
 
 		DevRoot:          o.devRoot,
+		Sysfs:            o.sysDir,
 		EndDeviceHolders: o.endDeviceHolders,
+		BindCPUs:         o.numaBinding,
 		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
 		RDMA:             rdma.Host{Sys: o.sysDir, Proc: "/proc", Dev: "/dev", Inject: o.injectRDMA},
 	}
-	if settings.Processors, err = cgroup.NewProcessors("/proc"); err != nil {
+	processors, err := cgroup.NewProcessors("/proc")
+	if err != nil {
 		return err
 	}
+	settings.Processors, settings.Pressure = processors, processors.Pressure
 	if noCgroups == nil {
 		settings.Leaf = found.Leaf
 	}
@@ -85,7 +89,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.driverRoot, "driver-root", "/", "root of the NVIDIA driver's files, as seen here")
 	f.StringVar(&o.hostDriverRoot, "host-driver-root", "", "the same root, as the container runtime sees it (default: --driver-root)")
 	f.StringVar(&o.devRoot, "dev-root", "/", "parent of the /dev that has the driver's device nodes")
-	f.StringVar(&o.sysDir, "sys-dir", "/proc/1/root/sys", "sysfs in which RDMA devices are looked for; that of the node's first process shows them also where each network namespace has its own")
+	f.StringVar(&o.sysDir, "sys-dir", "/proc/1/root/sys", "sysfs in which NUMA nodes and RDMA devices are looked for; that of the node's first process shows them also where each network namespace has its own")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
 	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
@@ -93,6 +97,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.BoolVar(&o.endDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU; by default they are only reported")
 	f.BoolVar(&o.injectRDMA, "inject-rdma", false, "give containers the device nodes of RDMA devices near their GPUs where their pods ask for them; with these a program reaches the network as the node does")
+	f.BoolVar(&o.numaBinding, "numa-binding", false, "bind containers of pods that ask for vernier.dev/topology: numa or pcie to the CPUs of their GPUs' NUMA node, where the kubelet gives them none (CPU manager policy none)")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")
 	f.StringVar(&o.healthAddr, "health-addr", "0", "address to serve /healthz and /readyz on; 0 serves none")
 	f.IntVar(&o.verbosity, "v", 0, "how much to log: 0 decisions, 1 the runtime's events, 2 everything")

@@ -80,6 +80,12 @@ type Options struct {
 	ScanPeriod time.Duration
 	// Leaf finds a container's own cgroup; nil where the node has no cgroup v2.
 	Leaf func(pid uint32, container string) (string, error)
+	// Sysfs is where the node's is mounted.
+	Sysfs string
+	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.
+	BindCPUs bool
+	// Pressure is how long tasks of a container have waited for a CPU.
+	Pressure func(pid uint32, container string) (time.Duration, error)
 	// Processors of the node, and the percent of their time up to which
 	// opportunistic containers may use what others leave.
 	Processors       batch.Times
@@ -225,8 +231,9 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch, RDMA: o.RDMA,
-		Report: a.report, Kill: kill, Log: o.Log.WithName("nri"),
+		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, Log: o.Log.WithName("nri"),
 	}
+	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
 	a.batch.Containers, a.batch.Update = plugin.Roster.Batch, a.connection.Update
 	a.auditor = &audit.Auditor{
@@ -294,7 +301,7 @@ func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held,
-		Use: a.use, Batch: a.batch.Use,
+		Use: a.use, Batch: a.batch.Use, Pressure: a.options.Pressure,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})
 }

@@ -10,10 +10,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/hooks"
+	"vernier.dev/vernier/nri-plugin/numa"
 )
 
 // fill sets every field of the ledger's status from the parts' present state. A
@@ -32,6 +34,11 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 			index.Sum(now.Devices, &s.Summary)
 		}
 	}
+	s.Misaligned = a.connection.Plugin.Misaligned.Keep(func(pod types.UID, node int32) bool {
+		now, _ := a.watcher.Snapshot()
+		_, off := numa.Off(node, index.Devices(pod), &now)
+		return off
+	})
 	if a.book.Synced() {
 		s.Slices = a.book.Slices()
 		a.drift(s)

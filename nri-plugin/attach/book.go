@@ -22,6 +22,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/numa"
 )
 
 // Entry is a container that holds slices.
@@ -33,8 +34,10 @@ type Entry struct {
 	Prepared bool
 	// Adjust is what we gave the container at its creation, until it is started.
 	Adjust *api.ContainerAdjustment
-	// PID of its first process, for a container that was found running.
+	// PID of its first process, once it has been started.
 	PID uint32
+	// CPUs that it has.
+	CPUs numa.CPUs
 	// Status of its slices once it has been started, nil before.
 	Status []v1alpha1.SliceStatus
 }
@@ -86,12 +89,21 @@ func (b *Book) All() []Entry {
 	return slices.Collect(maps.Values(b.entries))
 }
 
-// Started records what holds the slices of a container.
-func (b *Book) Started(id string, status []v1alpha1.SliceStatus) {
+// Started records what holds the slices of a container, whose first process is pid.
+func (b *Book) Started(id string, pid uint32, status []v1alpha1.SliceStatus) {
+	b.update(id, func(e *Entry) { e.Status, e.PID, e.Adjust = status, pid, nil })
+}
+
+// Resized records which CPUs a container has now, and its status with them.
+func (b *Book) Resized(id string, cpus numa.CPUs, status []v1alpha1.SliceStatus) {
+	b.update(id, func(e *Entry) { e.Status, e.CPUs = status, cpus })
+}
+
+func (b *Book) update(id string, set func(*Entry)) {
 	b.mu.Lock()
 	e, found := b.entries[id]
 	if found {
-		e.Status, e.Adjust = status, nil
+		set(&e)
 		b.entries[id] = e
 	}
 	b.mu.Unlock()

@@ -106,9 +106,9 @@ func TestEndsAreTold(t *testing.T) {
 func TestSlices(t *testing.T) {
 	b := &Book{}
 	b.Reset([]Entry{entry("b", "2"), entry("a", "1")})
-	b.Started("2", []v1alpha1.SliceStatus{{Pod: "b", UUID: "y"}, {Pod: "b", UUID: "x"}})
-	b.Started("1", []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}})
-	b.Started("unknown", []v1alpha1.SliceStatus{{Pod: "c"}})
+	b.Started("2", 0, []v1alpha1.SliceStatus{{Pod: "b", UUID: "y"}, {Pod: "b", UUID: "x"}})
+	b.Started("1", 0, []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}})
+	b.Started("unknown", 0, []v1alpha1.SliceStatus{{Pod: "c"}})
 	want := []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}, {Pod: "b", UUID: "x"}, {Pod: "b", UUID: "y"}}
 	if got := b.Slices(); !reflect.DeepEqual(got, want) {
 		t.Errorf("slices %v, want %v", got, want)

@@ -57,8 +57,8 @@ func QuotaOf(r *api.LinuxResources) Quota {
 	return Quota{US: max(r.GetCpu().GetQuota().GetValue(), 0), Period: cmp.Or(r.GetCpu().GetPeriod().GetValue(), usualPeriod)}
 }
 
-// cpu is the quota as a limit; 0 is none.
-func (q Quota) cpu() MilliCPU { return MilliCPU(q.US * 1000 / int64(q.Period)) }
+// CPU is the quota as a limit; 0 is none.
+func (q Quota) CPU() MilliCPU { return MilliCPU(q.US * 1000 / int64(q.Period)) }
 
 // of makes a quota of the same period.
 func (q Quota) of(m MilliCPU) Quota {

@@ -133,7 +133,7 @@ func (k *Keeper) decide(at time.Time, containers []Container) []change {
 	for i, c := range containers {
 		limit, known := k.Limit(c)
 		if !known {
-			limit = k.given[c.ID].cpu()
+			limit = k.given[c.ID].CPU()
 		}
 		limits[i] = limit
 	}
@@ -151,7 +151,7 @@ func (k *Keeper) decide(at time.Time, containers []Container) []change {
 		changes = append(changes, change{u, before, to})
 	}
 	slices.SortStableFunc(changes, func(a, b change) int {
-		return cmp.Compare(a.to.cpu()-width(a.before.cpu()), b.to.cpu()-width(b.before.cpu()))
+		return cmp.Compare(a.to.CPU()-width(a.before.CPU()), b.to.CPU()-width(b.before.CPU()))
 	})
 	return changes
 }
@@ -221,7 +221,7 @@ func (k *Keeper) first(own Quota) (Quota, bool) {
 		return own, false
 	}
 	part := max(k.use.Cap/MilliCPU(k.use.Containers+1), least)
-	return own.of(min(part, width(own.cpu()))), true
+	return own.of(min(part, width(own.CPU()))), true
 }
 
 // resized notes what the kubelet wants of a running container, and makes it no more
@@ -234,7 +234,7 @@ func (k *Keeper) resized(c Container, wanted Quota) Quota {
 		now = c.Quota
 	}
 	if now.US > 0 {
-		wanted = wanted.of(min(now.cpu(), width(wanted.cpu())))
+		wanted = wanted.of(min(now.CPU(), width(wanted.CPU())))
 	}
 	if k.given == nil {
 		k.given = map[string]Quota{}

@@ -80,6 +80,32 @@ func (p *Processors) Container(pid uint32, container string) (time.Duration, err
 	return time.Duration(ns), err
 }
 
+// Pressure is for how long one task at least of the container of that id has waited for a
+// CPU, pid being a process of its: the total of PSI, which only v2 has, and a kernel that was
+// not booted without it.
+func (p *Processors) Pressure(pid uint32, container string) (time.Duration, error) {
+	dir, err := own(p.proc, pid, container, "")
+	if err != nil {
+		return 0, err
+	}
+	if p.m.v2 == "" {
+		return 0, errors.New("the node has no cgroup v2 hierarchy")
+	}
+	text, err := os.ReadFile(filepath.Join(p.m.v2, dir, "cpu.pressure"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		// some avg10=0.00 avg60=0.00 avg300=0.00 total=0
+		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == "some" {
+			usec, _ := strings.CutPrefix(fields[len(fields)-1], "total=")
+			n, err := strconv.ParseInt(usec, 10, 64)
+			return time.Duration(n) * time.Microsecond, err
+		}
+	}
+	return 0, fmt.Errorf("the cpu.pressure of container %s has no line of some tasks", container)
+}
+
 func usageUsec(file string) (time.Duration, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -44,6 +44,7 @@ func TestContainerTime(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"unified/pod/3f2a/cpu.stat":      "usage_usec 1500000\nuser_usec 1\n",
+		"unified/pod/3f2a/cpu.pressure":  "some avg10=1.50 avg60=0.00 avg300=0.00 total=250000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
 		"cpuacct/pod/3f2a/cpuacct.usage": "2500000000\n",
 	} {
 		path := filepath.Join(root, name)
@@ -78,6 +79,33 @@ func TestContainerTime(t *testing.T) {
 		}
 		if got, err := p.Container(7, id); got != c.want || (err != nil) != (c.want == 0) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
+		}
+		// Only what is in the v2 hierarchy has any.
+		waited, err := p.Pressure(7, id)
+		if in := strings.HasSuffix(c.cgroups, in2) && c.mounts != v1; (err == nil) != in || in && waited != 250*time.Millisecond {
+			t.Errorf("%s: waited %v, %v", name, waited, err)
+		}
+	}
+}
+
+// A kernel without PSI, or with another text, says nothing, which is not 0.
+func TestPressureUnknown(t *testing.T) {
+	root := t.TempDir()
+	p, err := NewProcessors(proc(t, "32 30 0:27 / "+root+" rw - cgroup2 cgroup2 rw\n", "0::/3f2a\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(root, id), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"absent", "", "full avg10=0.00 total=7\n", "some avg10=0.00\n", "some total=x\n"} {
+		if text != "absent" {
+			if err := os.WriteFile(filepath.Join(root, id, "cpu.pressure"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if waited, err := p.Pressure(7, id); err == nil {
+			t.Errorf("%q: %v", text, waited)
 		}
 	}
 }

@@ -85,8 +85,15 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err := checkTopology(pod, index, &now); err != nil {
 		return nil, err
 	}
+	cpus, err := p.decideCPUs(pod, c, grants, index, &now)
+	if err != nil {
+		return nil, err
+	}
 	adjust := &api.ContainerAdjustment{}
 	adjust.AddEnv(v1alpha1.EnvSlice, pod.GetUid())
+	if cpus.bind {
+		adjust.SetLinuxCPUSetCPUs(cpus.Set.String())
+	}
 	for _, v := range p.environment(pod, grants, &now) {
 		adjust.AddEnv(v.Name, v.Value)
 	}
@@ -101,7 +108,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	// Entered before anything is made: from here on the slices are in use, until
 	// the runtime says that the container is gone.
-	if err := p.Book.Attach(attach.Entry{Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust}); err != nil {
+	if err := p.Book.Attach(attach.Entry{Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust, CPUs: cpus.CPUs}); err != nil {
 		return nil, err
 	}
 	if err := m.Inject(held, adjust); err != nil {
@@ -111,6 +118,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	steering.adjust(adjust)
 	if message := steering.message(held.Name); message != "" {
 		p.Report.Warn(ref(pod).Of(held.Name), ReasonVariables, message)
+	}
+	if cpus.unbound != "" {
+		p.Report.Warn(ref(pod).Of(held.Name), ReasonUnbound, cpus.unbound)
 	}
 	return adjust, nil
 }
@@ -211,14 +221,14 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 }
 
 // moved tells whether a container's slices may be elsewhere than the watch has shown:
-// they were taken back and granted again before the pod was let go, or moved off a
-// device that was ill. The annotation may be anybody's; it can only make us ask.
+// they were taken back and granted again before the pod was let go, moved off a
+// device that was ill, or moved to its CPUs. The annotation may be anybody's; it can only make us ask.
 func (p *Plugin) moved(pod *api.PodSandbox, c *api.Container, index *ledger.Index) bool {
 	grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 	if len(grants) == 0 {
 		return false
 	}
-	if p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Well(g) }) {
+	if _, follows := p.Misaligned.Find(uid(pod)); follows || p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Well(g) }) {
 		return true
 	}
 	text := pod.GetAnnotations()[v1alpha1.AnnotationPlacement]

@@ -163,6 +163,8 @@ type testGPUs struct {
 	setErr  error
 	// instances of gpu0, where that is in MIG mode.
 	instances []v1alpha1.MIGInstance
+	// numa are the NUMA nodes of devices, of those that have one.
+	numa map[string]int32
 	// more devices than gpu0 and gpu1.
 	more []v1alpha1.DeviceStatus
 	// refine adds to the snapshot, if set.
@@ -237,6 +239,11 @@ func (g *testGPUs) Snapshot() (device.Snapshot, bool) {
 	if g.mig[gpu0] == v1alpha1.MIGEnabled {
 		s.Devices[0].Profiles = []v1alpha1.MIGProfile{{ID: 14, Size: 2}}
 		s.Devices[0].Instances = slices.Clone(g.instances)
+	}
+	for i := range s.Devices {
+		if node, has := g.numa[s.Devices[i].UUID]; has {
+			s.Devices[i].NUMA = &node
+		}
 	}
 	s.Devices = append(s.Devices, g.more...)
 	if g.refine != nil {

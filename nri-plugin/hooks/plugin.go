@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/numa"
 	"vernier.dev/vernier/nri-plugin/rdma"
 )
 
@@ -77,7 +78,7 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin and Roster, which fills itself.
+// AnswerWithin, BindCPUs, and Roster and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -93,6 +94,12 @@ type Plugin struct {
 	AnswerWithin time.Duration
 	// Roster of the node's containers.
 	Roster Roster
+	// Sysfs is where the node's is mounted.
+	Sysfs string
+	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.
+	BindCPUs bool
+	// Misaligned are the pods whose GPUs have to follow their CPUs.
+	Misaligned numa.Misaligned
 
 	lastShares atomic.Pointer[parsedShares]
 }

@@ -46,7 +46,8 @@ func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	}
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
-	p.Book.Started(c.GetId(), status)
+	p.align(status, entry.CPUs.Set)
+	p.Book.Started(c.GetId(), c.GetPid(), status)
 	return true, nil
 }
 
@@ -74,9 +75,10 @@ func marked(pod *api.PodSandbox, c *api.Container) bool {
 	return hasKeyValue(api.FromOCIEnv(c.GetEnv()), v1alpha1.EnvSlice, pod.GetUid())
 }
 
-// UpdateContainer keeps an opportunistic container to its cap when somebody else, as
-// the kubelet, changes what it has.
+// UpdateContainer takes note of the CPUs that somebody else, as the kubelet, gives a
+// container, and keeps an opportunistic one to its cap.
 func (p *Plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.resized(c.GetId(), r)
 	h, found := p.Roster.Find(c.GetId())
 	if !found || h.Batch == nil {
 		return nil, nil

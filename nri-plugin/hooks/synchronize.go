@@ -63,6 +63,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, Mounts: c.GetMounts(),
 		}}
+		entry.CPUs = p.cpusOf(c)
 		// One that does not run yet must not be started without the ledger.
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
 			if len(grants) == 0 {
@@ -85,7 +86,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 func (p *Plugin) Observe() {
 	for _, entry := range p.Book.Unobserved() {
 		if status := p.observe(entry); status != nil {
-			p.Book.Started(entry.ID, status)
+			p.Book.Started(entry.ID, entry.PID, status)
 		}
 	}
 }
@@ -98,6 +99,7 @@ func (p *Plugin) observe(entry attach.Entry) []v1alpha1.SliceStatus {
 	status := m.Observe(entry.Container, entry.PID)
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
+	p.align(status, entry.CPUs.Set)
 	return status
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -46,6 +47,8 @@ type Sources struct {
 	Use func(uuid string) (device.Use, error)
 	// Batch is the processor time of opportunistic containers.
 	Batch func() batch.Use
+	// Pressure is how long tasks of a container have waited for a CPU.
+	Pressure func(pid uint32, container string) (time.Duration, error)
 	// NVML and Runtime say why one of them is out of reach, nil when it isn't.
 	NVML, Runtime func() error
 }
@@ -61,7 +64,7 @@ type Collector struct {
 	processes, readable, unenforced, holding, unread            *prometheus.Desc
 	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
 	computeTotal, computeGranted, memoryTotal, memoryGranted    *prometheus.Desc
-	batchCap, batchUsed                                         *prometheus.Desc
+	batchCap, batchUsed, pressure                               *prometheus.Desc
 	accelerators                                                *accelerators
 }
 
@@ -86,6 +89,7 @@ func New(from Sources) *Collector {
 		launches:     desc("container_launches_total", "Launches that were measured; without a quota only while a container with one is on the device.", slice...),
 		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
 		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them, or was started by a release with others.", slice[:3]...),
+		pressure:     desc("container_cpu_pressure_seconds_total", "Time in which tasks of the container have waited for a CPU, one of them at least; absent under cgroup v1, and where the kernel has no PSI.", slice[:3]...),
 		unenforced:   desc("unenforced_processes", "Processes that use a device and that no limit holds; without namespace, pod and container: in no container.", slice...),
 		holding:      desc("processes_without_slice", "Processes of the container that hold a descriptor of the device, of which it has no slice.", slice...),
 		unread:       desc("container_descriptors_unread", "1 for a container with more descriptors than one look for those reads: the next look goes on, and finds later what is there.", slice[:3]...),
@@ -170,6 +174,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		c.usage(out, e, accelerators)
+		if e.PID != 0 {
+			if waited, err := c.from.Pressure(e.PID, e.ID); err == nil {
+				out <- prometheus.MustNewConstMetric(c.pressure, prometheus.CounterValue, waited.Seconds(), namespace, pod, e.Name)
+			}
+		}
 	}
 	for _, f := range c.from.Findings() {
 		unenforced[[4]string{f.Holder.Pod.Namespace, f.Holder.Pod.Name, f.Holder.Name, f.UUID}] += f.Processes

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -92,7 +93,8 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return nil, nil },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
-		Batch: func() batch.Use { return batch.Use{} },
+		Batch:    func() batch.Use { return batch.Use{} },
+		Pressure: func(uint32, string) (time.Duration, error) { return 0, errors.New("cgroup v1") },
 	}
 }
 
@@ -188,6 +190,27 @@ vernier_unenforced_processes{whole,team,b,GPU-2} 0`
 	}
 }
 
+// How long a container waited for a CPU shows once it has a process, and where that is known.
+func TestPressure(t *testing.T) {
+	book := &attach.Book{}
+	for _, id := range []string{"1", "2", "3"} {
+		entry(t, book, id, "team/"+id, "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 10, Mem: 1})
+	}
+	book.Started("1", 11, []v1alpha1.SliceStatus{})
+	book.Started("2", 12, []v1alpha1.SliceStatus{})
+	from := sources(book, &counting{})
+	from.Pressure = func(pid uint32, id string) (time.Duration, error) {
+		if pid == 11 && id == "1" {
+			return 1500 * time.Millisecond, nil
+		}
+		return 0, errors.New("no PSI")
+	}
+	got := text(t, from)
+	if strings.Count(got, "pressure") != 1 || !strings.Contains(got, "vernier_container_cpu_pressure_seconds_total{main,team,1} 1.5") {
+		t.Errorf("of container 1 alone it is known:\n%s", got)
+	}
+}
+
 // What a container does to its counters costs it its own figures and nobody else
 // theirs; nor do two containers of one name, as after a restart.
 func TestScrapeDoesNotFail(t *testing.T) {
@@ -195,7 +218,7 @@ func TestScrapeDoesNotFail(t *testing.T) {
 	for _, id := range []string{"1", "2"} {
 		entry(t, book, id, "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1})
 	}
-	book.Started("1", []v1alpha1.SliceStatus{})
+	book.Started("1", 0, []v1alpha1.SliceStatus{})
 	got := text(t, sources(book, &counting{err: errors.New("damaged")}))
 	for _, want := range []string{"counters_readable{main,team,a} 0", "memory_limit_bytes{main,team,a," + gpu0 + "} 1.048576e+06"} {
 		if strings.Count(got, want) != 1 {

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/utils/cpuset"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/batch"
+	"vernier.dev/vernier/nri-plugin/device"
+	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/numa"
+)
+
+// ReasonUnbound: a container that asks for the CPUs beside its GPUs runs without them.
+const ReasonUnbound = "CPUsNotBound"
+
+// cpuDecision is what a creation decides on the container's CPUs.
+type cpuDecision struct {
+	numa.CPUs
+	// bind: the runtime is asked to hold the container to Set.
+	bind bool
+	// unbound says why it is not, where the pod asks for it.
+	unbound string
+}
+
+// decideCPUs compares the CPUs that the kubelet holds the container to with its GPUs, and
+// where the kubelet holds it to none may bind it to those of the GPUs' NUMA node. A set of the
+// kubelet's is never touched: it has one for each container under CPU manager policy static,
+// and none under policy none.
+func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledger.Grant, index *ledger.Index, now *device.Snapshot) (d cpuDecision, err error) {
+	if d.CPUs, err = numa.CPUsOf(c.GetLinux().GetResources()); err != nil {
+		return d, err
+	}
+	topology, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
+	if err != nil {
+		return d, fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationTopology, err)
+	}
+	switch topology.Level {
+	// GPUs below one host bridge are of one NUMA node as well. Those that NVLink joins are
+	// not, as a rule.
+	case v1alpha1.TopologyNUMA, v1alpha1.TopologyPCIe:
+	default:
+		return d, nil
+	}
+	nodes, err := numa.Read(p.Sysfs)
+	if err != nil {
+		return d, err
+	}
+	if topology.Level == v1alpha1.TopologyNUMA && topology.Required {
+		if err := p.follow(pod, d.Set, nodes, index.Devices(uid(pod)), now); err != nil {
+			return d, err
+		}
+	}
+	if p.BindCPUs && d.Set.IsEmpty() && len(nodes) > 1 {
+		p.bind(&d, c, nodes, grants, now)
+	}
+	return d, nil
+}
+
+// follow refuses the container while its pod's CPUs, where they are of one NUMA node, are of
+// another than its GPUs, and has the allocator move the slices. The CPUs cannot follow: the
+// kubelet has given them for the pod's life. It knows nothing of our GPUs when it chooses.
+func (p *Plugin) follow(pod *api.PodSandbox, cpus cpuset.CPUSet, nodes numa.Nodes, devices []string, now *device.Snapshot) error {
+	var off v1alpha1.DeviceStatus
+	var is bool
+	node, follows := p.Misaligned.Find(uid(pod))
+	if follows {
+		off, is = numa.Off(node, devices, now)
+	}
+	if !is {
+		var one bool
+		if node, one = nodes.Of(cpus); one {
+			off, is = numa.Off(node, devices, now)
+		}
+		follows = false
+	}
+	if !is {
+		return nil
+	}
+	text := fmt.Sprintf("annotation %s is %s, and the kubelet has given the pod CPUs of NUMA node %d while GPU %s is of NUMA node %d",
+		v1alpha1.AnnotationTopology, pod.GetAnnotations()[v1alpha1.AnnotationTopology], node, off.UUID, *off.NUMA)
+	if p.Book.Holds(uid(pod)) {
+		return fmt.Errorf("%s, where other containers of the pod run: delete the pod, and set the kubelet's topologyManagerScope to pod and its topologyManagerPolicy to single-numa-node", text)
+	}
+	if !follows {
+		p.Misaligned.Add(uid(pod), node)
+	}
+	return fmt.Errorf("%s; its slices are moved to GPUs of NUMA node %d as soon as they have room, and it is tried again; if that lasts, delete the pod, or ask for numa without :required", text, node)
+}
+
+// bind decides to hold the container to all CPUs of its GPUs' NUMA node, or why not.
+func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants []ledger.Grant, now *device.Snapshot) {
+	first, found := now.Device(grants[0].UUID)
+	if !found || first.NUMA == nil {
+		return // nobody knows where it is
+	}
+	own := nodes[*first.NUMA]
+	var others batch.MilliCPU
+	for _, e := range p.Book.All() {
+		if e.ID != c.GetId() && !e.CPUs.Set.IsEmpty() && e.CPUs.Set.IsSubsetOf(own) {
+			others += e.CPUs.Request
+		}
+	}
+	var devices []string
+	for _, g := range grants {
+		devices = append(devices, g.UUID)
+	}
+	var why string
+	if other, is := numa.Off(*first.NUMA, devices, now); is {
+		why = fmt.Sprintf("GPU %s is of NUMA node %d", other.UUID, *other.NUMA)
+	} else if own.IsEmpty() {
+		why = "the NUMA node has none"
+	} else {
+		why = d.Refuses(own, others)
+	}
+	if why != "" {
+		d.unbound = fmt.Sprintf("container %s is not bound to the CPUs of NUMA node %d, which GPU %s is of: %s. It runs on all CPUs of the node", c.GetName(), *first.NUMA, first.UUID, why)
+		return
+	}
+	d.Set, d.bind = own, true
+}
+
+// align writes into the status of a container that is held to these CPUs whether they are of
+// its devices' NUMA nodes.
+func (p *Plugin) align(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
+	if len(status) == 0 || cpus.IsEmpty() {
+		return
+	}
+	nodes, err := numa.Read(p.Sysfs)
+	if err != nil {
+		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "container", status[0].Container)
+	}
+	now, _ := p.Devices.Snapshot()
+	for i := range status {
+		s := &status[i]
+		s.Aligned = nil
+		if d, found := now.Device(s.UUID); found && d.NUMA != nil && !nodes[*d.NUMA].IsEmpty() {
+			s.Aligned = ptr.To(cpus.IsSubsetOf(nodes[*d.NUMA]))
+		}
+	}
+}
+
+// cpusOf are the CPUs that a container has; none where the runtime's word for them cannot be
+// read, which would be its error.
+func (p *Plugin) cpusOf(c *api.Container) numa.CPUs {
+	cpus, err := numa.CPUsOf(c.GetLinux().GetResources())
+	if err != nil {
+		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
+	}
+	return cpus
+}
+
+// resized takes note of what the kubelet changes: the CPUs that containers without CPUs of
+// their own share, and the amounts of a pod that is resized. r has what is to change.
+func (p *Plugin) resized(id string, r *api.LinuxResources) {
+	entry, entered := p.Book.Get(id)
+	to, err := numa.CPUsOf(r)
+	if !entered || err != nil {
+		return
+	}
+	if to.Set.IsEmpty() {
+		to.Set = entry.CPUs.Set
+	}
+	to.Request, to.Limit = cmp.Or(to.Request, entry.CPUs.Request), cmp.Or(to.Limit, entry.CPUs.Limit)
+	if to.Set.Equals(entry.CPUs.Set) && to.Request == entry.CPUs.Request && to.Limit == entry.CPUs.Limit {
+		return
+	}
+	status := slices.Clone(entry.Status)
+	p.align(status, to.Set)
+	p.Book.Resized(id, to, status)
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/nritest"
+)
+
+// twoSockets gives the node CPUs 0 to 3 on NUMA node 0 with gpu0, and 4 to 7 on node 1 with
+// gpu1.
+func twoSockets(t *testing.T, n *testNode) {
+	t.Helper()
+	n.Sysfs = t.TempDir()
+	for node, cpus := range map[string]string{"node0": "0-3\n", "node1": "4-7\n"} {
+		dir := filepath.Join(n.Sysfs, "devices/system/node", node)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cpulist"), []byte(cpus), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.gpus.numa = map[string]int32{gpu0: 0, gpu1: 1}
+}
+
+// asks makes a pod with that topology, and container main with these CPUs.
+func asks(name, topology string, cpus *api.LinuxCPU) (*api.PodSandbox, *api.Container) {
+	pod := podOf(name, share30)
+	pod.Annotations[v1alpha1.AnnotationTopology] = topology
+	c := containerOf(pod, "main")
+	c.Linux.Resources.Cpu = cpus
+	return pod, c
+}
+
+// cpusOfMilli are a request and a limit as the kubelet writes them; 0 is no limit.
+func cpusOfMilli(request, limit int64) *api.LinuxCPU {
+	cpus := &api.LinuxCPU{Shares: api.UInt64(uint64(request * 1024 / 1000))}
+	if limit > 0 {
+		cpus.Quota, cpus.Period = api.Int64(limit*100), api.UInt64(100000)
+	}
+	return cpus
+}
+
+// Under CPU manager policy none a container that wishes it is bound to the CPUs of its GPU's
+// NUMA node, as far as these go; never to its memory.
+func TestBindCPUs(t *testing.T) {
+	for name, c := range map[string]struct {
+		topology string
+		cpus     *api.LinuxCPU
+		change   func(*testing.T, *testNode)
+		bound    string
+		says     string
+	}{
+		"numa":            {topology: "numa", bound: "4-7"},
+		"numa, required":  {topology: "numa:required", bound: "4-7"},
+		"pcie":            {topology: "pcie", bound: "4-7"},
+		"nvlink":          {topology: "nvlink"},
+		"no wish":         {},
+		"the limit fits":  {topology: "numa", cpus: cpusOfMilli(1000, 4000), bound: "4-7"},
+		"too wide":        {topology: "numa", cpus: cpusOfMilli(1000, 4001), says: "its limit of 4.001 CPUs is more than the 4 that the NUMA node has. It runs on all CPUs of the node"},
+		"too much":        {topology: "numa", cpus: cpusOfMilli(3700, 0), says: "more than 90 % of the 4"},
+		"switched off":    {topology: "numa", change: func(_ *testing.T, n *testNode) { n.BindCPUs = false }},
+		"nowhere":         {topology: "numa", change: func(_ *testing.T, n *testNode) { n.gpus.numa = nil }},
+		"without CPUs":    {topology: "numa", change: func(_ *testing.T, n *testNode) { n.gpus.numa[gpu1] = 2 }, says: "NUMA node 2, which GPU " + gpu1 + " is of: the NUMA node has none"},
+		"given by static": {topology: "numa", cpus: &api.LinuxCPU{Cpus: "0-1"}},
+		"one NUMA node": {topology: "numa", change: func(t *testing.T, n *testNode) {
+			if err := os.RemoveAll(filepath.Join(n.Sysfs, "devices/system/node/node0")); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), nritest.Start(t)
+			twoSockets(t, n)
+			n.BindCPUs = true
+			if c.change != nil {
+				c.change(t, n)
+			}
+			connect(t, r, n.Plugin)
+			pod, ctr := asks("a", c.topology, c.cpus)
+			n.ledger.grant(gpu1, slice30(pod))
+			got, err := r.Create(pod, ctr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cpu := got.GetLinux().GetResources().GetCpu()
+			if cpu.GetCpus() != c.bound || cpu.GetMems() != "" {
+				t.Errorf("bound to CPUs %q and memory %q, want CPUs %q", cpu.GetCpus(), cpu.GetMems(), c.bound)
+			}
+			said := strings.Join(n.events.said, "\n")
+			if (c.says == "") != (said == "") || !strings.Contains(said, c.says) {
+				t.Errorf("events %q, want %q", said, c.says)
+			}
+			if c.says != "" && !strings.Contains(said, ReasonUnbound) {
+				t.Errorf("events %q, want reason %s", said, ReasonUnbound)
+			}
+		})
+	}
+}
+
+// A container whose GPUs are of several NUMA nodes has no CPUs beside all of them.
+func TestBindCPUsOfSeveralNodes(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	twoSockets(t, n)
+	n.BindCPUs = true
+	connect(t, r, n.Plugin)
+	pod, ctr := asks("a", "numa", nil)
+	pod.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"main":{"gpus":2,"core":30,"memPercent":25}}}`
+	n.ledger.grant(gpu0, slice30(pod))
+	n.ledger.grant(gpu1, slice30(pod))
+	if got, err := r.Create(pod, ctr); err != nil || got.GetLinux().GetResources().GetCpu().GetCpus() != "" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if said := strings.Join(n.events.said, "\n"); !strings.Contains(said, "GPU "+gpu1+" is of NUMA node 1") {
+		t.Errorf("events %q", said)
+	}
+}
+
+// What is bound to a NUMA node counts until it has ended, also for an agent that was started
+// again; so does a new request of a pod that was resized.
+func TestBoundCPUsAddUp(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	twoSockets(t, n)
+	n.BindCPUs = true
+	connect(t, r, n.Plugin)
+	var sliced []v1alpha1.Slice
+	for _, name := range []string{"a", "b", "c"} {
+		pod, _ := asks(name, "numa", nil)
+		sliced = append(sliced, slice30(pod))
+	}
+	n.ledger.grant(gpu1, sliced...)
+	bound := func(name string, request int64) string {
+		t.Helper()
+		pod, ctr := asks(name, "numa", cpusOfMilli(request, 0))
+		got, err := r.Create(pod, ctr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.GetLinux().GetResources().GetCpu().GetCpus()
+	}
+	podA, a := asks("a", "numa", cpusOfMilli(2000, 0))
+	if got := bound("a", 2000); got != "4-7" {
+		t.Fatalf("the first is bound to %q", got)
+	}
+	if err := r.StartContainer(podA, a); err != nil {
+		t.Fatal(err)
+	}
+	if got := bound("b", 1700); got != "" {
+		t.Errorf("3.7 of 4 CPUs are bound: %q", got)
+	}
+	// The kubelet resizes the first.
+	if _, err := n.UpdateContainer(t.Context(), podA, a, &api.LinuxResources{Cpu: cpusOfMilli(500, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := bound("b", 1700); got != "4-7" {
+		t.Errorf("2.2 of 4 CPUs: bound to %q", got)
+	}
+	// The next agent finds the first running, and of the others nothing.
+	next := n.restarted()
+	next.Sysfs, next.BindCPUs = n.Sysfs, true
+	a.State, a.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + podA.Uid}
+	a.Linux.Resources.Cpu.Cpus = "4-7"
+	if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}); err != nil {
+		t.Fatal(err)
+	}
+	podC, c := asks("c", "numa", cpusOfMilli(1700, 0))
+	got, _, err := next.CreateContainer(t.Context(), podC, c)
+	if err != nil || got.GetLinux().GetResources().GetCpu().GetCpus() != "" {
+		t.Errorf("3.7 of 4 CPUs after a restart: %v, %v", got.GetLinux(), err)
+	}
+}
+
+// The status says whether the CPUs that a container is held to are beside its GPU, and follows
+// when the kubelet holds it to others.
+func TestAligned(t *testing.T) {
+	for name, c := range map[string]struct {
+		cpus *api.LinuxCPU
+		numa map[string]int32
+		bind bool
+		want *bool
+	}{
+		"beside it":          {cpus: &api.LinuxCPU{Cpus: "5-6"}, want: ptr.To(true)},
+		"on the other node":  {cpus: &api.LinuxCPU{Cpus: "0-1"}, want: ptr.To(false)},
+		"on both":            {cpus: &api.LinuxCPU{Cpus: "0-7"}, want: ptr.To(false)},
+		"held to none":       {},
+		"bound by the agent": {bind: true, want: ptr.To(true)},
+		"no NUMA node":       {cpus: &api.LinuxCPU{Cpus: "0-1"}, numa: map[string]int32{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), nritest.Start(t)
+			twoSockets(t, n)
+			n.BindCPUs = c.bind
+			if c.numa != nil {
+				n.gpus.numa = c.numa
+			}
+			connect(t, r, n.Plugin)
+			pod, ctr := asks("a", "numa", c.cpus)
+			n.ledger.grant(gpu1, slice30(pod))
+			adjust, err := r.Create(pod, ctr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.StartContainer(pod, ctr); err != nil {
+				t.Fatal(err)
+			}
+			check := func(when string, of *Plugin, want *bool) {
+				t.Helper()
+				if all := of.Book.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, want) {
+					t.Errorf("%s: %+v, want aligned %v", when, all, want)
+				}
+			}
+			check("started", n.Plugin, c.want)
+			// As the next agent finds it, by what the runtime has.
+			next := n.restarted()
+			next.Sysfs = n.Sysfs
+			ctr.State, ctr.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + pod.Uid}
+			if cpus := adjust.GetLinux().GetResources().GetCpu().GetCpus(); cpus != "" {
+				ctr.Linux.Resources.Cpu = &api.LinuxCPU{Cpus: cpus}
+			}
+			if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}); err != nil {
+				t.Fatal(err)
+			}
+			check("found", next, c.want)
+			if c.want == nil {
+				return
+			}
+			// The kubelet changes what containers without CPUs of their own share.
+			for cpus, want := range map[string]bool{"4": true, "3-4": false} {
+				if _, err := next.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: cpus}}); err != nil {
+					t.Fatal(err)
+				}
+				check(cpus, next, &want)
+			}
+		})
+	}
+}
+
+// With numa:required a container whose CPUs are of another NUMA node than its GPU is refused,
+// and its pod is in the list of those to be moved; once its slices are there it is created.
+func TestGPUFollowsCPUs(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	twoSockets(t, n)
+	changed := 0
+	n.Misaligned.Changed = func() { changed++ }
+	connect(t, r, n.Plugin)
+	pod, ctr := asks("a", "numa:required", &api.LinuxCPU{Cpus: "4-5"})
+	n.ledger.grant(gpu0, slice30(pod))
+	_, err := r.Create(pod, ctr)
+	refusedFor(t, err, v1alpha1.AnnotationTopology+" is numa:required", "CPUs of NUMA node 1", "GPU "+gpu0+" is of NUMA node 0", "moved to GPUs of NUMA node 1", "ask for numa without :required")
+	if node, follows := n.Misaligned.Find(uid(pod)); !follows || node != 1 || changed != 1 {
+		t.Errorf("follows %v to node %d, after %d changes", follows, node, changed)
+	}
+	// Another container of the pod, held to CPUs of both nodes: it would be in the way.
+	other := containerOf(pod, "other")
+	other.Linux.Resources.Cpu = &api.LinuxCPU{Cpus: "2-3,6-7"}
+	second := slice30(pod)
+	second.Ctr = "other"
+	n.ledger.watched.Spec.Devices[0].Slices = append(n.ledger.watched.Spec.Devices[0].Slices, second)
+	pod.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":30,"memPercent":25},"other":{"gpus":1,"core":30,"memPercent":25}}}`
+	n.ledger.server = n.ledger.watched.DeepCopy()
+	_, err = r.Create(pod, other)
+	refusedFor(t, err, "CPUs of NUMA node 1")
+	// The allocator has moved both, and the watch is behind.
+	n.ledger.server.Spec.Devices[0].UUID = gpu1
+	if _, err := r.Create(pod, ctr); err != nil {
+		t.Errorf("moved: %v", err)
+	}
+	if _, err := r.Create(pod, other); err != nil {
+		t.Errorf("moved, the other: %v", err)
+	}
+	if changed != 1 {
+		t.Errorf("%d changes", changed)
+	}
+	// A third that the kubelet gave CPUs of node 0 cannot have the GPUs moved any more.
+	n.Misaligned.Keep(func(types.UID, int32) bool { return false })
+	n.ledger.watched = *n.ledger.server
+	third := containerOf(pod, "main")
+	third.Id, third.Linux.Resources.Cpu = "id-third", &api.LinuxCPU{Cpus: "0"}
+	_, err = r.Create(pod, third)
+	refusedFor(t, err, "where other containers of the pod run", "single-numa-node")
+	if _, follows := n.Misaligned.Find(uid(pod)); follows {
+		t.Error("a pod that runs is to be moved")
+	}
+}
+
+// What does not require it is not refused, and neither is what no move would help.
+func TestGPUNeedNotFollow(t *testing.T) {
+	for name, c := range map[string]struct{ topology, cpus string }{
+		"preferred":             {"numa", "4-5"},
+		"another level":         {"pcie:required", "4-5"},
+		"no wish":               {"", "4-5"},
+		"CPUs of several nodes": {"numa:required", "2-5"},
+		"CPUs beside it":        {"numa:required", "0-1"},
+	} {
+		n, r := newNode(t), nritest.Start(t)
+		twoSockets(t, n)
+		connect(t, r, n.Plugin)
+		pod, ctr := asks("a", c.topology, &api.LinuxCPU{Cpus: c.cpus})
+		n.ledger.grant(gpu0, slice30(pod))
+		if _, err := r.Create(pod, ctr); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, follows := n.Misaligned.Find(uid(pod)); follows {
+			t.Errorf("%s: to be moved", name)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package numa owns what the node agent knows of the CPUs beside the GPUs: which CPUs each
+// NUMA node of the machine has, what a container has of them, and which pods' GPUs have to
+// follow their CPUs.
+//
+// It sets nothing: package hooks asks the runtime to, at a container's creation. Memory is
+// never bound to a NUMA node: the kernel allocates locally first anyway, and a hard cpuset.mems
+// can end a process while another node has memory left.
+package numa
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/utils/cpuset"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/batch"
+	"vernier.dev/vernier/nri-plugin/device"
+)
+
+// Nodes are the CPUs of each NUMA node that has some which are online.
+type Nodes map[int32]cpuset.CPUSet
+
+// Read reads them; sysfs is where that is mounted, as /sys. A kernel without NUMA has none.
+// They are read each time they are asked for, because CPUs go offline and come back.
+func Read(sysfs string) (Nodes, error) {
+	nodes, folder := Nodes{}, filepath.Join(sysfs, "devices/system/node")
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nodes, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the NUMA nodes: %w", err)
+	}
+	for _, e := range entries {
+		number, is := strings.CutPrefix(e.Name(), "node")
+		id, err := strconv.ParseInt(number, 10, 32)
+		if !is || err != nil {
+			continue // has_cpu, online, and the like
+		}
+		text, err := os.ReadFile(filepath.Join(folder, e.Name(), "cpulist"))
+		if err != nil {
+			return nil, fmt.Errorf("reading the CPUs of NUMA node %d: %w", id, err)
+		}
+		cpus, err := cpuset.Parse(strings.TrimSpace(string(text)))
+		if err != nil {
+			return nil, fmt.Errorf("reading the CPUs of NUMA node %d: %w", id, err)
+		}
+		if !cpus.IsEmpty() {
+			nodes[int32(id)] = cpus
+		}
+	}
+	return nodes, nil
+}
+
+// Of is the NUMA node that all of these CPUs are of; false where they are of several, or of
+// none that is known.
+func (n Nodes) Of(cpus cpuset.CPUSet) (int32, bool) {
+	for id, own := range n {
+		if !cpus.IsEmpty() && cpus.IsSubsetOf(own) {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// CPUs are what a container has of the node's CPUs.
+type CPUs struct {
+	// Set that it is held to, empty for none.
+	Set cpuset.CPUSet
+	// Request, and Limit, which is 0 without one.
+	Request, Limit batch.MilliCPU
+}
+
+// sharesPerCPU is the weight that the kubelet gives a container for each CPU of its request.
+const sharesPerCPU = 1024
+
+// CPUsOf reads what the runtime has, or is asked to set.
+func CPUsOf(r *api.LinuxResources) (CPUs, error) {
+	cpu := r.GetCpu()
+	set, err := cpuset.Parse(cpu.GetCpus())
+	if err != nil {
+		return CPUs{}, fmt.Errorf("reading the CPUs that the container is held to: %w", err)
+	}
+	return CPUs{
+		Set:     set,
+		Request: batch.MilliCPU(cpu.GetShares().GetValue() * 1000 / sharesPerCPU),
+		Limit:   batch.QuotaOf(r).CPU(),
+	}, nil
+}
+
+// maxBound is the percent of a NUMA node's CPUs that the requests of the containers that are
+// bound there add up to at most. The rest is for what runs on every node, as the kernel's own
+// threads and the kubelet.
+const maxBound = 90
+
+// Refuses says why a container is not bound to these CPUs, a NUMA node's, beside containers
+// that are and request so much; empty where it is.
+func (c CPUs) Refuses(node cpuset.CPUSet, others batch.MilliCPU) string {
+	all := batch.MilliCPU(node.Size()) * 1000
+	switch sum := c.Request + others; {
+	case c.Limit > all:
+		return fmt.Sprintf("its limit of %g CPUs is more than the %d that the NUMA node has", c.Limit.Cores(), node.Size())
+	case sum*100 > all*maxBound:
+		return fmt.Sprintf("the requests of the containers that are bound there would be %g CPUs, more than %d %% of the %d that the NUMA node has", sum.Cores(), maxBound, node.Size())
+	}
+	return ""
+}
+
+// Off is the first of the devices that is of another NUMA node than that one; false without
+// any. Of a device that the driver gives no NUMA node nothing is known.
+func Off(node int32, uuids []string, now *device.Snapshot) (v1alpha1.DeviceStatus, bool) {
+	for _, uuid := range uuids {
+		if d, found := now.Device(uuid); found && d.NUMA != nil && *d.NUMA != node {
+			return d, true
+		}
+	}
+	return v1alpha1.DeviceStatus{}, false
+}
