@@ -12,7 +12,6 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
-	"vernier.dev/vernier/nri-plugin/topology"
 )
 
 // apart says what the GPUs of a pod are not, for each level of several.
@@ -33,24 +32,23 @@ func checkTopology(pod *api.PodSandbox, index *ledger.Index, now *device.Snapsho
 		return nil
 	}
 	held := index.Devices(uid(pod))
+	all := (&v1alpha1.SliceLedgerStatus{Devices: now.Devices, Topology: now.Topology}).Near()
+	near := make([]v1alpha1.Near, len(held))
+	for i, uuid := range held {
+		if at := slices.IndexFunc(now.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid }); at >= 0 {
+			near[i] = all[at]
+		}
+	}
+	if asked.Level.Within(near...) {
+		return nil
+	}
 	why := apart[asked.Level]
 	if asked.Level == v1alpha1.TopologyRDMA {
+		why = "has no RDMA device near it with a port that is up"
 		held = slices.DeleteFunc(held, func(uuid string) bool {
 			d, _ := now.Device(uuid)
 			return len(d.NICs) > 0
 		})
-		if len(held) == 0 {
-			return nil
-		}
-		why = "has no RDMA device near it with a port that is up"
-	} else {
-		positions := make([]int, len(held))
-		for i, uuid := range held {
-			positions[i] = slices.IndexFunc(now.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })
-		}
-		if topology.Within(now.Topology, asked.Level, positions) {
-			return nil
-		}
 	}
 	return fmt.Errorf("annotation %s requires %s, and as this node is now %s %s; delete the pod so that it is placed again, or create it again with %q, which takes the nearest that there is",
 		v1alpha1.AnnotationTopology, asked.Level, strings.Join(held, " and "), why, asked.Level)

@@ -13,7 +13,7 @@ import (
 // What a pod requires of its GPUs is checked at the creation of each of its containers, of all
 // that it holds on the node, by what is seen now.
 func TestCreateRequiredTopology(t *testing.T) {
-	pair := &v1alpha1.TopologyStatus{PCIe: []v1alpha1.DeviceSet{"0-1"}, NVLink: []v1alpha1.DeviceSet{"0,2"}, NUMA: []v1alpha1.DeviceSet{"0", "1"}}
+	pair := &v1alpha1.TopologyStatus{PCIe: []v1alpha1.DeviceSet{"0-1"}, NUMA: []v1alpha1.DeviceSet{"0", "1"}}
 	for name, c := range map[string]struct {
 		topology string
 		status   *v1alpha1.TopologyStatus
@@ -27,6 +27,7 @@ func TestCreateRequiredTopology(t *testing.T) {
 		"another container's, within":    {topology: "pcie:required", status: pair, elsewhere: true},
 		"another container's, elsewhere": {topology: "numa:required", status: pair, elsewhere: true, says: []string{"requires numa", gpu0 + " and " + gpu1 + " are not on one NUMA node"}},
 		"nothing is known":               {topology: "pcie:required", says: []string{"requires pcie", "have more than PCIe switches between them"}},
+		"linked":                         {topology: "nvlink:required", status: &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1"}}},
 		"one GPU":                        {topology: "nvlink:required", alone: true},
 		"preferred":                      {topology: "nvlink", status: pair},
 		"preferred, RDMA":                {topology: "rdma"},

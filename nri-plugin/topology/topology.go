@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology owns the sets of a node's devices that are near each other: how they follow
-// from what is known of each pair, and whether devices are in one of them.
+// Package topology owns how the sets of a node's devices that are near each other follow from
+// what is known of each pair.
 //
 // It asks nobody: what the driver says comes from package inventory.
 package topology
@@ -106,31 +106,4 @@ func NUMA(devices []v1alpha1.DeviceStatus) []v1alpha1.DeviceSet {
 		sets = append(sets, v1alpha1.DeviceSetOf(of[node]))
 	}
 	return sets
-}
-
-// Within reports whether the devices at these positions are in one set of a level. One device
-// is near itself.
-func Within(t *v1alpha1.TopologyStatus, level v1alpha1.TopologyLevel, positions []int) bool {
-	if len(positions) < 2 {
-		return true
-	}
-	return slices.ContainsFunc(sets(t, level), func(s v1alpha1.DeviceSet) bool {
-		set, err := s.Positions()
-		return err == nil && !slices.ContainsFunc(positions, func(p int) bool { return !slices.Contains(set, p) })
-	})
-}
-
-func sets(t *v1alpha1.TopologyStatus, level v1alpha1.TopologyLevel) []v1alpha1.DeviceSet {
-	if t == nil {
-		return nil
-	}
-	switch level {
-	case v1alpha1.TopologyNVLink:
-		return t.NVLink
-	case v1alpha1.TopologyPCIe:
-		return t.PCIe
-	case v1alpha1.TopologyNUMA:
-		return t.NUMA
-	}
-	return nil
 }

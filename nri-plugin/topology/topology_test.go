@@ -95,32 +95,3 @@ func TestNUMA(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
-
-func TestWithin(t *testing.T) {
-	all := &v1alpha1.TopologyStatus{
-		NUMA:   []v1alpha1.DeviceSet{"0-3", "4-5"},
-		PCIe:   []v1alpha1.DeviceSet{"0-1", "2-3"},
-		NVLink: []v1alpha1.DeviceSet{"0,2", "2,4"},
-	}
-	for name, c := range map[string]struct {
-		topology *v1alpha1.TopologyStatus
-		level    v1alpha1.TopologyLevel
-		devices  []int
-		want     bool
-	}{
-		"one NUMA node":        {all, v1alpha1.TopologyNUMA, []int{3, 0}, true},
-		"two NUMA nodes":       {all, v1alpha1.TopologyNUMA, []int{0, 4}, false},
-		"one switch":           {all, v1alpha1.TopologyPCIe, []int{2, 3}, true},
-		"two switches":         {all, v1alpha1.TopologyPCIe, []int{1, 2}, false},
-		"linked":               {all, v1alpha1.TopologyNVLink, []int{4, 2}, true},
-		"not each with each":   {all, v1alpha1.TopologyNVLink, []int{0, 2, 4}, false},
-		"one device":           {all, v1alpha1.TopologyNVLink, []int{5}, true},
-		"one, and no topology": {nil, v1alpha1.TopologyNVLink, []int{5}, true},
-		"no topology":          {nil, v1alpha1.TopologyNUMA, []int{0, 1}, false},
-		"no set":               {&v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"x"}}, v1alpha1.TopologyNVLink, []int{0, 1}, false},
-	} {
-		if got := Within(c.topology, c.level, c.devices); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
