@@ -20,6 +20,7 @@ const (
 	ReasonUnhealthy = "GPUUnhealthy"
 	ReasonMissing   = "GPUMissing"
 	ReasonInstance  = "MIGInstanceUnhealthy"
+	ReasonTopology  = "TopologyLost"
 	ReasonRecovered = "GPURecovered"
 )
 

@@ -12,14 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // setHealth gives the pods of a node a condition while a device or an instance that
-// they have slices of is ill, takes it back when it has recovered, and says an event
-// before each change of it. The condition is what remembers, and the event's name says
+// they have slices of is ill, or what they have no longer has the topology that they require,
+// takes it back when it has recovered, and says an event before each change of it. The condition is what remembers, and the event's name says
 // which change it is of: another leader leaves none out and says nothing twice. Pods that
 // were never concerned have none.
 //
@@ -35,7 +36,7 @@ func (r *Reconciler) setHealth(ctx context.Context, node string, known map[types
 		if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || podstate.Terminal(pod) {
 			continue
 		}
-		if err := r.setPodHealth(ctx, pod, ill[pod.UID]); err != nil {
+		if err := r.setPodHealth(ctx, pod, append(ill[pod.UID], topologyLost(ledger, pod)...)); err != nil {
 			return err
 		}
 	}
@@ -65,6 +66,20 @@ func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
 		}
 	}
 	return ill
+}
+
+// topologyLost is that a pod's devices have no longer the topology that it requires, as where a
+// link or the port of an RDMA device has gone down.
+func topologyLost(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []index.Illness {
+	wish, err := v1alpha1.ParseTopology(pod.Annotations[v1alpha1.AnnotationTopology])
+	if err != nil || !wish.Required {
+		return nil
+	}
+	p := ledgerspec.PlacementOf(ledger, pod)
+	if p == nil || p.Topology == wish.Level {
+		return nil
+	}
+	return []index.Illness{{Reason: index.ReasonTopology, Message: fmt.Sprintf("it requires %s, and what it has slices of on node %s no longer is that", wish.Level.Text(), ledger.Name)}}
 }
 
 // setPodHealth sets the pod's condition to what is wrong, or to nothing any more.

@@ -182,3 +182,38 @@ func TestHealth(t *testing.T) {
 		t.Error("a pod has the condition that was never concerned")
 	}
 }
+
+// A pod that requires a topology is told when its devices no longer have it, and when they have
+// it again. One that only prefers it is not.
+func TestTopologyLost(t *testing.T) {
+	l := newLedger()
+	l.Status.Topology = &v1alpha1.TopologyStatus{NVLink: []v1alpha1.DeviceSet{"0-1"}}
+	requires, prefers := bound(newPod("requires", "a", "b"), l, on{"a": 0, "b": 1}), bound(newPod("prefers", "a", "b"), l, on{"a": 0, "b": 1})
+	requires.Annotations[v1alpha1.AnnotationTopology], prefers.Annotations[v1alpha1.AnnotationTopology] = "nvlink:required", "nvlink"
+	objects.Grant(objects.Grant(l, requires, on{"a": 0, "b": 1}), prefers, on{"a": 0, "b": 1})
+	f := newFixture(t, l, requires, prefers)
+	for _, s := range []struct {
+		name   string
+		sets   []v1alpha1.DeviceSet
+		status corev1.ConditionStatus
+		says   string
+	}{
+		{"linked", []v1alpha1.DeviceSet{"0-1"}, "", ""},
+		{"a link is down", nil, corev1.ConditionFalse, "it requires GPUs linked to each other by NVLink"},
+		{"linked again", []v1alpha1.DeviceSet{"0-1"}, corev1.ConditionTrue, "well again"},
+	} {
+		f.report(func(status *v1alpha1.SliceLedgerStatus) { status.Topology.NVLink = s.sets })
+		f.reconcile(time.Minute)
+		var status corev1.ConditionStatus
+		var text string
+		if c := healthOf(f.pod("requires")); c != nil {
+			status, text = c.Status, c.Message
+		}
+		if status != s.status || !strings.Contains(text, s.says) {
+			t.Errorf("%s: condition %q %q", s.name, status, text)
+		}
+	}
+	if c := healthOf(f.pod("prefers")); c != nil {
+		t.Errorf("one that prefers it: %+v", c)
+	}
+}

@@ -122,7 +122,7 @@ const (
 )
 
 // PodConditionGPUHealthy is false on a pod while a device or a MIG instance that it has
-// slices of is ill or gone, and true once it has recovered. Pods that were never
+// slices of is ill or gone, or these have no longer the topology that it requires, and true once it has recovered. Pods that were never
 // concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 
