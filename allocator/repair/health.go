@@ -19,10 +19,10 @@ import (
 )
 
 // setHealth gives the pods of a node a condition while a device or an instance that
-// they have slices of is ill, or what they have no longer has the topology that they require,
-// takes it back when it has recovered, and says an event before each change of it. The condition is what remembers, and the event's name says
-// which change it is of: another leader leaves none out and says nothing twice. Pods that
-// were never concerned have none.
+// they have slices of is ill, or their devices do not have the topology that they require. It
+// takes it back when that is over, and says an event before each change of it. The condition is
+// what remembers, and the event's name says which change it is of: another leader leaves none
+// out and says nothing twice. Pods that were never concerned have none.
 //
 // A node that is not ready says nothing about its devices; what it said last stays.
 // known are pods with slices there.

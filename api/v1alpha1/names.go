@@ -122,8 +122,8 @@ const (
 )
 
 // PodConditionGPUHealthy is false on a pod while a device or a MIG instance that it has
-// slices of is ill or gone, or these have no longer the topology that it requires, and true once it has recovered. Pods that were never
-// concerned don't have it.
+// slices of is ill or gone, or while its devices do not have the topology that it requires, and
+// true once that is over. Pods that were never concerned don't have it.
 const PodConditionGPUHealthy corev1.PodConditionType = Prefix + "gpu-healthy"
 
 // Gate is the scheduling gate that holds a pod until it is placed.
