@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -80,5 +83,53 @@ func TestTopologyFollowsLinks(t *testing.T) {
 		if got == nil || len(got.NVLink) != 1 || string(got.NVLink[0]) != step.want {
 			t.Errorf("%s: %+v, want %s", step.what, got, step.want)
 		}
+	}
+}
+
+// What links lead to decides where the driver would say of any two devices that they are peers.
+func TestLinked(t *testing.T) {
+	direct := func(own uint32, remote ...uint32) links {
+		l := links{own: place{bus: own}, remote: map[place]bool{}}
+		for _, bus := range remote {
+			l.remote[place{bus: bus}] = true
+		}
+		return l
+	}
+	switched := func(f fabric) links { return links{switched: true, fabric: f} }
+	up, other := fabric{completed: true, clique: 1}, fabric{completed: true, clique: 2}
+	for name, c := range map[string]struct {
+		a, b links
+		want bool
+	}{
+		"direct":                {direct(1, 2), direct(2, 1), true},
+		"only one end is up":    {direct(1, 2), direct(2), false},
+		"to a third":            {direct(1, 3), direct(2, 3), false},
+		"switches":              {switched(up), switched(up), true},
+		"two fabrics":           {switched(up), switched(other), false},
+		"fabric not set up":     {switched(fabric{clique: 1}), switched(fabric{clique: 1}), false},
+		"only one has switches": {switched(up), direct(2), false},
+	} {
+		if got := linked(&c.a, &c.b); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Links that are up are no way where the driver says that two devices are no peers.
+func TestPeers(t *testing.T) {
+	status := nvml.P2P_STATUS_OK
+	a := &unit{handle: &mock.Device{GetP2PStatusFunc: func(nvml.Device, nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+		return status, nvml.SUCCESS
+	}}}
+	inv := &Inventory{symbols: map[string]bool{symbolP2P: true}}
+	if !inv.peers(a, a) {
+		t.Error("no peers, and the driver says that they are")
+	}
+	if status = nvml.P2P_STATUS_DISABLED_BY_REGKEY; inv.peers(a, a) {
+		t.Error("peers, and the driver says that they are not")
+	}
+	// A driver without the call is not asked.
+	if status, inv.symbols = nvml.P2P_STATUS_OK, nil; inv.peers(a, a) {
+		t.Error("peers, and the driver can't say so")
 	}
 }
