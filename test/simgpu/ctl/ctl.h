@@ -15,6 +15,8 @@ int cmd_lose(int argc, char **argv);
 int cmd_recover(int argc, char **argv);
 int cmd_links(int argc, char **argv);
 int cmd_mps(int argc, char **argv);
+int cmd_stretch(int argc, char **argv);
+int cmd_gpm(int argc, char **argv);
 int cmd_replace(int argc, char **argv);
 int cmd_module(int argc, char **argv);
 int cmd_driver_root(int argc, char **argv);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// faults.c: simgpuctl xid, ecc, lose, recover, links, replace, module.
+// faults.c: simgpuctl xid, ecc, lose, recover, links, stretch, gpm, replace, module.
 //
 // Invariants:
 // - A fault is visible (counter, lost flag) before its event is.
@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "ctl.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // Event bits as in nvml.h.
@@ -79,6 +80,30 @@ int cmd_links(int argc, char **argv) {
     int dev = device_arg(s, argv[0]);
     if (dev < 0) return 1;
     atomic_store(&s->devices[dev].links_down, down);
+    return 0;
+}
+
+int cmd_stretch(int argc, char **argv) {
+    uint64_t percent;
+    if (argc != 2 || !number(argv[1], 10000, &percent) || percent < 100)
+        return fail("usage: simgpuctl stretch DEVICE PERCENT, 100 to 10000");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    atomic_store(&s->devices[dev].stretch, (uint32_t)percent - 100);
+    return 0;
+}
+
+int cmd_gpm(int argc, char **argv) {
+    uint64_t metric;
+    char *end = NULL;
+    double value = argc == 3 ? strtod(argv[2], &end) : -1;
+    if (argc != 3 || !number(argv[1], SIM_GPM - 1, &metric) || *end || !(value >= 0 && value <= 4e6))
+        return fail("usage: simgpuctl gpm DEVICE METRIC VALUE");
+    struct sim_state *s = must_open();
+    int dev = device_arg(s, argv[0]);
+    if (dev < 0) return 1;
+    atomic_store(&s->devices[dev].gpm[metric], (uint32_t)(value * 1000 + 0.5));
     return 0;
 }
 

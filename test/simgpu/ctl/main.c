@@ -32,6 +32,9 @@ static const struct {
     {"mps", "DEVICE FAULT [VALUE]",
      "plant a fault in the device's MPS: crash, server-crash, fault [PID]; refuse, ignore, hang,\n"
      "      no-start on|off; slow MS", cmd_mps},
+    {"stretch", "DEVICE PERCENT",
+     "let work that comes take so many percent of its time: 150 is half as long again", cmd_stretch},
+    {"gpm", "DEVICE METRIC VALUE", "set what NVML's GPM says of a metric, by its number in nvml.h", cmd_gpm},
     {"replace", "DEVICE", "put another piece of hardware in its place: a new UUID", cmd_replace},
     {"module", "VERSION", "load another version of the kernel module than the library's", cmd_module},
     {"driver-root", "DIR [--devices N] [--libs DIR] [--mig]",

@@ -70,6 +70,7 @@ CUresult work_add(unsigned dev, uint64_t duration, _Atomic uint64_t *position) {
         atomic_store_explicit(position, work_queued(dev), memory_order_relaxed);
         return CUDA_SUCCESS;
     }
+    duration += duration * atomic_load_explicit(&cu->devices[dev].stretch, memory_order_relaxed) / 100;
     pthread_mutex_lock(&q->mutex);
     uint64_t oldest = q->ring[q->additions % PENDING], at;
     if (q->additions >= PENDING && oldest > atomic_load(&w->done_ns)) {

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 5u
+#define SIM_VERSION 6u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
@@ -38,6 +38,7 @@
 #define SIM_MAX_PARTITIONS 32      // SM partitions of a device
 #define SIM_MAX_SWITCHES 16
 #define SIM_PCIE_DEPTH 4         // host bridge and switches above a device
+#define SIM_GPM 64                 // GPM metrics that can be set have a lower number
 #define SIM_RATE 1000000u          // a whole device's time, in which ceilings count
 
 // Busy time is kept in buckets on a fixed grid of CLOCK_MONOTONIC, so that a
@@ -104,6 +105,8 @@ struct sim_device {
     _Atomic uint64_t advanced_ns;  // the timeline has been worked out up to here
     _Atomic uint64_t busy_ns;      // since the file was made, over all instances
     struct sim_buckets buckets;
+    _Atomic uint32_t stretch;  // percent that work takes longer, as beside others that use DRAM
+    _Atomic uint32_t gpm[SIM_GPM];  // what NVML's GPM says, in 1/1000, by its number (nvml/gpm.c)
     uint32_t serial;  // see serial.c; otherwise time is divided equally
     uint64_t turns_begin, turns_end;
     struct sim_turn turns[SIM_TURNS];
