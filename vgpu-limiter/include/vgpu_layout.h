@@ -31,6 +31,8 @@
 #define VGPU_EXPORTS 512        // allocations of one container that are shared between its processes
 #define VGPU_IMPORTERS 5        // processes that are known to use one of them
 #define VGPU_FILES 4            // files that descriptors of such allocations are of
+#define VGPU_SLOWDOWN_DEVICES 5 // devices of one container whose slowdown is known
+#define VGPU_SLOWDOWN_MOST 10000u // percent
 #define VGPU_CONTAINER_BYTES 128 // container identity, NUL-terminated
 #define VGPU_UUID_BYTES 16
 
@@ -126,7 +128,12 @@ struct vgpu_slot {
     uint64_t start_time; // field 22 of /proc/PID/stat, 0 where unreadable
     int32_t pid;         // in the process's own PID namespace
     uint32_t reserved;
-    uint64_t pad[5];
+    // How much longer than at their best the process's launches take on each of the first
+    // devices (slowdown.c); 0 where that isn't known:
+    //   bits  0..15  percent, 100 or more: 150 where they take half as long again
+    //   bits 16..31  the part of the time in which the device worked for the process, in 1/1000
+    //   bits 32..63  CLOCK_MONOTONIC seconds at which it was written
+    uint64_t slowdown[VGPU_SLOWDOWN_DEVICES];
     struct vgpu_slot_device device[VGPU_MAX_DEVICES];
     struct vgpu_slot_device lone[VGPU_MAX_DEVICES]; // reserved: the release before adds one thread's here
 };

@@ -45,6 +45,8 @@ type ProcessUsage struct {
 	HostPID int
 	// UsedBytes per device.
 	UsedBytes []uint64
+	// Slowdowns of the first devices.
+	Slowdowns []Slowdown
 }
 
 // CreateCounters puts counters for n devices, all zero and writable by every
@@ -229,6 +231,9 @@ func decodeUsage(b []byte) (Usage, error) {
 		p := ProcessUsage{Slot: slot, PID: int(int32(le.Uint32(s[slotPIDOff:]))), UsedBytes: make([]uint64, n)}
 		for i := range p.UsedBytes {
 			p.UsedBytes[i] = heldBytes(s[slotDevicesOff+i*slotDeviceSize:], s[slotLoneOff+i*slotDeviceSize:])
+		}
+		for i := range min(int(n), slowdownDevices) {
+			p.Slowdowns = append(p.Slowdowns, slowdownOf(le.Uint64(s[slotSlowOff+8*i:])))
 		}
 		u.Processes = append(u.Processes, p)
 	}

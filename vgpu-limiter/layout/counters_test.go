@@ -78,6 +78,7 @@ func TestUsage(t *testing.T) {
 	slot := b[slotsOff+3*slotSize:]
 	le.PutUint64(slot[slotStateOff:], 5)
 	le.PutUint32(slot[slotPIDOff:], 77)
+	le.PutUint64(slot[slotSlowOff+8:], 9<<32|300<<16|150)
 	// One thread has charged 8192, another has uncharged half of that and is at work.
 	lone, device := slot[slotLoneOff+slotDeviceSize:], slot[slotDevicesOff+slotDeviceSize:]
 	le.PutUint64(lone, 3)
@@ -96,7 +97,7 @@ func TestUsage(t *testing.T) {
 	want := Usage{
 		MostProcesses: 4,
 		Devices:       []DeviceUsage{{}, {PeakBytes: 5, MemoryRefusals: 1, Busy: 2 * time.Nanosecond, Throttled: 3, Launches: 4}},
-		Processes:     []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}}},
+		Processes:     []ProcessUsage{{Slot: 3, PID: 77, UsedBytes: []uint64{0, 4096}, Slowdowns: []Slowdown{{}, {Ratio: 1.5, Part: 0.3, At: 9 * time.Second}}}},
 	}
 	if got, err := decodeUsage(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("decoded %+v, %v; want %+v", got, err, want)

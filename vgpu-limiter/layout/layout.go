@@ -106,10 +106,14 @@ const (
 	slotSize       = 576
 	slotStateOff   = 0
 	slotPIDOff     = 16
+	slotSlowOff    = 24
 	slotDevicesOff = 64
 	slotLoneOff    = 320
 	slotDeviceSize = 16
 	slotHeldOff    = 8
+
+	slowdownDevices = 5
+	slowdownMost    = 10000
 
 	exportsOff    = 593920
 	exportSize    = 64

@@ -6,6 +6,7 @@
 #define VGPU_STREAM_STATE_H
 
 #include "compute/cost.h"
+#include "compute/slowdown.h"
 #include "runtime/process.h"
 
 #define VGPU_BATCHES 8
@@ -53,6 +54,7 @@ struct vgpu_ctx_state {
     atomic_bool measures;  // ... and whether launches of the next ones are measured for those
     struct vgpu_waiting waiting[VGPU_WAITING]; // of its launches so many
     struct vgpu_costs costs;
+    struct vgpu_slowdown slowdown;
 };
 
 struct vgpu_stream_state {

@@ -27,6 +27,7 @@
 #define LATELY_NS UINT64_C(1000000000) // of device time
 #define SAMPLE_EVERY 16          // batches
 #define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
+#define EXACT 32                 // of a batch's time, so small a part may be unsure
 
 // The batch is not among those that aren't measured yet any more.
 static void let_go(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
@@ -203,6 +204,14 @@ static void learn(struct vgpu_stream_state *state, const struct vgpu_batch *batc
         vgpu_cost_learn(costs, batch->like, ns, how);
 }
 
+// Notes what one of the batch's launches took, for the slowdown: as long as the device
+// took, with what neighbours did to it in that time.
+static void note_slowdown(struct vgpu_stream_state *state, const struct vgpu_batch *batch, uint64_t worked, uint64_t now) {
+    if (state->device < VGPU_SLOWDOWN_DEVICES)
+        vgpu_slowdown_sample(&state->ctx_state->slowdown, &state->ctx_state->costs, batch->key, worked / batch->launches,
+                             now, &state->process->region.slot->slowdown[state->device]);
+}
+
 // Counts the oldest batch, which is through as was seen at `seen`.
 static void finish(struct vgpu_stream_state *state, uint64_t seen) {
     struct vgpu_batch *batch = &state->ring[state->first];
@@ -229,7 +238,7 @@ static void finish(struct vgpu_stream_state *state, uint64_t seen) {
     if (state->ctx_state->beside != turn.neighbours)
         vgpu_cost_doubt(&state->ctx_state->costs);
     state->ctx_state->beside = turn.neighbours;
-    bool sure = unsure <= worked / 8 + UNSURE_NS;
+    bool sure = unsure <= worked / 8 + UNSURE_NS, exact = unsure <= worked / EXACT;
     if (batch->unknown)
         unsure = 0;
     int64_t ns = own_time(state, batch, seen, start, end, unsure);
@@ -238,6 +247,9 @@ static void finish(struct vgpu_stream_state *state, uint64_t seen) {
     enum vgpu_measured how = measured(state->ctx_state, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
     if (sure || batch->unknown)
         learn(state, batch, (uint64_t)ns, how);
+    vgpu_slowdown_worked(&state->ctx_state->slowdown, (uint64_t)ns);
+    if (exact && apart && batch->key != 0)
+        note_slowdown(state, batch, (uint64_t)worked, seen);
     vgpu_bucket_correct(state->process, state->device, &turn, ns - (int64_t)batch->expected, moved);
     if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
         note_longest(state, batch, (uint64_t)ns, how);

@@ -170,6 +170,8 @@ static bool claim(struct vgpu_region *region, bool also_of_the_dead) {
             vgpu_store(&slot->device[d].begun, 0);
             vgpu_store(&slot->device[d].held, 0);
         }
+        for (int d = 0; d < VGPU_SLOWDOWN_DEVICES; d++)
+            vgpu_store(&slot->slowdown[d], 0);
         slot->pid = getpid();
         uint64_t began = start_time(slot->pid);
         slot->start_time = began != UNTOLD ? began : 0;
