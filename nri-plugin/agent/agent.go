@@ -301,7 +301,7 @@ func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held,
-		Use: a.use, Batch: a.batch.Use, Pressure: a.options.Pressure,
+		Use: a.use, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})
 }
@@ -316,6 +316,14 @@ func (a *agent) use(uuid string) (device.Use, error) {
 		return device.Use{}, err
 	}
 	return library.Use(uuid)
+}
+
+func (a *agent) activity(uuid string) (device.Activity, error) {
+	library, err := a.watcher.Library()
+	if err != nil {
+		return nil, err
+	}
+	return library.Activity(uuid)
 }
 
 // restore takes up what the agent had published before it was restarted: the

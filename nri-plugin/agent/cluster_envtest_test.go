@@ -394,6 +394,8 @@ func (g *gpus) Memory(string) (v1alpha1.MiB, error) { return size, nil }
 
 func (g *gpus) Use(string) (device.Use, error) { return device.Use{}, nil }
 
+func (g *gpus) Activity(string) (device.Activity, error) { return nil, device.ErrUnsupported }
+
 func (g *gpus) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

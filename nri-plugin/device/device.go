@@ -51,6 +51,9 @@ type Library interface {
 	Utilization(uuid string, since uint64) (busy map[int]int, last uint64, err error)
 	// Use is how much of the device is in use, by whomever.
 	Use(uuid string) (Use, error)
+	// Activity is what the device did since it was asked the time before; nothing is known
+	// the first time. It may take some milliseconds.
+	Activity(uuid string) (Activity, error)
 	// Instances are what MIG has cut the device into, asked of the driver now.
 	Instances(uuid string) ([]v1alpha1.MIGInstance, error)
 	// CreateInstance makes an instance that is there whole afterwards, or finishes
@@ -82,6 +85,26 @@ type Use struct {
 	// Busy is the percent of the driver's last sample period in which a kernel ran.
 	Busy v1alpha1.Percent
 }
+
+// Figure is one figure of a device's activity, over all of its users.
+type Figure int
+
+const (
+	// SMActive is the part of the multiprocessors that were busy, 0 to 1, on average.
+	SMActive Figure = iota
+	// SMOccupancy is the part of the warps that there can be that were there.
+	SMOccupancy
+	// DRAMActive is the part of the memory's bandwidth that was used.
+	DRAMActive
+	// Bytes per second, from the device's side.
+	PCIeTransmit
+	PCIeReceive
+	NVLinkTransmit
+	NVLinkReceive
+)
+
+// Activity has the figures that the device knows, and no others.
+type Activity map[Figure]float64
 
 // Snapshot is the driver and its devices at one time.
 type Snapshot struct {

@@ -202,7 +202,10 @@ func (g *testGPUs) Scan() (device.Snapshot, error)      { return device.Snapshot
 func (g *testGPUs) Memory(string) (v1alpha1.MiB, error) { return size, nil }
 func (g *testGPUs) Processes(string) ([]int, error)     { return nil, nil }
 func (g *testGPUs) Use(string) (device.Use, error)      { return device.Use{}, nil }
-func (g *testGPUs) WaitEvent(time.Duration) bool        { return false }
+func (g *testGPUs) Activity(string) (device.Activity, error) {
+	return nil, device.ErrUnsupported
+}
+func (g *testGPUs) WaitEvent(time.Duration) bool { return false }
 func (g *testGPUs) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 	g.wait()
 	g.mu.Lock()

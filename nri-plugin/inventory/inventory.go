@@ -40,6 +40,9 @@ type Inventory struct {
 	units []*unit // those of them that told who they are, in NVML's order
 	// marks are the last critical events, by the UUID of the device or instance.
 	marks map[string]mark
+
+	gpm     sync.Mutex         // for windows, also while NVML answers
+	windows map[string]*window // by UUID
 }
 
 var _ device.Library = (*Inventory)(nil)
@@ -105,10 +108,11 @@ func Open(o Options) (*Inventory, nvml.Interface, error) {
 	default:
 		return nil, nil, fmt.Errorf("loading NVML: %w; see that the NVIDIA driver is installed and that --nvml-library and --driver-root name it", r)
 	}
-	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, now: time.Now}
+	inv := &Inventory{lib: lib, library: o.Library, loaded: loaded, symbols: map[string]bool{}, marks: map[string]mark{}, windows: map[string]*window{}, now: time.Now}
 	for _, s := range []string{symbolSetLimits, symbolGetLimits, symbolMIG, symbolAffinity, symbolFields, symbolMemory,
 		symbolCompute, symbolGraphics, symbolMPS, symbolSetMIG, symbolArch, symbolPlacements, symbolPlace, utilization.Symbol,
-		symbolAncestor, symbolP2P, symbolLinkState, symbolLinkRemote, symbolLinkType, symbolFabric, symbolFabricV} {
+		symbolAncestor, symbolP2P, symbolLinkState, symbolLinkRemote, symbolLinkType, symbolFabric, symbolFabricV,
+		symbolGPMSupport, symbolGPMAlloc, symbolGPMSample, symbolGPMMetrics} {
 		inv.symbols[s] = lib.Extensions().LookupSymbol(s) == nil
 	}
 	if err := inv.readDriver(o.CgroupV2); err != nil {

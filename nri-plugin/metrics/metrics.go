@@ -26,6 +26,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
 // Sources of the figures.
@@ -45,6 +46,8 @@ type Sources struct {
 	Held func() ([]audit.Finding, []hooks.Holder)
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
+	// Activity is what a device did since it was asked the time before.
+	Activity func(uuid string) (device.Activity, error)
 	// Batch is the processor time of opportunistic containers.
 	Batch func() batch.Use
 	// Pressure is how long tasks of a container have waited for a CPU.
@@ -60,11 +63,12 @@ type Collector struct {
 
 	memoryLimit, memoryUsed, memoryPeak                         *prometheus.Desc
 	refusals                                                    *prometheus.Desc
-	computeLimit, busy, throttled, launches                     *prometheus.Desc
+	computeLimit, busy, throttled, launches, slowdown           *prometheus.Desc
 	processes, readable, unenforced, holding, unread            *prometheus.Desc
 	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
 	computeTotal, computeGranted, memoryTotal, memoryGranted    *prometheus.Desc
 	batchCap, batchUsed, pressure                               *prometheus.Desc
+	activity                                                    map[device.Figure]*prometheus.Desc
 	accelerators                                                *accelerators
 }
 
@@ -86,6 +90,7 @@ func New(from Sources) *Collector {
 		computeLimit: desc("container_compute_limit_ratio", "Share of the device's time that the container may use, 0.3 for gpu-core: 30; absent without a quota.", slice...),
 		busy:         desc("container_device_seconds_total", "Device time that the container was charged; without a quota it counts only while a container with one is on the device.", slice...),
 		throttled:    desc("container_throttled_seconds_total", "Time that the container's launches have waited for its quota, added up over threads.", slice...),
+		slowdown:     desc("container_slowdown_ratio", "How much longer than at their best the container's launches take on the device: 1.5 when half as long again. The median of the time of one class of launches lately over the 5th percentile of all of its launches; absent below 100 samples, without a quota, and when nothing was launched for a minute.", slice...),
 		launches:     desc("container_launches_total", "Launches that were measured; without a quota only while a container with one is on the device.", slice...),
 		processes:    desc("container_processes", "Processes of the container that use CUDA under the limiter.", slice[:3]...),
 		readable:     desc("container_counters_readable", "1 if the container's counters can be read, 0 if it has damaged them, or was started by a release with others.", slice[:3]...),
@@ -105,7 +110,16 @@ func New(from Sources) *Collector {
 		containersIn:    desc("node_containers", "Containers that hold slices."),
 		batchCap:        desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
 		batchUsed:       desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
-		accelerators:    newAccelerators(from.Node),
+		activity: map[device.Figure]*prometheus.Desc{
+			device.SMActive:       desc("device_sm_active_ratio", "Part of the device's multiprocessors that were busy, on average since the scrape before; like all of NVML's GPM absent before Hopper and in MIG mode.", gpu...),
+			device.SMOccupancy:    desc("device_sm_occupancy_ratio", "Part of the warps that the device has room for that were there, on average since the scrape before.", gpu...),
+			device.DRAMActive:     desc("device_dram_active_ratio", "Part of the bandwidth of the device's memory that was used since the scrape before.", gpu...),
+			device.PCIeTransmit:   desc("device_pcie_transmit_bytes_per_second", "What the device sent over PCIe, since the scrape before.", gpu...),
+			device.PCIeReceive:    desc("device_pcie_receive_bytes_per_second", "What the device received over PCIe, since the scrape before.", gpu...),
+			device.NVLinkTransmit: desc("device_nvlink_transmit_bytes_per_second", "What the device sent over all of its NVLinks, since the scrape before.", gpu...),
+			device.NVLinkReceive:  desc("device_nvlink_receive_bytes_per_second", "What the device received over all of its NVLinks, since the scrape before.", gpu...),
+		},
+		accelerators: newAccelerators(from.Node),
 	}
 	c.descriptions = append(all, c.accelerators.total, c.accelerators.used, c.accelerators.duty)
 	return c
@@ -134,6 +148,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			if granted, known := c.from.Granted(d.UUID); known {
 				gauge(c.computeGranted, float64(granted.Core)/float64(v1alpha1.WholeGPU), d.UUID, d.Model)
 				gauge(c.memoryGranted, float64(granted.Mem.Bytes()), d.UUID, d.Model)
+			}
+			if activity, err := c.from.Activity(d.UUID); err == nil {
+				for figure, value := range activity {
+					gauge(c.activity[figure], value, d.UUID, d.Model)
+				}
 			}
 			for _, i := range d.Instances {
 				gauge(c.instanceHealthy, one(i.Reason == ""), d.UUID, i.UUID, strconv.Itoa(int(i.Profile)), strconv.Itoa(int(i.Start)))
@@ -221,6 +240,9 @@ func (c *Collector) usage(out chan<- prometheus.Metric, e attach.Entry, of []acc
 	out <- prometheus.MustNewConstMetric(c.processes, prometheus.GaugeValue, float64(len(usage.Processes)), namespace, pod, e.Name)
 	for i, d := range usage.Devices {
 		c.deviceUsage(out, d, namespace, pod, e.Name, e.Grants[i].UUID)
+		if ratio, known := usage.Slowdown(i, pace.Now()); known {
+			out <- prometheus.MustNewConstMetric(c.slowdown, prometheus.GaugeValue, ratio, namespace, pod, e.Name, e.Grants[i].UUID)
+		}
 		c.accelerators.slice(out, of[i], d.UsedBytes, d.Busy, e.Grants[i].Core)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/exclusive"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
 const (
@@ -92,6 +93,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Findings: func() []audit.Finding { return nil },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return nil, nil },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
+		Activity: func(string) (device.Activity, error) { return nil, device.ErrUnsupported },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
 		Batch:    func() batch.Use { return batch.Use{} },
 		Pressure: func(uint32, string) (time.Duration, error) { return 0, errors.New("cgroup v1") },
@@ -108,7 +110,7 @@ func TestFigures(t *testing.T) {
 			{UsedBytes: 4096, PeakBytes: 8192, MemoryRefusals: 5, Busy: 1500e6, Throttled: -1, Launches: 7},
 			{},
 		},
-		Processes: []layout.ProcessUsage{{}, {}},
+		Processes: []layout.ProcessUsage{{Slowdowns: []layout.Slowdown{{Ratio: 1.5, Part: 0.5, At: pace.Now()}, {Ratio: 2, Part: 0.1}}}, {}},
 	}})
 	from.Devices = func() (device.Snapshot, bool) {
 		return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: gpu0, Model: "A100", Healthy: true, Mem: 4}, {UUID: gpu1, Model: "T4", Instances: []v1alpha1.MIGInstance{
@@ -131,6 +133,12 @@ func TestFigures(t *testing.T) {
 		// The one that was, and the one that is: two of a name are one series.
 		c := hooks.Holder{Pod: hooks.PodRef{Namespace: "other", Name: "c"}, Name: "main"}
 		return []audit.Finding{{Holder: c, UUID: gpu0, Processes: 1}, {Holder: c, UUID: gpu0, Processes: 2}}, []hooks.Holder{c, c}
+	}
+	from.Activity = func(uuid string) (device.Activity, error) {
+		if uuid == gpu1 {
+			return nil, device.ErrUnsupported
+		}
+		return device.Activity{device.SMActive: 0.9, device.SMOccupancy: 0.1, device.DRAMActive: 0.2, device.PCIeTransmit: 1, device.PCIeReceive: 2, device.NVLinkReceive: 0}, nil
 	}
 	from.Runtime = func() error { return errors.New("away") }
 	from.Batch = func() batch.Use { return batch.Use{Containers: 1, Cap: 2500, Used: 700} }
@@ -159,18 +167,25 @@ vernier_container_memory_refusals_total{main,team,a,GPU-1} 0
 vernier_container_memory_used_bytes{main,team,a,GPU-0} 4096
 vernier_container_memory_used_bytes{main,team,a,GPU-1} 0
 vernier_container_processes{main,team,a} 2
+vernier_container_slowdown_ratio{main,team,a,GPU-0} 1.5
 vernier_container_throttled_seconds_total{main,team,a,GPU-0} 0
 vernier_container_throttled_seconds_total{main,team,a,GPU-1} 0
 vernier_device_compute_granted_ratio{A100,GPU-0} 0.4
 vernier_device_compute_granted_ratio{T4,GPU-1} 0
 vernier_device_compute_total_ratio{A100,GPU-0} 1
 vernier_device_compute_total_ratio{T4,GPU-1} 1
+vernier_device_dram_active_ratio{A100,GPU-0} 0.2
 vernier_device_healthy{A100,GPU-0} 1
 vernier_device_healthy{T4,GPU-1} 0
 vernier_device_memory_granted_bytes{A100,GPU-0} 3.145728e+06
 vernier_device_memory_granted_bytes{T4,GPU-1} 0
 vernier_device_memory_total_bytes{A100,GPU-0} 4.194304e+06
 vernier_device_memory_total_bytes{T4,GPU-1} 0
+vernier_device_nvlink_receive_bytes_per_second{A100,GPU-0} 0
+vernier_device_pcie_receive_bytes_per_second{A100,GPU-0} 2
+vernier_device_pcie_transmit_bytes_per_second{A100,GPU-0} 1
+vernier_device_sm_active_ratio{A100,GPU-0} 0.9
+vernier_device_sm_occupancy_ratio{A100,GPU-0} 0.1
 vernier_mig_instance_healthy{MIG-0,19,6,GPU-1} 1
 vernier_mig_instance_healthy{MIG-1,14,2,GPU-1} 0
 vernier_node_containers{} 2

@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/metrics"
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 	"vernier.dev/vernier/webhook/conditions"
 )
 
@@ -156,8 +157,12 @@ func nodeCollector() (prometheus.Collector, error) {
 		Findings: func() []audit.Finding { return nil },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return make([]audit.Finding, 1), make([]hooks.Holder, 1) },
 		Use:      func(string) (device.Use, error) { return device.Use{}, nil },
-		Batch:    func() batch.Use { return batch.Use{Cap: 1} },
-		NVML:     func() error { return nil }, Runtime: func() error { return nil },
+		Activity: func(string) (device.Activity, error) {
+			return device.Activity{device.SMActive: 0, device.SMOccupancy: 0, device.DRAMActive: 0, device.PCIeTransmit: 0,
+				device.PCIeReceive: 0, device.NVLinkTransmit: 0, device.NVLinkReceive: 0}, nil
+		},
+		Batch: func() batch.Use { return batch.Use{Cap: 1} },
+		NVML:  func() error { return nil }, Runtime: func() error { return nil },
 	}), nil
 }
 
@@ -165,5 +170,8 @@ func nodeCollector() (prometheus.Collector, error) {
 type counting struct{ mode.Mode }
 
 func (counting) Usage(mode.Container) (*layout.Usage, error) {
-	return &layout.Usage{Devices: make([]layout.DeviceUsage, 1)}, nil
+	return &layout.Usage{
+		Devices:   make([]layout.DeviceUsage, 1),
+		Processes: []layout.ProcessUsage{{Slowdowns: []layout.Slowdown{{Ratio: 1, Part: 1, At: pace.Now()}}}},
+	}, nil
 }
