@@ -11,11 +11,13 @@ package gpu
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/go-logr/logr"
@@ -157,6 +159,52 @@ func exists(t *testing.T, host, container string) {
 	}
 	if _, err := os.Stat(host); err != nil {
 		t.Errorf("the spec gives containers %s: %v", container, err)
+	}
+}
+
+// What devices did between two looks is known where NVML's performance monitoring is, and
+// possible.
+func TestActivity(t *testing.T) {
+	_, inv, _, now := look(t)
+	known := 0
+	for _, d := range now.Devices {
+		_, err := inv.Activity(d.UUID)
+		if errors.Is(err, device.ErrUnsupported) {
+			t.Logf("device %s, %s: no performance monitoring", d.UUID, d.Model)
+			continue
+		}
+		// The second look is worth something a second after the first.
+		var activity device.Activity
+		var took time.Duration
+		for late := time.Now().Add(10 * time.Second); err == nil && activity == nil && time.Now().Before(late); {
+			began := time.Now()
+			activity, err = inv.Activity(d.UUID)
+			took = time.Since(began)
+		}
+		if err != nil || activity == nil {
+			t.Errorf("device %s: %v, %v", d.UUID, activity, err)
+			continue
+		}
+		known++
+		t.Logf("device %s, %s: read in %v", d.UUID, d.Model, took)
+		for _, f := range []struct {
+			figure device.Figure
+			name   string
+			most   float64
+		}{
+			{device.SMActive, "SM active", 1}, {device.SMOccupancy, "SM occupancy", 1}, {device.DRAMActive, "DRAM active", 1},
+			{device.PCIeTransmit, "PCIe sent, bytes/s", 1e12}, {device.PCIeReceive, "PCIe received, bytes/s", 1e12},
+			{device.NVLinkTransmit, "NVLink sent, bytes/s", 1e13}, {device.NVLinkReceive, "NVLink received, bytes/s", 1e13},
+		} {
+			value, is := activity[f.figure]
+			t.Logf("device %s: %s: %g %t", d.UUID, f.name, value, is)
+			if value < 0 || value > f.most {
+				t.Errorf("device %s: %s: %g, want 0 to %g", d.UUID, f.name, value, f.most)
+			}
+		}
+	}
+	if known == 0 {
+		t.Skip("no device of this machine has performance monitoring (GPM): it comes with Hopper, outside MIG mode")
 	}
 }
 

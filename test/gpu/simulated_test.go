@@ -18,7 +18,7 @@ func find(t *testing.T) machine {
 	if os.Geteuid() != 0 {
 		withoutRoot(t)
 	}
-	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
+	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}, {Model: simgpu.H100}}})
 	root := filepath.Join(t.TempDir(), "driver")
 	if err := s.DriverRoot(root, false); err != nil {
 		t.Fatal(err)

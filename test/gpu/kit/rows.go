@@ -28,6 +28,7 @@ var rows = []*row{
 	{Name: "nvidia-smi", Promise: "the node agent sees the devices that nvidia-smi shows", most: 20 * time.Second, check: goCheck("TestNvidiaSMI")},
 	{Name: "inventory", Promise: "the node agent's inventory has every device's memory, UUID and device node", most: 20 * time.Second, check: goCheck("TestInventory")},
 	{Name: "cdi", Promise: "the CDI spec names every device node and library, and all of them exist", most: 20 * time.Second, check: goCheck("TestCDI")},
+	{Name: "activity", Promise: "the node agent reads how busy multiprocessors, memory, PCIe and NVLink are, where the driver says", most: 30 * time.Second, check: goCheck("TestActivity")},
 	{Name: "driver-limits", Promise: "memory limits by cgroup are there or not, as the driver's branch says", most: 20 * time.Second, check: goCheck("TestMemoryLimits")},
 	{Name: "nvidia-smi-limited", Promise: "nvidia-smi within a share shows the share", most: 20 * time.Second, check: smiLimited},
 	{Name: "devices-hidden", Promise: "a device that wasn't given is not seen", most: 20 * time.Second, check: hidden},
