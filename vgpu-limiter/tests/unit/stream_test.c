@@ -54,7 +54,7 @@ static cu_result get_device(cu_device *device) {
 }
 static cu_result create_event(cu_event *event, unsigned flags) {
     *event = calloc(1, sizeof(uint64_t));
-    return flags != 0 ? CU_OK : CU_INVALID_VALUE;
+    return flags == 0 ? CU_OK : CU_INVALID_VALUE;
 }
 static cu_result destroy_event(cu_event event) {
     free(event);

@@ -25,7 +25,7 @@ static cu_result get_device(cu_device *device) {
 }
 static cu_result create_event(cu_event *event, unsigned flags) {
     *event = (cu_event)(void *)an_event;
-    return flags != 0 ? CU_OK : CU_INVALID_VALUE;
+    return flags == 0 ? CU_OK : CU_INVALID_VALUE;
 }
 static cu_result recorded = CU_OK;
 static cu_result record(cu_event event, cu_stream stream) {
