@@ -36,12 +36,25 @@ const (
 
 var sys *system.System
 
-func TestMain(m *testing.M) {
-	os.Exit(system.Main(m, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "vernier-e2e-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = twoSockets(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return system.Main(m, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
-		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100, Count: 2}, MIG: true, Args: []string{"--end-device-holders"}},
+		// A GPU on each of two NUMA nodes.
+		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100}, More: []simgpu.GPU{{Model: simgpu.H100, NUMA: 1}}, MIG: true,
+			Args: []string{"--end-device-holders", "--numa-binding", "--sys-dir=" + dir}},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
-	}}, makeReady))
+	}}, makeReady)
 }
 
 func makeReady(ctx context.Context, s *system.System) error {

@@ -103,7 +103,7 @@ type hostSide struct {
 func hostSideOf(t *testing.T, p *corev1.Pod) hostSide {
 	t.Helper()
 	id := strings.TrimPrefix(get(t, p).Status.ContainerStatuses[0].ContainerID, "containerd://")
-	running, err := sys.Node(cut).Containers(t.Context(), sys, p.UID)
+	running, err := sys.Node(get(t, p).Spec.NodeName).Containers(t.Context(), sys, p.UID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,6 +57,8 @@ type Options struct {
 type NodeOptions struct {
 	Name string
 	GPUs simgpu.GPU
+	// More GPUs, which differ from these.
+	More []simgpu.GPU
 	// Driver is the driver's version; empty is the newest.
 	Driver string
 	// MIG: the GPUs may be put into MIG mode, if they aren't from the start.

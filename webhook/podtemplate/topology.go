@@ -21,7 +21,10 @@ func (f *findings) topology(pod *slim.Pod, known fleet.Size) {
 		most = max(most, share.GPUs)
 	}
 	if wish.Level != api.TopologyRDMA && most == 1 && (len(f.shares.Containers) == 1 || f.wishes.SameGPU) {
-		f.warn(path, fmt.Sprintf("%q has no effect, since the pod is on one GPU: remove it, or ask for several", wish))
+		// The others say where its CPUs are to be as well.
+		if wish.Level == api.TopologyNVLink {
+			f.warn(path, fmt.Sprintf("%q has no effect, since the pod is on one GPU: remove it, or ask for several", wish))
+		}
 		return
 	}
 	if !wish.Required {
