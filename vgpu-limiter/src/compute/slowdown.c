@@ -97,12 +97,14 @@ void vgpu_slowdown_sample(struct vgpu_slowdown *slowdown, const struct vgpu_cost
     slowdown->sampled = now;
     slowdown->lately[slowdown->samples++ % VGPU_SLOWDOWN_LATELY] = (uint16_t)bin;
     slowdown->count[bin]++;
-    if (slowdown->samples < VGPU_SLOWDOWN_LEAST)
+    uint64_t seconds = now / UINT64_C(1000000000);
+    if (slowdown->samples < VGPU_SLOWDOWN_LEAST || seconds == slowdown->written)
         return;
+    slowdown->written = seconds; // some 4 us, which no launch is to pay for more often
     uint64_t least = ns_of(best(slowdown)), percent = (ns_of(median(slowdown)) * 100 + least / 2) / least;
     if (percent < 100)
         percent = 100;
     if (percent > VGPU_SLOWDOWN_MOST)
         percent = VGPU_SLOWDOWN_MOST;
-    vgpu_store(word, now / UINT64_C(1000000000) << 32 | part_of(slowdown, now) << 16 | percent);
+    vgpu_store(word, seconds << 32 | part_of(slowdown, now) << 16 | percent);
 }

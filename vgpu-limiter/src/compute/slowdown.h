@@ -19,6 +19,7 @@ struct vgpu_slowdown {
     uint64_t sampled;        // clock of the newest sample
     uint64_t since, busy_ns; // device time of all classes, since then
     uint64_t samples;
+    uint64_t written;        // clock in seconds: once in each it is written
     uint16_t lately[VGPU_SLOWDOWN_LATELY]; // bins of the newest, in a ring
     uint32_t count[VGPU_SLOWDOWN_OCTAVES * VGPU_SLOWDOWN_PARTS]; // of all samples, by bin
 };
@@ -27,7 +28,7 @@ struct vgpu_slowdown {
 static inline void vgpu_slowdown_worked(struct vgpu_slowdown *slowdown, uint64_t ns) { slowdown->busy_ns += ns; }
 
 // Takes a launch of this class that took ns as a sample, if it is time for one and the class
-// is the one that is followed, and writes the slowdown to the word.
+// is the one that is followed, and writes the slowdown to the word once a second.
 void vgpu_slowdown_sample(struct vgpu_slowdown *slowdown, const struct vgpu_costs *costs, uint64_t key, uint64_t ns,
                           uint64_t now, uint64_t *word);
 

@@ -11,14 +11,14 @@ void vgpu_test_step(void) {}
 
 static struct vgpu_costs costs;
 static struct vgpu_slowdown slowdown;
-static uint64_t now = 1000000 * MS, word;
+static uint64_t now = 1000000 * MS, step = 1000 * MS, word;
 
-// So many launches of a class, 25 ms apart, of which the device works a fifth of the time.
+// So many launches of a class, a step apart; the device works for a fifth of the time.
 static void launch(uint64_t key, unsigned times, uint64_t ns) {
     for (unsigned i = 0; i < times; i++) {
         vgpu_cost_learn(&costs, key, ns, VGPU_APART);
-        vgpu_slowdown_worked(&slowdown, 5 * MS);
-        vgpu_slowdown_sample(&slowdown, &costs, key, ns, now += 25 * MS, &word);
+        vgpu_slowdown_worked(&slowdown, step / 5);
+        vgpu_slowdown_sample(&slowdown, &costs, key, ns, now += step, &word);
     }
 }
 
@@ -53,6 +53,7 @@ int main(void) {
     uint64_t first = vgpu_cost_key(&costs, 2, 0, 0), other = vgpu_cost_key(&costs, 3, 0, 0);
     now += 10000 * MS;
     launch(first, 100, 5 * MS);
+    step = 25 * MS;
     CHECK(slowdown.key == first && slowdown.samples == 100 && percent() == 100);
     launch(other, 199, 5 * MS);
     CHECK(slowdown.key == first && percent() == 100);
