@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/repair"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/classes"
 )
 
 // Config is what an allocator works with.
@@ -35,6 +36,8 @@ type Config struct {
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 	Log     logr.Logger
+	// Classes are the GPUClasses that there are; nil is none.
+	Classes *classes.Set
 	// Groups says how many pods of a gang must start together.
 	Groups *group.Sizes
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
@@ -56,6 +59,7 @@ type Allocator struct {
 
 	clock        clock.WithTicker
 	cache        *cache.Cache
+	classes      *classes.Set
 	groups       *podgroup.Groups
 	queue        *queue.Queue
 	notify       *notify.Notifier
@@ -78,7 +82,7 @@ type Allocator struct {
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
+	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
 	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}
@@ -88,9 +92,9 @@ func New(c Config) *Allocator {
 		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
 		Reservations: a.reservations, Policy: c.Preemption, Clock: c.Clock, Log: c.Log,
 	})
-	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log}
+	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log}
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Clock)
-	a.repair = &repair.Reconciler{Cache: a.cache, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
+	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)
 	a.OnGone(a.bindwatch.Forget)

@@ -452,7 +452,7 @@ func TestPlacedPodsCount(t *testing.T) {
 func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("p", 60, 600)
-	demand, _, err := podrequest.Of(p)
+	demand, _, err := podrequest.Of(p, nil)
 	s.must(err)
 	chosen, _, err := s.allocator.scheduler.Schedule(t.Context(), scheduling.Request{Pod: p, Demand: demand})
 	s.must(err)

@@ -66,7 +66,7 @@ func BenchmarkDecide(b *testing.B) {
 				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(core, 10*v1alpha1.MiB(core))})
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				a.SetPod(pod)
-				demand, _, err := podrequest.Of(pod)
+				demand, _, err := podrequest.Of(pod, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -138,7 +138,7 @@ func BenchmarkRefused(b *testing.B) {
 					cpu("100000")(pod)
 				}
 				a.SetPod(pod)
-				demand, _, err := podrequest.Of(pod)
+				demand, _, err := podrequest.Of(pod, nil)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -66,7 +66,14 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name gr
 	}
 	asks, unfit := a.asks(g.Due)
 	if need > len(asks) {
-		return a.holdNothing(ctx, g, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s cannot be placed as it is, its own events say why", name, podstate.KeyOf(unfit)))
+		why := "cannot be placed as it is, its own events say why"
+		if errors.Is(unfit.err, podrequest.ErrNoClass) {
+			why = "waits: " + unfit.err.Error()
+		}
+		return a.holdNothing(ctx, g, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
+	}
+	if errors.Is(unfit.err, podrequest.ErrNoClass) {
+		a.markInvalid(unfit.pod, unfit.err)
 	}
 	if err := scheduling.CheckMembers(asks, name.API.Field()); err != nil {
 		return a.holdNothing(ctx, g, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
@@ -96,18 +103,26 @@ func (a *Allocator) begun(g *podgroup.Gang) bool {
 	return true
 }
 
-// asks are what the pods ask for. unfit is one that asks for what cannot be.
-func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, unfit *corev1.Pod) {
+// unfit is a pod that asks for what cannot be.
+type unfit struct {
+	pod *corev1.Pod
+	err error
+}
+
+// asks are what the pods ask for, and one that asks for what cannot be.
+func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, last unfit) {
 	for _, pod := range pods {
-		demand, _, err := asksOf(pod)
+		demand, _, err := a.asksOf(pod)
 		if err != nil {
-			a.queue.MarkInvalid(pod, err)
-			unfit = pod
+			if !errors.Is(err, podrequest.ErrNoClass) {
+				a.queue.MarkInvalid(pod, err)
+			}
+			last = unfit{pod, err}
 			continue
 		}
 		asks = append(asks, scheduling.Request{Pod: pod, Demand: demand})
 	}
-	return asks, unfit
+	return asks, last
 }
 
 // holdNothing has the members of a gang wait for something else than room.
@@ -169,7 +184,7 @@ func withinOf(g *podgroup.Gang) scheduling.Within {
 // to place the gang and died, or a write of ours got no answer.
 func (a *Allocator) granted(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
 	for _, p := range asks {
-		_, shares, err := podrequest.Of(p.Pod)
+		_, shares, err := podrequest.Granted(p.Pod)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -21,7 +21,7 @@ func (s *stage) set(pods ...*corev1.Pod) (asks []scheduling.Request) {
 		s.read()
 	}
 	for _, p := range pods {
-		demand, _, err := podrequest.Of(p)
+		demand, _, err := podrequest.Of(p, nil)
 		s.must(err)
 		asks = append(asks, scheduling.Request{Pod: p, Demand: demand})
 	}

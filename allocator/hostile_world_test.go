@@ -128,7 +128,7 @@ func (w *world) fits(p *corev1.Pod) bool {
 	for _, n := range w.nodes {
 		truth.Put(w.ledger(n.name))
 	}
-	demand, _, err := podrequest.Of(p)
+	demand, _, err := podrequest.Of(p, w.classes)
 	w.must(err)
 	return slices.ContainsFunc(placement.Rank(demand, truth.Room()), func(plan placement.Plan) bool {
 		return w.accepts(plan.Node, p) && w.replicas[0].allocator.cache.Settled(plan.Node)

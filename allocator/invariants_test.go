@@ -68,6 +68,7 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 			if slices.Contains(slicesOf(before, c), runningSlice{d.UUID, s}) {
 				continue
 			}
+			w.checkClass(c, d.UUID)
 			if p := w.find(s.Pod); p == nil || !podstate.Gated(p) {
 				continue
 			}
@@ -113,7 +114,7 @@ func (w *world) checkRest() {
 	for _, p := range w.live {
 		live[p.UID] = !podstate.Terminal(p)
 		held := truth.Holders(p.UID)
-		demand, shares, err := podrequest.Of(p)
+		demand, shares, err := podrequest.Of(p, w.classes)
 		w.must(err)
 		switch node := p.Spec.NodeName; {
 		case podstate.Terminal(p):

@@ -11,6 +11,7 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
@@ -44,9 +45,9 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key type
 
 // place decides which slices a gated pod gets, or finds those that it has.
 func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, error) {
-	demand, shares, err := asksOf(pod)
+	demand, shares, err := a.asksOf(pod)
 	if err != nil {
-		a.queue.MarkInvalid(pod, err)
+		a.markInvalid(pod, err)
 		return nil, nil
 	}
 	p, done, err := a.adopt(ctx, pod, shares)
@@ -68,7 +69,7 @@ func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod
 }
 
 // asksOf reads what the pod asks for. Errors name the field and the remedy.
-func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
+func (a *Allocator) asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	// Beyond the bounds the cache has no more of the pod than this.
 	if text := pod.Annotations[podstate.AnnotationTrimmed]; text != "" {
 		return nil, nil, errors.New(text)
@@ -76,7 +77,17 @@ func asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
 	if err := v1alpha1.CheckSchedulingTerms(&pod.Spec); err != nil {
 		return nil, nil, err
 	}
-	return podrequest.Of(pod)
+	return podrequest.Of(pod, a.classes)
+}
+
+// markInvalid notes that a pod cannot be placed as it is. One whose class there is not waits for
+// that: the class may have been made a moment ago, and admission been the first to see it.
+func (a *Allocator) markInvalid(pod *corev1.Pod, err error) {
+	if errors.Is(err, podrequest.ErrNoClass) {
+		a.queue.MarkElsewhere([]*corev1.Pod{pod}, notify.ReasonWaiting, "no class", err.Error())
+		return
+	}
+	a.queue.MarkInvalid(pod, err)
 }
 
 // adopt finishes what an allocator began before it died between its writes: a gated

@@ -138,7 +138,7 @@ func (w *world) checkPreempted() {
 		if !podstate.Ready(p) || w.together(p) || p.Spec.PreemptionPolicy != nil {
 			continue
 		}
-		demand, _, err := podrequest.Of(p)
+		demand, _, err := podrequest.Of(p, w.classes)
 		w.must(err)
 		for _, n := range w.nodes {
 			ledger, gone := w.ledger(n.name), map[types.UID]bool{}

@@ -147,7 +147,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &group.Sizes{}), Requests: 1,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &group.Sizes{}), Classes: r.world.classes, Requests: 1,
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}

@@ -66,7 +66,7 @@ func (a *Allocator) overdue(yield func(preemption.Waiter) bool) {
 			w.Need, w.Within = g.Missing(), withinOf(g)
 			w.Pods, _ = a.asks(g.Due)
 		} else if pod := a.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
-			if demand, _, err := asksOf(pod); err == nil {
+			if demand, _, err := a.asksOf(pod); err == nil {
 				w.Pods = []scheduling.Request{{Pod: pod, Demand: demand}}
 			}
 		}

@@ -242,7 +242,7 @@ func (l *lab) describe(name string) string {
 // that asks for no devices. Where it goes to a node that has the devices, the
 // allocator was too strict, unless the pin is what makes the difference.
 func (l *lab) challenge(p *corev1.Pod, all *tally) {
-	demand, _, err := podrequest.Of(p)
+	demand, _, err := podrequest.Of(p, nil)
 	l.must(err)
 	node, goes := l.tryTwin(p, "")
 	if !goes {

@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -73,7 +74,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
-	sizes := &group.Sizes{}
+	sizes, known := &group.Sizes{}, &classes.Set{}
 	r := &replica{
 		allocator: New(Config{
 			Client:   direct,
@@ -82,6 +83,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			Clock:    clock,
 			Log:      mgr.GetLogger().WithName("allocator"),
 			Groups:   sizes,
+			Classes:  known,
 			Agents:   pods,
 			Requests: requests,
 
@@ -89,6 +91,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			ReserveAfter: o.ReserveAfter,
 		}),
 		sizes:   sizes,
+		classes: known,
 		factory: factory,
 		manager: mgr,
 		events:  kube.CoreV1().Events(""),
@@ -112,6 +115,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 type replica struct {
 	allocator *Allocator
 	sizes     *group.Sizes
+	classes   *classes.Set
 	factory   informers.SharedInformerFactory
 	groups    *group.Watcher
 	manager   manager.Manager
@@ -132,6 +136,9 @@ func (s standby) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watching ledgers: %w", err)
 	}
+	if err := s.classes.Follow(ctx, s.manager.GetCache(), a.ClassesChanged); err != nil {
+		return err
+	}
 	pods, nodes := s.factory.Core().V1().Pods().Informer(), s.factory.Core().V1().Nodes().Informer()
 	fromLedgers, err1 := ledgers.AddEventHandler(ledgerFeed(a))
 	fromPods, err2 := pods.AddEventHandler(podFeed(a))
@@ -149,7 +156,7 @@ func (s standby) Start(ctx context.Context) error {
 			return fmt.Errorf("the cache of %v did not fill", kind)
 		}
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, a.Filters.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), fromLedgers.HasSynced, fromPods.HasSynced, fromNodes.HasSynced, s.classes.HasSynced, a.Filters.HasSynced) {
 		return ctx.Err()
 	}
 	s.sizes.Await(ctx, groupsPatience)

@@ -60,7 +60,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				}
 				return
 			}
-			_, shares, err := podrequest.Of(p)
+			_, shares, err := podrequest.Of(p, nil)
 			s.must(err)
 			if len(held) != 1 || !ledgerspec.Serves(s.ledger(tt.home), p.UID, shares) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)

@@ -110,6 +110,7 @@ func (n *nodeInTest) advertise() {
 	node := &corev1.Node{}
 	w.must(w.api.Get(context.Background(), types.NamespacedName{Name: n.name}, node))
 	node.Status = objects.Node(n.name).Status
+	advertiseUnits(node)
 	var mem v1alpha1.MiB
 	for _, d := range n.has {
 		mem += d.mem
@@ -161,7 +162,7 @@ func (n *nodeInTest) works(uuid string) bool {
 func (n *nodeInTest) list() (seen []v1alpha1.DeviceStatus) {
 	for i, d := range n.has {
 		if !d.gone {
-			seen = append(seen, v1alpha1.DeviceStatus{UUID: d.uuid, Index: int32(i), Minor: int32(i), Model: "T4", Mem: d.mem, Healthy: !n.ill[d.uuid]})
+			seen = append(seen, v1alpha1.DeviceStatus{UUID: d.uuid, Index: int32(i), Minor: int32(i), Model: n.world.modelOf(d.uuid), Mem: d.mem, Healthy: !n.ill[d.uuid]})
 		}
 	}
 	return seen

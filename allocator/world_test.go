@@ -29,6 +29,7 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -96,6 +97,10 @@ type world struct {
 	// beside them.
 	hostiles bool
 	honest   int
+	// classes, if set, are those that some containers ask for units of; devices are of two models.
+	classes *classes.Set
+	// placedOf counts the devices that containers of each class were granted.
+	placedOf map[string]int
 	// real is an API server that keeps all rules, not one in memory.
 	real bool
 	// calm is true once no more faults are wanted.
@@ -217,6 +222,7 @@ func (w *world) notify(obj client.Object, deleted bool) {
 // createNode adds a Node object.
 func (w *world) createNode(name string) {
 	node := objects.Node(name)
+	advertiseUnits(node)
 	status := node.Status
 	w.must(w.api.Create(context.Background(), node))
 	if w.real {

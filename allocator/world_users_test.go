@@ -39,7 +39,7 @@ func (w *world) createPod() {
 	if w.gangsOnly {
 		shares = map[string]v1alpha1.Share{"a": objects.Share(v1alpha1.Percent(50+w.rand.Intn(21)), 100)}
 	}
-	p := objects.Pod(fmt.Sprintf("p%d", w.made), shares)
+	p := w.classed(objects.Pod(fmt.Sprintf("p%d", w.made), shares))
 	p.UID, p.CreationTimestamp = types.UID(p.Name), metav1.NewTime(w.now())
 	p.Finalizers = []string{"example.com/held"}
 	if w.rand.Intn(2) == 0 {

@@ -117,11 +117,11 @@ func (s *search) need(containers []placement.Container) need {
 
 func (s *search) memory(containers []placement.Container, device int) v1alpha1.MiB {
 	seen := &s.ledger.Status.Devices[device]
-	if !s.demand.Models.Allows(seen.Model) || !s.demand.UUIDs.Allows(seen.UUID) {
-		return noMem
-	}
 	var most, after v1alpha1.MiB
 	for i := range containers {
+		if !s.demand.Allows(&containers[i], &placement.Device{UUID: seen.UUID, Model: seen.Model}) {
+			return noMem
+		}
 		own, err := containers[i].Share.Memory(seen.Mem)
 		if err != nil {
 			return noMem

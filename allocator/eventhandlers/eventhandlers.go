@@ -141,6 +141,12 @@ func (h *Handlers) Changed() {
 	h.Queue.MoveToActive(cache.OnRefused)
 }
 
+// ClassesChanged says that there are other GPUClasses than before.
+func (h *Handlers) ClassesChanged() {
+	h.Queue.MoveToActive(cache.OnAll)
+	h.Queue.MoveElsewhere()
+}
+
 // GroupChanged says that a PodGroup says something else than before.
 func (h *Handlers) GroupChanged(name group.Name) {
 	if h.Groups.Changed(name) {

@@ -31,6 +31,10 @@ type Container struct {
 	// limiter on any other, never mps. An exclusive share is whole, so the sums alone keep
 	// everything else off its devices.
 	Mode v1alpha1.Mode
+	// Class is the GPUClass of which it asks for units, empty without one, and Models are the
+	// devices of that: it may use those that the pod may use as well.
+	Class  string
+	Models v1alpha1.AllowList
 }
 
 // Demand is what a pod asks for. Containers are in the order in which Kubernetes

@@ -98,7 +98,7 @@ func (d *Demand) mayFit(n *Node, in domain) bool {
 func (d *Demand) alone(c *Container, dev *Device) (load, bool) {
 	own, ok := c.load(dev)
 	_, may := c.on(dev)
-	return own, ok && may && d.allows(dev)
+	return own, ok && may && d.Allows(c, dev)
 }
 
 // Alone is what the container at i takes of the device if it is there; false where it can't be.
@@ -304,7 +304,7 @@ func (s *search) preferred(i int) []int {
 	var choices []choice
 	for d := range s.node.Devices {
 		dev := &s.node.Devices[d]
-		if !s.domain.has(d) || !s.demand.allows(dev) || s.slices[d] >= dev.Slots {
+		if !s.domain.has(d) || !s.demand.Allows(&s.demand.Containers[i], dev) || s.slices[d] >= dev.Slots {
 			continue
 		}
 		after, ok := s.peakWith(i, d)
@@ -360,8 +360,24 @@ func (d *Demand) prefer(a, b int64) int {
 	return cmp.Compare(a, b)
 }
 
+// Allows reports whether the container may use the device, as far as its model and UUID go.
+func (d *Demand) Allows(c *Container, dev *Device) bool {
+	return d.Models.Allows(dev.Model) && d.UUIDs.Allows(dev.UUID) && c.Models.Allows(dev.Model)
+}
+
+// MayUse reports whether any container may use devices of the model.
+func (d *Demand) MayUse(model string) bool {
+	return d.Models.Allows(model) && slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Models.Allows(model) })
+}
+
+// allows reports whether any container may.
 func (d *Demand) allows(dev *Device) bool {
-	return d.Models.Allows(dev.Model) && d.UUIDs.Allows(dev.UUID)
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return d.Allows(&c, dev) })
+}
+
+// classes reports whether a container asks for units of a class.
+func (d *Demand) classes() bool {
+	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.Class != "" })
 }
 
 func (s *search) peak(d int) load {
@@ -444,7 +460,7 @@ func (s *search) drop(i, d int) {
 // to be placed: where one led nowhere the other will too.
 func (s *search) alike(a, b int) bool {
 	x, y := &s.node.Devices[a], &s.node.Devices[b]
-	return x.Mem == y.Mem && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem &&
+	return x.Mem == y.Mem && (x.Model == y.Model || !s.demand.classes()) && x.MPS == y.MPS && x.MPSOnly == y.MPSOnly && x.FreeCore == y.FreeCore && x.FreeMem == y.FreeMem &&
 		x.Slots-s.slices[a] == y.Slots-s.slices[b] && slices.Equal(s.loads[a], s.loads[b]) && s.cut(a).Equal(s.cut(b))
 }
 

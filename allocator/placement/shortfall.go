@@ -19,6 +19,8 @@ type Shortfall struct {
 	// Container that fits nowhere; empty when each container fits by itself and
 	// only all together do not.
 	Container string
+	// Class is the container's, nil without one.
+	Class *Container
 	// SameGPU: the containers have to be on one device together.
 	SameGPU bool
 	// Topology is the level of which the GPUs have to be, where the containers fit on a node
@@ -54,6 +56,13 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 			}
 		}
 	}
+	for i := range demand.Containers {
+		if c := &demand.Containers[i]; c.Class != "" && !slices.ContainsFunc(nodes, func(n *Node) bool {
+			return slices.ContainsFunc(n.Devices, func(dev Device) bool { return demand.Allows(c, &dev) })
+		}) {
+			s.Allowed, s.Class, s.Container = 0, c, c.Name
+		}
+	}
 	if s.Allowed == 0 {
 		s.Models = map[string]int{}
 		for _, n := range nodes {
@@ -86,6 +95,9 @@ func Explain(demand *Demand, nodes []*Node) Shortfall {
 func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 	c := &alone.Containers[0]
 	s.Container, s.Mode, s.GPUs, s.Core = c.Name, c.Mode, c.Share.GPUs, c.Share.Core
+	if c.Class != "" {
+		s.Class = c
+	}
 	// More devices that would do beat a nearer miss.
 	bestEnough, bestMiss := v1alpha1.DeviceCount(-1), int64(-1)
 	for _, n := range nodes {
@@ -250,10 +262,16 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 
 // String is the explanation for people.
 func (s Shortfall) String() string {
-	needs := v1alpha1.AmountsText(s.Core, s.Mem)
+	needs, container := v1alpha1.AmountsText(s.Core, s.Mem), "container "+s.Container
+	if s.Class != nil {
+		container += " of GPUClass " + s.Class.Class
+	}
 	switch {
 	case s.Devices == 0:
 		return "no node has a GPU that takes slices"
+	case s.Allowed == 0 && s.Class != nil:
+		return fmt.Sprintf("%s: none of the %d GPUs is of the class's models (%s) and allowed by the pod's annotations: %s",
+			container, s.Devices, s.Class.Models, v1alpha1.ModelsText(s.Models))
 	case s.Allowed == 0:
 		return fmt.Sprintf("none of the %d GPUs is allowed by the pod's %s and %s: %s",
 			s.Devices, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.ModelsText(s.Models))
@@ -275,16 +293,16 @@ func (s Shortfall) String() string {
 		return fmt.Sprintf("the containers together need %s on one node, and each fits alone; nearest: %s has %s on its GPUs together",
 			needs, s.Node, free(&s.Best))
 	case s.Mem > s.Largest.Mem:
-		return fmt.Sprintf("container %s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", s.Container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
+		return fmt.Sprintf("%s needs %s of a GPU, and none has so much: the largest is %s GPU %d with %s", container, needs, s.LargestOn, s.Largest.Index, s.Largest.Mem.Text())
 	}
 	if s.GPUs > 1 {
-		text := fmt.Sprintf("container %s needs %s on each of %d GPUs of one node; nearest: %s has room on %d", s.Container, needs, s.GPUs, s.Node, s.Enough)
+		text := fmt.Sprintf("%s needs %s on each of %d GPUs of one node; nearest: %s has room on %d", container, needs, s.GPUs, s.Node, s.Enough)
 		if s.Best.UUID == "" {
 			return text + ", and no other that the pod may use"
 		}
 		return fmt.Sprintf("%s; the next, GPU %d, has %s", text, s.Best.Index, s.best())
 	}
-	return fmt.Sprintf("container %s needs %s on one GPU; nearest: %s GPU %d has %s", s.Container, needs, s.Node, s.Best.Index, s.best())
+	return fmt.Sprintf("%s needs %s on one GPU; nearest: %s GPU %d has %s", container, needs, s.Node, s.Best.Index, s.best())
 }
 
 // nearest names the set of devices that comes closest.

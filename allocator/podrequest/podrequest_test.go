@@ -3,6 +3,7 @@
 package podrequest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +11,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -79,7 +82,7 @@ func TestOf(t *testing.T) {
 			if tt.edit != nil {
 				tt.edit(p)
 			}
-			d, _, err := Of(p)
+			d, _, err := Of(p, nil)
 			if tt.err != "" {
 				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
 					t.Errorf("got %v, want %s", err, tt.err)
@@ -100,5 +103,67 @@ func TestOf(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// Containers have the models of their class, a pod the mode of its classes, and pods of different
+// classes fit on different devices.
+func TestClasses(t *testing.T) {
+	class := func(name string, mode v1alpha1.Mode) v1alpha1.GPUClass {
+		return v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUClassSpec{
+			Models: []string{"NVIDIA H100"}, Unit: v1alpha1.GPUUnit{Core: 25, MemMiB: 100}, Mode: mode}}
+	}
+	known := classes.Of(class("gold", v1alpha1.ModeAuto), class("shared", v1alpha1.ModeMPS))
+	pod := func(class string) *corev1.Pod {
+		share := v1alpha1.Share{GPUs: 1, Core: 25, MemMiB: 100}
+		p := newPod(t, map[string]v1alpha1.Share{"a": share, "b": share})
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource(class): resource.MustParse("1")}
+		return p
+	}
+	d, _, err := Of(pod("shared"), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := d.Containers[0], d.Containers[1]; a.Class != "shared" || a.Models.String() != "NVIDIA H100" || a.Mode != v1alpha1.ModeMPS ||
+		b.Class != "" || b.Models.Any() || b.Mode != v1alpha1.ModeMPS {
+		t.Errorf("%+v", d.Containers)
+	}
+	unexpanded := pod("gold")
+	unexpanded.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: unexpanded.Spec.Containers[0].Resources.Requests}
+	if d, _, err := Of(unexpanded, known); err != nil || d.Containers[0].Class != "gold" {
+		t.Errorf("with limits alone: %+v, %v", d, err)
+	}
+	if EquivalenceClass(pod("gold")) == EquivalenceClass(pod("shared")) || EquivalenceClass(pod("gold")) != EquivalenceClass(pod("gold")) {
+		t.Error("pods of two classes fit on the same devices")
+	}
+	_, _, err = Of(pod("bronze"), known)
+	if want := "container a asks for units of GPUClass bronze: there is no such GPUClass; the pod waits until there is"; !errors.Is(err, ErrNoClass) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	other := pod("shared")
+	other.Annotations[v1alpha1.AnnotationMode] = "limiter"
+	if _, _, err := Of(other, known); err == nil || errors.Is(err, ErrNoClass) || !strings.Contains(err.Error(), "GPUClass shared has mode mps") {
+		t.Errorf("with another mode: %v", err)
+	}
+}
+
+// What was granted can be read when its class has gone.
+func TestGranted(t *testing.T) {
+	p := newPod(t, map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 25, MemMiB: 100}})
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource("gone"): resource.MustParse("1")}
+	for mode, want := range map[v1alpha1.Mode]v1alpha1.Mode{"": v1alpha1.ModeAuto, v1alpha1.ModeLimiter: v1alpha1.ModeAuto, v1alpha1.ModeMIG: v1alpha1.ModeAuto, v1alpha1.ModeMPS: v1alpha1.ModeMPS} {
+		if mode != "" {
+			placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
+				"a": {Mode: mode, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-1", Core: 25, MemMiB: 100}}}}}
+			var err error
+			if p.Annotations[v1alpha1.AnnotationPlacement], err = placed.Encode(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, _, err := Granted(p)
+		if err != nil || d.Containers[0].Mode != want || d.Containers[0].Class != "gone" || d.Containers[0].Models.Any() {
+			t.Errorf("placed in mode %q: %+v, %v", mode, d, err)
+		}
+		delete(p.Annotations, v1alpha1.AnnotationPlacement)
 	}
 }

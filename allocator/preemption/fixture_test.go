@@ -113,7 +113,7 @@ func (f *fixture) add(p *corev1.Pod) *corev1.Pod {
 // postFilter is the node that is chosen for the pod, empty for none.
 func (f *fixture) postFilter(p *corev1.Pod) (node string, later bool) {
 	f.t.Helper()
-	demand, _, err := podrequest.Of(p)
+	demand, _, err := podrequest.Of(p, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func (f *fixture) waiter(pods ...*corev1.Pod) Waiter {
 		w.Item = queue.Item{Gang: name}
 	}
 	for _, p := range pods {
-		demand, _, err := podrequest.Of(p)
+		demand, _, err := podrequest.Of(p, nil)
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 		var may []string
 		free, lowest := true, scheduling.AskerOf(w.Item, w.Pods).Priority
 		for model := range models {
-			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.Models.Allows(model) }) {
+			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.MayUse(model) }) {
 				may = append(may, model)
 				free = free && !claimed[model] && !slices.ContainsFunc(heads, func(h head) bool { return h.model == model && h.priority >= lowest })
 			}

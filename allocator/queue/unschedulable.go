@@ -187,6 +187,17 @@ func (q *Queue) MoveToActive(change cache.Scope) {
 	}
 }
 
+// MoveElsewhere has the pods looked at again that wait for something else than room.
+func (q *Queue) MoveElsewhere() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, w := range q.unschedulable {
+		if pod := q.cache.Pod(key); pod != nil && w.elsewhere {
+			q.add(q.itemOf(pod))
+		}
+	}
+}
+
 // Rooms is how often a device got more room.
 func (q *Queue) Rooms() int {
 	q.mu.Lock()

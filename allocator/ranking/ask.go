@@ -29,9 +29,20 @@ func (a *Ask) request(container int) packer.Request {
 	s := &a.Containers[container].Share
 	return packer.Request{
 		GPUs: int(s.GPUs), Core: milli(s.Core), Mem: s.MemMiB, MemShare: milli(s.MemPercent),
-		Models: a.Models.String(),
+		Models: modelsOf(a.Models, a.Containers[container].Models),
 	}
 }
+
+// modelsOf is both lists in the engine's words, which allows reads.
+func modelsOf(pod, class v1alpha1.AllowList) string {
+	if !class.Any() {
+		return pod.String()
+	}
+	return pod.String() + both + class.String()
+}
+
+// both separates two lists, each of which a model has to be in. No annotation has it.
+const both = "\x00"
 
 // leading is the request that stands for the pod: that of its largest container, or of
 // all if they have to be on one device, with all that the pod needs of the host, at the level

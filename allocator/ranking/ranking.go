@@ -4,6 +4,7 @@ package ranking
 
 import (
 	"slices"
+	"strings"
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
@@ -63,8 +64,12 @@ func New() *Ranking {
 }
 
 func allows(models, model string) bool {
-	list, err := v1alpha1.ParseAllowList(models)
-	return err == nil && list.Allows(model)
+	for one := range strings.SplitSeq(models, both) {
+		if list, err := v1alpha1.ParseAllowList(one); err != nil || !list.Allows(model) {
+			return false
+		}
+	}
+	return true
 }
 
 // Expect prepares for pods like this one. Before there are nodes that costs nothing,

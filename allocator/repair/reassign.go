@@ -50,7 +50,7 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		without := ledger.DeepCopy()
 		ledgerspec.Release(without, func(u types.UID) bool { return u == uid })
 		room := index.Room(without)
-		demand, _, err := podrequest.Of(pod)
+		demand, _, err := podrequest.Of(pod, r.Classes)
 		if room == nil || err != nil {
 			continue
 		}

@@ -20,6 +20,7 @@ import (
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -29,6 +30,8 @@ type Reconciler struct {
 	Queue  *queue.Queue
 	Binder *binding.Binder
 	Notify *notify.Notifier
+	// Classes are the GPUClasses that there are; nil is none.
+	Classes *classes.Set
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
 	// they say themselves is known of them.
 	Agents *agents.Agents

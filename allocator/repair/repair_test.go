@@ -266,7 +266,7 @@ func TestRestore(t *testing.T) {
 				if got != tt.want[p.Name] {
 					t.Errorf("%s has %q, want %q", p.Name, got, tt.want[p.Name])
 				}
-				if _, shares, err := podrequest.Of(p); err != nil || ledgerspec.Serves(f.ledger(), p.UID, shares) != (got != "") {
+				if _, shares, err := podrequest.Of(p, nil); err != nil || ledgerspec.Serves(f.ledger(), p.UID, shares) != (got != "") {
 					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, err)
 				}
 			}

@@ -93,6 +93,6 @@ func (r *Reconciler) drifted(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 // short reports whether the ledger of the pod's node has other slices for it than it asks
 // for: somebody has edited them by hand, and the node starts nothing with them.
 func short(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
-	_, shares, err := podrequest.Of(pod)
+	_, shares, err := podrequest.Granted(pod)
 	return err == nil && pod.Spec.NodeName == ledger.Name && !ledgerspec.Serves(ledger, pod.UID, shares)
 }

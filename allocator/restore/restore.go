@@ -33,7 +33,7 @@ func Possible(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
 // InPlace is the ledger with the pod's slices where they belong; false when it
 // does not have the room.
 func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := podrequest.Of(pod)
+	demand, _, err := podrequest.Granted(pod)
 	devices := devicesOf(pod, ledger)
 	if err != nil || devices == nil {
 		return nil, false
@@ -52,7 +52,7 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 // false when there are none for them, or there is no need. Nothing of the kind is started
 // before the ledger says that the device is back, as when slices are reassigned.
 func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := podrequest.Of(pod)
+	demand, _, err := podrequest.Granted(pod)
 	keep := devicesOf(pod, ledger)
 	if err != nil || keep == nil {
 		return nil, false
@@ -64,6 +64,10 @@ func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger
 	for ctr, devices := range keep {
 		if slices.ContainsFunc(devices, gone) {
 			if runs(ctr, pod, ledger) {
+				return nil, false
+			}
+			// Which other devices those of a class may be on is not known here.
+			if slices.ContainsFunc(demand.Containers, func(c placement.Container) bool { return c.Name == ctr && c.Class != "" }) {
 				return nil, false
 			}
 			delete(keep, ctr)

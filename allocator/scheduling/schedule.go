@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/classes"
 )
 
 // Scheduler decides.
@@ -32,6 +33,8 @@ type Scheduler struct {
 	Cache   *cache.Cache
 	Queue   *queue.Queue
 	Filters *feasible.Filters
+	// Classes are the GPUClasses that there are; nil is none.
+	Classes *classes.Set
 	// PostFilter is asked for a pod that no node takes as it is; nil for none.
 	PostFilter PostFilter
 	// Reservations is the room that is promised to others; nil for none.

@@ -73,7 +73,7 @@ func (s *schedulerInTest) request(name string, core v1alpha1.Percent, mem v1alph
 		e(p)
 	}
 	s.Cache.SetPod(p)
-	demand, _, err := podrequest.Of(p)
+	demand, _, err := podrequest.Of(p, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -29,14 +29,14 @@ func (s *Scheduler) survey() error {
 	if err != nil {
 		return err
 	}
-	rooms, pods := s.Cache.Index.Changed(), wanted(s.Cache.Arrivals())
+	rooms, pods := s.Cache.Index.Changed(), s.wanted(s.Cache.Arrivals())
 	if s.ranking == nil {
 		start := s.Clock.Now()
 		defer func() {
 			s.Log.Info("took over", "ledgers", len(rooms), "pods", len(pods), "seconds", s.Clock.Since(start).Seconds())
 		}()
 		s.ranking = ranking.New()
-		rooms, hosts, pods = s.Cache.Index.Names(), nil, wanted(s.Cache.EverArrived())
+		rooms, hosts, pods = s.Cache.Index.Names(), nil, s.wanted(s.Cache.EverArrived())
 		for _, pod := range pods {
 			s.ranking.Expect(pod)
 		}
@@ -79,9 +79,9 @@ func (s *Scheduler) showRoom(name string, room *placement.Node) {
 	})
 }
 
-func wanted(pods []*corev1.Pod) (asks []*ranking.Ask) {
+func (s *Scheduler) wanted(pods []*corev1.Pod) (asks []*ranking.Ask) {
 	for _, pod := range pods {
-		if demand, _, err := podrequest.Of(pod); err == nil && len(demand.Containers) > 0 {
+		if demand, _, err := podrequest.Of(pod, s.Classes); err == nil && len(demand.Containers) > 0 {
 			p := Request{pod, demand}
 			asks = append(asks, p.wants())
 		}

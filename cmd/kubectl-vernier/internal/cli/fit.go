@@ -142,7 +142,7 @@ func read(reader *podtemplate.Reader, from manifest.Pod, namespace string) (*can
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.demand, _, err = podrequest.Of(c.pod)
+	c.demand, _, err = podrequest.Of(c.pod, nil)
 	return c, err
 }
 

@@ -92,7 +92,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
 func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass, owners map[model.GPUOf][]string) {
-	demand, _, err := podrequest.Of(pod)
+	demand, _, err := podrequest.Of(pod, nil)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()
