@@ -73,7 +73,10 @@ func read(pod *corev1.Pod, classOf func(container, class string) (*classes.Class
 		}
 		class, err := classOf(c.Name, name)
 		if err == nil {
-			err = wishes.Narrow(class)
+			// Admission has written the class's topology down, and compared the pod's with it.
+			now := *class
+			now.Topology = v1alpha1.TopologyRequest{}
+			err = wishes.Narrow(&now)
 		}
 		if err != nil {
 			return nil, nil, err

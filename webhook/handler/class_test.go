@@ -57,6 +57,7 @@ func TestClasses(t *testing.T) {
 		"a narrower model":    {limits: []string{"vernier.dev/gpu-gold", "1"}, annotations: map[string]string{api.AnnotationGPUModel: "H100"}, shares: `{"gpus":1,"core":25,"memMiB":20480}`, written: map[corev1.ResourceName]int64{api.ResourceMemMiB: 20480}},
 		"a mode of its own":   {limits: []string{"vernier.dev/gpu-gold", "1"}, annotations: map[string]string{api.AnnotationMode: "limiter"}, shares: `{"gpus":1,"core":25,"memMiB":20480}`, written: map[corev1.ResourceName]int64{api.ResourceMemMiB: 20480}},
 		"the class's mode":    {limits: []string{"vernier.dev/gpu-shared", "1"}, annotations: map[string]string{api.AnnotationMode: "mps"}, shares: `{"gpus":1,"core":10,"memMiB":1024}`, written: map[corev1.ResourceName]int64{api.ResourceMemMiB: 1024}},
+		"near":                {limits: []string{"vernier.dev/gpu-near", "2"}, shares: `{"gpus":2,"core":100,"memPercent":100}`, written: map[corev1.ResourceName]int64{api.ResourceCore: 200}},
 		"nearer":              {limits: []string{"vernier.dev/gpu-near", "2"}, annotations: map[string]string{api.AnnotationTopology: "nvlink"}, shares: `{"gpus":2,"core":100,"memPercent":100}`, written: map[corev1.ResourceName]int64{api.ResourceCore: 200}},
 		"no number of GPUs":   {limits: []string{"vernier.dev/gpu-gold", "6"}, refused: `spec.containers[0].resources.limits[vernier.dev/gpu-gold]: Invalid value: "6": 6 units of 25 % are more than one GPU and no whole number of GPUs: ask for 4 or 8`},
 		"a part of a unit":    {limits: []string{"vernier.dev/gpu-gold", "500m"}, refused: "must be a whole number"},
@@ -100,6 +101,13 @@ func TestClasses(t *testing.T) {
 				if units := list[corev1.ResourceName(tt.limits[0])]; len(list) > 0 && units.String() != tt.limits[1] {
 					t.Errorf("%s: %v units are left", name, units.String())
 				}
+			}
+			topology := tt.annotations[api.AnnotationTopology]
+			if topology == "" && strings.Contains(tt.limits[0], "near") {
+				topology = "pcie"
+			}
+			if got.Annotations[api.AnnotationTopology] != topology {
+				t.Errorf("%s: topology %q, want %q", name, got.Annotations[api.AnnotationTopology], topology)
 			}
 			if again := hook.Handle(context.Background(), req); !again.Allowed || len(again.Patch) > 0 {
 				t.Errorf("%s: a second round says %v and patches %s", name, again.Result, again.Patch)

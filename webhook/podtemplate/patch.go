@@ -26,6 +26,10 @@ func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialec
 	}
 	set := f.plugins
 	set[api.AnnotationShares] = shares
+	if len(f.asked) > 0 && f.wishes.Topology.Level != "" {
+		// That of a class: the node agent, which checks it, reads the annotation alone.
+		set[api.AnnotationTopology] = f.wishes.Topology.String()
+	}
 	maps.Copy(set, translated.Annotations)
 	maps.DeleteFunc(set, func(key, value string) bool { return had[key] == value })
 	ops := append(annotate(had, set), translated.Patch...)
