@@ -30,7 +30,7 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys, err := up(t.Context(), rendered)
+	sys, err := up(t.Context(), rendered, "--sys-dir="+sysfsWithNIC(t))
 	if sys != nil {
 		t.Cleanup(func() {
 			if err := sys.Down(); err != nil {
@@ -72,6 +72,9 @@ func TestDemo(t *testing.T) {
 		}
 		name := example.Name()
 		t.Run(name, func(t *testing.T) {
+			if name == "rdma" {
+				serveNIC(t, sys)
+			}
 			t.Cleanup(func() {
 				if out, err := sys.Shell(context.Background(), "kubectl delete --ignore-not-found -f docs/examples/"+name); err != nil {
 					t.Errorf("%v\n%s", err, out)

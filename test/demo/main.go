@@ -83,10 +83,10 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func up(ctx context.Context, rendered manifests.Folder) (*system.System, error) {
+func up(ctx context.Context, rendered manifests.Folder, agentArgs ...string) (*system.System, error) {
 	return system.Up(ctx, system.Options{
 		Name:      "demo",
-		Nodes:     []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}}},
+		Nodes:     []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}, Args: agentArgs}},
 		Manifests: rendered,
 		Progress:  os.Stdout,
 	})
