@@ -34,13 +34,22 @@ import (
 // BenchmarkDecide is what a pod costs the worker before it writes: what arrived and
 // changed is shown to the engine, the engine ranks, and the scheduler's own filters
 // judge. ns/op is the CPU time of that, and the same however many nodes there are. Of the
-// nodes some may have a device that is reserved for others.
+// nodes some may have a device that is reserved for others, or eight devices in pairs below PCIe
+// switches, of which each pod asks for two: in one pair, or what NVLink it can get, which is none.
 func BenchmarkDecide(b *testing.B) {
-	for _, of := range []struct{ nodes, reserved int }{{100, 0}, {5_000, 0}, {5_000, reservation.Most}} {
+	for _, of := range []struct {
+		nodes, reserved int
+		near            bool
+		wish            string
+	}{{nodes: 100}, {nodes: 5_000}, {nodes: 5_000, reserved: reservation.Most},
+		{nodes: 5_000, near: true}, {nodes: 5_000, near: true, wish: "pcie"}, {nodes: 5_000, near: true, wish: "nvlink"}} {
 		nodes := of.nodes
 		name := fmt.Sprintf("nodes=%d", nodes)
 		if of.reserved > 0 {
 			name += fmt.Sprintf("/reserved=%d", of.reserved)
+		}
+		if of.near {
+			name += "/near/wish=" + of.wish
 		}
 		b.Run(name, func(b *testing.B) {
 			a := benchAllocator(b, nil)
@@ -54,6 +63,14 @@ func BenchmarkDecide(b *testing.B) {
 				node.Status.Allocatable[v1alpha1.ResourceCore] = resource.MustParse("100000")
 				a.SetNode(nil, node)
 				l := objects.WithStatus(objects.Ledger(node.Name))
+				if of.near {
+					for d := 2; d < 8; d++ {
+						next := l.Status.Devices[0]
+						next.UUID, next.Index = fmt.Sprintf("GPU-%s-%d", l.Name, d), int32(d)
+						l.Status.Devices = append(l.Status.Devices, next)
+					}
+					l.Status.Topology = &v1alpha1.TopologyStatus{NUMA: []v1alpha1.DeviceSet{"0-3", "4-7"}, PCIe: []v1alpha1.DeviceSet{"0-1", "2-3", "4-5", "6-7"}}
+				}
 				l.ResourceVersion = "1"
 				a.SetLedger(l)
 			}
@@ -63,8 +80,13 @@ func BenchmarkDecide(b *testing.B) {
 			judged := measured(b, "vernier_allocator_nodes_judged")
 			for i := range b.N {
 				core := v1alpha1.Percent(5 + i*7%40)
-				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(core, 10*v1alpha1.MiB(core))})
+				share := objects.Share(core, 10*v1alpha1.MiB(core))
+				if of.near {
+					share.GPUs = 2
+				}
+				pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": share})
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
+				pod.Annotations[v1alpha1.AnnotationTopology] = of.wish
 				a.SetPod(pod)
 				demand, _, err := podrequest.Of(pod, nil)
 				if err != nil {

@@ -46,14 +46,14 @@ const both = "\x00"
 
 // leading is the request that stands for the pod: that of its largest container, or of
 // all if they have to be on one device, with all that the pod needs of the host, at the level
-// of topology that is required.
+// of topology that it names.
 func (a *Ask) leading() packer.Request {
 	r := a.request(a.Lead())
 	if a.SameGPU {
 		r = a.together()
 	}
 	// One device is near itself.
-	if a.Topology.Required && (r.GPUs > 1 || a.Topology.Level == v1alpha1.TopologyRDMA) {
+	if r.GPUs > 1 || a.Topology.Level == v1alpha1.TopologyRDMA {
 		r.Topology = a.Topology.Level
 	}
 	r.CPU, r.HostMem = packer.Milli(coarse(int64(a.CPU))), v1alpha1.MiB(coarse(int64(a.Mem)))

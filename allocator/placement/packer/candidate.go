@@ -83,28 +83,12 @@ func (e *Engine) candidates(v *view, s *shape, yield func()) {
 	if !s.allowed[v.kind.fleet] || s.GPUs > len(v.free) {
 		return
 	}
-	need := s.memOn(v.kind.DeviceMem)
-	if s.Topology == "" {
-		e.choices(v, s, need, ^uint64(0), yield)
-		return
-	}
-	// A set of devices is a smaller node.
-	var sets [32]uint64
-	var all uint32
-	for d := range v.near {
-		of := v.near[d].At(s.Topology)
-		for all |= of; of != 0; of &= of - 1 {
-			sets[bits.TrailingZeros32(of)] |= 1 << d
+	need, in := s.memOn(v.kind.DeviceMem), ^uint64(0)>>(MaxDevices-len(v.free))
+	if s.Topology != "" {
+		if in = v.tightestSet(s, need); in == 0 {
+			return
 		}
 	}
-	for ; all != 0; all &= all - 1 {
-		e.choices(v, s, need, sets[bits.TrailingZeros32(all)], yield)
-	}
-}
-
-// choices yields those within a set of the node's devices.
-func (e *Engine) choices(v *view, s *shape, need MiB, in uint64, yield func()) {
-	c := &e.cand
 	if s.GPUs > 1 {
 		if e.tightest(v, s, need, in) {
 			yield()
@@ -131,13 +115,7 @@ func (e *Engine) tightest(v *view, s *shape, need MiB, in uint64) bool {
 	c := &e.cand
 	c.set(v)
 	for range s.GPUs {
-		pick := -1
-		for d := range v.free {
-			f := &v.free[d]
-			if f.Core >= s.Core && f.Mem >= need && in>>d&1 == 1 && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
-				pick = d
-			}
-		}
+		pick := v.pick(s, need, in)
 		if pick < 0 {
 			return false
 		}
@@ -145,4 +123,47 @@ func (e *Engine) tightest(v *view, s *shape, need MiB, in uint64) bool {
 		c.take(v, pick, s, need)
 	}
 	return true
+}
+
+// pick is the device of the set that has least, and enough; -1 without one.
+func (v *view) pick(s *shape, need MiB, in uint64) int {
+	pick := -1
+	for ; in != 0; in &= in - 1 {
+		d := bits.TrailingZeros64(in)
+		f := &v.free[d]
+		if f.Core >= s.Core && f.Mem >= need && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
+			pick = d
+		}
+	}
+	return pick
+}
+
+// tightestSet is the set of devices of the shape's level of topology that has enough of them, and
+// on these the least; none without one. A set is a smaller node.
+func (v *view) tightestSet(s *shape, need MiB) (best uint64) {
+	var sets [32]uint64
+	var all uint32
+	for d := range v.near {
+		of := v.near[d].At(s.Topology)
+		for all |= of; of != 0; of &= of - 1 {
+			sets[bits.TrailingZeros32(of)] |= 1 << d
+		}
+	}
+	least := 0
+	for ; all != 0; all &= all - 1 {
+		set := sets[bits.TrailingZeros32(all)]
+		in, sum, found := set, 0, 0
+		for ; found < s.GPUs; found++ {
+			pick := v.pick(s, need, in)
+			if pick < 0 {
+				break
+			}
+			in &^= 1 << pick
+			sum += int(v.gaps[pick])
+		}
+		if found == s.GPUs && (best == 0 || sum < least) {
+			best, least = set, sum
+		}
+	}
+	return best
 }
