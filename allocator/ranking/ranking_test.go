@@ -81,8 +81,33 @@ func (c *cluster) join(name string) {
 		l.Status.Devices = append(l.Status.Devices, d)
 	}
 	l.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	c.near(l)
 	c.hosts[name] = Host{CPU: packer.Milli(c.Intn(16_000)), Cores: 16_000, Mem: v1alpha1.MiB(c.Intn(4000))}
 	c.write(l)
+}
+
+// near has the driver say which devices are near each other, or nothing.
+func (c *cluster) near(l *v1alpha1.SliceLedger) {
+	sets := func() (sets []v1alpha1.DeviceSet) {
+		for range c.Intn(3) {
+			var set []int
+			for d := range l.Status.Devices {
+				if c.Intn(3) > 0 {
+					set = append(set, d)
+				}
+			}
+			sets = append(sets, v1alpha1.DeviceSetOf(set))
+		}
+		return sets
+	}
+	if l.Status.Topology = nil; c.Intn(4) > 0 {
+		l.Status.Topology = &v1alpha1.TopologyStatus{NUMA: sets(), PCIe: sets(), NVLink: sets()}
+	}
+	for d := range l.Status.Devices {
+		if l.Status.Devices[d].NICs = nil; c.Intn(2) == 0 {
+			l.Status.Devices[d].NICs = []string{"mlx5_0"}
+		}
+	}
 }
 
 // ask is a random pod's.
@@ -119,6 +144,10 @@ func (c *cluster) ask() *Ask {
 		d.Models = list([]string{"A", "B", "!A", "A,B", "C"}[c.Intn(5)])
 	case 2:
 		d.UUIDs = list([]string{"GPU-n1-0", "!GPU-n1-0", "GPU-n2-0,GPU-n3-1"}[c.Intn(3)])
+	}
+	if c.Intn(3) == 0 {
+		levels := []v1alpha1.TopologyLevel{v1alpha1.TopologyNVLink, v1alpha1.TopologyPCIe, v1alpha1.TopologyNUMA, v1alpha1.TopologyRDMA}
+		d.Topology = v1alpha1.TopologyRequest{Level: levels[c.Intn(4)], Required: c.Intn(2) == 0}
 	}
 	return &Ask{Demand: d, CPU: packer.Milli(c.Intn(3) * 1234), Mem: v1alpha1.MiB(c.Intn(3) * 567)}
 }
@@ -163,6 +192,8 @@ func (c *cluster) event(i int) string {
 	case k < 15:
 		d := &l.Status.Devices[c.Intn(len(l.Status.Devices))]
 		d.Healthy = !d.Healthy
+	case k < 16 && c.Intn(2) == 0:
+		c.near(l)
 	case k < 16:
 		l.Status.Conditions[0].Status = []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse}[c.Intn(2)]
 	case k < 17 && len(l.Status.Devices) > 1:
@@ -236,6 +267,11 @@ func (c *cluster) check(after string) {
 					got[f]++
 				}
 			}
+			for i, near := range c.ranking.engine.Near(p.id)[:len(p.devices)] {
+				if room != nil && !c.hosts[name].Aside && near != room.Devices[p.devices[i]].Near {
+					c.t.Fatalf("after %s: the engine has %+v of %s, the index %+v", after, near, name, room.Devices[p.devices[i]].Near)
+				}
+			}
 		}
 		if !maps.Equal(got, want) {
 			c.t.Fatalf("after %s: the engine has %v of %s, the index %v", after, got, name, want)
@@ -259,7 +295,9 @@ func (c *cluster) checkPlans(a *Ask) (nodes int) {
 			want[room.Name] = true
 		}
 	}
-	aside, first := false, a.MayCut()
+	// Each level begins with its instances of MIG.
+	aside, first, level := false, a.MayCut(), 0
+	levels := a.Levels()
 	for plan, room := range c.ranking.Plans(a) {
 		if shown, _ := c.index.On(plan.Node); shown != room {
 			c.t.Fatalf("a plan on %s is not of the room that the index shows", plan.Node)
@@ -271,13 +309,25 @@ func (c *cluster) checkPlans(a *Ask) (nodes int) {
 		if again, ok := placement.Rebook(a.Demand, room, devices); !ok || !slices.Equal(again.Grants, plan.Grants) {
 			c.t.Fatalf("Invariant 1: plan %+v of %+v does not fit into %+v", plan, a.Demand, room)
 		}
-		if aside && !c.hosts[plan.Node].Aside {
+		if aside && !c.hosts[plan.Node].Aside && len(levels) < 2 {
 			if !first {
 				c.t.Fatalf("%s comes after nodes that are aside", plan.Node)
 			}
 			first = false
 		}
-		aside = c.hosts[plan.Node].Aside
+		if aside = c.hosts[plan.Node].Aside; !aside && len(levels) > 0 && !got[plan.Node] {
+			var near []v1alpha1.Near
+			for _, d := range room.Devices {
+				if slices.ContainsFunc(plan.Grants, func(g placement.Grant) bool { return g.UUID == d.UUID }) {
+					near = append(near, d.Near)
+				}
+			}
+			now := slices.IndexFunc(levels, func(l v1alpha1.TopologyLevel) bool { return l.Within(near...) })
+			if now < level {
+				c.t.Fatalf("%s has level %d of %v and comes after one of level %d", plan.Node, now, a.Topology, level)
+			}
+			level = now
+		}
 		got[plan.Node] = true
 	}
 	if !maps.Equal(got, want) {

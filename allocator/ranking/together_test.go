@@ -29,6 +29,7 @@ func TestTogether(t *testing.T) {
 			}
 			for plan, room := range c.ranking.Plans(a) {
 				got := c.ranking.Together(a, plan, room)
+				others := placement.Together(a.Demand, room, &plan) // weighs the plan by all levels
 				before, priced := c.ranking.kept(a, &plan, room)
 				after, stillPriced := c.ranking.kept(a, &got, room)
 				devices := map[string][]placement.Has{}
@@ -41,7 +42,6 @@ func TestTogether(t *testing.T) {
 				if priced != stillPriced || priced && after < before || !priced && a.Compare(&plan, &got) < 0 {
 					t.Fatalf("%+v of %+v: worth %d, was %d", got, a.Demand, after, before)
 				}
-				others := placement.Together(a.Demand, room, &plan)
 				if len(others) == 0 || on(a, &got) == 1 {
 					same += len(others)
 					break

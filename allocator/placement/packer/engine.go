@@ -154,8 +154,7 @@ func (e *Engine) Set(id NodeID, cpu Milli, mem MiB, free []Free) {
 
 // SetNear changes of which sets of the node its devices are, if they were of others.
 func (e *Engine) SetNear(id NodeID, near []v1alpha1.Near) {
-	n := &e.nodes[id]
-	if was := e.near[n.first : int(n.first)+e.kinds[n.kind].Devices]; !slices.Equal(was, near) {
+	if was := e.Near(id); !slices.Equal(was, near) {
 		copy(was, near)
 		e.scoreNode(id)
 	}
