@@ -41,6 +41,15 @@ type Plan struct {
 // Cut tells whether some grants are instances of MIG.
 func (p *Plan) Cut() bool { return p.cut > 0 }
 
+// Level is how near to each other the devices of a plan of the demand's are, by the levels that
+// the demand names; empty where it names none.
+func (p *Plan) Level(d *Demand) v1alpha1.TopologyLevel {
+	if levels := d.Levels(); p.level < len(levels) {
+		return levels[p.level]
+	}
+	return d.Topology.Level
+}
+
 // Without is what the plan leaves of the node that it was made on.
 func (n *Node) Without(plan *Plan) *Node {
 	left := &Node{Name: n.Name, Devices: slices.Clone(n.Devices)}

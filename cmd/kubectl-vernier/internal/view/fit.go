@@ -29,8 +29,10 @@ type NodeClass struct {
 
 // Fitting is a node with room for a pod, and the devices that it would get there.
 type Fitting struct {
-	Node    string          `json:"node"`
-	Devices []FittingDevice `json:"devices"`
+	Node string `json:"node"`
+	// Topology is how near to each other these are, for a pod that asks for some topology.
+	Topology v1alpha1.TopologyLevel `json:"topology,omitempty"`
+	Devices  []FittingDevice        `json:"devices"`
 }
 
 // FittingDevice is one container's part of one device.
@@ -78,7 +80,7 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1al
 				refused[plan.Node] = true
 				continue
 			}
-			f := Fitting{Node: plan.Node}
+			f := Fitting{Node: plan.Node, Topology: plan.Level(demand)}
 			for _, g := range plan.Grants {
 				f.Devices = append(f.Devices, FittingDevice{g.Container, g.Index, g.UUID, g.Core, g.Mem})
 			}
@@ -133,7 +135,9 @@ func FitTable(classes []NodeClass) Table {
 			for _, d := range c.Fits[0].Devices {
 				parts = append(parts, fmt.Sprintf("%s: GPU %d", d.Container, d.GPU))
 			}
-			devices = strings.Join(parts, ", ")
+			if devices = strings.Join(parts, ", "); c.Fits[0].Topology != "" {
+				devices += " (" + string(c.Fits[0].Topology) + ")"
+			}
 		}
 		t.rows = append(t.rows, []string{number(v1alpha1.MiB(c.Nodes)), c.GPUs, number(v1alpha1.MiB(len(c.Fits))), best, devices, c.Reason})
 	}

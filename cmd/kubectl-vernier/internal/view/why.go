@@ -145,7 +145,7 @@ func ungated(pod *corev1.Pod, kubelet map[types.UID]corev1.Event, all []v1alpha1
 	case err != nil:
 		return "it holds no gate of Vernier's and has no place: create it again"
 	case pod.Spec.NodeName == "":
-		state := fmt.Sprintf("it has its place on node %s, and the scheduler has not bound it yet", doc.Node)
+		state := fmt.Sprintf("it has its place on node %s%s, and the scheduler has not bound it yet", doc.Node, topologyOf(pod, doc))
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
 				return state + ": " + c.Message
@@ -153,9 +153,9 @@ func ungated(pod *corev1.Pod, kubelet map[types.UID]corev1.Event, all []v1alpha1
 		}
 		return state + ": `kubectl describe pod` says why"
 	case pod.Status.Phase != corev1.PodPending:
-		return fmt.Sprintf("it does not wait for Vernier: it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
+		return fmt.Sprintf("it does not wait for Vernier: it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
 	}
-	state := fmt.Sprintf("it is on node %s, %s", pod.Spec.NodeName, strings.ToLower(string(pod.Status.Phase)))
+	state := fmt.Sprintf("it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
 	if at := slices.IndexFunc(all, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
 		if n := model.NodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
 			state += "; the node starts no container with a share now: " + n.Note
@@ -171,6 +171,18 @@ func ungated(pod *corev1.Pod, kubelet map[types.UID]corev1.Event, all []v1alpha1
 		return fmt.Sprintf("%s; the kubelet's last message: %s: %s", state, e.Reason, e.Message)
 	}
 	return state
+}
+
+// topologyOf says how near to each other the pod's GPUs are, where it asks for some topology.
+func topologyOf(pod *corev1.Pod, placed *v1alpha1.Placement) string {
+	switch asked := pod.Annotations[v1alpha1.AnnotationTopology]; {
+	case placed.Topology == "":
+		return ""
+	case strings.TrimSuffix(asked, ":required") == string(placed.Topology):
+		return fmt.Sprintf(" (topology %s)", placed.Topology)
+	default:
+		return fmt.Sprintf(" (topology %s, asked for %s)", placed.Topology, asked)
+	}
 }
 
 // ReasonList is the printed form of why.

@@ -3,6 +3,7 @@
 package view
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -49,6 +51,11 @@ func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
 			p.Spec.NodeName = ""
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}
 		}), "it has its place on node gpu-1, and the scheduler has not bound it yet: 0/1 nodes are available"},
+		{"near each other", placed(func(p *corev1.Pod) {
+			p.Annotations[v1alpha1.AnnotationTopology] = "nvlink"
+			p.Annotations[v1alpha1.AnnotationPlacement] = strings.Replace(p.Annotations[v1alpha1.AnnotationPlacement], `"node"`, `"topology":"numa","node"`, 1)
+			p.Status.Phase = corev1.PodRunning
+		}), "it does not wait for Vernier: it is on node gpu-1 (topology numa, asked for nvlink), running"},
 		{"not looked at", placed(func(p *corev1.Pod) {
 			p.Spec.NodeName = ""
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, Message: "gated"}}
@@ -60,6 +67,23 @@ func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// Where there is room the level of topology is said, for a pod that asks for some.
+func TestFit_NamesTheLevel(t *testing.T) {
+	ledger := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	ledger.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	for i := range 2 {
+		ledger.Status.Devices = append(ledger.Status.Devices, v1alpha1.DeviceStatus{UUID: fmt.Sprint("GPU-", i), Index: int32(i), Model: "A100", Mem: 1000, Healthy: true})
+	}
+	ledger.Status.Topology = &v1alpha1.TopologyStatus{NUMA: []v1alpha1.DeviceSet{"0-1"}}
+	demand := &placement.Demand{Containers: []placement.Container{{Name: "c", Mode: v1alpha1.ModeLimiter, Share: v1alpha1.Share{GPUs: 2, Core: 10, MemMiB: 10}}}}
+	for wish, want := range map[string]string{"": "c: GPU 0, c: GPU 1", "nvlink": "c: GPU 0, c: GPU 1 (numa)"} {
+		demand.Topology, _ = v1alpha1.ParseTopology(wish)
+		if rows := FitTable(Fit(demand, []v1alpha1.SliceLedger{ledger})).rows; len(rows) != 1 || rows[0][4] != want {
+			t.Errorf("%q: %v, want %q", wish, rows, want)
+		}
 	}
 }
 
