@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/audit"
@@ -112,6 +113,7 @@ type agent struct {
 	releaser   *release.Releaser
 	writer     *ledger.Writer
 	keeper     *capacity.Keeper
+	classes    *classes.Set
 	connection *hooks.Connection
 	auditor    *audit.Auditor
 	sampler    *audit.Sampler
@@ -202,7 +204,7 @@ func (a *agent) serveRuntime(ctx context.Context, cached client.Reader, fail con
 }
 
 func assemble(o Options, mgr manager.Manager, live client.Client, report reporter) (*agent, error) {
-	a := &agent{options: o, report: report, book: &attach.Book{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
+	a := &agent{options: o, report: report, book: &attach.Book{}, classes: &classes.Set{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
 	a.watcher = &device.Watcher{
 		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
@@ -214,7 +216,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.preparer = newPreparer(a.ledger.Index, a.modes, settle, o.Log.WithName("prepare"))
 	a.writer = ledger.NewWriter(ledger.Writer{Node: o.Node, Live: live, Fill: a.fill, Cache: a.ledger, Log: o.Log.WithName("ledger")})
 	a.keeper = capacity.NewKeeper(capacity.Keeper{
-		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Log: o.Log.WithName("capacity"),
+		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Classes: a.classes, Log: o.Log.WithName("capacity"),
 	})
 	a.releaser = release.New(release.Releaser{
 		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Book: a.book,

@@ -34,6 +34,7 @@ func TestAgent(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"ledger":              testLedger,
 		"capacity":            testCapacity,
+		"classes":             testClasses,
 		"release":             testRelease,
 		"release of finished": testReleaseFinished,
 		"release of unbound":  testReleaseUnbound,

@@ -26,6 +26,7 @@ import (
 
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/capacity"
 	"vernier.dev/vernier/nri-plugin/hooks"
 	"vernier.dev/vernier/nri-plugin/mode"
 )
@@ -76,9 +77,12 @@ func slimPod(obj any) (any, error) {
 	}, nil
 }
 
-// observe hands every change that the watches deliver to the part that it
-// concerns. The handlers only take note; the work is done by the parts.
+// observe follows the classes, and hands every other change that the watches deliver to the
+// part that it concerns. The handlers only take note; the work is done by the parts.
 func (a *agent) observe(ctx context.Context, mgr manager.Manager) error {
+	if err := a.classes.Follow(ctx, mgr.GetCache(), a.keeper.Look); err != nil {
+		return err
+	}
 	for object, handle := range map[client.Object]func(object any, gone bool){
 		&v1alpha1.SliceLedger{}: a.ledgerChanged,
 		&corev1.Node{}:          func(any, bool) { a.keeper.Look() },
@@ -135,6 +139,9 @@ func (a *agent) podChanged(object any, _ bool) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		if _, holds := a.ledger.Index().Owner(pod.UID); holds {
 			a.releaser.Look(pod.UID)
+		}
+		if capacity.AsksForUnits(pod) {
+			a.keeper.Look()
 		}
 	}
 }

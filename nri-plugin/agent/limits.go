@@ -9,22 +9,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/batch"
 )
 
-// slimSpec has a pod's CPU limits.
+// slimSpec has a pod's CPU limits, and the units of classes that it asks for.
 func slimSpec(spec *corev1.PodSpec) corev1.PodSpec {
-	limits := func(of corev1.ResourceRequirements) corev1.ResourceRequirements {
-		cpu, limited := of.Limits[corev1.ResourceCPU]
-		if !limited {
-			return corev1.ResourceRequirements{}
+	limits := func(of corev1.ResourceRequirements) (slim corev1.ResourceRequirements) {
+		if cpu, limited := of.Limits[corev1.ResourceCPU]; limited {
+			slim.Limits = corev1.ResourceList{corev1.ResourceCPU: cpu}
 		}
-		return corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: cpu}}
+		for name, units := range of.Requests {
+			if v1alpha1.ClassOf(name) != "" {
+				slim.Requests = corev1.ResourceList{name: units}
+			}
+		}
+		return slim
 	}
 	containers := func(all []corev1.Container) []corev1.Container {
 		slim := make([]corev1.Container, len(all))
 		for i, c := range all {
-			slim[i] = corev1.Container{Name: c.Name, Resources: limits(c.Resources)}
+			slim[i] = corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: limits(c.Resources)}
 		}
 		return slim
 	}

@@ -11,6 +11,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	podresource "k8s.io/component-helpers/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -46,7 +50,12 @@ func Counted(now *device.Snapshot, granted *ledger.Index) []v1alpha1.DeviceStatu
 		for _, g := range grants {
 			if !seen[g.UUID] {
 				seen[g.UUID] = true
-				counted = append(counted, v1alpha1.DeviceStatus{UUID: g.UUID, Mem: g.DeviceMem})
+				// One that has gone is of no model, and so of no class.
+				device := v1alpha1.DeviceStatus{UUID: g.UUID, Mem: g.DeviceMem}
+				if at := slices.IndexFunc(now.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == g.UUID }); at >= 0 {
+					device.Model = now.Devices[at].Model
+				}
+				counted = append(counted, device)
 			}
 		}
 	})
@@ -72,6 +81,48 @@ func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 	}
 }
 
+// Units is how many units of each class the devices amount to. It is never less than what the
+// node's pods ask for, those of a class that was deleted included: a kubelet that starts over
+// beside a lower number would end them.
+func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pods []corev1.Pod) corev1.ResourceList {
+	units := corev1.ResourceList{}
+	for name, class := range known {
+		n := int64(0)
+		for i := range devices {
+			if d := &devices[i]; d.Model != "" && class.Models.Allows(d.Model) {
+				n += class.Unit.On(d.Mem)
+			}
+		}
+		units[v1alpha1.ClassResource(name)] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
+	asked := corev1.ResourceList{}
+	for i := range pods {
+		if p := &pods[i]; p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for name, n := range podresource.PodRequests(&pods[i], podresource.PodResourcesOptions{}) {
+			if v1alpha1.ClassOf(name) != "" {
+				sum := asked[name]
+				sum.Add(n)
+				asked[name] = sum
+			}
+		}
+	}
+	for name, sum := range asked {
+		if has := units[name]; has.Cmp(sum) < 0 {
+			units[name] = sum
+		}
+	}
+	return units
+}
+
+// AsksForUnits reports whether the capacity depends on the pod.
+func AsksForUnits(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return v1alpha1.ClassIn(c.Resources.Requests) != ""
+	})
+}
+
 // Keeper keeps the node's capacity as it should be.
 type Keeper struct {
 	// Node is the node's name.
@@ -80,8 +131,10 @@ type Keeper struct {
 	Cached client.Reader
 	Live   client.Client
 	// Counted are the devices; known is false until there has been a first look at
-	// them and at their slices, before which the capacity is left as it is.
+	// them and at their slices, before which the capacity is left as it is. So it is until
+	// the Classes are read.
 	Counted func() (devices []v1alpha1.DeviceStatus, known bool)
+	Classes *classes.Set
 	Log     logr.Logger
 
 	queue workqueue.TypedRateLimitingInterface[struct{}]
@@ -121,7 +174,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // with capacity: the kubelet copies it only every few seconds.
 func (k *Keeper) Keep(ctx context.Context) error {
 	devices, known := k.Counted()
-	if !known {
+	if !known || !k.Classes.HasSynced() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
@@ -130,12 +183,25 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	if err := k.Cached.Get(ctx, client.ObjectKey{Name: k.Node}, node); err != nil {
 		return fmt.Errorf("reading node %s: %w", k.Node, err)
 	}
+	pods := &corev1.PodList{}
+	if err := k.Cached.List(ctx, pods); err != nil {
+		return fmt.Errorf("listing the pods of node %s: %w", k.Node, err)
+	}
 	want := Of(devices)
-	if has(node.Status.Capacity, want) && has(node.Status.Allocatable, want) {
+	maps.Copy(want, Units(devices, k.Classes.All(), pods.Items))
+	gone := append(goneUnits(node.Status.Capacity, want), goneUnits(node.Status.Allocatable, want)...)
+	if len(gone) == 0 && has(node.Status.Capacity, want) && has(node.Status.Allocatable, want) {
 		return nil
 	}
+	list := map[corev1.ResourceName]any{}
+	for name, quantity := range want {
+		list[name] = quantity
+	}
+	for _, name := range gone {
+		list[name] = nil
+	}
 	patch, err := json.Marshal(map[string]any{
-		"status": map[string]any{"capacity": want, "allocatable": want},
+		"status": map[string]any{"capacity": list, "allocatable": list},
 	})
 	if err != nil {
 		return err
@@ -145,6 +211,16 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	}
 	k.Log.Info("set the node's capacity", "devices", len(devices))
 	return nil
+}
+
+// goneUnits are the resources in the list of classes that are wanted no more.
+func goneUnits(list, want corev1.ResourceList) (names []corev1.ResourceName) {
+	for name := range list {
+		if _, wanted := want[name]; !wanted && v1alpha1.ClassOf(name) != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func has(list, want corev1.ResourceList) bool {

@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -75,6 +77,48 @@ func TestHas(t *testing.T) {
 		zero[name] = resource.MustParse("0")
 		if has(less, want) || has(zero, want) {
 			t.Errorf("a list without %s lacks nothing", name)
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	class := func(name string, unit v1alpha1.GPUUnit, models ...string) v1alpha1.GPUClass {
+		return v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUClassSpec{Models: models, Unit: unit}}
+	}
+	known := classes.Of(class("gold", v1alpha1.GPUUnit{Core: 25, MemMiB: 25000}, "H100", "H200"), class("third", v1alpha1.GPUUnit{Core: 30}, "H100"),
+		class("none", v1alpha1.GPUUnit{Core: 1}, "T4")).All()
+	devices := []v1alpha1.DeviceStatus{{Model: "NVIDIA H100", Mem: 81559}, {Model: "NVIDIA H200", Mem: 143771}, {Model: "NVIDIA A100", Mem: 81559}, {Mem: 81559}}
+	asks := func(name, n string) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceName(name): resource.MustParse(n)}}}
+	}
+	pod := func(phase corev1.PodPhase, init []corev1.Container, containers ...corev1.Container) corev1.Pod {
+		return corev1.Pod{Status: corev1.PodStatus{Phase: phase}, Spec: corev1.PodSpec{InitContainers: init, Containers: containers}}
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := asks("vernier.dev/gpu-gone", "2")
+	sidecar.RestartPolicy = &always
+	for name, tt := range map[string]struct {
+		pods []corev1.Pod
+		want map[string]string
+	}{
+		"no pods": {nil, map[string]string{"gold": "7", "third": "3", "none": "0"}},
+		"pods of a class": {[]corev1.Pod{pod(corev1.PodRunning, nil, asks("vernier.dev/gpu-gold", "4"), asks("vernier.dev/gpu-core", "900"))},
+			map[string]string{"gold": "7", "third": "3", "none": "0"}},
+		"more than there is": {[]corev1.Pod{pod(corev1.PodRunning, nil, asks("vernier.dev/gpu-third", "3")), pod(corev1.PodPending, nil, asks("vernier.dev/gpu-third", "2"))},
+			map[string]string{"gold": "7", "third": "5", "none": "0"}},
+		"a class that was deleted": {[]corev1.Pod{pod(corev1.PodRunning, []corev1.Container{asks("vernier.dev/gpu-gone", "9"), sidecar}, asks("vernier.dev/gpu-gone", "3"), asks("vernier.dev/gpu-gone", "3"))},
+			map[string]string{"gold": "7", "third": "3", "none": "0", "gone": "9"}},
+		"pods that have ended": {[]corev1.Pod{pod(corev1.PodSucceeded, nil, asks("vernier.dev/gpu-gone", "3")), pod(corev1.PodFailed, nil, asks("vernier.dev/gpu-gone", "3"))},
+			map[string]string{"gold": "7", "third": "3", "none": "0"}},
+	} {
+		got := Units(devices, known, tt.pods)
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+		for class, want := range tt.want {
+			if n := got[v1alpha1.ClassResource(class)]; n.String() != want {
+				t.Errorf("%s: %s units of %s, want %s", name, n.String(), class, want)
+			}
 		}
 	}
 }
