@@ -27,7 +27,7 @@ type Command struct {
 type Machine struct {
 	// Root is the folder that "unpack" prints, Init the built program.
 	Root, Init string
-	// MemoryMiB of it; what its programs write is in it.
+	// MemoryMiB of it, an even number; what its programs write is in it.
 	MemoryMiB int
 }
 
@@ -55,6 +55,9 @@ func (m *Machine) Run(ctx context.Context, c Command, out io.Writer) error {
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		// Every instruction is translated: slow, and the same wherever it runs.
 		"-accel", "tcg,thread=multi", "-smp", "2", "-m", strconv.Itoa(m.MemoryMiB),
+		// A CPU and half of the memory on each of two NUMA nodes.
+		"-object", "memory-backend-ram,id=near,size="+strconv.Itoa(m.MemoryMiB/2)+"M", "-numa", "node,nodeid=0,cpus=0,memdev=near",
+		"-object", "memory-backend-ram,id=far,size="+strconv.Itoa(m.MemoryMiB/2)+"M", "-numa", "node,nodeid=1,cpus=1,memdev=far",
 		"-L", filepath.Join(m.Root, "usr", "share", "qemu"), "-L", filepath.Join(m.Root, "usr", "share", "seabios"),
 		"-kernel", kernels[0], "-initrd", initrd, "-append", "console=ttyS0 panic=-1 quiet",
 		"-fsdev", "local,id=here,path=/,security_model=none,readonly=on,multidevs=remap",

@@ -47,7 +47,7 @@ func TestOnVersion2(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := "set -e\n"
-	for _, pkg := range []string{"nri-plugin/cgroup", "nri-plugin/batch", "nri-plugin/hooks", "nri-plugin/mode/driverlimit", "test/cgroup2/inside"} {
+	for _, pkg := range []string{"nri-plugin/cgroup", "nri-plugin/batch", "nri-plugin/hooks", "nri-plugin/numa", "nri-plugin/mode/driverlimit", "test/cgroup2/inside"} {
 		program := filepath.Join(bin, strings.ReplaceAll(pkg, "/", "-"))
 		folder, err := filepath.Abs("../../" + pkg)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -73,7 +74,7 @@ func (g *gpus) Library() (device.Library, error) { return g, nil }
 func (*gpus) Snapshot() (device.Snapshot, bool) {
 	return device.Snapshot{
 		Driver:  v1alpha1.DriverStatus{MemoryLimits: true},
-		Devices: []v1alpha1.DeviceStatus{{UUID: gpu, Mem: size, Healthy: true}},
+		Devices: []v1alpha1.DeviceStatus{{UUID: gpu, Mem: size, Healthy: true, NUMA: ptr.To[int32](1)}},
 	}, true
 }
 
@@ -119,8 +120,8 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 	}
 	p := &hooks.Plugin{
 		Ledger: l, Devices: g, Book: &attach.Book{}, Report: warnings{t}, Log: logr.Discard(), Batch: n.Keeper,
-		Modes: mode.Set{v1alpha1.ModeLimiter: files},
-		Kill:  func(_ uint32, container string) error { return fmt.Errorf("container %s is not held", container) },
+		Modes: mode.Set{v1alpha1.ModeLimiter: files}, Sysfs: "/sys", BindCPUs: true,
+		Kill: func(_ uint32, container string) error { return fmt.Errorf("container %s is not held", container) },
 	}
 	changed := make(chan struct{}, 16)
 	connection := &hooks.Connection{Socket: filepath.Join(c.dir, "nri.sock"), Plugin: p, Changed: func(bool) { changed <- struct{}{} }}
@@ -144,6 +145,15 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 	return p, g
 }
 
+// annotations are what the webhook writes, and more, names and values in turn.
+func annotations(more ...string) map[string]string {
+	all := map[string]string{v1alpha1.AnnotationShares: shares, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}
+	for i := 0; i < len(more); i += 2 {
+		all[more[i]] = more[i+1]
+	}
+	return all
+}
+
 // The same by containerd: what the plugin says at a container's creation, what it keeps
 // when the kubelet changes the container, and what it asks for of its own accord come
 // through NRI, CRI and runc to the kernel as they were meant, and nothing else of the
@@ -154,13 +164,6 @@ func TestThroughContainerd(t *testing.T) {
 	n.awaitCap(whenQuiet)
 
 	const memory = 64 * mib
-	annotations := func(more ...string) map[string]string {
-		all := map[string]string{v1alpha1.AnnotationShares: shares, v1alpha1.AnnotationRequiredPlugins: v1alpha1.RequiredPluginsValue}
-		for i := 0; i < len(more); i += 2 {
-			all[more[i]] = more[i+1]
-		}
-		return all
-	}
 	asked := &cri.LinuxContainerResources{CpuShares: 1024, CpuPeriod: period, MemoryLimitInBytes: memory, OomScoreAdj: 900}
 	b := c.run("batch", annotations(v1alpha1.AnnotationQoS, string(v1alpha1.QoSOpportunistic)), busier, asked)
 	o := c.run("online", annotations(), "/busybox sleep 1000", asked)
