@@ -121,6 +121,8 @@ type agent struct {
 	// toldDriver is the version of the driver that was told of; the writer's alone.
 	toldDriver string
 	batch      *batch.Keeper
+	// rdma is the watcher's alone.
+	rdma rdma.Watch
 	// unobserved has an entry when running containers are to be looked at once more.
 	unobserved chan struct{}
 }
@@ -204,7 +206,10 @@ func (a *agent) serveRuntime(ctx context.Context, cached client.Reader, fail con
 }
 
 func assemble(o Options, mgr manager.Manager, live client.Client, report reporter) (*agent, error) {
-	a := &agent{options: o, report: report, book: &attach.Book{}, classes: &classes.Set{}, ledger: &ledger.Cache{Node: o.Node, Live: live}, unobserved: make(chan struct{}, 1)}
+	a := &agent{
+		options: o, report: report, book: &attach.Book{}, classes: &classes.Set{}, ledger: &ledger.Cache{Node: o.Node, Live: live},
+		rdma: rdma.Watch{Host: o.RDMA}, unobserved: make(chan struct{}, 1),
+	}
 	a.watcher = &device.Watcher{
 		Open: o.Open, Refine: a.refine, Period: o.ScanPeriod, Changed: a.devicesChanged,
 		Log: o.Log.WithName("devices"),
@@ -401,7 +406,7 @@ func (a *agent) refine(now *device.Snapshot) {
 	if a.options.Refine != nil {
 		a.options.Refine(now)
 	}
-	a.options.RDMA.Refine(now)
+	a.rdma.Refine(now)
 	a.mig.Mark(now)
 	a.migSwitch.Mark(now)
 	a.mps.Mark(now)

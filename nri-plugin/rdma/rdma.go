@@ -7,6 +7,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -41,22 +43,75 @@ type Host struct {
 	Inject bool
 }
 
-// nic is an RDMA device with a port that is up.
+// nic is an RDMA device.
 type nic struct {
 	name string
 	path []string
 	numa int32
+	// up: a port of it is.
+	up bool
+}
+
+const (
+	// patience is how long a look at the RDMA devices may take. The kernel asks a device for
+	// the state of its ports, and waits a minute for one whose firmware hangs.
+	patience = time.Second
+	// settled is how long an RDMA device that was down has to be up before it counts: what a
+	// bad cable does again and again is not worth a write of the ledger each time.
+	settled = 30 * time.Second
+)
+
+// Watch follows the RDMA devices of a node. All but Host fills itself. It is not for several at
+// once.
+type Watch struct {
+	Host Host
+
+	patience time.Duration
+	// known are those that are up, by the last look that has ended.
+	known []nic
+	// look has what is found, nil while nobody looks.
+	look chan []nic
+	// down is when a device was last seen so.
+	down map[string]time.Time
 }
 
 // Refine adds to each device of a fresh snapshot the RDMA devices near it, and to the driver
-// how they reach the memory of GPUs.
-func (h Host) Refine(s *device.Snapshot) {
-	s.Driver.GDR = h.gdr()
-	nics := h.nics()
+// how they reach the memory of GPUs. Where an RDMA device does not answer, what was known of
+// all of them holds until it does.
+func (w *Watch) Refine(s *device.Snapshot) {
+	s.Driver.GDR = w.Host.gdr()
+	if w.look == nil {
+		look := make(chan []nic, 1)
+		w.look = look
+		go func() { look <- w.Host.nics() }()
+	}
+	select {
+	case all := <-w.look:
+		w.look, w.known = nil, w.settle(all, time.Now())
+	case <-time.After(cmp.Or(w.patience, patience)):
+	}
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		d.NICs = near(nics, h.pciPath(d.PCI), d.NUMA)
+		d.NICs = near(w.known, w.Host.pciPath(d.PCI), d.NUMA)
 	}
+}
+
+// settle keeps those that are up, and were not down lately.
+func (w *Watch) settle(all []nic, now time.Time) []nic {
+	down := map[string]time.Time{}
+	all = slices.DeleteFunc(all, func(n nic) bool {
+		since, was := w.down[n.name]
+		switch {
+		case !n.up:
+			since = now
+		case !was || now.Sub(since) >= settled:
+			return false
+		}
+		down[n.name] = since
+		return true
+	})
+	w.down = down
+	return all
 }
 
 // near are those behind the PCIe switch that is nearest to the device, else those of its NUMA
@@ -85,7 +140,7 @@ func shared(a, b []string) int {
 	return max(n-1, 0)
 }
 
-// nics are the node's own RDMA devices that have a port which is up, by name.
+// nics are the node's own RDMA devices, by name.
 func (h Host) nics() []nic {
 	class := filepath.Join(h.Sys, "class/infiniband")
 	entries, err := os.ReadDir(class)
@@ -95,8 +150,8 @@ func (h Host) nics() []nic {
 	var all []nic
 	for _, e := range entries {
 		at := filepath.Join(class, e.Name())
-		// A virtual function is given to pods by what made it.
-		if _, err := os.Lstat(filepath.Join(at, "device/physfn")); err == nil || !active(at) {
+		// A virtual function or a subfunction is given to pods by what made it.
+		if exists(at, "device/physfn") || exists(at, "device/sfnum") {
 			continue
 		}
 		// Not by EvalSymlinks, which leaves a root that is /proc/1/root.
@@ -104,7 +159,7 @@ func (h Host) nics() []nic {
 		if err != nil {
 			continue
 		}
-		n := nic{name: e.Name(), path: bridges(link), numa: -1}
+		n := nic{name: e.Name(), path: bridges(link), numa: -1, up: active(at)}
 		if node, err := strconv.ParseInt(read(at, "device/numa_node"), 10, 32); err == nil {
 			n.numa = int32(node)
 		}
@@ -165,7 +220,7 @@ func (h Host) gdr() v1alpha1.GDRState {
 	if err == nil && !kernel.LessThan(firstDMABuf) && strings.Contains(read(h.Proc, "driver/nvidia/version"), "Open Kernel Module") {
 		return v1alpha1.GDRDMABuf
 	}
-	if _, err := os.Stat(filepath.Join(h.Sys, "module/nvidia_peermem")); err == nil {
+	if exists(h.Sys, "module/nvidia_peermem") {
 		return v1alpha1.GDRPeerMem
 	}
 	return v1alpha1.GDRNone
@@ -218,6 +273,11 @@ func (h Host) node(file string) (Node, error) {
 		return Node{}, fmt.Errorf("%s is no device node", path)
 	}
 	return Node{Path: path, Major: int64(unix.Major(s.Rdev)), Minor: int64(unix.Minor(s.Rdev))}, nil
+}
+
+func exists(parts ...string) bool {
+	_, err := os.Lstat(filepath.Join(parts...))
+	return err == nil
 }
 
 // read is a file's text, empty where there is none.

@@ -3,11 +3,15 @@
 package rdma
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
@@ -87,6 +91,8 @@ func TestNICsNear(t *testing.T) {
 	fs.nic("mlx5_4", "pci0000:80/0000:80:03.0/0000:83:00.0", "1", down)
 	fs.nic("mlx5_5", "pci0000:80/0000:80:04.0/0000:84:00.0", "1", up)
 	fs.file("sys/devices/pci0000:80/0000:80:04.0/0000:84:00.0/physfn", "")
+	fs.nic("mlx5_6", "pci0000:80/0000:80:05.0/0000:85:00.0/mlx5_core.sf.2", "1", up)
+	fs.file("sys/devices/pci0000:80/0000:80:05.0/0000:85:00.0/mlx5_core.sf.2/sfnum", "88\n")
 	fs.link("sys/class/infiniband/rxe0", "../../devices/virtual/infiniband/rxe0")
 	fs.file("sys/devices/virtual/infiniband/rxe0/ports/1/state", up)
 	node := func(n int32) *int32 { return &n }
@@ -99,7 +105,8 @@ func TestNICsNear(t *testing.T) {
 		{PCI: "00010000:01:00.0", NUMA: node(0)},
 		{NUMA: node(-1)},
 	}}
-	h.Refine(&s)
+	w := Watch{Host: h, patience: time.Minute}
+	w.Refine(&s)
 	for i, want := range []struct{ what, nics string }{
 		{"behind the inner switch", "mlx5_0,mlx5_1"},
 		{"behind the outer switch: all below it are as near", "mlx5_0,mlx5_1,mlx5_2"},
@@ -113,13 +120,64 @@ func TestNICsNear(t *testing.T) {
 			t.Errorf("%s: %q, want %q", want.what, got, want.nics)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(h.Sys, "devices", inner, "0000:04:01.0/0000:07:00.0/infiniband/mlx5_0/ports/1/state"), []byte(down), 0o600); err != nil {
-		t.Fatal(err)
+	w.near(t, "the port of mlx5_0 is down", []string{"mlx5_1"}, func() { fs.file(portOf0, down) })
+}
+
+// portOf0 is a port of mlx5_0.
+const portOf0 = "sys/devices/" + inner + "0000:04:01.0/0000:07:00.0/infiniband/mlx5_0/ports/1/state"
+
+// two are RDMA devices behind one switch with the device of near.
+func two(t *testing.T) (tree, *Watch) {
+	fs, h := newTree(t)
+	fs.pci(inner+"0000:04:00.0/0000:05:00.0", "0")
+	fs.nic("mlx5_0", inner+"0000:04:01.0/0000:07:00.0", "0", up)
+	fs.nic("mlx5_1", inner+"0000:04:02.0/0000:08:00.0", "0", up)
+	return fs, &Watch{Host: h, patience: time.Minute}
+}
+
+// near looks once something was done.
+func (w *Watch) near(t *testing.T, what string, want []string, do func()) {
+	t.Helper()
+	do()
+	s := device.Snapshot{Devices: []v1alpha1.DeviceStatus{{PCI: "00000000:05:00.0"}}}
+	if w.Refine(&s); !slices.Equal(s.Devices[0].NICs, want) {
+		t.Errorf("%s: %v, want %v", what, s.Devices[0].NICs, want)
 	}
-	h.Refine(&s)
-	if got := s.Devices[0].NICs; !slices.Equal(got, []string{"mlx5_1"}) {
-		t.Errorf("once the port of mlx5_0 is down: %v", got)
+}
+
+// A port that comes and goes does not come back with each look.
+func TestNICsSettle(t *testing.T) {
+	fs, w := two(t)
+	both, one := []string{"mlx5_0", "mlx5_1"}, []string{"mlx5_1"}
+	passes := func(d time.Duration) { w.down["mlx5_0"] = w.down["mlx5_0"].Add(-d) }
+	w.near(t, "first", both, func() {})
+	w.near(t, "down", one, func() { fs.file(portOf0, down) })
+	w.near(t, "up again", one, func() { fs.file(portOf0, up) })
+	w.near(t, "not for long enough", one, func() { passes(settled / 2) })
+	w.near(t, "down once more", one, func() { fs.file(portOf0, down) })
+	w.near(t, "so it begins again", one, func() { fs.file(portOf0, up); passes(settled / 2) })
+	w.near(t, "for long enough", both, func() { passes(settled / 2) })
+	if len(w.down) != 0 {
+		t.Errorf("remembers %v", w.down)
 	}
+}
+
+// A device that hangs when it is asked for its ports does not hold up the look at the GPUs.
+func TestNICsHang(t *testing.T) {
+	fs, w := two(t)
+	w.near(t, "first", []string{"mlx5_0", "mlx5_1"}, func() {})
+	pipe := filepath.Join(fs.dir, portOf0)
+	w.near(t, "one hangs", []string{"mlx5_0", "mlx5_1"}, func() {
+		w.patience = 1
+		if err := errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	w.near(t, "it still does", []string{"mlx5_0", "mlx5_1"}, func() {})
+	w.near(t, "it answers", []string{"mlx5_1"}, func() {
+		w.patience = time.Minute
+		fs.file(portOf0, down)
+	})
 }
 
 func TestNICsBounded(t *testing.T) {
@@ -161,7 +219,8 @@ func TestGDR(t *testing.T) {
 			fs.file("sys/module/nvidia_peermem/refcnt", "0")
 		}
 		var s device.Snapshot
-		if h.Refine(&s); s.Driver.GDR != c.want {
+		w := Watch{Host: h}
+		if w.Refine(&s); s.Driver.GDR != c.want {
 			t.Errorf("%s: %s, want %s", name, s.Driver.GDR, c.want)
 		}
 	}
