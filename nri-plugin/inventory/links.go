@@ -87,8 +87,15 @@ func (inv *Inventory) links(u *unit) links {
 	}
 	l.own = placeOf(pci)
 	for link := range nvml.NVLINK_MAX_LINKS {
-		if state, r := u.handle.GetNvLinkState(link); r != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
-			continue
+		state, r := u.handle.GetNvLinkState(link)
+		switch {
+		case r == nvml.SUCCESS && state == nvml.FEATURE_ENABLED:
+		case r == nvml.SUCCESS, r == nvml.ERROR_NOT_SUPPORTED, r == nvml.ERROR_INVALID_ARGUMENT:
+			continue // none, or none that is up
+		default:
+			// The device is in trouble. Where its firmware hangs each call takes long, and the
+			// picture of all devices waits for it.
+			return links{}
 		}
 		if inv.symbols[symbolLinkType] {
 			if kind, r := u.handle.GetNvLinkRemoteDeviceType(link); r == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {

@@ -20,6 +20,9 @@ func TestTopology(t *testing.T) {
 	h100 := func(fabric string, n int) simgpu.GPU {
 		return simgpu.GPU{Model: simgpu.H100, Switches: 2, Fabric: fabric, Count: n}
 	}
+	// The dynamic linker binds a function to the library that was loaded first. Were that an older
+	// driver's, the newest one's own functions would not know its devices.
+	t.Run("newest driver first", func(t *testing.T) { open(t, simgpu.New(t, simgpu.Config{Template: simgpu.HGX}), Options{}) })
 	for name, c := range map[string]struct {
 		config simgpu.Config
 		want   string
@@ -131,5 +134,21 @@ func TestPeers(t *testing.T) {
 	// A driver without the call is not asked.
 	if status, inv.symbols = nvml.P2P_STATUS_OK, nil; inv.peers(a, a) {
 		t.Error("peers, and the driver can't say so")
+	}
+}
+
+// A device whose firmware hangs is not asked about each of its links: it holds up every call.
+func TestLinksOfSilentDevice(t *testing.T) {
+	asked := 0
+	u := &unit{handle: &mock.Device{
+		GetPciInfoFunc: func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{Bus: 1}, nvml.SUCCESS },
+		GetNvLinkStateFunc: func(int) (nvml.EnableState, nvml.Return) {
+			asked++
+			return nvml.FEATURE_DISABLED, nvml.ERROR_TIMEOUT
+		},
+	}}
+	inv := &Inventory{symbols: map[string]bool{symbolLinkState: true, symbolLinkRemote: true}}
+	if l := inv.links(u); asked != 1 || l.switched || len(l.remote) > 0 {
+		t.Errorf("%+v after %d calls", l, asked)
 	}
 }
