@@ -35,7 +35,7 @@ type cpuDecision struct {
 // kubelet's is never touched: it has one for each container under CPU manager policy static,
 // and none under policy none.
 func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledger.Grant, index *ledger.Index, now *device.Snapshot) (d cpuDecision, err error) {
-	if d.CPUs, err = numa.CPUsOf(c.GetLinux().GetResources()); err != nil {
+	if d.CPUs, err = cpusOf(pod, c.GetLinux().GetResources()); err != nil {
 		return d, err
 	}
 	topology, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
@@ -104,7 +104,8 @@ func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants
 	own := nodes[*first.NUMA]
 	var others batch.MilliCPU
 	for _, e := range p.Book.All() {
-		if e.ID != c.GetId() && !e.CPUs.Set.IsEmpty() && e.CPUs.Set.IsSubsetOf(own) {
+		// Some of those that it was bound to may be offline now.
+		if e.ID != c.GetId() && !e.CPUs.Set.Intersection(own).IsEmpty() {
 			others += e.CPUs.Request
 		}
 	}
@@ -147,10 +148,20 @@ func (p *Plugin) align(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
 	}
 }
 
-// cpusOf are the CPUs that a container has; none where the runtime's word for them cannot be
+// cpusOf are the CPUs of a container that has these resources. An opportunistic one requests
+// none of the others: they go before it, whatever its pod says.
+func cpusOf(pod *api.PodSandbox, r *api.LinuxResources) (numa.CPUs, error) {
+	cpus, err := numa.CPUsOf(r)
+	if opportunistic(pod) {
+		cpus.Request = 0
+	}
+	return cpus, err
+}
+
+// foundCPUs are the CPUs that a container has; none where the runtime's word for them cannot be
 // read, which would be its error.
-func (p *Plugin) cpusOf(c *api.Container) numa.CPUs {
-	cpus, err := numa.CPUsOf(c.GetLinux().GetResources())
+func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
+	cpus, err := cpusOf(pod, c.GetLinux().GetResources())
 	if err != nil {
 		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
 	}
@@ -159,9 +170,9 @@ func (p *Plugin) cpusOf(c *api.Container) numa.CPUs {
 
 // resized takes note of what the kubelet changes: the CPUs that containers without CPUs of
 // their own share, and the amounts of a pod that is resized. r has what is to change.
-func (p *Plugin) resized(id string, r *api.LinuxResources) {
+func (p *Plugin) resized(pod *api.PodSandbox, id string, r *api.LinuxResources) {
 	entry, entered := p.Book.Get(id)
-	to, err := numa.CPUsOf(r)
+	to, err := cpusOf(pod, r)
 	if !entered || err != nil {
 		return
 	}

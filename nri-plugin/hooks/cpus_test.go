@@ -180,6 +180,58 @@ func TestBoundCPUsAddUp(t *testing.T) {
 	}
 }
 
+// What is bound counts also once some of its CPUs are offline. What yields to all others does
+// not count, neither for an agent that sees it created nor for one that finds it.
+func TestWhatCountsAsBound(t *testing.T) {
+	for name, c := range map[string]struct {
+		qos     v1alpha1.QoS
+		offline bool
+		bound   string
+	}{
+		"bound beside it":  {},
+		"some are offline": {offline: true},
+		"it yields":        {qos: v1alpha1.QoSOpportunistic, bound: "4-7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r := newNode(t), nritest.Start(t)
+			twoSockets(t, n)
+			n.BindCPUs = true
+			batched(n, n.Plugin)
+			connect(t, r, n.Plugin)
+			podA, a := asks("a", "numa", cpusOfMilli(2000, 0))
+			podA.Annotations[v1alpha1.AnnotationQoS] = string(c.qos)
+			podB, b := asks("b", "numa", cpusOfMilli(1700, 0))
+			n.ledger.grant(gpu1, slice30(podA), slice30(podB))
+			adjust, err := r.Create(podA, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.StartContainer(podA, a); err != nil {
+				t.Fatal(err)
+			}
+			if c.offline {
+				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
+				if err := os.WriteFile(cpus, []byte("4-6\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			next := n.restarted()
+			next.Sysfs, next.BindCPUs, next.Batch = n.Sysfs, true, n.Batch
+			a.State, a.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + podA.Uid}
+			a.Linux.Resources.Cpu.Cpus = adjust.GetLinux().GetResources().GetCpu().GetCpus()
+			if _, err := next.Synchronize(t.Context(), []*api.PodSandbox{podA}, []*api.Container{a}); err != nil {
+				t.Fatal(err)
+			}
+			for when, p := range map[string]*Plugin{"created": n.Plugin, "found": next} {
+				got, _, err := p.CreateContainer(t.Context(), podB, b)
+				if err != nil || got.GetLinux().GetResources().GetCpu().GetCpus() != c.bound {
+					t.Errorf("%s: 3.7 of 4 CPUs: %v, %v", when, got.GetLinux().GetResources().GetCpu(), err)
+				}
+			}
+		})
+	}
+}
+
 // The status says whether the CPUs that a container is held to are beside its GPU, and follows
 // when the kubelet holds it to others.
 func TestAligned(t *testing.T) {

@@ -77,8 +77,8 @@ func marked(pod *api.PodSandbox, c *api.Container) bool {
 
 // UpdateContainer takes note of the CPUs that somebody else, as the kubelet, gives a
 // container, and keeps an opportunistic one to its cap.
-func (p *Plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	p.resized(c.GetId(), r)
+func (p *Plugin) UpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.resized(pod, c.GetId(), r)
 	h, found := p.Roster.Find(c.GetId())
 	if !found || h.Batch == nil {
 		return nil, nil

@@ -63,7 +63,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, Mounts: c.GetMounts(),
 		}}
-		entry.CPUs = p.cpusOf(c)
+		entry.CPUs = p.foundCPUs(pod, c)
 		// One that does not run yet must not be started without the ledger.
 		if prepared && c.GetState() != api.ContainerState_CONTAINER_CREATED {
 			if len(grants) == 0 {
