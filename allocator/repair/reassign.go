@@ -22,8 +22,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// reassign plans containers on their node again whose devices failed or went away, or are not
-// beside the CPUs of their pod that requires it, for pods
+// reassign plans containers on their node again whose devices failed or went away, for pods
 // that are bound and cannot start because of it: the kubelet's next attempt then
 // succeeds. A pod of which anything ever ran keeps its devices, and so does a container
 // whose devices are all healthy: it may be started this moment. One whose devices are not
@@ -31,6 +30,9 @@ import (
 // older one: from then on nothing is moved off them. Planning again makes
 // percentages the other device's, which need not be of the same size. All moves are
 // one write. The placement annotation stays as it was; the ledger decides.
+//
+// A pod whose GPUs have to follow its CPUs is planned as a whole. There it is enough that
+// none of its slices is in use: the node agent starts none of its containers before the move.
 func (r *Reconciler) reassign(ctx context.Context, node string) error {
 	known := r.Cache.Index.Ledger(node)
 	if known == nil {

@@ -51,7 +51,8 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 	}
 	nodes, err := numa.Read(p.Sysfs)
 	if err != nil {
-		return d, err
+		// Nothing can be compared then, which is no reason to keep the container out.
+		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "pod", owner(pod), "container", c.GetName())
 	}
 	if topology.Level == v1alpha1.TopologyNUMA && topology.Required {
 		if err := p.follow(pod, d.Set, nodes, index.Devices(uid(pod)), now); err != nil {

@@ -347,15 +347,21 @@ func TestGPUFollowsCPUs(t *testing.T) {
 
 // What does not require it is not refused, and neither is what no move would help.
 func TestGPUNeedNotFollow(t *testing.T) {
-	for name, c := range map[string]struct{ topology, cpus string }{
-		"preferred":             {"numa", "4-5"},
-		"another level":         {"pcie:required", "4-5"},
-		"no wish":               {"", "4-5"},
-		"CPUs of several nodes": {"numa:required", "2-5"},
-		"CPUs beside it":        {"numa:required", "0-1"},
+	for name, c := range map[string]struct{ topology, cpus, list string }{
+		"preferred":             {topology: "numa", cpus: "4-5"},
+		"another level":         {topology: "pcie:required", cpus: "4-5"},
+		"no wish":               {cpus: "4-5"},
+		"CPUs of several nodes": {topology: "numa:required", cpus: "2-5"},
+		"CPUs beside it":        {topology: "numa:required", cpus: "0-1"},
+		"sysfs makes no sense":  {topology: "numa:required", cpus: "4-5", list: "?"},
 	} {
 		n, r := newNode(t), nritest.Start(t)
 		twoSockets(t, n)
+		if c.list != "" {
+			if err := os.WriteFile(filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist"), []byte(c.list), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
 		connect(t, r, n.Plugin)
 		pod, ctr := asks("a", c.topology, &api.LinuxCPU{Cpus: c.cpus})
 		n.ledger.grant(gpu0, slice30(pod))
