@@ -85,8 +85,10 @@ func run(ctx context.Context) (err error) {
 
 func up(ctx context.Context, rendered manifests.Folder, agentArgs ...string) (*system.System, error) {
 	return system.Up(ctx, system.Options{
-		Name:      "demo",
-		Nodes:     []system.NodeOptions{{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2}, Args: agentArgs}},
+		Name: "demo",
+		Nodes: []system.NodeOptions{{Name: node, Args: agentArgs,
+			// Linked by NVLink, below one PCIe switch.
+			GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2, PCIe: "0.1", Switches: 1}}},
 		Manifests: rendered,
 		Progress:  os.Stdout,
 	})
