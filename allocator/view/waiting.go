@@ -34,9 +34,11 @@ type WaitingPod struct {
 
 // Need is what one container asks for, on each of its GPUs.
 type Need struct {
-	Container string               `json:"container"`
-	GPUs      v1alpha1.DeviceCount `json:"gpus"`
-	Core      v1alpha1.Percent     `json:"core"`
+	Container string `json:"container"`
+	// Class is the GPUClass of which it asks for units, if it does.
+	Class string               `json:"class,omitempty"`
+	GPUs  v1alpha1.DeviceCount `json:"gpus"`
+	Core  v1alpha1.Percent     `json:"core"`
 	// One of the two is set.
 	MemPercent v1alpha1.Percent `json:"memPercent,omitempty"`
 	MemMiB     v1alpha1.MiB     `json:"memMiB,omitempty"`
@@ -72,7 +74,7 @@ func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
 		w.Error = err.Error()
 	} else {
-		w.Needs = Needs(doc)
+		w.Needs = Needs(doc, classesOf(p))
 	}
 	if e, ok := said.reasons[p.UID]; ok {
 		w.Reason = ReasonOf(&e)
@@ -86,11 +88,20 @@ func ReasonOf(e *corev1.Event) *Reason {
 	return &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(e))}
 }
 
-// Needs lists what the containers of a document ask for, by name.
-func Needs(doc *v1alpha1.Shares) []Need {
+// classesOf are the classes of the pod's containers, by name.
+func classesOf(p *corev1.Pod) map[string]string {
+	classes := map[string]string{}
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		classes[c.Name] = v1alpha1.ClassIn(c.Resources.Requests)
+	}
+	return classes
+}
+
+// Needs lists what the containers of a document ask for, by name, with their classes.
+func Needs(doc *v1alpha1.Shares, classes map[string]string) []Need {
 	all := make([]Need, 0, len(doc.Containers))
 	for name, s := range doc.Containers {
-		all = append(all, Need{name, s.GPUs, s.Core, s.MemPercent, s.MemMiB})
+		all = append(all, Need{name, classes[name], s.GPUs, s.Core, s.MemPercent, s.MemMiB})
 	}
 	slices.SortFunc(all, func(a, b Need) int { return cmp.Compare(a.Container, b.Container) })
 	return all

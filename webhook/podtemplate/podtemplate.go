@@ -74,6 +74,8 @@ type Reading struct {
 	Wishes annotations.Wishes
 	// Shares by container; empty where the pod asks for none.
 	Shares map[string]api.Share
+	// Classes of which containers ask for units, by container.
+	Classes map[string]string
 	// Warnings for its author.
 	Warnings []string
 	// Errors: the pod is refused where there is one.
@@ -118,6 +120,10 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.wishes.Models))
 	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.wishes.UUIDs))
 	for _, asked := range f.asked {
+		if out.Classes == nil {
+			out.Classes = map[string]string{}
+		}
+		out.Classes[asked.container] = asked.Name
 		f.warn(asked.at, r.fleet.Class(asked.Class))
 	}
 	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers

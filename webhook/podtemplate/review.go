@@ -61,7 +61,8 @@ type amount struct {
 // askedClass is a class, and where a container asks for it.
 type askedClass struct {
 	*classes.Class
-	at *field.Path
+	container string
+	at        *field.Path
 }
 
 // envRemoval names one variable: list is a field of the pod's spec.
@@ -161,7 +162,7 @@ func (f *findings) narrow(list string, containers []slim.Container) {
 			continue
 		}
 		at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
-		f.asked = append(f.asked, askedClass{class, at})
+		f.asked = append(f.asked, askedClass{class, containers[i].Name, at})
 		if err := f.wishes.Narrow(class); err != nil {
 			f.errs = append(f.errs, field.Forbidden(at, err.Error()))
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
@@ -122,6 +123,7 @@ container) or none (no quota was asked for).`
 		c.ordered(c.chosen(c.sub("top", "What containers use of their slices now", c.top), "pods")),
 		c.whyCommand(),
 		c.fitCommand(),
+		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),
 		c.sub("defrag", "What stands in the way of whole GPUs", c.defrag),
 		c.inspectCommand(),
 		c.explainCommand(),
@@ -228,6 +230,26 @@ func (c *command) waiting(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	return list(c, view.KindWaiting, pods, func(all []model.WaitingPod) section { return c.waitingSection(all, ns) })
+}
+
+func (c *command) classes(ctx context.Context, r client.Reader) error {
+	var list v1alpha1.GPUClassList
+	if err := r.List(ctx, &list); err != nil {
+		return explain(err, "gpuclasses."+v1alpha1.Group, "")
+	}
+	all, err := ledgers(ctx, r)
+	if err != nil {
+		return err
+	}
+	pods, err := podsIn(ctx, r, "")
+	if apierrors.IsForbidden(err) {
+		fmt.Fprintln(whole(c.errOut), "left out: what is granted, which the pods of all namespaces say; a ClusterRoleBinding to view shows it")
+	} else if err != nil {
+		return err
+	}
+	classes := view.Classes(list.Items, all, pods, err == nil)
+	return c.output.print(c.out, c.errOut, view.NewList(view.KindClasses, classes),
+		section{table: view.ClassTable(classes), none: "No GPU classes: a GPUClass gives a share of some models a name."})
 }
 
 func (c *command) defrag(ctx context.Context, r client.Reader) error {

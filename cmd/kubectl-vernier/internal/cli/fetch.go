@@ -9,6 +9,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -27,11 +28,23 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("SliceLedger"), meta.RESTScopeRoot)
+	mapper.AddSpecific(v1alpha1.SchemeGroupVersion.WithKind("GPUClass"), v1alpha1.SchemeGroupVersion.WithResource("gpuclasses"), v1alpha1.SchemeGroupVersion.WithResource("gpuclass"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
 	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), meta.RESTScopeRoot)
 	return client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// gpuClasses lists the classes; none where the user may not read them, and where there is no
+// such kind: then pods of a class are shown as those of one that there is not.
+func gpuClasses(ctx context.Context, c client.Reader) ([]v1alpha1.GPUClass, error) {
+	var list v1alpha1.GPUClassList
+	err := c.List(ctx, &list)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return list.Items, err
 }
 
 // ledgers lists all ledgers.

@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/simulate"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -59,10 +60,15 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects})
+	list, err := gpuClasses(ctx, r)
+	if err != nil {
+		return err
+	}
+	known := classes.Of(list...)
+	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: known})
 	var all []*candidate
 	for _, from := range given.Pods {
-		one, err := read(reader, from, cmp.Or(from.Namespace, ns, "default"))
+		one, err := read(reader, known, from, cmp.Or(from.Namespace, ns, "default"))
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", cmp.Or(from.File, "standard input"), from.Object, err)
 		}
@@ -130,7 +136,7 @@ func (e *explainer) printFits(all []*candidate) error {
 }
 
 // read reads a pod as admission does.
-func read(reader *podtemplate.Reader, from manifest.Pod, namespace string) (*candidate, error) {
+func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, namespace string) (*candidate, error) {
 	reading, unreadable := reader.Read("", from.JSON)
 	c := &candidate{Fitted: view.Fitted{ExplainedPod: view.Explain(from, reading, unreadable), File: from.File,
 		Pods: from.Copies, Nodes: []view.NodePods{}, Classes: []view.NodeClass{}}}
@@ -142,7 +148,7 @@ func read(reader *podtemplate.Reader, from manifest.Pod, namespace string) (*can
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.demand, _, err = podrequest.Of(c.pod, nil)
+	c.demand, _, err = podrequest.Of(c.pod, known)
 	return c, err
 }
 

@@ -26,7 +26,7 @@ func filtersOf(edit func(*corev1.Node)) func(context.Context) (*feasible.Filters
 		var nodes []runtime.Object
 		for _, name := range []string{"gpu-1", "gpu-2"} {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{}}}
-			for _, r := range []corev1.ResourceName{v1alpha1.ResourceGPUs, v1alpha1.ResourceCore, v1alpha1.ResourceMemPercent, v1alpha1.ResourceMemMiB,
+			for _, r := range []corev1.ResourceName{v1alpha1.ResourceGPUs, v1alpha1.ResourceCore, v1alpha1.ResourceMemPercent, v1alpha1.ResourceMemMiB, v1alpha1.ClassResource("gold"),
 				corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods} {
 				n.Status.Allocatable[r] = resource.MustParse("1000G")
 			}

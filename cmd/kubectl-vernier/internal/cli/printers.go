@@ -60,7 +60,7 @@ func object(doc any) (runtime.Object, error) {
 func named(o runtime.Object) (runtime.Object, error) {
 	list, ok := o.(*unstructured.UnstructuredList)
 	if !ok {
-		return nil, errors.New("-o name is of one list: say nodes, devices, slices or waiting")
+		return nil, errors.New("-o name is of one list: say nodes, devices, slices, waiting or classes")
 	}
 	names := &unstructured.UnstructuredList{Object: list.Object}
 	seen := map[string]bool{}
@@ -76,6 +76,8 @@ func named(o runtime.Object) (runtime.Object, error) {
 		switch list.GetKind() {
 		case view.KindNodes:
 			kind, name = "Node", text("name")
+		case view.KindClasses:
+			kind, name = "GPUClass", text("name")
 		case view.KindDevices, view.KindFragments:
 			kind, name = "GPU", text("node")+"/"+cmp.Or(text("index"), text("uuid"))
 		case view.KindExplained, view.KindFits:

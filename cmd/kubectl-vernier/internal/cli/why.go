@@ -148,6 +148,9 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 		c.leftOut("what nodes have for the pod, and whether its node is ready")
 	}
 	from.Ledgers = ledgers
+	if from.Classes, err = gpuClasses(ctx, r); err != nil {
+		return from, err
+	}
 	if from.Verdicts, err = verdicts(ctx, r, ns); err != nil {
 		return from, err
 	}

@@ -183,6 +183,9 @@ func needsText(p model.WaitingPod) string {
 		if n.GPUs > 1 {
 			text = fmt.Sprintf("%d GPUs x (%s)", n.GPUs, text)
 		}
+		if n.Class != "" {
+			text = n.Class + ", " + text
+		}
 		parts = append(parts, n.Container+": "+text)
 	}
 	return strings.Join(parts, "; ")

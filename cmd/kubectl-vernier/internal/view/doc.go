@@ -30,6 +30,7 @@ const (
 	KindFits    = "FitList"
 	KindReasons = "ReasonList"
 	KindUses    = "UseList"
+	KindClasses = "ClassList"
 )
 
 // List is the printed form of one table.

@@ -61,7 +61,7 @@ func Explain(pod manifest.Pod, read podtemplate.Reading, err error) ExplainedPod
 	case len(read.Errors) > 0:
 		e.Verdict, e.Refusals = VerdictRefused, refusals(read.Errors)
 	case len(read.Shares) > 0:
-		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: read.Shares})
+		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: read.Shares}, read.Classes)
 	}
 	return e
 }

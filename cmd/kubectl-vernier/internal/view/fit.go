@@ -17,6 +17,8 @@ type NodeClass struct {
 	// GPUs of each node, such as "8 x NVIDIA A100-SXM4-80GB".
 	GPUs  string `json:"gpus"`
 	Nodes int    `json:"nodes"`
+	// Serves are the GPUClasses, of those that the pod asks for, of which the nodes have a GPU.
+	Serves []string `json:"serves,omitempty"`
 	// NotReady of them grant nothing now.
 	NotReady int `json:"notReady,omitempty"`
 	// Refused of them have room, and the scheduler's filters refuse them.
@@ -59,7 +61,7 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1al
 		gpus := gpusOf(&all[i])
 		at := slices.IndexFunc(classes, func(c NodeClass) bool { return c.GPUs == gpus })
 		if at < 0 {
-			classes, at = append(classes, NodeClass{GPUs: gpus, Fits: []Fitting{}}), len(classes)
+			classes, at = append(classes, NodeClass{GPUs: gpus, Serves: serves(demand, &all[i]), Fits: []Fitting{}}), len(classes)
 		}
 		classes[at].Nodes++
 		of[gpus] = append(of[gpus], &all[i])
@@ -105,6 +107,18 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1al
 	return classes
 }
 
+// serves are the GPUClasses of the demand of which the node has a GPU.
+func serves(demand *placement.Demand, l *v1alpha1.SliceLedger) (names []string) {
+	for i := range demand.Containers {
+		c := &demand.Containers[i]
+		if c.Class != "" && !slices.Contains(names, c.Class) &&
+			slices.ContainsFunc(l.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return c.Models.Allows(d.Model) }) {
+			names = append(names, c.Class)
+		}
+	}
+	return names
+}
+
 // gpusOf names a node's GPUs, by model in their order.
 func gpusOf(l *v1alpha1.SliceLedger) string {
 	var models []string
@@ -127,6 +141,11 @@ func gpusOf(l *v1alpha1.SliceLedger) string {
 // FitTable has a row for each class of nodes.
 func FitTable(classes []NodeClass) Table {
 	t := Table{header: []string{"NODES", "GPUS", "ROOM-ON", "BEST", "DEVICES", "REASON"}}
+	// Most pods ask for none.
+	withServes := slices.ContainsFunc(classes, func(c NodeClass) bool { return len(c.Serves) > 0 })
+	if withServes {
+		t.header = slices.Insert(t.header, 2, "SERVES")
+	}
 	for _, c := range classes {
 		best, devices := "", ""
 		if len(c.Fits) > 0 {
@@ -139,7 +158,11 @@ func FitTable(classes []NodeClass) Table {
 				devices += " (" + string(c.Fits[0].Topology) + ")"
 			}
 		}
-		t.rows = append(t.rows, []string{number(v1alpha1.MiB(c.Nodes)), c.GPUs, number(v1alpha1.MiB(len(c.Fits))), best, devices, c.Reason})
+		row := []string{number(v1alpha1.MiB(c.Nodes)), c.GPUs, number(v1alpha1.MiB(len(c.Fits))), best, devices, c.Reason}
+		if withServes {
+			row = slices.Insert(row, 2, strings.Join(c.Serves, ","))
+		}
+		t.rows = append(t.rows, row)
 	}
 	return t
 }

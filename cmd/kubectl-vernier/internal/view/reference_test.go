@@ -22,7 +22,7 @@ func TestReference(t *testing.T) {
 	}
 	for kind, item := range map[string]any{
 		KindNodes: model.Node{}, KindDevices: model.Device{}, KindSlices: model.Slice{}, KindWaiting: model.WaitingPod{},
-		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{},
+		KindExplained: ExplainedPod{}, KindFragments: Fragment{}, KindFits: Fitted{}, KindReasons: Reasoned{}, KindUses: model.Use{}, KindClasses: Class{},
 	} {
 		_, row, _ := strings.Cut(string(text), "| `"+kind+"` | ")
 		row, _, _ = strings.Cut(row, " |\n")

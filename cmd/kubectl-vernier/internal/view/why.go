@@ -3,6 +3,7 @@
 package view
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -43,6 +45,8 @@ func (r *Reasoned) Settled() bool {
 type Evidence struct {
 	// Ledgers of the nodes; none where the user may not read them.
 	Ledgers []v1alpha1.SliceLedger
+	// Classes are the GPUClasses; none where the user may not read them.
+	Classes []v1alpha1.GPUClass
 	// Verdicts are the allocator's events, Kubelet the kubelets' warnings.
 	Verdicts, Kubelet []corev1.Event
 	// Unbound are the pods of the namespace without a node; none are needed where the allocator
@@ -66,7 +70,7 @@ func (e Evidence) owners(said model.Said) map[model.GPUOf][]string {
 // Why says why each of the pods waits, or that it does not.
 func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 	verdicts, kubelet := model.LastEvents(from.Verdicts), model.LastEvents(from.Kubelet)
-	said := model.SaidIn(from.Verdicts)
+	said, known := model.SaidIn(from.Verdicts), classes.Of(from.Classes...)
 	// Pods of one workload ask for the same.
 	rooms, owners := map[string][]NodeClass{}, from.owners(said)
 	all := make([]Reasoned, 0, len(pods))
@@ -75,7 +79,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
 		if podstate.Gated(pod) {
 			r.WaitingPod = model.WaitingPodOf(pod, said)
-			r.gated(pod, from.Ledgers, rooms, owners)
+			r.gated(pod, known, from.Ledgers, rooms, owners)
 		} else {
 			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
 			if e, ok := verdicts[pod.UID]; ok {
@@ -91,11 +95,14 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass, owners map[model.GPUOf][]string) {
-	demand, _, err := podrequest.Of(pod, nil)
+func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass, owners map[model.GPUOf][]string) {
+	demand, _, err := podrequest.Of(pod, known)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()
+		if errors.Is(err, podrequest.ErrNoClass) {
+			r.State = "it waits for its class: " + err.Error()
+		}
 		return
 	case len(r.OtherGates) > 0:
 		r.State = "it waits for other gates first: " + strings.Join(r.OtherGates, ", ")
@@ -103,12 +110,10 @@ func (r *Reasoned) gated(pod *corev1.Pod, all []v1alpha1.SliceLedger, rooms map[
 		r.State = "it waits for a place"
 	}
 	class := podrequest.EquivalenceClass(pod)
-	classes, known := rooms[class]
-	if !known {
-		classes = Fit(demand, all)
-		rooms[class] = classes
+	if _, seen := rooms[class]; !seen {
+		rooms[class] = Fit(demand, all)
 	}
-	r.Classes = classes
+	r.Classes = rooms[class]
 	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
 		others := "others"
 		if names := ownersOf(r.Classes, owners); len(names) > ownersShown {

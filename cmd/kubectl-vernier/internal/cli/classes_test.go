@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// ofClass has the pod ask for units of a class.
+func ofClass(pod client.Object, class, n string) *corev1.Pod {
+	p := pod.(*corev1.Pod)
+	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{v1alpha1.ClassResource(class): resource.MustParse(n)}}}}
+	return p
+}
+
+// classFixture is the fixture with classes, and with pods of some.
+func classFixture() []client.Object {
+	shares := `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":50,"memMiB":40960}}}`
+	has := ofClass(gated("team-a", "has", time.Minute, shares), "gold", "2")
+	has.Spec.SchedulingGates = nil
+	has.Annotations[v1alpha1.AnnotationPlacement] = `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"` + gpuA + `","core":50,"memMiB":40960}]}}}`
+	return append(fixture(), has, ofClass(gated("team-a", "gold", time.Minute, shares), "gold", "2"),
+		ofClass(gated("team-a", "bronze", time.Minute, shares), "bronze", "1"),
+		&v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "silver"}, Spec: v1alpha1.GPUClassSpec{
+			Models: []string{"Tesla T4", "NVIDIA L4"}, Unit: v1alpha1.GPUUnit{Core: 10}, Topology: "numa"}},
+		&v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Spec: v1alpha1.GPUClassSpec{
+			Models: []string{"A100"}, Unit: v1alpha1.GPUUnit{Core: 25, MemMiB: 20480}, Mode: v1alpha1.ModeLimiter}})
+}
+
+func TestClasses(t *testing.T) {
+	for name, args := range map[string]string{
+		"classes":       "classes",
+		"classes.json":  "classes -o json",
+		"classes-name":  "classes -o name",
+		"fit-class":     "fit -f testdata/class.yaml",
+		"why-class":     "why gold -n team-a",
+		"why-no-class":  "why bronze -n team-a",
+		"waiting-class": "waiting -n team-a",
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errOut, err := run(t, fakeClient(t, classFixture()...), args)
+			if err != nil || errOut != "" {
+				t.Fatalf("error %v, stderr %q", err, errOut)
+			}
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), out); diff != "" {
+				t.Errorf("kubectl vernier %s (-want +got):\n%s", args, diff)
+			}
+		})
+	}
+}
+
+// Who may not read the pods of all namespaces sees everything but what is granted.
+func TestClasses_WhenPodsAreForbidden_RestIsShown(t *testing.T) {
+	r := interceptor.NewClient(fakeClient(t, classFixture()...), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			if _, pods := list.(*corev1.PodList); pods {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+			}
+			return c.List(ctx, list, o...)
+		}})
+	out, errOut, err := run(t, r, "classes --no-headers")
+	if err != nil || !strings.HasPrefix(errOut, "left out: what is granted") || !strings.HasPrefix(out, "gold ") || len(strings.Split(out, "\n")) != 3 {
+		t.Errorf("%s, stderr %q, error %v", out, errOut, err)
+	}
+}

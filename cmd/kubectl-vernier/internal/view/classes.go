@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+
+	ledgers "vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Class is a GPUClass, and how many units of it there are.
+type Class struct {
+	Name   string           `json:"name"`
+	Models []string         `json:"models"`
+	Unit   v1alpha1.GPUUnit `json:"unit"`
+	Mode   v1alpha1.Mode    `json:"mode"`
+	// Topology is empty where the class says none.
+	Topology string `json:"topology,omitempty"`
+	// Capacity is what healthy GPUs of its models amount to. Free is what would fit now, by
+	// containers of one unit each; other pods have the rest.
+	Capacity int64 `json:"capacity"`
+	Free     int64 `json:"free"`
+	// Granted is what pods have that ask for the class; nil where the user may not read them.
+	Granted *int64 `json:"granted,omitempty"`
+}
+
+// Classes says how many units there are of each class, by name. Pods are those of all
+// namespaces; without these it is not known what is granted.
+func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1.Pod, withPods bool) []Class {
+	known, granted := classes.Of(list...), map[string]int64{}
+	for i := range pods {
+		p := &pods[i]
+		if podstate.Gated(p) || p.Annotations[v1alpha1.AnnotationPlacement] == "" || podstate.Terminal(p) {
+			continue
+		}
+		for name, n := range resource.PodRequests(p, resource.PodResourcesOptions{}) {
+			granted[v1alpha1.ClassOf(name)] += n.Value()
+		}
+	}
+	out := []Class{}
+	for i := range list {
+		spec := &list[i].Spec
+		c := Class{Name: list[i].Name, Models: spec.Models, Unit: spec.Unit, Mode: cmp.Or(spec.Mode, v1alpha1.ModeAuto), Topology: spec.Topology}
+		if of := known.Get(c.Name); of != nil {
+			c.count(of, all)
+		}
+		if withPods {
+			n := granted[c.Name]
+			c.Granted = &n
+		}
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b Class) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// count adds up the units of the nodes.
+func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger) {
+	for i := range all {
+		for _, d := range all[i].Status.Devices {
+			if d.Healthy && of.Models.Allows(d.Model) {
+				c.Capacity += c.Unit.On(d.Mem)
+			}
+		}
+		room := ledgers.Room(&all[i])
+		if room == nil {
+			continue
+		}
+		for _, d := range room.Devices {
+			if !of.Models.Allows(d.Model) {
+				continue
+			}
+			n := int64(d.FreeCore / c.Unit.Core)
+			if mem, err := (v1alpha1.Share{MemMiB: c.Unit.MemMiB, MemPercent: c.Unit.Core}).Memory(d.Mem); err == nil && mem > 0 {
+				n = min(n, int64(d.FreeMem/mem))
+			}
+			c.Free += min(n, int64(d.Slots))
+		}
+	}
+}
+
+// ClassTable has a row for each class.
+func ClassTable(all []Class) Table {
+	t := Table{header: []string{"NAME", "MODELS", "CORE(%)/UNIT", "MEM/UNIT", "MODE", "TOPOLOGY", "CAPACITY", "GRANTED", "FREE"}}
+	for i := range all {
+		c := &all[i]
+		mem, granted := number(c.Unit.Core)+" %", ""
+		if c.Unit.MemMiB > 0 {
+			mem = number(c.Unit.MemMiB) + " MiB"
+		}
+		if c.Granted != nil {
+			granted = strconv.FormatInt(*c.Granted, 10)
+		}
+		t.rows = append(t.rows, []string{c.Name, strings.Join(c.Models, ","), number(c.Unit.Core), mem, string(c.Mode), c.Topology,
+			strconv.FormatInt(c.Capacity, 10), granted, strconv.FormatInt(c.Free, 10)})
+	}
+	return t
+}
