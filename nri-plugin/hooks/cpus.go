@@ -18,7 +18,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/numa"
 )
 
-// ReasonUnbound: a container that asks for the CPUs beside its GPUs runs without them.
+// ReasonUnbound: a container that asks for the CPUs beside its GPUs is not held to them.
 const ReasonUnbound = "CPUsNotBound"
 
 // cpuDecision is what a creation decides on the container's CPUs.
@@ -103,13 +103,6 @@ func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants
 		return // nobody knows where it is
 	}
 	own := nodes[*first.NUMA]
-	var others batch.MilliCPU
-	for _, e := range p.Book.All() {
-		// Some of those that it was bound to may be offline now.
-		if e.ID != c.GetId() && !e.CPUs.Set.Intersection(own).IsEmpty() {
-			others += e.CPUs.Request
-		}
-	}
 	var devices []string
 	for _, g := range grants {
 		devices = append(devices, g.UUID)
@@ -120,13 +113,51 @@ func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants
 	} else if own.IsEmpty() {
 		why = "the NUMA node has none"
 	} else {
-		why = d.Refuses(own, others)
+		why = d.Refuses(own, p.boundBeside(c.GetId(), *first.NUMA, nodes))
 	}
 	if why != "" {
 		d.unbound = fmt.Sprintf("container %s is not bound to the CPUs of NUMA node %d, which GPU %s is of: %s. It runs on all CPUs of the node", c.GetName(), *first.NUMA, first.UUID, why)
 		return
 	}
 	d.Set, d.bind = own, true
+}
+
+// boundBeside is what all containers but this one request that are held to CPUs of that NUMA
+// node.
+func (p *Plugin) boundBeside(id string, node int32, nodes numa.Nodes) (others batch.MilliCPU) {
+	for _, e := range p.Book.All() {
+		if e.ID != id && nodes.Only(node, e.CPUs.Set) {
+			others += e.CPUs.Request
+		}
+	}
+	return others
+}
+
+// unbind gives a container all CPUs of the node where it asks for more now than there is of the
+// NUMA node's that it was bound to: the kubelet counts on those of the whole node. The kubelet
+// itself holds a container to just these CPUs under policy static only, where nothing is bound.
+func (p *Plugin) unbind(pod *api.PodSandbox, c *api.Container, to *numa.CPUs) bool {
+	topology, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
+	if err != nil || !p.BindCPUs || topology.Level != v1alpha1.TopologyNUMA && topology.Level != v1alpha1.TopologyPCIe {
+		return false
+	}
+	nodes, err := numa.Read(p.Sysfs)
+	if err != nil {
+		p.Log.Error(err, "cannot see whether a container has the CPUs that it asks for", "container", c.GetId())
+	}
+	node, one := nodes.Of(to.Set)
+	if !one || !to.Set.Equals(nodes[node]) {
+		return false
+	}
+	why := to.Refuses(to.Set, p.boundBeside(c.GetId(), node, nodes))
+	if why == "" {
+		return false
+	}
+	for _, cpus := range nodes {
+		to.Set = to.Set.Union(cpus)
+	}
+	p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnbound, fmt.Sprintf("container %s was resized, and is no longer bound to the CPUs of NUMA node %d: %s. It runs on all CPUs of the node", c.GetName(), node, why))
+	return true
 }
 
 // align writes into the status of a container that is held to these CPUs whether they are of
@@ -170,21 +201,29 @@ func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
 }
 
 // resized takes note of what the kubelet changes: the CPUs that containers without CPUs of
-// their own share, and the amounts of a pod that is resized. r has what is to change.
-func (p *Plugin) resized(pod *api.PodSandbox, id string, r *api.LinuxResources) {
-	entry, entered := p.Book.Get(id)
+// their own share, and the amounts of a pod that is resized. r has what is to change. nil where
+// nothing is to change beside.
+func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) *api.ContainerUpdate {
+	entry, entered := p.Book.Get(c.GetId())
 	to, err := cpusOf(pod, r)
 	if !entered || err != nil {
-		return
+		return nil
 	}
-	if to.Set.IsEmpty() {
+	mayBeOurs := to.Set.IsEmpty()
+	if mayBeOurs {
 		to.Set = entry.CPUs.Set
 	}
 	to.Request, to.Limit = cmp.Or(to.Request, entry.CPUs.Request), cmp.Or(to.Limit, entry.CPUs.Limit)
 	if to.Set.Equals(entry.CPUs.Set) && to.Request == entry.CPUs.Request && to.Limit == entry.CPUs.Limit {
-		return
+		return nil
+	}
+	var update *api.ContainerUpdate
+	if mayBeOurs && p.unbind(pod, c, &to) {
+		update = &api.ContainerUpdate{ContainerId: c.GetId()}
+		update.SetLinuxCPUSetCPUs(to.Set.String())
 	}
 	status := slices.Clone(entry.Status)
 	p.align(status, to.Set)
-	p.Book.Resized(id, to, status)
+	p.Book.Resized(c.GetId(), to, status)
+	return update
 }

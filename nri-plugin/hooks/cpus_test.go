@@ -232,6 +232,63 @@ func TestWhatCountsAsBound(t *testing.T) {
 	}
 }
 
+// A container that is resized beyond the NUMA node it is bound to has all CPUs of the node; one
+// that still fits, or that the kubelet holds to these CPUs, keeps them.
+func TestResizeUnbinds(t *testing.T) {
+	for name, c := range map[string]struct {
+		topology string
+		to       *api.LinuxCPU
+		changed  string
+		says     string
+	}{
+		"it fits":                 {topology: "numa", to: cpusOfMilli(1500, 4000)},
+		"its limit is too wide":   {topology: "numa", to: cpusOfMilli(1000, 5000), changed: "0-7", says: "is no longer bound to the CPUs of NUMA node 1: its limit of 5 CPUs is more than the 4"},
+		"its request is too much": {topology: "pcie:required", to: cpusOfMilli(2000, 0), changed: "0-7", says: "the requests of the containers that are bound there would be 4 CPUs"},
+		"the kubelet's CPUs":      {topology: "numa", to: &api.LinuxCPU{Cpus: "4-7", Shares: api.UInt64(8192)}},
+		"no wish":                 {to: cpusOfMilli(8000, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			twoSockets(t, n)
+			n.BindCPUs = true
+			pod, ctr := asks("a", c.topology, cpusOfMilli(1000, 0))
+			other, beside := asks("b", "numa", cpusOfMilli(2000, 0))
+			n.ledger.grant(gpu1, slice30(pod), slice30(other))
+			for p, ctr := range map[*api.PodSandbox]*api.Container{pod: ctr, other: beside} {
+				ctr.State, ctr.Env, ctr.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + p.Uid}, "4-7"
+			}
+			if _, err := n.Synchronize(t.Context(), []*api.PodSandbox{pod, other}, []*api.Container{ctr, beside}); err != nil {
+				t.Fatal(err)
+			}
+			updates, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, u := range updates {
+				got += u.GetLinux().GetResources().GetCpu().GetCpus()
+			}
+			if got != c.changed {
+				t.Errorf("set to %q, want %q", got, c.changed)
+			}
+			if entry, _ := n.Book.Get(ctr.Id); c.changed != "" && entry.CPUs.Set.String() != c.changed {
+				t.Errorf("entered with %s", entry.CPUs.Set)
+			}
+			said := strings.Join(n.events.said, "\n")
+			if (c.says == "") != (said == "") || !strings.Contains(said, c.says) {
+				t.Errorf("events %q, want %q", said, c.says)
+			}
+			// What is not bound any more leaves its CPUs to the next.
+			next, third := asks("c", "numa", cpusOfMilli(1500, 0))
+			n.ledger.grant(gpu1, slice30(next))
+			adjust, _, err := n.CreateContainer(t.Context(), next, third)
+			if bound := adjust.GetLinux().GetResources().GetCpu().GetCpus(); err != nil || (bound != "") != (c.changed != "") {
+				t.Errorf("the next is bound to %q, %v", bound, err)
+			}
+		})
+	}
+}
+
 // The status says whether the CPUs that a container is held to are beside its GPU, and follows
 // when the kubelet holds it to others.
 func TestAligned(t *testing.T) {

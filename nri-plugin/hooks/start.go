@@ -78,15 +78,16 @@ func marked(pod *api.PodSandbox, c *api.Container) bool {
 // UpdateContainer takes note of the CPUs that somebody else, as the kubelet, gives a
 // container, and keeps an opportunistic one to its cap.
 func (p *Plugin) UpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	p.resized(pod, c.GetId(), r)
-	h, found := p.Roster.Find(c.GetId())
-	if !found || h.Batch == nil {
-		return nil, nil
+	var updates []*api.ContainerUpdate
+	if u := p.resized(pod, c, r); u != nil {
+		updates = append(updates, u)
 	}
-	if u := p.Batch.Resized(*h.Batch, r); u != nil {
-		return []*api.ContainerUpdate{u}, nil
+	if h, found := p.Roster.Find(c.GetId()); found && h.Batch != nil {
+		if u := p.Batch.Resized(*h.Batch, r); u != nil {
+			updates = append(updates, u)
+		}
 	}
-	return nil, nil
+	return updates, nil
 }
 
 // StopContainer strikes the container out. Nothing here may depend on its

@@ -72,6 +72,17 @@ func (n Nodes) Of(cpus cpuset.CPUSet) (int32, bool) {
 	return 0, false
 }
 
+// Only reports whether these CPUs are of that NUMA node and of no other, as far as they are
+// online.
+func (n Nodes) Only(node int32, cpus cpuset.CPUSet) bool {
+	for id, own := range n {
+		if cpus.Intersection(own).IsEmpty() == (id == node) {
+			return false
+		}
+	}
+	return true
+}
+
 // CPUs are what a container has of the node's CPUs.
 type CPUs struct {
 	// Set that it is held to, empty for none.
