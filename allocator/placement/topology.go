@@ -80,7 +80,12 @@ func (d *Demand) domains(n *Node, level v1alpha1.TopologyLevel) []domain {
 	return found
 }
 
-// span is on how many devices the pod is at the least.
+// LeastDevices is on how many devices the pod is at the least.
+func (d *Demand) LeastDevices() int {
+	return max(int(d.span()), int((d.Least()+int64(v1alpha1.WholeGPU)-1)/int64(v1alpha1.WholeGPU)))
+}
+
+// span is on how many devices a container of the pod is at the most.
 func (d *Demand) span() (most v1alpha1.DeviceCount) {
 	for i := range d.Containers {
 		most = max(most, d.Containers[i].Share.GPUs)

@@ -80,20 +80,6 @@ func (a *Ask) together() packer.Request {
 	return r
 }
 
-// byLevel is the pod as it asks for each level of topology that will do, the one first that it
-// names.
-func (a *Ask) byLevel() []*Ask {
-	levels := a.Levels()
-	if len(levels) < 2 {
-		return []*Ask{a}
-	}
-	asks := make([]*Ask, len(levels))
-	for i, level := range levels {
-		asks[i] = &Ask{a.At(level), a.CPU, a.Mem}
-	}
-	return asks
-}
-
 // coarse rounds an amount of the host's down by at most a sixteenth, so that pods
 // that differ by little are one class to the engine. Down, so that the engine leaves
 // out no node that has the room; whether it has is compared exactly afterwards.

@@ -20,7 +20,7 @@ import (
 // the nodes that are set aside, so that they cost nothing while others have room.
 func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 	return func(yield func(placement.Plan, *placement.Node) bool) {
-		asks := a.byLevel()
+		asks := r.byLevel(a)
 		for _, one := range asks {
 			if !r.open(one, yield) {
 				return
@@ -32,6 +32,21 @@ func (r *Ranking) Plans(a *Ask) iter.Seq2[placement.Plan, *placement.Node] {
 			}
 		}
 	}
+}
+
+// byLevel is the pod as it asks for each level of topology that will do, the one first that it
+// names, without those of which no node has two devices where it needs two.
+func (r *Ranking) byLevel(a *Ask) (asks []*Ask) {
+	levels := a.Levels()
+	if levels == nil {
+		return []*Ask{a}
+	}
+	for _, level := range levels {
+		if count, of := r.linked[level]; !of || count > 0 || a.LeastDevices() < 2 {
+			asks = append(asks, &Ask{a.At(level), a.CPU, a.Mem})
+		}
+	}
+	return asks
 }
 
 // open yields the plans on nodes that are not set aside, and on others with instances of MIG.

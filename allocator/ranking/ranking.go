@@ -33,16 +33,20 @@ type Ranking struct {
 	// aside, and those with unlike devices, which are several to it.
 	partly map[string]*node
 	// cut are the nodes with devices in MIG mode, which the engine does not see.
-	cut  map[string]*node
-	free []packer.Free
-	near []v1alpha1.Near
+	cut map[string]*node
+	// linked counts the nodes that have two devices near each other, by level.
+	linked map[v1alpha1.TopologyLevel]int
+	free   []packer.Free
+	near   []v1alpha1.Near
 }
 
 // node is a node with room. room is nil while it takes nothing.
 type node struct {
-	room  *placement.Node
-	host  Host
-	parts []*part
+	room *placement.Node
+	// linked are the sets that two devices of the room are of.
+	linked v1alpha1.Near
+	host   Host
+	parts  []*part
 }
 
 // part is the devices of a node that are alike: a machine to the engine.
@@ -59,7 +63,8 @@ func New() *Ranking {
 	return &Ranking{
 		engine: packer.New(allows), nodes: map[string]*node{}, partly: map[string]*node{}, cut: map[string]*node{},
 		spare: map[packer.Machine][]packer.NodeID{}, free: make([]packer.Free, packer.MaxDevices),
-		near: make([]v1alpha1.Near, packer.MaxDevices),
+		near:   make([]v1alpha1.Near, packer.MaxDevices),
+		linked: map[v1alpha1.TopologyLevel]int{v1alpha1.TopologyNVLink: 0, v1alpha1.TopologyPCIe: 0, v1alpha1.TopologyNUMA: 0},
 	}
 }
 
@@ -104,6 +109,7 @@ func (r *Ranking) Set(name string, room *placement.Node, host Host) {
 		r.nodes[name] = n
 	}
 	n.room, n.host = room, host
+	r.link(n, room)
 	n.divide()
 	used := 0
 	for _, p := range n.parts {
@@ -130,12 +136,37 @@ func (r *Ranking) Set(name string, room *placement.Node, host Host) {
 // Delete is told that a node is gone.
 func (r *Ranking) Delete(name string) {
 	if n := r.nodes[name]; n != nil {
+		r.link(n, nil)
 		for _, p := range n.parts {
 			r.retire(p)
 		}
 		delete(r.nodes, name)
 		delete(r.partly, name)
 		delete(r.cut, name)
+	}
+}
+
+// link counts the node anew.
+func (r *Ranking) link(n *node, room *placement.Node) {
+	was := n.linked
+	n.linked = v1alpha1.Near{}
+	if room != nil {
+		var seen v1alpha1.Near
+		for i := range room.Devices {
+			near := room.Devices[i].Near
+			n.linked, seen = n.linked.Or(near.And(seen)), seen.Or(near)
+		}
+	}
+	if n.linked == was {
+		return
+	}
+	for level := range r.linked {
+		if was.At(level) != 0 {
+			r.linked[level]--
+		}
+		if n.linked.At(level) != 0 {
+			r.linked[level]++
+		}
 	}
 }
 

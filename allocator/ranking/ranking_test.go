@@ -277,6 +277,18 @@ func (c *cluster) check(after string) {
 			c.t.Fatalf("after %s: the engine has %v of %s, the index %v", after, got, name, want)
 		}
 	}
+	for level, n := range c.ranking.linked {
+		for _, room := range c.index.Room() {
+			if slices.ContainsFunc(room.Devices, func(d placement.Device) bool {
+				return slices.ContainsFunc(room.Devices, func(e placement.Device) bool { return d.UUID != e.UUID && level.Within(d.Near, e.Near) })
+			}) {
+				n--
+			}
+		}
+		if n != 0 {
+			c.t.Fatalf("after %s: %d nodes too many have devices at level %s", after, n, level)
+		}
+	}
 	for id := range c.ranking.parts {
 		if _, _, free := c.ranking.engine.Free(packer.NodeID(id)); !seen[packer.NodeID(id)] && slices.ContainsFunc(free, func(f packer.Free) bool { return f != packer.Free{} }) {
 			c.t.Fatalf("after %s: number %d, which is no node's, has %v", after, id, free)
