@@ -283,6 +283,13 @@ func TestEarliestAgainstAllSets(t *testing.T) {
 		if whole {
 			d = ask(container(1, 100, 100))
 		}
+		if r.Intn(3) == 0 {
+			near := []v1alpha1.DeviceSet{"0-1", "2", "0-2", "1-2"}[r.Intn(3):]
+			l.Status.Topology = &v1alpha1.TopologyStatus{NVLink: near[:2], PCIe: near[1:]}
+			l.Status.Devices[0].NICs = []string{"mlx5_0"}
+			levels := []v1alpha1.TopologyLevel{v1alpha1.TopologyNVLink, v1alpha1.TopologyPCIe, v1alpha1.TopologyNUMA, v1alpha1.TopologyRDMA}
+			d.Topology = v1alpha1.TopologyRequest{Level: levels[r.Intn(4)], Required: r.Intn(3) > 0}
+		}
 		before, shares := l.DeepCopy(), sharesOf(l)
 		w, ok := Earliest(d, l, index.Room, ends)
 		if !reflect.DeepEqual(l, before) {
