@@ -206,3 +206,26 @@ func TestAttached(t *testing.T) {
 		t.Error("in use, yet not attached")
 	}
 }
+
+// Where the pod requires GPUs of one NUMA node, what moves goes beside what stays.
+func TestMovedWithinASet(t *testing.T) {
+	const third, fourth = "GPU-n-2", "GPU-n-3"
+	near := func(wish string, sets ...v1alpha1.DeviceSet) edit {
+		return func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			lose(l)
+			for i, uuid := range []string{third, fourth} {
+				d := l.Status.Devices[0]
+				d.UUID, d.Index = uuid, int32(i+2)
+				l.Status.Devices = append(l.Status.Devices, d)
+			}
+			fill(l, 1)
+			l.Status.Topology = &v1alpha1.TopologyStatus{NUMA: sets}
+			p.Annotations[v1alpha1.AnnotationTopology] = wish
+			// B stays, and has no room for another.
+			objects.Grant(l, newPod("beside", "a"), on{"a": 0})
+		}
+	}
+	check(t, Moved, near("numa:required", "0,2", "1"), map[string]string{"a": fourth, "b": second})
+	check(t, Moved, near("numa:required", "0,1", "2"), nil)
+	check(t, Moved, near("numa", "0,1", "2"), map[string]string{"a": fourth, "b": second})
+}
