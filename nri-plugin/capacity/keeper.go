@@ -10,6 +10,7 @@ package capacity
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -170,12 +171,17 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+var errClasses = errors.New("the GPU classes have not been read yet")
+
 // Keep compares once, and patches where it differs. Allocatable is set along
 // with capacity: the kubelet copies it only every few seconds.
 func (k *Keeper) Keep(ctx context.Context) error {
 	devices, known := k.Counted()
-	if !known || !k.Classes.HasSynced() {
+	if !known {
 		return nil
+	}
+	if !k.Classes.HasSynced() {
+		return errClasses // tried again: nobody says when they have been
 	}
 	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
 	defer cancel()

@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -119,6 +120,16 @@ func TestUnits(t *testing.T) {
 			if n := got[v1alpha1.ClassResource(class)]; n.String() != want {
 				t.Errorf("%s: %s units of %s, want %s", name, n.String(), class, want)
 			}
+		}
+	}
+}
+
+// What waits for the classes is tried again: nothing else may change on the node for long.
+func TestKeepBeforeClasses(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		k := Keeper{Classes: &classes.Set{}, Counted: func() ([]v1alpha1.DeviceStatus, bool) { return nil, known }}
+		if err := k.Keep(t.Context()); known != errors.Is(err, errClasses) {
+			t.Errorf("devices known: %v: %v", known, err)
 		}
 	}
 }
