@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -147,7 +146,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 		// members with the slices that it has; that places no other member.
 		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
-	within := withinOf(g)
+	within := scheduling.WithinOf(g)
 	for _, m := range members {
 		within.Nodes = append(within.Nodes, m.Node)
 	}
@@ -158,7 +157,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	if miss != nil {
 		a.markUnschedulable(g, asks, miss, len(members), need)
 		if len(members) == 0 {
-			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: withinOf(g)}
+			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: scheduling.WithinOf(g)}
 		}
 		return a.giveBack(ctx, g.Due)
 	}
@@ -173,11 +172,6 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 		return err
 	}
 	return a.binder.All(len(members), func(i int) error { return a.binder.Ungate(ctx, members[i].Pod, members[i].Node) })
-}
-
-// withinOf is where the members of the gang have to be.
-func withinOf(g *podgroup.Gang) scheduling.Within {
-	return scheduling.Within{Keys: g.Topology, Nodes: slices.Clone(g.Nodes)}
 }
 
 // granted splits the members that have good slices from the others: an allocator began
@@ -221,7 +215,7 @@ func (a *Allocator) markUnschedulable(g *podgroup.Gang, asks []scheduling.Reques
 	if miss.Why.Known {
 		return
 	}
-	within, where := withinOf(g), ""
+	within, where := scheduling.WithinOf(g), ""
 	if miss.Domain != "" {
 		where = fmt.Sprintf(" on nodes of one %s; most is in %s", within.Text(), miss.Domain)
 	}

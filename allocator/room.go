@@ -63,7 +63,7 @@ func (a *Allocator) overdue(yield func(preemption.Waiter) bool) {
 		w := preemption.Waiter{Item: item, Need: 1}
 		if item.Gang.Name != "" {
 			g := a.groups.Gang(item.Gang)
-			w.Need, w.Within = g.Missing(), withinOf(g)
+			w.Need, w.Within = g.Missing(), scheduling.WithinOf(g)
 			w.Pods, _ = a.asks(g.Due)
 		} else if pod := a.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
 			if demand, _, err := a.asksOf(pod); err == nil {

@@ -14,6 +14,7 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
 )
 
@@ -24,6 +25,9 @@ type Within struct {
 	// Nodes are those of the members that have theirs already: the others join them.
 	Nodes []string
 }
+
+// WithinOf is where the members of a gang have to be.
+func WithinOf(g *podgroup.Gang) Within { return Within{g.Topology, slices.Clone(g.Nodes)} }
 
 // MaxWithin bounds how many values of the labels are tried for a gang.
 const MaxWithin = 64
