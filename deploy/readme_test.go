@@ -168,6 +168,51 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// The README's own command takes what nodes advertise of Vernier's resources, those of classes
+// included, and no other.
+func TestRemoveCapacity(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile("(?s)## Remove it\n.*?\n(kubectl get nodes [^`]*)```").FindSubmatch(readme)
+	if command == nil {
+		t.Fatal("README.md: no `kubectl get nodes` in \"Remove it\"")
+	}
+	cfg := apiserver.Start(t, apiserver.Options{})
+	admin, one := apiserver.Client(t, cfg), resource.MustParse("1")
+	for name, capacity := range map[string]corev1.ResourceList{
+		"bare": {"cpu": one},
+		"gpus": {"cpu": one, v1alpha1.ResourceCore: one, v1alpha1.ResourceMemPercent: one, v1alpha1.ResourceMemMiB: one, v1alpha1.ResourceGPUs: one,
+			v1alpha1.ClassResource("gold"): one, "vernier.example.com/gpu-gold": one},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := admin.Create(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		node.Status.Capacity = capacity
+		if err := admin.Status().Update(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := kubectl(t, cfg)
+	// It can be run again.
+	for range 2 {
+		if out, err := run(string(command[1])); err != nil {
+			t.Fatalf("%s%v: %s", command[1], err, out)
+		}
+	}
+	for name, want := range map[string]int{"bare": 1, "gpus": 2} {
+		node := &corev1.Node{}
+		if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
+			t.Fatal(err)
+		}
+		if len(node.Status.Capacity) != want || len(v1alpha1.Ours(node.Status.Capacity)) > 0 {
+			t.Errorf("node %s has %v", name, node.Status.Capacity)
+		}
+	}
+}
+
 // kubectl runs commands in the repository's folder with the kubectl of the API
 // server's version, as an administrator.
 func kubectl(t *testing.T, cfg *rest.Config) func(script string) ([]byte, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 	"vernier.dev/vernier/webhook/annotations"
@@ -74,7 +75,7 @@ func (e *explainer) run() error {
 	if err != nil {
 		return err
 	}
-	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
+	ours, everybodys := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: classes.Of(given.Classes...)}), podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: all})
 	refused := 0
 	var explained []view.ExplainedPod
 	warned, misplaced := map[*manifest.Owner]bool{}, map[*manifest.Owner]bool{}

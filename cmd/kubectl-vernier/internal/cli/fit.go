@@ -64,7 +64,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if err != nil {
 		return err
 	}
-	known := classes.Of(list...)
+	known := classes.Of(append(list, given.Classes...)...)
 	reader := podtemplate.New(&fleet.Fleet{}, podtemplate.Rules{Dialects: dialects, Classes: known})
 	var all []*candidate
 	for _, from := range given.Pods {

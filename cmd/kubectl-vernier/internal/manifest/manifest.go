@@ -16,8 +16,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
+
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Pod is a pod, or what pods will be made from.
@@ -69,10 +72,11 @@ type Group struct {
 	Min int
 }
 
-// Contents are the pods and PodGroups of manifests.
+// Contents are the pods, PodGroups and GPUClasses of manifests.
 type Contents struct {
-	Pods   []Pod
-	Groups []Group
+	Pods    []Pod
+	Groups  []Group
+	Classes []v1alpha1.GPUClass
 }
 
 // Add takes in what was read from a file; empty is standard input.
@@ -82,9 +86,10 @@ func (c *Contents) Add(file string, read Contents) {
 		c.Pods = append(c.Pods, p)
 	}
 	c.Groups = append(c.Groups, read.Groups...)
+	c.Classes = append(c.Classes, read.Classes...)
 }
 
-// Read finds the pods and PodGroups of all documents, YAML or JSON, in their order.
+// Read finds the pods, PodGroups and GPUClasses of all documents, YAML or JSON, in their order.
 func Read(from io.Reader) (Contents, error) {
 	var all Contents
 	decoder := yaml.NewYAMLOrJSONDecoder(from, 4096)
@@ -124,6 +129,12 @@ func (c *Contents) walk(value any, at Pod) error {
 		at = named(v, at)
 		if v["kind"] == "PodGroup" {
 			c.Groups = append(c.Groups, groupOf(v))
+		}
+		if class := (v1alpha1.GPUClass{}); v["kind"] == "GPUClass" && v["apiVersion"] == v1alpha1.SchemeGroupVersion.String() {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(v, &class); err != nil {
+				return fmt.Errorf("GPUClass: %w", err)
+			}
+			c.Classes = append(c.Classes, class)
 		}
 		if spec, ok := v["spec"].(map[string]any); ok {
 			if _, ok := spec["containers"].([]any); ok {
