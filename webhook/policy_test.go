@@ -50,6 +50,7 @@ func TestPolicy(t *testing.T) {
 	t.Run("static", func(t *testing.T) { testPolicyStatic(t, admin, kubelet(t, cfg)) })
 	t.Run("arithmetic", func(t *testing.T) { testPolicyArithmetic(t, admin) })
 	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
+	t.Run("RDMA", func(t *testing.T) { testPolicyRDMA(t, admin) })
 	t.Run("subresources", func(t *testing.T) { testPolicySubresources(t, admin) })
 }
 
@@ -443,5 +444,22 @@ func expect(t *testing.T, err error, want string) {
 		t.Errorf("let through, want it refused with %q", want)
 	case want != "" && !strings.Contains(err.Error(), want):
 		t.Errorf("refused with %q, want %q", err, want)
+	}
+}
+
+// Device nodes of RDMA devices are for pods of namespaces that an administrator has labelled.
+func testPolicyRDMA(t *testing.T, c client.Client) {
+	const labelled = "rdma"
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: labelled, Labels: map[string]string{
+		api.LabelInject: api.LabelInjectEnabled, api.LabelRDMA: api.LabelRDMAEnabled}}}
+	if err := c.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]string{labelled: "", enabled: `run "kubectl label namespace ` + enabled + ` vernier.dev/rdma=enabled"`} {
+		pod := admitted(namespace)
+		pod.Annotations[api.AnnotationRDMA] = "near"
+		if err := c.Create(t.Context(), pod, client.DryRunAll); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("in namespace %s: %v, want %q", namespace, err, want)
+		}
 	}
 }

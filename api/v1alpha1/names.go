@@ -136,6 +136,13 @@ const (
 	LabelInjectEnabled = "enabled"
 )
 
+// LabelRDMA on a namespace, with value LabelRDMAEnabled: its pods may ask for the device nodes of
+// RDMA devices (AnnotationRDMA).
+const (
+	LabelRDMA        = Prefix + "rdma"
+	LabelRDMAEnabled = "enabled"
+)
+
 // LabelGPUNode on a node, with value LabelGPUNodeTrue: the node agent runs there.
 const (
 	LabelGPUNode     = Prefix + "gpu-node"

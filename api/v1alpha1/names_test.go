@@ -38,6 +38,7 @@ var ours = map[string]string{
 	"AnnotationDialect":   AnnotationDialect,
 	"Gate":                Gate,
 	"LabelInject":         LabelInject,
+	"LabelRDMA":           LabelRDMA,
 	"LabelGPUNode":        LabelGPUNode,
 	"LabelMIGMode":        LabelMIGMode,
 	"CDIKind":             CDIKind,
@@ -45,7 +46,7 @@ var ours = map[string]string{
 
 // others are names that belong to other projects, and values.
 var others = []string{"AnnotationRequiredPlugins", "AnnotationNVIDIACDIPrefix", "AnnotationCDIPrefix",
-	"LabelInjectEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
+	"LabelInjectEnabled", "LabelRDMAEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
 
 // Every name of ours starts with the prefix by which the webhook's match
 // conditions tell our pods from everybody else's, and Kubernetes accepts it.
