@@ -215,13 +215,14 @@ func (a *Allocator) markUnschedulable(g *podgroup.Gang, asks []scheduling.Reques
 	if miss.Why.Known {
 		return
 	}
-	within, where := scheduling.WithinOf(g), ""
+	within, where, of := scheduling.WithinOf(g), "", "the cluster"
 	if miss.Domain != "" {
 		where = fmt.Sprintf(" on nodes of one %s; most is in %s", within.Text(), miss.Domain)
+		of = "one " + within.Text()
 	}
 	message := fmt.Sprintf("%s: room for %d of the %d pods that must start together%s; pod %s: %s", g.Name, miss.Fits+kept, need, where, podstate.KeyOf(miss.Pod), miss.Why)
 	if a.scheduler.NeverFits(asks, need, within) {
-		message += fmt.Sprintf("; all GPUs of the cluster would not be enough for %d: lower %s, ask for less, or add nodes", g.Least, g.Name.API.Field())
+		message += fmt.Sprintf("; all GPUs of %s would not be enough for %d: lower %s, ask for less, or add nodes", of, g.Least, g.Name.API.Field())
 	}
 	pods := make([]*corev1.Pod, len(asks))
 	for i := range asks {

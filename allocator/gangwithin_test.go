@@ -14,6 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -77,7 +78,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 			s.add(fmt.Sprint("m", i), 70, 700, memberOf("g"))
 		}
 		s.work()
-		if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "would not be enough for 5") {
+		if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "all GPUs of one "+key+" would not be enough for 5") {
 			t.Errorf("told %q", told)
 		}
 	})
@@ -134,8 +135,40 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.add("m0", 10, 100, memberOf("g"))
 		s.add("m1", 10, 100, memberOf("g"))
 		s.work()
-		if got, told := s.seats("m0", "m1"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "no node that takes slices has label example.com/rack") {
+		if got, told := s.seats("m0", "m1"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "no node that takes slices has label example.com/rack") || strings.Contains(told, "would not be enough") {
 			t.Errorf("placed %q; told %q", got, told)
 		}
 	})
+}
+
+// A gang that waits for nodes of one rack is looked at when nodes get other labels: no room
+// comes with these.
+func TestGroupWithinOneRackIsRelabelled(t *testing.T) {
+	for name, before := range map[string]string{"none had the label": "", "in racks that were too small": "abc"} {
+		t.Run(name, func(t *testing.T) {
+			s := stageOf(t, 3, podgroups.Within(podgroups.Native("ns", "g", 3), corev1.LabelTopologyZone))
+			if before != "" {
+				s.zones(before)
+			}
+			for i := range 3 {
+				s.add(fmt.Sprint("m", i), 100, 1000, memberOf("g"))
+			}
+			s.use("n0", 0, 50)
+			s.use("n1", 0, 50)
+			s.work()
+			if got := s.seats("m0", "m1", "m2"); got != "" {
+				t.Fatalf("placed %q", got)
+			}
+			s.zones("aab")
+			s.pass(queue.RefusedDelay)
+			if got := s.seats("m0", "m1", "m2"); got != "" {
+				t.Fatalf("placed %q", got)
+			}
+			s.zones("bbb")
+			s.pass(queue.RefusedDelay)
+			if got := s.seats("m0", "m1", "m2"); strings.Count(got, ":") != 3 {
+				t.Errorf("placed %q; told %q", got, s.told())
+			}
+		})
+	}
 }

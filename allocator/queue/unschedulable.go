@@ -25,6 +25,9 @@ type unschedulablePod struct {
 	// refused is true when there are devices on nodes that the scheduler would
 	// refuse: then changes of nodes and pods can help too.
 	refused bool
+	// labels is true when the nodes of its gang have to have the same values of some labels:
+	// then changes of nodes can help as well.
+	labels bool
 	// elsewhere is true when the pod waits for something else than room: the other
 	// pods of its gang, or their gates, or a pod that is to be bound before it.
 	elsewhere bool
@@ -51,6 +54,9 @@ func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, messa
 			continue
 		}
 		w.refused, w.elsewhere = refused, false
+		if of := q.itemOf(pod); of.Gang.Name != "" {
+			w.labels = len(q.groups.Gang(of.Gang).Topology) > 0
+		}
 		due, later := q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, cause, message, w.since)
 		again := notify.RepeatAfter
 		// New figures can wait for the next look, another reason is not to be missed.
@@ -266,7 +272,7 @@ func (q *Queue) ActivatePending(it Item) {
 		// Of a gang that starts together one is enough, the oldest.
 		due := map[Item]*corev1.Pod{}
 		for key, w := range q.unschedulable {
-			if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && (it.move == onAll || w.refused) {
+			if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && (it.move == onAll || w.refused || w.labels) {
 				of := q.itemOf(pod)
 				if first := due[of]; first == nil || podstate.ByAge(pod, first) < 0 {
 					due[of] = pod

@@ -177,14 +177,15 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 }
 
 // NeverFits reports whether so many of the pods would not have their devices even if
-// nothing else were granted. It may say no where that is hard to tell: pods that are
+// nothing else were granted. It may say no where no node has the labels, and where that is hard to tell: pods that are
 // not alike can be arranged in many ways.
 func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
 	nodes := s.Cache.Index.Empty()
 	if len(within.Keys) == 0 {
 		return neverFit(nodes, asks, need)
 	}
-	return !slices.ContainsFunc(within.Domains(s.Filters, nodes), func(d Domain) bool { return !neverFit(d.of(nodes), asks, need) })
+	all := within.Domains(s.Filters, nodes)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(d Domain) bool { return !neverFit(slices.Clone(d.rooms), asks, need) })
 }
 
 func neverFit(nodes []*placement.Node, asks []Request, need int) bool {

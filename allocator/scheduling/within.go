@@ -36,6 +36,7 @@ const MaxWithin = 64
 type Domain struct {
 	Value string
 	Nodes map[string]bool
+	rooms []*placement.Node
 	free  int64
 }
 
@@ -73,6 +74,7 @@ func (w Within) Domains(filters *feasible.Filters, rooms []*placement.Node) []Do
 			d = Domain{Value: value, Nodes: map[string]bool{}}
 		}
 		d.Nodes[room.Name] = true
+		d.rooms = append(d.rooms, room)
 		d.free += freeCore(room)
 		all[value] = d
 	}
@@ -83,11 +85,6 @@ func (w Within) Domains(filters *feasible.Filters, rooms []*placement.Node) []Do
 
 // Text names the labels.
 func (w Within) Text() string { return strings.Join(w.Keys, ", ") }
-
-// of are the rooms on the domain's nodes.
-func (d Domain) of(rooms []*placement.Node) []*placement.Node {
-	return slices.DeleteFunc(slices.Clone(rooms), func(n *placement.Node) bool { return !d.Nodes[n.Name] })
-}
 
 // fitWithin is fit for pods that have to be on nodes with the same labels: the fullest domain
 // that takes them. Where none does, it says what is missing in the one with most room.
@@ -106,7 +103,7 @@ func (s *Scheduler) fitWithin(ctx context.Context, item queue.Item, order []Requ
 	for _, p := range order {
 		pods[p.Pod.UID] = true
 	}
-	for i, d := range slices.DeleteFunc(slices.Clone(all), func(d Domain) bool { return !haveDevices(d.of(rooms), order, need) }) {
+	for i, d := range slices.DeleteFunc(slices.Clone(all), func(d Domain) bool { return !haveDevices(slices.Clone(d.rooms), order, need) }) {
 		if i == MaxWithin {
 			break
 		}
