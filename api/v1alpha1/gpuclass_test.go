@@ -106,3 +106,28 @@ func TestClassOf(t *testing.T) {
 		t.Errorf("a list without a class asks for %q", got)
 	}
 }
+
+// A node has all units that a container may ask for there, also where a unit does not divide a
+// GPU: else the scheduler would refuse it while the GPUs are free.
+func TestUnits_OfWholeGPUs_AreOnThem(t *testing.T) {
+	const mem = v1alpha1.MiB(81559)
+	for core := v1alpha1.Percent(1); core <= v1alpha1.WholeGPU; core++ {
+		for _, mib := range []v1alpha1.MiB{0, 1000, 20000, 27000, 40000, 81559} {
+			unit, mems := v1alpha1.GPUUnit{Core: core, MemMiB: mib}, []v1alpha1.MiB(nil)
+			for gpus := v1alpha1.DeviceCount(1); gpus <= 16; gpus++ {
+				mems = append(mems, mem)
+				on := unit.On(mems...)
+				if most := int64(gpus) * 100 / int64(core); on > most {
+					t.Fatalf("unit %+v: %d on %d GPUs, which are %d at most", unit, on, gpus, most)
+				}
+				n := int64(gpus) * 100 / int64(core)
+				if share, err := unit.Share(n); err == nil && share.GPUs == gpus && share.MemMiB <= mem && on < n {
+					t.Fatalf("unit %+v: %d on %d GPUs, on which a container may have %d", unit, on, gpus, n)
+				}
+			}
+		}
+	}
+	if on := (v1alpha1.GPUUnit{Core: 40}).On(mem, mem, mem); on != 7 {
+		t.Errorf("%d units of 40 %% on three GPUs, want 5 on two and 2 on one", on)
+	}
+}

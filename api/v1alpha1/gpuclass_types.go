@@ -117,9 +117,7 @@ func ClassIn(list corev1.ResourceList) (class string) {
 // whole GPUs. The error of another number names the nearest that are possible.
 func (u GPUUnit) Share(n int64) (Share, error) {
 	onOne := int64(WholeGPU / u.Core)
-	// The least that are whole GPUs, and how many GPUs these are.
-	common := gcd(int64(u.Core), int64(WholeGPU))
-	step, gpus := int64(WholeGPU)/common, int64(u.Core)/common
+	step, gpus := u.whole()
 	last := MaxContainerDevices / gpus * step
 	if step*int64(u.MemMiB)%gpus != 0 {
 		last = 0
@@ -158,11 +156,31 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// On is how many units a device of that size has at most.
-func (u GPUUnit) On(mem MiB) int64 {
-	n := int64(WholeGPU / u.Core)
-	if u.MemMiB > 0 {
-		n = min(n, int64(mem/u.MemMiB))
+// On is how many units devices of these sizes have at most. Where a unit does not divide a GPU,
+// those that whole GPUs have together are more than the sum of what each has: 40 % are 2 units on
+// one GPU and 5 on two.
+func (u GPUUnit) On(mems ...MiB) (n int64) {
+	onOne := int64(WholeGPU / u.Core)
+	step, gpus := u.whole()
+	wholes := int64(0)
+	for _, mem := range mems {
+		of := onOne
+		if u.MemMiB > 0 {
+			of = min(of, int64(mem/u.MemMiB))
+		}
+		n += of
+		if u.MemMiB*MiB(step) <= mem*MiB(gpus) {
+			wholes++
+		}
 	}
-	return n
+	if gpus > MaxContainerDevices || step*int64(u.MemMiB)%gpus != 0 {
+		return n
+	}
+	return n + wholes/gpus*(step-gpus*onOne)
+}
+
+// whole is the least number of units that are whole GPUs, and how many GPUs these are.
+func (u GPUUnit) whole() (units, gpus int64) {
+	common := gcd(int64(u.Core), int64(WholeGPU))
+	return int64(WholeGPU) / common, int64(u.Core) / common
 }

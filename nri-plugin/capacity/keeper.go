@@ -88,13 +88,13 @@ func Of(devices []v1alpha1.DeviceStatus) corev1.ResourceList {
 func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pods []corev1.Pod) corev1.ResourceList {
 	units := corev1.ResourceList{}
 	for name, class := range known {
-		n := int64(0)
+		var mems []v1alpha1.MiB
 		for i := range devices {
 			if d := &devices[i]; d.Model != "" && class.Models.Allows(d.Model) {
-				n += class.Unit.On(d.Mem)
+				mems = append(mems, d.Mem)
 			}
 		}
-		units[v1alpha1.ClassResource(name)] = *resource.NewQuantity(n, resource.DecimalSI)
+		units[v1alpha1.ClassResource(name)] = *resource.NewQuantity(class.Unit.On(mems...), resource.DecimalSI)
 	}
 	asked := corev1.ResourceList{}
 	for i := range pods {

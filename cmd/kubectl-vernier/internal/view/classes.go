@@ -66,11 +66,13 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 // count adds up the units of the nodes.
 func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger) {
 	for i := range all {
+		var mems []v1alpha1.MiB
 		for _, d := range all[i].Status.Devices {
 			if d.Healthy && of.Models.Allows(d.Model) {
-				c.Capacity += c.Unit.On(d.Mem)
+				mems = append(mems, d.Mem)
 			}
 		}
+		c.Capacity += c.Unit.On(mems...)
 		room := ledgers.Room(&all[i])
 		if room == nil {
 			continue
