@@ -55,7 +55,7 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "pod", owner(pod), "container", c.GetName())
 	}
 	if topology.Level == v1alpha1.TopologyNUMA && topology.Required {
-		if err := p.follow(pod, d.Set, nodes, index.Devices(uid(pod)), now); err != nil {
+		if err := p.follow(pod, c.GetName(), d.Set, nodes, index, now); err != nil {
 			return d, err
 		}
 	}
@@ -68,9 +68,15 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 // follow refuses the container while its pod's CPUs, where they are of one NUMA node, are of
 // another than its GPUs, and has the allocator move the slices. The CPUs cannot follow: the
 // kubelet has given them for the pod's life. It knows nothing of our GPUs when it chooses.
-func (p *Plugin) follow(pod *api.PodSandbox, cpus cpuset.CPUSet, nodes numa.Nodes, devices []string, now *device.Snapshot) error {
+//
+// The shared CPUs that a container without CPUs of its own has do change. Once they are no
+// longer of one NUMA node, nothing is refused, as soon as the ledger says so too: until then
+// the slices may be moved.
+func (p *Plugin) follow(pod *api.PodSandbox, container string, cpus cpuset.CPUSet, nodes numa.Nodes, index *ledger.Index, now *device.Snapshot) error {
 	var off v1alpha1.DeviceStatus
 	var is bool
+	devices := index.Devices(uid(pod))
+	p.Misaligned.Compare(uid(pod), container, cpus, nodes)
 	node, follows := p.Misaligned.Find(uid(pod))
 	if follows {
 		off, is = numa.Off(node, devices, now)
@@ -83,6 +89,11 @@ func (p *Plugin) follow(pod *api.PodSandbox, cpus cpuset.CPUSet, nodes numa.Node
 		follows = false
 	}
 	if !is {
+		if node, moves := index.Misaligned(uid(pod)); moves {
+			if _, is := numa.Off(node, devices, now); is {
+				return fmt.Errorf("its CPUs are no longer of NUMA node %d, and its slices may still be moved to GPUs of that; it is tried again", node)
+			}
+		}
 		return nil
 	}
 	text := fmt.Sprintf("annotation %s is %s, and the kubelet has given the pod CPUs of NUMA node %d while GPU %s is of NUMA node %d",
@@ -91,7 +102,7 @@ func (p *Plugin) follow(pod *api.PodSandbox, cpus cpuset.CPUSet, nodes numa.Node
 		return fmt.Errorf("%s, where other containers of the pod run: delete the pod, and set the kubelet's topologyManagerScope to pod and its topologyManagerPolicy to single-numa-node", text)
 	}
 	if !follows {
-		p.Misaligned.Add(uid(pod), node)
+		p.Misaligned.Add(uid(pod), container, node)
 	}
 	return fmt.Errorf("%s; its slices are moved to GPUs of NUMA node %d as soon as they have room, and it is tried again; if that lasts, delete the pod, or ask for numa without :required", text, node)
 }
@@ -146,13 +157,14 @@ func (p *Plugin) unbind(pod *api.PodSandbox, c *api.Container, to *numa.CPUs) bo
 		p.Log.Error(err, "cannot see whether a container has the CPUs that it asks for", "container", c.GetId())
 	}
 	node, one := nodes.Of(to.Set)
-	if !one || !to.Set.Equals(nodes[node]) {
+	if !one || !nodes[node].IsSubsetOf(to.Set) {
 		return false
 	}
-	why := to.Refuses(to.Set, p.boundBeside(c.GetId(), node, nodes))
+	why := to.Refuses(nodes[node], p.boundBeside(c.GetId(), node, nodes))
 	if why == "" {
 		return false
 	}
+	to.Set = cpuset.New()
 	for _, cpus := range nodes {
 		to.Set = to.Set.Union(cpus)
 	}
@@ -175,7 +187,7 @@ func (p *Plugin) align(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
 		s := &status[i]
 		s.Aligned = nil
 		if d, found := now.Device(s.UUID); found && d.NUMA != nil && !nodes[*d.NUMA].IsEmpty() {
-			s.Aligned = ptr.To(cpus.IsSubsetOf(nodes[*d.NUMA]))
+			s.Aligned = ptr.To(nodes.Only(*d.NUMA, cpus))
 		}
 	}
 }

@@ -238,6 +238,7 @@ func TestResizeUnbinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		topology string
 		to       *api.LinuxCPU
+		offline  bool
 		changed  string
 		says     string
 	}{
@@ -245,6 +246,7 @@ func TestResizeUnbinds(t *testing.T) {
 		"its limit is too wide":   {topology: "numa", to: cpusOfMilli(1000, 5000), changed: "0-7", says: "is no longer bound to the CPUs of NUMA node 1: its limit of 5 CPUs is more than the 4"},
 		"its request is too much": {topology: "pcie:required", to: cpusOfMilli(2000, 0), changed: "0-7", says: "the requests of the containers that are bound there would be 4 CPUs"},
 		"the kubelet's CPUs":      {topology: "numa", to: &api.LinuxCPU{Cpus: "4-7", Shares: api.UInt64(8192)}},
+		"some are offline":        {topology: "numa", to: cpusOfMilli(1500, 4000), offline: true, changed: "0-6", says: "its limit of 4 CPUs is more than the 3"},
 		"no wish":                 {to: cpusOfMilli(8000, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,6 +261,12 @@ func TestResizeUnbinds(t *testing.T) {
 			}
 			if _, err := n.Synchronize(t.Context(), []*api.PodSandbox{pod, other}, []*api.Container{ctr, beside}); err != nil {
 				t.Fatal(err)
+			}
+			if c.offline {
+				cpus := filepath.Join(n.Sysfs, "devices/system/node/node1/cpulist")
+				if err := os.WriteFile(cpus, []byte("4-6\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 			updates, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to})
 			if err != nil {
@@ -279,7 +287,7 @@ func TestResizeUnbinds(t *testing.T) {
 				t.Errorf("events %q, want %q", said, c.says)
 			}
 			// What is not bound any more leaves its CPUs to the next.
-			next, third := asks("c", "numa", cpusOfMilli(1500, 0))
+			next, third := asks("c", "numa", cpusOfMilli(600, 0))
 			n.ledger.grant(gpu1, slice30(next))
 			adjust, _, err := n.CreateContainer(t.Context(), next, third)
 			if bound := adjust.GetLinux().GetResources().GetCpu().GetCpus(); err != nil || (bound != "") != (c.changed != "") {
@@ -301,6 +309,7 @@ func TestAligned(t *testing.T) {
 		"beside it":          {cpus: &api.LinuxCPU{Cpus: "5-6"}, want: ptr.To(true)},
 		"on the other node":  {cpus: &api.LinuxCPU{Cpus: "0-1"}, want: ptr.To(false)},
 		"on both":            {cpus: &api.LinuxCPU{Cpus: "0-7"}, want: ptr.To(false)},
+		"one is offline":     {cpus: &api.LinuxCPU{Cpus: "5-6,9"}, want: ptr.To(true)},
 		"held to none":       {},
 		"bound by the agent": {bind: true, want: ptr.To(true)},
 		"no NUMA node":       {cpus: &api.LinuxCPU{Cpus: "0-1"}, numa: map[string]int32{}},
@@ -399,6 +408,37 @@ func TestGPUFollowsCPUs(t *testing.T) {
 	refusedFor(t, err, "where other containers of the pod run", "single-numa-node")
 	if _, follows := n.Misaligned.Find(uid(pod)); follows {
 		t.Error("a pod that runs is to be moved")
+	}
+}
+
+// The CPUs that a container shares with others were of one NUMA node for a while, and are of
+// both again: nothing refuses it any more, once the allocator moves nothing either.
+func TestGPUFollowsSharedCPUs(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	twoSockets(t, n)
+	changed := 0
+	n.Misaligned.Changed = func() { changed++ }
+	connect(t, r, n.Plugin)
+	pod, ctr := asks("a", "numa:required", &api.LinuxCPU{Cpus: "4-7"})
+	n.ledger.grant(gpu0, slice30(pod))
+	_, err := r.Create(pod, ctr)
+	refusedFor(t, err, "CPUs of NUMA node 1")
+	// The ledger says so, which the watch has not shown.
+	n.ledger.server = n.ledger.watched.DeepCopy()
+	n.ledger.server.Status.Misaligned = []v1alpha1.MisalignedPod{{Pod: uid(pod), NUMA: 1}}
+	ctr.Linux.Resources.Cpu.Cpus = "0-7"
+	_, err = r.Create(pod, ctr)
+	refusedFor(t, err, "its CPUs are no longer of NUMA node 1", "tried again")
+	if _, follows := n.Misaligned.Find(uid(pod)); follows || changed != 2 {
+		t.Errorf("follows %v, after %d changes", follows, changed)
+	}
+	// Until it does not, nor can have moved them since.
+	n.ledger.behind = true
+	_, err = r.Create(pod, ctr)
+	refusedFor(t, err, "its CPUs are no longer of NUMA node 1")
+	n.ledger.server.Status.Misaligned = nil
+	if _, err := r.Create(pod, ctr); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -21,8 +21,8 @@ type Cache struct {
 	Live client.Reader
 
 	index atomic.Pointer[Index]
-	// least is the version in which the agent last said something else of what is well;
-	// nil while that is being written, or not known.
+	// least is the version in which the agent last said something else of what is well or
+	// misaligned; nil while that is being written, or not known.
 	least atomic.Pointer[string]
 }
 
@@ -33,7 +33,8 @@ func (c *Cache) doubt() { c.least.Store(nil) }
 func (c *Cache) settle(version string) { c.least.CompareAndSwap(nil, &version) }
 
 // Behind tells whether the watch may not have delivered yet what became of slices on
-// a device that was ill: the allocator moves them until the ledger says that it is well.
+// a device that was ill, or of a pod that was misaligned: the allocator moves them until the
+// ledger says that it is not.
 func (c *Cache) Behind() bool {
 	least := c.least.Load()
 	if least == nil {

@@ -56,6 +56,8 @@ type Index struct {
 	owners map[types.UID]string
 	held   map[types.UID]bool
 	inUse  []v1alpha1.SliceStatus
+	// misaligned are few: nearly always none.
+	misaligned []v1alpha1.MisalignedPod
 
 	version string
 	well    []string
@@ -88,6 +90,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 	}
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
 	x.version, x.well = l.ResourceVersion, well(l.Status.Devices)
+	x.misaligned = l.Status.Misaligned
 	for _, c := range l.Spec.Cordons {
 		x.cordoned[c.UUID] = true
 	}
@@ -151,6 +154,17 @@ func (x *Index) Granted(uuid string) v1alpha1.Amounts { return x.sums[uuid] }
 // may be prepared, and no container may have them: they can be taken back at any
 // time, without a word from this node.
 func (x *Index) Held(pod types.UID) bool { return x.held[pod] }
+
+// Misaligned is the NUMA node to which the allocator may move the pod's slices at any time,
+// because the status said so.
+func (x *Index) Misaligned(pod types.UID) (node int32, is bool) {
+	for _, m := range x.misaligned {
+		if m.Pod == pod {
+			return m.NUMA, true
+		}
+	}
+	return 0, false
+}
 
 // Well tells whether the status said that what the grant is on is there and healthy.
 // The allocator moves slices only off what is not.

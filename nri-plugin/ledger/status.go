@@ -106,7 +106,7 @@ func (w *Writer) Write(ctx context.Context) error {
 	}
 	before := l.Status.DeepCopy()
 	w.Fill(&l.Status)
-	if !slices.Equal(well(before.Devices), well(l.Status.Devices)) {
+	if !slices.Equal(well(before.Devices), well(l.Status.Devices)) || !slices.Equal(before.Misaligned, l.Status.Misaligned) {
 		w.Cache.doubt()
 	}
 	if !equality.Semantic.DeepEqual(before, &l.Status) {

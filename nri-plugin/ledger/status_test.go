@@ -37,8 +37,10 @@ func TestBehindWhatIsWell(t *testing.T) {
 		},
 	}).Build()
 	healthy, cache := true, &Cache{Node: "n", Live: api}
+	var misaligned []v1alpha1.MisalignedPod
 	w := NewWriter(Writer{Node: "n", Live: api, Cache: cache, Log: logr.Discard(), Fill: func(s *v1alpha1.SliceLedgerStatus) {
 		s.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-0", Mem: 80, Healthy: healthy}}
+		s.Misaligned = misaligned
 	}})
 	deliver := func() {
 		t.Helper()
@@ -88,6 +90,17 @@ func TestBehindWhatIsWell(t *testing.T) {
 	expect("once it is known to be so", false)
 	if g := (Grant{UUID: "GPU-0"}); !cache.Index().Well(g) || cache.Index().Well(Grant{UUID: "GPU-1"}) {
 		t.Error("not just GPU-0 is shown as well")
+	}
+	misaligned = []v1alpha1.MisalignedPod{{Pod: "p", NUMA: 1}}
+	must(write())
+	expect("misaligned", true)
+	deliver()
+	expect("misaligned, and delivered", false)
+	if node, is := cache.Index().Misaligned("p"); !is || node != 1 {
+		t.Errorf("misaligned %v, to node %d", is, node)
+	}
+	if _, is := cache.Index().Misaligned("other"); is {
+		t.Error("another pod is misaligned")
 	}
 }
 

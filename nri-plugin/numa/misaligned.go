@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -17,21 +18,46 @@ import (
 // devices of that NUMA node, so the allocator can move them at any time. They are in memory
 // only: after a restart of the agent the next creation enters the pod again.
 type Misaligned struct {
-	// Changed is called after a pod was entered. Optional.
+	// Changed is called after a pod was entered or struck out. Optional.
 	Changed func()
 
 	mu   sync.Mutex
-	pods map[types.UID]int32
+	pods map[types.UID]follower
 }
 
-// Add enters a pod, with the NUMA node that its CPUs are of.
-func (m *Misaligned) Add(pod types.UID, node int32) {
+// follower is a pod whose GPUs follow the CPUs, of that NUMA node, of this container.
+type follower struct {
+	node      int32
+	container string
+}
+
+// Add enters a pod, with the NUMA node that the CPUs of that container are of.
+func (m *Misaligned) Add(pod types.UID, container string, node int32) {
 	m.mu.Lock()
 	if m.pods == nil {
-		m.pods = map[types.UID]int32{}
+		m.pods = map[types.UID]follower{}
 	}
-	m.pods[pod] = node
+	m.pods[pod] = follower{node, container}
 	m.mu.Unlock()
+	m.changed()
+}
+
+// Compare strikes the pod out where it was entered for that container, which comes now with
+// CPUs that are not of that NUMA node alone: the kubelet has given it others.
+func (m *Misaligned) Compare(pod types.UID, container string, cpus cpuset.CPUSet, nodes Nodes) {
+	m.mu.Lock()
+	f, found := m.pods[pod]
+	over := found && f.container == container && !nodes.Only(f.node, cpus)
+	if over {
+		delete(m.pods, pod)
+	}
+	m.mu.Unlock()
+	if over {
+		m.changed()
+	}
+}
+
+func (m *Misaligned) changed() {
 	if m.Changed != nil {
 		m.Changed()
 	}
@@ -41,8 +67,8 @@ func (m *Misaligned) Add(pod types.UID, node int32) {
 func (m *Misaligned) Find(pod types.UID) (int32, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	node, found := m.pods[pod]
-	return node, found
+	f, found := m.pods[pod]
+	return f.node, found
 }
 
 // Keep strikes out the pods for which keep is false, and returns the others, sorted; not more
@@ -51,9 +77,9 @@ func (m *Misaligned) Keep(keep func(pod types.UID, node int32) bool) []v1alpha1.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []v1alpha1.MisalignedPod
-	for pod, node := range m.pods {
-		if keep(pod, node) {
-			all = append(all, v1alpha1.MisalignedPod{Pod: pod, NUMA: node})
+	for pod, f := range m.pods {
+		if keep(pod, f.node) {
+			all = append(all, v1alpha1.MisalignedPod{Pod: pod, NUMA: f.node})
 		} else {
 			delete(m.pods, pod)
 		}

@@ -61,11 +61,11 @@ func Read(sysfs string) (Nodes, error) {
 	return nodes, nil
 }
 
-// Of is the NUMA node that all of these CPUs are of; false where they are of several, or of
-// none that is known.
+// Of is the NUMA node that all of these CPUs are of, as far as they are online; false where
+// they are of several, or of none that is known.
 func (n Nodes) Of(cpus cpuset.CPUSet) (int32, bool) {
-	for id, own := range n {
-		if !cpus.IsEmpty() && cpus.IsSubsetOf(own) {
+	for id := range n {
+		if n.Only(id, cpus) {
 			return id, true
 		}
 	}
@@ -80,7 +80,7 @@ func (n Nodes) Only(node int32, cpus cpuset.CPUSet) bool {
 			return false
 		}
 	}
-	return true
+	return !n[node].IsEmpty()
 }
 
 // CPUs are what a container has of the node's CPUs.

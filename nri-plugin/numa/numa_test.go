@@ -50,7 +50,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("node %d has %v, want %v", id, nodes[id], cpus)
 		}
 	}
-	for set, at := range map[string]int32{"4-5": 1, "12": 10, "0-3,8-11": 0, "3-4": -1, "": -1, "99": -1} {
+	for set, at := range map[string]int32{"4-5": 1, "12": 10, "0-3,8-11": 0, "3-4": -1, "": -1, "99": -1, "4-5,99": 1} {
 		cpus, err := cpuset.Parse(set)
 		if err != nil {
 			t.Fatal(err)
@@ -125,8 +125,8 @@ func TestMisaligned(t *testing.T) {
 	if _, found := m.Find("a"); found || m.Keep(nil) != nil {
 		t.Error("one of nothing")
 	}
-	m.Add("b", 1)
-	m.Add("a", 0)
+	m.Add("b", "main", 1)
+	m.Add("a", "main", 0)
 	if node, found := m.Find("b"); !found || node != 1 || changed != 2 {
 		t.Errorf("node %d, %v, after %d changes", node, found, changed)
 	}
@@ -141,7 +141,7 @@ func TestMisaligned(t *testing.T) {
 		t.Error("b was moved")
 	}
 	for i := range v1alpha1.MaxMisaligned + 1 {
-		m.Add(types.UID(rune('A'+i)), 0)
+		m.Add(types.UID(rune('A'+i)), "main", 0)
 	}
 	if got := m.Keep(func(types.UID, int32) bool { return true }); len(got) != v1alpha1.MaxMisaligned {
 		t.Errorf("%d pods in the ledger", len(got))
