@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/classes"
@@ -61,6 +63,22 @@ func TestClassIsDeleted(t *testing.T) {
 				t.Error("the class is gone, and so is what was granted")
 			}
 		})
+	}
+}
+
+// A pod whose class was deleted between its grant and its patch, while the leader changed, is
+// placed where it has its slices: they would be held for it with nobody to use them.
+func TestClassIsDeletedAfterTheGrant(t *testing.T) {
+	s := newClassStage(t)
+	s.add("p", 10, 100, units("silver", "1"))
+	l := s.ledger("n0")
+	s.must(ledgerspec.Grant(l, "p", "ns/p", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: 10, Mem: 100}}}))
+	s.must(s.api.Update(t.Context(), l))
+	s.notify(l, false)
+	s.readAll()
+	s.work()
+	if podstate.Gated(s.get("p")) {
+		t.Error("the pod waits beside its slices")
 	}
 }
 

@@ -45,14 +45,25 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key type
 
 // place decides which slices a gated pod gets, or finds those that it has.
 func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, error) {
-	demand, shares, err := a.asksOf(pod)
-	if err != nil {
-		a.markInvalid(pod, err)
+	demand, shares, invalid := a.asksOf(pod)
+	if errors.Is(invalid, podrequest.ErrNoClass) {
+		// What it was granted when there was the class it keeps.
+		var err error
+		if _, shares, err = podrequest.Granted(pod); err != nil {
+			invalid = err
+		}
+	}
+	if invalid != nil && !errors.Is(invalid, podrequest.ErrNoClass) {
+		a.markInvalid(pod, invalid)
 		return nil, nil
 	}
 	p, done, err := a.adopt(ctx, pod, shares)
 	if done || err != nil {
 		return p, err
+	}
+	if invalid != nil {
+		a.markInvalid(pod, invalid)
+		return nil, nil
 	}
 	chosen, why, err := a.scheduler.Schedule(ctx, scheduling.Request{Pod: pod, Demand: demand})
 	switch {

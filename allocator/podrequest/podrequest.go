@@ -152,7 +152,7 @@ func EquivalenceClass(pod *corev1.Pod) string {
 	}
 	for c := range containers(pod) {
 		if class := classIn(c); class != "" {
-			parts = append(parts, c.Name, class)
+			parts = append(parts, c.Name+"="+class) // like no name of a container
 		}
 	}
 	for i := range pod.Spec.InitContainers {

@@ -136,6 +136,13 @@ func TestClasses(t *testing.T) {
 	if EquivalenceClass(pod("gold")) == EquivalenceClass(pod("shared")) {
 		t.Error("pods of two classes fit on the same devices")
 	}
+	classed := newPod(t, map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 25, MemMiB: 100}})
+	named := classed.DeepCopy()
+	classed.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource("gold"): resource.MustParse("1")}
+	named.Spec.InitContainers = []corev1.Container{{Name: "a"}, {Name: "gold"}}
+	if EquivalenceClass(classed) == EquivalenceClass(named) {
+		t.Error("a class is taken for the name of a container")
+	}
 	_, _, err = Of(pod("bronze"), known)
 	if want := "container a asks for units of GPUClass bronze: there is no such GPUClass; the pod waits until there is"; !errors.Is(err, ErrNoClass) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
