@@ -69,6 +69,9 @@ func run() error {
 		return err
 	}
 	settings.Processors, settings.Pressure = processors, processors.Pressure
+	if !processors.V2() {
+		settings.PodCPUs = processors.PodCPUs
+	}
 	if noCgroups == nil {
 		settings.Leaf = found.Leaf
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/cpuset"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -85,6 +86,8 @@ type Options struct {
 	Sysfs string
 	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.
 	BindCPUs bool
+	// PodCPUs are those of a pod's cgroup, by its sandbox; nil under cgroup v2.
+	PodCPUs func(pid uint32, sandbox string) (cpuset.CPUSet, error)
 	// Pressure is how long tasks of a container have waited for a CPU.
 	Pressure func(pid uint32, container string) (time.Duration, error)
 	// Processors of the node, and the percent of their time up to which
@@ -238,7 +241,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch, RDMA: o.RDMA,
-		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, Log: o.Log.WithName("nri"),
+		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Log: o.Log.WithName("nri"),
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}

@@ -2,8 +2,8 @@
 
 // Package cgroup owns what the node's cgroups tell of a container: which directory
 // of the v2 hierarchy is its own, and its alone, on which the driver's memory limits
-// are set; how much processor time it has used, by v2 or v1; and how long its tasks have
-// waited for a CPU, by v2.
+// are set; how much processor time it has used, by v2 or v1; how long its tasks have
+// waited for a CPU, by v2; and which CPUs its pod is held to, by v1.
 //
 // It never writes to a cgroup.
 package cgroup

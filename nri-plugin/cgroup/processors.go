@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"k8s.io/utils/cpuset"
 )
 
 // Processors reads how much processor time the node and its containers use. The
@@ -78,6 +79,32 @@ func (p *Processors) Container(pid uint32, container string) (time.Duration, err
 	}
 	ns, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return time.Duration(ns), err
+}
+
+// PodCPUs are the CPUs of the cgroup of a pod, pid being a process of its sandbox, by v1.
+// There the kernel refuses to hold a container to any that its pod has not, and one that goes
+// offline is gone from every cgroup for good. By v2 it takes what there is of them.
+//
+// Where the agent sees only its own part of the hierarchy, as a container does in v1, the
+// node's first process sees all of it.
+func (p *Processors) PodCPUs(pid uint32, sandbox string) (cpuset.CPUSet, error) {
+	dir, err := own(p.proc, pid, sandbox, "cpuset")
+	if err != nil {
+		return cpuset.CPUSet{}, err
+	}
+	mount := p.m.v1["cpuset"]
+	if mount == "" {
+		return cpuset.CPUSet{}, errors.New("the cpuset controller is not mounted")
+	}
+	file := filepath.Join(mount, filepath.Dir(dir), "cpuset.effective_cpus")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		text, err = os.ReadFile(filepath.Join(p.proc, "1/root", file))
+	}
+	if err != nil {
+		return cpuset.CPUSet{}, err
+	}
+	return cpuset.Parse(strings.TrimSpace(string(text)))
 }
 
 // Pressure is for how long one task at least of the container of that id has waited for a

@@ -88,6 +88,39 @@ func TestContainerTime(t *testing.T) {
 	}
 }
 
+// The CPUs of a sandbox's pod, in the directory above its own.
+func TestPodCPUs(t *testing.T) {
+	root := t.TempDir()
+	own := filepath.Join(root, "kubepods/pod9/cpuset.effective_cpus")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(own), 0o755), os.WriteFile(own, []byte("7\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	v1 := "31 30 0:26 / " + root + " rw - cgroup cgroup rw,cpuset\n"
+	for name, c := range map[string]struct{ mounts, cgroups, text, want string }{
+		"cgroupfs":                {v1, "5:cpuset:/kubepods/pod1/3f2a\n", "0-1,5\n", "0-1,5"},
+		"systemd":                 {v1, "5:cpuset:/kubepods/pod1/cri-containerd-3f2a.scope\n", "2\n", "2"},
+		"it is seen here":         {v1, "5:cpuset:/kubepods/pod9/3f2a\n", "2\n", "7"},
+		"of another container":    {v1, "5:cpuset:/kubepods/pod1/other\n", "2\n", ""},
+		"not in v1":               {v1, "0::/kubepods/pod1/3f2a\n", "2\n", ""},
+		"not mounted":             {unified, "5:cpuset:/kubepods/pod1/3f2a\n", "2\n", ""},
+		"elsewhere on the node":   {v1, "5:cpuset:/kubepods/pod2/3f2a\n", "2\n", ""},
+		"a text that is not CPUs": {v1, "5:cpuset:/kubepods/pod1/3f2a\n", "all\n", ""},
+	} {
+		dir := proc(t, c.mounts, c.cgroups)
+		file := filepath.Join(dir, "1/root", root, "kubepods/pod1/cpuset.effective_cpus")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(c.text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewProcessors(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.PodCPUs(7, id); got.String() != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%s: %v, %v; want %q", name, got, err, c.want)
+		}
+	}
+}
+
 // A kernel without PSI, or with another text, says nothing, which is not 0.
 func TestPressureUnknown(t *testing.T) {
 	root := t.TempDir()

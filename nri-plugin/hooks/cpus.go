@@ -60,7 +60,7 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 		}
 	}
 	if p.BindCPUs && d.Set.IsEmpty() && len(nodes) > 1 {
-		p.bind(&d, c, nodes, grants, now)
+		p.bind(&d, pod, c, nodes, grants, now)
 	}
 	return d, nil
 }
@@ -107,13 +107,14 @@ func (p *Plugin) follow(pod *api.PodSandbox, container string, cpus cpuset.CPUSe
 	return fmt.Errorf("%s; its slices are moved to GPUs of NUMA node %d as soon as they have room, and it is tried again; if that lasts, delete the pod, or ask for numa without :required", text, node)
 }
 
-// bind decides to hold the container to all CPUs of its GPUs' NUMA node, or why not.
-func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants []ledger.Grant, now *device.Snapshot) {
+// bind decides to hold the container to all CPUs of its GPUs' NUMA node that it can be held to,
+// or why not.
+func (p *Plugin) bind(d *cpuDecision, pod *api.PodSandbox, c *api.Container, nodes numa.Nodes, grants []ledger.Grant, now *device.Snapshot) {
 	first, found := now.Device(grants[0].UUID)
 	if !found || first.NUMA == nil {
 		return // nobody knows where it is
 	}
-	own := nodes[*first.NUMA]
+	own, err := p.bindable(pod, nodes[*first.NUMA])
 	var devices []string
 	for _, g := range grants {
 		devices = append(devices, g.UUID)
@@ -121,8 +122,12 @@ func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants
 	var why string
 	if other, is := numa.Off(*first.NUMA, devices, now); is {
 		why = fmt.Sprintf("GPU %s is of NUMA node %d", other.UUID, *other.NUMA)
-	} else if own.IsEmpty() {
+	} else if err != nil {
+		why = fmt.Sprintf("the CPUs that the pod has under cgroup v1 cannot be read: %v", err)
+	} else if nodes[*first.NUMA].IsEmpty() {
 		why = "the NUMA node has none"
+	} else if own.IsEmpty() {
+		why = "the pod has none of them under cgroup v1"
 	} else {
 		why = d.Refuses(own, p.boundBeside(c.GetId(), *first.NUMA, nodes))
 	}
@@ -131,6 +136,16 @@ func (p *Plugin) bind(d *cpuDecision, c *api.Container, nodes numa.Nodes, grants
 		return
 	}
 	d.Set, d.bind = own, true
+}
+
+// bindable are those of the CPUs that a container of the pod can be held to: the runtime fails
+// to create one with others.
+func (p *Plugin) bindable(pod *api.PodSandbox, cpus cpuset.CPUSet) (cpuset.CPUSet, error) {
+	if p.PodCPUs == nil {
+		return cpus, nil
+	}
+	have, err := p.PodCPUs(pod.GetPid(), pod.GetId())
+	return have.Intersection(cpus), err
 }
 
 // boundBeside is what all containers but this one request that are held to CPUs of that NUMA
@@ -156,18 +171,24 @@ func (p *Plugin) unbind(pod *api.PodSandbox, c *api.Container, to *numa.CPUs) bo
 	if err != nil {
 		p.Log.Error(err, "cannot see whether a container has the CPUs that it asks for", "container", c.GetId())
 	}
-	node, one := nodes.Of(to.Set)
-	if !one || !nodes[node].IsSubsetOf(to.Set) {
+	var all cpuset.CPUSet
+	for _, cpus := range nodes {
+		all = all.Union(cpus)
+	}
+	if all, err = p.bindable(pod, all); err != nil {
+		p.Log.Error(err, "cannot see which CPUs a container can have", "container", c.GetId())
 		return false
 	}
-	why := to.Refuses(nodes[node], p.boundBeside(c.GetId(), node, nodes))
+	node, one := nodes.Of(to.Set)
+	own := nodes[node].Intersection(all)
+	if !one || !own.IsSubsetOf(to.Set) {
+		return false
+	}
+	why := to.Refuses(own, p.boundBeside(c.GetId(), node, nodes))
 	if why == "" {
 		return false
 	}
-	to.Set = cpuset.New()
-	for _, cpus := range nodes {
-		to.Set = to.Set.Union(cpus)
-	}
+	to.Set = all
 	p.Report.Warn(ref(pod).Of(c.GetName()), ReasonUnbound, fmt.Sprintf("container %s was resized, and is no longer bound to the CPUs of NUMA node %d: %s. It runs on all CPUs of the node", c.GetName(), node, why))
 	return true
 }

@@ -3,6 +3,8 @@
 package hooks
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -36,7 +39,7 @@ func twoSockets(t *testing.T, n *testNode) {
 // asks makes a pod with that topology, and container main with these CPUs.
 func asks(name, topology string, cpus *api.LinuxCPU) (*api.PodSandbox, *api.Container) {
 	pod := podOf(name, share30)
-	pod.Annotations[v1alpha1.AnnotationTopology] = topology
+	pod.Annotations[v1alpha1.AnnotationTopology], pod.Pid = topology, 4710
 	c := containerOf(pod, "main")
 	c.Linux.Resources.Cpu = cpus
 	return pod, c
@@ -49,6 +52,22 @@ func cpusOfMilli(request, limit int64) *api.LinuxCPU {
 		cpus.Quota, cpus.Period = api.Int64(limit*100), api.UInt64(100000)
 	}
 	return cpus
+}
+
+// podHas has each pod's cgroup hold it to these CPUs, as v1 does.
+func podHas(cpus string) func(*testing.T, *testNode) {
+	return func(t *testing.T, n *testNode) {
+		has, err := cpuset.Parse(cpus)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.PodCPUs = func(pid uint32, sandbox string) (cpuset.CPUSet, error) {
+			if pid != 4710 || !strings.HasPrefix(sandbox, "sandbox-") {
+				return cpuset.CPUSet{}, fmt.Errorf("process %d of sandbox %s", pid, sandbox)
+			}
+			return has, nil
+		}
+	}
 }
 
 // Under CPU manager policy none a container that wishes it is bound to the CPUs of its GPU's
@@ -73,6 +92,11 @@ func TestBindCPUs(t *testing.T) {
 		"nowhere":         {topology: "numa", change: func(_ *testing.T, n *testNode) { n.gpus.numa = nil }},
 		"without CPUs":    {topology: "numa", change: func(_ *testing.T, n *testNode) { n.gpus.numa[gpu1] = 2 }, says: "NUMA node 2, which GPU " + gpu1 + " is of: the NUMA node has none"},
 		"given by static": {topology: "numa", cpus: &api.LinuxCPU{Cpus: "0-1"}},
+		"v1, all but one": {topology: "numa", change: podHas("0-6"), bound: "4-6"},
+		"v1, none":        {topology: "numa", change: podHas("0-3"), says: "the pod has none of them under cgroup v1"},
+		"v1, not to be read": {topology: "numa", change: func(_ *testing.T, n *testNode) {
+			n.PodCPUs = func(uint32, string) (cpuset.CPUSet, error) { return cpuset.CPUSet{}, errors.New("no such file") }
+		}, says: "under cgroup v1 cannot be read: no such file"},
 		"one NUMA node": {topology: "numa", change: func(t *testing.T, n *testNode) {
 			if err := os.RemoveAll(filepath.Join(n.Sysfs, "devices/system/node/node0")); err != nil {
 				t.Fatal(err)
@@ -239,6 +263,7 @@ func TestResizeUnbinds(t *testing.T) {
 		topology string
 		to       *api.LinuxCPU
 		offline  bool
+		pod      string
 		changed  string
 		says     string
 	}{
@@ -248,6 +273,7 @@ func TestResizeUnbinds(t *testing.T) {
 		"the kubelet's CPUs":      {topology: "numa", to: &api.LinuxCPU{Cpus: "4-7", Shares: api.UInt64(8192)}},
 		"some are offline":        {topology: "numa", to: cpusOfMilli(1500, 4000), offline: true, changed: "0-6", says: "its limit of 4 CPUs is more than the 3"},
 		"no wish":                 {to: cpusOfMilli(8000, 0)},
+		"v1":                      {topology: "numa", to: cpusOfMilli(1000, 5000), pod: "2-7", changed: "2-7", says: "its limit of 5 CPUs is more than the 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -267,6 +293,9 @@ func TestResizeUnbinds(t *testing.T) {
 				if err := os.WriteFile(cpus, []byte("4-6\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if c.pod != "" {
+				podHas(c.pod)(t, n)
 			}
 			updates, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: c.to})
 			if err != nil {

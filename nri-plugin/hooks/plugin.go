@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -78,7 +79,7 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, and Roster and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, and Roster and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -98,6 +99,9 @@ type Plugin struct {
 	Sysfs string
 	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.
 	BindCPUs bool
+	// PodCPUs, if set, are the CPUs of a pod's cgroup, by its sandbox. Its containers can be
+	// held to no others then, as under cgroup v1.
+	PodCPUs func(pid uint32, sandbox string) (cpuset.CPUSet, error)
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
 
