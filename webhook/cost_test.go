@@ -255,6 +255,7 @@ func TestHostileCosts(t *testing.T) {
 			typed(pod)
 			refused := check("vernier-pods", what, request{object: pod, user: tenant})
 			check("vernier-pods-elsewhere", what, request{object: pod, user: tenant})
+			check("vernier-rdma", what, request{object: pod, user: tenant})
 			check("pods.vernier.dev", what, request{object: pod, user: tenant})
 			check("workloads.vernier.dev", "a Deployment of "+what, request{object: deployment(pod), user: tenant})
 			check("vernier-bindings", "a binding like "+what, request{object: &corev1.Binding{
