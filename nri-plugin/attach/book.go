@@ -19,6 +19,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
@@ -89,14 +90,24 @@ func (b *Book) All() []Entry {
 	return slices.Collect(maps.Values(b.entries))
 }
 
+// Align writes into the status of a container what it is with these CPUs. It is called under
+// the lock, so that both are the latest, and must not block.
+type Align func(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet)
+
 // Started records what holds the slices of a container, whose first process is pid.
-func (b *Book) Started(id string, pid uint32, status []v1alpha1.SliceStatus) {
-	b.update(id, func(e *Entry) { e.Status, e.PID, e.Adjust = status, pid, nil })
+func (b *Book) Started(id string, pid uint32, status []v1alpha1.SliceStatus, align Align) {
+	b.update(id, func(e *Entry) {
+		align(status, e.CPUs.Set)
+		e.Status, e.PID, e.Adjust = status, pid, nil
+	})
 }
 
-// Resized records which CPUs a container has now, and its status with them.
-func (b *Book) Resized(id string, cpus numa.CPUs, status []v1alpha1.SliceStatus) {
-	b.update(id, func(e *Entry) { e.Status, e.CPUs = status, cpus })
+// Resized records which CPUs a container has now.
+func (b *Book) Resized(id string, cpus numa.CPUs, align Align) {
+	b.update(id, func(e *Entry) {
+		e.CPUs, e.Status = cpus, slices.Clone(e.Status)
+		align(e.Status, cpus.Set)
+	})
 }
 
 func (b *Book) update(id string, set func(*Entry)) {

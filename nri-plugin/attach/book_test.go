@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode"
+	"vernier.dev/vernier/nri-plugin/numa"
 )
 
 func entry(pod, id string) Entry {
@@ -103,12 +105,37 @@ func TestEndsAreTold(t *testing.T) {
 	}
 }
 
+func unaligned([]v1alpha1.SliceStatus, cpuset.CPUSet) {}
+
+// What a container has is compared with the CPUs that it has then, whichever came last.
+func TestAlign(t *testing.T) {
+	b := &Book{}
+	e := entry("a", "1")
+	e.CPUs.Set = cpuset.New(1)
+	b.Reset([]Entry{e})
+	align := func(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
+		for i := range status {
+			status[i].Note = cpus.String()
+		}
+	}
+	b.Resized("1", numa.CPUs{Set: cpuset.New(2)}, align)
+	if got := b.Slices(); len(got) != 0 {
+		t.Errorf("before it is started: %v", got)
+	}
+	b.Started("1", 0, []v1alpha1.SliceStatus{{Pod: "a"}}, align)
+	started, _ := b.Get("1")
+	b.Resized("1", numa.CPUs{Set: cpuset.New(3)}, align)
+	if got := b.Slices(); len(got) != 1 || got[0].Note != "3" || started.Status[0].Note != "2" {
+		t.Errorf("%v, and %v before", got, started.Status)
+	}
+}
+
 func TestSlices(t *testing.T) {
 	b := &Book{}
 	b.Reset([]Entry{entry("b", "2"), entry("a", "1")})
-	b.Started("2", 0, []v1alpha1.SliceStatus{{Pod: "b", UUID: "y"}, {Pod: "b", UUID: "x"}})
-	b.Started("1", 0, []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}})
-	b.Started("unknown", 0, []v1alpha1.SliceStatus{{Pod: "c"}})
+	b.Started("2", 0, []v1alpha1.SliceStatus{{Pod: "b", UUID: "y"}, {Pod: "b", UUID: "x"}}, unaligned)
+	b.Started("1", 0, []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}}, unaligned)
+	b.Started("unknown", 0, []v1alpha1.SliceStatus{{Pod: "c"}}, unaligned)
 	want := []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}, {Pod: "b", UUID: "x"}, {Pod: "b", UUID: "y"}}
 	if got := b.Slices(); !reflect.DeepEqual(got, want) {
 		t.Errorf("slices %v, want %v", got, want)

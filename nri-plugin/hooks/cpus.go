@@ -5,13 +5,13 @@ package hooks
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -193,22 +193,21 @@ func (p *Plugin) unbind(pod *api.PodSandbox, c *api.Container, to *numa.CPUs) bo
 	return true
 }
 
-// align writes into the status of a container that is held to these CPUs whether they are of
-// its devices' NUMA nodes.
-func (p *Plugin) align(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
-	if len(status) == 0 || cpus.IsEmpty() {
-		return
-	}
+// aligner has the status of a container that is held to CPUs say whether these are of its
+// devices' NUMA nodes, as they are now.
+func (p *Plugin) aligner(container string) attach.Align {
 	nodes, err := numa.Read(p.Sysfs)
 	if err != nil {
-		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "container", status[0].Container)
+		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "container", container)
 	}
 	now, _ := p.Devices.Snapshot()
-	for i := range status {
-		s := &status[i]
-		s.Aligned = nil
-		if d, found := now.Device(s.UUID); found && d.NUMA != nil && !nodes[*d.NUMA].IsEmpty() {
-			s.Aligned = ptr.To(nodes.Only(*d.NUMA, cpus))
+	return func(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet) {
+		for i := range status {
+			s := &status[i]
+			s.Aligned = nil
+			if d, found := now.Device(s.UUID); found && !cpus.IsEmpty() && d.NUMA != nil && !nodes[*d.NUMA].IsEmpty() {
+				s.Aligned = ptr.To(nodes.Only(*d.NUMA, cpus))
+			}
 		}
 	}
 }
@@ -255,8 +254,6 @@ func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxReso
 		update = &api.ContainerUpdate{ContainerId: c.GetId()}
 		update.SetLinuxCPUSetCPUs(to.Set.String())
 	}
-	status := slices.Clone(entry.Status)
-	p.align(status, to.Set)
-	p.Book.Resized(c.GetId(), to, status)
+	p.Book.Resized(c.GetId(), to, p.aligner(c.GetId()))
 	return update
 }

@@ -392,6 +392,30 @@ func TestAligned(t *testing.T) {
 	}
 }
 
+// The kubelet changes the CPUs of a container while NVML is asked what holds it.
+func TestAlignedWhileObserved(t *testing.T) {
+	n := newNode(t)
+	twoSockets(t, n)
+	pod, ctr := asks("a", "numa", &api.LinuxCPU{Cpus: "4-7"})
+	n.ledger.grant(gpu1, slice30(pod))
+	ctr.State, ctr.Env = api.ContainerState_CONTAINER_RUNNING, []string{v1alpha1.EnvSlice + "=" + pod.Uid}
+	n.gpus.limits[gpu1+"/cgroup/"+ctr.Id] = 20480
+	n.gpus.unscanned = true
+	if _, err := n.Synchronize(t.Context(), []*api.PodSandbox{pod}, []*api.Container{ctr}); err != nil {
+		t.Fatal(err)
+	}
+	n.gpus.unscanned = false
+	n.gpus.onRead = func() {
+		if _, err := n.UpdateContainer(t.Context(), pod, ctr, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: "0-7"}}); err != nil {
+			t.Error(err)
+		}
+	}
+	n.Observe()
+	if all := n.Book.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, ptr.To(false)) {
+		t.Errorf("%+v, want it not aligned", all)
+	}
+}
+
 // With numa:required a container whose CPUs are of another NUMA node than its GPU is refused,
 // and its pod is in the list of those to be moved; once its slices are there it is created.
 func TestGPUFollowsCPUs(t *testing.T) {

@@ -173,6 +173,8 @@ type testGPUs struct {
 	unscanned bool
 	// onCheck runs inside every creation that has slices.
 	onCheck func()
+	// onRead runs before a limit is read back.
+	onRead func()
 	// slow, if set, is what setting a limit and reading one back wait for.
 	slow chan struct{}
 }
@@ -219,6 +221,9 @@ func (g *testGPUs) SetMemoryLimit(uuid, cgroup string, m v1alpha1.MiB) error {
 
 func (g *testGPUs) MemoryLimit(uuid, cgroup string) (v1alpha1.MiB, error) {
 	g.wait()
+	if g.onRead != nil {
+		g.onRead()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.limits[uuid+cgroup], nil

@@ -46,8 +46,7 @@ func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	}
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
-	p.align(status, entry.CPUs.Set)
-	p.Book.Started(c.GetId(), c.GetPid(), status)
+	p.Book.Started(c.GetId(), c.GetPid(), status, p.aligner(c.GetId()))
 	return true, nil
 }
 

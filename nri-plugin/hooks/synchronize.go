@@ -73,6 +73,9 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 			entry.PID = c.GetPid()
 			found := entry
 			entry.Status, _ = prompt(ctx, func() []v1alpha1.SliceStatus { return p.observe(found) })
+			if entry.Status != nil {
+				p.aligner(entry.ID)(entry.Status, entry.CPUs.Set)
+			}
 		}
 		entries = append(entries, entry)
 	}
@@ -86,7 +89,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 func (p *Plugin) Observe() {
 	for _, entry := range p.Book.Unobserved() {
 		if status := p.observe(entry); status != nil {
-			p.Book.Started(entry.ID, entry.PID, status)
+			p.Book.Started(entry.ID, entry.PID, status, p.aligner(entry.ID))
 		}
 	}
 }
@@ -99,7 +102,6 @@ func (p *Plugin) observe(entry attach.Entry) []v1alpha1.SliceStatus {
 	status := m.Observe(entry.Container, entry.PID)
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
-	p.align(status, entry.CPUs.Set)
 	return status
 }
 

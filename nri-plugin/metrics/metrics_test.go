@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/utils/cpuset"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
@@ -205,14 +206,16 @@ vernier_unenforced_processes{whole,team,b,GPU-2} 0`
 	}
 }
 
+func unaligned([]v1alpha1.SliceStatus, cpuset.CPUSet) {}
+
 // How long a container waited for a CPU shows once it has a process, and where that is known.
 func TestPressure(t *testing.T) {
 	book := &attach.Book{}
 	for _, id := range []string{"1", "2", "3"} {
 		entry(t, book, id, "team/"+id, "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 10, Mem: 1})
 	}
-	book.Started("1", 11, []v1alpha1.SliceStatus{})
-	book.Started("2", 12, []v1alpha1.SliceStatus{})
+	book.Started("1", 11, []v1alpha1.SliceStatus{}, unaligned)
+	book.Started("2", 12, []v1alpha1.SliceStatus{}, unaligned)
 	from := sources(book, &counting{})
 	from.Pressure = func(pid uint32, id string) (time.Duration, error) {
 		if pid == 11 && id == "1" {
@@ -233,7 +236,7 @@ func TestScrapeDoesNotFail(t *testing.T) {
 	for _, id := range []string{"1", "2"} {
 		entry(t, book, id, "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1})
 	}
-	book.Started("1", 0, []v1alpha1.SliceStatus{})
+	book.Started("1", 0, []v1alpha1.SliceStatus{}, unaligned)
 	got := text(t, sources(book, &counting{err: errors.New("damaged")}))
 	for _, want := range []string{"counters_readable{main,team,a} 0", "memory_limit_bytes{main,team,a," + gpu0 + "} 1.048576e+06"} {
 		if strings.Count(got, want) != 1 {
