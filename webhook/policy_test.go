@@ -149,6 +149,23 @@ func testPolicyCreate(t *testing.T, c client.Client) {
 			p.Spec.Containers[0].Resources = requests(600)
 			p.Spec.Containers[0].Resources.Limits[api.ResourceGPUs] = resource.MustParse("1")
 		}), "is not enabled for Vernier"},
+		"a class among many resources, not enabled": {with(plain(other), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources = requests(600)
+			p.Spec.Containers[0].Resources.Limits[api.ClassResource("gold")] = resource.MustParse("1")
+		}), "is not enabled for Vernier"},
+		"a class among the resources of many containers": {with(plain(enabled), func(p *corev1.Pod) {
+			p.Spec.Containers = containers(300)
+			for i := range p.Spec.Containers {
+				p.Spec.Containers[i].Resources = requests(2)
+			}
+			p.Spec.Containers[299].Resources.Limits[api.ClassResource("gold")] = resource.MustParse("1")
+		}), "webhook has not seen it"},
+		"many containers with resources": {with(plain(other), func(p *corev1.Pod) {
+			p.Spec.Containers = containers(300)
+			for i := range p.Spec.Containers {
+				p.Spec.Containers[i].Resources = requests(4)
+			}
+		}), ""},
 		"a misspelt resource": {with(plain(enabled), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"vernier.dev/gpu-cores": resource.MustParse("1")}
 		}), "webhook has not seen it"},
