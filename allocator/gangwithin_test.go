@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
@@ -170,5 +172,28 @@ func TestGroupWithinOneRackIsRelabelled(t *testing.T) {
 				t.Errorf("placed %q; told %q", got, s.told())
 			}
 		})
+	}
+}
+
+// A tenant names the label, which may have as many values as there are nodes: where none has the
+// devices the search pauses as well, between them.
+func TestHostileGroupWithinManyValues(t *testing.T) {
+	s := stageOf(t, 24, podgroups.Within(podgroups.Native("ns", "g", 3), corev1.LabelTopologyZone))
+	s.zones("abcdefghijklmnopqrstuvwx")
+	for i := range 3 {
+		s.add(fmt.Sprint("m", i), 100, 1000, memberOf("g"))
+	}
+	s.readAll()
+	s.slow(10 * time.Millisecond)
+	name, _ := group.Of(s.get("m0"))
+	paused := 0
+	for range 20 {
+		s.step()
+		if search, is := s.allocator.search(name); is && search.begun() {
+			paused++
+		}
+	}
+	if told := strings.Join(s.told(), "\n"); paused == 0 || !strings.Contains(told, "room for 2 of the 3 pods") {
+		t.Errorf("paused %d times; told %q", paused, told)
 	}
 }

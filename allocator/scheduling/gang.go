@@ -185,7 +185,12 @@ func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
 		return neverFit(nodes, asks, need)
 	}
 	all := within.Domains(s.Filters, nodes)
-	return len(all) > 0 && !slices.ContainsFunc(all, func(d Domain) bool { return !neverFit(slices.Clone(d.rooms), asks, need) })
+	for i, d := range slices.Backward(all) { // the largest first
+		if i < len(all)-MaxWithin || !neverFit(slices.Clone(d.rooms), asks, need) {
+			return false
+		}
+	}
+	return len(all) > 0
 }
 
 func neverFit(nodes []*placement.Node, asks []Request, need int) bool {

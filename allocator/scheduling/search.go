@@ -185,6 +185,19 @@ func (t *cycle) breathe(ctx context.Context) error {
 	return t.reserveAgain(ctx)
 }
 
+// rest pauses a search that has taken its time, between two tries: nothing is chosen then.
+func (sc *Scheduler) rest() error {
+	s := sc.searching
+	if s == nil || sc.Clock.Now().Before(s.until) {
+		return nil
+	}
+	s.paused = true
+	if !s.yield(struct{}{}) {
+		return errStale
+	}
+	return nil
+}
+
 // hosts are the nodes of the choices as the scheduler counts them now.
 func (t *cycle) hosts() (map[string]feasible.Host, error) {
 	if err := t.survey(); err != nil {

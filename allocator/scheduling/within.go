@@ -103,10 +103,18 @@ func (s *Scheduler) fitWithin(ctx context.Context, item queue.Item, order []Requ
 	for _, p := range order {
 		pods[p.Pod.UID] = true
 	}
-	for i, d := range slices.DeleteFunc(slices.Clone(all), func(d Domain) bool { return !haveDevices(slices.Clone(d.rooms), order, need) }) {
-		if i == MaxWithin {
+	tried := 0
+	for _, d := range all {
+		if tried == MaxWithin {
 			break
 		}
+		if err := s.rest(); err != nil {
+			return nil, nil, err
+		}
+		if !haveDevices(slices.Clone(d.rooms), order, need) {
+			continue
+		}
+		tried++
 		choices, miss, err := s.fitIn(ctx, item, order, need, &domain{pods: pods, nodes: d.Nodes}, DomainOrders)
 		if miss == nil || err != nil {
 			return choices, nil, err
