@@ -30,12 +30,13 @@ func (f *findings) topology(pod *slim.Pod, known fleet.Size) {
 	if !wish.Required {
 		return
 	}
-	if least := f.leastGPUs(pod); least > api.MaxDevices {
+	least := f.leastGPUs(pod)
+	if least > api.MaxDevices {
 		f.errs = append(f.errs, field.Invalid(path, wish.String(), fmt.Sprintf(
 			"the containers that run at the same time need at least %d GPUs, and a node has %d at most: ask for less, or make several pods of it", least, api.MaxDevices)))
 		return
 	}
-	if most > 1 || wish.Level == api.TopologyRDMA {
+	if most = max(most, api.DeviceCount(least)); most > 1 || wish.Level == api.TopologyRDMA {
 		f.warn(path, known.TopologyWarning(wish.Level, most))
 	}
 }

@@ -24,17 +24,18 @@ func TestTopology(t *testing.T) {
 		known       fleet.Size
 		warned, err string
 	}{
-		"preferred":                        {wish: "nvlink", gpus: []string{"2"}, known: fleet.Size{GPUs: 8}},
-		"there is one":                     {wish: "nvlink:required", gpus: []string{"8"}, known: hgx},
-		"nothing known":                    {wish: "nvlink:required", gpus: []string{"8"}},
-		"too many":                         {wish: "pcie:required", gpus: []string{"4", "1"}, known: hgx, warned: "needs 4 GPUs with only PCIe switches between them, and no node has more than 2: the pod waits"},
-		"no driver says":                   {wish: "rdma:required", gpus: []string{"1"}, known: hgx, warned: "needs GPUs near an RDMA device, and no node's driver reports any: the pod waits"},
-		"one GPU":                          {wish: "nvlink:required", gpus: []string{"1"}, warned: `"nvlink:required" has no effect, since the pod is on one GPU`},
-		"one GPU and its CPUs":             {wish: "numa:required", gpus: []string{"1"}, known: hgx},
-		"one GPU for all":                  {wish: "nvlink", gpus: []string{"1", "1"}, annotations: map[string]string{api.AnnotationSameGPU: api.SameGPURequired}, warned: `"nvlink" has no effect`},
-		"several of one GPU, nothing said": {wish: "numa:required", gpus: []string{"1", "1"}, known: fleet.Size{GPUs: 8}},
-		"more than a node may have":        {wish: "numa:required", gpus: []string{"16", "16", "1"}, err: "need at least 33 GPUs, and a node has 32 at most: ask for less"},
-		"as many as it may":                {wish: "numa:required", gpus: []string{"16", "16"}},
+		"preferred":                 {wish: "nvlink", gpus: []string{"2"}, known: fleet.Size{GPUs: 8}},
+		"there is one":              {wish: "nvlink:required", gpus: []string{"8"}, known: hgx},
+		"nothing known":             {wish: "nvlink:required", gpus: []string{"8"}},
+		"too many":                  {wish: "pcie:required", gpus: []string{"4", "1"}, known: hgx, warned: "needs 5 GPUs with only PCIe switches between them, and no node has more than 2: the pod waits"},
+		"no driver says":            {wish: "rdma:required", gpus: []string{"1"}, known: hgx, warned: "needs GPUs near an RDMA device, and no node's driver reports any: the pod waits"},
+		"one GPU":                   {wish: "nvlink:required", gpus: []string{"1"}, warned: `"nvlink:required" has no effect, since the pod is on one GPU`},
+		"one GPU and its CPUs":      {wish: "numa:required", gpus: []string{"1"}, known: hgx},
+		"one GPU for all":           {wish: "nvlink", gpus: []string{"1", "1"}, annotations: map[string]string{api.AnnotationSameGPU: api.SameGPURequired}, warned: `"nvlink" has no effect`},
+		"too many together":         {wish: "numa:required", gpus: []string{"1", "1", "3"}, known: hgx, warned: "needs 5 GPUs of one NUMA node, and no node has more than 4: the pod waits"},
+		"several of one GPU":        {wish: "numa:required", gpus: []string{"1", "1"}, known: fleet.Size{GPUs: 8}, warned: "needs GPUs of one NUMA node, and no node's driver reports any: the pod waits"},
+		"more than a node may have": {wish: "numa:required", gpus: []string{"16", "16", "1"}, err: "need at least 33 GPUs, and a node has 32 at most: ask for less"},
+		"as many as it may":         {wish: "numa:required", gpus: []string{"16", "16"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &slim.Pod{Metadata: &slim.Metadata{Annotations: map[string]string{api.AnnotationTopology: tt.wish}}}
