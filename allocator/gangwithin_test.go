@@ -17,6 +17,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -130,6 +131,25 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.work()
 		if got, told := s.seats("late"), strings.Join(s.told(), "\n"); got != "" || !strings.Contains(told, "on nodes of one "+key+"; most is in a") {
 			t.Errorf("placed %q; told %q", got, told)
+		}
+	})
+	t.Run("past many racks that the pods may not go to", func(t *testing.T) {
+		s := stageOf(t, scheduling.MaxWithin+6, podgroups.Within(podgroups.Native("ns", "g", 2), corev1.LabelHostname))
+		s.add("m0", 70, 700, memberOf("g"), onNode("n9")) // the last by name
+		s.add("m1", 70, 700, memberOf("g"), onNode("n9"))
+		s.work()
+		if got := s.seats("m0", "m1"); got != "m0:n9 m1:n9" {
+			t.Errorf("placed %q; told %q", got, s.told())
+		}
+	})
+	t.Run("no rack that the pods may go to", func(t *testing.T) {
+		s := stageOf(t, 2, within(2))
+		s.zones("ab")
+		s.add("m0", 10, 100, memberOf("g"), onNode("n7"))
+		s.add("m1", 10, 100, memberOf("g"), onNode("n7"))
+		s.work()
+		if told := strings.Join(s.told(), "\n"); strings.Contains(told, "no node that takes slices has label") || !strings.Contains(told, "didn't match Pod's node affinity/selector") {
+			t.Errorf("told %q", told)
 		}
 	})
 	t.Run("no node has the label", func(t *testing.T) {

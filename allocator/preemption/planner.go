@@ -402,7 +402,7 @@ func (p *Preemption) plan(ctx context.Context, w Waiter, by func() policy) (*pla
 	until := p.clock.Now().Add(searchTime)
 	where := []scheduling.Domain{{}}
 	if len(w.Within.Keys) > 0 {
-		where = w.Within.Domains(p.filters, p.cache.Index.Room())
+		where = w.Within.Domains(p.filters, w.Pods, p.cache.Index.Room())
 	}
 	for i, in := range slices.Backward(where) {
 		if i < len(where)-scheduling.MaxDomains || !p.clock.Now().Before(until) {

@@ -184,7 +184,7 @@ func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
 	if len(within.Keys) == 0 {
 		return neverFit(nodes, asks, need)
 	}
-	all := within.Domains(s.Filters, nodes)
+	all := within.Domains(s.Filters, nil, nodes)
 	for i, d := range slices.Backward(all) { // the largest first
 		if i < len(all)-MaxWithin || !neverFit(slices.Clone(d.rooms), asks, need) {
 			return false

@@ -40,9 +40,13 @@ type Domain struct {
 	free  int64
 }
 
-// Domains are those with rooms in them, the fullest first; where members have nodes, the ones of
-// these nodes as one.
-func (w Within) Domains(filters *feasible.Filters, rooms []*placement.Node) []Domain {
+// Domains are those with rooms in them that the pods may go to, the fullest first; where members
+// have nodes, the ones of these nodes as one. Without pods it is all with rooms.
+func (w Within) Domains(filters *feasible.Filters, pods []Request, rooms []*placement.Node) []Domain {
+	admits := func(string) bool { return true }
+	if len(pods) > 0 {
+		admits = filters.Admits(podsOf(pods))
+	}
 	values := map[string][]string{} // of a node, by the keys
 	for _, key := range w.Keys {
 		for value, names := range filters.Domains(key) {
@@ -63,7 +67,7 @@ func (w Within) Domains(filters *feasible.Filters, rooms []*placement.Node) []Do
 	all := map[string]Domain{}
 	for _, room := range rooms {
 		value, has := valueOf(room.Name)
-		if !has || len(w.Nodes) > 0 && !joined[value] {
+		if !has || len(w.Nodes) > 0 && !joined[value] || !admits(room.Name) {
 			continue
 		}
 		if len(w.Nodes) > 0 {
@@ -95,7 +99,10 @@ func (s *Scheduler) fitWithin(ctx context.Context, item queue.Item, order []Requ
 			rooms = append(rooms, n)
 		}
 	}
-	all := within.Domains(s.Filters, rooms)
+	all := within.Domains(s.Filters, order, rooms)
+	if len(all) == 0 {
+		all = within.Domains(s.Filters, nil, rooms) // for the scheduler's words
+	}
 	if len(all) == 0 {
 		return nil, &GangDiagnosis{Pod: order[0].Pod, Why: &Diagnosis{unlabelled: within}}, nil
 	}
