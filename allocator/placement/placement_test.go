@@ -220,4 +220,19 @@ func TestSearchIsBounded(t *testing.T) {
 	if s.steps < maxSteps || s.steps > maxSteps+100 {
 		t.Errorf("%d steps, want about %d and no more", s.steps, maxSteps)
 	}
+	// So it does where there are many sets of devices to look in.
+	for i := range node.Devices {
+		node.Devices[i].Near.NVLink = 1<<24 - 1
+	}
+	demand.Topology = v1alpha1.TopologyRequest{Level: v1alpha1.TopologyNVLink}
+	demand.Containers[1].Share = v1alpha1.Share{GPUs: 13, Core: 50, MemMiB: 100} // each has room alone
+	sum, before := 0, 0
+	if _, fits := within(demand, node, func(s *search) bool {
+		before = s.steps
+		fits := s.place(0)
+		sum += s.steps - before
+		return fits
+	}); fits || sum > 4*maxSteps+400 {
+		t.Errorf("with sets of devices: fits %t after %d steps", fits, sum)
+	}
 }

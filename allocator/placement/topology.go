@@ -97,10 +97,12 @@ func (d *Demand) span() (most v1alpha1.DeviceCount) {
 // is possible. Of several it is the one with most instances of MIG, then the one that leaves
 // most sets of devices wholly free, then the one that the policy prefers.
 func within(demand *Demand, node *Node, serve func(*search) bool) (Plan, bool) {
+	steps := 0 // of the level: its domains share what one search may take
 	try := func(in domain) (Plan, bool) {
 		s := newSearch(demand, node)
-		s.domain = in
-		if !serve(s) {
+		s.domain, s.steps = in, steps
+		served := serve(s)
+		if steps = s.steps; !served {
 			return Plan{}, false
 		}
 		plan := s.plan()
@@ -114,6 +116,7 @@ func within(demand *Demand, node *Node, serve func(*search) bool) (Plan, bool) {
 	for _, level := range levels {
 		var best Plan
 		found, most := false, 0
+		steps = 0
 		for _, in := range demand.domains(node, level) {
 			if !demand.mayFit(node, in) {
 				continue
