@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -92,7 +93,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.driverRoot, "driver-root", "/", "root of the NVIDIA driver's files, as seen here")
 	f.StringVar(&o.hostDriverRoot, "host-driver-root", "", "the same root, as the container runtime sees it (default: --driver-root)")
 	f.StringVar(&o.devRoot, "dev-root", "/", "parent of the /dev that has the driver's device nodes")
-	f.StringVar(&o.sysDir, "sys-dir", "/proc/1/root/sys", "sysfs in which NUMA nodes and RDMA devices are looked for; that of the node's first process shows them also where each network namespace has its own")
+	f.StringVar(&o.sysDir, "sys-dir", filepath.Join("/proc/1/root", "sys"), "sysfs in which NUMA nodes and RDMA devices are looked for; that of the node's first process shows them also where each network namespace has its own")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "path of libnvidia-ml.so.1 (default: searched below --driver-root)")
 	f.StringVar(&o.limiterLibrary, "limiter-library", "/opt/vernier/libvgpu.so", "libvgpu.so to install into --state-dir")
 	f.StringVar(&o.cdiHook, "cdi-hook", "/opt/vernier/vernier-cdi-hook", "vernier-cdi-hook to install into --state-dir; empty writes CDI specs without hooks")
