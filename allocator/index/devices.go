@@ -194,7 +194,7 @@ func subtract(d *placement.Device, granted *v1alpha1.DeviceLedger) {
 	d.Slots -= len(granted.Slices)
 }
 
-// roomier tells whether now has room somewhere that before had not, or devices that are near
+// roomier reports whether now has room somewhere that before had not, or devices that are near
 // others: only then can a pod that waits for a device be helped.
 func roomier(before, now *placement.Node) bool {
 	if now == nil {

@@ -32,7 +32,7 @@ type Container struct {
 	// everything else off its devices.
 	Mode v1alpha1.Mode
 	// Class is the GPUClass of which it asks for units, empty without one, and Models are the
-	// devices of that: it may use those that the pod may use as well.
+	// devices of that: it may use the ones that the pod may use as well.
 	Class  string
 	Models v1alpha1.AllowList
 }

@@ -159,7 +159,7 @@ func (s *search) level() int {
 // whole reports whether nothing of the device is granted.
 func (d *Device) whole() bool { return d.FreeCore >= v1alpha1.WholeGPU && d.FreeMem >= d.Mem }
 
-// broken are the sets of which a device is in use, and all those that there are.
+// broken are the sets of which a device is in use, and all are all sets.
 func (n *Node) broken(used func(device int) bool) (broken, all v1alpha1.Near) {
 	for i := range n.Devices {
 		dev := &n.Devices[i]

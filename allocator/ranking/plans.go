@@ -109,7 +109,7 @@ func (h *Host) takes(a *Ask) bool {
 }
 
 // plan puts the pod on the part: its largest container on the devices that the
-// engine chose, or on others like them so that those that are near each other stay free
+// engine chose, or on others like them so that devices near each other stay free
 // together, the others where they fit tightest. If they do not, those devices
 // are no good. Where the devices have to be near each other, the sets of them are compared.
 func (p *part) plan(a *Ask, chosen uint64) (placement.Plan, bool) {

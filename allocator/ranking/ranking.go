@@ -146,7 +146,7 @@ func (r *Ranking) Delete(name string) {
 	}
 }
 
-// link counts the node anew.
+// link counts the node again.
 func (r *Ranking) link(n *node, room *placement.Node) {
 	was := n.linked
 	n.linked = v1alpha1.Near{}

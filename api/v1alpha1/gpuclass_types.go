@@ -15,7 +15,7 @@ import (
 const MaxGPUClasses = 64
 
 // GPUClass is a name for a share of a GPU of some models: with a class gold, a container asks
-// for 2 units of it by the limit vernier.dev/gpu-gold: 2. Whoever runs the cluster makes classes.
+// for 2 units of it by the limit vernier.dev/gpu-gold: 2. Administrators make classes.
 //
 // A unit and its models are for good: pods of the class have what these say.
 // +kubebuilder:object:root=true

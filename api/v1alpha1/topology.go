@@ -201,7 +201,7 @@ func (n Near) At(level TopologyLevel) uint32 {
 	return 1
 }
 
-// And are the sets that both are of, Or those that any is of.
+// And are the sets of both, Or the sets of any.
 func (n Near) And(m Near) Near {
 	return Near{n.NUMA & m.NUMA, n.PCIe & m.PCIe, n.NVLink & m.NVLink, n.RDMA & m.RDMA}
 }

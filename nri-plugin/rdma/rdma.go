@@ -67,7 +67,7 @@ type Watch struct {
 	Host Host
 
 	patience time.Duration
-	// known are those that are up, by the last look that has ended.
+	// known are the devices that are up, by the last look that has ended.
 	known []nic
 	// look has what is found, nil while nobody looks.
 	look chan []nic
@@ -96,7 +96,7 @@ func (w *Watch) Refine(s *device.Snapshot) {
 	}
 }
 
-// settle keeps those that are up, and were not down lately.
+// settle keeps the devices that are up, and were not down lately.
 func (w *Watch) settle(all []nic, now time.Time) []nic {
 	down := map[string]time.Time{}
 	all = slices.DeleteFunc(all, func(n nic) bool {

@@ -17,7 +17,7 @@ type NodeClass struct {
 	// GPUs of each node, such as "8 x NVIDIA A100-SXM4-80GB".
 	GPUs  string `json:"gpus"`
 	Nodes int    `json:"nodes"`
-	// Serves are the GPUClasses, of those that the pod asks for, of which the nodes have a GPU.
+	// Serves are the GPUClasses, among the ones that the pod asks for, of which the nodes have a GPU.
 	Serves []string `json:"serves,omitempty"`
 	// NotReady of them grant nothing now.
 	NotReady int `json:"notReady,omitempty"`
