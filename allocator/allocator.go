@@ -82,7 +82,7 @@ type Allocator struct {
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Log), groups: podgroup.New(c.Groups)}
+	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Classes, c.Log), groups: podgroup.New(c.Groups)}
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
 	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}

@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"testing"
@@ -69,22 +70,33 @@ func (w *world) classed(p *corev1.Pod) *corev1.Pod {
 
 // checkClass asserts that the container's device is of its class.
 func (w *world) checkClass(c container, uuid string) {
+	class := w.classOf(c)
+	if class == nil {
+		return
+	}
+	if w.placedOf[class.Name]++; !class.Models.Allows(w.modelOf(uuid)) {
+		w.fail("container %s of pod %s asks for GPUClass %s and is granted a part of %s, which is a %s", c.name, c.pod, class.Name, uuid, w.modelOf(uuid))
+	}
+}
+
+// inClass reports whether the container may be on the device by its class, if it has one.
+func (w *world) inClass(c container, uuid string) bool {
+	class := w.classOf(c)
+	return class == nil || class.Models.Allows(w.modelOf(uuid))
+}
+
+// classOf is the class that the container asks for units of, whether it exists now or not; nil
+// without one.
+func (w *world) classOf(c container) *classes.Class {
 	p := w.find(c.pod)
 	if w.classes == nil || p == nil {
-		return
+		return nil
 	}
 	at := slices.IndexFunc(p.Spec.Containers, func(of corev1.Container) bool { return of.Name == c.name })
 	if at < 0 {
-		return
+		return nil
 	}
-	class := v1alpha1.ClassIn(p.Spec.Containers[at].Resources.Requests)
-	for i := range worldClasses {
-		if allows := classes.Of(worldClasses[i]).Get(class); allows != nil {
-			if w.placedOf[class]++; !allows.Models.Allows(w.modelOf(uuid)) {
-				w.fail("container %s of pod %s asks for GPUClass %s and is granted a part of %s, which is a %s", c.name, c.pod, class, uuid, w.modelOf(uuid))
-			}
-		}
-	}
+	return classes.Of(worldClasses...).Get(v1alpha1.ClassIn(p.Spec.Containers[at].Resources.Requests))
 }
 
 // classesChanged makes or deletes a class.
@@ -105,7 +117,13 @@ func (w *world) classesChanged(make bool) {
 // the end none waits that fits.
 func TestClassesSoak(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, 3, 2)
+	for _, seed := range seedsOr(1, 1) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { soakClasses(t, int64(seed)) })
+	}
+}
+
+func soakClasses(t *testing.T, seed int64) {
+	w := newWorld(t, seed, 3, 2)
 	w.classes, w.placedOf = classes.Of(worldClasses...), map[string]int{}
 	for _, n := range w.nodes {
 		n.report()

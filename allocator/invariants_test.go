@@ -133,7 +133,7 @@ func (w *world) checkRest() {
 			}
 		case len(held) == 0 && w.disturbed[p.UID]:
 			// They are not there only for want of room.
-			if node != "" && restore.Possible(p, w.ledger(podstate.TargetNode(p))) {
+			if node != "" && restore.Possible(p, w.ledger(podstate.TargetNode(p)), w.classes) {
 				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
 			w.checkAdrift(p)
@@ -155,7 +155,7 @@ func (w *world) checkRest() {
 				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) || w.crowdedOut(w.node(node), r) }) {
 					continue // the device was taken out of the node for good, or see checkAdrift
 				}
-				if !slices.Equal(granted, held) && w.disturbed[p.UID] && !restore.Possible(p, w.ledger(node)) {
+				if !slices.Equal(granted, held) && w.disturbed[p.UID] && !restore.Possible(p, w.ledger(node), w.classes) {
 					w.checkAdrift(p)
 				} else if !slices.Equal(granted, held) {
 					w.fail("Invariant 6: container %s of pod %s runs with %v and is granted %v", name, p.Name, held, granted)
@@ -211,7 +211,7 @@ func (w *world) checkAdrift(p *corev1.Pod) {
 			// for it.
 			if !slices.ContainsFunc(n.has, func(h hardware) bool { return h.uuid == d.UUID }) {
 				crowded = crowded || !slices.ContainsFunc(n.has, func(h hardware) bool {
-					return open.Device(h.uuid) != nil && !full(h.uuid, d.Core, d.MemMiB) &&
+					return w.inClass(container{p.UID, name}, h.uuid) && open.Device(h.uuid) != nil && !full(h.uuid, d.Core, d.MemMiB) &&
 						!slices.ContainsFunc(c.Devices, func(own v1alpha1.PlacedDevice) bool { return own.UUID == h.uuid })
 				})
 			}

@@ -213,7 +213,7 @@ func (w *world) run(steps int) (ran int) {
 const soakSteps = 600
 
 var (
-	manySeeds = flag.Int("seeds", 0, "how many seeds TestSoak, TestGangSoak and TestPrioritySoak run, in place of their own")
+	manySeeds = flag.Int("seeds", 0, "how many seeds TestSoak, TestGangSoak, TestPrioritySoak and TestClassesSoak run, in place of their own")
 	firstSeed = flag.Int("first-seed", 0, "the first of them")
 )
 

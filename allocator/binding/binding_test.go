@@ -49,7 +49,7 @@ type fixture struct {
 // newFixture knows the objects, which the API server has.
 func newFixture(t *testing.T, has ...client.Object) *fixture {
 	f := &fixture{t: t, api: objects.Server(t, has...), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
-	known, groups := cache.New(objects.NoFilters{}, logr.Discard()), podgroup.New(&group.Sizes{})
+	known, groups := cache.New(objects.NoFilters{}, nil, logr.Discard()), podgroup.New(&group.Sizes{})
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.Binder = &Binder{

@@ -49,7 +49,7 @@ func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
 		edit(p)
 	}
 	f := &fixture{t: t, api: objects.Server(t, l, p), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item](), events: record.NewFakeRecorder(100)}
-	known, groups := cache.New(objects.NoFilters{}, logr.Discard()), podgroup.New(&group.Sizes{})
+	known, groups := cache.New(objects.NoFilters{}, nil, logr.Discard()), podgroup.New(&group.Sizes{})
 	events := &notify.Notifier{Events: f.events, Clock: f.clock}
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.handlers = &eventhandlers.Handlers{Cache: known, Groups: groups, Queue: q}

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -35,6 +36,8 @@ type Cache struct {
 	// Index is the ledgers. Others only read it, and draft grants in it.
 	Index   *index.Index
 	filters Filters
+	// classes are the GPUClasses that there are; nil is none.
+	classes *classes.Set
 	log     logr.Logger
 
 	mu sync.Mutex
@@ -62,10 +65,11 @@ type Cache struct {
 }
 
 // New is a cache that knows nothing yet.
-func New(filters Filters, log logr.Logger) *Cache {
+func New(filters Filters, known *classes.Set, log logr.Logger) *Cache {
 	return &Cache{
 		Index:          index.New(),
 		filters:        filters,
+		classes:        known,
 		log:            log,
 		pods:           map[types.NamespacedName]*corev1.Pod{},
 		byUID:          map[types.UID]*corev1.Pod{},

@@ -35,7 +35,7 @@ func (counts) Nominate(*corev1.Pod, string) (bool, error) { return false, nil }
 
 func newCache() (*Cache, counts) {
 	filters := counts{}
-	return New(filters, logr.Discard()), filters
+	return New(filters, nil, logr.Discard()), filters
 }
 
 func pod(name, version string, edits ...func(*corev1.Pod)) *corev1.Pod {

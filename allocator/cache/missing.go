@@ -4,6 +4,7 @@ package cache
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,7 +87,7 @@ func (c *Cache) Settled(node string) bool {
 		return true
 	}
 	for _, pod := range c.missingOn(node) {
-		if restore.Possible(pod, ledger) {
+		if restore.Possible(pod, ledger, c.classes) {
 			return false
 		}
 	}
@@ -98,6 +99,13 @@ func (c *Cache) Missing(node string) map[types.UID]*corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.missingOn(node)
+}
+
+// NodesMissing are the nodes that have pods whose grants are missing, in order.
+func (c *Cache) NodesMissing() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.missingGrants))
 }
 
 func (c *Cache) missingOn(node string) map[types.UID]*corev1.Pod {

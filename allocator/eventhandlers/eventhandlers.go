@@ -145,6 +145,10 @@ func (h *Handlers) Changed() {
 func (h *Handlers) ClassesChanged() {
 	h.Queue.MoveToActive(cache.OnAll)
 	h.Queue.MoveElsewhere()
+	// Lost slices of a container of the class may now be restored on another device.
+	for _, node := range h.Cache.NodesMissing() {
+		h.Queue.Add(queue.Item{Node: node})
+	}
 }
 
 // GroupChanged says that a PodGroup says something else than before.

@@ -27,7 +27,7 @@ func newHandlers(t *testing.T) (*Handlers, queue.Work) {
 	t.Helper()
 	filters := objects.Filters(t.Context(), t)
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
-	known, groups := cache.New(filters, logr.Discard()), podgroup.New(&group.Sizes{})
+	known, groups := cache.New(filters, nil, logr.Discard()), podgroup.New(&group.Sizes{})
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: clock, Log: logr.Discard()}
 	q, work := queue.New(known, groups, events, filters.Undecided, clock, logr.Discard()), queue.NewWork(clock)
 	t.Cleanup(work.ShutDown)

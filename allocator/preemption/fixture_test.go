@@ -68,7 +68,7 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 		has = append(has, b)
 	}
 	filters := objects.Filters(t.Context(), t, has...)
-	f := &fixture{t: t, filters: filters, known: cache.New(filters, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
+	f := &fixture{t: t, filters: filters, known: cache.New(filters, nil, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	f.members = podgroup.New(sizes)
 	q := queue.New(f.known, f.members, events, filters.Undecided, f.clock, logr.Discard())

@@ -37,7 +37,7 @@ type queueInTest struct {
 
 func newQueue(t *testing.T) *queueInTest {
 	clock, events := testclock.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(100)
-	known := cache.New(objects.NoFilters{}, logr.Discard())
+	known := cache.New(objects.NoFilters{}, nil, logr.Discard())
 	n := &notify.Notifier{Events: events, Clock: clock, Log: logr.Discard()}
 	q := New(known, podgroup.New(&group.Sizes{}), n, func(*corev1.Pod) []string { return nil }, clock, logr.Discard())
 	work := NewWork(clock)

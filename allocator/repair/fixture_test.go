@@ -73,7 +73,7 @@ func newFixture(t *testing.T, l *v1alpha1.SliceLedger, pods ...*corev1.Pod) *fix
 			return c.SubResource(kind).Patch(ctx, obj, p, o...)
 		},
 	})
-	known, groups := cache.New(objects.NoFilters{}, logr.Discard()), podgroup.New(&group.Sizes{})
+	known, groups := cache.New(objects.NoFilters{}, nil, logr.Discard()), podgroup.New(&group.Sizes{})
 	events := &notify.Notifier{Events: f.recorder, Client: counted, Clock: f.clock}
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.handlers = &eventhandlers.Handlers{Cache: known, Groups: groups, Queue: q}

@@ -40,7 +40,7 @@ func (r *Reconciler) restore(ctx context.Context, node string) error {
 		}
 	}
 	for _, pod := range unrestorable {
-		if now, fits := restore.Moved(pod, ledger); fits && news(pod, now) {
+		if now, fits := restore.Moved(pod, ledger, r.Classes); fits && news(pod, now) {
 			ledger, moved = now, append(moved, pod)
 			continue
 		}

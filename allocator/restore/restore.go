@@ -17,16 +17,17 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Possible reports whether the ledger has room for the pod's slices, at once or on another
 // device than before.
-func Possible(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
+func Possible(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set) bool {
 	if _, fits := InPlace(pod, ledger); fits {
 		return true
 	}
-	_, fits := Moved(pod, ledger)
+	_, fits := Moved(pod, ledger, known)
 	return fits
 }
 
@@ -49,9 +50,10 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 
 // Moved is the ledger with the pod's slices where they belong but for those on a
 // device that the node has no more: their containers get others, if none of them runs;
-// false when there are none for them, or there is no need. Nothing of the kind is started
-// before the ledger says that the device is back, as when slices are reassigned.
-func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
+// false when there are none for them, or there is no need, or a class of theirs is not known.
+// Nothing of the kind is started before the ledger says that the device is back, as when slices
+// are reassigned.
+func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set) (*v1alpha1.SliceLedger, bool) {
 	demand, _, err := podrequest.Granted(pod)
 	keep := devicesOf(pod, ledger)
 	if err != nil || keep == nil {
@@ -66,8 +68,7 @@ func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger
 			if runs(ctr, pod, ledger) {
 				return nil, false
 			}
-			// Which other devices those of a class may be on is not known here.
-			if slices.ContainsFunc(demand.Containers, func(c placement.Container) bool { return c.Name == ctr && c.Class != "" }) {
+			if !narrow(demand, ctr, known) {
 				return nil, false
 			}
 			delete(keep, ctr)
@@ -84,6 +85,21 @@ func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger
 		return nil, false
 	}
 	return now, true
+}
+
+// narrow restricts a container to the devices of its class, if it has one; false when that is
+// not known.
+func narrow(demand *placement.Demand, ctr string, known *classes.Set) bool {
+	for i := range demand.Containers {
+		if c := &demand.Containers[i]; c.Name == ctr && c.Class != "" {
+			class := known.Get(c.Class)
+			if class == nil {
+				return false
+			}
+			c.Models = class.Models
+		}
+	}
+	return true
 }
 
 // runs reports whether the container runs, by the ledger's status or by the pod's own, which

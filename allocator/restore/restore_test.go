@@ -8,8 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -135,6 +138,13 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
+// moved is Moved where these classes are known.
+func moved(known *classes.Set) func(*corev1.Pod, *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
+	return func(p *corev1.Pod, l *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
+		return Moved(p, l, known)
+	}
+}
+
 func TestMoved(t *testing.T) {
 	gone := func(then edit) edit {
 		return func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
@@ -172,8 +182,37 @@ func TestMoved(t *testing.T) {
 		}, map[string]string{"a": second, "b": second}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { check(t, Moved, tt.edit, tt.want) })
+		t.Run(tt.name, func(t *testing.T) { check(t, moved(nil), tt.edit, tt.want) })
 	}
+}
+
+// A container of a class moves to a device of its class, and nowhere while nobody knows which
+// these are.
+func TestMovedWithinAClass(t *testing.T) {
+	const third = "GPU-n-2"
+	gold := classes.Of(v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Spec: v1alpha1.GPUClassSpec{Models: []string{"A100"}, Unit: v1alpha1.GPUUnit{Core: 50}}})
+	classed := func(ctr string, models ...string) edit {
+		return func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			for i := range p.Spec.Containers {
+				if c := &p.Spec.Containers[i]; c.Name == ctr {
+					c.Resources.Requests[v1alpha1.ClassResource("gold")] = resource.MustParse("1")
+				}
+			}
+			lose(l)
+			last := l.Status.Devices[0]
+			last.UUID, last.Index = third, 2
+			l.Status.Devices = append(l.Status.Devices, last)
+			for i, model := range models {
+				l.Status.Devices[i].Model = model
+			}
+		}
+	}
+	check(t, moved(gold), classed("a", "T4", "A100"), map[string]string{"a": third, "b": second})
+	check(t, moved(gold), classed("a", "A100", "T4"), map[string]string{"a": second, "b": second})
+	check(t, moved(gold), classed("a", "T4", "T4"), nil)
+	check(t, moved(nil), classed("a", "T4", "A100"), nil)
+	// What stays needs no class.
+	check(t, moved(nil), classed("b", "T4", "A100"), map[string]string{"a": second, "b": second})
 }
 
 func TestPossible(t *testing.T) {
@@ -189,7 +228,7 @@ func TestPossible(t *testing.T) {
 	for _, tt := range tests {
 		l := newLedger()
 		p := objects.Place(newPod("p", "a"), l, on{"a": 0})
-		if tt.edit(l); Possible(p, l) != tt.want {
+		if tt.edit(l); Possible(p, l, nil) != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, !tt.want, tt.want)
 		}
 	}
@@ -225,7 +264,7 @@ func TestMovedWithinASet(t *testing.T) {
 			objects.Grant(l, newPod("beside", "a"), on{"a": 0})
 		}
 	}
-	check(t, Moved, near("numa:required", "0,2", "1"), map[string]string{"a": fourth, "b": second})
-	check(t, Moved, near("numa:required", "0,1", "2"), nil)
-	check(t, Moved, near("numa", "0,1", "2"), map[string]string{"a": fourth, "b": second})
+	check(t, moved(nil), near("numa:required", "0,2", "1"), map[string]string{"a": fourth, "b": second})
+	check(t, moved(nil), near("numa:required", "0,1", "2"), nil)
+	check(t, moved(nil), near("numa", "0,1", "2"), map[string]string{"a": fourth, "b": second})
 }

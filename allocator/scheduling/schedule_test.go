@@ -35,7 +35,7 @@ func newScheduler(t *testing.T, nodes int) *schedulerInTest {
 	t.Helper()
 	filters := objects.Filters(t.Context(), t)
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
-	known := cache.New(filters, logr.Discard())
+	known := cache.New(filters, nil, logr.Discard())
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: clock, Log: logr.Discard()}
 	q := queue.New(known, podgroup.New(&group.Sizes{}), events, filters.Undecided, clock, logr.Discard())
 	s := &schedulerInTest{&Scheduler{Cache: known, Queue: q, Filters: filters, Clock: clock, Log: logr.Discard()}, t}
