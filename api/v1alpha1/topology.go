@@ -79,6 +79,11 @@ func (r TopologyRequest) Levels() []TopologyLevel {
 	return all[slices.Index(all, r.Level):]
 }
 
+// Implies reports whether GPUs that are as r asks are also as other asks.
+func (r TopologyRequest) Implies(other TopologyRequest) bool {
+	return slices.Contains(TopologyRequest{Level: r.Level}.Levels(), other.Level) && (r.Required || !other.Required)
+}
+
 // Text is what of a pod's GPUs the level says, for people.
 func (l TopologyLevel) Text() string {
 	switch l {

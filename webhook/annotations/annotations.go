@@ -39,6 +39,8 @@ type Wishes struct {
 	SameGPU bool
 	// Topology is how near to each other the GPUs of the pod are to be.
 	Topology api.TopologyRequest
+	// classTopology: it is that of a class, so that another class's may take its place.
+	classTopology bool
 	// RDMA: containers with a share get the RDMA devices near their GPUs.
 	RDMA bool
 }
@@ -79,10 +81,10 @@ func (w *Wishes) Narrow(class *classes.Class) error {
 		return fmt.Errorf("GPUClass %s has mode %s, and %s or another class of the pod has %s: remove one of the two", class.Name, class.Mode, api.AnnotationMode, w.Mode)
 	}
 	switch {
-	case class.Topology.Level == "":
-	case w.Topology.Level == "":
-		w.Topology = class.Topology
-	case !slices.Contains(api.TopologyRequest{Level: w.Topology.Level}.Levels(), class.Topology.Level) || class.Topology.Required && !w.Topology.Required:
+	case class.Topology.Level == "", w.Topology.Implies(class.Topology):
+	case w.Topology.Level == "", w.classTopology && class.Topology.Implies(w.Topology):
+		w.Topology, w.classTopology = class.Topology, true
+	default:
 		return fmt.Errorf("GPUClass %s has topology %s, and %s or another class of the pod has %s, which is not as near: remove one of the two", class.Name, class.Topology, api.AnnotationTopology, w.Topology)
 	}
 	return nil

@@ -144,6 +144,43 @@ func TestClasses_WhenContainersDiffer_ModeIsOne(t *testing.T) {
 	}
 }
 
+// A pod has one topology: of its classes the one that implies the other's, in whatever order.
+func TestClasses_WhenContainersDiffer_TopologyIsTheNearer(t *testing.T) {
+	hook := classed(podtemplate.Rules{}, gpuClass("linked", api.GPUUnit{Core: 100}, api.ModeAuto, "nvlink"), gpuClass("strict", api.GPUUnit{Core: 100}, api.ModeAuto, "numa:required"))
+	for _, tt := range []struct {
+		classes [2]string
+		want    string // refused without
+	}{
+		{[2]string{"near", "linked"}, "nvlink"},
+		{[2]string{"near", "gold"}, "pcie"},
+		{[2]string{"near", "strict"}, ""},
+	} {
+		for range 2 {
+			tt.classes[0], tt.classes[1] = tt.classes[1], tt.classes[0]
+			pod := podOf(container("a", "vernier.dev/gpu-"+tt.classes[0], "1"), container("b", "vernier.dev/gpu-"+tt.classes[1], "1"))
+			req := request(marshal(t, pod))
+			response := hook.Handle(context.Background(), req)
+			if tt.want == "" {
+				if response.Allowed || !strings.Contains(response.Result.Message, "which is not as near") {
+					t.Errorf("%v: %v", tt.classes, response.Result)
+				}
+				continue
+			}
+			if !response.Allowed {
+				t.Errorf("%v: %v", tt.classes, response.Result)
+				continue
+			}
+			got := &corev1.Pod{}
+			if err := json.Unmarshal(apply(t, req.Object.Raw, response), got); err != nil {
+				t.Fatal(err)
+			}
+			if got := got.Annotations[api.AnnotationTopology]; got != tt.want {
+				t.Errorf("%v: topology %q, want %q", tt.classes, got, tt.want)
+			}
+		}
+	}
+}
+
 // BenchmarkClass measures a pod that asks for units of a class beside one that asks for the same
 // in amounts. "more-ns" is what the class costs.
 func BenchmarkClass(b *testing.B) {
