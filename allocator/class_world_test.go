@@ -118,11 +118,20 @@ func (w *world) classesChanged(make bool) {
 func TestClassesSoak(t *testing.T) {
 	t.Parallel()
 	for _, seed := range seedsOr(1, 1) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { soakClasses(t, int64(seed)) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newClassed(t, int64(seed))
+			w.runClasses(part(1000))
+			for i := range worldClasses {
+				if n := w.placedOf[worldClasses[i].Name]; n < part(100) {
+					t.Errorf("%d devices were granted to containers of class %s: the test no longer shows anything", n, worldClasses[i].Name)
+				}
+			}
+			t.Logf("%d pods, %v devices granted", w.made, w.placedOf)
+		})
 	}
 }
 
-func soakClasses(t *testing.T, seed int64) {
+func newClassed(t *testing.T, seed int64) *world {
 	w := newWorld(t, seed, 3, 2)
 	w.classes, w.placedOf = classes.Of(worldClasses...), map[string]int{}
 	for _, n := range w.nodes {
@@ -131,7 +140,12 @@ func soakClasses(t *testing.T, seed int64) {
 	for _, r := range w.replicas {
 		r.restart()
 	}
-	for pods := part(1000); w.made < pods; {
+	return w
+}
+
+// runClasses lets a cluster live until so many pods were made, and come to rest now and then.
+func (w *world) runClasses(pods int) {
+	for w.made < pods {
 		for range 300 {
 			w.act()
 			if w.rand.Intn(60) == 0 {
@@ -146,10 +160,4 @@ func soakClasses(t *testing.T, seed int64) {
 		w.checkRest()
 		w.calm = false
 	}
-	for i := range worldClasses {
-		if n := w.placedOf[worldClasses[i].Name]; n < part(100) {
-			t.Errorf("%d devices were granted to containers of class %s: the test no longer shows anything", n, worldClasses[i].Name)
-		}
-	}
-	t.Logf("%d pods, %v devices granted", w.made, w.placedOf)
 }

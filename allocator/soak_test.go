@@ -246,19 +246,25 @@ func seedsOr(many, short int, known ...int) (seeds []int) {
 func TestSoakReplays(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []int{43, 74, 104}[:part(3)] {
-		var before []string
-		for again := range 2 {
-			w, n := newWorld(t, int64(seed), 2, 1+seed%3), 0
-			w.stored = func(obj client.Object, deleted bool) {
-				text := fmt.Sprintf("change %d: %s, gone %v", n, essence(obj), deleted)
-				if n++; again == 0 {
-					before = append(before, text)
-				} else if before[min(n, len(before))-1] != text {
-					t.Fatalf("seed %d: %s\nbefore:   %s", seed, text, before[min(n, len(before))-1])
-				}
+		replays(t, func() *world { return newWorld(t, int64(seed), 2, 1+seed%3) }, func(w *world) { w.run(soakSteps) })
+	}
+	replays(t, func() *world { return newClassed(t, 130) }, func(w *world) { w.runClasses(part(300)) })
+}
+
+func replays(t *testing.T, world func() *world, run func(*world)) {
+	t.Helper()
+	var before []string
+	for again := range 2 {
+		w, n := world(), 0
+		w.stored = func(obj client.Object, deleted bool) {
+			text := fmt.Sprintf("change %d: %s, gone %v", n, essence(obj), deleted)
+			if n++; again == 0 {
+				before = append(before, text)
+			} else if before[min(n, len(before))-1] != text {
+				t.Fatalf("%s\nbefore:   %s", text, before[min(n, len(before))-1])
 			}
-			w.run(soakSteps)
 		}
+		run(w)
 	}
 }
 

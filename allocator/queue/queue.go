@@ -69,6 +69,8 @@ const (
 	onAll     = scope(cache.OnAll)
 	// onPending are the pending moves.
 	onPending = scope(cache.OnAll + 1)
+	// onElsewhere are those that wait for something else than room.
+	onElsewhere = scope(cache.OnAll + 2)
 )
 
 const (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
@@ -268,6 +269,33 @@ func TestPopDue(t *testing.T) {
 	q.Close()
 	if got := q.PopDue(10); got != nil {
 		t.Errorf("due on a standby: %v", got)
+	}
+}
+
+// What waits for something else than room is looked at again in the order of all that waits, and
+// one that is in flight is not missed.
+func TestMoveElsewhere(t *testing.T) {
+	q := newQueue(t)
+	if q.MoveElsewhere(); q.work.Len() > 0 {
+		t.Error("moves although no pod waits")
+	}
+	wait := func(p *corev1.Pod) { q.MarkElsewhere([]*corev1.Pod{p}, notify.ReasonWaiting, "no class", "why") }
+	wait(q.add("0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(q.clock.Now().Add(time.Hour)) }))
+	wait(q.add("b"))
+	wait(q.add("a"))
+	wait(q.add("first", priority(1)))
+	q.MarkUnschedulable([]*corev1.Pod{q.add("short")}, true, "short", "why")
+	q.pop()
+	if q.MoveElsewhere(); q.pop() != "first a b 0" {
+		t.Error("not by priority and age")
+	}
+	late := q.add("late")
+	items, _ := q.Pop(1)
+	q.MoveElsewhere() // the decision on it may be under way
+	wait(late)
+	q.Done(items[0], nil)
+	if got := q.pop(); !strings.Contains(got, "late") {
+		t.Errorf("due: %q: what changed while it was in flight is missed", got)
 	}
 }
 

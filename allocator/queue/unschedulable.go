@@ -193,14 +193,13 @@ func (q *Queue) MoveToActive(change cache.Scope) {
 	}
 }
 
-// MoveElsewhere has the pods looked at again that wait for something else than room.
+// MoveElsewhere has the pods looked at again that wait for something else than room, and those
+// that may be found to this moment.
 func (q *Queue) MoveElsewhere() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && w.elsewhere {
-			q.add(q.itemOf(pod))
-		}
+	if len(q.unschedulable) > 0 || q.inFlight > 0 {
+		q.add(Item{move: onElsewhere})
 	}
 }
 
@@ -272,7 +271,11 @@ func (q *Queue) ActivatePending(it Item) {
 		// Of a gang that starts together one is enough, the oldest.
 		due := map[Item]*corev1.Pod{}
 		for key, w := range q.unschedulable {
-			if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && (it.move == onAll || w.refused || w.labels) {
+			moved := it.move == onAll || w.refused || w.labels
+			if w.elsewhere || it.move == onElsewhere {
+				moved = w.elsewhere && it.move == onElsewhere
+			}
+			if pod := q.cache.Pod(key); pod != nil && moved {
 				of := q.itemOf(pod)
 				if first := due[of]; first == nil || podstate.ByAge(pod, first) < 0 {
 					due[of] = pod
