@@ -201,12 +201,23 @@ func (w *world) checkAdrift(p *corev1.Pod) {
 	placed, err := v1alpha1.ParsePlacement(p.Annotations[v1alpha1.AnnotationPlacement])
 	w.must(err)
 	open := index.Room(ledger)
+	// All that is to be on one device comes back to it together.
+	type amount struct {
+		core v1alpha1.Percent
+		mem  v1alpha1.MiB
+	}
+	back := map[string]amount{}
+	add := func(uuid string, core v1alpha1.Percent, mem v1alpha1.MiB) {
+		sum := back[uuid]
+		back[uuid] = amount{sum.core + core, sum.mem + mem}
+		crowded = crowded || full(uuid, back[uuid].core, back[uuid].mem)
+	}
 	for name, c := range placed.Containers {
 		if n.running[container{p.UID, name}] != nil {
 			continue
 		}
 		for _, d := range c.Devices {
-			crowded = crowded || full(d.UUID, d.Core, d.MemMiB)
+			add(d.UUID, d.Core, d.MemMiB)
 			// Or a device of one that does not run was taken out of the node, which has no other
 			// for it.
 			if !slices.ContainsFunc(n.has, func(h hardware) bool { return h.uuid == d.UUID }) {
@@ -222,7 +233,7 @@ func (w *world) checkAdrift(p *corev1.Pod) {
 			continue
 		}
 		for _, h := range held {
-			crowded = crowded || full(h.uuid, h.slice.Core, h.slice.Mem)
+			add(h.uuid, h.slice.Core, h.slice.Mem)
 			for _, r := range w.replicas {
 				if room, _ := r.allocator.cache.Index.On(n.name); room.Device(h.uuid) != nil {
 					w.fail("Invariant 1: %s would grant %s of %s, which pod %s uses without a slice", r.name, h.uuid, n.name, p.Name)
