@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/refused"
 )
 
 const (
@@ -213,6 +214,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		return err
 	}
 	if err := k.Live.Status().Patch(ctx, node, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		refused.Count(refused.Capacity, err)
 		return fmt.Errorf("patching the capacity of node %s: %w", k.Node, err)
 	}
 	k.Log.Info("set the node's capacity", "devices", len(devices))

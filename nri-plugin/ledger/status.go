@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/refused"
 )
 
 const (
@@ -113,6 +114,7 @@ func (w *Writer) Write(ctx context.Context) error {
 		// The resource version that was read goes along, so that a write by anybody
 		// in between is a conflict and not lost.
 		if err := w.Live.Status().Update(ctx, l); err != nil {
+			refused.Count(refused.LedgerStatus, err)
 			return err
 		}
 	}
@@ -147,6 +149,7 @@ func (w *Writer) create(ctx context.Context) (*v1alpha1.SliceLedger, error) {
 		}},
 	}}
 	if err := w.Live.Create(ctx, l); err != nil {
+		refused.Count(refused.LedgerStatus, err)
 		return nil, fmt.Errorf("creating SliceLedger %s: %w", w.Node, err)
 	}
 	w.Log.Info("created the node's ledger")

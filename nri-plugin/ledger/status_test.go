@@ -8,7 +8,10 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/nri-plugin/refused"
 )
 
 // Invariant 6: what the watch delivered before the agent said that a device is ill, or
@@ -136,6 +140,41 @@ func TestLastWords(t *testing.T) {
 	now := &v1alpha1.SliceLedger{}
 	if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, now); err != nil || now.Status.Driver.Version != "replaced" {
 		t.Errorf("it says %+v, %v", now.Status.Driver, err)
+	}
+}
+
+// refusedWrites is how many were counted.
+func refusedWrites(t *testing.T) float64 {
+	t.Helper()
+	m := &dto.Metric{}
+	if err := refused.Writes.WithLabelValues(refused.LedgerStatus).Write(m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// A status, or a ledger, that the API server refuses is counted, and is an error to be tried again.
+func TestRefusedStatusIsCounted(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "sliceledgers"}, "n", errors.New("a policy of the operator's"))
+	for name, l := range map[string]client.Object{"status": &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "ledger": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}} {
+		api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(l).WithStatusSubresource(&v1alpha1.SliceLedger{}).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+				return forbidden
+			},
+			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return forbidden },
+		}).Build()
+		w := NewWriter(Writer{Node: "n", Live: api, Cache: &Cache{Node: "n", Live: api}, Log: logr.Discard(), Fill: func(s *v1alpha1.SliceLedgerStatus) { s.Driver.Version = "1" }})
+		counted := refusedWrites(t)
+		if err := w.Write(t.Context()); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := refusedWrites(t) - counted; n != 1 {
+			t.Errorf("%s: %v refusals counted", name, n)
+		}
 	}
 }
 
