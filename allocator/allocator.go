@@ -92,12 +92,13 @@ func New(c Config) *Allocator {
 		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
 		Reservations: a.reservations, Policy: c.Preemption, Clock: c.Clock, Log: c.Log,
 	})
-	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log}
-	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Clock)
+	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Avoids: a.binder.Avoids, Clock: c.Clock, Log: c.Log}
+	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Filters.UnboundClaims, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)
 	a.OnGone(a.bindwatch.Forget)
+	a.OnGone(a.binder.Forget)
 	return a
 }
 

@@ -97,7 +97,7 @@ func TestPausesAfterErrors(t *testing.T) {
 		answer error
 		atOnce int
 	}{
-		"errors":    {apierrors.NewInternalError(errors.New("always")), 0},
+		"errors":    {apierrors.NewServerTimeout(schema.GroupResource{}, "any", 0), 0},
 		"conflicts": {apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("always")), queue.MaxAttempts},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/bindwatch"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
@@ -71,21 +72,26 @@ func TestNominatedIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// A pod whose scheduler does not say a word is told so, once, and keeps its place; of the
-// default scheduler nothing is said. From its first refusal on it is given the usual time.
+// A pod whose scheduler does not say a word is told so, once, and keeps its place for a while,
+// the longer one where it is the default scheduler, which is looked at later. From its first
+// refusal on it is given the usual time.
 func TestIgnoredIsTold(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("default", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = corev1.DefaultSchedulerName })
 	s.add("elsewhere", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
 	s.work()
 	s.told()
-	s.pass(bindwatch.RefusedGrace - time.Second)
+	s.pass(binding.BindPatience)
+	s.pass(bindwatch.RefusedGrace - binding.BindPatience - time.Second)
 	if told := s.told(); len(told) > 0 {
 		t.Errorf("told early: %q", told)
 	}
 	s.pass(time.Second)
-	s.pass(bindwatch.RefusedHold)
 	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `no scheduler "nobody" has looked at it`) {
+		t.Errorf("told %q", told)
+	}
+	s.pass(binding.BindPatience)
+	if told := s.told(); len(told) != 1 || !strings.Contains(told[0], `no scheduler "default-scheduler" has looked at it`) {
 		t.Errorf("told %q", told)
 	}
 	s.unschedulable("elsewhere")
@@ -99,11 +105,11 @@ func TestIgnoredIsTold(t *testing.T) {
 	}
 }
 
-// Nothing is said of a scheduler that has looked at the pod, whatever came of it, nor of a
+// Nothing is said of a scheduler that has looked at the pod and has not refused it, nor of a
 // pod that is over; of one that shows what it showed at the gate it is.
 func TestWhoIsIgnored(t *testing.T) {
 	for reason, want := range map[string]bool{
-		corev1.PodReasonSchedulingGated: true, corev1.PodReasonSchedulerError: false, "Undetermined": false, "over": false,
+		corev1.PodReasonSchedulingGated: true, corev1.PodReasonSchedulerError: true, "Undetermined": false, "over": false,
 	} {
 		s := newStage(t, 1)
 		s.add("p", 10, 100, func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
@@ -141,6 +147,7 @@ func TestRefusedGivesBack(t *testing.T) {
 		s.add("alone", 60, 600, cpu("40"))
 		s.add("other", 60, 600)
 		s.work()
+		s.schedule(s.get("other"))
 		s.unschedulable("alone")
 		s.add("next", 60, 600, cpu("40"))
 		s.pass(bindwatch.RefusedHold - time.Second)

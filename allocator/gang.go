@@ -52,16 +52,19 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name gr
 	need := g.Missing()
 	switch {
 	case errors.Is(g.Err, group.ErrUnknown):
-		return a.holdNothing(ctx, g, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
+		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
 	case g.Err != nil:
-		return a.holdNothing(ctx, g, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
+		return a.holdNothing(ctx, g.Due, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
 	case need > len(g.Due) && g.In > 0 && a.begun(g):
 		need = len(g.Due)
 	case need > len(g.Due):
-		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
 	if a.queue.Blocked(g.Due...) {
 		return nil
+	}
+	if refused := a.binder.Refused(g.Due...); refused != "" {
+		return a.holdNothing(ctx, g.Due, notify.ReasonWriteRefused, "refused write", fmt.Sprintf("%s: %s. %s", name, refused, binding.RetryText))
 	}
 	asks, unfit := a.asks(g.Due)
 	if need > len(asks) {
@@ -69,13 +72,13 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name gr
 		if errors.Is(unfit.err, podrequest.ErrNoClass) {
 			why = "waits: " + unfit.err.Error()
 		}
-		return a.holdNothing(ctx, g, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
+		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
 	}
 	if errors.Is(unfit.err, podrequest.ErrNoClass) {
 		a.markInvalid(unfit.pod, unfit.err)
 	}
 	if err := scheduling.CheckMembers(asks, name.API.Field()); err != nil {
-		return a.holdNothing(ctx, g, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
+		return a.holdNothing(ctx, g.Due, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
 	}
 	err := a.placeGang(ctx, g, asks, need)
 	if errors.Is(err, binding.ErrGone) {
@@ -124,10 +127,10 @@ func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, last un
 	return asks, last
 }
 
-// holdNothing has the members of a gang wait for something else than room.
-func (a *Allocator) holdNothing(ctx context.Context, g *podgroup.Gang, reason, cause, message string) error {
-	a.queue.MarkElsewhere(g.Due, reason, cause, message)
-	err := a.giveBack(ctx, g.Due)
+// holdNothing has a pod, or the members of a gang, wait for something else than room.
+func (a *Allocator) holdNothing(ctx context.Context, pods []*corev1.Pod, reason, cause, message string) error {
+	a.queue.MarkElsewhere(pods, reason, cause, message)
+	err := a.giveBack(ctx, pods)
 	if errors.Is(err, binding.ErrGone) {
 		return nil
 	}
@@ -144,7 +147,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	if len(rest) > 0 && len(g.Due) < g.Missing() {
 		// They are fewer than must start together. Each would have followed the ungated
 		// members with the slices that it has; that places no other member.
-		return a.holdNothing(ctx, g, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
 	within := scheduling.WithinOf(g)
 	for _, m := range members {
@@ -156,7 +159,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	}
 	if miss != nil {
 		a.markUnschedulable(g, asks, miss, len(members), need)
-		if len(members) == 0 {
+		if len(members) == 0 && !miss.Why.Avoided {
 			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: scheduling.WithinOf(g)}
 		}
 		return a.giveBack(ctx, g.Due)
@@ -167,6 +170,11 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 	for _, c := range choices {
 		a.Assume(c.Pod, c.Plan.Node)
 		members = append(members, &binding.Pending{Pod: c.Pod, Node: c.Plan.Node})
+	}
+	if len(members) > 1 {
+		if may, err := a.binder.MayUngate(ctx, members); !may {
+			return err
+		}
 	}
 	if err := a.binder.Commit(ctx, members); err != nil {
 		return err
@@ -202,7 +210,7 @@ func (a *Allocator) giveBack(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		for _, node := range a.cache.Index.Holders(pod.UID) {
 			a.Assume(pod, "")
-			if err := a.takeBack(ctx, pod, node); err != nil {
+			if err := a.binder.TakeBack(ctx, pod, node); err != nil {
 				return err
 			}
 		}

@@ -3,13 +3,13 @@
 package allocator
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
@@ -113,8 +113,8 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 		at   int
 		want string
 	}{
-		// Two holds and two commits come first, then the patches.
-		{5, ""}, {6, "m0:n0 m1:n0"}, {7, "m0:n0 m1:n0"},
+		// Two holds, three patches as a dry run and two commits come first, then the patches.
+		{8, ""}, {9, "m0:n0 m1:n0"}, {10, "m0:n0 m1:n0"},
 	} {
 		s := newStage(t, 2)
 		n, killed := tt.at, false
@@ -219,9 +219,9 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 // All give theirs back, and start with as many as are missing.
 func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	s := newStage(t, 3)
-	n, killed := 5, false
+	n, killed := 9, false
 	s.kill = func() (before, after bool) {
-		n-- // two holds, two commits, one patch
+		n-- // two holds, four patches as a dry run, two commits, one patch
 		killed = killed || n == 0
 		return false, n == 0
 	}
@@ -266,7 +266,7 @@ func TestTakenBackWhileAGangIsLetGo(t *testing.T) {
 			stolen = true
 			s.takeBack(s.ledger("n1"), "m2")
 			s.readAll()
-			s.refuse = apierrors.NewInternalError(errors.New("injected"))
+			s.refuse = apierrors.NewServerTimeout(schema.GroupResource{}, "any", 0)
 		}
 		return false, false
 	}

@@ -86,7 +86,7 @@ func lifeOfPods(t *testing.T, n int, arrives bool) (killed bool) {
 func TestEndlessConflictsAreSlowedDown(t *testing.T) {
 	for _, answer := range []error{
 		apierrors.NewConflict(schema.GroupResource{}, "n0", errors.New("always")),
-		apierrors.NewInternalError(errors.New("always")),
+		apierrors.NewServerTimeout(schema.GroupResource{}, "any", 0),
 	} {
 		s := newStage(t, 1)
 		for i := range 3 {

@@ -31,6 +31,8 @@ func TestOneEventForAReason(t *testing.T) {
 		s.add(name, 90, 900)
 	}
 	s.work()
+	s.schedule(s.get("full"))
+	s.schedule(s.get("full2"))
 	s.told()
 	s.add("p", 50, 100)
 	s.add("odd", 50, 100)

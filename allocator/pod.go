@@ -35,6 +35,9 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key type
 		return nil, nil
 	case podstate.Ready(pod):
 		a.startPlacing(r, pod)
+		if refused := a.binder.Refused(pod); refused != "" {
+			return nil, a.holdNothing(ctx, []*corev1.Pod{pod}, notify.ReasonWriteRefused, "refused write", refused+". "+binding.RetryText)
+		}
 		return a.place(ctx, r, pod)
 	case podstate.WaitsForOtherGates(pod):
 		return nil, nil
@@ -71,6 +74,9 @@ func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod
 		return nil, err
 	case why != nil && !why.Known:
 		a.queue.MarkUnschedulable([]*corev1.Pod{pod}, why.Refused(), why.Cause(), why.String())
+	}
+	if why != nil && why.Avoided {
+		return nil, nil
 	}
 	if why != nil || chosen == nil {
 		a.short = &preemption.Waiter{Item: queue.Item{Pod: podstate.KeyOf(pod)}, Pods: []scheduling.Request{{Pod: pod, Demand: demand}}, Need: 1}
@@ -133,7 +139,7 @@ func (a *Allocator) grantedNode(ctx context.Context, pod *corev1.Pod, shares *v1
 		}
 		if good {
 			granted = node
-		} else if err := a.takeBack(ctx, pod, node); err != nil {
+		} else if err := a.binder.TakeBack(ctx, pod, node); err != nil {
 			return "", err
 		}
 	}
@@ -165,27 +171,4 @@ func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) 
 func (a *Allocator) startPlacing(r *binding.Round, pod *corev1.Pod) {
 	r.Begin(pod)
 	a.preemption.Denominate(pod)
-}
-
-// takeBack takes the slices of a gated pod out of a node's ledger.
-func (a *Allocator) takeBack(ctx context.Context, pod *corev1.Pod, node string) error {
-	ledger := a.cache.Index.Ledger(node)
-	if ledger == nil {
-		return nil
-	}
-	// A held slice needs no live read: the hold ends before the pod is ungated, and the
-	// compare-and-swap detects the race. Else our watch may be behind, and another leader
-	// may have ungated the pod.
-	if ledgerspec.Held(ledger)[pod.UID] == nil {
-		live, err := a.binder.Live(ctx, pod)
-		switch {
-		case err != nil:
-			return err
-		case live == nil:
-			return binding.ErrGone
-		case live.ResourceVersion != pod.ResourceVersion:
-			return queue.ErrAgain
-		}
-	}
-	return a.binder.Release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID })
 }

@@ -66,6 +66,9 @@ type replicaInTest struct {
 	updates, patches int
 	// refuse is the answer to every write, while it is not nil.
 	refuse error
+	// refuseFor, if set, answers a write of an object, by what it is: update, patch, delete, evict,
+	// or the name of a subresource.
+	refuseFor func(what string, obj client.Object) error
 	// refuseEvents, if set, answers events.
 	refuseEvents func(context.Context) error
 }
@@ -97,7 +100,7 @@ func (r *replicaInTest) restart() {
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, o ...client.GetOption) error {
 				return r.call(func() error {
 					err := c.Get(ctx, key, obj, o...)
-					if p, is := obj.(*corev1.Pod); is && err == nil && (podstate.Gated(p) || podstate.Unschedulable(p)) {
+					if p, is := obj.(*corev1.Pod); is && err == nil && (podstate.Gated(p) || podstate.Unbound(p)) {
 						r.sawUnbindable = p.UID
 					}
 					return err
@@ -105,7 +108,7 @@ func (r *replicaInTest) restart() {
 			},
 			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
 				r.updates++
-				return r.write(obj, func() error {
+				return r.write("update", obj, func() error {
 					before := r.world.ledger(obj.GetName())
 					if r.world.lastWriteWins {
 						obj.SetResourceVersion(before.ResourceVersion)
@@ -123,22 +126,38 @@ func (r *replicaInTest) restart() {
 				if r.refuseEvents != nil {
 					return r.refuseEvents(ctx)
 				}
-				return r.write(obj, func() error { return c.Create(ctx, obj, o...) })
+				return r.write("create", obj, func() error { return c.Create(ctx, obj, o...) })
 			},
 			Delete: func(ctx context.Context, _ client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
-				return r.call(func() error { return r.world.remove(obj.(*corev1.Pod), o...) })
+				return r.call(func() error {
+					if err := r.refuses("delete", obj); err != nil {
+						return err
+					}
+					return r.world.remove(obj.(*corev1.Pod), o...)
+				})
 			},
 			SubResourceCreate: func(ctx context.Context, _ client.Client, _ string, obj, eviction client.Object, _ ...client.SubResourceCreateOption) error {
 				r.checkEvicts(eviction.(*policyv1.Eviction))
-				return r.call(func() error { return r.world.evict(eviction.(*policyv1.Eviction)) })
+				return r.call(func() error {
+					if err := r.refuses("evict", obj); err != nil {
+						return err
+					}
+					return r.world.evict(eviction.(*policyv1.Eviction))
+				})
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
-				return r.write(obj, func() error { return c.SubResource(kind).Patch(ctx, obj, p, o...) })
+				return r.write(kind, obj, func() error { return c.SubResource(kind).Patch(ctx, obj, p, o...) })
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+				if slices.Contains(o, client.PatchOption(client.DryRunAll)) {
+					if r.world.kill == nil {
+						return r.refuses("patch", obj) // a fault in it is as one in the patch itself
+					}
+					return r.call(func() error { return r.refuses("patch", obj) })
+				}
 				r.patches++
 				r.checkLetGo(obj.GetNamespace() + "/" + obj.GetName())
-				return r.write(obj, func() error {
+				return r.write("patch", obj, func() error {
 					err := c.Patch(ctx, obj, p, o...)
 					if err == nil {
 						r.letGo(obj.(*corev1.Pod))
@@ -313,11 +332,11 @@ func (r *replicaInTest) call(do func() error) (err error) {
 }
 
 // write is a call that changes something, and that may fail in every way.
-func (r *replicaInTest) write(obj client.Object, do func() error) error {
+func (r *replicaInTest) write(what string, obj client.Object, do func() error) error {
 	w := r.world
 	return r.call(func() error {
-		if r.refuse != nil {
-			return r.refuse
+		if err := r.refuses(what, obj); err != nil {
+			return err
 		}
 		if !w.calm && w.rand.Intn(40) == 0 {
 			return apierrors.NewInternalError(errors.New("injected"))
@@ -343,6 +362,14 @@ func (r *replicaInTest) write(obj client.Object, do func() error) error {
 		}
 		return err
 	})
+}
+
+// refuses is the answer to a write that is refused, nil for another.
+func (r *replicaInTest) refuses(what string, obj client.Object) error {
+	if r.refuse == nil && r.refuseFor != nil {
+		return r.refuseFor(what, obj)
+	}
+	return r.refuse
 }
 
 // queueInTest is a work queue without goroutines: what is due later waits until its

@@ -143,7 +143,7 @@ func (s standby) Start(ctx context.Context) error {
 	fromLedgers, err1 := ledgers.AddEventHandler(ledgerFeed(a))
 	fromPods, err2 := pods.AddEventHandler(podFeed(a))
 	fromNodes, err3 := nodes.AddEventHandler(nodeFeed(a))
-	if err := errors.Join(err1, err2, err3, a.Filters.OnChange(a.Changed)); err != nil {
+	if err := errors.Join(err1, err2, err3, a.Filters.OnChange(a.Changed), onChange(a.binder.RetryRefused, admission(s.factory)...)); err != nil {
 		return err
 	}
 	s.factory.Start(ctx.Done())
@@ -162,6 +162,29 @@ func (s standby) Start(ctx context.Context) error {
 	s.sizes.Await(ctx, groupsPatience)
 	close(s.warm)
 	<-ctx.Done()
+	return nil
+}
+
+// admission are what may refuse a write, or no longer: a namespace has the labels that policies
+// and webhooks select by.
+func admission(factory informers.SharedInformerFactory) []cache.SharedIndexInformer {
+	v1 := factory.Admissionregistration().V1()
+	return []cache.SharedIndexInformer{
+		factory.Core().V1().Namespaces().Informer(),
+		v1.ValidatingAdmissionPolicies().Informer(), v1.ValidatingAdmissionPolicyBindings().Informer(),
+		v1.ValidatingWebhookConfigurations().Informer(), v1.MutatingWebhookConfigurations().Informer(),
+	}
+}
+
+// onChange calls changed for whatever happens to the objects.
+func onChange(changed func(), of ...cache.SharedIndexInformer) error {
+	for _, informer := range of {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

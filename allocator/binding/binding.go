@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -52,6 +53,8 @@ type Binder struct {
 	Log      logr.Logger
 	// Requests is how many may be under way at a time, 1 or more.
 	Requests int
+
+	refusals refusals
 }
 
 // Assignment is what was decided for a pod.
@@ -103,13 +106,15 @@ func (b *Binder) Live(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 }
 
 // DeleteAsSeen deletes only the pod as it was seen: one that was bound since, or started,
-// stays.
+// stays. A refusal is no error.
 func (b *Binder) DeleteAsSeen(ctx context.Context, pod *corev1.Pod) error {
-	err := b.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return b.attempt(writeDeletion, pod, func() error {
+		err := b.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 // EvictTimeout bounds one eviction: the API server may have the client ask again for long.
@@ -131,10 +136,14 @@ func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, dryRun bool) (ok bo
 	err = b.Client.SubResource("eviction").Create(bounded, &corev1.Pod{ObjectMeta: eviction.ObjectMeta}, eviction)
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		b.refusals.forget(target{writeEviction, string(pod.UID)})
 		return true, nil
 	case ctx.Err() != nil:
 		return false, ctx.Err()
-	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err), bounded.Err() != nil:
+	case refusal.Is(err):
+		b.writeRefused(writeEviction, pod, err)
+		return false, nil
+	case apierrors.IsTooManyRequests(err), bounded.Err() != nil:
 		b.Log.V(1).Info("not evicted", "pod", podstate.KeyOf(pod), "cause", err.Error())
 		return false, nil
 	default:
@@ -148,28 +157,31 @@ func (b *Binder) Nominate(ctx context.Context, pod *corev1.Pod, node string) err
 	if pod.Status.NominatedNodeName == node {
 		return nil
 	}
-	return b.patchStatus(ctx, pod, map[string]any{"nominatedNodeName": node})
+	return b.patchStatus(ctx, writeNomination, pod, map[string]any{"nominatedNodeName": node})
 }
 
 // SetCondition changes one condition of the pod and leaves the others, which are the
 // kubelet's and the scheduler's, alone. A pod that is gone needs none.
 func (b *Binder) SetCondition(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
-	return b.patchStatus(ctx, pod, map[string]any{"conditions": []corev1.PodCondition{c}})
+	return b.patchStatus(ctx, writeCondition, pod, map[string]any{"conditions": []corev1.PodCondition{c}})
 }
 
-func (b *Binder) patchStatus(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+// patchStatus changes a pod's status. A refusal is no error.
+func (b *Binder) patchStatus(ctx context.Context, write string, pod *corev1.Pod, status map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return err
 	}
-	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = b.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+	return b.attempt(write, pod, func() error {
+		written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+		err := b.Client.Status().Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
+		switch {
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("changing the status of pod %s: %w", podstate.KeyOf(pod), err)
+		}
+		b.Handlers.SetWritten(written)
 		return nil
-	case err != nil:
-		return fmt.Errorf("changing the status of pod %s: %w", podstate.KeyOf(pod), err)
-	}
-	b.Handlers.SetWritten(written)
-	return nil
+	})
 }

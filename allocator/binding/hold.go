@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -44,7 +45,14 @@ func (b *Binder) Reserve(ctx context.Context, owner string, members []*Pending, 
 		if held {
 			ledgerspec.Hold(ledger, owner, b.Clock.Now().Add(HoldFor), pods...)
 		}
-		return b.Write(ctx, ledger)
+		err := b.Write(ctx, ledger)
+		if !refusal.Is(err) {
+			return err
+		}
+		for _, c := range on {
+			_ = b.grantRefused(c.Pod, c.Plan.Node, err) // Yield, as below
+		}
+		return queue.Yield{}
 	})
 }
 

@@ -3,6 +3,8 @@
 package binding
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -25,6 +27,10 @@ var (
 		Name: "vernier_allocator_released_pods_total",
 		Help: "Pods whose slices were taken out of a ledger.",
 	})
+	refusedWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vernier_allocator_refused_writes_total",
+		Help: "Writes that the API server refused, as by an admission policy or a webhook that is away, by write: " + strings.Join(writes, ", ") + ".",
+	}, []string{"write"})
 )
 
 func init() {
@@ -32,5 +38,8 @@ func init() {
 	for _, object := range []string{"ledger", "pod"} {
 		conflicts.WithLabelValues(object)
 	}
-	metrics.Registry.MustRegister(placements, waitSeconds, conflicts, releases)
+	for _, write := range writes {
+		refusedWrites.WithLabelValues(write)
+	}
+	metrics.Registry.MustRegister(placements, waitSeconds, conflicts, releases, refusedWrites)
 }

@@ -43,6 +43,8 @@ type Pending struct {
 type draft struct {
 	known, ledger *v1alpha1.SliceLedger
 	pods          []*Pending
+	// alone is true where nothing else is to be granted with it.
+	alone bool
 }
 
 // NewRound begins a round; End ends it.
@@ -61,6 +63,12 @@ func (r *Round) End() { r.b.Handlers.FinishPlacing(r.begun) }
 // Grant enters what was decided for a pod into the draft of the ledger that it was decided on.
 func (r *Round) Grant(c *Assignment) (*Pending, error) {
 	d := r.draft(c.Ledger)
+	// What was refused for one pod is to keep no other from its grant.
+	if is, _ := r.b.placement(c.Pod); len(d.pods) > 0 && (d.alone || is.tries > 0) {
+		return nil, queue.Yield{}
+	} else if is.tries > 0 {
+		d.alone = true
+	}
 	next := d.ledger.DeepCopy()
 	if err := ledgerspec.Grant(next, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
 		return nil, err
@@ -105,7 +113,7 @@ func (b *Binder) writeDraft(ctx context.Context, d *draft) {
 		return
 	}
 	for _, p := range d.pods {
-		p.Err = err
+		p.Err = b.grantRefused(p.Pod, p.Node, err)
 	}
 	b.Handlers.DropDraft(d.known)
 }

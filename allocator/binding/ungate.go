@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +20,7 @@ import (
 	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -49,43 +52,70 @@ func UngatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 	})
 }
 
+// BindPatience is when an ungated pod is looked at again: as a rule the scheduler has bound it.
+const BindPatience = 10 * time.Second
+
 // Ungate writes what the node's ledger grants to the pod on the pod, and lets the
 // scheduler have it, as soon as the node is ready for it.
 func (b *Binder) Ungate(ctx context.Context, pod *corev1.Pod, node string) error {
+	_, err := b.ungate(ctx, pod, node)
+	return err
+}
+
+// MayUngate reports whether the API server would take the gate off all members of a gang. Some
+// alone are not to be ungated: they can't be gated again.
+func (b *Binder) MayUngate(ctx context.Context, members []*Pending) (bool, error) {
+	taken := make([]bool, len(members))
+	err := b.All(len(members), func(i int) (err error) {
+		taken[i], err = b.ungate(ctx, members[i].Pod, members[i].Node, client.DryRunAll)
+		return err
+	})
+	return !slices.Contains(taken, false), err
+}
+
+// ungate reports whether the pod is ungated, or would be.
+func (b *Binder) ungate(ctx context.Context, pod *corev1.Pod, node string, o ...client.PatchOption) (taken bool, err error) {
 	ledger := b.Cache.Index.Ledger(node)
 	if ledger == nil {
-		return queue.ErrAgain
+		return false, queue.ErrAgain
 	}
-	placed := ledgerspec.PlacementOf(ledger, pod)
-	if placed == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
-		return queue.ErrAgain
+	placed, dry := ledgerspec.PlacementOf(ledger, pod), len(o) > 0
+	if placed == nil || !dry && ledgerspec.Held(ledger)[pod.UID] != nil {
+		return false, queue.ErrAgain
 	}
-	if b.staged(pod, ledger) {
-		return nil
+	if !dry && b.staged(pod, ledger) {
+		return false, nil
+	}
+	if is, due := b.placement(pod); is.write == writeGate && b.putOff(pod, due) {
+		return false, nil
 	}
 	patch, err := UngatePatch(pod, placed)
 	if err != nil {
-		return err
+		return false, err
 	}
 	waited := b.Queue.WasSent(pod)
 	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = b.Client.Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
+	err = b.Client.Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch), append(o, FieldOwner)...)
 	switch {
+	case err == nil && dry:
+		return true, nil
 	case err == nil:
+		b.refusals.forget(target{of: string(pod.UID)})
 		b.Handlers.SetWritten(written)
+		b.Queue.AddAfter(queue.Item{Pod: podstate.KeyOf(pod)}, BindPatience)
 		placements.Inc()
 		waitSeconds.Observe(max(0, b.Clock.Since(pod.CreationTimestamp.Time).Seconds()))
 		b.Notify.Placed(pod, notify.Describe(placed, ledger), waited)
-		return nil
-	case apierrors.IsNotFound(err):
-		// Deleted. The watch says whether it ever ran, and so who releases.
-		b.Queue.Add(queue.Item{Node: node})
-		return nil
-	case apierrors.IsConflict(err):
-		conflicts.WithLabelValues("pod").Inc()
-		return b.reread(ctx, pod, node, err)
+		return true, nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		if apierrors.IsConflict(err) {
+			conflicts.WithLabelValues("pod").Inc()
+		}
+		return false, b.reread(ctx, pod, node, err)
+	case refusal.Is(err):
+		return false, b.placementRefused(pod, writeGate, node, err)
 	default:
-		return fmt.Errorf("ungating pod %s: %w", podstate.KeyOf(pod), err)
+		return false, fmt.Errorf("ungating pod %s: %w", podstate.KeyOf(pod), err)
 	}
 }
 
@@ -96,13 +126,15 @@ func (b *Binder) reread(ctx context.Context, pod *corev1.Pod, node string, cause
 	case err != nil:
 		return err
 	case live == nil || !podstate.Ready(live):
-		// It is gone, our own patch arrived before, another replica was faster, or
-		// another gate came off last: whatever does not belong to this node is released.
+		// It is gone, and the watch says whether it ever ran, and so who releases; or our own
+		// patch arrived before, another replica was faster, or another gate came off last:
+		// whatever does not belong to this node is released.
 		b.Queue.Add(queue.Item{Node: node})
 		return nil
 	case live.ResourceVersion != pod.ResourceVersion:
 		return queue.ErrAgain
 	default:
-		return fmt.Errorf("ungating pod %s: %w", podstate.KeyOf(pod), cause)
+		// A webhook may refuse with any answer.
+		return b.placementRefused(pod, writeGate, node, cause)
 	}
 }

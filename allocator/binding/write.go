@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -42,6 +43,7 @@ func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error 
 	err := b.Client.Update(ctx, ledger, FieldOwner)
 	switch {
 	case err == nil:
+		b.refusals.forget(target{writeLedger, ledger.Name})
 		b.Handlers.SetLedger(ledger)
 		return nil
 	case apierrors.IsConflict(err):
@@ -51,11 +53,44 @@ func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error 
 		}
 		return queue.ErrAgain
 	default:
+		if refusal.Is(err) {
+			b.ledgerRefused(writeLedger, ledger, err)
+		}
 		// The write may have arrived all the same.
 		if refreshErr := b.Refresh(ctx, ledger.Name); refreshErr != nil {
 			return fmt.Errorf("writing ledger %s: %w; reading it: %w", ledger.Name, err, refreshErr)
 		}
 		return fmt.Errorf("writing ledger %s: %w", ledger.Name, err)
+	}
+}
+
+// WriteStatus changes the one condition of a ledger's status that is ours. Without a ledger, or
+// with a refusal, nothing is written, and that is no error.
+func (b *Binder) WriteStatus(ctx context.Context, ledger *v1alpha1.SliceLedger) (written bool, err error) {
+	of := target{writeLedgerStatus, ledger.Name}
+	if is, due := b.refusals.get(of, ""); is.tries > 0 && due.After(b.Clock.Now()) {
+		b.Queue.AddAfter(queue.Item{Node: ledger.Name}, due.Sub(b.Clock.Now()))
+		return false, nil
+	}
+	err = b.Client.Status().Update(ctx, ledger, FieldOwner)
+	switch {
+	case err == nil:
+		b.refusals.forget(of)
+		b.Handlers.SetLedger(ledger)
+		return true, nil
+	case apierrors.IsConflict(err):
+		// The agent has written, or another leader.
+		if err := b.Refresh(ctx, ledger.Name); err != nil {
+			return false, err
+		}
+		return false, queue.ErrAgain
+	case apierrors.IsNotFound(err):
+		return false, b.Refresh(ctx, ledger.Name)
+	case refusal.Is(err):
+		b.Queue.AddAfter(queue.Item{Node: ledger.Name}, b.ledgerRefused(writeLedgerStatus, ledger, err))
+		return false, nil
+	default:
+		return false, fmt.Errorf("writing the status of ledger %s: %w", ledger.Name, err)
 	}
 }
 

@@ -8,8 +8,10 @@
 package bindwatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +37,9 @@ const (
 	// is given up: long enough for a node that is just being restarted.
 	RefusedGrace = 30 * time.Second
 	// RefusedHold is how long a pod without a controller keeps its slices all the
-	// same: its owner can uncordon the node until then, or make room on it.
+	// same: its owner can uncordon the node until then, or make room on it. For so long any
+	// pod may stay unbound without a refusal: while it waits for a volume, or for a scheduler
+	// that is away.
 	RefusedHold = 10 * time.Minute
 )
 
@@ -46,24 +50,26 @@ type Watch struct {
 	binder     *binding.Binder
 	notify     *notify.Notifier
 	preemption *preemption.Preemption
-	clock      clock.PassiveClock
+	// unbound says which volume claims of a pod are not bound, empty for none.
+	unbound func(*corev1.Pod) string
+	clock   clock.PassiveClock
 
 	mu       sync.Mutex
 	refusals map[types.UID]*refusal
 }
 
 // New knows of no pod. Forget is to be called for each that is gone.
-func New(cache *cache.Cache, queue *queue.Queue, binder *binding.Binder, notify *notify.Notifier, preemption *preemption.Preemption, clock clock.PassiveClock) *Watch {
-	return &Watch{cache: cache, queue: queue, binder: binder, notify: notify, preemption: preemption, clock: clock, refusals: map[types.UID]*refusal{}}
+func New(cache *cache.Cache, queue *queue.Queue, binder *binding.Binder, notify *notify.Notifier, preemption *preemption.Preemption, unbound func(*corev1.Pod) string, clock clock.PassiveClock) *Watch {
+	return &Watch{cache: cache, queue: queue, binder: binder, notify: notify, preemption: preemption, unbound: unbound, clock: clock, refusals: map[types.UID]*refusal{}}
 }
 
 // refusal is a placed pod that the scheduler does not bind.
 type refusal struct {
-	since time.Time
-	// unclaimed: no scheduler has set a condition.
-	unclaimed bool
-	// sent is true once there was an event about it.
-	sent bool
+	// since is when it was first seen unbound, refused when the scheduler was first seen to
+	// refuse it, zero while it does not.
+	since, refused time.Time
+	// sent is the latest event about it.
+	sent string
 }
 
 // Forget is for a pod that is gone.
@@ -83,81 +89,118 @@ func (w *Watch) Check(ctx context.Context, pod *corev1.Pod) error {
 	if podstate.CreateFailed(pod) {
 		w.queue.Add(queue.Item{Node: pod.Spec.NodeName})
 	}
-	since := w.refusedFor(pod)
-	if since < RefusedGrace {
-		return nil
-	}
-	if podstate.Unclaimed(pod) {
-		w.emitUnclaimed(pod)
+	unbound, refused := w.unboundFor(pod)
+	if refused < RefusedGrace && unbound < RefusedHold {
+		if unbound >= RefusedGrace && refused < 0 {
+			w.emitUnbound(pod)
+		}
 		return nil
 	}
 	if err := w.preemption.Failed(ctx, pod); err != nil {
 		return err
 	}
-	if metav1.GetControllerOfNoCopy(pod) != nil {
+	if metav1.GetControllerOfNoCopy(pod) != nil && !w.binder.DeletionRefused(pod) {
 		return w.evict(ctx, pod)
 	}
-	return w.hold(ctx, pod, since)
+	return w.hold(ctx, pod, unbound)
 }
 
-// refusedFor is how long the scheduler has refused or ignored the pod, zero when it does not.
-// The pod is looked at again when that matters.
-func (w *Watch) refusedFor(pod *corev1.Pod) time.Duration {
+// unboundFor is how long the pod has not been bound, zero when it is; and how long the scheduler
+// has refused it, negative when it does not. The pod is looked at again when that matters.
+func (w *Watch) unboundFor(pod *corev1.Pod) (unbound, refused time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	unclaimed := podstate.Unclaimed(pod)
-	if !podstate.Unschedulable(pod) && !unclaimed {
+	if !podstate.Unbound(pod) || podstate.Preempting(pod) || scheduled(pod) {
 		delete(w.refusals, pod.UID)
-		return 0
+		return 0, -1
 	}
 	now := w.clock.Now()
 	r := w.refusals[pod.UID]
-	if r == nil || r.unclaimed != unclaimed {
+	if r == nil {
 		// The condition's own time is of no use: it does not change when a gated
 		// pod becomes an unschedulable one.
-		r = &refusal{since: now, unclaimed: unclaimed}
+		r = &refusal{since: now}
 		if w.cache.Current(pod) != nil { // else Forget has been called, or will be
 			w.refusals[pod.UID] = r
 		}
 	}
-	since := now.Sub(r.since)
-	for _, limit := range []time.Duration{RefusedGrace, RefusedHold} {
-		if since < limit {
-			w.queue.AddAfter(queue.Item{Pod: podstate.KeyOf(pod)}, limit-since)
-			break
-		}
+	switch {
+	case !podstate.Unschedulable(pod):
+		r.refused = time.Time{}
+	case r.refused.IsZero():
+		r.refused = now
 	}
-	return since
+	unbound, refused = now.Sub(r.since), -1
+	next := RefusedGrace - unbound
+	if !r.refused.IsZero() {
+		refused = now.Sub(r.refused)
+		next = RefusedGrace - refused
+	}
+	if next <= 0 {
+		next = RefusedHold - unbound
+	}
+	if next > 0 {
+		w.queue.AddAfter(queue.Item{Pod: podstate.KeyOf(pod)}, next)
+	}
+	return unbound, refused
 }
 
-// once reports whether there is to be an event about the refusal of the pod: the first time.
-func (w *Watch) once(pod *corev1.Pod) bool {
+// scheduled reports whether the scheduler says that it binds the pod.
+func scheduled(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue
+	})
+}
+
+// once reports whether there is to be such an event about the pod: the first time.
+func (w *Watch) once(pod *corev1.Pod, text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.refusals[pod.UID]
-	if r == nil || r.sent {
+	if r == nil || r.sent == text {
 		return false
 	}
-	r.sent = true
+	r.sent = text
 	return true
 }
 
 // emitRefused sends, once, what becomes of the pod.
 func (w *Watch) emitRefused(pod *corev1.Pod, remedy string) {
-	if w.once(pod) {
+	text := fmt.Sprintf("placed on node %s, but the scheduler %s; %s", podstate.TargetNode(pod), w.against(pod), remedy)
+	if w.once(pod, text) {
 		pinRefusals.Inc()
-		w.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonPinRefused,
-			fmt.Sprintf("placed on node %s, but the scheduler refuses it there; %s", podstate.TargetNode(pod), remedy))
+		w.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonPinRefused, text)
 	}
 }
 
-// emitUnclaimed sends, once, that no scheduler binds the pod. It keeps its place: a
-// scheduler that is only away binds it later.
-func (w *Watch) emitUnclaimed(pod *corev1.Pod) {
-	if w.once(pod) {
-		w.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonIgnored, fmt.Sprintf(
-			"placed on node %s, and no scheduler %q has looked at it for %v: start that scheduler, or delete the pod and create it with schedulerName %s; it keeps its slices until then",
-			podstate.TargetNode(pod), pod.Spec.SchedulerName, RefusedGrace, corev1.DefaultSchedulerName))
+// against is what keeps the scheduler from binding the pod.
+func (w *Watch) against(pod *corev1.Pod) string {
+	text := "refuses it there"
+	if !podstate.Unschedulable(pod) {
+		text = "has not bound it"
+	}
+	if claims := w.unbound(pod); claims != "" {
+		text += ": " + claims
+	}
+	return text
+}
+
+// emitUnbound sends, once, that the pod is not bound and nobody has refused it. It keeps its
+// place for a while: a scheduler that is only away, or a volume that is only late, comes.
+func (w *Watch) emitUnbound(pod *corev1.Pod) {
+	reason, text, claims := notify.ReasonPinRefused, "", w.unbound(pod)
+	switch {
+	case claims != "":
+		text = fmt.Sprintf("placed on node %s, and not bound for %v: %s", podstate.TargetNode(pod), RefusedGrace, claims)
+	case podstate.Unclaimed(pod):
+		reason = notify.ReasonIgnored
+		text = fmt.Sprintf("placed on node %s, and no scheduler %q has looked at it for %v: start that scheduler, or delete the pod and create it with schedulerName %s",
+			podstate.TargetNode(pod), cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName), RefusedGrace, corev1.DefaultSchedulerName)
+	default:
+		return // the scheduler is at it
+	}
+	if text += fmt.Sprintf("; it keeps its slices for %v", RefusedHold); w.once(pod, text) {
+		w.notify.Emit(pod, corev1.EventTypeWarning, reason, text)
 	}
 }
 
@@ -185,14 +228,15 @@ func (w *Watch) hold(ctx context.Context, pod *corev1.Pod, since time.Duration) 
 		return nil
 	}
 	live, err := w.binder.Live(ctx, pod)
-	if err != nil || live == nil || !podstate.Unschedulable(live) {
+	if err != nil || live == nil || !podstate.Unbound(live) || scheduled(live) {
 		return err
 	}
+	w.cache.GiveUp(pod)
 	if err := w.binder.Release(ctx, ledger, func(uid types.UID) bool { return uid == pod.UID }); err != nil {
 		return err
 	}
 	w.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonPinRefused,
-		fmt.Sprintf("the scheduler refused it on node %s for %v: its slices are given back; delete the pod and create it again", node, RefusedHold))
+		fmt.Sprintf("the scheduler %s on node %s for %v: its slices are given back; delete the pod and create it again", w.against(pod), node, RefusedHold))
 	return nil
 }
 

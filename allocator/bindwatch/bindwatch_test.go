@@ -67,22 +67,86 @@ func TestRefusedAgain(t *testing.T) {
 	f.want("after the grace", false, true, 1)
 }
 
-// A pod that no scheduler looks at keeps its slices, and its owner is told once.
+// A pod that no scheduler looks at keeps its slices for long, and not for ever; its owner is told.
 func TestUnclaimed(t *testing.T) {
+	for name, has := range map[string]struct {
+		edit func(*corev1.Pod)
+		pod  bool
+	}{"with a controller": {controlled, false}, "without": {func(*corev1.Pod) {}, true}} {
+		f := newFixture(t, unclaimed, has.edit)
+		f.check(0)
+		f.again(name, RefusedGrace)
+		f.want(name+", at first", true, true, 0)
+		f.check(RefusedGrace)
+		if told := f.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `"another"`) {
+			t.Errorf("%s: told %q", name, told)
+		}
+		f.again(name, RefusedHold-RefusedGrace)
+		f.check(RefusedHold - RefusedGrace - time.Second)
+		f.want(name+", before its time", true, true, 0)
+		f.check(time.Second)
+		if told := f.told(); len(told) == 0 || !strings.Contains(told[0], "the scheduler has not bound it") {
+			t.Errorf("%s: told %q", name, told)
+		}
+		f.want(name+", at its time", has.pod, !has.pod, 0)
+	}
+}
+
+// One that a scheduler refuses in the end has the grace of a refused one.
+func TestUnclaimedThenRefused(t *testing.T) {
 	f := newFixture(t, unclaimed, controlled)
 	f.check(0)
-	f.want("at first", true, true, 0)
 	f.check(RefusedGrace)
-	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], notify.ReasonIgnored) || !strings.Contains(told[0], `"another"`) {
-		t.Errorf("told %q", told)
-	}
-	f.check(2 * RefusedHold)
-	f.want("long after", true, true, 0)
+	f.told()
 	f.status(true, refused)
 	f.check(0)
 	f.want("refused in the end", true, true, 0)
 	f.check(RefusedGrace)
 	f.want("refused for the grace", false, true, 1)
+}
+
+// A volume whose provisioner never comes is named, and holds no slices for ever: neither while
+// the scheduler waits for it, when the pod is nominated, nor when it gives up for a moment.
+func TestVolumeThatNeverComes(t *testing.T) {
+	nominated := func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }
+	f := newFixture(t, nominated)
+	f.claims = "PersistentVolumeClaim data is not bound (StorageClass slow, provisioner nobody)"
+	f.check(0)
+	f.check(RefusedGrace)
+	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], f.claims) || !strings.Contains(told[0], "placed on node n") {
+		t.Errorf("told %q", told)
+	}
+	f.status(true, func(p *corev1.Pod) {
+		p.Status.NominatedNodeName = ""
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulerError}}
+	})
+	f.check(time.Second)
+	f.status(true, nominated)
+	f.check(RefusedHold - RefusedGrace - 2*time.Second)
+	f.want("before its time", true, true, 0)
+	f.check(time.Second)
+	if told := f.told(); len(told) == 0 || !strings.Contains(told[len(told)-1], f.claims) || !strings.Contains(told[len(told)-1], "given back") {
+		t.Errorf("told %q", told)
+	}
+	f.want("at its time", true, false, 0)
+}
+
+// A failure of the scheduler's is a refusal.
+func TestSchedulerError(t *testing.T) {
+	f := newFixture(t, controlled, func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulerError}}
+	})
+	f.check(0)
+	f.check(RefusedGrace)
+	f.want("after the grace", false, true, 1)
+}
+
+// A pod that waits for those that it preempts is not given up, however long they take to end.
+func TestPreempting(t *testing.T) {
+	f := newFixture(t, refused, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
+	f.check(0)
+	f.check(2 * RefusedHold)
+	f.want("after long", true, true, 0)
 }
 
 // Of a pod that is gone nothing is noted, whatever was seen of it last.

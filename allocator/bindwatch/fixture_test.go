@@ -39,6 +39,8 @@ type fixture struct {
 	clock    *testclock.FakeClock
 	work     *objects.Work[queue.Item]
 	events   *record.FakeRecorder
+	// claims is what is said of the pod's volume claims.
+	claims string
 }
 
 func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
@@ -54,7 +56,7 @@ func newFixture(t *testing.T, edits ...func(*corev1.Pod)) *fixture {
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.handlers = &eventhandlers.Handlers{Cache: known, Groups: groups, Queue: q}
 	binder := &binding.Binder{Client: f.api, Cache: known, Queue: q, Handlers: f.handlers, Notify: events, Clock: f.clock, Requests: 1}
-	f.Watch = New(known, q, binder, events, preemption.New(preemption.Config{Cache: known, Queue: q, Clock: f.clock, Log: logr.Discard()}), f.clock)
+	f.Watch = New(known, q, binder, events, preemption.New(preemption.Config{Cache: known, Queue: q, Clock: f.clock, Log: logr.Discard()}), func(*corev1.Pod) string { return f.claims }, f.clock)
 	f.handlers.OnGone(f.Forget)
 	f.handlers.SetLedger(f.ledger())
 	f.handlers.SetPod(f.live())
@@ -144,6 +146,8 @@ func refused(p *corev1.Pod) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 }
 
-func accepted(p *corev1.Pod) { p.Status.Conditions = nil }
+func accepted(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+}
 
 func unclaimed(p *corev1.Pod) { p.Spec.SchedulerName = "another" }

@@ -58,6 +58,8 @@ type Cache struct {
 	missingGrants map[string]map[types.UID]types.NamespacedName
 	// staged are gated pods that have their slices and wait for their node.
 	staged map[types.UID]stage
+	// givenUp are placed pods that were not bound in time.
+	givenUp map[types.UID]bool
 	// arrivals are pods that became ready and that Arrivals has not returned yet; collecting
 	// is true once somebody wants them.
 	arrivals   []*corev1.Pod
@@ -79,6 +81,7 @@ func New(filters Filters, known *classes.Set, log logr.Logger) *Cache {
 		deletedUnbound: map[types.UID]bool{},
 		missingGrants:  map[string]map[types.UID]types.NamespacedName{},
 		staged:         map[types.UID]stage{},
+		givenUp:        map[types.UID]bool{},
 	}
 }
 
@@ -276,6 +279,7 @@ func (c *Cache) forget(pod *corev1.Pod, ch *Changes) {
 	c.nominate(pod, "", ch)
 	c.untrack(pod.UID, ch)
 	delete(c.staged, pod.UID)
+	delete(c.givenUp, pod.UID)
 	if c.current(pod) != nil {
 		c.drop(pod)
 	}

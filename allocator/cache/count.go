@@ -52,6 +52,16 @@ func (c *Cache) FinishPlacing(pods []*corev1.Pod) (ch Changes) {
 	return ch
 }
 
+// GiveUp notes that the pod, which is placed and was not bound in time, is to have no slices, and
+// no room on its node, until it is bound. Another leader gives it the time once more.
+func (c *Cache) GiveUp(pod *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current(pod) != nil {
+		c.givenUp[pod.UID] = true
+	}
+}
+
 // Stage notes that the pod, which has its slices, waits for the node, and returns since when.
 func (c *Cache) Stage(pod *corev1.Pod, node string, now time.Time) (since time.Time) {
 	c.mu.Lock()
@@ -85,8 +95,8 @@ func (c *Cache) count(pod *corev1.Pod, ch *Changes) (node string) {
 }
 
 // countedNode is the node that the pod takes room on, as far as the scheduler's filters
-// look. A pod that is done takes none, and neither does one that the scheduler refuses and
-// that has no slices: it was given up, or lost them. It takes room again once it is bound or
+// look. A pod that is done takes none, and neither does one that the scheduler refuses, or that
+// was given up, and that has no slices. It takes room again once it is bound or
 // has slices. One that is being placed, or that waits for its node, takes it already.
 func (c *Cache) countedNode(pod *corev1.Pod) string {
 	node := podstate.TargetNode(pod)
@@ -96,7 +106,8 @@ func (c *Cache) countedNode(pod *corev1.Pod) string {
 			node = s.node
 		}
 	}
-	if podstate.Terminal(pod) || podstate.Unschedulable(pod) && !slices.Contains(c.Index.Holders(pod.UID), node) {
+	lost := podstate.Unschedulable(pod) || c.givenUp[pod.UID] && podstate.Unbound(pod)
+	if podstate.Terminal(pod) || lost && !slices.Contains(c.Index.Holders(pod.UID), node) {
 		return ""
 	}
 	return node

@@ -3,6 +3,7 @@
 package feasible
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -43,6 +44,33 @@ func (f *Filters) Undecided(pod *corev1.Pod) (all []string) {
 		add("resource claims")
 	}
 	return all
+}
+
+// UnboundClaims says which claims for volumes of the pod are not bound, and who is to provide a
+// volume; empty where all are.
+func (f *Filters) UnboundClaims(pod *corev1.Pod) string {
+	var all []string
+	for i := range pod.Spec.Volumes {
+		key, _ := f.unboundClaim(pod, &pod.Spec.Volumes[i])
+		if key == "" {
+			continue
+		}
+		namespace, name, _ := strings.Cut(key, "/")
+		text := "PersistentVolumeClaim " + name + " is not bound"
+		if c := f.known.claim(namespace, name); c != nil {
+			class := storagehelpers.GetPersistentVolumeClaimClass(c)
+			if s, err := f.factory.Storage().V1().StorageClasses().Lister().Get(class); err == nil {
+				text += fmt.Sprintf(" (StorageClass %s, provisioner %s)", class, s.Provisioner)
+			} else if class != "" {
+				text += fmt.Sprintf(" (there is no StorageClass %s)", class)
+			}
+		}
+		all = append(all, text)
+	}
+	if len(all) > 3 {
+		all = append(all[:3], fmt.Sprintf("and %d more", len(all)-3))
+	}
+	return strings.Join(all, ", ")
 }
 
 // unboundClaim is the claim of a volume whose place is not known yet, and its class where

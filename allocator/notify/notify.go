@@ -46,9 +46,11 @@ const (
 	ReasonUnhealthy  = "VernierUnhealthy"
 	ReasonRecovered  = "VernierRecovered"
 	ReasonAgentAway  = "VernierAgentAway"
-	ReasonPreempting = view.ReasonPreempting
-	ReasonReserved   = view.ReasonReserved
-	ReasonPreempted  = view.ReasonPreempted
+	// ReasonWriteRefused is of pods, and of ledgers.
+	ReasonWriteRefused = "VernierWriteRefused"
+	ReasonPreempting   = view.ReasonPreempting
+	ReasonReserved     = view.ReasonReserved
+	ReasonPreempted    = view.ReasonPreempted
 )
 
 // MaxNote is what the API server takes as an event's message.
@@ -76,6 +78,12 @@ type Notifier struct {
 func (n *Notifier) Emit(pod *corev1.Pod, kind, reason, text string) {
 	n.Log.Info("event", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
 	n.Events.Event(pod, kind, reason, note(text))
+}
+
+// EmitOn is Emit for a ledger.
+func (n *Notifier) EmitOn(ledger *v1alpha1.SliceLedger, kind, reason, text string) {
+	n.Log.Info("event", "ledger", ledger.Name, "reason", reason, "note", text)
+	n.Events.Event(ledger, kind, reason, note(text))
 }
 
 // Waiting sends why the pod waits, unless that was sent, once it may be repeated and not

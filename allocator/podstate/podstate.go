@@ -117,31 +117,40 @@ func NeverStarted(pod *corev1.Pod) bool {
 		func(s corev1.ContainerStatus) bool { return s.ContainerID != "" || s.State.Waiting == nil })
 }
 
-// Unschedulable reports whether the scheduler says that it cannot bind a placed pod. A
-// nominated pod is not: it waits for the end of the pods that it preempts.
-func Unschedulable(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
-		return false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && TargetNode(pod) != ""
-		}
-	}
-	return false
+// Unbound reports whether the pod is placed and not bound.
+func Unbound(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && TargetNode(pod) != "" && !Terminal(pod)
 }
 
-// Unclaimed reports whether the pod is placed and the scheduler that its spec names has set no
-// condition: there may be none of that name. An outage of the default one shows without us.
+// Unschedulable reports whether the scheduler says that it cannot bind a placed pod, or that
+// binding it has failed. A nominated pod is not: it waits for the pods that it preempts, or for
+// its volumes.
+func Unschedulable(pod *corev1.Pod) bool {
+	reason := scheduledReason(pod)
+	return Unbound(pod) && pod.Status.NominatedNodeName == "" && (reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulerError)
+}
+
+// Preempting reports whether a placed pod waits for the pods that the scheduler preempts for it.
+func Preempting(pod *corev1.Pod) bool {
+	return Unbound(pod) && pod.Status.NominatedNodeName != "" && scheduledReason(pod) == corev1.PodReasonUnschedulable
+}
+
+// Unclaimed reports whether the pod is placed and no scheduler has set a condition: there may be
+// none of the name that its spec has.
 func Unclaimed(pod *corev1.Pod) bool {
-	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
-	if !named || pod.Spec.NodeName != "" || TargetNode(pod) == "" || Terminal(pod) || pod.Status.NominatedNodeName != "" {
-		return false
-	}
 	// What the API server says of a gated pod stays until the scheduler says something else.
-	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Reason != corev1.PodReasonSchedulingGated
-	})
+	reason := scheduledReason(pod)
+	return Unbound(pod) && pod.Status.NominatedNodeName == "" && (reason == "" || reason == corev1.PodReasonSchedulingGated)
+}
+
+// scheduledReason is why the pod is not scheduled, empty without a condition.
+func scheduledReason(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return cmp.Or(c.Reason, string(c.Status))
+		}
+	}
+	return ""
 }
 
 // NominatedNode is the node on which the scheduler makes room for the pod; empty if the pod is

@@ -166,7 +166,7 @@ func (q *Queue) Open(work Work) {
 		return cmp.Compare(corev1helpers.PodPriority(r), corev1helpers.PodPriority(p))
 	})
 	for _, pod := range pods {
-		if q.concerns(pod) {
+		if q.concerns(pod) || podstate.Unbound(pod) {
 			q.add(q.itemOf(pod))
 		}
 	}
@@ -330,9 +330,11 @@ func (q *Queue) concerns(pod *corev1.Pod) bool {
 }
 
 // isWatched reports whether package bindwatch has something to do for a pod that is past our
-// gate. The pod's slices elsewhere come with their ledger too.
+// gate. The pod's slices elsewhere come with their ledger too, and nearly all that the default
+// scheduler has said nothing of yet are bound in a moment: these are looked at later.
 func (q *Queue) isWatched(pod *corev1.Pod) bool {
-	return podstate.CreateFailed(pod) || podstate.Unschedulable(pod) || podstate.Unclaimed(pod) ||
+	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
+	return podstate.CreateFailed(pod) || podstate.Unschedulable(pod) || named && podstate.Unclaimed(pod) ||
 		slices.ContainsFunc(q.cache.Index.Holders(pod.UID), func(node string) bool { return node != podstate.TargetNode(pod) })
 }
 

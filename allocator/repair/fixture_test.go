@@ -51,6 +51,8 @@ type fixture struct {
 	// specs, statuses and conditions are how often the spec and the status of a ledger were
 	// written, and the status of a pod.
 	specs, statuses, conditions int
+	// refuse is the answer to a write of an object, nil where it is taken.
+	refuse func(obj client.Object) error
 }
 
 func newFixture(t *testing.T, l *v1alpha1.SliceLedger, pods ...*corev1.Pod) *fixture {
@@ -58,18 +60,27 @@ func newFixture(t *testing.T, l *v1alpha1.SliceLedger, pods ...*corev1.Pod) *fix
 	for _, p := range pods {
 		has = append(has, p)
 	}
-	f := &fixture{t: t, api: objects.Server(t, has...), clock: testclock.NewFakeClock(start), work: objects.NewWork[queue.Item](), recorder: record.NewFakeRecorder(100)}
+	f := &fixture{t: t, api: objects.Server(t, has...), clock: testclock.NewFakeClock(start), work: objects.NewWork[queue.Item](), recorder: record.NewFakeRecorder(100), refuse: func(client.Object) error { return nil }}
 	counted := interceptor.NewClient(f.api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
 			f.specs++
+			if err := f.refuse(obj); err != nil {
+				return err
+			}
 			return c.Update(ctx, obj, o...)
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, kind string, obj client.Object, o ...client.SubResourceUpdateOption) error {
 			f.statuses++
+			if err := f.refuse(obj); err != nil {
+				return err
+			}
 			return c.SubResource(kind).Update(ctx, obj, o...)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, kind string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
 			f.conditions++
+			if err := f.refuse(obj); err != nil {
+				return err
+			}
 			return c.SubResource(kind).Patch(ctx, obj, p, o...)
 		},
 	})

@@ -8,12 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
@@ -39,23 +37,11 @@ func (r *Reconciler) markReachable(ctx context.Context, known *v1alpha1.SliceLed
 	now.LastTransitionTime = metav1.NewTime(r.Clock.Now())
 	ledger := known.DeepCopy()
 	meta.SetStatusCondition(&ledger.Status.Conditions, now)
-	err := r.Binder.Client.Status().Update(ctx, ledger, binding.FieldOwner)
-	switch {
-	case err == nil:
+	written, err := r.Binder.WriteStatus(ctx, ledger)
+	if written {
 		r.Log.Info("the node agent's reachability has changed", "node", known.Name, "status", now.Status, "reason", now.Reason, "note", now.Message)
-		r.Binder.Handlers.SetLedger(ledger)
-		return nil
-	case apierrors.IsConflict(err):
-		// The agent has written, or another leader.
-		if err := r.Binder.Refresh(ctx, known.Name); err != nil {
-			return err
-		}
-		return queue.ErrAgain
-	case apierrors.IsNotFound(err):
-		return r.Binder.Refresh(ctx, known.Name)
-	default:
-		return fmt.Errorf("writing condition %s of ledger %s: %w", now.Type, known.Name, err)
 	}
+	return err
 }
 
 // replaceStranded deletes the pods that are bound to a node and cannot start, for as long as

@@ -7,6 +7,7 @@ package repair
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -74,27 +76,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, node string) error {
 		pod := known[uid]
 		return pod != nil && (podstate.NeverRuns(pod) || podstate.TargetNode(pod) != "" && podstate.TargetNode(pod) != node)
 	}
-	if err := r.Binder.Release(ctx, ledger, drop); err != nil {
-		return err
-	}
-	if err := r.reassign(ctx, node); err != nil {
-		return err
-	}
-	if err := r.restore(ctx, node); err != nil {
-		return err
-	}
-	if err := r.replaceStranded(ctx, node, known); err != nil {
-		return err
-	}
-	if err := r.setHealth(ctx, node, known); err != nil {
-		return err
+	// What is refused of a ledger keeps nothing else from being done.
+	var refused error
+	for _, do := range []func() error{
+		func() error { return r.Binder.Release(ctx, ledger, drop) },
+		func() error { return r.reassign(ctx, node) },
+		func() error { return r.restore(ctx, node) },
+		func() error { return r.replaceStranded(ctx, node, known) },
+		func() error { return r.setHealth(ctx, node, known) },
+	} {
+		if err := do(); refusal.Is(err) {
+			refused = errors.Join(refused, err)
+		} else if err != nil {
+			return err
+		}
 	}
 	for _, pod := range podstate.OldestFirst(known) {
 		if podstate.Ready(pod) {
 			r.Queue.AddPod(pod)
 		}
 	}
-	return nil
+	return refused
 }
 
 // expired are the pods whose slices in a ledger are held past their time. next is how

@@ -3,6 +3,7 @@
 package repair
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -10,11 +11,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -277,5 +284,84 @@ func TestRestore(t *testing.T) {
 				t.Errorf("%d writes, and one had done it", f.specs)
 			}
 		})
+	}
+}
+
+// What the API server refuses of a ledger or of one pod keeps nothing else from being written,
+// is said after a few tries, and is tried again with growing pauses, at most 5 minutes.
+func TestRefusedWrites(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no patches on Fridays"))
+	l := newLedger()
+	var pods []*corev1.Pod
+	for _, name := range []string{"p", "q"} {
+		p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+		objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
+		p.Spec.NodeName = "n"
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
+		pods = append(pods, p)
+	}
+	l.Status.Devices[0].Healthy, l.Status.Devices[0].Reason = false, "Xid 48"
+	f := newFixture(t, l, pods...)
+	f.Agents = &agents.Agents{}
+	f.Agents.Set(agent(corev1.ConditionTrue))
+	f.refuse = func(obj client.Object) error {
+		if _, is := obj.(*v1alpha1.SliceLedger); is || obj.GetName() == "p" {
+			return forbidden
+		}
+		return nil
+	}
+	f.reconcile(0)
+	if healthOf(f.pod("p")) != nil || healthOf(f.pod("q")) == nil || f.statuses != 1 {
+		t.Errorf("conditions %v and %v, %d statuses of the ledger", healthOf(f.pod("p")), healthOf(f.pod("q")), f.statuses)
+	}
+	if f.reconcile(0); f.conditions != 2 || f.statuses != 1 {
+		t.Errorf("%d conditions, %d statuses: tried again at once", f.conditions, f.statuses)
+	}
+	for range 20 {
+		f.reconcile(binding.LastPause)
+	}
+	if f.conditions != 22 || f.statuses != 21 {
+		t.Errorf("%d conditions, %d statuses, want a try each in 5 minutes", f.conditions, f.statuses)
+	}
+	var said []string
+	for len(f.recorder.Events) > 0 {
+		if e := <-f.recorder.Events; strings.Contains(e, notify.ReasonWriteRefused) && strings.Contains(e, "no patches on Fridays") {
+			said = append(said, e)
+		}
+	}
+	if len(said) != 2 {
+		t.Errorf("said %q, want it once of the pod and once of the ledger", said)
+	}
+	// Neither keeps slices from being released, once that is taken.
+	f.refuse = func(client.Object) error { return nil }
+	f.Binder.RetryRefused()
+	if f.reconcile(binding.RetryAfterChange); healthOf(f.pod("p")) == nil || f.reachable() == nil {
+		t.Error("not written after a policy has changed")
+	}
+}
+
+// A ledger whose spec is refused does not keep pods from their conditions.
+func TestRefusedSpec(t *testing.T) {
+	l := newLedger()
+	p := objects.WithUID(objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
+	p.Spec.NodeName = "n"
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
+	gone := objects.WithUID(objects.Pod("gone", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	objects.Grant(l, gone, on{"c": 1})
+	l.Status.Released = append(l.Status.Released, gone.UID)
+	l.Status.Devices[0].Healthy, l.Status.Devices[0].Reason = false, "Xid 48"
+	f := newFixture(t, l, p)
+	f.refuse = func(obj client.Object) error {
+		if _, is := obj.(*v1alpha1.SliceLedger); is {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "SliceLedger"}, "n", nil)
+		}
+		return nil
+	}
+	if err := f.Reconcile(t.Context(), "n"); !apierrors.IsInvalid(err) {
+		t.Errorf("error %v", err)
+	}
+	if healthOf(f.pod("p")) == nil {
+		t.Error("no condition while the ledger's spec is refused")
 	}
 }

@@ -79,6 +79,9 @@ func (t *cycle) next(ctx context.Context, pod Request) (*Diagnosis, error) {
 			return nil, t.take(ctx, pod, plan, room, &f)
 		}
 	}
+	if f.avoided {
+		return &Diagnosis{Known: true, Avoided: true}, nil
+	}
 	if found, later, err := t.postFilter(ctx, pod, wants, &f); found || err != nil {
 		return nil, err
 	} else if later {
@@ -260,10 +263,16 @@ type nodeFilter struct {
 	// refused is how many nodes the scheduler would refuse, for reasons.
 	refused int
 	reasons reasons
+	// avoided is true where a node was left out, since a write of its ledger was refused.
+	avoided bool
 }
 
 func (f *nodeFilter) accepts(ctx context.Context, node string) (bool, error) {
 	if f.looked[node] || f.in.excludes(f.pod, node) || !f.Cache.Settled(node) {
+		return false, nil
+	}
+	if f.Avoids != nil && f.Avoids(f.pod, node) {
+		f.avoided = true
 		return false, nil
 	}
 	if err := f.begin(ctx); err != nil {

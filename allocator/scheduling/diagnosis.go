@@ -37,6 +37,9 @@ type Diagnosis struct {
 	// Known is true when the set waits already, for the same kind of thing, and it was
 	// found out why a moment ago. Then nothing else is said.
 	Known bool
+	// Avoided is true where a node was left out for a moment, since the API server refused a write
+	// of its ledger: nobody is to leave for the pod.
+	Avoided bool
 	// refused is how many nodes have the devices and the scheduler would not take,
 	// for reasons; unasked is how many of them lack CPU or memory and were not asked for
 	// theirs. devices is what the others lack.

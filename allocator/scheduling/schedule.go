@@ -39,8 +39,11 @@ type Scheduler struct {
 	PostFilter PostFilter
 	// Reservations is the room that is promised to others; nil for none.
 	Reservations *reservation.Reservations
-	Clock        clock.PassiveClock
-	Log          logr.Logger
+	// Avoids reports whether a pod is not to be granted slices on a node for now, since the API
+	// server has refused a write of its ledger; nil where none is.
+	Avoids func(pod *corev1.Pod, node string) bool
+	Clock  clock.PassiveClock
+	Log    logr.Logger
 
 	// ranking is nil until the first decision as the leader.
 	ranking *ranking.Ranking
