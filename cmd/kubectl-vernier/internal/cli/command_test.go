@@ -16,11 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
@@ -194,8 +191,8 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 // fakeClient answers the field selectors as the API server does.
 func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
@@ -205,6 +202,9 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 		}).
 		WithIndex(&corev1.Event{}, fieldEventSource, func(o client.Object) []string {
 			return []string{o.(*corev1.Event).Source.Component}
+		}).
+		WithIndex(&corev1.Event{}, fieldInvolvedKind, func(o client.Object) []string {
+			return []string{o.(*corev1.Event).InvolvedObject.Kind}
 		}).Build()
 }
 

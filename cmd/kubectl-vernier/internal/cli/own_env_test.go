@@ -23,7 +23,7 @@ import (
 func TestNamespaceUser(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"rbac/viewer.yaml"}})
 	admin := apiserver.Client(t, cfg)
-	makeTrains(t, admin)
+	makeKinds(t, admin)
 	aggregateView(t, admin)
 	create(t, admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})
 	create(t, admin, &rbacv1.RoleBinding{

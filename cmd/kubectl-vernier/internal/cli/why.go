@@ -26,7 +26,8 @@ func (c *command) whyCommand() *cobra.Command {
 		return c.why(ctx, r, of)
 	})
 	cmd.Long = `Why a pod waits: its gates, the allocator's last event, what each class of nodes has for
-it, or what the kubelet says of one that does not start.
+it, what its volumes or its rollout wait for, what the kubelet says of one that does not
+start, or why it has failed.
 
 A workload of any kind stands for its pods, which are found by their owner references.
 Pods that wait for the same reason are shown together, and so is why the API server
@@ -126,6 +127,9 @@ func (c *command) printGroup(out io.Writer, g view.Alike) error {
 	if g.Reserved != nil {
 		fmt.Fprintf(out, "Room for it, as said %s ago: %s\n", duration.HumanDuration(c.now().Sub(g.Reserved.Seen.Time)), oneLine(g.Reserved.At(c.now())))
 	}
+	for _, hint := range g.Hints {
+		fmt.Fprintln(out, oneLine(hint))
+	}
 	if len(g.Classes) == 0 {
 		return nil
 	}
@@ -139,7 +143,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // evidence reads what Why reasons from: of the ledgers and events that may say something
 // of the pods.
 func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods []corev1.Pod) (view.Evidence, error) {
-	var from view.Evidence
+	from := view.Evidence{Now: c.now()}
 	ledgers, readable, err := readableLedgers(ctx, r)
 	if err != nil {
 		return from, err
@@ -154,13 +158,11 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 	if from.Verdicts, err = verdicts(ctx, r, ns); err != nil {
 		return from, err
 	}
-	if slices.ContainsFunc(from.Verdicts, model.KeepsRoom) {
-		if from.Unbound, err = unbound(ctx, r, ns); err != nil {
-			return from, err
-		}
-	}
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
 		from.Kubelet, err = events(ctx, r, ns, client.MatchingFields{fieldEventSource: "kubelet", "type": corev1.EventTypeWarning})
 	}
-	return from, err
+	if err != nil {
+		return from, err
+	}
+	return from, c.around(ctx, r, ns, pods, &from)
 }

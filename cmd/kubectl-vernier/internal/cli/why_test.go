@@ -3,13 +3,25 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"vernier.dev/vernier/allocator/group"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -60,6 +72,74 @@ func TestWhyOfReservedRoom(t *testing.T) {
 	} {
 		if out, _, err := run(t, r, of); !strings.Contains(strings.Join(strings.Fields(out), " "), want) || strings.Contains(out, "gpu-1") || err != nil {
 			t.Errorf("%s: %q, error %v, want %q", of, out, err, want)
+		}
+	}
+}
+
+// What stands around a pod that keeps it from starting is read with it; what may not be read
+// is said, and the rest is shown.
+func TestWhyOfWhatStandsAround(t *testing.T) {
+	const shares = `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":90,"memPercent":50}}}`
+	placed := func(name, claim string) *corev1.Pod {
+		p := gated("team-a", name, time.Hour, shares)
+		p.Spec.SchedulingGates, p.Spec.SchedulerName, p.Status.Phase = nil, "volcano", corev1.PodPending
+		p.Annotations[v1alpha1.AnnotationPlacement] = `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-a","core":10,"memMiB":10}]}}}`
+		if claim != "" {
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+		}
+		return p
+	}
+	claim := func(name, class, volume string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID("uid-" + name)},
+			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: volume}}
+	}
+	member := func(name string) *corev1.Pod {
+		p := placed(name, "")
+		p.Status.Phase, p.Spec.NodeName = corev1.PodRunning, "gpu-1"
+		p.Labels, p.Annotations[group.AnnotationKueueTotal] = map[string]string{group.LabelKueue: "train"}, "3"
+		return p
+	}
+	owned := func(p *corev1.Pod, kind, name string, labels map[string]string) *corev1.Pod {
+		p.Labels = labels
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: ptr.To(true)}}
+		return p
+	}
+	app := map[string]string{"app": "server"}
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "server-2",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "server", UID: "uid-server", Controller: ptr.To(true)}}}}
+	failed := event("failed", "slow", time.Minute, "persistentvolume-controller", "no quota")
+	failed.Reason, failed.InvolvedObject.Kind = "ProvisioningFailed", "PersistentVolumeClaim"
+	touched := event("touched", "touched", time.Minute, "volcano", "0/1 nodes")
+	r := fakeClient(t, placed("unbound", "slow"), claim("slow", "fast", ""), failed, placed("static", "disk"), claim("disk", "", "pv-1"), placed("ignored", ""), placed("touched", ""), touched,
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "x.example.com"}, placed("lost", "none"), member("train-0"), member("train-1"),
+		owned(gated("team-a", "db-0", time.Hour, shares), "StatefulSet", "db", map[string]string{appsv1.ControllerRevisionHashLabelKey: "db-1"}),
+		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "db"}, Status: appsv1.StatefulSetStatus{UpdateRevision: "db-2"}},
+		owned(gated("team-a", "new", time.Hour, shares), "ReplicaSet", "server-2", app), owned(placed("old", ""), "ReplicaSet", "server-1", app), set,
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "server"}, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: app}}})
+	denied := interceptor.NewClient(r, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		switch o.(type) {
+		case *storagev1.StorageClass, *corev1.PersistentVolume, *appsv1.StatefulSet, *appsv1.ReplicaSet:
+			return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", o)}, key.Name, errors.New("no"))
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	for _, tt := range []struct{ pod, want, left, unread string }{
+		{"unbound", "PersistentVolumeClaim slow is not bound: provisioner x.example.com of its storage class fast has made no PersistentVolume; its last event: ProvisioningFailed: no quota",
+			"PersistentVolumeClaim slow is not bound: its storage class fast has made no PersistentVolume; its last event: ProvisioningFailed: no quota", "*v1.StorageClass"},
+		{"static", "PersistentVolumeClaim disk waits for PersistentVolume pv-1, which does not exist: create it", "PersistentVolumeClaim disk waits for PersistentVolume pv-1 to be bound to it", "*v1.PersistentVolume"},
+		{"lost", "PersistentVolumeClaim none does not exist: create it", "PersistentVolumeClaim none does not exist: create it", ""},
+		{"db-0", "it has an earlier template of StatefulSet/db (db-1, now db-2)", "it waits for a place", "*v1.StatefulSet"},
+		{"new", `patch deployment server -p '{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":1}}}}'`, "it waits for a place", "*v1.ReplicaSet"},
+		{"ignored", `no scheduler "volcano" has looked at it since`, `no scheduler "volcano" has looked at it since`, ""},
+		{"touched", "the scheduler has not bound it yet: DoesNotFit: 0/1 nodes", "the scheduler has not bound it yet: DoesNotFit: 0/1 nodes", ""},
+		{"train-0", "Kueue's pod group team-a/train has fallen below its minimum: 2 of the 3 pods that start together", "has fallen below its minimum", ""},
+	} {
+		if out, errOut, err := run(t, r, "why "+tt.pod+" -n team-a"); !strings.Contains(out, tt.want) || errOut != "" || err != nil {
+			t.Errorf("%s: %q, stderr %q, error %v, want %q", tt.pod, out, errOut, err, tt.want)
+		}
+		out, errOut, err := run(t, denied, "why "+tt.pod+" -n team-a")
+		if !strings.Contains(out, tt.left) || !strings.Contains(errOut, tt.unread) || (tt.unread == "") != (errOut == "") || err != nil {
+			t.Errorf("%s, of which not all may be read: %q, stderr %q, error %v, want %q and %q", tt.pod, out, errOut, err, tt.left, tt.unread)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,21 +28,25 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// makeTrains has the API server know a kind that nobody else does, which view shows.
-func makeTrains(t *testing.T, c client.Client) {
+// makeKinds has the API server know two kinds that view shows: one that nobody else does, and
+// the coscheduling plugin's PodGroup.
+func makeKinds(t *testing.T, c client.Client) {
 	t.Helper()
-	crd := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": "trains.example.com"},
-		"spec": map[string]any{"group": "example.com", "scope": "Namespaced",
-			"names": map[string]any{"plural": "trains", "kind": "Train"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}}}
-	create(t, c, crd)
-	create(t, c, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "trains", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"trains"}, Verbs: []string{"get", "list"}}},
-	})
+	for kind, group := range map[string]string{"Train": "example.com", "PodGroup": "scheduling.x-k8s.io"} {
+		plural := strings.ToLower(kind) + "s"
+		// The API server wants a proposal for groups of Kubernetes' own.
+		create(t, c, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": plural + "." + group, "annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, a test's"}},
+			"spec": map[string]any{"group": group, "scope": "Namespaced",
+				"names": map[string]any{"plural": plural, "kind": kind},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}}})
+		create(t, c, &rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: plural, Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: []string{plural}, Verbs: []string{"get", "list"}}},
+		})
+	}
 }
 
 // testWorkloads: `why` finds the pods of workloads of any kind, and says why they wait, do not
@@ -109,6 +114,32 @@ func testWorkloads(t *testing.T, cfg *rest.Config, admin client.Client) {
 		create(t, admin, waits)
 	}
 
+	group := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "scheduling.x-k8s.io/v1", "kind": "PodGroup",
+		"metadata": map[string]any{"namespace": "team-a", "name": "gang"}, "spec": map[string]any{"minMember": int64(3)}}}
+	await(t, func() bool { return client.IgnoreAlreadyExists(admin.Create(t.Context(), group)) == nil }, func() any { return "the kind PodGroup is not served" })
+	class := "fast"
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: in("data", nil, sets), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class,
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+	create(t, admin, claim)
+	says(t, admin, "PersistentVolumeClaim", "v1", claim, "ProvisioningFailed", "persistentvolume-controller", "storageclass \"fast\" not found")
+	member := pod("", shares)
+	member.ObjectMeta = in("gang-a", nil, sets)
+	member.Labels, member.Annotations = map[string]string{"scheduling.x-k8s.io/pod-group": "gang"}, map[string]string{v1alpha1.AnnotationShares: shares,
+		v1alpha1.AnnotationPlacement: `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"` + gpuA + `","core":90,"memMiB":20480}]}}}`}
+	member.Spec.SchedulingGates, member.Spec.Volumes = nil, []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	create(t, admin, member)
+	database := &appsv1.StatefulSet{ObjectMeta: in("db", nil, sets), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template}}
+	create(t, admin, database)
+	database.Status.UpdateRevision = "db-2"
+	if err := admin.Status().Update(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	first := pod("", shares)
+	first.ObjectMeta = in("db-0", database, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+	first.Labels, first.Annotations = map[string]string{appsv1.ControllerRevisionHashLabelKey: "db-1"}, map[string]string{v1alpha1.AnnotationShares: shares}
+	create(t, admin, first)
+
 	config := kubeconfig(t, cfg)
 	why := func(of string, parts ...string) string {
 		t.Helper()
@@ -126,10 +157,16 @@ func testWorkloads(t *testing.T, cfg *rest.Config, admin client.Client) {
 	text := why("deploy/server", "Deployment/server in namespace team-a: 4 pods: 2 wait for a place, 1 not started, 1 running",
 		"ReplicaSet/server-2 cannot create pods: Error creating: admission webhook \"pods.vernier.dev\" denied the request: revision 2",
 		"2 pods, such as team-a/server-a: it waits for a place", "The allocator's last event: needs 90 % compute",
-		"Pod team-a/server-c: it is on node gpu-1, pending; the kubelet's last message: FailedCreatePodSandBox: Failed to create pod sandbox: no network")
+		"Pod team-a/server-c: it is on node gpu-1, pending; the kubelet says: FailedCreatePodSandBox: Failed to create pod sandbox: no network")
 	if strings.Contains(text, "revision 1") {
 		t.Errorf("a ReplicaSet that the Deployment has replaced is blamed:\n%s", text)
 	}
+	why("gang-a", "PodGroup team-a/gang has fallen below its minimum: 1 of the 3 pods that start together (spec.minMember) are left; create 2 more",
+		"PersistentVolumeClaim data is not bound: its storage class fast has made no PersistentVolume; its last event: ProvisioningFailed: storageclass \"fast\" not found")
+	if _, errOut, _ := vernier(t, config, "ann", "-n team-a why gang-a"); !strings.Contains(errOut, `left out: what else may keep it from starting: storageclasses.storage.k8s.io "fast" is forbidden`) {
+		t.Errorf("that storage classes may not be read: %q", errOut)
+	}
+	why("db-0", "it has an earlier template of StatefulSet/db (db-1, now db-2), which replaces no pod before all are ready")
 	why("rs/server-2", "ReplicaSet/server-2 in namespace team-a: 4 pods", "revision 2")
 	why("deployments.apps/server", "4 pods")
 	why("cj/nightly", "CronJob/nightly in namespace team-a: 1 pod: 1 wait for a place", "Pod team-a/nightly-1-x: it waits for a place")

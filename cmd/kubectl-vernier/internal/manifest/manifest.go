@@ -128,7 +128,7 @@ func (c *Contents) walk(value any, at Pod) error {
 	case map[string]any:
 		at = named(v, at)
 		if v["kind"] == "PodGroup" {
-			c.Groups = append(c.Groups, groupOf(v))
+			c.Groups = append(c.Groups, GroupOf(v))
 		}
 		if class := (v1alpha1.GPUClass{}); v["kind"] == "GPUClass" && v["apiVersion"] == v1alpha1.SchemeGroupVersion.String() {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(v, &class); err != nil {
@@ -185,8 +185,8 @@ func copies(v map[string]any) int {
 	return 1
 }
 
-// groupOf reads a PodGroup of Kubernetes or of the coscheduling plugin.
-func groupOf(v map[string]any) Group {
+// GroupOf reads a PodGroup of Kubernetes or of the coscheduling plugin.
+func GroupOf(v map[string]any) Group {
 	u := unstructured.Unstructured{Object: v}
 	g := Group{Namespace: u.GetNamespace(), Name: u.GetName(), Min: 1}
 	for _, path := range [][]string{{"spec", "minMember"}, {"spec", "schedulingPolicy", "gang", "minCount"}} {

@@ -3,15 +3,18 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
@@ -29,6 +32,11 @@ type Reasoned struct {
 	// Classes of nodes, and what each has for the pod; none for one that does not
 	// wait for Vernier.
 	Classes []NodeClass `json:"classes"`
+	// Hints are what around the pod keeps it from starting, and what helps.
+	Hints []string `json:"hints,omitempty"`
+
+	// alike is the same for pods that have failed for the same reason, whose texts may differ.
+	alike string
 }
 
 // evicted reports whether the allocator has had the pod evicted.
@@ -36,9 +44,10 @@ func (r *Reasoned) evicted() bool {
 	return r.Reason != nil && r.Reason.Reason == model.ReasonPreempted
 }
 
-// Settled reports whether the pod runs, and is to go on, or has ended.
+// Settled reports whether the pod runs, and is to go on, or has done its work, and there is
+// nothing to say about it.
 func (r *Reasoned) Settled() bool {
-	return r.Phase == corev1.PodRunning && !r.evicted() || r.Phase == corev1.PodSucceeded || r.Phase == corev1.PodFailed
+	return len(r.Hints) == 0 && (r.Phase == corev1.PodRunning && !r.evicted() || r.Phase == corev1.PodSucceeded)
 }
 
 // Evidence is what Why reasons from.
@@ -47,20 +56,24 @@ type Evidence struct {
 	Ledgers []v1alpha1.SliceLedger
 	// Classes are the GPUClasses; none where the user may not read them.
 	Classes []v1alpha1.GPUClass
-	// Verdicts are the allocator's events, Kubelet the kubelets' warnings.
-	Verdicts, Kubelet []corev1.Event
-	// Unbound are the pods of the namespace without a node; none are needed where the allocator
-	// keeps room for none.
-	Unbound []corev1.Pod
+	// Verdicts are the allocator's events, Kubelet the kubelets' warnings, Schedulers the events
+	// of the schedulers that the pods name, and Claiming those of PersistentVolumeClaims.
+	Verdicts, Kubelet, Schedulers, Claiming []corev1.Event
+	Around
+	Now time.Time
+
+	// kubelet and claimEvents are the causes among these events.
+	kubelet, claimEvents map[types.UID]string
+	groups               *podgroup.Groups
 }
 
 // owners are for whom it keeps room, by GPU.
-func (e Evidence) owners(said model.Said) map[model.GPUOf][]string {
+func (e *Evidence) owners(said model.Said) map[model.GPUOf][]string {
 	all := map[model.GPUOf][]string{}
-	for i := range e.Unbound {
-		if r := said.Reserved(&e.Unbound[i]); r != nil {
+	for i := range e.Pods {
+		if r := said.Reserved(&e.Pods[i]); r != nil {
 			for _, gpu := range r.GPUs() {
-				all[gpu] = append(all[gpu], e.Unbound[i].Name)
+				all[gpu] = append(all[gpu], e.Pods[i].Name)
 			}
 		}
 	}
@@ -69,15 +82,15 @@ func (e Evidence) owners(said model.Said) map[model.GPUOf][]string {
 
 // Why says why each of the pods waits, or that it does not.
 func Why(pods []corev1.Pod, from Evidence) []Reasoned {
-	verdicts, kubelet := model.LastEvents(from.Verdicts), model.LastEvents(from.Kubelet)
-	said, known := model.SaidIn(from.Verdicts), classes.Of(from.Classes...)
+	from.kubelet, from.claimEvents = causes(from.Kubelet), causes(from.Claiming)
+	verdicts, said, known := model.LastEvents(from.Verdicts), model.SaidIn(from.Verdicts), classes.Of(from.Classes...)
 	// Pods of one workload ask for the same.
 	rooms, owners := map[string][]NodeClass{}, from.owners(said)
 	all := make([]Reasoned, 0, len(pods))
 	for i := range pods {
 		pod := &pods[i]
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
-		if podstate.Gated(pod) {
+		if podstate.Gated(pod) && !podstate.Terminal(pod) {
 			r.WaitingPod = model.WaitingPodOf(pod, said)
 			r.gated(pod, known, from.Ledgers, rooms, owners)
 		} else {
@@ -85,10 +98,14 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 			if e, ok := verdicts[pod.UID]; ok {
 				r.Reason = model.ReasonOf(&e)
 			}
-			if r.State = ungated(pod, kubelet, from.Ledgers); r.evicted() {
+			if r.State = from.ungated(pod); r.evicted() {
 				r.State = "it is " + r.Reason.Message
 			}
+			if reason, _ := failure(pod); pod.Status.Phase == corev1.PodFailed {
+				r.alike = "failed: " + reason
+			}
 		}
+		r.Hints = from.hints(pod, r.fits())
 		all = append(all, r)
 	}
 	return all
@@ -114,7 +131,7 @@ func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, all []v1alpha1.Sli
 		rooms[class] = Fit(demand, all)
 	}
 	r.Classes = rooms[class]
-	if slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 }) && len(r.OtherGates) == 0 {
+	if r.fits() && len(r.OtherGates) == 0 {
 		others := "others"
 		if names := ownersOf(r.Classes, owners); len(names) > ownersShown {
 			others = fmt.Sprintf("%s and %d more", strings.Join(names[:ownersShown], ", "), len(names)-ownersShown)
@@ -123,6 +140,11 @@ func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, all []v1alpha1.Sli
 		}
 		r.State += ", and there is room: it is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
 	}
+}
+
+// fits reports whether a node has room for the pod.
+func (r *Reasoned) fits() bool {
+	return slices.ContainsFunc(r.Classes, func(c NodeClass) bool { return len(c.Fits) > 0 })
 }
 
 // ownersShown bounds the names: a gang has many pods.
@@ -139,43 +161,6 @@ func ownersOf(classes []NodeClass, owners map[model.GPUOf][]string) (names []str
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// ungated is the state of a pod that holds no gate of ours.
-func ungated(pod *corev1.Pod, kubelet map[types.UID]corev1.Event, all []v1alpha1.SliceLedger) string {
-	doc, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
-	switch {
-	case pod.Annotations[v1alpha1.AnnotationShares] == "":
-		return "it asks for nothing that Vernier gives: `kubectl describe pod` says what it waits for"
-	case err != nil:
-		return "it holds no gate of Vernier's and has no place: create it again"
-	case pod.Spec.NodeName == "":
-		state := fmt.Sprintf("it has its place on node %s%s, and the scheduler has not bound it yet", doc.Node, topologyOf(pod, doc))
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
-				return state + ": " + c.Message
-			}
-		}
-		return state + ": `kubectl describe pod` says why"
-	case pod.Status.Phase != corev1.PodPending:
-		return fmt.Sprintf("it does not wait for Vernier: it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
-	}
-	state := fmt.Sprintf("it is on node %s%s, %s", pod.Spec.NodeName, topologyOf(pod, doc), strings.ToLower(string(pod.Status.Phase)))
-	if at := slices.IndexFunc(all, func(l v1alpha1.SliceLedger) bool { return l.Name == pod.Spec.NodeName }); at >= 0 {
-		if n := model.NodeOf(&all[at]); n.Ready != metav1.ConditionTrue {
-			state += "; the node starts no container with a share now: " + n.Note
-		}
-	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := s.State.Waiting; w != nil && w.Message != "" {
-			return fmt.Sprintf("%s; the kubelet says of container %s: %s: %s", state, s.Name, w.Reason, w.Message)
-		}
-	}
-	// Of a pod without a sandbox the containers' statuses say nothing.
-	if e, ok := kubelet[pod.UID]; ok {
-		return fmt.Sprintf("%s; the kubelet's last message: %s: %s", state, e.Reason, e.Message)
-	}
-	return state
 }
 
 // topologyOf says how near to each other the pod's GPUs are, where it asks for some topology.
@@ -253,7 +238,7 @@ func Group(all []Reasoned) []Alike {
 		if r.Reserved != nil {
 			room = r.Reserved.Message
 		}
-		key := fmt.Sprintf("%s\n%s\n%s\n%v", r.State, reason, room, r.Needs)
+		key := fmt.Sprintf("%s\n%s\n%s\n%v\n%v", cmp.Or(r.alike, r.State), reason, room, r.Needs, r.Hints)
 		i, known := at[key]
 		if !known {
 			at[key] = len(groups)
@@ -279,12 +264,14 @@ func (a Alike) Heading() string {
 
 // Summary counts the pods of a workload by what becomes of them.
 func Summary(all []Reasoned) string {
-	var waiting, starting, running, ended int
+	var waiting, starting, running, failed, ended int
 	for _, r := range all {
 		switch {
 		case r.Phase == corev1.PodRunning:
 			running++
-		case r.Settled():
+		case r.Phase == corev1.PodFailed:
+			failed++
+		case r.Phase == corev1.PodSucceeded:
 			ended++
 		case len(r.Needs) > 0 || r.Error != "":
 			waiting++
@@ -296,7 +283,7 @@ func Summary(all []Reasoned) string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{waiting, "wait for a place"}, {starting, "not started"}, {running, "running"}, {ended, "ended"}} {
+	}{{waiting, "wait for a place"}, {starting, "not started"}, {running, "running"}, {failed, "failed"}, {ended, "ended"}} {
 		if part.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
 		}

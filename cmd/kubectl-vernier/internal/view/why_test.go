@@ -35,9 +35,7 @@ func eventOf(uid types.UID, at int64, message string) corev1.Event {
 // Why a placed pod does not start comes from its containers, the kubelet or the ledger.
 func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
 	placed := func(edit func(*corev1.Pod)) []corev1.Pod {
-		p := gatedPod("p")
-		p.Spec.SchedulingGates, p.Spec.NodeName = nil, "gpu-1"
-		p.Annotations[v1alpha1.AnnotationPlacement] = `{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"GPU-a","core":10,"memMiB":10}]}}}`
+		p := placedPod("p", "gpu-1")
 		edit(&p)
 		return []corev1.Pod{p}
 	}
@@ -46,7 +44,7 @@ func TestWhy_WhenAPlacedPodDoesNotStart(t *testing.T) {
 		pods []corev1.Pod
 		want string
 	}{
-		{"no sandbox", placed(func(*corev1.Pod) {}), "it is on node gpu-1, pending; the kubelet's last message: R: no network"},
+		{"no sandbox", placed(func(*corev1.Pod) {}), "it is on node gpu-1, pending; the kubelet says: R (2 times): no network"},
 		{"not bound", placed(func(p *corev1.Pod) {
 			p.Spec.NodeName = ""
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}
