@@ -47,6 +47,7 @@ func TestDemo(t *testing.T) {
 	if err := story(t.Context(), sys); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })
 	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
 		return
 	}

@@ -232,14 +232,16 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 	return err
 }
 
-// AgentPod stands in for the pod of a node agent that runs beside the cluster: it is ready
-// as long as the agent says so to the kubelet, which asks as the chart has it.
+// AgentPod stands in for the pod of a node agent that runs beside the cluster: it has the
+// labels of the chart's, is ready as long as the agent says so to the kubelet, which asks as
+// the chart has it, and shares the node's network, so that what connects to it reaches the agent.
 func AgentPod(node string) *corev1.Pod {
 	grace := int64(0)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "vernier-node-" + node},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "vernier-node-" + node,
+			Labels: map[string]string{"app.kubernetes.io/name": "vernier", "app.kubernetes.io/component": "node"}},
 		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: v1alpha1.NodeServiceAccount, TerminationGracePeriodSeconds: &grace,
+			NodeName: node, HostNetwork: true, ServiceAccountName: v1alpha1.NodeServiceAccount, TerminationGracePeriodSeconds: &grace,
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "vernier-node", Image: "none",

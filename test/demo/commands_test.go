@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package main
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+
+	"vernier.dev/vernier/test/system"
+)
+
+// commands are the plugin's subcommands as a reader of the docs types them, and words of a
+// line that each prints once the story is told.
+var commands = map[string]struct{ args, prints string }{
+	"classes":    {"", "No GPU classes:"},
+	"completion": {"bash", "complete -F …kubectl-vernier kubectl-vernier"},
+	"cordon":     {node + "/0 --reason fans", "gpu/" + node + "/0 cordoned"},
+	"defrag":     {"", node + " " + namespace + "/infer"},
+	"devices":    {"", node + " 0 ok,cordoned"},
+	"drain":      {node + "/0 --force --dry-run=server", "evicting pod " + namespace + "/train"},
+	"explain":    {"-f docs/examples/share/pod.yaml", "Pod/share admitted"},
+	"fit":        {"-f docs/examples/share/pod.yaml", "Pod/share: fits now, on 1 node"},
+	"inspect":    {"--unit MiB", node},
+	"nodes":      {"", node + " True"},
+	"slices":     {"-n " + namespace, "train main " + node + " attached"},
+	"top":        {"-n " + namespace, "train main " + node + " …/40656"},
+	"uncordon":   {node + "/0", "gpu/" + node + "/0 uncordoned"},
+	"waiting":    {"-n " + namespace, "No pods wait for a slice"},
+	"why":        {"train -n " + namespace, "Pod " + namespace + "/train: it does not wait for Vernier:"},
+}
+
+// Each subcommand that there is works on the demo's cluster.
+func checkCommands(t *testing.T, sys *system.System) {
+	proposed, err := sys.Shell(t.Context(), "kubectl-vernier __complete ''")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`(?m)^([a-z]+)\t`).FindAllStringSubmatch(proposed, -1)
+	if len(names) != len(commands) {
+		t.Errorf("%d commands are tested, and there are\n%s", len(commands), proposed)
+	}
+	for _, name := range names {
+		t.Run(name[1], func(t *testing.T) {
+			c := commands[name[1]]
+			line := strings.TrimSpace("kubectl vernier " + name[1] + " " + c.args)
+			eventually(t, line+" to print "+c.prints, func(ctx context.Context) (bool, string) {
+				out, err := sys.Shell(ctx, line)
+				return err == nil && c.prints != "" && prints(out, c.prints), out
+			})
+		})
+	}
+}
