@@ -62,6 +62,15 @@ func ChoosesBeyond(value string, uuids []string, mig bool) bool {
 	return false
 }
 
+// AllDevices is the value of EnvCUDADevices that shows all of n devices.
+func AllDevices(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	return strings.Join(all, ",")
+}
+
 // isPrefixOfOne reports whether CUDA takes the name for one of the UUIDs.
 func isPrefixOfOne(name string, uuids []string) bool {
 	return strings.HasPrefix(name, "GPU-") && slices.ContainsFunc(uuids, func(uuid string) bool { return strings.HasPrefix(uuid, name) })

@@ -241,7 +241,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	}
 	plugin := &hooks.Plugin{
 		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch, RDMA: o.RDMA,
-		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Log: o.Log.WithName("nri"),
+		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Env: steeringEnv(mgr.GetClient()), Log: o.Log.WithName("nri"),
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}

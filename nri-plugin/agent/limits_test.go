@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/nri-plugin/batch"
+	"vernier.dev/vernier/nri-plugin/hooks"
 )
 
 // cached is a cache with one pod in it.
@@ -32,7 +34,7 @@ func (c cached) Get(_ context.Context, key client.ObjectKey, into client.Object,
 }
 
 // A container's limit is its own or, where it has none, its pod's, as the cache keeps
-// it; of another pod of that name nothing is known.
+// it; of another pod of that name nothing is known. Nor is it of its env.
 func TestCPULimit(t *testing.T) {
 	limited := func(cpu string) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Limits: corev1.ResourceList{
@@ -43,7 +45,8 @@ func TestCPULimit(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", UID: "uid"},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "init", Image: "image", Resources: limited("2")}},
-			Containers:     []corev1.Container{{Name: "main", Resources: limited("1500m")}, {Name: "free"}},
+			Containers: []corev1.Container{{Name: "main", Resources: limited("1500m"), Env: []corev1.EnvVar{{Name: "A"}, {Name: "CUDA_VISIBLE_DEVICES", Value: "7"},
+				{Name: "CUDA_MPS_X"}, {Name: "LD_PRELOAD"}, {Name: "CUDA_VISIBLE_DEVICES"}}}, {Name: "free"}},
 		},
 	}
 	slim, err := slimPod(pod)
@@ -80,6 +83,14 @@ func TestCPULimit(t *testing.T) {
 		got, known := limit(batch.Container{Namespace: "team", Pod: c.pod, UID: c.uid, Name: c.name})
 		if got != c.want || known != c.known {
 			t.Errorf("%s of pod %s (%s): %d, %t; want %d, %t", c.name, c.pod, c.uid, got, known, c.want, c.known)
+		}
+		want := ""
+		if c.name == "main" && c.known {
+			want = "CUDA_VISIBLE_DEVICES LD_PRELOAD"
+		}
+		steering := steeringEnv(cached{pod: c.of.(*corev1.Pod)})
+		if names := steering(hooks.PodRef{Namespace: "team", Name: c.pod, UID: c.uid, Container: c.name}); strings.Join(names, " ") != want {
+			t.Errorf("%s of pod %s (%s): the env names %q, want %q", c.name, c.pod, c.uid, names, want)
 		}
 	}
 }

@@ -116,7 +116,11 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, err
 	}
 	steering.adjust(adjust)
-	if message := steering.message(held.Name); message != "" {
+	var own []string
+	if p.Env != nil {
+		own = p.Env(ref(pod).Of(held.Name))
+	}
+	if message := steering.message(held.Name, own); message != "" {
 		p.Report.Warn(ref(pod).Of(held.Name), ReasonVariables, message)
 	}
 	if cpus.unbound != "" {

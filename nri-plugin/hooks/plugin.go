@@ -79,7 +79,7 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, PodCPUs, and Roster and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, Env, and Roster and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
@@ -102,6 +102,8 @@ type Plugin struct {
 	// PodCPUs, if set, are the CPUs of a pod's cgroup, by its sandbox. Its containers can be
 	// held to no others then, as under cgroup v1.
 	PodCPUs func(pid uint32, sandbox string) (cpuset.CPUSet, error)
+	// Env, if set, are the names in a container's env that steer the GPU.
+	Env func(PodRef) []string
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
 

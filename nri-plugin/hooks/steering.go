@@ -5,7 +5,6 @@ package hooks
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -15,8 +14,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/ledger"
 )
 
-// ReasonVariables is the reason of the event: variables of a container's image or envFrom
-// steer the GPU, which admission does not see.
+// ReasonVariables is the reason of the event: variables of a container steer the GPU.
 const ReasonVariables = "GPUVariables"
 
 // maxReplaced bounds the variables that are replaced in one container: each is compared
@@ -78,7 +76,7 @@ func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
 			if !v1alpha1.ChoosesBeyond(values[name], devices, mig) {
 				continue
 			}
-			value = indexes(len(grants))
+			value = v1alpha1.AllDevices(len(grants))
 		}
 		if twice[name] {
 			return s, fmt.Errorf("%.64q is set more than once, by the image and by the pod, so it cannot be replaced, and it would lead past its slices; remove it from the pod (env, and the ConfigMaps and Secrets of envFrom)", name)
@@ -89,15 +87,6 @@ func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
 		s.replaced = append(s.replaced, environ.Variable{Name: name, Value: value})
 	}
 	return s, nil
-}
-
-// indexes are all of n devices, as CUDA counts them.
-func indexes(n int) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strconv.Itoa(i)
-	}
-	return strings.Join(all, ",")
 }
 
 // reserved refuses the mark of our own preparation from anybody else. Other variables that
@@ -120,23 +109,35 @@ func (s steering) adjust(adjust *api.ContainerAdjustment) {
 	}
 }
 
-// message is the event's, empty for none.
-func (s steering) message(container string) string {
+// message is the event's, empty for none. own are the variables of the container's env.
+func (s steering) message(container string, own []string) string {
 	var parts []string
-	if len(s.replaced) > 0 {
-		names := make([]string, len(s.replaced))
-		for i, v := range s.replaced {
-			names[i] = v.Name
+	add := func(names []string, fate string) {
+		var inEnv, elsewhere []string
+		for _, name := range names {
+			if slices.Contains(own, name) {
+				inEnv = append(inEnv, name)
+			} else {
+				elsewhere = append(elsewhere, name)
+			}
 		}
-		parts = append(parts, fmt.Sprintf("%s would lead past its share and is replaced by CUDA's default; remove it there", some(names)))
+		if len(inEnv) > 0 {
+			parts = append(parts, fmt.Sprintf("of its env in the pod %s %s", some(inEnv), fate))
+		}
+		if len(elsewhere) > 0 {
+			parts = append(parts, fmt.Sprintf("of its image, or of a ConfigMap or Secret by envFrom, %s %s", some(elsewhere), fate))
+		}
 	}
-	if len(s.warned) > 0 {
-		parts = append(parts, fmt.Sprintf("%s is kept: a library loaded this way must not intercept the CUDA driver API, or the share's limits may not hold", some(s.warned)))
+	replaced := make([]string, len(s.replaced))
+	for i, v := range s.replaced {
+		replaced[i] = v.Name
 	}
+	add(replaced, "would lead past its share and is replaced by CUDA's default; remove it there")
+	add(s.warned, "is kept: a library loaded this way must not intercept the CUDA driver API, or the share's limits may not hold")
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("container %s: of its environment (the image's, or a ConfigMap's or Secret's by envFrom) %s", container, strings.Join(parts, "; "))
+	return fmt.Sprintf("container %s: %s", container, strings.Join(parts, "; "))
 }
 
 // some are the first of the names.

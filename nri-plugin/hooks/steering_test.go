@@ -82,6 +82,35 @@ func TestSteeringVariables(t *testing.T) {
 	}
 }
 
+// The event says where a variable stands: in the pod's own env, or in what admission does not see.
+func TestSteeringVariables_WhereTheyStand(t *testing.T) {
+	n, r := newNode(t), nritest.Start(t)
+	n.Plugin.Env = func(ref PodRef) []string {
+		if ref != (PodRef{Namespace: "team", Name: "a", UID: "uid-a", Container: "main"}) {
+			t.Errorf("asked for %+v", ref)
+		}
+		return []string{v1alpha1.EnvCUDADevices, "LD_AUDIT"}
+	}
+	connect(t, r, n.Plugin)
+	pod := podOf("a", share30)
+	n.ledger.grant(gpu0, slice30(pod))
+	if _, err := r.Create(pod, containerOf(pod, "main", v1alpha1.EnvCUDADevices+"=7", "CUDA_MPS_PIPE_DIRECTORY=/x", "LD_AUDIT=x", "LD_PRELOAD=x")); err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(n.events.said, "\n")
+	for _, part := range []string{
+		`container main: of its env in the pod "CUDA_VISIBLE_DEVICES" would lead past its share`,
+		`; of its image, or of a ConfigMap or Secret by envFrom, "CUDA_MPS_PIPE_DIRECTORY" would lead past its share`,
+		`; of its env in the pod "LD_AUDIT" is kept`, `; of its image, or of a ConfigMap or Secret by envFrom, "LD_PRELOAD" is kept`} {
+		if !strings.Contains(said, part) {
+			t.Errorf("said %q, without %q", said, part)
+		}
+	}
+	if len(said) > 1024 {
+		t.Errorf("said %d bytes", len(said))
+	}
+}
+
 // What the slice's mode sets itself stays.
 func TestSteeringVariables_WhenTheModeHasThem(t *testing.T) {
 	s, err := steers(&api.Container{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/hostile", "CUDA_MPS_CLIENT_PRIORITY=1"}}, nil)

@@ -40,6 +40,23 @@ func Env(c *slim.Container, shared bool, path *field.Path) (remove []int, warnin
 	return remove, warnings, errs
 }
 
+// Devices warns of a CUDA_VISIBLE_DEVICES in the env of a container with a share, unless it shows
+// all that the share has.
+func Devices(c *slim.Container, share api.Share, mode api.Mode, path *field.Path) (warnings []string) {
+	for i := range c.Env {
+		v, gpus := &c.Env[i], int(share.GPUs)
+		switch {
+		case v.Name != api.EnvCUDADevices || v.ValueFrom == nil && v.Value == api.AllDevices(gpus):
+		case v.ValueFrom != nil || api.ChoosesBeyond(v.Value, make([]string, gpus), mode == api.ModeMIG):
+			warnings = append(warnings, warning(path, v.Name, fmt.Sprintf(
+				"remove it: CUDA numbers the GPUs of the share from 0, and one that the share does not have makes the node agent set %s", api.AllDevices(gpus))))
+		default:
+			warnings = append(warnings, warning(path, v.Name, fmt.Sprintf("kept: it hides GPUs of the share, which has %d: remove it to see all", gpus)))
+		}
+	}
+	return warnings
+}
+
 func warning(path *field.Path, name, text string) string {
 	return path.Child("env").Key(name).String() + ": " + text
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -144,6 +145,34 @@ func TestEnv(t *testing.T) {
 		// The API server cuts a warning off at 256 characters.
 		if len(w)+len("initContainers[31]") > 256 {
 			t.Errorf("warning of %d characters: %s", len(w), w)
+		}
+	}
+}
+
+// A CUDA_VISIBLE_DEVICES that shows other devices than those of the share is warned about.
+func TestDevices(t *testing.T) {
+	for _, c := range []struct {
+		env, want string
+		gpus      api.DeviceCount
+		mode      api.Mode
+	}{
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"0"}`, gpus: 1},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"0,1"}`, gpus: 2},
+		{env: `{"name":"NVIDIA_VISIBLE_DEVICES","value":"7"}`, gpus: 1},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"1"}`, gpus: 1, want: "env[CUDA_VISIBLE_DEVICES]: remove it"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"0,1"}`, gpus: 1, want: "the node agent set 0"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"GPU-1"}`, gpus: 2, want: "the node agent set 0,1"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"MIG-1"}`, gpus: 1, mode: api.ModeLimiter, want: "the node agent set 0"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"MIG-1"}`, gpus: 1, mode: api.ModeMIG, want: "kept"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}`, gpus: 1, want: "remove it"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"1"}`, gpus: 2, want: "kept: it hides GPUs of the share, which has 2"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":""}`, gpus: 1, want: "kept: it hides"},
+		{env: `{"name":"CUDA_VISIBLE_DEVICES","value":"` + strings.Repeat("0,", 100_000) + `9"}`, gpus: 1, want: "remove it"},
+	} {
+		pod := decode(t, `{"spec":{"containers":[{"env":[`+c.env+`]}]}}`)
+		got := Devices(&pod.Spec.Containers[0], api.Share{GPUs: c.gpus}, c.mode, field.NewPath("spec", "containers").Index(0))
+		if text := strings.Join(got, "\n"); (text == "") != (c.want == "") || !strings.Contains(text, c.want) || len(text) > 200 {
+			t.Errorf("%.60s of %d GPUs: %q, want %q", c.env, c.gpus, got, c.want)
 		}
 	}
 }

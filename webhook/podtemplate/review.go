@@ -188,6 +188,9 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 		}
 		if shared {
 			totals := f.share(c, path.Child("resources"), known)
+			if share, given := f.shares.Containers[c.Name]; given {
+				f.warnings = append(f.warnings, guard.Devices(c, share, f.wishes.Mode, path)...)
+			}
 			// Written down, so that a ResourceQuota counts compute, memory and slices.
 			for _, total := range totals {
 				if _, given := c.Resources.Limits[total.Name]; !given && total.Value > 0 {

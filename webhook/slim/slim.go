@@ -92,9 +92,11 @@ type Resources struct {
 	Claims json.RawMessage `json:"claims"`
 }
 
-// Env is the name of a variable; its value is never read.
+// Env is a variable. ValueFrom is not nil where its value comes from elsewhere.
 type Env struct {
-	Name string `json:"name"`
+	Name      string    `json:"name"`
+	Value     string    `json:"value"`
+	ValueFrom *struct{} `json:"valueFrom"`
 }
 
 // SecurityContext is the part of a corev1.SecurityContext that is read.
