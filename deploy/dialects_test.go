@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"vernier.dev/vernier/webhook/dialect"
@@ -31,9 +32,17 @@ func TestDialectWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, d := range append(all, sliced...) {
+	renamed, err := dialect.Settings{Dialects: "hami,volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{
+		"nvidia.com/gpu": "nvidia.com/vgpu", "volcano.sh/vgpu-cores": "example.com/cores"}}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range slices.Concat(all, sliced, renamed) {
 		words, more := d.Words(), ""
-		if i == len(all) {
+		switch {
+		case i > len(all):
+			more = `,dialects.renamed.nvidia\.com/gpu=nvidia.com/vgpu,dialects.renamed.volcano\.sh/vgpu-cores=example.com/cores`
+		case i == len(all):
 			more = ",dialects.nvidiaTimeSlicing=true"
 		}
 		r, err := render(t, "--set=dialects.enabled={"+words.Name+"},dialects.nvidiaReplicas=4,dialects.gpushareUnit=MiB"+more)
@@ -42,7 +51,8 @@ func TestDialectWords(t *testing.T) {
 			continue
 		}
 		if _, c := r.pod(t, "vernier-webhook"); !slices.Contains(c.Args, "--dialects="+words.Name) ||
-			!slices.Contains(c.Args, "--nvidia-replicas=4") || slices.Contains(c.Args, "--nvidia-time-slicing") != (more != "") || !slices.Contains(c.Args, "--gpushare-unit=MiB") {
+			!slices.Contains(c.Args, "--nvidia-replicas=4") || slices.Contains(c.Args, "--nvidia-time-slicing") != (i == len(all)) ||
+			slices.Contains(c.Args, "--renamed-resource=nvidia.com/gpu=nvidia.com/vgpu") != (i > len(all)) || !slices.Contains(c.Args, "--gpushare-unit=MiB") {
 			t.Errorf("%s: arguments %q", words.Name, c.Args)
 		}
 		var names []string
@@ -58,6 +68,9 @@ func TestDialectWords(t *testing.T) {
 		makes := condition(t, r, "ValidatingWebhookConfiguration")
 		if list := "n in " + celList(names); strings.Count(makes, list) != 3 {
 			t.Errorf("%s: %s does not stand in %s", words.Name, list, makes)
+		}
+		if list := "t.spec.?schedulerName.orValue('') in " + celList(words.Schedulers); strings.Contains(makes, list) != (len(words.Schedulers) > 0) {
+			t.Errorf("%s: %s and %s", words.Name, list, makes)
 		}
 		// Where a template names very many resources, they are looked for one by one.
 		for _, name := range names {
@@ -95,6 +108,9 @@ func TestDialectValues(t *testing.T) {
 		"--set=dialects.nvidiaTimeSlicing=true":                           "enabled",
 		"--set=dialects.enabled={nvidia},dialects.nvidiaTimeSlicing=true": "nvidiaReplicas",
 		"--set=dialects.hamiDefaultCores=101":                             "hamiDefaultCores",
+		`--set=dialects.renamed.nvidia\.com/gpumem=example.com/memory`:    "",
+		`--set=dialects.renamed.nvidia\.com/gpumem=memory`:                "renamed",
+		`--set=dialects.renamed.nvidia\.com/gpu\.shared=a.b/c`:            "propertyName",
 	} {
 		r, err := render(t, args)
 		if (err != nil) != (want != "") || !strings.Contains(r.text, want) {

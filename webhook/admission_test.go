@@ -65,7 +65,12 @@ func testDown(t *testing.T, c, kubelet client.Client) {
 	full.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
 	full.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "none", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
-	for name, pod := range map[string]*corev1.Pod{"enabled": plain(enabled), "not enabled": plain(other), "with all of it": full} {
+	none, noneElsewhere := plain(enabled), plain(other)
+	for _, pod := range []*corev1.Pod{none, noneElsewhere} {
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{api.ResourceCore: resource.MustParse("0"), api.ResourceMemMiB: resource.MustParse("0Gi")}
+	}
+	for name, pod := range map[string]*corev1.Pod{"enabled": plain(enabled), "not enabled": plain(other), "with all of it": full,
+		"for 0": none, "for 0 where it is not enabled": noneElsewhere} {
 		expect(t, c.Create(t.Context(), pod), "")
 		if t.Failed() {
 			t.Fatal(name)

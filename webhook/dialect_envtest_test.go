@@ -114,7 +114,7 @@ func testDialectsDown(t *testing.T, c client.Client) {
 	tolerant.Spec.Tolerations = []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: "Exists"}}
 	tolerant.Annotations = map[string]string{"example.com/gpu-fraction": "0.5"}
 	for name, pod := range map[string]*corev1.Pod{"asks for nothing": tolerant, "in a namespace that is not enabled": elsewhere,
-		"no dialect's resource": foreign("nvidia.com/mig-1g.5gb", "1")} {
+		"no dialect's resource": foreign("nvidia.com/mig-1g.5gb", "1"), "none of it": foreign("nvidia.com/gpu", "0", "nvidia.com/gpumem", "0")} {
 		if err := c.Create(t.Context(), pod); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -294,6 +294,16 @@ func testDialectsWorkloads(t *testing.T, cfg *rest.Config) {
 			t.Errorf("%s: asked %d times, warned %q, and the pod is refused with %v", name, n, heard.texts, refused)
 		}
 	}
+	// The master of a job whose workers alone ask for GPUs.
+	master := plain(enabled)
+	master.Spec.SchedulerName = "volcano"
+	for kind, workload := range workloads(enabled, templateOf(master)) {
+		heard.texts = nil
+		expect(t, c.Create(t.Context(), workload), "")
+		if len(heard.texts) != 1 || !strings.Contains(heard.texts[0], "template.spec.schedulerName: volcano stays, since the pod asks for no GPU") {
+			t.Errorf("%s of Volcano's scheduler without a GPU: %q", kind, heard.texts)
+		}
+	}
 	before := asked(t, cfg)
 	many := plain(enabled)
 	many.Annotations = map[string]string{}

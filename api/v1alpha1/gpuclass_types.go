@@ -105,7 +105,7 @@ func ClassOf(name corev1.ResourceName) string {
 // ClassIn is the class that a list of resources asks for; empty without one. Admission refuses
 // a container that asks for two: of these it is the first by name.
 func ClassIn(list corev1.ResourceList) (class string) {
-	for name := range list {
+	for _, name := range Asked(list) {
 		if c := ClassOf(name); c != "" && (class == "" || c < class) {
 			class = c
 		}

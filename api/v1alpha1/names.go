@@ -60,6 +60,15 @@ func Ours[N ~string, V any](named map[N]V) (names []N) {
 	return names
 }
 
+// Asked returns the resources of ours of which a list has more than none, sorted: templates
+// leave zeros behind, and a LimitRange that gives nothing by default writes them.
+func Asked(list corev1.ResourceList) []corev1.ResourceName {
+	return slices.DeleteFunc(Ours(list), func(name corev1.ResourceName) bool {
+		q := list[name]
+		return q.IsZero()
+	})
+}
+
 // Annotations that a user may set on a pod.
 const (
 	// AnnotationMode is how the shares are held: auto (when absent), limiter, mps, mig

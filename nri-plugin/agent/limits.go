@@ -22,7 +22,7 @@ func slimSpec(spec *corev1.PodSpec) corev1.PodSpec {
 			slim.Limits = corev1.ResourceList{corev1.ResourceCPU: cpu}
 		}
 		for name, units := range of.Requests {
-			if v1alpha1.ClassOf(name) != "" {
+			if v1alpha1.ClassOf(name) != "" && !units.IsZero() {
 				slim.Requests = corev1.ResourceList{name: units}
 			}
 		}

@@ -29,7 +29,7 @@ func inVain(pod *corev1.Pod) map[string]string {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if len(v1alpha1.Ours(c.Resources.Requests)) > 0 {
+		if len(v1alpha1.Asked(c.Resources.Requests)) > 0 {
 			return map[string]string{annotationInVain: c.Name, corev1.MirrorPodAnnotationKey: own}
 		}
 	}

@@ -30,7 +30,7 @@ func unsupported(at *field.Path, name corev1.ResourceName) *field.Error {
 // limits: Kubernetes would refuse the latter later, without naming the remedy.
 func names(r slim.Resources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range api.Ours(r.Limits) {
+	for _, name := range api.Asked(r.Limits) {
 		if !slices.Contains(api.Resources, name) {
 			errs = append(errs, unsupported(path.Child("limits").Key(string(name)), name))
 		}
@@ -46,6 +46,7 @@ func requests(r slim.Resources, path *field.Path) field.ErrorList {
 		request := r.Requests[name]
 		limit, limited := r.Limits[name]
 		switch {
+		case request.IsZero() && limit.IsZero():
 		case !limited && !slices.Contains(api.Resources, name):
 			errs = append(errs, unsupported(key, name))
 		case !limited:
@@ -70,11 +71,11 @@ func read(limits corev1.ResourceList, path *field.Path) (totals, field.ErrorList
 	return w, errs
 }
 
-// amount reads one limit, where it is set.
+// amount reads one limit, where it is more than none.
 func amount[T any](errs field.ErrorList, limits corev1.ResourceList, path *field.Path,
 	name corev1.ResourceName, parse func(string) (T, error), into *T) field.ErrorList {
 	quantity, set := limits[name]
-	if !set {
+	if !set || quantity.IsZero() {
 		return errs
 	}
 	digits, err := whole(quantity)
@@ -97,8 +98,8 @@ func mibOf(bytes int64) int64 { return (bytes-1)>>20 + 1 }
 func whole(q resource.Quantity) (string, error) {
 	n := q.Value()
 	switch {
-	case q.Sign() <= 0:
-		return "", errors.New("must be 1 or more: remove the line to ask for none")
+	case q.Sign() < 0:
+		return "", errors.New("must be 1 or more; 0 is none")
 	case q.CmpInt64(math.MaxInt64) > 0:
 		// Value is meaningless here; whatever reads the digits refuses so many.
 		n = math.MaxInt64

@@ -25,7 +25,7 @@ type Total struct {
 // Class is the class that a container asks for units of; nil without one, and where there is
 // no such class, which Of refuses.
 func Class(r slim.Resources, known *classes.Set) (class *classes.Class) {
-	for name := range r.Limits {
+	for _, name := range api.Asked(r.Limits) {
 		if c := known.Get(api.ClassOf(name)); c != nil && (class == nil || c.Name < class.Name) {
 			class = c
 		}
@@ -49,7 +49,7 @@ func Units(r slim.Resources, class *classes.Class, expanded bool, path *field.Pa
 		{api.ResourceGPUs, int64(share.GPUs)},
 	}
 	errs := requests(r, path)
-	for _, other := range api.Ours(r.Limits) {
+	for _, other := range api.Asked(r.Limits) {
 		amount := r.Limits[other]
 		if other != name && !(expanded && slices.Contains(totals[:], Total{other, amount.Value()})) {
 			errs = append(errs, field.Forbidden(limits.Key(string(other)), fmt.Sprintf("%s says all that the container asks for: keep one of the two", name)))

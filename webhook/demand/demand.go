@@ -18,8 +18,8 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Asks tells whether any resource of ours is named.
-func Asks(r slim.Resources) bool { return len(api.Ours(r.Limits))+len(api.Ours(r.Requests)) > 0 }
+// Asks tells whether more than none of any resource of ours is asked for.
+func Asks(r slim.Resources) bool { return len(api.Asked(r.Limits))+len(api.Asked(r.Requests)) > 0 }
 
 // Of is what a container asks for per device. path is the field path of its
 // resources. Where there are errors the share means nothing; each names the
@@ -47,10 +47,10 @@ func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
 // container.
 func PodLevel(r slim.Resources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range api.Ours(r.Limits) {
+	for _, name := range api.Asked(r.Limits) {
 		errs = append(errs, podLevel(path.Child("limits"), name))
 	}
-	for _, name := range api.Ours(r.Requests) {
+	for _, name := range api.Asked(r.Requests) {
 		errs = append(errs, podLevel(path.Child("requests"), name))
 	}
 	return errs

@@ -54,6 +54,8 @@ func TestShare(t *testing.T) {
 		{"gpu-mem=25", api.Share{GPUs: 1, MemPercent: 25}},
 		{"gpu-mem-mib=512", api.Share{GPUs: 1, MemMiB: 512}},
 		{"gpu-mem=150 gpu=2", api.Share{GPUs: 2, MemPercent: 75}},
+		{"gpu-core=10 gpu-mem=0 gpu-mem-mib=0Gi gpu=0 gpu-x=0", api.Share{GPUs: 1, Core: 10, MemPercent: 10}},
+		{"gpu-core=0 gpu-mem-mib=512", api.Share{GPUs: 1, MemMiB: 512}},
 		{"gpu-core=3e1 cpu=2 nvidia.com/hca=1", api.Share{GPUs: 1, Core: 30, MemPercent: 30}},
 	} {
 		t.Run(tt.limits, func(t *testing.T) {
@@ -77,8 +79,6 @@ func TestRefused(t *testing.T) {
 		// want lists, per error, its field and a part of its remedy.
 		want [][2]string
 	}{
-		{limits: "gpu-core=0", want: [][2]string{{"limits[vernier.dev/gpu-core]", "remove the line"}}},
-		{limits: "gpu-mem=0 gpu-core=10", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "remove the line"}}},
 		{limits: "gpu-core=-5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be 1 or more"}}},
 		{limits: "gpu-core=500m", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
 		{limits: "gpu-core=30.5", want: [][2]string{{"limits[vernier.dev/gpu-core]", "must be a whole number"}}},
@@ -106,13 +106,12 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-mem-mib=10Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 10240"}}},
 		{limits: "gpu-mem-mib=1Ki", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB: write 1"}}},
 		{limits: "gpu-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB, for so many bytes write 9537"}}},
-		{limits: "gpu-mem-mib=0Gi", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "1 or more"}}},
 		// Everything that is wrong is said at once.
 		{limits: "gpu-core=151 gpu-x=1 gpu-mem=-1", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}, {"limits[vernier.dev/gpu-core]", "ask for 150 or 152"}}},
 		{limits: "gpu-core=300 gpu-mem=500 gpu=2 gpu-x=1", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu]", "raise this to 3"}, {"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 5"}}},
-		{limits: "gpu-core=0 gpu-mem=-1 gpu-x=1", requests: "gpu-mem-mib=5", want: [][2]string{
+		{limits: "gpu-core=-1 gpu-mem=-1 gpu-x=1", requests: "gpu-mem-mib=5", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"requests[vernier.dev/gpu-mem-mib]", "move the line"},
 			{"limits[vernier.dev/gpu-core]", "1 or more"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}}},
 	} {
@@ -139,7 +138,8 @@ func TestRefused(t *testing.T) {
 }
 
 func TestAsks(t *testing.T) {
-	for text, want := range map[string]bool{"": false, "cpu=1 nvidia.com/gpu=1": false, "cpu=1 gpu-mem=1": true, "gpu-unknown=1": true} {
+	for text, want := range map[string]bool{"": false, "cpu=1 nvidia.com/gpu=1": false, "cpu=1 gpu-mem=1": true, "gpu-unknown=1": true,
+		"gpu-core=0 gpu-mem-mib=0 gpu-unknown=0": false, "gpu-core=0 gpu-mem=1": true} {
 		if got := demand.Asks(slim.Resources{Limits: list(t, text)}); got != want {
 			t.Errorf("limits %q: %v, want %v", text, got, want)
 		}

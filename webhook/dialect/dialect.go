@@ -9,9 +9,12 @@
 package dialect
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/slim"
@@ -68,13 +71,15 @@ func (s Set) of(pod *slim.Pod) Dialect {
 func (s Set) Asks(pod *slim.Pod) bool { return s.of(pod) != nil }
 
 // schedulers of all systems that there is a dialect for.
-var schedulers = func() []string {
-	var names []string
-	for _, d := range (Settings{}).build() {
+var schedulers = Settings{}.build().Schedulers()
+
+// Schedulers are those of the dialects' systems.
+func (s Set) Schedulers() (names []string) {
+	for _, d := range s {
 		names = append(names, d.Words().Schedulers...)
 	}
 	return names
-}()
+}
 
 func asks(d Dialect, pod *slim.Pod) bool {
 	for _, l := range lists(pod) {
@@ -100,6 +105,27 @@ func asksIn(d Dialect, pod *slim.Pod, c *slim.Container) bool {
 	return asksAny(c.Resources, d.Words().Resources)
 }
 
+// asksBy are the resources of the dialect by each of which a container of the pod would ask.
+func asksBy(d Dialect, pod *slim.Pod) []corev1.ResourceName {
+	return slices.DeleteFunc(slices.Clone(d.Words().Resources), func(name corev1.ResourceName) bool {
+		one := corev1.ResourceList{name: *resource.NewQuantity(1, resource.DecimalSI)}
+		return !asksIn(d, pod, &slim.Container{Resources: slim.Resources{Limits: one}})
+	})
+}
+
+// Kept warns of a pod that asks for no GPU and names the scheduler of one of the dialects: it
+// keeps that scheduler, which may be gone once the pods that ask for GPUs are moved.
+func (s Set) Kept(pod *slim.Pod) []string {
+	if !slices.Contains(s.Schedulers(), pod.Spec.SchedulerName) {
+		return nil
+	}
+	return []string{kept(specPath.Child("schedulerName"), pod.Spec.SchedulerName, "the pod asks")}
+}
+
+func kept(at *field.Path, scheduler, who string) string {
+	return fmt.Sprintf("%s: %s stays, since %s for no GPU: where that scheduler is gone it waits for ever: remove the line", at, scheduler, who)
+}
+
 // list is the containers of one field of the pod's spec.
 type list struct {
 	field      string
@@ -108,6 +134,18 @@ type list struct {
 
 func lists(pod *slim.Pod) []list {
 	return []list{{"initContainers", pod.Spec.InitContainers}, {"containers", pod.Spec.Containers}}
+}
+
+// Asked are the resources of the dialects of which a list has more than none.
+func (s Set) Asked(list corev1.ResourceList) (names []corev1.ResourceName) {
+	for _, d := range s {
+		for _, name := range d.Words().Resources {
+			if asksAny(slim.Resources{Limits: list}, []corev1.ResourceName{name}) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // Traces are the texts of which one stands in every pod that asks in one of the

@@ -28,6 +28,9 @@ func (gpuManager) Words() Words {
 
 // Share: 100 cores are one card and all of its memory, whatever is asked for.
 func (gpuManager) Share(r *Reading, a *Asking) api.Share {
+	if a.none(tencentCore, tencentMem) {
+		return api.Share{}
+	}
 	core := a.percent(tencentCore, api.WholeGPU*api.MaxContainerDevices)
 	mem := a.mib(tencentMem, tencentBlock)
 	switch {

@@ -37,6 +37,9 @@ func (d gpushare) Words() Words {
 }
 
 func (d gpushare) Share(r *Reading, a *Asking) api.Share {
+	if a.none(aliyunMem, aliyunCount, aliyunCore) {
+		return api.Share{}
+	}
 	unit := api.MiB(1024)
 	if d.unit == "MiB" {
 		unit = 1

@@ -15,8 +15,8 @@ import (
 // hami is Project HAMi: nvidia.com/gpu is a number of vGPUs, and what they have is
 // said for each.
 type hami struct {
-	mem   api.MiB
-	cores api.Percent
+	vgpu
+	priority corev1.ResourceName
 }
 
 const (
@@ -35,23 +35,20 @@ const (
 	hamiNot   = "nvidia.com/nouse-gpuuuid"
 )
 
-func (hami) Words() Words {
+func (d hami) Words() Words {
 	return Words{
-		Name: "hami", Trace: "gpu", Mark: api.DialectHAMi,
-		Resources:  []corev1.ResourceName{nvidiaGPU, hamiMem, hamiPercent, hamiCores, hamiPriority},
+		Name: "hami", Trace: trace(d.names()), Mark: api.DialectHAMi,
+		Resources:  append(d.names(), d.priority),
 		Schedulers: []string{"hami-scheduler"},
 	}
 }
 
 // Asks: a priority alone asks for no GPU.
-func (hami) Asks(_ *slim.Pod, c *slim.Container) bool {
-	return asksAny(c.Resources, []corev1.ResourceName{nvidiaGPU, hamiMem, hamiPercent, hamiCores})
-}
+func (d hami) Asks(_ *slim.Pod, c *slim.Container) bool { return asksAny(c.Resources, d.names()) }
 
 func (d hami) Share(_ *Reading, a *Asking) api.Share {
-	a.ignore(hamiPriority, "tasks on one GPU have the same priority, and each its own quota")
-	return vgpu{count: nvidiaGPU, mem: hamiMem, percent: hamiPercent, cores: hamiCores,
-		defaultMem: d.mem, defaultCores: d.cores}.share(a)
+	a.ignore(d.priority, "tasks on one GPU have the same priority, and each its own quota")
+	return d.share(a)
 }
 
 func (hami) Pod(r *Reading) {

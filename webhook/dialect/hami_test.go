@@ -5,6 +5,8 @@ package dialect_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"vernier.dev/vernier/webhook/dialect"
 )
 
@@ -37,7 +39,7 @@ func TestHAMi(t *testing.T) {
 			pod: `{spec: {schedulerName: hami-scheduler, initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 1}}}],
 				containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpucores: 50}}}, {name: b}]}}`,
 			shares: `{"a":{"gpus":1,"core":50,"memPercent":100},"i":{"gpus":1,"memPercent":100}}`,
-			warns:  []string{"spec.schedulerName: hami-scheduler is replaced by default-scheduler"}},
+			warns:  []string{"spec.schedulerName: hami-scheduler is replaced by default-scheduler: Vernier chooses the GPUs, and the cluster's own scheduler binds the pod. Other pods of the job that ask for no GPU keep it"}},
 		"percent and MiB": {
 			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 100, nvidia.com/gpumem-percentage: 50}}}]}}`,
 			shares: `{"a":{"gpus":1,"memMiB":100}}`,
@@ -85,6 +87,22 @@ func TestHAMi(t *testing.T) {
 				spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
 			shares: `{"a":{"gpus":1,"memPercent":100}}`,
 			warns:  []string{"hami.io/gpu-scheduler-policy]: not honoured: vernier.dev/policy is set too"}},
+		"an amount as an annotation": {
+			pod:     `{metadata: {annotations: {nvidia.com/gpumem: "3000", nvidia.com/priority: "1"}}, spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}`,
+			warns:   []string{"nvidia.com/priority]: not honoured"},
+			refuses: []string{`metadata.annotations[nvidia.com/gpumem]: Invalid value: "3000": an amount has no effect as an annotation: write it as a limit of the container`}},
+		"an amount as an annotation and as a limit": {
+			pod:    `{metadata: {annotations: {nvidia.com/gpumem: "3000"}}, spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 2000}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":2000}}`,
+			warns:  []string{"nvidia.com/gpumem]: not honoured: it is an amount, and the container's limit counts"}},
+		"renamed": {
+			pod:      `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/vgpu: 2, example.com/memory: 3000, nvidia.com/gpucores: 30}}}]}}`,
+			settings: dialect.Settings{Renamed: map[corev1.ResourceName]corev1.ResourceName{"nvidia.com/gpu": "nvidia.com/vgpu", "nvidia.com/gpumem": "example.com/memory"}},
+			shares:   `{"a":{"gpus":2,"core":30,"memMiB":3000}}`},
+		"renamed, and nobody has said so": {
+			pod:    `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/vgpu: 2, nvidia.com/gpumem: 3000}}}]}}`,
+			shares: `{"a":{"gpus":1,"memMiB":3000}}`,
+			warns:  []string{"limits[nvidia.com/vgpu]: not translated: it stays in the pod, which waits for a node that has it: for a renamed resource the operator sets dialects.renamed (--renamed-resource)"}},
 		"none asked for": {
 			pod: `{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 0, nvidia.com/priority: 1}}}]}}`},
 		"another system's pod": {

@@ -5,6 +5,8 @@ package dialect
 import (
 	"encoding/json"
 	"slices"
+
+	"vernier.dev/vernier/webhook/slim"
 )
 
 // oneByOne is what becomes of another system's group, with the remedy.
@@ -19,10 +21,13 @@ type Object struct {
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
-		Queue        string `json:"queue"`
-		MinAvailable *int64 `json:"minAvailable"`
-		Tasks        []struct {
-			MinAvailable *int64 `json:"minAvailable"`
+		SchedulerName string `json:"schedulerName"`
+		Queue         string `json:"queue"`
+		MinAvailable  *int64 `json:"minAvailable"`
+		Tasks         []struct {
+			Name         string   `json:"name"`
+			MinAvailable *int64   `json:"minAvailable"`
+			Template     slim.Pod `json:"template"`
 		} `json:"tasks"`
 	} `json:"spec"`
 
@@ -38,13 +43,12 @@ type ofObjects interface{ Object(o *Object) }
 
 // OfObject says what is lost of an object, given as JSON, whose pods are written in the
 // dialect of that name. What cannot be read says nothing.
-func OfObject(name string, raw []byte) []string {
-	all := Settings{}.build()
-	i := slices.IndexFunc(all, func(d Dialect) bool { return d.Words().Name == name })
+func (s Set) OfObject(name string, raw []byte) []string {
+	i := slices.IndexFunc(s, func(d Dialect) bool { return d.Words().Name == name })
 	if i < 0 {
 		return nil
 	}
-	reads, ok := all[i].(ofObjects)
+	reads, ok := s[i].(ofObjects)
 	if !ok {
 		return nil
 	}

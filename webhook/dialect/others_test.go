@@ -4,9 +4,12 @@ package dialect_test
 
 import (
 	"flag"
+	"io"
 	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/webhook/dialect"
 )
@@ -77,24 +80,35 @@ func TestSettings(t *testing.T) {
 		"--nvidia-replicas=101":                     "error: --nvidia-replicas",
 		"--dialects=nvidia,hami,volcano":            "nvidia hami volcano",
 		"--nvidia-time-slicing --nvidia-replicas=4": "error: --nvidia-time-slicing means nothing without the dialect nvidia",
-		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=hami":   "error: --nvidia-time-slicing means nothing without the dialect nvidia",
-		"--nvidia-time-slicing --dialects=nvidia":                     "error: --nvidia-time-slicing: say with --nvidia-replicas",
-		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=nvidia": "nvidia",
+		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=hami":                                                    "error: --nvidia-time-slicing means nothing without the dialect nvidia",
+		"--nvidia-time-slicing --dialects=nvidia":                                                                      "error: --nvidia-time-slicing: say with --nvidia-replicas",
+		"--nvidia-time-slicing --nvidia-replicas=4 --dialects=nvidia":                                                  "nvidia",
+		"--dialects=hami --renamed-resource=nvidia.com/gpu=nvidia.com/vgpu --renamed-resource=nvidia.com/gpumem=a.b/c": "hami",
+		"--renamed-resource=nvidia.com/gpu=nvidia.com/vgpu --renamed-resource=nvidia.com/gpu=a.b/c":                    "error: nvidia.com/gpu is named twice",
+		"--renamed-resource=aliyun.com/gpu-mem=a.b/c":                                                                  `error: "aliyun.com/gpu-mem" is no name of HAMi's or Volcano's`,
+		"--renamed-resource=nvidia.com/gpu":                                                                            `error: nvidia.com/gpu: "" is no name of another system's resource`,
+		"--renamed-resource=nvidia.com/gpu=vernier.dev/gpu":                                                            `error: nvidia.com/gpu: "vernier.dev/gpu" is no name`,
 	} {
 		var s dialect.Settings
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
 		s.AddFlags(flags)
-		if err := flags.Parse(strings.Fields(args)); err != nil {
-			t.Fatal(err)
+		flags.SetOutput(io.Discard)
+		err := flags.Parse(strings.Fields(args))
+		var set dialect.Set
+		if err == nil {
+			set, err = s.Set()
 		}
-		set, err := s.Set()
 		var names []string
 		for _, d := range set {
 			names = append(names, d.Words().Name)
 		}
 		got := strings.Join(names, " ")
 		if err != nil {
-			got = "error: " + err.Error()
+			_, text, found := strings.Cut(err.Error(), "flag -renamed-resource: ")
+			if !found {
+				text = err.Error()
+			}
+			got = "error: " + text
 		}
 		if got != want && !(err != nil && strings.HasPrefix(got, want)) {
 			t.Errorf("%s: %s, want %s", args, got, want)
@@ -108,14 +122,18 @@ func TestTraces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range set {
+	renamed, err := dialect.Settings{Dialects: "volcano", Renamed: map[corev1.ResourceName]corev1.ResourceName{"volcano.sh/vgpu-cores": "a.b/c"}}.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range append(set, renamed...) {
 		words := d.Words()
 		for _, name := range words.Resources {
 			if asks := name != "nvidia.com/priority"; asks && !strings.Contains(string(name), words.Trace) {
 				t.Errorf("%s: %s is without %q", words.Name, name, words.Trace)
 			}
 		}
-		if !slices.Contains(set.Traces(), words.Trace) {
+		if !slices.Contains(append(set.Traces(), renamed.Traces()...), words.Trace) {
 			t.Errorf("%q is missing in %q", words.Trace, set.Traces())
 		}
 	}

@@ -19,6 +19,8 @@ import (
 type Reading struct {
 	Pod *slim.Pod
 
+	// asksBy are the resources of which any alone asks for a GPU.
+	asksBy   []corev1.ResourceName
 	set      map[string]string
 	warnings []string
 	errs     field.ErrorList
@@ -84,11 +86,29 @@ func (r *Reading) together(d Dialect) {
 	}
 }
 
-// keys are the pod's annotations that begin with one of the prefixes, sorted.
+// amounts refuses amounts as annotations: without them the container would get more than its
+// author has written. One that is a limit as well has no effect.
+func (r *Reading) amounts() {
+	for _, name := range r.asksBy {
+		value, set := r.Pod.Metadata.Annotations[string(name)]
+		if !set {
+			continue
+		}
+		if slices.ContainsFunc(lists(r.Pod), func(l list) bool {
+			return slices.ContainsFunc(l.containers, func(c slim.Container) bool { return asksAny(c.Resources, []corev1.ResourceName{name}) })
+		}) {
+			r.ignore(string(name), "it is an amount, and the container's limit counts")
+			continue
+		}
+		r.refuse(field.Invalid(annotationsPath.Key(string(name)), value, "an amount has no effect as an annotation: write it as a limit of the container"))
+	}
+}
+
+// keys are the pod's annotations that begin with one of the prefixes, sorted, but for amounts.
 func (r *Reading) keys(prefixes ...string) []string {
 	var found []string
 	for key := range r.Pod.Metadata.Annotations {
-		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) && !slices.Contains(r.asksBy, corev1.ResourceName(key)) {
 			found = append(found, key)
 		}
 	}
@@ -171,6 +191,20 @@ func (a *Asking) ignore(name corev1.ResourceName, why string) {
 	if asksAny(a.Resources, []corev1.ResourceName{name}) {
 		a.warn(name, "removed and not honoured: %s", why)
 	}
+}
+
+// none reports whether 0 is written of what the others are a part of: then they are nothing.
+func (a *Asking) none(of corev1.ResourceName, others ...corev1.ResourceName) bool {
+	_, limited := a.Resources.Limits[of]
+	_, requested := a.Resources.Requests[of]
+	q := quantity(a.Resources, of)
+	if !limited && !requested || !q.IsZero() {
+		return false
+	}
+	for _, name := range others {
+		a.ignore(name, "0 "+string(of)+" are asked for")
+	}
+	return true
 }
 
 // quantity of a resource: its limit, else its request, else none.

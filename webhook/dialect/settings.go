@@ -3,11 +3,15 @@
 package dialect
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 )
@@ -27,6 +31,8 @@ type Settings struct {
 	NVIDIAReplicas uint
 	// NVIDIATimeSlicing: one nvidia.com/gpu was such a replica, and no whole GPU.
 	NVIDIATimeSlicing bool
+	// Renamed are the names that a cluster's HAMi or Volcano has for resources, by their own.
+	Renamed map[corev1.ResourceName]corev1.ResourceName
 }
 
 // AddFlags adds a flag for each setting.
@@ -37,14 +43,49 @@ func (s *Settings) AddFlags(flags *flag.FlagSet) {
 	flags.UintVar(&s.HAMiDefaultCores, "hami-default-cores", 0, "percent of a HAMi vGPU that asks for no cores, as HAMi's defaultCores; 0 is no quota")
 	flags.UintVar(&s.NVIDIAReplicas, "nvidia-replicas", 0, "nvidia.com/gpu.shared of one GPU, as NVIDIA's device plugin was told")
 	flags.BoolVar(&s.NVIDIATimeSlicing, "nvidia-time-slicing", false, "nvidia.com/gpu is one of --nvidia-replicas, as NVIDIA's device plugin calls it without renameByDefault; otherwise it is a whole GPU, and not translated")
+	flags.Func("renamed-resource", "NAME=OTHER, where HAMi's or Volcano's own configuration calls its resource NAME otherwise; may be repeated", s.rename)
+}
+
+// renamable are the resources whose names are settings of HAMi and of Volcano.
+var renamable = []corev1.ResourceName{nvidiaGPU, hamiMem, hamiPercent, hamiCores, hamiPriority,
+	volcanoCount, volcanoMem, volcanoPercent, volcanoCores}
+
+func (s *Settings) rename(text string) error {
+	own, other, _ := strings.Cut(text, "=")
+	name := corev1.ResourceName(own)
+	_, twice := s.Renamed[name]
+	switch {
+	case !slices.Contains(renamable, name):
+		return fmt.Errorf("%q is no name of HAMi's or Volcano's: write NAME=OTHER, of which NAME is one of %v", own, renamable)
+	case twice:
+		return fmt.Errorf("%s is named twice", name)
+	case !strings.Contains(other, "/") || strings.HasPrefix(other, api.Prefix) || len(validation.IsQualifiedName(other)) > 0:
+		return fmt.Errorf("%s: %q is no name of another system's resource, such as example.com/vgpu", name, other)
+	}
+	if s.Renamed == nil {
+		s.Renamed = map[corev1.ResourceName]corev1.ResourceName{}
+	}
+	s.Renamed[name] = corev1.ResourceName(other)
+	return nil
+}
+
+// vgpu has the names of the four resources that HAMi and Volcano both have.
+func (s Settings) vgpu(count, mem, percent, cores corev1.ResourceName) vgpu {
+	return vgpu{count: s.name(count), mem: s.name(mem), percent: s.name(percent), cores: s.name(cores)}
+}
+
+func (s Settings) name(own corev1.ResourceName) corev1.ResourceName {
+	return cmp.Or(s.Renamed[own], own)
 }
 
 // build makes the dialects, in the order in which pods are tried.
 func (s Settings) build() Set {
+	ofHAMi := hami{vgpu: s.vgpu(nvidiaGPU, hamiMem, hamiPercent, hamiCores), priority: s.name(hamiPriority)}
+	ofHAMi.defaultMem, ofHAMi.defaultCores = api.MiB(s.HAMiDefaultMem), api.Percent(s.HAMiDefaultCores)
 	return Set{
 		gpushare{unit: s.GPUShareUnit},
-		hami{mem: api.MiB(s.HAMiDefaultMem), cores: api.Percent(s.HAMiDefaultCores)},
-		volcano{},
+		ofHAMi,
+		volcano{s.vgpu(volcanoCount, volcanoMem, volcanoPercent, volcanoCores)},
 		koordinator{},
 		kai{},
 		gpuManager{},

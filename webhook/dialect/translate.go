@@ -41,7 +41,8 @@ func (s Set) Translate(pod *slim.Pod) Translation {
 		return Translation{}
 	}
 	words := d.Words()
-	t := translator{dialect: d, reading: Reading{Pod: pod, set: map[string]string{}}}
+	t := translator{dialect: d, reading: Reading{Pod: pod, asksBy: asksBy(d, pod), set: map[string]string{}}}
+	t.reading.amounts()
 	d.Pod(&t.reading)
 	for _, l := range lists(pod) {
 		t.containers(l)
@@ -149,7 +150,7 @@ func (t *translator) scheduler(words Words) {
 		return
 	}
 	t.reading.warn(specPath.Child("schedulerName"),
-		"%s is replaced by %s: Vernier chooses the GPUs, and the cluster's own scheduler binds the pod", name, corev1.DefaultSchedulerName)
+		"%s is replaced by %s: Vernier chooses the GPUs, and the cluster's own scheduler binds the pod. Other pods of the job that ask for no GPU keep it", name, corev1.DefaultSchedulerName)
 	t.patch = append(t.patch, jsonpatch.NewOperation("replace", "/spec/schedulerName", corev1.DefaultSchedulerName))
 	t.reading.Pod.Spec.SchedulerName = corev1.DefaultSchedulerName
 }
@@ -171,8 +172,8 @@ func (t *translator) leftovers(words Words) {
 			slices.Sort(names)
 			for _, name := range slices.Compact(names) {
 				domain, _, _ := strings.Cut(string(name), "/")
-				if slices.Contains(domains, domain) && !slices.Contains(words.Resources, name) {
-					t.reading.warn(at.at(name), "not translated: it stays in the pod, which waits for a node that has it")
+				if slices.Contains(domains, domain) && !slices.Contains(words.Resources, name) && asksAny(c.Resources, []corev1.ResourceName{name}) {
+					t.reading.warn(at.at(name), "not translated: it stays in the pod, which waits for a node that has it: for a renamed resource the operator sets dialects.renamed (--renamed-resource)")
 				}
 			}
 		}

@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +21,23 @@ type vgpu struct {
 	defaultCores api.Percent
 }
 
+// names are the resources.
+func (v vgpu) names() []corev1.ResourceName {
+	return []corev1.ResourceName{v.count, v.mem, v.percent, v.cores}
+}
+
+// trace stands in every pod that names one of the resources: a cluster may call them anything.
+func trace(names []corev1.ResourceName) string {
+	if slices.ContainsFunc(names, func(name corev1.ResourceName) bool { return !strings.Contains(string(name), "gpu") }) {
+		return ""
+	}
+	return "gpu"
+}
+
 func (v vgpu) share(a *Asking) api.Share {
+	if a.none(v.count, v.mem, v.percent, v.cores) {
+		return api.Share{}
+	}
 	// Without a number it is one.
 	share := api.Share{GPUs: max(1, a.gpus(v.count)), Core: v.defaultCores}
 	if cores := a.percent(v.cores, 1_000_000); cores > api.WholeGPU {

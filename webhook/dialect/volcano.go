@@ -3,7 +3,10 @@
 package dialect
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +16,7 @@ import (
 
 // volcano is GPU sharing under Volcano: the vGPUs of its device plugin, and the
 // older gpu-memory and gpu-number.
-type volcano struct{}
+type volcano struct{ vgpu }
 
 const (
 	volcanoCount   corev1.ResourceName = "volcano.sh/vgpu-number"
@@ -40,22 +43,21 @@ func volcanoLost(key string) string {
 	return oneByOne
 }
 
-func (volcano) Words() Words {
+func (d volcano) Words() Words {
 	return Words{
-		Name: "volcano", Trace: "gpu", Mark: api.DialectVolcano,
-		Resources:  []corev1.ResourceName{volcanoCount, volcanoMem, volcanoPercent, volcanoCores, volcanoOldMem, volcanoOldGPU},
+		Name: "volcano", Trace: trace(d.names()), Mark: api.DialectVolcano,
+		Resources:  append(d.names(), volcanoOldMem, volcanoOldGPU),
 		Schedulers: []string{"volcano"},
 	}
 }
 
 func (d volcano) Share(_ *Reading, a *Asking) api.Share {
-	vgpus := []corev1.ResourceName{volcanoCount, volcanoMem, volcanoPercent, volcanoCores}
 	number, mem := a.gpus(volcanoOldGPU), a.mib(volcanoOldMem, 1)
 	switch {
-	case asksAny(a.Resources, vgpus):
+	case asksAny(a.Resources, d.names()):
 		a.ignore(volcanoOldGPU, "the container asks for vGPUs, and these count")
 		a.ignore(volcanoOldMem, "the container asks for vGPUs, and these count")
-		return vgpu{count: volcanoCount, mem: volcanoMem, percent: volcanoPercent, cores: volcanoCores}.share(a)
+		return d.share(a)
 	case number > 0:
 		a.ignore(volcanoOldMem, "whole GPUs are asked for")
 		return api.Share{GPUs: number, Core: api.WholeGPU, MemPercent: api.WholeGPU}
@@ -89,8 +91,16 @@ func (volcano) Pod(r *Reading) {
 
 // Object: a Job of Volcano's says for all of its pods which queue they count in and how many
 // start together; other objects say it by annotations, from which its controller makes a group.
-func (volcano) Object(o *Object) {
+func (d volcano) Object(o *Object) {
 	if o.Kind == "Job" && strings.HasPrefix(o.APIVersion, "batch.volcano.sh/") {
+		// Volcano's own is what a Job has that names none, and what its tasks get.
+		if name := cmp.Or(o.Spec.SchedulerName, d.Words().Schedulers[0]); slices.Contains(d.Words().Schedulers, name) {
+			for i := range o.Spec.Tasks {
+				if task := &o.Spec.Tasks[i]; !asks(d, &task.Template) {
+					o.warnings = append(o.warnings, kept(specPath.Child("schedulerName"), name, fmt.Sprintf("task %s asks", cmp.Or(task.Name, strconv.Itoa(i)))))
+				}
+			}
+		}
 		if o.Spec.Queue != "" {
 			o.lose("spec.queue", volcanoLost(volcanoQueue))
 		}

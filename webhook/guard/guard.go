@@ -89,7 +89,10 @@ func SharedMemory(c *slim.Container, at *field.Path) field.ErrorList {
 // out the same devices, neither knowing of the other.
 func whole(list corev1.ResourceList, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for name := range list {
+	for name, q := range list {
+		if q.IsZero() {
+			continue
+		}
 		if strings.HasPrefix(string(name), "nvidia.com/gpu") || strings.HasPrefix(string(name), "nvidia.com/mig-") {
 			errs = append(errs, field.Forbidden(at.Key(string(name)),
 				"a pod takes its GPUs from Vernier or from NVIDIA's device plugin, not from both: remove the one or the other"))

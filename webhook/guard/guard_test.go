@@ -60,6 +60,7 @@ func TestContainer(t *testing.T) {
 		errs := Container(&pod.Spec.Containers[0], field.NewPath("spec", "containers").Index(0))
 		expect(t, tt.container, errs, tt.field, tt.remedy)
 	}
+	expect(t, "none", Container(&slim.Container{Resources: slim.Resources{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}}}, field.NewPath("c")), "", "")
 	one := resource.MustParse("1")
 	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"} {
 		for side, r := range map[string]slim.Resources{

@@ -149,8 +149,6 @@ func TestRefused(t *testing.T) {
 		// want are fields and remedies, in the order of the causes.
 		want []string
 	}{
-		"zero": {asking(func(p *corev1.Pod) { p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "0") }),
-			[]string{"spec.containers[1].resources.limits[vernier.dev/gpu-core]", "remove the line"}},
 		"in an init container": {asking(func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{container("init", "vernier.dev/gpu", "1")}
 		}), []string{"spec.initContainers[0].resources.limits[vernier.dev/gpu-core]", "add vernier.dev/gpu-core"}},

@@ -51,6 +51,8 @@ type Reader struct {
 	rules Rules
 	// traces are the texts of which one stands in every pod that concerns us.
 	traces [][]byte
+	// schedulers of other systems: of workloads, those that stay are warned about.
+	schedulers [][]byte
 }
 
 // New makes a reader. The fleet is what warnings compare a share with; the zero value of
@@ -59,6 +61,9 @@ func New(known *fleet.Fleet, rules Rules) *Reader {
 	r := &Reader{fleet: known, rules: rules, traces: [][]byte{[]byte(api.Prefix)}}
 	for _, trace := range rules.Dialects.Traces() {
 		r.traces = append(r.traces, []byte(trace))
+	}
+	for _, name := range rules.Dialects.Schedulers() {
+		r.schedulers = append(r.schedulers, []byte(name))
 	}
 	return r
 }
@@ -101,8 +106,10 @@ func (r *Reader) Read(namespace string, raw []byte) (Reading, error) {
 	return r.read(namespace, pod), nil
 }
 
-func (r *Reader) concerns(raw []byte) bool {
-	return slices.ContainsFunc(r.traces, func(trace []byte) bool { return bytes.Contains(raw, trace) })
+func (r *Reader) concerns(raw []byte) bool { return containsAny(raw, r.traces) }
+
+func containsAny(raw []byte, texts [][]byte) bool {
+	return slices.ContainsFunc(texts, func(text []byte) bool { return bytes.Contains(raw, text) })
 }
 
 func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
@@ -116,6 +123,13 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 	}
 	had := pod.Metadata.Annotations
 	translated := r.rules.Dialects.Translate(pod)
+	if !asks(pod) && len(translated.Errors) == 0 {
+		// It has amounts of no GPUs, which are taken out.
+		idle, errs := leftovers(pod)
+		out.Dialect, out.Patch, out.Errors = translated.Dialect, translated.Patch, errs
+		out.Warnings = slices.Concat(out.Warnings, translated.Warnings, idle)
+		return out
+	}
 	f := review(pod, namespace, r.fleet.Size(), r.rules)
 	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.wishes.Models))
 	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.wishes.UUIDs))
@@ -127,7 +141,7 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		f.warn(asked.at, r.fleet.Class(asked.Class))
 	}
 	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers
-	out.Warnings = append(translated.Warnings, f.warnings...)
+	out.Warnings = slices.Concat(out.Warnings, translated.Warnings, f.warnings)
 	out.Errors = append(translated.Errors, f.errs...)
 	if len(out.Errors) > 0 {
 		return out

@@ -47,7 +47,7 @@ type findings struct {
 	env []envRemoval
 }
 
-// amount is a limit that a container leaves out: list is a field of the pod's spec.
+// amount is a limit that a container leaves out, or has 0 of: list is a field of the pod's spec.
 type amount struct {
 	list      string
 	container int
@@ -193,7 +193,7 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 			}
 			// Written down, so that a ResourceQuota counts compute, memory and slices.
 			for _, total := range totals {
-				if _, given := c.Resources.Limits[total.Name]; !given && total.Value > 0 {
+				if given := c.Resources.Limits[total.Name]; given.IsZero() && total.Value > 0 {
 					f.amounts = append(f.amounts, amount{list: list, container: i, requests: c.Resources.Requests != nil, name: total.Name, value: total.Value})
 				}
 			}

@@ -16,7 +16,7 @@ import (
 // is a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob, given as JSON. A
 // LimitRange or another webhook may still change its pods.
 func (r *Reader) Workload(namespace string, raw []byte) ([]string, error) {
-	if !r.concerns(raw) {
+	if !r.concerns(raw) && !containsAny(raw, r.schedulers) {
 		return nil, nil
 	}
 	workload, err := slim.DecodeWorkload(raw)
@@ -42,6 +42,9 @@ func (r *Reader) Workload(namespace string, raw []byte) ([]string, error) {
 	of := path.Child("metadata", "annotations")
 	warnings = append(warnings, annotations.Misplaced(workload.Metadata.Annotations, annotationsPath, of)...)
 	warnings = append(warnings, annotations.Misplaced(workload.Spec.JobTemplate.Metadata.Annotations, job.Child("metadata", "annotations"), of)...)
+	if len(read.Shares) == 0 && read.Dialect == "" {
+		read.Warnings = append(read.Warnings, r.rules.Dialects.Kept(template)...)
+	}
 	for _, text := range read.Warnings {
 		warnings = append(warnings, path.String()+"."+text)
 	}

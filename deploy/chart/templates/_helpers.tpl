@@ -92,6 +92,9 @@ vernier-webhook-certificate
 {{- if .nvidiaTimeSlicing }}
 - --nvidia-time-slicing
 {{- end }}
+{{- range $name, $other := .renamed }}
+- --renamed-resource={{ $name }}={{ $other }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.webhook.minimumShare }}
@@ -128,17 +131,23 @@ decides by these which pods the webhook sees.
 {{- define "vernier.dialects.words" -}}
 gpushare:
   resources: [aliyun.com/gpu-mem, aliyun.com/gpu-count, aliyun.com/gpu-core.percentage]
+  schedulers: [gpushare-scheduler]
 hami:
-  resources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpumem-percentage, nvidia.com/gpucores, nvidia.com/priority]
+  resources: [{{ range $i, $n := list "nvidia.com/gpu" "nvidia.com/gpumem" "nvidia.com/gpumem-percentage" "nvidia.com/gpucores" "nvidia.com/priority" }}{{ if $i }}, {{ end }}{{ get $.Values.dialects.renamed $n | default $n }}{{ end }}]
+  schedulers: [hami-scheduler]
 volcano:
-  resources: [volcano.sh/vgpu-number, volcano.sh/vgpu-memory, volcano.sh/vgpu-memory-percentage, volcano.sh/vgpu-cores, volcano.sh/gpu-memory, volcano.sh/gpu-number]
+  resources: [{{ range $n := list "volcano.sh/vgpu-number" "volcano.sh/vgpu-memory" "volcano.sh/vgpu-memory-percentage" "volcano.sh/vgpu-cores" }}{{ get $.Values.dialects.renamed $n | default $n }}, {{ end }}volcano.sh/gpu-memory, volcano.sh/gpu-number]
+  schedulers: [volcano]
 koordinator:
   resources: [nvidia.com/gpu, koordinator.sh/gpu, koordinator.sh/gpu.shared, koordinator.sh/gpu-core, koordinator.sh/gpu-memory, koordinator.sh/gpu-memory-ratio]
+  schedulers: [koord-scheduler]
 kai:
   resources: [nvidia.com/gpu]
+  schedulers: [kai-scheduler, runai-scheduler]
   annotationPrefixes: [gpu-fraction, gpu-memory, nvidia.com/container.]
 gpu-manager:
   resources: [tencent.com/vcuda-core, tencent.com/vcuda-memory]
+  schedulers: [gpu-admission, gpu-quota-admission]
 nvidia:
   resources: [nvidia.com/gpu.shared{{ if .Values.dialects.nvidiaTimeSlicing }}, nvidia.com/gpu{{ end }}]
 {{- end }}
@@ -158,6 +167,14 @@ n.startsWith('vernier.dev/')
 {{- $names := list "vernier.dev/gpu-core" "vernier.dev/gpu-mem" "vernier.dev/gpu-mem-mib" "vernier.dev/gpu" -}}
 {{- range .Values.dialects.enabled }}{{ $names = concat $names (index $words .).resources }}{{ end -}}
 {{ range $i, $n := uniq $names }}{{ if $i }} || {{ end }}'{{ $n }}' in c.resources.requests{{ end }}
+{{- end }}
+
+{{/* CEL: the template t names the scheduler of a dialect's system. */}}
+{{- define "vernier.dialects.scheduled" -}}
+{{- $words := include "vernier.dialects.words" . | fromYaml -}}
+{{- $names := list -}}
+{{- range .Values.dialects.enabled }}{{ $names = concat $names ((index $words .).schedulers | default list) }}{{ end -}}
+{{- if $names }}t.spec.?schedulerName.orValue('') in ['{{ join "', '" $names }}'] ||{{ end }}
 {{- end }}
 
 {{/* CEL: the annotation k asks for a share. */}}

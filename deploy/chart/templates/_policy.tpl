@@ -39,14 +39,14 @@ the pod, so requests name all of it.
 {{- end }}
 
 {{- /*
-Those of them that ask for a share, by any name with our prefix, so that a misspelt one is
-refused and does not wait for a node that has it. Where a pod names very many resources, a
+Those of them that ask for a share, by more than 0 of any name with our prefix, so that a
+misspelt one is refused and does not wait for a node that has it. Where a pod names very many resources, a
 container that names more than 4 is taken for one that asks: the name of a class may be any.
 */}}
 {{- define "vernier.policy.ours" -}}
 variables.requesting.map(c, size(c.resources.requests)).sum() <= 512 ?
-variables.requesting.filter(c, c.resources.requests.exists(n, n.startsWith('vernier.dev/'))) :
-variables.requesting.filter(c, size(c.resources.requests) > 4 || c.resources.requests.exists(n, n.startsWith('vernier.dev/')))
+variables.requesting.filter(c, c.resources.requests.exists(n, n.startsWith('vernier.dev/') && c.resources.requests[n] != '0')) :
+variables.requesting.filter(c, size(c.resources.requests) > 4 || c.resources.requests.exists(n, n.startsWith('vernier.dev/') && c.resources.requests[n] != '0'))
 {{- end }}
 
 {{- /* Whether a pod asks, for conditions that need no more: a bounded pod's. */}}

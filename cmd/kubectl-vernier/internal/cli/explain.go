@@ -20,6 +20,7 @@ import (
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
+	"vernier.dev/vernier/webhook/slim"
 )
 
 // explainer is the command that tells what the webhook would make of manifests. It
@@ -82,6 +83,11 @@ func (e *explainer) run() error {
 	for _, pod := range pods {
 		read, err := ours.Read("", pod.JSON)
 		one := view.Explain(pod, read, err)
+		if one.Verdict == view.VerdictUntouched {
+			if seen, err := slim.Decode(pod.JSON); err == nil {
+				one.Warnings = append(one.Warnings, dialects.Kept(seen)...)
+			}
+		}
 		if one.Dialect == "" {
 			if other, err := everybodys.Read("", pod.JSON); err == nil && other.Dialect != "" {
 				one.Hint = "it asks in the dialect " + other.Dialect + ", which is not switched on: --dialects " + other.Dialect
@@ -92,7 +98,7 @@ func (e *explainer) run() error {
 			if err != nil {
 				return err
 			}
-			one.ObjectWarnings = dialect.OfObject(read.Dialect, raw)
+			one.ObjectWarnings = dialects.OfObject(read.Dialect, raw)
 			warned[pod.Owner] = len(one.ObjectWarnings) > 0
 		}
 		if pod.Owner != nil && pod.Native() && !misplaced[pod.Owner] {

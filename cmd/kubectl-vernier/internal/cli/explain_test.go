@@ -50,6 +50,18 @@ func TestExplainInput(t *testing.T) {
 		"-f - --dialects all": {`{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "annotations": {"vernier.dev/mode": "mig"}},
 			"spec": {"template": {"spec": {"containers": [{"name": "a", "resources": {"limits": {"vernier.dev/gpu-core": 7}}}]}}}}`,
 			"metadata.annotations[vernier.dev/mode]: has no effect here: move it to spec.template.metadata.annotations", ""},
+		"-f - --dialects volcano": {"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n  tasks:\n" +
+			"  - {name: master, template: {spec: {containers: [{name: a}]}}}\n" +
+			"  - {name: worker, template: {spec: {containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}}\n",
+			"Job/j: warning: spec.schedulerName: volcano stays, since task master asks for no GPU: where that scheduler is gone it waits for ever", ""},
+		"-f - --dialects=volcano": {"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  pytorchReplicaSpecs:\n" +
+			"    Master: {template: {spec: {schedulerName: volcano, containers: [{name: a}]}}}\n" +
+			"    Worker: {template: {spec: {schedulerName: volcano, containers: [{name: a, resources: {limits: {volcano.sh/vgpu-number: 1}}}]}}}\n",
+			"PyTorchJob/j spec.pytorchReplicaSpecs.Master.template: warning: spec.schedulerName: volcano stays, since the pod asks for no GPU", ""},
+		"-f - --dialects hami --renamed-resource nvidia.com/gpu=nvidia.com/vgpu --renamed-resource nvidia.com/gpumem=a.b/m": {
+			"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {nvidia.com/vgpu: 2, a.b/m: 300}}}]}",
+			"Pod/p    admitted   hami      a           2      -             300 MiB", ""},
+		"-f - --renamed-resource a=b":  {"", "", "is no name of HAMi's or Volcano's"},
 		"-f - -o yaml":                 {"", "items: []", ""},
 		"":                             {"", "", "-f FILE"},
 		"-f missing.yaml":              {"", "", "missing.yaml"},
