@@ -47,6 +47,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("warnings", func(t *testing.T) { testWarnings(t, cfg) })
 	t.Run("classes", func(t *testing.T) { testClasses(t, c) })
 	t.Run("limits", func(t *testing.T) { testLimits(t, c) })
+	t.Run("limit ranges", func(t *testing.T) { testLimitRanges(t, cfg) })
 	t.Run("reinvocation", func(t *testing.T) { testReinvocation(t, c) })
 }
 

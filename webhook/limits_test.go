@@ -5,13 +5,17 @@
 package webhook_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 )
@@ -95,4 +99,93 @@ func testLimits(t *testing.T, c client.Client) {
 		return err != nil && strings.Contains(err.Error(),
 			"exceeded quota: slots, requested: requests.vernier.dev/gpu=1, used: requests.vernier.dev/gpu=2, limited: requests.vernier.dev/gpu=2")
 	})
+}
+
+// A max of a LimitRange is the default of each container, which a warning names; with the
+// LimitRange of docs/operations.md only what asks for a GPU has one, and no more than the max.
+func testLimitRanges(t *testing.T, cfg *rest.Config) {
+	c, heard := heeding(t, cfg)
+	const limited = "capped"
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limited, Labels: map[string]string{api.LabelInject: api.LabelInjectEnabled}}}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: LimitRange\n.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/operations.md has no LimitRange")
+	}
+	works := &corev1.LimitRange{}
+	if err := yaml.UnmarshalStrict(block[1], works); err != nil {
+		t.Fatal(err)
+	}
+	works.Namespace = limited
+	naive := works.DeepCopy()
+	naive.Spec.Limits[0].Default = nil
+	delete(naive.Spec.Limits[0].Max, api.ResourceMemPercent)
+	if err := c.Create(t.Context(), naive); err != nil {
+		t.Fatal(err)
+	}
+	two := func(core string) *corev1.Pod {
+		pod := asking(limited)
+		pod.Spec.Containers[0].Resources.Limits[api.ResourceCore] = resource.MustParse(core)
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "beside", Image: "none"})
+		return pod
+	}
+	pod := two("20")
+	await(t, "the LimitRange is in force", func() bool {
+		heard.texts, pod = nil, two("20")
+		expect(t, c.Create(t.Context(), pod, client.DryRunAll), "")
+		return len(pod.Spec.Containers[1].Resources.Limits) > 0
+	})
+	const set = "LimitRanger plugin set: vernier.dev/gpu-mem-mib request for container train; vernier.dev/gpu-mem-mib limit for container train; " +
+		"vernier.dev/gpu-core, vernier.dev/gpu-mem-mib request for container beside; vernier.dev/gpu-core, vernier.dev/gpu-mem-mib limit for container beside"
+	if got := pod.Annotations["kubernetes.io/limit-ranger"]; got != set {
+		t.Errorf("LimitRanger writes %q, want %q", got, set)
+	}
+	said := strings.Join(heard.texts, "\n")
+	for _, want := range []string{
+		"containers[0].resources.limits[vernier.dev/gpu-mem-mib]: a LimitRange gives container train 20480, which the pod does not ask for",
+		"containers[1].resources.limits[vernier.dev/gpu-core]: a LimitRange gives container beside 50, which",
+		"containers[1].resources.limits[vernier.dev/gpu-mem-mib]: a LimitRange gives container beside 20480, which"} {
+		if len(heard.texts) != 3 || !strings.Contains(said, want) {
+			t.Errorf("warnings %q, want %q", heard.texts, want)
+		}
+	}
+
+	if err := c.Delete(t.Context(), naive); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), works); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the LimitRange of the page is in force", func() bool {
+		heard.texts, pod = nil, two("20")
+		expect(t, c.Create(t.Context(), pod, client.DryRunAll), "")
+		_, there := pod.Spec.Containers[1].Resources.Limits[api.ResourceMemPercent]
+		return there
+	})
+	if want := `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":20,"memPercent":20}}}`; pod.Annotations[api.AnnotationShares] != want || len(heard.texts) > 0 {
+		t.Errorf("shares %s, warnings %q", pod.Annotations[api.AnnotationShares], heard.texts)
+	}
+	expect(t, c.Create(t.Context(), two("51")), "maximum vernier.dev/gpu-core usage per Container is 50, but limit is 51")
+	none := plain(limited)
+	expect(t, c.Create(t.Context(), none), "")
+	if core, there := none.Spec.Containers[0].Resources.Limits[api.ResourceCore]; !there || !core.IsZero() || len(none.Spec.SchedulingGates) > 0 || none.Annotations[api.AnnotationShares] != "" {
+		t.Errorf("a pod that asks for nothing: %v, %v, %v", none.Spec.Containers[0].Resources, none.Spec.SchedulingGates, none.Annotations)
+	}
+
+	// What the page says of the other type.
+	ofPods := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "of-pods"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+		{Type: corev1.LimitTypePod, Max: corev1.ResourceList{api.ResourceCore: resource.MustParse("50")}}}}}
+	if err := c.Create(t.Context(), ofPods); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the LimitRange of pods is in force", func() bool {
+		err := c.Create(t.Context(), plain(other), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "maximum vernier.dev/gpu-core usage per Pod is 50.  No limit is specified")
+	})
+	expect(t, c.Delete(t.Context(), ofPods), "")
 }

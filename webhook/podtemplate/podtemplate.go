@@ -122,6 +122,7 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		return out
 	}
 	had := pod.Metadata.Annotations
+	out.Warnings = r.limitRanger(pod)
 	translated := r.rules.Dialects.Translate(pod)
 	if !asks(pod) && len(translated.Errors) == 0 {
 		// It has amounts of no GPUs, which are taken out.
