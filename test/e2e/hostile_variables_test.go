@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -57,6 +58,13 @@ func TestHostileVariables(t *testing.T) {
 		}
 		awaitEvent(t, made, "GPUVariables", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "envFrom")
 	}
+
+	// In the pod's own env, where the event says so. 0 of a resource keeps nobody from starting.
+	ofEnv := awaitReady(t, create(t, asking("of-env").env("CUDA_VISIBLE_DEVICES", "7").limit(v1alpha1.ResourceMemMiB, 0)))
+	if got := values(t, ofEnv, "main"); got["env.devices"] != "0" || got["device"] == "" {
+		t.Errorf("of its env: the container sees %v", got)
+	}
+	awaitEvent(t, ofEnv, "GPUVariables", "of its env in the pod \"CUDA_VISIBLE_DEVICES\"")
 
 	// Both of them: which one there is to replace, NRI does not know.
 	twice := asking("twice")
