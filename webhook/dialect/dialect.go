@@ -123,7 +123,7 @@ func (s Set) Kept(pod *slim.Pod) []string {
 }
 
 func kept(at *field.Path, scheduler, who string) string {
-	return fmt.Sprintf("%s: %s stays, since %s for no GPU: where that scheduler is gone it waits for ever: remove the line", at, scheduler, who)
+	return fmt.Sprintf("%s: %s stays, since %s for no GPU: where that scheduler is gone it waits for ever: set %s", at, scheduler, who, corev1.DefaultSchedulerName)
 }
 
 // list is the containers of one field of the pod's spec.

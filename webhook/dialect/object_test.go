@@ -14,7 +14,7 @@ import (
 // What an object says for all of its pods is lost with the scheduler that read it.
 func TestOfObject(t *testing.T) {
 	const group = ": not honoured: the pods are placed one by one, not all or none: name a PodGroup with the label scheduling.x-k8s.io/pod-group"
-	const stays = "spec.schedulerName: volcano stays, since task master asks for no GPU: where that scheduler is gone it waits for ever: remove the line"
+	const stays = "spec.schedulerName: volcano stays, since task master asks for no GPU: where that scheduler is gone it waits for ever: set default-scheduler"
 	all, err := dialect.Settings{Dialects: "all"}.Set()
 	if err != nil {
 		t.Fatal(err)

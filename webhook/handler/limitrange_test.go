@@ -24,7 +24,6 @@ func TestLimitRangeIsNamed(t *testing.T) {
 		"what was asked for":    {limits: []string{"vernier.dev/gpu-core", "50"}, says: "LimitRanger plugin set: cpu limit for container b"},
 		"an init container's":   {limits: []string{"vernier.dev/gpu-core", "50"}, says: "LimitRanger plugin set: vernier.dev/gpu-core limit for init container b"},
 		"rubbish":               {limits: []string{"vernier.dev/gpu-core", "50"}, says: " limit for ; , limit for container b;"},
-		"more than is read":     {limits: []string{"vernier.dev/gpu-core", "50"}, says: strings.Repeat("x limit for container y; ", 50_00) + "vernier.dev/gpu-core limit for container b"},
 		"with the pod's errors": {limits: []string{"vernier.dev/gpu-core", "20", "nvidia.com/gpu", "1"}, says: "LimitRanger plugin set: vernier.dev/gpu-core limit for container b", want: "a LimitRange gives container b 20"},
 	} {
 		pod := podOf(container("a", "vernier.dev/gpu-core", "1", "vernier.dev/gpu", "1"), container("b", append(c.limits, "vernier.dev/gpu", "0")...))
@@ -36,6 +35,23 @@ func TestLimitRangeIsNamed(t *testing.T) {
 		}
 		if response.Allowed != plain.Allowed || name != "with the pod's errors" && !plain.Allowed {
 			t.Errorf("%s: %v, without the annotation %v", name, response.Result, plain.Result)
+		}
+	}
+}
+
+// Of a long annotation the beginning is read.
+func TestHostileLimitRange(t *testing.T) {
+	const set = "vernier.dev/gpu-core limit for container b"
+	for says, want := range map[string]int{
+		set + strings.Repeat("; x limit for container y", 8_000):        1,
+		strings.Repeat("x limit for container y; ", 8_000) + set:        0,
+		strings.Repeat("vernier.dev/gpu-core, ", 8_000) + "x limit for": 0,
+	} {
+		pod := podOf(container("b", "vernier.dev/gpu-core", "50"))
+		pod.Annotations = map[string]string{"kubernetes.io/limit-ranger": says}
+		response := ours().Handle(context.Background(), request(marshal(t, pod)))
+		if !response.Allowed || len(response.Warnings) != want {
+			t.Errorf("%.60s…: %v, %d warnings, want %d", says, response.Result, len(response.Warnings), want)
 		}
 	}
 }

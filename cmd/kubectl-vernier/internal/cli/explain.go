@@ -83,7 +83,7 @@ func (e *explainer) run() error {
 	for _, pod := range pods {
 		read, err := ours.Read("", pod.JSON)
 		one := view.Explain(pod, read, err)
-		if one.Verdict == view.VerdictUntouched {
+		if one.Verdict == view.VerdictUntouched && one.Dialect == "" {
 			if seen, err := slim.Decode(pod.JSON); err == nil {
 				one.Warnings = append(one.Warnings, dialects.Kept(seen)...)
 			}
