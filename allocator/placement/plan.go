@@ -34,8 +34,9 @@ type Plan struct {
 	cut int
 	// level of topology, the lower the nearer the devices are.
 	level int
-	// touched is the mean leftover of the devices used, rest that of the node.
-	touched, rest int64
+	// opened is how many of the devices used are empty otherwise, touched the mean leftover of
+	// those used, rest that of the node.
+	opened, touched, rest int64
 }
 
 // Cut tells whether some grants are instances of MIG.

@@ -11,8 +11,8 @@ import (
 //
 // What the pod asked for comes first: the level of topology that it named before the next
 // lower one. Then what holds it best: a plan with instances of MIG before one
-// without. Then pack prefers the plan whose devices are left with least, then the fuller node;
-// spread the opposite of both. Equal nodes are taken by name.
+// without. Then pack prefers the plan that takes the fewest devices of which nothing is granted, then
+// the one whose devices are left with least, then the fuller node; spread the opposite of each. Equal nodes are taken by name.
 func Rank(demand *Demand, nodes []*Node) []Plan {
 	var plans []Plan
 	for _, n := range nodes {
@@ -29,12 +29,14 @@ func Rank(demand *Demand, nodes []*Node) []Plan {
 // weigh computes what Rank compares.
 func (s *search) weigh(plan *Plan) {
 	var touched, all, used int64
+	plan.opened = 0
 	for d := range s.node.Devices {
 		left := s.node.Devices[d].leftover(s.peak(d))
 		all += left
 		if s.slices[d] > 0 {
 			touched += left
 			used++
+			plan.opened += int64(b2i(s.node.Devices[d].whole()))
 		}
 	}
 	plan.touched = touched / max(used, 1)

@@ -41,13 +41,21 @@ type search struct {
 	steps int
 }
 
-// Fit plans the demand on the node; false when it does not fit.
+// Fit plans the demand on the node; false when it does not fit. It is the one choice of devices:
+// whoever has chosen a node, by whatever it has learnt, has the devices of it from here.
 func Fit(demand *Demand, node *Node) (Plan, bool) {
 	// Of most nodes that are asked about a look is enough.
 	if !demand.MayFit(node) {
 		return Plan{}, false
 	}
-	return within(demand, node, func(s *search) bool { return s.place(0) })
+	plan, ok := within(demand, node, func(s *search) bool { return s.place(0) })
+	if ok && len(demand.Containers) > 1 {
+		others, whole := together(demand, node, &plan), node.wholeSets(&plan)
+		if at := slices.IndexFunc(others, func(o Plan) bool { return demand.Compare(&o, &plan) <= 0 && node.wholeSets(&o) >= whole }); at >= 0 {
+			return others[at], true
+		}
+	}
+	return plan, ok
 }
 
 // Fits tells whether the demand fits on the node.
@@ -126,47 +134,12 @@ func (d *Demand) roomOn(dev *Device) bool {
 	return sum.within(dev)
 }
 
-// FitOn plans the demand on the node with its largest container on these devices;
-// false when that does not fit.
-func FitOn(demand *Demand, node *Node, devices []int) (Plan, bool) {
-	if len(demand.Containers) == 1 {
-		return fitAlone(demand, node, devices)
-	}
-	s := newSearch(demand, node)
-	// As the engine sees it, which knows nothing of instances.
-	demand.sort(s.order)
-	if !s.fix(s.order[0], devices) || !s.place(1) {
-		return Plan{}, false
-	}
-	return s.plan(), true
-}
-
 func (s *search) plan() Plan {
 	plan := Plan{Node: s.node.Name, Grants: s.book()}
 	for _, cuts := range s.cuts {
 		plan.cut += len(cuts)
 	}
 	return plan
-}
-
-// fitAlone is FitOn for one container, which leaves nothing to search for.
-func fitAlone(demand *Demand, node *Node, devices []int) (Plan, bool) {
-	c := &demand.Containers[0]
-	if len(devices) != int(c.Share.GPUs) {
-		return Plan{}, false
-	}
-	plan := Plan{Node: node.Name, Grants: make([]Grant, 0, len(devices))}
-	for i, d := range devices {
-		dev := &node.Devices[d]
-		own, ok := demand.alone(c, dev)
-		// The engine sees no devices in MIG mode.
-		if !ok || dev.Cut != nil || dev.Slots <= 0 || !own.within(dev) || slices.Contains(devices[:i], d) {
-			return Plan{}, false
-		}
-		mode, _ := c.on(dev)
-		plan.Grants = append(plan.Grants, Grant{Container: c.Name, UUID: dev.UUID, Index: dev.Index, Core: own.core, Mem: own.mem, Mode: mode})
-	}
-	return plan, true
 }
 
 func newSearch(demand *Demand, node *Node) *search {
@@ -182,8 +155,9 @@ func newSearch(demand *Demand, node *Node) *search {
 	}
 	s.runs, s.phases = spans(demand.Containers)
 	s.near = slices.ContainsFunc(node.Devices, func(d Device) bool { return d.Near != v1alpha1.Near{} })
+	all := make([]load, len(node.Devices)*s.phases)
 	for d := range s.loads {
-		s.loads[d] = make([]load, s.phases)
+		s.loads[d], all = all[:s.phases], all[s.phases:]
 	}
 	demand.sort(s.order)
 	if len(s.order) > 1 && node.cut() {
@@ -297,11 +271,13 @@ func (s *search) pick(n int, candidates []int, left int) bool {
 func (s *search) preferred(i int) []int {
 	type choice struct {
 		device int
+		odd    bool
 		size   int32
 		more   load
+		opens  int64
 		left   int64
 	}
-	var choices []choice
+	choices := make([]choice, 0, len(s.node.Devices))
 	for d := range s.node.Devices {
 		dev := &s.node.Devices[d]
 		if !s.domain.has(d) || !s.demand.Allows(&s.demand.Containers[i], dev) || s.slices[d] >= dev.Slots {
@@ -316,13 +292,13 @@ func (s *search) preferred(i int) []int {
 			continue
 		}
 		before := s.peak(d)
-		choices = append(choices, choice{d, place.Size, load{after.core - before.core, after.mem - before.mem}, dev.leftover(after)})
+		choices = append(choices, choice{d, false, place.Size, load{after.core - before.core, after.mem - before.mem}, s.opens(d), dev.leftover(after)})
 	}
 	reuses := s.demand.Containers[i].Kind == Init
 	order := func(a, b choice) int {
 		// An instance of MIG is the stronger one, where there is a choice, and the
 		// smallest takes the least.
-		if c := cmp.Or(cmp.Compare(b2i(a.size == 0), b2i(b.size == 0)), cmp.Compare(a.size, b.size)); c != 0 {
+		if c := cmp.Or(cmp.Compare(b2i(a.odd), b2i(b.odd)), cmp.Compare(b2i(a.size == 0), b2i(b.size == 0)), cmp.Compare(a.size, b.size)); c != 0 {
 			return c
 		}
 		if reuses {
@@ -330,9 +306,27 @@ func (s *search) preferred(i int) []int {
 				return c
 			}
 		}
-		return s.demand.prefer(a.left, b.left)
+		return cmp.Or(s.demand.prefer(a.opens, b.opens), s.demand.prefer(a.left, b.left))
 	}
 	slices.SortStableFunc(choices, order)
+	// Several devices are alike, where there are enough that are.
+	unlike := func(a, b choice) bool {
+		x, y := &s.node.Devices[a.device], &s.node.Devices[b.device]
+		return x.Model != y.Model || x.Mem != y.Mem
+	}
+	for gpus, k := int(s.demand.Containers[i].Share.GPUs), 0; gpus > 1 && k < len(choices); k++ {
+		first, alike := choices[k], 0
+		for _, c := range choices {
+			alike += 1 - b2i(unlike(first, c))
+		}
+		if alike >= gpus {
+			for j := range choices {
+				choices[j].odd = unlike(first, choices[j])
+			}
+			slices.SortStableFunc(choices, order)
+			break
+		}
+	}
 	devices := make([]int, len(choices))
 	for k, c := range choices {
 		devices[k] = c.device
@@ -350,6 +344,11 @@ func (s *search) preferred(i int) []int {
 		from = to
 	}
 	return devices
+}
+
+// opens is 1 for a device of which nothing is granted, and nothing to the pod.
+func (s *search) opens(d int) int64 {
+	return int64(b2i(s.slices[d] == 0 && s.node.Devices[d].whole()))
 }
 
 // prefer orders two leftovers: pack takes the least, spread the most.

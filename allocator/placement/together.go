@@ -9,12 +9,12 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Together are the other plans on the node of this one in which all containers that ask for
+// together are the other plans on the node of this one in which all containers that ask for
 // one device have the same, best first as Rank has it. None where there is nothing to bring
 // together, or where fewer of the containers would have an instance of MIG, or a larger one, or
 // the devices would be less near each other.
 // The plan itself is weighed.
-func Together(demand *Demand, node *Node, plan *Plan) []Plan {
+func together(demand *Demand, node *Node, plan *Plan) []Plan {
 	s := newSearch(demand, node)
 	if !s.follow(plan) {
 		return nil
@@ -57,7 +57,7 @@ func Together(demand *Demand, node *Node, plan *Plan) []Plan {
 
 // Compare orders two plans on one node, the better one first.
 func (d *Demand) Compare(a, b *Plan) int {
-	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(b.cut, a.cut), d.prefer(a.touched, b.touched), d.prefer(a.rest, b.rest))
+	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(b.cut, a.cut), d.prefer(a.opened, b.opened), d.prefer(a.touched, b.touched), d.prefer(a.rest, b.rest))
 }
 
 // follow places the containers as the plan does; false where that does not fit.

@@ -45,7 +45,7 @@ func TestTogetherAgainstBruteForce(t *testing.T) {
 	for range 20_000 {
 		d, n := randomCase(r)
 		d.SameGPU = false
-		plan, ok := Fit(d, n)
+		plan, ok := within(d, n, func(s *search) bool { return s.place(0) })
 		if !ok {
 			continue
 		}
@@ -76,7 +76,7 @@ func TestTogetherAgainstBruteForce(t *testing.T) {
 				want[k] = true
 			}
 		}
-		others := Together(d, n, &plan)
+		others := together(d, n, &plan)
 		for i := range others {
 			checkPlan(t, d, n, others[i])
 			if i > 0 && d.Compare(&others[i-1], &others[i]) > 0 {
@@ -110,7 +110,7 @@ func TestTogetherInstances(t *testing.T) {
 	if !ok {
 		t.Fatal("does not fit")
 	}
-	others := Together(d, n, &plan)
+	others := together(d, n, &plan)
 	if len(others) != 2 || others[0].Grants[0].UUID != others[0].Grants[1].UUID || others[0].instances() != plan.instances() {
 		t.Errorf("%+v", others)
 	}

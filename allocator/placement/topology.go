@@ -167,7 +167,7 @@ func (n *Node) broken(used func(device int) bool) (broken, all v1alpha1.Near) {
 			continue
 		}
 		all = all.Or(dev.Near)
-		if !dev.whole() || used != nil && used(i) {
+		if !dev.whole() || used(i) {
 			broken = broken.Or(dev.Near)
 		}
 	}
@@ -202,30 +202,4 @@ func (n *Node) gather(devices []int, broken v1alpha1.Near) {
 		copy(devices[i+1:best+1], devices[i:best])
 		devices[i], broken = d, broken.Or(n.Devices[d].Near)
 	}
-}
-
-// Gather replaces devices by equal ones, if that breaks fewer sets of which no device is in use.
-func (n *Node) Gather(devices []int) {
-	broken, all := n.broken(nil)
-	if all == (v1alpha1.Near{}) {
-		return
-	}
-	for i, d := range devices {
-		best, least := -1, 0
-		for e := range n.Devices {
-			if slices.Contains(devices[:i], e) || !n.Devices[d].equal(&n.Devices[e]) {
-				continue
-			}
-			if more := breaks(n.Devices[e].Near, broken); best < 0 || more < least {
-				best, least = e, more
-			}
-		}
-		devices[i], broken = best, broken.Or(n.Devices[best].Near)
-	}
-}
-
-// equal reports whether two devices take the same slices. A device in MIG mode is like no other.
-func (d *Device) equal(e *Device) bool {
-	return d == e || d.Model == e.Model && d.Mem == e.Mem && d.FreeCore == e.FreeCore && d.FreeMem == e.FreeMem && d.Slots == e.Slots &&
-		d.MPS == e.MPS && d.MPSOnly == e.MPSOnly && d.Cut == nil && e.Cut == nil
 }

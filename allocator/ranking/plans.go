@@ -4,11 +4,8 @@ package ranking
 
 import (
 	"iter"
-	"math/bits"
-	"slices"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/placement/packer"
 )
 
 // Plans are plans for the pod, best first, and the rooms that they were made in.
@@ -61,12 +58,13 @@ func (r *Ranking) open(a *Ask, yield func(placement.Plan, *placement.Node) bool)
 	}
 	usual := r.nodes
 	if a.inWords() {
-		for id, devices := range r.engine.Ranked(a.leading()) {
-			p := r.parts[id]
-			if !p.node.host.takes(a) {
+		for id := range r.engine.Ranked(a.leading()) {
+			n := r.parts[id].node
+			if !n.host.takes(a) {
 				continue
 			}
-			if plan, ok := p.plan(a, devices); ok && !yield(plan, p.node.room) {
+			// The engine compares nodes. Which devices of one is nothing that it has learnt.
+			if plan, ok := placement.Fit(a.Demand, n.room); ok && !yield(plan, n.room) {
 				return false
 			}
 		}
@@ -106,76 +104,6 @@ func (r *Ranking) Takes(name string, a *Ask) bool {
 // takes tells whether the host has the CPU and memory, exactly.
 func (h *Host) takes(a *Ask) bool {
 	return (a.CPU == 0 || a.CPU <= h.CPU) && (a.Mem == 0 || a.Mem <= h.Mem)
-}
-
-// plan puts the pod on the part: its largest container on the devices that the
-// engine chose, or on others like them so that devices near each other stay free
-// together, the others where they fit tightest. If they do not, those devices
-// are no good. Where the devices have to be near each other, the sets of them are compared.
-func (p *part) plan(a *Ask, chosen uint64) (placement.Plan, bool) {
-	if a.Levels() != nil {
-		return placement.Fit(a.Demand, p.node.room)
-	}
-	var at [packer.MaxDevices]int
-	devices := at[:0]
-	for ; chosen != 0; chosen &= chosen - 1 {
-		devices = append(devices, p.devices[bits.TrailingZeros64(chosen)])
-	}
-	p.node.room.Gather(devices)
-	if plan, ok := placement.FitOn(a.Demand, p.node.room, devices); ok {
-		return plan, true
-	}
-	return placement.Fit(a.Demand, p.node.room)
-}
-
-// Together is the plan, or another on the same node with the containers on one device, where
-// that is worth no less: by the engine's price of what is left, and by what is ranked node
-// by node where the engine has none.
-func (r *Ranking) Together(a *Ask, plan placement.Plan, room *placement.Node) placement.Plan {
-	others := placement.Together(a.Demand, room, &plan)
-	if len(others) == 0 {
-		return plan
-	}
-	best, priced := r.kept(a, &plan, room)
-	if !priced {
-		if a.Compare(&others[0], &plan) <= 0 {
-			return others[0]
-		}
-		return plan
-	}
-	chosen := &plan
-	for i := range others {
-		kept, priced := r.kept(a, &others[i], room)
-		if priced && (kept > best || kept == best && chosen == &plan) {
-			best, chosen = kept, &others[i]
-		}
-	}
-	return *chosen
-}
-
-// kept is how much of the node's worth the plan leaves, by the engine's prices; false where
-// it has none: for the pod, or for a device that the plan takes.
-func (r *Ranking) kept(a *Ask, plan *placement.Plan, room *placement.Node) (sum int32, priced bool) {
-	n := r.nodes[plan.Node]
-	if n == nil || n.room == nil || !a.inWords() || !slices.EqualFunc(n.room.Devices, room.Devices, func(d, e placement.Device) bool { return d.UUID == e.UUID }) {
-		return 0, false
-	}
-	left, taken := room.Without(plan), 0
-	for _, p := range n.parts {
-		gpus, free := 0, make([]packer.Free, p.machine.Devices)
-		for i, d := range p.devices {
-			dev := &left.Devices[d]
-			free[i] = roomOf(dev)
-			for _, g := range plan.Grants {
-				if g.UUID == dev.UUID {
-					gpus++
-				}
-			}
-		}
-		sum += r.engine.Kept(p.id, max(0, n.host.CPU-a.CPU), max(0, n.host.Mem-a.Mem), free, gpus)
-		taken += gpus
-	}
-	return sum, taken == len(plan.Grants)
 }
 
 // rooms are those of the nodes that have the CPU and memory.

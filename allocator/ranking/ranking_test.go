@@ -297,7 +297,7 @@ func (c *cluster) check(after string) {
 }
 
 // checkPlans asserts that plans are made for exactly the nodes that have the room,
-// those aside last, each where it fits. Those with instances of MIG come before.
+// those aside last, each where it fits, on the devices that placement.Fit chooses. Those with instances of MIG come before.
 func (c *cluster) checkPlans(a *Ask) (nodes int) {
 	c.t.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
@@ -320,6 +320,10 @@ func (c *cluster) checkPlans(a *Ask) (nodes int) {
 		}
 		if again, ok := placement.Rebook(a.Demand, room, devices); !ok || !slices.Equal(again.Grants, plan.Grants) {
 			c.t.Fatalf("Invariant 1: plan %+v of %+v does not fit into %+v", plan, a.Demand, room)
+		}
+		// What fit promises of the node, from its ledger alone.
+		if fit, _ := placement.Fit(a.Demand, room); !got[plan.Node] && !slices.Equal(fit.Grants, plan.Grants) {
+			c.t.Fatalf("%+v has %+v of %+v, fit says %+v", a.Demand, plan.Grants, room, fit.Grants)
 		}
 		if aside && !c.hosts[plan.Node].Aside && len(levels) < 2 {
 			if !first {

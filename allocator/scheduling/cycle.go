@@ -152,8 +152,8 @@ func (t *cycle) explain(ctx context.Context, pod Request, wants *ranking.Ask, f 
 	return why, nil
 }
 
-// take makes the plan on a node the pod's, which leaves less of the node, or the one there
-// with all on one device where that is worth as much. It is the node that was accepted last.
+// take makes the plan on a node the pod's, which leaves less of the node. It is the node that
+// was accepted last.
 func (t *cycle) take(ctx context.Context, pod Request, plan placement.Plan, room *placement.Node, f *nodeFilter) error {
 	if len(t.set) > 1 && t.Filters.Undecided(pod.Pod) != nil {
 		if err := t.reserveFor(ctx, f.cycle, plan.Node); err != nil {
@@ -168,9 +168,6 @@ func (t *cycle) take(ctx context.Context, pod Request, plan placement.Plan, room
 		on = &touched{t.seen.behind(room), room}
 		t.touched[plan.Node] = on
 		t.names = append(t.names, plan.Node)
-	}
-	if len(pod.Demand.Containers) > 1 {
-		plan = t.ranking.Together(pod.wants(), plan, on.left)
 	}
 	on.left = on.left.Without(&plan)
 	t.choices = append(t.choices, binding.Assignment{Pod: pod.Pod, Plan: plan})

@@ -71,49 +71,22 @@ func (e *Engine) usable(v *view, c *candidate, cpu Milli) float64 {
 	return sum
 }
 
-// candidates yields the choices of devices for the shape on the node in view, one
-// at a time in e.cand.
-func (e *Engine) candidates(v *view, s *shape, yield func()) {
+// tightest makes the candidate of the devices of the node in view that the shape takes there:
+// those that are left with least, so that one that is in use goes before an empty one. The
+// prices have no say in that: they compare nodes.
+func (e *Engine) tightest(v *view, s *shape) bool {
 	c := &e.cand
+	c.set(v)
 	if s.GPUs == 0 {
-		c.set(v)
-		yield()
-		return
+		return true
 	}
 	if !s.allowed[v.kind.fleet] || s.GPUs > len(v.free) {
-		return
+		return false
 	}
 	need, in := s.memOn(v.kind.DeviceMem), ^uint64(0)>>(MaxDevices-len(v.free))
 	if s.Topology != "" {
-		if in = v.tightestSet(s, need); in == 0 {
-			return
-		}
+		in = v.tightestSet(s, need)
 	}
-	if s.GPUs > 1 {
-		if e.tightest(v, s, need, in) {
-			yield()
-		}
-		return
-	}
-	seen := -1
-	for d := range v.free {
-		f := &v.free[d]
-		// Equal devices, which tend to be neighbours, are one choice: who asks knows best which
-		// of them to take.
-		if f.Core < s.Core || f.Mem < need || in>>d&1 == 0 || seen >= 0 && v.free[seen] == *f {
-			continue
-		}
-		seen = d
-		c.set(v)
-		c.take(v, d, s, need)
-		yield()
-	}
-}
-
-// tightest makes the candidate of the devices of a set that are left with least.
-func (e *Engine) tightest(v *view, s *shape, need MiB, in uint64) bool {
-	c := &e.cand
-	c.set(v)
 	for range s.GPUs {
 		pick := v.pick(s, need, in)
 		if pick < 0 {
@@ -125,14 +98,22 @@ func (e *Engine) tightest(v *view, s *shape, need MiB, in uint64) bool {
 	return true
 }
 
+// scale is what all of a device's compute counts, and all of its memory.
+const scale = 100_000
+
 // pick is the device of the set that has least, and enough; -1 without one.
 func (v *view) pick(s *shape, need MiB, in uint64) int {
-	pick := -1
+	pick, least := -1, int64(0)
 	for ; in != 0; in &= in - 1 {
 		d := bits.TrailingZeros64(in)
 		f := &v.free[d]
-		if f.Core >= s.Core && f.Mem >= need && (pick < 0 || v.gaps[d] < v.gaps[pick]) {
-			pick = d
+		if f.Core < s.Core || f.Mem < need {
+			continue
+		}
+		// As placement counts it.
+		left := int64(f.Core-s.Core)*scale/int64(Whole) + int64(f.Mem-need)*scale/int64(v.kind.DeviceMem)
+		if pick < 0 || left < least {
+			pick, least = d, left
 		}
 	}
 	return pick

@@ -5,6 +5,7 @@ package packer
 import (
 	"math"
 	"math/bits"
+	"math/rand"
 	"testing"
 )
 
@@ -73,30 +74,27 @@ func TestBeforeAnythingArrived(t *testing.T) {
 	}
 }
 
-// A gap that is worth a pod which does come is kept for it, although a smaller
-// one fits there tightest; what was learnt long ago is forgotten.
+// A gap that is worth a pod which does come is kept for it, although its
+// node is the fuller one; what was learnt long ago is forgotten.
 func TestLearnsFromArrivals(t *testing.T) {
-	l := newLoad(1, eights(1, "A"), nil, nil)
-	device := func(q Request) uint64 {
-		_, devices, ok := l.Scan(q, nil)
+	one := Machine{Model: "A", Devices: 1, DeviceMem: 80 << 10}
+	l := newLoad(1, []Machine{one, one}, nil, nil)
+	node := func(q Request) NodeID {
+		id, _, ok := l.Scan(q, nil)
 		if !ok {
 			t.Fatalf("%+v does not fit", q)
 		}
-		return devices
+		return id
 	}
-	l.place(share(530)) // leaves 470
-	l.place(share(600)) // leaves 400 on another
-	first, second := l.running[0].devices, l.running[1].devices
-	if first == second {
-		t.Fatal("1130 are on one device")
-	}
+	l.show(pod{share(530), 0, 1}, 1) // leaves 470
+	l.show(pod{share(480), 1, 1}, 1) // leaves 520
 	l.arrive(500, share(470), share(530))
-	if got := device(share(70)); got != second {
-		t.Errorf("with 470s about, 70 goes to devices %b, not to %b where it costs nothing", got, second)
+	if got := node(share(30)); got != 1 {
+		t.Errorf("with 470s about, 30 goes to node %d, not to 1 where it costs nothing", got)
 	}
 	l.arrive(60_000, share(Whole))
-	if got := device(share(70)); got != first {
-		t.Errorf("with 470s long gone, 70 goes to devices %b, not to the first that it fits, %b", got, first)
+	if got := node(share(30)); got != 0 {
+		t.Errorf("with 470s long gone, 30 goes to node %d, not to the fuller one", got)
 	}
 }
 
@@ -230,5 +228,20 @@ func TestCPUIsKeptForWhoNeedsIt(t *testing.T) {
 	// Six of the heavy on each large host, the light on what is left, would leave 8.
 	if idle > 12*Whole {
 		t.Errorf("%d of 64 devices are idle, want 12 at most", idle/Whole)
+	}
+}
+
+// Of the devices of a node the one that is left with least is taken, so the empty one last,
+// whatever has arrived.
+func TestEmptyDeviceIsOpenedLast(t *testing.T) {
+	two := Machine{Model: "A", Devices: 2, DeviceMem: 80 << 10}
+	for seed := range int64(20) {
+		r := rand.New(rand.NewSource(seed))
+		l := newLoad(seed, []Machine{two}, nil, nil)
+		l.show(pod{share(500), 0, 1}, 1)
+		l.arrive(1+r.Intn(200), share(Milli(10+r.Intn(90)*10)), share(Milli(10+r.Intn(90)*10)), share(700), share(Whole))
+		if _, devices, _ := l.Best(share(300)); devices != 1 {
+			t.Errorf("seed %d: 300 opens the empty device beside one that is half free", seed)
+		}
 	}
 }

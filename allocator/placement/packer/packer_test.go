@@ -255,34 +255,3 @@ func TestSet(t *testing.T) {
 		t.Error("a node that is free again takes no pod")
 	}
 }
-
-// What Kept says of a placement is the score by which it was chosen.
-func TestKeptIsTheScore(t *testing.T) {
-	r := rand.New(rand.NewSource(7))
-	classes, weights := diverse(r, 60)
-	l := newLoad(7, machines(r, 40), classes, weights)
-	compared := 0
-	for step := range 1500 {
-		if step%3 == 0 && len(l.running) > 0 && step > 300 {
-			l.leave()
-			continue
-		}
-		if step%50 == 0 {
-			l.Reprice()
-		}
-		q := l.arrival()
-		if id, devices, ok := l.Best(q); ok {
-			want, _ := l.score(l.look(id), l.class(q))
-			want -= l.fleets[l.kinds[l.nodes[id].kind].fleet].toll * int32(q.GPUs)
-			cpu, mem, free := l.freeWith(pod{q, id, devices}, 1)
-			if got := l.Kept(id, cpu, mem, free, q.GPUs); got < want-1 || got > want+1 {
-				t.Fatalf("step %d, %+v: kept %d, the score is %d", step, q, got, want)
-			}
-			compared++
-		}
-		l.place(q)
-	}
-	if compared < 500 {
-		t.Errorf("only %d compared", compared)
-	}
-}

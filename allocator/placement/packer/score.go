@@ -54,26 +54,21 @@ func (p *prices) worth(cpu Milli, mem MiB, value *[hostPrices]float64) float64 {
 
 // scoreShape scores the node in view for the shape's classes, into e.best.
 func (e *Engine) scoreShape(v *view, s *shape) {
+	fits := e.tightest(v, s)
 	for _, c := range s.classes {
-		e.best[c] = noFit
-	}
-	e.candidates(v, s, func() {
-		for _, c := range s.classes {
-			e.best[c] = max(e.best[c], e.rate(v, c))
+		if e.best[c] = noFit; fits {
+			e.best[c] = e.rate(v, c)
 		}
-	})
+	}
 }
 
 // score is how good it is to place the class on the node in view, and the devices
 // that it would take; noFit when there is no room.
-func (e *Engine) score(v *view, c int) (best int32, devices uint64) {
-	best = noFit
-	e.candidates(v, e.shape(c), func() {
-		if s := e.rate(v, c); s > best {
-			best, devices = s, e.cand.devices
-		}
-	})
-	return best, devices
+func (e *Engine) score(v *view, c int) (int32, uint64) {
+	if !e.tightest(v, e.shape(c)) {
+		return noFit, 0
+	}
+	return e.rate(v, c), e.cand.devices
 }
 
 // rate scores the candidate for the class.

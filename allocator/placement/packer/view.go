@@ -2,11 +2,7 @@
 
 package packer
 
-import (
-	"math"
-
-	"vernier.dev/vernier/api/v1alpha1"
-)
+import "vernier.dev/vernier/api/v1alpha1"
 
 // view is a node prepared for scoring.
 type view struct {
@@ -70,20 +66,4 @@ func (e *Engine) value(v *view) (left int) {
 	c.set(v)
 	v.worth = p.worth(v.cpu, v.mem, &v.value) + p.kept(v.kind, &v.count, v.cpu) + roomWeight*e.usable(v, c, v.cpu)
 	return left
-}
-
-// Kept is how much of the node's worth is left when only that much is free of it: the score
-// by which Ranked compares placements, here of any requests. Together they ask for gpus.
-func (e *Engine) Kept(id NodeID, cpu Milli, mem MiB, free []Free, gpus int) int32 {
-	before := e.look(id).worth
-	v := &e.view
-	left := *v.node
-	left.cpu, left.mem = cpu, mem
-	v.node, v.free = &left, free
-	v.gaps = make([]uint8, len(free))
-	for d, f := range free {
-		v.gaps[d] = gap(f, v.kind.DeviceMem)
-	}
-	e.value(v)
-	return int32(math.RoundToEven((v.worth-before)*perMilli)) - e.fleets[v.kind.fleet].toll*int32(gpus)
 }

@@ -76,7 +76,7 @@ func TestLineIsBounded(t *testing.T) {
 			}
 		}
 	}
-	if reserved < 100 || filled < 10 || 2*head[1] > head[0] {
+	if reserved < 100 || filled < 10 || 3*head[1] > 2*head[0] {
 		t.Errorf("%d reservations, %d pods in reserved room, at most %s at the head and %s without: the test no longer looks at them", reserved, filled, head[1], head[0])
 	}
 	if unserved[1] > unserved[0]+0.003*4 {
