@@ -329,6 +329,9 @@ func TestHeadOfLine(t *testing.T) {
 			if got := s.waiting("small0", "small1", "small2", "filler"); !slices.Equal(got, []bool{false, false, true, false}) {
 				t.Fatalf("small0, small1, small2, filler wait: %v", got)
 			}
+			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "10 % and 100 MiB free, of which 10 % and 0 MiB are reserved for others") {
+				t.Errorf("small2 waits beside a GPU that others see as free, and was told %q", told)
+			}
 			if got := s.devicesOf("n0", "filler"); string(got[0]) != on {
 				t.Errorf("the filler is on %v, want %s", got, on)
 			}

@@ -43,6 +43,9 @@ type Device struct {
 	// FreeCore and FreeMem are what is not granted.
 	FreeCore v1alpha1.Percent
 	FreeMem  v1alpha1.MiB
+	// ReservedCore and ReservedMem are not granted either, and not free: they are promised to others.
+	ReservedCore v1alpha1.Percent
+	ReservedMem  v1alpha1.MiB
 	// Slots is how many slices the ledger still takes for the device.
 	Slots int
 	// Near is of which sets of the node's devices it is.

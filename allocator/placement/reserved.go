@@ -31,7 +31,7 @@ func (n *Node) Hide(reserved []Reserved) *Node {
 			continue
 		}
 		core, mem, slots := r.LeavingCore, r.LeavingMem, r.LeavingSlots
-		before := d.Slots
+		before, was := d.Slots, load{d.FreeCore, d.FreeMem}
 		for _, g := range r.Grants {
 			core -= g.Core - g.ReuseCore
 			mem -= g.Mem - g.ReuseMem
@@ -42,6 +42,8 @@ func (n *Node) Hide(reserved []Reserved) *Node {
 		}
 		d.FreeCore = min(d.FreeCore, max(0, d.FreeCore+core))
 		d.FreeMem = min(d.FreeMem, max(0, d.FreeMem+mem))
+		d.ReservedCore += was.core - d.FreeCore
+		d.ReservedMem += was.mem - d.FreeMem
 		d.Slots = min(d.Slots, max(0, before+slots))
 	}
 	return seen

@@ -5,6 +5,7 @@ package placement
 import (
 	"math/rand"
 	"slices"
+	"strings"
 	"testing"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -191,6 +192,20 @@ func TestHideKeepsPromises(t *testing.T) {
 }
 
 // The formula, for core, memory and slots: min(free, max(0, free + leaving - reserved)).
+// Why a demand does not fit counts what is reserved as free, and says that it is for others.
+func TestExplain_SaysWhatIsReserved(t *testing.T) {
+	n := node("n", dev(0, 100, gib80), dev(1, 20, gib80)).Hide(promised(Plan{Grants: []Grant{{UUID: "GPU-0", Core: 80, Mem: 40960}}}))
+	want := "container x needs 50 % compute and 1,000 MiB on one GPU; nearest: n GPU 0 has 100 % and 81,920 MiB free, of which 80 % and 40,960 MiB are reserved for others"
+	if got := Explain(demand(ctr("x", App, 1, 50, 1000)), []*Node{n}).String(); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	together := demand(ctr("x", App, 1, 20, 1000), ctr("y", App, 1, 20, 1000), ctr("z", App, 1, 20, 1000))
+	want = "nearest: n has 120 % and 163,840 MiB free, of which 80 % and 40,960 MiB are reserved for others on its GPUs together"
+	if got := Explain(together, []*Node{n}).String(); !strings.HasSuffix(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
 func TestHide(t *testing.T) {
 	d := dev(0, 40, 300)
 	d.Mem, d.Slots = 1000, 5

@@ -136,18 +136,18 @@ func (s *Shortfall) closest(alone *Demand, nodes []*Node) {
 }
 
 // nearness is how much of the amounts a device can serve, the scarcer side first, in
-// parts of wholeDevice; true when it can serve all of it. Of what is not possible there,
-// it serves nothing.
+// parts of wholeDevice, were nothing of it reserved; true when it can serve all of it now. Of
+// what is not possible there, it serves nothing.
 func (d *Device) nearness(need load, possible bool) (int64, bool) {
 	if !possible {
 		return 0, false
 	}
 	core, mem := int64(wholeDevice), int64(wholeDevice)
-	if need.core > d.FreeCore {
-		core = int64(d.FreeCore) * wholeDevice / int64(need.core)
+	if free := d.FreeCore + d.ReservedCore; need.core > free {
+		core = int64(free) * wholeDevice / int64(need.core)
 	}
-	if need.mem > d.FreeMem {
-		mem = int64(d.FreeMem) * wholeDevice / int64(need.mem)
+	if free := d.FreeMem + d.ReservedMem; need.mem > free {
+		mem = int64(free) * wholeDevice / int64(need.mem)
 	}
 	fits := need.within(d) && d.Slots > 0
 	if fits && d.Cut != nil {
@@ -239,6 +239,8 @@ func (s *Shortfall) together(demand *Demand, nodes []*Node) {
 				left += dev.leftover(load{})
 				sum.FreeCore += dev.FreeCore
 				sum.FreeMem += dev.FreeMem
+				sum.ReservedCore += dev.ReservedCore
+				sum.ReservedMem += dev.ReservedMem
 				sum.Mem = max(sum.Mem, dev.Mem)
 			}
 		}
@@ -322,7 +324,14 @@ func (s Shortfall) best() string {
 	return has + s.mode()
 }
 
-func free(d *Device) string { return fmt.Sprintf("%d %% and %s free", d.FreeCore, d.FreeMem.Text()) }
+// free is what a device has free, as others see it who don't know of reservations.
+func free(d *Device) string {
+	text := fmt.Sprintf("%d %% and %s free", d.FreeCore+d.ReservedCore, (d.FreeMem + d.ReservedMem).Text())
+	if d.ReservedCore > 0 || d.ReservedMem > 0 {
+		text += fmt.Sprintf(", of which %d %% and %s are reserved for others", d.ReservedCore, d.ReservedMem.Text())
+	}
+	return text
+}
 
 // mode says what of the best device's mode stands against the container.
 func (s Shortfall) mode() string {
