@@ -16,7 +16,9 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/simulate"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
@@ -30,8 +32,8 @@ func (c *command) fitCommand() *cobra.Command {
 	cmd.Long = fmt.Sprintf(`Whether the pods in manifests would find room now, and where, without creating them.
 They are placed one after the other on a copy of the ledgers: as many of each object as its
 replicas or its parallelism say (%d at most), all or none of a gang. Nodes must be
-acceptable to the scheduler's own filters (taints, affinities, CPU); where you may not read
-what these look at, they are not asked, and that is said.
+acceptable to the scheduler's own filters (taints, affinities, CPU), and room that is reserved
+for others is not counted; where you may not read what says so, that is said.
 
 The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 	cmd.Example = `  kubectl vernier fit -f pod.yaml
@@ -84,7 +86,11 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if unasked != nil {
 		fmt.Fprintf(whole(e.errOut), "The scheduler's filters (taints, affinities, CPU) were not asked: %v. The cluster role vernier-fit allows it.\n", unasked)
 	}
-	s := &simulation{cluster: simulate.New(ledgers, filters), groups: given.Groups, namespace: cmp.Or(ns, "default")}
+	kept, err := kept(ctx, r, known, ledgers)
+	if err != nil {
+		fmt.Fprintf(whole(e.errOut), "Room that is reserved for pods that wait is not counted: %v. The cluster role vernier-fit allows it.\n", err)
+	}
+	s := &simulation{cluster: simulate.New(ledgers, kept, filters), groups: given.Groups, namespace: cmp.Or(ns, "default")}
 	for _, c := range all {
 		c.SchedulerAsked = unasked == nil
 	}
@@ -92,6 +98,16 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	return e.printFits(all)
+}
+
+// kept is the room that the allocator keeps for pods that wait.
+func kept(ctx context.Context, r client.Reader, known *classes.Set, all []v1alpha1.SliceLedger) (view.Kept, error) {
+	said, err := verdicts(ctx, r, "")
+	if err != nil || !slices.ContainsFunc(said, model.KeepsRoom) {
+		return view.Kept{}, err
+	}
+	pods, err := unbound(ctx, r, "")
+	return view.KeptFor(pods, said, known, all), err
 }
 
 // unanswered prints what admission would make of the pods, where no ledger says whether

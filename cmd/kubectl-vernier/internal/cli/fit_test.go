@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"vernier.dev/vernier/allocator/feasible"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -103,6 +105,28 @@ func TestFit_CountsPods(t *testing.T) {
 				t.Errorf("names the only file:\n%s", out)
 			}
 		})
+	}
+}
+
+// Room that the allocator keeps for others is not promised, and it is said for whom it is kept.
+func TestFit_CountsReservedRoom(t *testing.T) {
+	head := gated("team-a", "head", time.Hour, `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":60,"memPercent":10}}}`)
+	reserved := because(event("room", "head", time.Minute, eventSource, "reserved on node gpu-1 GPU 0, waits for pods train to end"), model.ReasonReserved)
+	filters = filtersOf(func(*corev1.Node) {})
+	for percent, says := range map[string][]string{
+		"10": {"Deployment/a: fits now, on 1 node"},
+		"40": {"Deployment/a: would wait", "nearest: gpu-1 GPU 0 has 70 % and 61,439 MiB free, of which 60 % and 8,192 MiB are reserved for others; room is reserved for team-a/head"},
+	} {
+		file := filepath.Join(t.TempDir(), "x.yaml")
+		if err := os.WriteFile(file, []byte(asking("Deployment", "a", "", percent)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, _, _ := run(t, fakeClient(t, append(fixture(), head, reserved)...), "fit -f "+file)
+		for _, part := range says {
+			if !strings.Contains(out, part) {
+				t.Errorf("of %s %% fit does not say %q:\n%s", percent, part, out)
+			}
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ const MaxPods = 1000
 // Cluster is a copy of what the ledgers leave.
 type Cluster struct {
 	ledgers []v1alpha1.SliceLedger
+	kept    view.Kept
 	// rooms that pods placed so far leave, by node.
 	rooms map[string]*placement.Node
 	// filters are the scheduler's; nil where they are not asked.
@@ -37,12 +38,13 @@ type Cluster struct {
 	made    int
 }
 
-// New copies what the ledgers leave. Without filters every node counts as accepted.
-func New(all []v1alpha1.SliceLedger, filters *feasible.Filters) *Cluster {
-	c := &Cluster{ledgers: all, rooms: map[string]*placement.Node{}, filters: filters}
+// New copies what the ledgers leave beside what is kept for others. Without filters every node
+// counts as accepted.
+func New(all []v1alpha1.SliceLedger, kept view.Kept, filters *feasible.Filters) *Cluster {
+	c := &Cluster{ledgers: all, kept: kept, rooms: map[string]*placement.Node{}, filters: filters}
 	for i := range all {
 		if room := ledgers.Room(&all[i]); room != nil {
-			c.rooms[all[i].Name] = room
+			c.rooms[all[i].Name] = kept.Hide(room)
 		}
 	}
 	return c
@@ -69,7 +71,7 @@ func (c *Cluster) Place(ctx context.Context, pod *corev1.Pod, demand *placement.
 		}
 		plan := look.first(placement.Rank(demand, slices.Collect(maps.Values(c.rooms))))
 		if plan == nil || i == 0 {
-			done.Classes = view.FitIn(demand, c.ledgers, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
+			done.Classes = view.FitIn(demand, c.ledgers, c.kept, func(l *v1alpha1.SliceLedger) *placement.Node { return c.rooms[l.Name] }, look.refusals)
 		}
 		if look.err != nil {
 			return done, look.err

@@ -23,6 +23,8 @@ type NodeClass struct {
 	NotReady int `json:"notReady,omitempty"`
 	// Refused of them have room, and the scheduler's filters refuse them.
 	Refused int `json:"refused,omitempty"`
+	// ReservedFor are the pods, as NAMESPACE/NAME, for which the allocator keeps room on the nodes.
+	ReservedFor []string `json:"reservedFor,omitempty"`
 	// Fits are the nodes with room, best first, without those that are refused.
 	Fits []Fitting `json:"fits"`
 	// Reason why there is none.
@@ -49,12 +51,13 @@ type FittingDevice struct {
 // Fit looks for room, class by class. It counts what the ledgers leave, and nothing
 // that only the scheduler knows of nodes.
 func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
-	return FitIn(demand, all, ledgers.Room, func(string) string { return "" })
+	return FitIn(demand, all, Kept{}, ledgers.Room, func(string) string { return "" })
 }
 
-// FitIn looks for room in what room shows of each ledger, nil where nothing is granted.
+// FitIn looks for room in what room shows of each ledger, nil where nothing is granted. kept is
+// for whom room is missing there.
 // refusals are the scheduler's reasons against a node, empty where there are none.
-func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1alpha1.SliceLedger) *placement.Node, refusals func(node string) string) []NodeClass {
+func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, kept Kept, room func(*v1alpha1.SliceLedger) *placement.Node, refusals func(node string) string) []NodeClass {
 	classes := []NodeClass{}
 	rooms, of := map[string][]*placement.Node{}, map[string][]*v1alpha1.SliceLedger{}
 	for i := range all {
@@ -64,6 +67,7 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1al
 			classes, at = append(classes, NodeClass{GPUs: gpus, Serves: serves(demand, &all[i]), Fits: []Fitting{}}), len(classes)
 		}
 		classes[at].Nodes++
+		classes[at].ReservedFor = append(classes[at].ReservedFor, kept.on(all[i].Name)...)
 		of[gpus] = append(of[gpus], &all[i])
 		if room := room(&all[i]); room != nil {
 			rooms[gpus] = append(rooms[gpus], room)
@@ -98,6 +102,9 @@ func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, room func(*v1al
 		}
 		if len(without) > 0 || c.Refused == 0 && c.NotReady < c.Nodes {
 			reasons = append(reasons, placement.Explain(demand, without).String())
+		}
+		if len(c.ReservedFor) > 0 {
+			reasons = append(reasons, keptText(c.ReservedFor))
 		}
 		if withheld := ledgers.Withheld(slices.Values(of[c.GPUs])); withheld != "" {
 			reasons = append(reasons, withheld)
