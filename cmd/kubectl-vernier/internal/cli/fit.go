@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -88,7 +89,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	}
 	kept, err := kept(ctx, r, known, ledgers)
 	if err != nil {
-		fmt.Fprintf(whole(e.errOut), "Room that is reserved for pods that wait is not counted: %v. The cluster role vernier-fit allows it.\n", err)
+		fmt.Fprintf(whole(e.errOut), "Room that is reserved for others is not counted: %v. The cluster role vernier-fit allows it.\n", err)
 	}
 	s := &simulation{cluster: simulate.New(ledgers, kept, filters), groups: given.Groups, namespace: cmp.Or(ns, "default")}
 	for _, c := range all {
@@ -103,10 +104,13 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 // kept is the room that the allocator keeps for pods that wait.
 func kept(ctx context.Context, r client.Reader, known *classes.Set, all []v1alpha1.SliceLedger) (view.Kept, error) {
 	said, err := verdicts(ctx, r, "")
-	if err != nil || !slices.ContainsFunc(said, model.KeepsRoom) {
-		return view.Kept{}, err
+	var pods []corev1.Pod
+	if err == nil && slices.ContainsFunc(said, model.KeepsRoom) {
+		pods, err = unbound(ctx, r, "")
 	}
-	pods, err := unbound(ctx, r, "")
+	if apierrors.IsForbidden(err) {
+		err = errors.New("you may not list events and pods in all namespaces")
+	}
 	return view.KeptFor(pods, said, known, all), err
 }
 

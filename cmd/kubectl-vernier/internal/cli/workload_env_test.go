@@ -197,7 +197,8 @@ func testFit(t *testing.T, cfg *rest.Config, admin client.Client) {
 	var out, errOut string
 	var err error
 	await(t, func() bool { out, errOut, err = vernier(t, config, "bob", fit); return err == nil }, func() any { return err })
-	if !strings.Contains(out, "fits now, on 1 node") || !strings.Contains(errOut, "were not asked: you may not list and watch") || !strings.Contains(errOut, "vernier-fit") {
+	if !strings.Contains(out, "fits now, on 1 node") || !strings.Contains(errOut, "were not asked: you may not list and watch") || !strings.Contains(errOut, "vernier-fit") ||
+		!strings.Contains(errOut, "Room that is reserved for others is not counted: you may not list events and pods in all namespaces") {
 		t.Errorf("without the role: stderr %q, stdout\n%s", errOut, out)
 	}
 	grant(t, admin, "bob", "vernier-fit")
