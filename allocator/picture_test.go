@@ -5,7 +5,6 @@ package allocator
 import (
 	"fmt"
 	"maps"
-	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
@@ -86,15 +85,6 @@ func metric(t testing.TB, name string) *dto.Metric {
 	return nil
 }
 
-// device is the number of the device that the pod of one container was placed on.
-func (s *stage) device(pod string) string {
-	s.t.Helper()
-	doc, err := v1alpha1.ParsePlacement(s.get(pod).Annotations[v1alpha1.AnnotationPlacement])
-	s.must(err)
-	uuid := doc.Containers["c"].Devices[0].UUID
-	return uuid[strings.LastIndex(uuid, "-")+1:]
-}
-
 func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[key] = value }
 }
@@ -104,10 +94,9 @@ func annotated(key, value string) func(*corev1.Pod) {
 func TestLeadersLearnFromPods(t *testing.T) {
 	for _, learns := range []string{"nothing", "from arrivals", "from pods that are there"} {
 		t.Run(learns, func(t *testing.T) {
-			s := newStage(t, 1)
-			s.add("a", 53, 530) // leaves 47 on device 0
-			s.work()
-			s.add("b", 60, 600) // leaves 40 on device 1
+			s := newStage(t, 2)
+			s.add("a", 53, 530, annotated(v1alpha1.AnnotationGPUUUID, "GPU-n0-0")) // leaves 47
+			s.add("b", 48, 480, annotated(v1alpha1.AnnotationGPUUUID, "GPU-n1-0")) // leaves 52
 			s.work()
 			if learns != "nothing" {
 				for i := range 40 {
@@ -120,14 +109,14 @@ func TestLeadersLearnFromPods(t *testing.T) {
 				s.restart()
 				s.work()
 			}
-			s.add("small", 7, 70)
+			s.add("small", 3, 30)
 			s.work()
-			want := "1"
+			want := "n1"
 			if learns == "nothing" {
-				want = "0"
+				want = "n0"
 			}
-			if got := s.device("small"); got != want {
-				t.Errorf("7 went to device %s, want %s", got, want)
+			if got := podstate.TargetNode(s.get("small")); got != want {
+				t.Errorf("3 went to node %s, want %s", got, want)
 			}
 		})
 	}
