@@ -99,6 +99,7 @@ func New(c Config) *Allocator {
 	a.OnGone(a.preemption.Forget)
 	a.OnGone(a.bindwatch.Forget)
 	a.OnGone(a.binder.Forget)
+	a.OnVictims(a.preemption.VictimsChanged)
 	return a
 }
 

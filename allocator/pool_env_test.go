@@ -15,6 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -95,6 +96,7 @@ func sweep(c client.Client) error {
 	return errors.Join(
 		c.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("ns"), client.GracePeriodSeconds(0)),
 		c.DeleteAllOf(ctx, &corev1.Event{}, client.InNamespace("ns")),
+		c.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace("ns")),
 		c.DeleteAllOf(ctx, &corev1.Node{}),
 		c.DeleteAllOf(ctx, &v1alpha1.SliceLedger{}),
 		c.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(v1alpha1.SystemNamespace)),

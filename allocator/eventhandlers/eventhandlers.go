@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/allocator/agents"
 	"vernier.dev/vernier/allocator/cache"
@@ -35,13 +35,18 @@ type Handlers struct {
 	Log    logr.Logger
 
 	// mu has updates fanned out in the order in which the cache took them in.
-	mu   sync.Mutex
-	gone []func(*corev1.Pod)
+	mu      sync.Mutex
+	gone    []func(*corev1.Pod)
+	victims []func(namespace string)
 }
 
 // OnGone calls forget for each pod that is known no more, after the cache has forgotten it.
 // Call it before the first update.
 func (h *Handlers) OnGone(forget func(*corev1.Pod)) { h.gone = append(h.gone, forget) }
+
+// OnVictims calls changed when pods of a namespace may be evicted that might not be before; of any
+// where it is empty. Call it before the first update.
+func (h *Handlers) OnVictims(changed func(namespace string)) { h.victims = append(h.victims, changed) }
 
 // SetPod takes in a pod that the watch shows. Objects are kept: nobody may change them
 // afterwards.
@@ -113,17 +118,7 @@ func (h *Handlers) FinishPlacing(pods []*corev1.Pod) {
 // SetNode takes in a node. old is nil for a new one.
 func (h *Handlers) SetNode(old, node *corev1.Node) {
 	h.Filters.SetNode(node)
-	if old == nil || nodeChanged(old, node) {
-		h.Queue.MoveToActive(cache.OnRefused)
-	}
-}
-
-// nodeChanged leaves out what a heartbeat changes.
-func nodeChanged(old, node *corev1.Node) bool {
-	return !equality.Semantic.DeepEqual(old.Spec, node.Spec) ||
-		!equality.Semantic.DeepEqual(old.Labels, node.Labels) ||
-		!equality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable) ||
-		!equality.Semantic.DeepEqual(old.Status.DeclaredFeatures, node.Status.DeclaredFeatures)
+	h.changed(old, node, "")
 }
 
 // DeleteNode takes out a node. Its ledger is deleted with it. Pods that are spread may have
@@ -132,19 +127,26 @@ func (h *Handlers) DeleteNode(node *corev1.Node) {
 	if err := h.Filters.DeleteNode(node.Name); err != nil {
 		h.Log.Error(err, "forgetting a node", "node", node.Name)
 	}
-	h.Queue.MoveToActive(cache.OnRefused)
+	h.changed(node, nil, "")
 }
 
-// Changed says that something else changed that the filters look at.
-func (h *Handlers) Changed() {
-	h.Queue.ClaimsChanged()
-	h.Queue.MoveToActive(cache.OnRefused)
+// Changed takes in a change of something else that the filters read. One of the two is nil for an
+// object that is new or gone.
+func (h *Handlers) Changed(was, is any) {
+	object, _ := is.(metav1.Object)
+	if object == nil {
+		object, _ = was.(metav1.Object)
+	}
+	namespace := object.GetNamespace()
+	if _, is := object.(*corev1.Namespace); is {
+		namespace = object.GetName()
+	}
+	h.changed(was, is, namespace)
 }
 
 // ClassesChanged says that there are other GPUClasses than before.
 func (h *Handlers) ClassesChanged() {
-	h.Queue.MoveToActive(cache.OnAll)
-	h.Queue.MoveElsewhere()
+	h.changed(nil, &v1alpha1.GPUClass{}, "")
 	// Lost slices of a container of the class may now be restored on another device.
 	for _, node := range h.Cache.NodesMissing() {
 		h.Queue.Add(queue.Item{Node: node})
@@ -156,10 +158,14 @@ func (h *Handlers) GroupChanged(name group.Name) {
 	if h.Groups.Changed(name) {
 		h.Queue.Add(queue.Item{Gang: name})
 	}
+	h.changed(nil, &group.Sizes{}, name.Namespace)
 }
 
 // GroupsChanged says that all PodGroups of an API may.
-func (h *Handlers) GroupsChanged(api group.API) { h.addGangs(h.Groups.AllChanged(api)) }
+func (h *Handlers) GroupsChanged(api group.API) {
+	h.addGangs(h.Groups.AllChanged(api))
+	h.changed(nil, &group.Sizes{}, "")
+}
 
 func (h *Handlers) addGangs(names []group.Name) {
 	for _, name := range names {
@@ -194,6 +200,9 @@ func (h *Handlers) fanOut(ch cache.Changes) {
 	}
 	if ch.Freed != 0 {
 		h.Queue.MoveToActive(ch.Freed)
+	}
+	if ch.Old != nil {
+		h.changed(ch.Old, ch.Pod, ch.Pod.Namespace)
 	}
 	if ch.Pod != nil {
 		h.Queue.Update(ch.Old, ch.Pod)

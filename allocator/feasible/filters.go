@@ -5,6 +5,7 @@ package feasible
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -121,26 +122,50 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 // the like when the factory was started: its informers have it before.
 func (f *Filters) HasSynced() bool { return f.factory.hasSynced() }
 
-// OnChange calls changed whenever an object other than a pod or a node changes
-// that may turn a refusal into an acceptance: volumes, claims, namespaces. The filters
-// know of the change by then. Call it before the factory is started.
-func (f *Filters) OnChange(changed func()) error {
-	core, storage, resource := f.factory.Core().V1(), f.factory.Storage().V1(), f.factory.Resource().V1()
-	for _, informer := range []cache.SharedIndexInformer{
-		core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(), core.Namespaces().Informer(),
-		storage.StorageClasses().Informer(), storage.CSINodes().Informer(), storage.CSIDrivers().Informer(),
-		storage.CSIStorageCapacities().Informer(), storage.VolumeAttachments().Informer(),
-		resource.ResourceClaims().Informer(), resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer(),
-	} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { changed() },
-			UpdateFunc: func(any, any) { changed() },
-			DeleteFunc: func(any) { changed() },
+// OnChange calls changed with each change of an object that the filters read, pods and nodes apart:
+// with the object before and after it, nil where there was or is none. The filters know of the
+// change by then. Call it before the factory is started.
+func (f *Filters) OnChange(changed func(was, is any)) error {
+	for _, kind := range f.Kinds() {
+		if _, err := f.factory.informers[kind].AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(is any) { changed(nil, is) },
+			UpdateFunc: func(was, is any) { changed(was, is) },
+			DeleteFunc: func(was any) {
+				if missed, ok := was.(cache.DeletedFinalStateUnknown); ok {
+					was = missed.Obj
+				}
+				changed(was, nil)
+			},
 		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Kinds are the types of the objects that the filters read, pods and nodes apart.
+func (f *Filters) Kinds() (kinds []reflect.Type) {
+	for kind := range f.factory.informers {
+		if kind != reflect.TypeFor[*corev1.Pod]() && kind != reflect.TypeFor[*corev1.Node]() {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+// Events are the changes that the scheduler's plugins have registered as such that may turn their
+// refusals into acceptances.
+func (f *Filters) Events(ctx context.Context) (all []fwk.ClusterEvent, err error) {
+	for _, plugin := range f.framework.EnqueueExtensions() {
+		events, err := plugin.EventsToRegister(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("events of plugin %s: %w", plugin.Name(), err)
+		}
+		for _, e := range events {
+			all = append(all, e.Event)
+		}
+	}
+	return all, nil
 }
 
 // SetNode takes in a node.

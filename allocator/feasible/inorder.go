@@ -8,8 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/apps"
 	"k8s.io/client-go/informers/core"
 	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/informers/policy"
 	"k8s.io/client-go/informers/resource"
 	"k8s.io/client-go/informers/storage"
 	"k8s.io/client-go/tools/cache"
@@ -31,7 +33,9 @@ func newInOrder(factory informers.SharedInformerFactory) inOrder {
 	return inOrder{factory, map[reflect.Type]*orderly{}}
 }
 
+func (f inOrder) Apps() apps.Interface         { return apps.New(f, metav1.NamespaceAll, nil) }
 func (f inOrder) Core() core.Interface         { return core.New(f, metav1.NamespaceAll, nil) }
+func (f inOrder) Policy() policy.Interface     { return policy.New(f, metav1.NamespaceAll, nil) }
 func (f inOrder) Storage() storage.Interface   { return storage.New(f, metav1.NamespaceAll, nil) }
 func (f inOrder) Resource() resource.Interface { return resource.New(f, metav1.NamespaceAll, nil) }
 

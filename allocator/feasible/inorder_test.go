@@ -78,7 +78,7 @@ func TestChangesAreToldWhenTheFiltersKnow(t *testing.T) {
 			}
 			// begun is there as soon as the filters have what there was at first.
 			begun, refused := make(chan struct{}), make(chan bool)
-			if err := f.OnChange(func() {
+			if err := f.OnChange(func(any, any) {
 				select {
 				case <-begun:
 				default:

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"vernier.dev/vernier/allocator/pin"
 )
@@ -129,14 +130,55 @@ func (f *Filters) Budgets(namespace string) *Budgets {
 	return b
 }
 
-// Of are the budgets that cover the pod; false where there are too many to know.
-func (b *Budgets) Of(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, ok bool) {
+// Covering are the budgets that cover the pod; false where there are too many to know.
+func (b *Budgets) Covering(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, ok bool) {
 	for i, selector := range b.selectors {
 		if selector.Matches(labels.Set(pod.Labels)) {
 			all = append(all, b.all[i])
 		}
 	}
 	return all, len(b.selectors) == len(b.all)
+}
+
+// Of is the budget that an eviction of the pod counts against, nil for none; false where the
+// Eviction API answers that several cover it, or there are too many to know. In its order
+// (EvictionREST.Create in k8s.io/kubernetes/pkg/registry/core/pod/storage): a pod that is pending,
+// has ended or is ending counts against none, and one that is not ready only while its budget
+// is short of ready ones and does not always allow it.
+func (b *Budgets) Of(pod *corev1.Pod) (budget *policyv1.PodDisruptionBudget, ok bool) {
+	switch pod.Status.Phase {
+	case corev1.PodPending, corev1.PodSucceeded, corev1.PodFailed:
+		return nil, true
+	}
+	all, ok := b.Covering(pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return nil, true
+	case !ok || len(all) > 1:
+		return nil, false
+	case len(all) == 0:
+		return nil, true
+	}
+	budget = all[0]
+	policy, status := budget.Spec.UnhealthyPodEvictionPolicy, &budget.Status
+	always := policy != nil && *policy == policyv1.AlwaysAllow
+	if !podutil.IsPodReady(pod) && (always || status.DesiredHealthy > 0 && status.CurrentHealthy >= status.DesiredHealthy) {
+		return nil, true
+	}
+	return budget, true
+}
+
+// maxDisrupted is from how many evictions on that a budget has not seen the end of the API server
+// allows no more: MaxDisruptedPodSize, beside EvictionREST.
+const maxDisrupted = 2000
+
+// Allowed is how many evictions the API server lets the budget allow now. It refuses until the
+// budget's controller has seen its spec.
+func Allowed(budget *policyv1.PodDisruptionBudget) int {
+	if s := &budget.Status; s.ObservedGeneration >= budget.Generation && len(s.DisruptedPods) <= maxDisrupted {
+		return max(0, int(s.DisruptionsAllowed))
+	}
+	return 0
 }
 
 // MayPreempt tells whether there is a pod of lower priority on the node. It takes far less

@@ -32,6 +32,9 @@ type evictions struct {
 	budgets    map[types.UID]int
 	// covering are the budgets of namespaces, as far as they were asked for.
 	covering map[string]*feasible.Budgets
+	// bars are what keeps pods from being evicted. all asks for none of it.
+	bars *bars
+	all  bool
 }
 
 // weighed are the weights of a version of a ledger.
@@ -40,9 +43,9 @@ type weighed struct {
 	weights *victims.Weights
 }
 
-func (p *Preemption) newEvictions(asker reservation.Asker) *evictions {
+func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool) *evictions {
 	e := &evictions{
-		Preemption: p, asker: asker, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
+		Preemption: p, asker: asker, bars: bars, all: all, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
 		budgets: map[types.UID]int{}, covering: map[string]*feasible.Budgets{},
 	}
 	if len(p.weights) > 2*len(p.cache.Index.Names()) {
@@ -107,6 +110,7 @@ func (e *evictions) add(pod *corev1.Pod) {
 		e.candidates.Pods[pod.UID] = v
 		return
 	}
+	e.bars.in[pod.Namespace] = true
 	g := e.groups.Gang(name)
 	if g.Err != nil {
 		return // nobody knows what of it must run
@@ -142,15 +146,14 @@ func (e *evictions) add(pod *corev1.Pod) {
 }
 
 // candidate is the pod as one that may be evicted; false where it may not be: it is not of lower
-// priority, not placed, ends already, is of the owner's own gang, or a budget keeps it. One that
-// several budgets cover no eviction ends: the API server answers 500.
+// priority, not placed, ends already, is of the owner's own gang, or no eviction would end
+// it.
 func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 	v = victims.Pod{UID: pod.UID, Priority: corev1helpers.PodPriority(pod), Gang: -1, Budget: -1, Loss: e.loss(pod)}
 	name, in := group.Of(pod)
 	own, owns := group.Of(e.asker.Pods[0])
 	if v.Priority >= e.asker.Priority || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
-		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own ||
-		e.refused[pod.UID].After(e.clock.Now()) || graceOf(pod) > MaxGrace {
+		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own || graceOf(pod) > MaxGrace {
 		return v, false
 	}
 	covering := e.covering[pod.Namespace]
@@ -158,24 +161,24 @@ func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 		covering = e.filters.Budgets(pod.Namespace)
 		e.covering[pod.Namespace] = covering
 	}
-	all, ok := covering.Of(pod)
-	if !ok || len(all) > 1 {
-		return v, false
+	budget, ok := covering.Of(pod)
+	ok = ok && !e.wasRefused(pod)
+	if budget != nil || !ok {
+		e.bars.in[pod.Namespace], e.bars.known = true, true
 	}
-	for _, b := range all {
-		at, known := e.budgets[b.UID]
+	if e.all {
+		return v, true
+	}
+	if budget != nil {
+		at, known := e.budgets[budget.UID]
 		if !known {
 			at = len(e.candidates.Budgets)
-			e.budgets[b.UID] = at
-			allowed := int(b.Status.DisruptionsAllowed)
-			if b.Status.ObservedGeneration < b.Generation {
-				allowed = 0 // the API server refuses until the budget's controller has seen it
-			}
-			e.candidates.Budgets = append(e.candidates.Budgets, allowed)
+			e.budgets[budget.UID] = at
+			e.candidates.Budgets = append(e.candidates.Budgets, feasible.Allowed(budget))
 		}
 		v.Budget = at
 	}
-	return v, true
+	return v, ok
 }
 
 // loss is how much of the pod's work is lost: its part of devices, in percent, times the seconds

@@ -74,19 +74,20 @@ type Preemption struct {
 	// no room could be reserved, until when they are. Both are the worker's alone.
 	weights    map[string]weighed
 	passedOver map[queue.Item]time.Time
-	// refused are pods whose eviction was refused, until when they are not asked about; leftAt is
-	// since when pods are known to leave, and rounds how often others were evicted for an owner
-	// that waits still. They are the worker's too.
+	// leftAt is since when pods are known to leave, and rounds how often others were evicted for an
+	// owner that waits still. They are the worker's too.
 	// evictAt is when evictions for an owner that were refused are asked for again.
 	evictAt map[queue.Item]time.Time
-	refused map[types.UID]time.Time
 	leftAt  map[types.UID]time.Time
 	rounds  map[queue.Item]int
 
 	mu sync.Mutex
-	// looked are the owners for which pods with slices were looked for, and until when they are
-	// not again.
-	looked map[queue.Item]time.Time
+	// looked are the owners for which pods with slices were looked for, when and with what result.
+	looked map[queue.Item]look
+	// changes is how often VictimsChanged was called.
+	changes int
+	// refused are pods whose eviction was refused, until when they are not asked about.
+	refused map[types.UID]refusal
 	// lastAttempt are the gated pods for which no node would do when it was asked last.
 	lastAttempt map[types.UID]attempt
 	// nominated are the pods that went where others are in their way.
@@ -140,8 +141,8 @@ func New(c Config) *Preemption {
 	return &Preemption{
 		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
 		reservations: c.Reservations, policy: c.Policy, clock: c.Clock, log: c.Log,
-		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]time.Time{}, evictAt: map[queue.Item]time.Time{},
-		refused: map[types.UID]time.Time{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
+		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{},
+		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
 	}
 }

@@ -58,19 +58,33 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	}
 	before()
 	start := p.clock.Now()
-	pl, err := p.plan(ctx, w, func() policy { return p.newEvictions(asker) })
+	found, barred, changes := &bars{in: map[string]bool{}}, "", p.victimChanges()
+	search := func(all bool) (*planner, error) {
+		return p.plan(ctx, w, func() policy { return p.newEvictions(asker, found, all) })
+	}
+	pl, err := search(false)
+	if pl == nil && err == nil && found.known {
+		var would *planner
+		if would, err = search(true); would != nil {
+			barred = p.barring(slices.Collect(maps.Values(would.leaving)), owner.Namespace())
+		}
+	}
 	p.mu.Lock()
 	now := p.clock.Now()
 	p.pause = now.Add((WorkerShare - 1) * now.Sub(start))
 	p.mu.Unlock()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if pl == nil {
+	case pl != nil:
+		return p.act(ctx, pl, pods, changes)
+	case barred != "":
+		attempts.WithLabelValues("forbidden").Inc()
+	default:
 		attempts.WithLabelValues("nowhere").Inc()
-		return nil
 	}
-	return p.act(ctx, pl, pods)
+	p.wait(asker, found.in, barred, changes)
+	return nil
 }
 
 // slicesDue reports whether it is time to look for the owner, and whether there may be any use in it.
@@ -87,17 +101,17 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	due := p.looked[owner]
+	due := p.looked[owner].until
 	if p.pause.After(due) {
 		due = p.pause
 	}
 	if p.putOff(first, due) {
 		return false
 	}
-	maps.DeleteFunc(p.looked, func(_ queue.Item, until time.Time) bool { return !until.After(now) })
+	maps.DeleteFunc(p.looked, func(owner queue.Item, _ look) bool { return !p.waits(owner) })
 	maps.DeleteFunc(p.rounds, func(owner queue.Item, _ int) bool { return !p.waits(owner) })
 	// Where others were evicted in vain, as where somebody else takes the CPU, less and less are.
-	p.looked[owner] = now.Add(RetryAfter << min(p.rounds[owner], maxRounds))
+	p.looked[owner] = look{at: now, until: now.Add(RetryAfter << min(p.rounds[owner], maxRounds))}
 	return true
 }
 
@@ -114,7 +128,7 @@ func (p *Preemption) waits(item queue.Item) bool {
 }
 
 // act reserves the room that a planner has found, and has the pods leave.
-func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Request) error {
+func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Request, changes int) error {
 	r := pl.reservation(reservation.Preemption)
 	if len(r.Leaving) == 0 {
 		attempts.WithLabelValues("nowhere").Inc()
@@ -130,9 +144,12 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 			// Nobody has left for it yet, and nobody does: the budgets known here are behind.
 			p.refuse(pod)
 			attempts.WithLabelValues("forbidden").Inc()
+			p.wait(pl.asker, map[string]bool{pod.Namespace: true}, p.barring([]*corev1.Pod{pod}, r.Owner.Namespace()), changes)
+			p.queue.AddAfter(r.Owner, RetryAfter)
 			return nil
 		}
 	}
+	p.queue.MarkNoVictims(pl.asker.Pods, "")
 	r.Expires = r.Made.Add(LeaveLate)
 	for _, uid := range slices.Sorted(maps.Keys(r.Leaving)) {
 		if pod := p.cache.PodOf(uid); pod != nil && p.lateAt(pod).After(r.Expires) {
@@ -157,13 +174,6 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	}
 	p.tell(r, notify.ReasonPreempting, "ends pods of lower priority: "+Describe(r, p.cache, p.clock.Now()))
 	return p.evict(ctx, r, evicted)
-}
-
-// refuse notes that the pod is not to be evicted for a while.
-func (p *Preemption) refuse(pod *corev1.Pod) {
-	now := p.clock.Now()
-	maps.DeleteFunc(p.refused, func(_ types.UID, until time.Time) bool { return !until.After(now) })
-	p.refused[pod.UID] = now.Add(RefusedAgain)
 }
 
 // tell sends an event to the owners of the pods of a reservation.
@@ -209,8 +219,9 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 	p.evictAt[r.Owner] = now.Add(EvictAgain)
 	covered := map[types.UID]int{}
 	for _, pod := range pods {
-		all, _ := p.filters.Budgets(pod.Namespace).Of(pod)
-		covered[pod.UID] = len(all)
+		if budget, _ := p.filters.Budgets(pod.Namespace).Of(pod); budget != nil {
+			covered[pod.UID] = 1
+		}
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(covered[b.UID], covered[a.UID]) })
 	for len(pods) > 0 {

@@ -71,6 +71,8 @@ const (
 	onPending = scope(cache.OnAll + 1)
 	// onElsewhere are those that wait for something else than room.
 	onElsewhere = scope(cache.OnAll + 2)
+	// onFlush are all of them, every FlushAfter.
+	onFlush = scope(cache.OnAll + 3)
 )
 
 const (
@@ -80,6 +82,8 @@ const (
 	// RefusedDelay collects the many changes of pods and nodes, each of which
 	// might turn a refusal, into one look.
 	RefusedDelay = 100 * time.Millisecond
+	// FlushAfter is how often all that waits is looked at, whatever has changed.
+	FlushAfter = time.Minute
 )
 
 // MaxRound is how many pods, and how many gangs, the worker decides on in one round at most.
@@ -170,6 +174,7 @@ func (q *Queue) Open(work Work) {
 			q.add(q.itemOf(pod))
 		}
 	}
+	q.addAfter(Item{move: onFlush}, FlushAfter)
 }
 
 // Close ends what Open began.

@@ -134,6 +134,27 @@ func TestMoveToActive(t *testing.T) {
 	}
 }
 
+// All that waits is looked at every FlushAfter, whatever for; and pods for which nobody could be
+// evicted also when the scheduler's reasons may have changed.
+func TestFlush(t *testing.T) {
+	q := newQueue(t)
+	short, elsewhere := q.add("short"), q.add("elsewhere")
+	q.pop()
+	q.MarkUnschedulable([]*corev1.Pod{short}, false, "short", "why")
+	q.MarkElsewhere([]*corev1.Pod{elsewhere}, notify.ReasonWaiting, "gang", "why")
+	before := q.Classes.Time()
+	if q.ActivatePending(Item{move: onFlush}); q.pop() != "elsewhere short" || q.Classes.Time() == before {
+		t.Error("not all that waits is looked at, or what they lack is not found out again")
+	}
+	if q.ActivatePending(Item{move: onRefused}); q.pop() != "" {
+		t.Error("a pod without devices is moved by what the scheduler reads")
+	}
+	q.MarkNoVictims([]*corev1.Pod{short, elsewhere}, "")
+	if q.ActivatePending(Item{move: onRefused}); q.pop() != "short" {
+		t.Error("a pod for which nobody could be evicted is not moved by what the scheduler reads")
+	}
+}
+
 // An item that fails is looked at again: at once a few times where something has changed, and
 // after a pause else.
 func TestDone(t *testing.T) {

@@ -31,9 +31,15 @@ type unschedulablePod struct {
 	// elsewhere is true when the pod waits for something else than room: the other
 	// pods of its gang, or their gates, or a pod that is to be bound before it.
 	elsewhere bool
+	// victims is true when pods of lower priority were looked for, in vain: then what the
+	// scheduler's filters read can help as well. barred is why some may not be evicted.
+	victims bool
+	barred  string
 	// cause is why it waits, without figures, and since is from when on.
 	cause string
 	since time.Time
+	// message is the cause with its figures.
+	message string
 	// explain is when that is to be found out again.
 	explain time.Time
 	sent    notify.Notices
@@ -57,16 +63,51 @@ func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, messa
 		if of := q.itemOf(pod); of.Gang.Name != "" {
 			w.labels = len(q.groups.Gang(of.Gang).Topology) > 0
 		}
-		due, later := q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, cause, message, w.since)
+		w.message = message
 		again := notify.RepeatAfter
 		// New figures can wait for the next look, another reason is not to be missed.
-		if later && !w.sent.LastIs(cause) {
+		if due, later := q.sendWaiting(pod, &w); later && !w.sent.LastIs(w.fullCause()) {
 			q.addAfter(q.itemOf(pod), due)
 			again = min(again, due)
 		}
 		w.explain = q.clock.Now().Add(again)
 		q.unschedulable[podstate.KeyOf(pod)] = w
 	}
+}
+
+// MarkNoVictims notes that pods of lower priority were looked for, for pods that wait for room, and
+// none are evicted; barred is why some may not be, empty where none would help.
+func (q *Queue) MarkNoVictims(pods []*corev1.Pod, barred string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, pod := range pods {
+		w := q.unschedulable[podstate.KeyOf(pod)]
+		if w.uid != pod.UID || w.elsewhere {
+			continue
+		}
+		news := barred != w.barred && barred != ""
+		if w.victims, w.barred = true, barred; news {
+			q.sendWaiting(pod, &w) // or with the next look
+		}
+		q.unschedulable[podstate.KeyOf(pod)] = w
+	}
+}
+
+// sendWaiting sends the pod's owner why it waits for room, as notify.Waiting does.
+func (q *Queue) sendWaiting(pod *corev1.Pod, w *unschedulablePod) (due time.Duration, later bool) {
+	text := w.message
+	if w.barred != "" {
+		text += "; " + w.barred
+	}
+	return q.notify.Waiting(pod, &w.sent, notify.ReasonWaiting, w.fullCause(), text, w.since)
+}
+
+// fullCause is the cause of an event on a pod that waits for room.
+func (w *unschedulablePod) fullCause() string {
+	if w.barred != "" {
+		return w.cause + ", barred"
+	}
+	return w.cause
 }
 
 // ElsewherePatience is how long a pod may wait for something else than room before its owner
@@ -88,7 +129,7 @@ func (q *Queue) markElsewhere(pods []*corev1.Pod, reason, cause, message string)
 		if !known {
 			continue
 		}
-		w.elsewhere = true
+		w.elsewhere, w.victims, w.barred = true, false, ""
 		if due, later := q.notify.Waiting(pod, &w.sent, reason, cause, message, w.since.Add(ElsewherePatience)); later {
 			q.addAfter(q.itemOf(pod), due)
 		}
@@ -267,14 +308,20 @@ const MaxMoves = MaxRound / 2
 func (q *Queue) ActivatePending(it Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if it.move == onFlush {
+		q.moves++
+		q.Classes.forget()
+		q.addAfter(it, FlushAfter)
+	}
 	if it.move != onPending {
 		// Of a gang that starts together one is enough, the oldest.
 		due := map[Item]*corev1.Pod{}
 		for key, w := range q.unschedulable {
-			moved := it.move == onAll || w.refused || w.labels
+			moved := it.move == onAll || w.refused || w.labels || w.victims
 			if w.elsewhere || it.move == onElsewhere {
 				moved = w.elsewhere && it.move == onElsewhere
 			}
+			moved = moved || it.move == onFlush
 			if pod := q.cache.Pod(key); pod != nil && moved {
 				of := q.itemOf(pod)
 				if first := due[of]; first == nil || podstate.ByAge(pod, first) < 0 {

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// newBarredStage has two pods of 60 % under a budget that allows no eviction, and a third of higher
+// priority that waits.
+func newBarredStage(t *testing.T) *stage {
+	t.Helper()
+	s := newStage(t, 1)
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep", UID: "keep"},
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}},
+		Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 2}}
+	s.budgets, s.objects = []*policyv1.PodDisruptionBudget{b}, append(s.objects, b)
+	s.restart()
+	s.allocator.notify.Events = s.events
+	for _, name := range []string{"low0", "low1"} {
+		s.add(name, 60, 600, objects.Labelled("x"), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/slow"} })
+	}
+	s.work()
+	s.told()
+	s.add("high", 60, 600, priority(10))
+	s.work()
+	if len(s.evicted) > 0 {
+		t.Fatalf("evicted %v against the budget", s.evicted)
+	}
+	return s
+}
+
+// allow has the budget allow so many evictions, as the API server and the filters have it.
+func (s *stage) allow(evictions int32) (was, is *policyv1.PodDisruptionBudget) {
+	known := s.known("keep")
+	was = known.DeepCopy()
+	known.Status.DisruptionsAllowed, known.ResourceVersion = evictions, "2"
+	s.budgets[0].Status.DisruptionsAllowed = evictions
+	return was, known
+}
+
+// known is the budget that the filters have, to be changed as a watch does.
+func (s *stage) known(name string) *policyv1.PodDisruptionBudget {
+	s.t.Helper()
+	all, _ := s.allocator.Filters.Budgets("ns").Covering(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}}})
+	at := slices.IndexFunc(all, func(b *policyv1.PodDisruptionBudget) bool { return b.Name == name })
+	if at < 0 {
+		s.t.Fatalf("no budget %s", name)
+	}
+	return all[at]
+}
+
+// A pod that waits for a budget says for which, and is looked at when that opens, whatever opens it.
+// Where nobody tells it is looked at within a minute.
+func TestPreemption_WhenABudgetOpens(t *testing.T) {
+	const what = "evicting pods of lower priority would make room, and is not allowed: PodDisruptionBudget keep allows 0 evictions now, needs 2 healthy pods and has 1"
+	for name, open := range map[string]func(*stage){
+		"its status": func(s *stage) { was, is := s.allow(1); s.allocator.Changed(was, is) },
+		"its spec": func(s *stage) {
+			known := s.known("keep")
+			was := known.DeepCopy()
+			known.Spec.Selector = nil
+			s.budgets = nil
+			s.allocator.Changed(was, known)
+		},
+		"a victim that is not covered any more": func(s *stage) {
+			p := s.get("low0")
+			p.Labels = nil
+			s.must(s.api.Update(s.t.Context(), p))
+			s.notify(p, false)
+		},
+		"a victim that waits to start": func(s *stage) {
+			s.budgets = nil // to the Eviction API it has none
+			s.update("low0", func(st *corev1.PodStatus) { st.Phase = corev1.PodPending })
+		},
+		"the labels of its namespace": func(s *stage) {
+			s.allow(1)
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+			labelled := ns.DeepCopy()
+			labelled.Labels = map[string]string{v1alpha1.LabelInject: v1alpha1.LabelInjectEnabled}
+			s.allocator.Changed(ns, labelled)
+		},
+		"unnoticed": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newBarredStage(t)
+			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, what) {
+				t.Errorf("told %q, want %q", told, what)
+			}
+			after := preemption.EvictAgain
+			if open == nil {
+				s.allow(1)
+				after = queue.FlushAfter
+			} else {
+				open(s)
+			}
+			s.work()
+			if s.pass(after); len(s.evicted) != 1 {
+				t.Fatalf("evicted %v, want one", s.evicted)
+			}
+			p := s.find(s.evicted[0])
+			s.vanish(p)
+			s.work()
+			if got := s.atTheGate("high"); got != "" {
+				t.Errorf("%s waits beside room; told %q", got, s.told())
+			}
+		})
+	}
+}
+
+// A budget that changes and stays shut costs a look in EvictAgain at most.
+func TestPreemption_WhenABudgetFlaps(t *testing.T) {
+	s := newBarredStage(t)
+	looks := 0
+	s.queue.taken = func(it queue.Item) {
+		if it.Pod.Name == "high" {
+			looks++
+		}
+	}
+	for range 100 {
+		was, is := s.allow(0)
+		s.allocator.Changed(was, is)
+		s.pass(preemption.EvictAgain / 100)
+	}
+	if looks > 2 {
+		t.Errorf("looked %d times in %v", looks, preemption.EvictAgain)
+	}
+}
+
+// Who is refused by the scheduler beside victims is looked at when a node changes.
+func TestPreemption_WhenANodeOpens(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("low", 60, 600)
+	s.add("other", 60, 600, priority(100))
+	s.work()
+	tainted := objects.Node("n0")
+	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	s.allocator.SetNode(objects.Node("n0"), tainted)
+	s.add("high", 60, 600, priority(10))
+	s.work()
+	s.pass(queue.RefusedDelay)
+	if len(s.evicted) > 0 {
+		t.Fatal("evicted on a tainted node")
+	}
+	s.allocator.SetNode(tainted, objects.Node("n0"))
+	s.pass(queue.RefusedDelay)
+	if s.pass(preemption.RetryAfter); !slices.Equal(s.evicted, []types.UID{"low"}) {
+		t.Errorf("evicted %v", s.evicted)
+	}
+}
+
+// Budgets of other tenants are no affair of the pod's owner.
+func TestPreemption_WhenABudgetIsOfAnotherNamespace(t *testing.T) {
+	s := newStage(t, 1)
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "secret", UID: "secret"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
+	s.budgets, s.objects = []*policyv1.PodDisruptionBudget{b}, append(s.objects, b)
+	s.restart()
+	s.allocator.notify.Events = s.events
+	for _, name := range []string{"low0", "low1"} {
+		s.add(name, 60, 600, func(p *corev1.Pod) { p.Namespace = "theirs" })
+	}
+	s.add("high", 60, 600, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) })
+	s.work()
+	told := strings.Join(s.told(), "\n")
+	if strings.Contains(told, "secret") || !strings.Contains(told, "is not allowed: PodDisruptionBudgets of other namespaces") {
+		t.Errorf("told %q", told)
+	}
+}
