@@ -13,36 +13,46 @@ import (
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
 )
 
 // rank is where an item stands among those of a round. The pod is the oldest of a gang.
 type rank struct {
-	owner    bool
-	priority int32
-	pod      *corev1.Pod
+	owner      bool
+	precedence int64
+	pod        *corev1.Pod
 }
 
 func (a *Allocator) rankOf(it queue.Item) (r rank) {
-	r.owner = a.reservations.Of(it) != nil
 	if it.Pod.Name != "" {
 		if r.pod = a.cache.Pod(it.Pod); r.pod != nil {
-			r.priority = corev1helpers.PodPriority(r.pod)
+			r.precedence = a.queue.Precedence(corev1helpers.PodPriority(r.pod), r.pod)
 		}
 	} else if g := a.groups.Gang(it.Gang); len(g.Due) > 0 {
-		r.pod, r.priority = g.Due[0], podgroup.Priority(g.Due)
+		r.pod, r.precedence = g.Due[0], a.queue.Precedence(podgroup.Priority(g.Due), g.Due[0])
 	}
+	// For what is missing from a gang that runs room is reserved at once. That does not put it before
+	// higher priorities: what was reserved for an equal, before which it goes, does.
+	refills := r.precedence%2 != 0
+	r.owner = slices.ContainsFunc(a.reservations.All(), func(held *reservation.Reservation) bool {
+		own := held.Owner == it
+		if !refills || held.Kind != reservation.Head {
+			return own
+		}
+		return !own && 2*int64(held.Priority)+1 == r.precedence
+	})
 	return r
 }
 
-// compare has the owner of a reservation go first, then the higher priority, then the older.
+// compare has the owner of a reservation go first, then the higher precedence, then the older.
 func (r rank) compare(s rank) int {
 	switch {
 	case r.owner != s.owner && r.owner:
 		return -1
 	case r.owner != s.owner:
 		return 1
-	case r.priority != s.priority || r.pod == nil || s.pod == nil:
-		return cmp.Compare(s.priority, r.priority)
+	case r.precedence != s.precedence || r.pod == nil || s.pod == nil:
+		return cmp.Compare(s.precedence, r.precedence)
 	default:
 		return podstate.ByAge(r.pod, s.pod)
 	}
@@ -78,9 +88,9 @@ func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
 }
 
 // outranked returns a function that reports whether a device got room since now, and a pod of a
-// higher priority than the item's waits, which has not been looked at since: it goes first.
+// higher precedence than the item's waits, which has not been looked at since: it goes first.
 func (a *Allocator) outranked() func(queue.Item) bool {
-	rooms, known, highest := a.queue.Rooms(), false, int32(0)
+	rooms, known, highest := a.queue.Rooms(), false, int64(0)
 	return func(it queue.Item) bool {
 		if a.queue.Rooms() == rooms {
 			return false
@@ -88,7 +98,7 @@ func (a *Allocator) outranked() func(queue.Item) bool {
 		if !known {
 			known, highest = true, a.queue.HighestWaiting()
 		}
-		return highest > a.rankOf(it).priority
+		return highest > a.rankOf(it).precedence
 	}
 }
 

@@ -45,10 +45,14 @@ func (a *Allocator) makeRoom(ctx context.Context, w preemption.Waiter, finish fu
 	return err
 }
 
-// overdueAt is when the oldest of the pods has waited for so long that room is reserved. Its age
-// counts, which another leader knows too.
+// overdueAt is when the oldest of the pods has waited for so long that room is reserved: at once
+// where a gang that runs is below its minimum without it. Its age counts, which another leader
+// knows too.
 func (a *Allocator) overdueAt(pods []scheduling.Request) time.Time {
 	oldest := pods[0].Pod.CreationTimestamp.Time
+	if a.groups.Refills(pods[0].Pod) != nil {
+		return oldest
+	}
 	for _, p := range pods {
 		if t := p.Pod.CreationTimestamp.Time; t.Before(oldest) {
 			oldest = t

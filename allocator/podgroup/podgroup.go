@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // Groups are the pods that belong to a group, ours or not, by group and by name.
@@ -86,6 +87,9 @@ type Gang struct {
 	// Topology are the labels of which the members' nodes must have the same values, Nodes those
 	// of the members that are past our gate.
 	Topology, Nodes []string
+	// refills reports whether the due members are missing from a gang that runs, and ask for no
+	// more than the others have, for nothing until they are placed.
+	refills func() bool
 }
 
 // Gang is what is known of a group now.
@@ -119,10 +123,53 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 	slices.Sort(g.Gates)
 	g.Least, g.Err = gs.sizes.Min(name, g.Members)
 	g.Topology = gs.sizes.Topology(name)
+	g.refills = sync.OnceValue(func() bool {
+		if g.Err != nil || g.In == 0 || g.In >= g.Least || len(g.Due) == 0 {
+			return false
+		}
+		has := sumOf(slices.DeleteFunc(slices.Clone(g.Members), func(p *corev1.Pod) bool { return standingOf(p) != in || podstate.Terminal(p) }))
+		asks := sumOf(g.Due[:min(len(g.Due), g.Missing())])
+		return asks.core <= has.core && asks.percent <= has.percent && asks.mem <= has.mem
+	})
 	if len(gs.members[name]) > 0 {
 		gs.seen[name] = g
 	}
 	return g
+}
+
+// amount is what pods ask for, in the units in which they do.
+type amount struct {
+	core, percent int64
+	mem           v1alpha1.MiB
+}
+
+func sumOf(pods []*corev1.Pod) (sum amount) {
+	for _, pod := range pods {
+		shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
+		if err != nil {
+			continue // it asks for nothing, or its own events say that it is wrong
+		}
+		for _, s := range shares.Containers {
+			sum.core += int64(s.GPUs) * int64(s.Core)
+			sum.percent += int64(s.GPUs) * int64(s.MemPercent)
+			sum.mem += v1alpha1.MiB(s.GPUs) * s.MemMiB
+		}
+	}
+	return sum
+}
+
+// Refills is the gang that runs and from which the pod, which waits, is missing; nil for none. The
+// gang is below its minimum until the pod is placed. Where what is missing asks for more than
+// the rest has it is none: nobody goes before others with a large pod for having small ones.
+func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
+	name, is := group.Of(pod)
+	if !is {
+		return nil
+	}
+	if g := gs.Gang(name); g.refills() && slices.ContainsFunc(g.Due, func(p *corev1.Pod) bool { return p.UID == pod.UID }) {
+		return g
+	}
+	return nil
 }
 
 // Priority is that of pods that are placed together: the lowest of theirs, so that one of a

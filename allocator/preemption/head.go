@@ -78,8 +78,8 @@ type Waiter struct {
 // same until its owner starts.
 func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Waiter) bool)) error {
 	type head struct {
-		priority int32
-		model    string
+		precedence int64
+		model      string
 	}
 	var heads []head
 	models, claimed := map[string]bool{}, map[string]bool{}
@@ -95,7 +95,7 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 		if r.Kind == reservation.Head {
 			for i := range r.Plans {
 				for _, g := range r.Plans[i].Grants {
-					heads = append(heads, head{r.Priority, p.modelOf(r.Plans[i].Node, g.UUID)})
+					heads = append(heads, head{p.queue.Precedence(r.Priority, r.Pods[0]), p.modelOf(r.Plans[i].Node, g.UUID)})
 				}
 			}
 		}
@@ -104,11 +104,11 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 	until := now.Add(searchTime)
 	waiters(func(w Waiter) bool {
 		var may []string
-		free, lowest := true, scheduling.AskerOf(w.Item, w.Pods).Priority
+		free, lowest := true, p.queue.Precedence(scheduling.AskerOf(w.Item, w.Pods).Priority, w.Pods[0].Pod)
 		for model := range models {
 			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.MayUse(model) }) {
 				may = append(may, model)
-				free = free && !claimed[model] && !slices.ContainsFunc(heads, func(h head) bool { return h.model == model && h.priority >= lowest })
+				free = free && !claimed[model] && !slices.ContainsFunc(heads, func(h head) bool { return h.model == model && h.precedence >= lowest })
 			}
 		}
 		has := p.reservations.Of(w.Item) != nil

@@ -389,7 +389,7 @@ func TestMovedOnce(t *testing.T) {
 // Who waits for room, and for nothing else, in order.
 func TestWaitingForRoom(t *testing.T) {
 	q := newQueue(t)
-	if got := q.HighestWaiting(); got != math.MinInt32 || len(q.WaitingForRoom()) > 0 {
+	if got := q.HighestWaiting(); got != math.MinInt64 || len(q.WaitingForRoom()) > 0 {
 		t.Errorf("nobody waits, and the highest priority is %d", got)
 	}
 	at := func(seconds int64) func(*corev1.Pod) {
@@ -403,14 +403,14 @@ func TestWaitingForRoom(t *testing.T) {
 	q.MarkUnschedulable(members, false, "gang", "why")
 	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", priority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
 	q.MarkInvalid(q.add("invalid", priority(9), at(1)), errors.New("wrong"))
-	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.HighestWaiting() != 3 {
+	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.HighestWaiting() != 2*3 {
 		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
 	}
 	if got := q.ItemOf(members[0]); got.Gang.Name != "g" || q.ItemOf(old).Pod.Name != "old" {
 		t.Errorf("a member is looked at as %v, a pod as %v", got, q.ItemOf(old))
 	}
 	q.gone(refused)
-	if got := itemsIn(q.WaitingForRoom()); got != "g old young" || q.HighestWaiting() != 2 {
+	if got := itemsIn(q.WaitingForRoom()); got != "g old young" || q.HighestWaiting() != 2*2 {
 		t.Errorf("waiting after one has gone: %q, the highest %d", got, q.HighestWaiting())
 	}
 }
@@ -421,7 +421,7 @@ func TestGangWaitsByItsLowest(t *testing.T) {
 	members := []*corev1.Pod{q.add("m0", priority(9), objects.InGang("g", 2)), q.add("m1", priority(0), objects.InGang("g", 2))}
 	p := q.add("p", priority(1))
 	q.MarkUnschedulable(append(members, p), false, "short", "why")
-	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.HighestWaiting() != 1 {
+	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.HighestWaiting() != 2*1 {
 		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
 	}
 }

@@ -4,9 +4,11 @@ package queue
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,8 +40,10 @@ type unschedulablePod struct {
 	// cause is why it waits, without figures, and since is from when on.
 	cause string
 	since time.Time
-	// message is the cause with its figures.
+	// message is the cause with its figures; refills is true where a gang that runs is below its
+	// minimum without the pod.
 	message string
+	refills bool
 	// explain is when that is to be found out again.
 	explain time.Time
 	sent    notify.Notices
@@ -63,7 +67,12 @@ func (q *Queue) MarkUnschedulable(pods []*corev1.Pod, refused bool, cause, messa
 		if of := q.itemOf(pod); of.Gang.Name != "" {
 			w.labels = len(q.groups.Gang(of.Gang).Topology) > 0
 		}
-		w.message = message
+		w.message, w.refills = message, false
+		if g := q.groups.Refills(pod); g != nil {
+			w.refills = true
+			w.message = fmt.Sprintf("%s has %d of %d pods and its missing ones go before others of their priority: %s",
+				g.Name, g.In, g.Least, strings.TrimPrefix(message, g.Name.String()+": "))
+		}
 		again := notify.RepeatAfter
 		// New figures can wait for the next look, another reason is not to be missed.
 		if due, later := q.sendWaiting(pod, &w); later && !w.sent.LastIs(w.fullCause()) {
@@ -104,10 +113,14 @@ func (q *Queue) sendWaiting(pod *corev1.Pod, w *unschedulablePod) (due time.Dura
 
 // fullCause is the cause of an event on a pod that waits for room.
 func (w *unschedulablePod) fullCause() string {
+	cause := w.cause
 	if w.barred != "" {
-		return w.cause + ", barred"
+		cause += ", barred"
 	}
-	return w.cause
+	if w.refills {
+		cause += ", refills"
+	}
+	return cause
 }
 
 // ElsewherePatience is how long a pod may wait for something else than room before its owner
@@ -258,29 +271,38 @@ func (q *Queue) Moves() int {
 	return q.moves
 }
 
-// HighestWaiting is the highest priority of the pods that wait for room, the lowest number where
+// HighestWaiting is the highest precedence of the pods that wait for room, the lowest number where
 // none does.
-func (q *Queue) HighestWaiting() int32 {
+func (q *Queue) HighestWaiting() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	highest := int32(math.MinInt32)
+	highest := int64(math.MinInt64)
 	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && corev1helpers.PodPriority(pod) > highest {
-			highest = max(highest, q.priorityOf(q.itemOf(pod), pod))
+		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && 2*int64(corev1helpers.PodPriority(pod))+1 > highest {
+			highest = max(highest, q.precedence(q.itemOf(pod), pod))
 		}
 	}
 	return highest
 }
 
-// priorityOf is the priority of an item, of which pod is one: it is looked at by it.
-func (q *Queue) priorityOf(it Item, pod *corev1.Pod) int32 {
-	if it.Gang.Name != "" {
-		return podgroup.Priority(q.groups.Gang(it.Gang).Due)
+// Precedence orders who waits: by priority, then those first without whom a gang that runs is below
+// its minimum. pod is one of those of the priority.
+func (q *Queue) Precedence(priority int32, pod *corev1.Pod) int64 {
+	if q.groups.Refills(pod) != nil {
+		return 2*int64(priority) + 1
 	}
-	return corev1helpers.PodPriority(pod)
+	return 2 * int64(priority)
 }
 
-// WaitingForRoom is what waits for room, pods and gangs, the first by priority and then by age.
+// precedence is that of an item, of which pod is one: it is looked at by it.
+func (q *Queue) precedence(it Item, pod *corev1.Pod) int64 {
+	if it.Gang.Name != "" {
+		return q.Precedence(podgroup.Priority(q.groups.Gang(it.Gang).Due), pod)
+	}
+	return q.Precedence(corev1helpers.PodPriority(pod), pod)
+}
+
+// WaitingForRoom is what waits for room, pods and gangs, the first by precedence and then by age.
 func (q *Queue) WaitingForRoom() (items []Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -294,7 +316,7 @@ func (q *Queue) WaitingForRoom() (items []Item) {
 		}
 	}
 	return slices.SortedFunc(maps.Keys(first), func(i, j Item) int {
-		return cmp.Or(cmp.Compare(q.priorityOf(j, first[j]), q.priorityOf(i, first[i])), podstate.ByAge(first[i], first[j]))
+		return cmp.Or(cmp.Compare(q.precedence(j, first[j]), q.precedence(i, first[i])), podstate.ByAge(first[i], first[j]))
 	})
 }
 
@@ -334,7 +356,7 @@ func (q *Queue) ActivatePending(it Item) {
 		}
 		for _, pod := range podstate.OldestFirst(due) {
 			it := q.itemOf(pod)
-			q.pendingMoves = append(q.pendingMoves, queuedItem{it, q.priorityOf(it, pod)})
+			q.pendingMoves = append(q.pendingMoves, queuedItem{it, q.precedence(it, pod)})
 		}
 	}
 	for _, next := range q.nextMoves() {
@@ -354,12 +376,12 @@ func (q *Queue) MovePending() {
 // queuedItem is an unschedulable pod or gang that is to be looked at again.
 type queuedItem struct {
 	Item
-	priority int32
+	precedence int64
 }
 
-// nextMoves takes the pods off the pending moves that are looked at now, by priority. Half of
+// nextMoves takes the pods off the pending moves that are looked at now, by precedence. Half of
 // them are the first in the list, so that each has its turn even where pods are moved again
-// before all had theirs; the others are the ones of the highest priority.
+// before all had theirs; the others are the ones of the highest.
 func (q *Queue) nextMoves() []queuedItem {
 	n := min(len(q.pendingMoves), MaxMoves/2)
 	next := slices.Clone(q.pendingMoves[:n])
@@ -367,13 +389,13 @@ func (q *Queue) nextMoves() []queuedItem {
 	for len(next) < MaxMoves && len(q.pendingMoves) > 0 {
 		first := 0
 		for i := range q.pendingMoves {
-			if q.pendingMoves[i].priority > q.pendingMoves[first].priority {
+			if q.pendingMoves[i].precedence > q.pendingMoves[first].precedence {
 				first = i
 			}
 		}
 		next = append(next, q.pendingMoves[first])
 		q.pendingMoves = slices.Delete(q.pendingMoves, first, first+1)
 	}
-	slices.SortStableFunc(next, func(p, r queuedItem) int { return cmp.Compare(r.priority, p.priority) })
+	slices.SortStableFunc(next, func(p, r queuedItem) int { return cmp.Compare(r.precedence, p.precedence) })
 	return next
 }

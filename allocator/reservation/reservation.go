@@ -328,8 +328,9 @@ func (r *Reservation) holds(ledger *v1alpha1.SliceLedger) bool {
 }
 
 // Against are the reservations that hide room from the asker, the oldest first. It sees through
-// its own, through those of a lower priority, and through those of room that it would have
-// left before anybody could have it; these are the filled.
+// its own, through those of a lower priority, or of the first that waits where it goes before that
+// one (queue.Precedence), and through those of room that it would have left before anybody could
+// have it; these are the filled.
 func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	all := rs.All()
 	if len(all) == 0 {
@@ -338,7 +339,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	end, known := endOf(a.Pods, rs.clock.Now())
 	for _, r := range all {
 		switch {
-		case r.Owner == a.Item || a.Priority > r.Priority:
+		case r.Owner == a.Item || a.Priority > r.Priority || r.Kind == Head && rs.before(a, r):
 		case backfill.MayFill(end, known, r.End):
 			filled = append(filled, r)
 		default:
@@ -346,6 +347,10 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 		}
 	}
 	return against, filled
+}
+
+func (rs *Reservations) before(a Asker, r *Reservation) bool {
+	return len(a.Pods) > 0 && rs.queue.Precedence(a.Priority, a.Pods[0]) > rs.queue.Precedence(r.Priority, r.Pods[0])
 }
 
 // endOf is when all of the pods have ended, if they start now; false where nobody knows.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// again is a pod that is made again now.
+func (s *stage) again(p *corev1.Pod) {
+	p.UID += "-again"
+	s.created(p)
+}
+
+// What is missing from a gang that runs goes before equals that wait for longer, and says so; before
+// those of a higher priority it does not go.
+func TestGang_WhenAMemberIsLost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lost  int
+		other []func(*corev1.Pod)
+		first bool
+	}{
+		"one":                        {1, nil, true},
+		"two, which start together":  {2, nil, true},
+		"others of higher priority":  {1, []func(*corev1.Pod){priority(1), neverPreempts}, false},
+		"two and higher priorities":  {2, []func(*corev1.Pod){priority(1), neverPreempts}, false},
+		"many that wait for as long": {1, []func(*corev1.Pod){func(*corev1.Pod) {}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const members = 4
+			s := newHeadStage(t, members/2)
+			others := 3 * tt.lost
+			if len(tt.other) == 1 {
+				others = 100
+			}
+			for i := range members {
+				s.add(fmt.Sprint("m", i), 60, 600, s.created, objects.InGang("g", members))
+			}
+			s.work()
+			for i := range others {
+				s.add(fmt.Sprintf("o%02d", i), 60, 600, append(tt.other, s.created)...)
+			}
+			s.work()
+			s.clock.Step(time.Second)
+			for i := range tt.lost {
+				s.vanish(s.get(fmt.Sprint("m", i)))
+			}
+			s.work() // equals have the room before it is made again
+			s.told()
+			var again, took []string
+			for i := range tt.lost {
+				again = append(again, fmt.Sprint("m", i))
+				s.add(again[i], 60, 600, s.again, objects.InGang("g", members))
+			}
+			s.work()
+			for i := range others {
+				if name := fmt.Sprintf("o%02d", i); s.atTheGate(name) == "" {
+					took = append(took, name)
+				}
+			}
+			want := fmt.Sprintf("Kueue's pod group ns/g has %d of %d pods and its missing ones go before others of their priority: ", members-tt.lost, members)
+			if told := strings.Join(s.told(), "\n"); !strings.Contains(told, want) {
+				t.Errorf("told %q, want %q", told, want)
+			}
+			if len(took) != tt.lost || s.atTheGate(again...) != strings.Join(again, " ") {
+				t.Fatalf("%v have the room", took)
+			}
+			for _, name := range took {
+				s.vanish(s.get(name))
+			}
+			s.work()
+			if got := s.atTheGate(again...) == ""; got != tt.first {
+				t.Errorf("what is missing went first: %v, want %v; told %q", got, tt.first, s.told())
+			}
+		})
+	}
+}
+
+// The gang is whole again: one member more than there must be goes by its age.
+func TestGang_WhenItIsWhole(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("m0", 60, 600, s.created, objects.InGang("g", 1))
+	s.add("other", 60, 600, s.created)
+	s.work()
+	s.add("first", 60, 600, s.created)
+	s.work()
+	s.clock.Step(time.Second)
+	s.add("m1", 60, 600, s.created, objects.InGang("g", 1))
+	s.work()
+	s.vanish(s.get("other"))
+	s.work()
+	if got := s.atTheGate("first", "m1"); got != "m1" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
+
+// Smaller pods of its priority don't take the room bit by bit.
+func TestGang_WhenALargeMemberIsLost(t *testing.T) {
+	s := newHeadStage(t, 1)
+	for i := range 2 {
+		s.add(fmt.Sprint("m", i), v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2))
+	}
+	s.work()
+	for i := range 4 {
+		s.add(fmt.Sprint("half", i), 50, 1, s.created)
+	}
+	s.work()
+	s.clock.Step(time.Second)
+	s.vanish(s.get("m0"))
+	s.work()
+	if got := s.atTheGate("half0", "half1", "half2", "half3"); got != "half2 half3" {
+		t.Fatalf("at the gate: %q", got)
+	}
+	s.add("m0", v1alpha1.WholeGPU, 1, s.again, objects.InGang("g", 2))
+	s.work()
+	for _, name := range []string{"half0", "half1"} {
+		if s.atTheGate("half2", "half3") != "half2 half3" {
+			t.Errorf("halves took the room; told %q", s.told())
+		}
+		s.vanish(s.get(name))
+		s.work()
+	}
+	if got := s.atTheGate("m0", "half2", "half3"); got != "half2 half3" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
+
+// Nor is it kept from room that is reserved for an equal, which waits for longer.
+func TestGang_WhenTheRoomIsReserved(t *testing.T) {
+	s := newHeadStage(t, 1)
+	s.add("m0", v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2), endsAfter(4*time.Hour))
+	s.add("m1", v1alpha1.WholeGPU, 1, s.created, objects.InGang("g", 2))
+	s.work()
+	s.add("large", v1alpha1.WholeGPU, 1, s.created)
+	s.work()
+	s.pass(10 * time.Minute)
+	all := s.allocator.reservations.All()
+	if on := s.devicesOf("n0", "m0")[0]; len(all) != 1 || all[0].Plans[0].Grants[0].UUID != on {
+		t.Fatalf("reserved %+v, want what m0 is on, %s", all, on)
+	}
+	s.vanish(s.get("m0"))
+	s.add("m0", v1alpha1.WholeGPU, 1, s.again, objects.InGang("g", 2))
+	s.readAll()
+	s.work()
+	if got := s.atTheGate("m0", "large"); got != "large" {
+		t.Errorf("at the gate: %q", got)
+	}
+}
+
+// Nobody goes before others with large pods for having small ones that run.
+func TestHostileGangOfSmallPodsGoesByItsAge(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("m0", 1, 1, s.created, objects.InGang("g", 2))
+	s.add("m1", 1, 1, s.created, objects.InGang("g", 2))
+	s.add("other0", 95, 1, s.created)
+	s.add("other1", 95, 1, s.created)
+	s.work()
+	s.add("first", 95, 1, s.created)
+	s.work()
+	s.clock.Step(time.Second)
+	s.vanish(s.get("m0"))
+	s.work()
+	s.add("m0", 95, 1, s.again, objects.InGang("g", 2))
+	s.work()
+	s.vanish(s.get("other0"))
+	s.work()
+	if got := s.atTheGate("first", "m0"); got != "m0" {
+		t.Errorf("at the gate: %q", got)
+	}
+	if p := s.get("first"); p.UID != types.UID("first") {
+		t.Fatal("another pod")
+	}
+}
