@@ -41,8 +41,8 @@ type search struct {
 	steps int
 }
 
-// Fit plans the demand on the node; false when it does not fit. It is the one choice of devices:
-// whoever has chosen a node, by whatever it has learnt, has the devices of it from here.
+// Fit plans the demand on the node; false when it does not fit. The allocator and kubectl vernier
+// fit both take the devices of a node from it, so they agree whatever the ranking has learnt.
 func Fit(demand *Demand, node *Node) (Plan, bool) {
 	// Of most nodes that are asked about a look is enough.
 	if !demand.MayFit(node) {
