@@ -87,7 +87,8 @@ tools: deps ## build the cluster's own parts once: Kubernetes, etcd, containerd,
 .PHONY: test
 test: deps lint readers tools build images ## all tests: lint, unit, API server, real cluster (some 16 minutes warm on 2 cores)
 	@# Tests on a cluster wait more than they work: the others fill the pauses, behind them.
-	@$(MAKE) --no-print-directory -j2 run-unit-api run-e2e
+	@touch $(BIN)/flaky.txt; export FLAKY_BEFORE=$$(wc -l <$(BIN)/flaky.txt); \
+		$(MAKE) --no-print-directory -j2 run-unit-api run-e2e && tail -n +$$((FLAKY_BEFORE + 1)) $(BIN)/flaky.txt
 
 .PHONY: test-unit
 test-unit: c-build ## tests that need neither root nor a cluster
@@ -102,20 +103,21 @@ test-e2e: deps readers tools build images ## tests on a real cluster, with simul
 # which it gets a tenth, and files with the constraint !race. The linter has vetted all of them.
 PACKAGES := go list -tags envtest ./... | sort
 RACED    := git grep -lE '^\s*go [a-z]|\.Go\(|synctest\.|RunParallel' '*.go' | xargs -n1 dirname | sed 's,^,vernier.dev/vernier/,' | sort -u
-API      := KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(TEST) -vet=off -tags envtest -p 2 -parallel 4
+API      := KUBEBUILDER_ASSETS="$$(go run ./test/cluster/cmd/vernier-cluster assets)" nice -n 10 env $(CGO)
+UNIT     := -count=1 -vet=off -tags envtest -p 2 -parallel 4
 
 # What is to be built for them is built.
 .PHONY: run-unit-api run-e2e
 run-unit-api:
-	$(API) -timeout 25m $$(comm -23 <($(PACKAGES)) <($(RACED)))
-	$(API) -timeout 25m -race $$(comm -12 <($(PACKAGES)) <($(RACED)))
-	$(API) -run 'Soak|HostileMemory|HostileFlood|HostileCosts|HostileConditions' ./allocator ./webhook ./webhook/handler
+	$(API) test/flaky/gotest "$$(comm -23 <($(PACKAGES)) <($(RACED)))" $(UNIT) -timeout 25m
+	$(API) test/flaky/gotest "$$(comm -12 <($(PACKAGES)) <($(RACED)))" $(UNIT) -timeout 25m -race
+	$(API) go test $(UNIT) -run 'Soak|HostileMemory|HostileFlood|HostileCosts|HostileConditions' ./allocator ./webhook ./webhook/handler
 run-e2e:
-	$(TEST) -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m ./deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...
+	$(CGO) test/flaky/gotest './deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...' -count=1 -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m
 
 .PHONY: test-race
 test-race: deps readers tools build ## all tests that need no cluster, under the race detector
-	$(API) -timeout 40m -race ./...
+	$(API) go test $(UNIT) -timeout 40m -race ./...
 
 .PHONY: test-hostile
 test-hostile: deps tools build images ## what tenants and stolen tokens are refused: docs/security.md lists it (needs root)
@@ -222,7 +224,7 @@ lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code cur
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
 	$(CGO) go tool staticcheck -tags $(TAGS) ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 
