@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -117,16 +119,31 @@ func TestFlaky_ThreeInARun(t *testing.T) {
 }
 
 // Every line of the Makefile that runs tests of `make test` goes through gotest, but the one
-// of which nothing is run again.
+// that runs what the race detector is too slow for: all that is left out for that.
 func TestMakefile(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("make", "--no-print-directory", "-n", "-C", "../..", "run-unit-api", "run-e2e").CombinedOutput()
 	if err != nil || strings.Count(string(out), " test/flaky/gotest ") != 3 {
 		t.Errorf("%v\n%s", err, out)
 	}
+	var skipped, run, packages string
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, " go test ") && !strings.Contains(line, " -run 'Soak|") {
-			t.Errorf("not through gotest: %s", line)
+		if _, after, found := strings.Cut(line, " -skip '"); found {
+			skipped, _, _ = strings.Cut(after, "'")
+		}
+		if _, after, found := strings.Cut(line, " go test "); found {
+			_, after, _ = strings.Cut(after, " -run '")
+			run, packages, _ = strings.Cut(after, "'")
+		}
+	}
+	if skipped == "" || !strings.HasSuffix(run, skipped) {
+		t.Fatalf("skipped is %q, run %q", skipped, run)
+	}
+	long := regexp.MustCompile(skipped)
+	for name, text := range tests(t) {
+		path, _, _ := strings.Cut(text, "\n")
+		if long.MatchString(name) && !slices.Contains(strings.Fields(packages), "./"+filepath.Dir(path)) {
+			t.Errorf("%s of %s is left out under the race detector, and runs nowhere", name, path)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// tests are the tests of the tree by name, each with its text and what is said of it.
+// tests are the tests of the tree by name, each with its file, its text and what is said of it.
 func tests(t *testing.T) map[string]string {
 	t.Helper()
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "*_test.go").Output()
@@ -72,7 +72,7 @@ func tests(t *testing.T) map[string]string {
 		}
 		for _, decl := range file.Decls {
 			if f, is := decl.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				found[f.Name.Name] += f.Doc.Text() + string(source[fset.Position(f.Pos()).Offset:fset.Position(f.End()).Offset])
+				found[f.Name.Name] += path + "\n" + f.Doc.Text() + string(source[fset.Position(f.Pos()).Offset:fset.Position(f.End()).Offset])
 			}
 		}
 	}
