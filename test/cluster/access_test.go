@@ -46,10 +46,9 @@ func serveWebhook() {
 	os.Exit(1)
 }
 
-// TestWebhookBehindService: without a kube-proxy the API server dials what
+// testWebhookBehindService: without a kube-proxy the API server dials what
 // PublishEndpoints put behind the Service, and only that.
-func TestWebhookBehindService(t *testing.T) {
-	c := up(t, cluster.Config{})
+func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
 	ca, err := pki.NewAuthority("webhook")
 	if err != nil {
 		t.Fatal(err)
@@ -121,10 +120,9 @@ func TestWebhookBehindService(t *testing.T) {
 	})
 }
 
-// TestServiceAccountKubeconfig: a part has its own identity, and no more rights
+// testServiceAccountKubeconfig: a part has its own identity, and no more rights
 // than RBAC gives it.
-func TestServiceAccountKubeconfig(t *testing.T) {
-	c := up(t, cluster.Config{})
+func testServiceAccountKubeconfig(t *testing.T, c *cluster.Cluster) {
 	if _, err := c.Client.CoreV1().ServiceAccounts("default").Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "part"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

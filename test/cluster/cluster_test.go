@@ -177,8 +177,23 @@ func TestPodsRunAndTalk(t *testing.T) {
 	}
 }
 
-func TestRunningPodSurvivesRestarts(t *testing.T) {
+// What leaves the cluster as the next one needs it shares one.
+func TestOnOneCluster(t *testing.T) {
 	c := up(t, cluster.Config{})
+	for _, test := range []struct {
+		name string
+		test func(*testing.T, *cluster.Cluster)
+	}{
+		{"ServiceAccountKubeconfig", testServiceAccountKubeconfig},
+		{"Processes", testProcesses},
+		{"RunningPodSurvivesRestarts", testRunningPodSurvivesRestarts},
+		{"WebhookBehindService", testWebhookBehindService},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.test(t, c) })
+	}
+}
+
+func testRunningPodSurvivesRestarts(t *testing.T, c *cluster.Cluster) {
 	n := c.Nodes[0]
 	before := startPod(t, c, "steady", n.Name).Status.ContainerStatuses[0].ContainerID
 	for _, restart := range []struct {
@@ -215,8 +230,7 @@ func TestRunningPodSurvivesRestarts(t *testing.T) {
 	}
 }
 
-func TestProcesses(t *testing.T) {
-	c := up(t, cluster.Config{})
+func testProcesses(t *testing.T, c *cluster.Cluster) {
 	place, err := c.AddPlace("aside")
 	if err != nil {
 		t.Fatal(err)
