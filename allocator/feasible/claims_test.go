@@ -85,3 +85,34 @@ func TestUndecided(t *testing.T) {
 		})
 	}
 }
+
+// What is not bound is named with who is to provide it, a few at most.
+func TestUnboundClaims(t *testing.T) {
+	of := func(name, class string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(class)}}
+	}
+	slow := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: "example.com/never"}
+	mounting := func(names ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			for _, name := range names {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		objects []runtime.Object
+		edit    func(*corev1.Pod)
+		want    string
+	}{
+		"none":     {nil, mounting(), ""},
+		"bound":    {volume(), claim, ""},
+		"unbound":  {[]runtime.Object{of("a", "slow"), slow}, mounting("a"), "PersistentVolumeClaim a is not bound (StorageClass slow, provisioner example.com/never)"},
+		"no class": {[]runtime.Object{of("a", "gone")}, mounting("a"), "PersistentVolumeClaim a is not bound (there is no StorageClass gone)"},
+		"many": {[]runtime.Object{of("a", ""), of("b", ""), of("c", ""), of("d", ""), of("e", "")}, mounting("a", "b", "c", "d", "e"),
+			"PersistentVolumeClaim a is not bound, PersistentVolumeClaim b is not bound, PersistentVolumeClaim c is not bound, and 2 more"},
+	} {
+		if got := newFilters(t, tt.objects...).UnboundClaims(gpuPod("p", tt.edit)); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
