@@ -140,6 +140,23 @@ func TestPreemption_WhenABudgetFlaps(t *testing.T) {
 	}
 }
 
+// What a webhook refuses is not put down to a budget that is open, and is said no longer once there is
+// nobody to evict.
+func TestPreemption_WhenAWebhookRefuses(t *testing.T) {
+	s := newBarredStage(t)
+	s.told()
+	s.refusing("evict", "low0", "low1")
+	was, is := s.allow(1)
+	s.allocator.Changed(was, is)
+	for range 3 {
+		s.pass(preemption.RetryAfter)
+	}
+	told := strings.Join(s.told(), "\n")
+	if !strings.Contains(told, "the API server has refused to evict pod low") || strings.Contains(told, "allows 1 evictions") || !strings.Contains(told, "no patches on Fridays") {
+		t.Errorf("told %q", told)
+	}
+}
+
 // Who is refused by the scheduler beside victims is looked at when a node changes.
 func TestPreemption_WhenANodeOpens(t *testing.T) {
 	s := newStage(t, 1)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -178,5 +179,31 @@ func TestHostileGangOfSmallPodsGoesByItsAge(t *testing.T) {
 	}
 	if p := s.get("first"); p.UID != types.UID("first") {
 		t.Fatal("another pod")
+	}
+}
+
+// Hostile: a gang that is made larger, again and again, misses nothing: its new pods go by their age.
+func TestHostileGangThatGrowsGoesByItsAge(t *testing.T) {
+	s := newHeadStage(t, 2)
+	for i := range 3 {
+		s.add(fmt.Sprint("m", i), 60, 600, s.created, objects.InGang("g", 3))
+	}
+	s.add("full", 60, 600, s.created)
+	s.work()
+	s.add("older", 60, 600, s.created)
+	s.work()
+	s.clock.Step(time.Second)
+	for i := range 3 {
+		p := s.get(fmt.Sprint("m", i))
+		objects.InGang("g", 4)(p)
+		s.must(s.api.Update(t.Context(), p))
+		s.notify(p, false)
+	}
+	s.add("m3", 60, 600, s.created, objects.InGang("g", 4))
+	s.work()
+	s.vanish(s.get("full"))
+	s.work()
+	if podstate.Gated(s.get("older")) || !podstate.Gated(s.get("m3")) {
+		t.Errorf("placed %q, want the older pod", s.seats("older", "m3"))
 	}
 }

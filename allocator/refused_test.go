@@ -264,4 +264,9 @@ func TestDeletionRefused(t *testing.T) {
 	}) {
 		t.Errorf("told %q", got)
 	}
+	s.refuseFor = nil
+	s.pass(binding.LastPause)
+	if s.get("p") != nil {
+		t.Error("not deleted 5 minutes after nothing refuses that any more")
+	}
 }

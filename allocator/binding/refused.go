@@ -50,7 +50,7 @@ const (
 
 var writes = []string{writeGate, writeCondition, writeNomination, writeDeletion, writeEviction, writeLedger, writeLedgerStatus}
 
-// target is what is written: of a pod, by its UID, or of a node's ledger, by its name. A grant in
+// target is what is written: of a pod or a ledger, by its UID. A grant in
 // a ledger and the gate patch are both the placement of a pod, with no write of their own here.
 type target struct{ write, of string }
 
@@ -130,20 +130,22 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 // RetryRefused has all that was refused tried again: a policy has changed, or a namespace.
 func (b *Binder) RetryRefused() {
 	b.refusals.mu.Lock()
-	var pods []types.UID
-	for of, is := range b.refusals.by {
+	var of []types.UID
+	var nodes []string
+	for target, is := range b.refusals.by {
 		is.changed = true
-		pods = append(pods, types.UID(of.of))
+		of, nodes = append(of, types.UID(target.of)), append(nodes, is.nodes...)
 	}
 	b.refusals.mu.Unlock()
-	for _, uid := range pods {
+	for _, uid := range of {
 		if pod := b.Cache.PodOf(uid); pod != nil {
 			b.Queue.AddPod(pod)
-			if node := podstate.TargetNode(pod); node != "" {
-				b.Queue.Add(queue.Item{Node: node})
-			}
-		} else if b.Cache.Index.Ledger(string(uid)) != nil {
-			b.Queue.Add(queue.Item{Node: string(uid)})
+			nodes = append(nodes, podstate.TargetNode(pod))
+		}
+	}
+	for _, node := range nodes {
+		if node != "" {
+			b.Queue.Add(queue.Item{Node: node})
 		}
 	}
 }
@@ -265,7 +267,7 @@ func (b *Binder) DeletionRefused(pod *corev1.Pod) bool {
 func (b *Binder) ledgerRefused(write string, ledger *v1alpha1.SliceLedger, err error) time.Duration {
 	refusedWrites.WithLabelValues(write).Inc()
 	now := b.Clock.Now()
-	is := b.refusals.note(target{write, ledger.Name}, write, "", "", now, err.Error())
+	is := b.refusals.note(target{write, string(ledger.UID)}, write, "", ledger.Name, now, err.Error())
 	if is.tries == FewTries {
 		b.Notify.EmitOn(ledger, corev1.EventTypeWarning, notify.ReasonWriteRefused, fmt.Sprintf(
 			"the API server refuses what the allocator writes here: %v. It is tried again, at the latest after 5 minutes", err))

@@ -130,6 +130,7 @@ func (b *Binder) reread(ctx context.Context, pod *corev1.Pod, node string, cause
 		// patch arrived before, another replica was faster, or another gate came off last:
 		// whatever does not belong to this node is released.
 		b.Queue.Add(queue.Item{Node: node})
+		b.Queue.AddAfter(queue.Item{Pod: podstate.KeyOf(pod)}, BindPatience)
 		return nil
 	case live.ResourceVersion != pod.ResourceVersion:
 		return queue.ErrAgain

@@ -39,6 +39,21 @@ func TestUngate(t *testing.T) {
 	}
 }
 
+// A pod that is ungated is looked at once more, should no scheduler bind it: also where the answer
+// was lost and the next try is a conflict.
+func TestUngatedIsLookedAtAgain(t *testing.T) {
+	p := newPod("p")
+	f := newFixture(t, objects.Grant(newLedger("n"), p, on{"c": 1}), p)
+	decided := f.Cache.Current(p)
+	for _, when := range []string{"ungated", "ungated before"} {
+		f.work.Clear()
+		f.must(f.Ungate(t.Context(), decided, "n"))
+		if got := f.work.Later[queue.Item{Pod: podstate.KeyOf(p)}]; got != BindPatience {
+			t.Errorf("%s: looked at in %v", when, got)
+		}
+	}
+}
+
 // A pod is not ungated in another version than was decided on, nor with what its ledger does
 // not have.
 func TestUngateNothingElse(t *testing.T) {

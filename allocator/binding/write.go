@@ -43,7 +43,7 @@ func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error 
 	err := b.Client.Update(ctx, ledger, FieldOwner)
 	switch {
 	case err == nil:
-		b.refusals.forget(target{writeLedger, ledger.Name})
+		b.refusals.forget(target{writeLedger, string(ledger.UID)})
 		b.Handlers.SetLedger(ledger)
 		return nil
 	case apierrors.IsConflict(err):
@@ -67,7 +67,7 @@ func (b *Binder) Write(ctx context.Context, ledger *v1alpha1.SliceLedger) error 
 // WriteStatus changes the one condition of a ledger's status that is ours. Without a ledger, or
 // with a refusal, nothing is written, and that is no error.
 func (b *Binder) WriteStatus(ctx context.Context, ledger *v1alpha1.SliceLedger) (written bool, err error) {
-	of := target{writeLedgerStatus, ledger.Name}
+	of := target{writeLedgerStatus, string(ledger.UID)}
 	if is, due := b.refusals.get(of, ""); is.tries > 0 && due.After(b.Clock.Now()) {
 		b.Queue.AddAfter(queue.Item{Node: ledger.Name}, due.Sub(b.Clock.Now()))
 		return false, nil

@@ -99,8 +99,11 @@ func (w *Watch) Check(ctx context.Context, pod *corev1.Pod) error {
 	if err := w.preemption.Failed(ctx, pod); err != nil {
 		return err
 	}
-	if metav1.GetControllerOfNoCopy(pod) != nil && !w.binder.DeletionRefused(pod) {
-		return w.evict(ctx, pod)
+	if metav1.GetControllerOfNoCopy(pod) != nil {
+		// Where that is refused for good it is tried again all the same, and holds nothing.
+		if err := w.evict(ctx, pod); err != nil || !w.binder.DeletionRefused(pod) {
+			return err
+		}
 	}
 	return w.hold(ctx, pod, unbound)
 }
@@ -138,6 +141,10 @@ func (w *Watch) unboundFor(pod *corev1.Pod) (unbound, refused time.Duration) {
 	}
 	if next <= 0 {
 		next = RefusedHold - unbound
+	}
+	// What is done then may come to nothing, as where the watch is behind.
+	if next <= 0 && len(w.cache.Index.Holders(pod.UID)) > 0 {
+		next = RefusedGrace
 	}
 	if next > 0 {
 		w.queue.AddAfter(queue.Item{Pod: podstate.KeyOf(pod)}, next)
@@ -208,7 +215,9 @@ func (w *Watch) emitUnbound(pod *corev1.Pod) {
 // all, and a pod cannot be gated again. Its controller makes a new one, and the
 // deletion of an unbound pod releases its slices.
 func (w *Watch) evict(ctx context.Context, pod *corev1.Pod) error {
-	w.emitRefused(pod, "it is deleted, so that its controller creates it again")
+	if !w.binder.DeletionRefused(pod) {
+		w.emitRefused(pod, "it is deleted, so that its controller creates it again")
+	}
 	return w.binder.DeleteAsSeen(ctx, pod)
 }
 
@@ -221,7 +230,9 @@ func (w *Watch) evict(ctx context.Context, pod *corev1.Pod) error {
 // what is just being taken back. As with slices that were lost, the node then adds
 // up what runs, and starts nothing beside it that would not fit.
 func (w *Watch) hold(ctx context.Context, pod *corev1.Pod, since time.Duration) error {
-	w.emitRefused(pod, fmt.Sprintf("the placement of a pod cannot be changed: free what it lacks on that node within %v, or delete the pod and create it again", RefusedHold))
+	if since < RefusedHold {
+		w.emitRefused(pod, fmt.Sprintf("the placement of a pod cannot be changed: free what it lacks on that node within %v, or delete the pod and create it again", RefusedHold))
+	}
 	node := podstate.TargetNode(pod)
 	ledger := w.cache.Index.Ledger(node)
 	if since < RefusedHold || ledger == nil || ledgerspec.Placement(ledger, pod.UID) == nil {

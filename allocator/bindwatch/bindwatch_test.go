@@ -131,6 +131,24 @@ func TestVolumeThatNeverComes(t *testing.T) {
 	f.want("at its time", true, false, 0)
 }
 
+// A deletion that comes to nothing, as where the watch is behind, is tried again.
+func TestDeletionConflicts(t *testing.T) {
+	f := newFixture(t, unclaimed, controlled)
+	f.check(0)
+	f.check(RefusedHold - time.Second)
+	f.status(false, func(p *corev1.Pod) { p.Status.Message = "not seen yet" })
+	f.check(time.Second)
+	if f.live() == nil {
+		t.Fatal("deleted as it was not seen")
+	}
+	f.again("after a conflict", RefusedGrace)
+	f.handlers.SetPod(f.live())
+	f.check(RefusedGrace)
+	if f.live() != nil {
+		t.Error("not deleted as it was seen")
+	}
+}
+
 // A failure of the scheduler's is a refusal.
 func TestSchedulerError(t *testing.T) {
 	f := newFixture(t, controlled, func(p *corev1.Pod) {

@@ -31,6 +31,8 @@ type Groups struct {
 	of      map[types.NamespacedName]group.Name
 	// seen are the gangs as they were worked out last, until something of them changes.
 	seen map[group.Name]*Gang
+	// whole is how many members a gang needed when none of it ran, or all did.
+	whole map[group.Name]int
 	// split are the gangs whose members are placed one by one: any one of them is enough.
 	split map[group.Name]bool
 }
@@ -40,7 +42,7 @@ func New(sizes *group.Sizes) *Groups {
 	return &Groups{
 		sizes:   sizes,
 		members: map[group.Name]map[types.NamespacedName]*corev1.Pod{}, of: map[types.NamespacedName]group.Name{},
-		seen: map[group.Name]*Gang{}, split: map[group.Name]bool{},
+		seen: map[group.Name]*Gang{}, whole: map[group.Name]int{}, split: map[group.Name]bool{},
 	}
 }
 
@@ -123,8 +125,13 @@ func (gs *Groups) Gang(name group.Name) *Gang {
 	slices.Sort(g.Gates)
 	g.Least, g.Err = gs.sizes.Min(name, g.Members)
 	g.Topology = gs.sizes.Topology(name)
+	// One that was made larger since misses nothing that it had: it goes by its age.
+	if _, known := gs.whole[name]; g.Err == nil && len(gs.members[name]) > 0 && (!known || g.In == 0 || g.In >= g.Least) {
+		gs.whole[name] = g.Least
+	}
+	wasWhole := g.Least <= gs.whole[name]
 	g.refills = sync.OnceValue(func() bool {
-		if g.Err != nil || g.In == 0 || g.In >= g.Least || len(g.Due) == 0 {
+		if g.Err != nil || g.In == 0 || g.In >= g.Least || len(g.Due) == 0 || !wasWhole {
 			return false
 		}
 		has := sumOf(slices.DeleteFunc(slices.Clone(g.Members), func(p *corev1.Pod) bool { return standingOf(p) != in || podstate.Terminal(p) }))
@@ -271,6 +278,7 @@ func (gs *Groups) leave(pod *corev1.Pod) (changed []group.Name) {
 	delete(gs.split, name)
 	if delete(gs.members[name], key); len(gs.members[name]) == 0 {
 		delete(gs.members, name)
+		delete(gs.whole, name)
 	}
 	return []group.Name{name}
 }

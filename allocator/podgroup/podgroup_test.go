@@ -75,7 +75,7 @@ func TestUpdate(t *testing.T) {
 			t.Errorf("%s concerns %v, want %d", step.what, got, step.want)
 		}
 	}
-	if n := len(gs.Delete(member("a", 2))); n != 1 || len(gs.members)+len(gs.of)+len(gs.seen)+len(gs.split) > 0 {
+	if n := len(gs.Delete(member("a", 2))); n != 1 || len(gs.members)+len(gs.of)+len(gs.seen)+len(gs.whole)+len(gs.split) > 0 {
 		t.Errorf("its deletion concerns %d, and something is kept", n)
 	}
 }

@@ -50,17 +50,16 @@ func (p *Preemption) wait(asker reservation.Asker, in map[string]bool, barred st
 
 // lookAgain has the owner look again early.
 func (p *Preemption) lookAgain(owner queue.Item, l look) {
-	if l.until.Sub(l.at) == RetryAfter {
-		l.until = l.at.Add(EvictAgain)
+	if early := l.at.Add(EvictAgain); early.Before(l.until) {
+		l.until = early
 	}
 	l.barred = nil // once is enough
 	p.looked[owner] = l
 	p.queue.AddAfter(owner, max(queue.RefusedDelay, l.until.Sub(p.clock.Now())))
 }
 
-// look is what a look for pods to evict came to. It is not repeated before until; where nobody was
-// evicted before for the owner, also EvictAgain after at, once something has changed in a namespace
-// of barred.
+// look is what a look for pods to evict came to. It is not repeated before until, or EvictAgain after
+// at once something has changed in a namespace of barred.
 type look struct {
 	at, until time.Time
 	barred    map[string]bool
@@ -102,7 +101,7 @@ func (p *Preemption) barring(pods []*corev1.Pod, namespace string) string {
 		case ok && !refused && (b == nil || needed[b] <= feasible.Allowed(b)):
 		case pod.Namespace != namespace:
 			seen["PodDisruptionBudgets of other namespaces"] = true
-		case b != nil:
+		case b != nil && needed[b] > feasible.Allowed(b):
 			seen[fmt.Sprintf("PodDisruptionBudget %s allows %d evictions now, needs %d healthy pods and has %d",
 				b.Name, feasible.Allowed(b), b.Status.DesiredHealthy, b.Status.CurrentHealthy)] = true
 		case len(all) > 1:

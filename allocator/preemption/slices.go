@@ -91,7 +91,11 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reservation.Asker) bool {
 	if slices.ContainsFunc(asker.Pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
-	}) || !p.filters.Lower(asker.Priority) {
+	}) {
+		return false
+	}
+	if !p.filters.Lower(asker.Priority) {
+		p.queue.NoVictims(asker.Pods)
 		return false
 	}
 	// What the members of a gang take of volumes and other drivers' devices cannot be known here.

@@ -102,6 +102,18 @@ func (q *Queue) MarkNoVictims(pods []*corev1.Pod, barred string) {
 	}
 }
 
+// NoVictims ends what MarkNoVictims has noted of a bar: there are no pods of lower priority now.
+func (q *Queue) NoVictims(pods []*corev1.Pod) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, pod := range pods {
+		if w := q.unschedulable[podstate.KeyOf(pod)]; w.uid == pod.UID && w.barred != "" {
+			w.barred = ""
+			q.unschedulable[podstate.KeyOf(pod)] = w
+		}
+	}
+}
+
 // sendWaiting sends the pod's owner why it waits for room, as notify.Waiting does.
 func (q *Queue) sendWaiting(pod *corev1.Pod, w *unschedulablePod) (due time.Duration, later bool) {
 	text := w.message
@@ -276,10 +288,14 @@ func (q *Queue) Moves() int {
 func (q *Queue) HighestWaiting() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	highest := int64(math.MinInt64)
+	highest, done := int64(math.MinInt64), map[Item]bool{}
 	for key, w := range q.unschedulable {
 		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && 2*int64(corev1helpers.PodPriority(pod))+1 > highest {
-			highest = max(highest, q.precedence(q.itemOf(pod), pod))
+			// Of a large gang one member is enough.
+			if of := q.itemOf(pod); !done[of] {
+				highest = max(highest, q.precedence(of, pod))
+				done[of] = true
+			}
 		}
 	}
 	return highest
