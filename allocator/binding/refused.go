@@ -213,7 +213,7 @@ func (b *Binder) placementRefused(pod *corev1.Pod, write, node string, err error
 }
 
 // RetryText is what there is to do about a refusal.
-const RetryText = "It holds no slices meanwhile, and is tried again when the pod, its namespace or an admission policy or webhook changes, at the latest after 5 minutes"
+const RetryText = "It holds no slices, and is tried again when the pod, its namespace or an admission policy or webhook changes, at the latest after 5 minutes"
 
 // attempt does a write of a pod's that others can refuse, and that is not its placement. What is
 // refused is no error, so that what else there is to do is done: the pod has an event after a few

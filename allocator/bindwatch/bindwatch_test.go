@@ -159,7 +159,7 @@ func TestSchedulerError(t *testing.T) {
 	f.want("after the grace", false, true, 1)
 }
 
-// A pod that waits for those that it preempts is not given up, however long they take to end.
+// A pod that waits for the pods that it preempts is not given up, however long they take to end.
 func TestPreempting(t *testing.T) {
 	f := newFixture(t, refused, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" })
 	f.check(0)
