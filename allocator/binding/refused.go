@@ -62,7 +62,7 @@ type refused struct {
 	write, version string
 	changed        bool
 	text           string
-	// nodes are those whose ledgers were refused for the pod.
+	// nodes have ledgers that were refused for the pod.
 	nodes []string
 }
 

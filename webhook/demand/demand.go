@@ -18,7 +18,7 @@ import (
 	"vernier.dev/vernier/webhook/slim"
 )
 
-// Asks tells whether more than none of any resource of ours is asked for.
+// Asks reports whether more than none of any resource of ours is asked for.
 func Asks(r slim.Resources) bool { return len(api.Asked(r.Limits))+len(api.Asked(r.Requests)) > 0 }
 
 // Of is what a container asks for per device. path is the field path of its

@@ -55,7 +55,7 @@ func started(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning || podstate.Terminal(pod)
 }
 
-// failure is why a pod has failed, as the kubelet, whoever ended it, or else its containers say.
+// failure is why a pod has failed, as the kubelet, the component that ended it, or else its containers say.
 func failure(pod *corev1.Pod) (reason, message string) {
 	if pod.Status.Reason != "" {
 		return pod.Status.Reason, pod.Status.Message

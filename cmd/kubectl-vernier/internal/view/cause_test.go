@@ -47,7 +47,7 @@ func TestWhy_NamesTheFailureAndNotTheLastWarning(t *testing.T) {
 	}
 }
 
-// Why a pod has failed is said, once for all that have for the same reason, beside those that run.
+// The reason why pods have failed is shown, once for all pods with the same reason, beside the pods that run.
 func TestWhy_NamesWhyPodsHaveFailed(t *testing.T) {
 	failed := func(name, reason, message string) corev1.Pod {
 		p := placedPod(name, "gpu-1")
