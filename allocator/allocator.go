@@ -47,6 +47,8 @@ type Config struct {
 	Requests int
 	// Preemption is for whom pods with slices may be evicted.
 	Preemption preemption.Policy
+	// PriorityClasses are those that count against pods of other namespaces: priority.Classes.
+	PriorityClasses []string
 	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
 	// none.
 	ReserveAfter time.Duration
@@ -83,6 +85,7 @@ type Allocator struct {
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
 	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Classes, c.Log), groups: podgroup.New(c.Groups)}
+	a.cache.Priorities.Everywhere = c.PriorityClasses
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
 	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}

@@ -188,7 +188,7 @@ func TestPreemption_WhenABudgetIsOfAnotherNamespace(t *testing.T) {
 	s.restart()
 	s.allocator.notify.Events = s.events
 	for _, name := range []string{"low0", "low1"} {
-		s.add(name, 60, 600, func(p *corev1.Pod) { p.Namespace = "theirs" })
+		s.add(name, 60, 600, priority(-10), func(p *corev1.Pod) { p.Namespace = "theirs" })
 	}
 	s.add("high", 60, 600, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) })
 	s.work()

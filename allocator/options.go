@@ -5,9 +5,15 @@ package allocator
 import (
 	"errors"
 	"flag"
+	"fmt"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"vernier.dev/vernier/allocator/preemption"
+	podpriority "vernier.dev/vernier/allocator/priority"
+	"vernier.dev/vernier/api/v1alpha1"
 )
 
 // reserveAfter is the flag for how long the first waiter waits before room is reserved for it.
@@ -24,13 +30,30 @@ func (r *reserveAfter) Set(text string) error {
 	return nil
 }
 
+// classNames is the flag for the names of PriorityClasses.
+type classNames []string
+
+func (c *classNames) String() string { return strings.Join(*c, ",") }
+
+func (c *classNames) Set(text string) error {
+	*c = nil
+	for name := range strings.SplitSeq(text, ",") {
+		if wrong := validation.IsDNS1123Subdomain(name); name != podpriority.Any && len(wrong) > 0 {
+			return fmt.Errorf("%q is no name of a PriorityClass: give names with commas between them, or %s for all", name, podpriority.Any)
+		}
+		*c = append(*c, name)
+	}
+	return nil
+}
+
 // Options are what an operator chooses.
 type Options struct {
 	// Page is the address of the page; "0" serves none.
 	Page string
-	// Preemption and ReserveAfter are as in Config.
-	Preemption   preemption.Policy
-	ReserveAfter time.Duration
+	// Preemption, PriorityClasses and ReserveAfter are as in Config.
+	Preemption      preemption.Policy
+	PriorityClasses classNames
+	ReserveAfter    time.Duration
 }
 
 // AddFlags has flags set them.
@@ -38,5 +61,6 @@ func (o *Options) AddFlags(f *flag.FlagSet) {
 	o.Preemption, o.ReserveAfter = preemption.LowerPriority, 10*time.Minute
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
+	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all; a namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
 }

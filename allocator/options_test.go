@@ -5,6 +5,7 @@ package allocator
 import (
 	"flag"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -18,10 +19,13 @@ func TestOptionsFlags(t *testing.T) {
 		want Options
 		says []string
 	}{
-		"":                                     {Options{":8082", preemption.LowerPriority, 10 * time.Minute}, nil},
-		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, 10 * time.Minute}, nil},
-		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, 0}, nil},
-		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, 90 * time.Minute}, nil},
+		"":                                     {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute}, nil},
+		"--preemption=LowerPriority":           {Options{":8082", preemption.LowerPriority, nil, 10 * time.Minute}, nil},
+		"--preemption=Never --reserve-after=0": {Options{":8082", preemption.Never, nil, 0}, nil},
+		"--reserve-after=1h30m":                {Options{":8082", preemption.LowerPriority, nil, 90 * time.Minute}, nil},
+		"--priority-classes=production,*":      {Options{":8082", preemption.LowerPriority, classNames{"production", "*"}, 10 * time.Minute}, nil},
+		"--priority-classes=Production":        {says: []string{"-priority-classes", "names with commas", "*"}},
+		"--priority-classes=":                  {says: []string{"-priority-classes"}},
 		"--preemption=never":                   {says: []string{"-preemption", "give LowerPriority or Never"}},
 		"--preemption=":                        {says: []string{"-preemption", "give LowerPriority or Never"}},
 		"--reserve-after=10":                   {says: []string{"-reserve-after", "such as 10m"}},
@@ -32,7 +36,7 @@ func TestOptionsFlags(t *testing.T) {
 		f.SetOutput(io.Discard)
 		o.AddFlags(f)
 		err := f.Parse(strings.Fields(args))
-		if err == nil && o != tt.want || (err == nil) != (tt.says == nil) {
+		if err == nil && !reflect.DeepEqual(o, tt.want) || (err == nil) != (tt.says == nil) {
 			t.Errorf("%s: %+v, %v", args, o, err)
 		}
 		for _, says := range tt.says {

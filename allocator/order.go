@@ -8,38 +8,39 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 )
 
-// rank is where an item stands among those of a round. The pod is the oldest of a gang.
+// rank is where an item stands among those of a round: an owner of a reservation first. The pod is
+// the oldest of a gang.
 type rank struct {
-	owner      bool
-	precedence int64
-	pod        *corev1.Pod
+	queue.Rank
+	pod *corev1.Pod
 }
 
 func (a *Allocator) rankOf(it queue.Item) (r rank) {
 	if it.Pod.Name != "" {
 		if r.pod = a.cache.Pod(it.Pod); r.pod != nil {
-			r.precedence = a.queue.Precedence(corev1helpers.PodPriority(r.pod), r.pod)
+			r.Priority = a.cache.Priorities.Of(r.pod)
 		}
 	} else if g := a.groups.Gang(it.Gang); len(g.Due) > 0 {
-		r.pod, r.precedence = g.Due[0], a.queue.Precedence(podgroup.Priority(g.Due), g.Due[0])
+		r.pod, r.Priority = g.Due[0], a.cache.Priorities.Least(g.Due)
+	}
+	if r.pod != nil {
+		r.Precedence = a.queue.Precedence(r.Priority, r.pod)
 	}
 	// For what is missing from a gang that runs room is reserved at once. That does not put it before
 	// higher priorities: what was reserved for an equal, before which it goes, does.
-	refills := r.precedence%2 != 0
-	r.owner = slices.ContainsFunc(a.reservations.All(), func(held *reservation.Reservation) bool {
+	refills := r.Precedence%2 != 0
+	r.First = slices.ContainsFunc(a.reservations.All(), func(held *reservation.Reservation) bool {
 		own := held.Owner == it
 		if !refills || held.Kind != reservation.Head {
 			return own
 		}
-		return !own && 2*int64(held.Priority)+1 == r.precedence
+		return !own && 2*int64(held.Priority.Across)+1 == r.Precedence
 	})
 	return r
 }
@@ -47,12 +48,12 @@ func (a *Allocator) rankOf(it queue.Item) (r rank) {
 // compare has the owner of a reservation go first, then the higher precedence, then the older.
 func (r rank) compare(s rank) int {
 	switch {
-	case r.owner != s.owner && r.owner:
+	case r.First != s.First && r.First:
 		return -1
-	case r.owner != s.owner:
+	case r.First != s.First:
 		return 1
-	case r.precedence != s.precedence || r.pod == nil || s.pod == nil:
-		return cmp.Compare(s.precedence, r.precedence)
+	case r.Precedence != s.Precedence || r.pod == nil || s.pod == nil:
+		return cmp.Compare(s.Precedence, r.Precedence)
 	default:
 		return podstate.ByAge(r.pod, s.pod)
 	}
@@ -67,6 +68,7 @@ func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
 	}
 	order := slices.Clone(due)
 	slices.SortStableFunc(order, func(i, j int) int { return ranks[i].compare(ranks[j]) })
+	queue.OwnFirst(order, func(i int) queue.Rank { return ranks[i].Rank })
 	if a.turns == nil {
 		return order
 	}
@@ -88,17 +90,21 @@ func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
 }
 
 // outranked returns a function that reports whether a device got room since now, and a pod of a
-// higher precedence than the item's waits, which has not been looked at since: it goes first.
+// higher precedence than the item's waits, or one of its namespace with a higher priority there,
+// which has not been looked at since: it goes first.
 func (a *Allocator) outranked() func(queue.Item) bool {
-	rooms, known, highest := a.queue.Rooms(), false, int64(0)
+	rooms, known, highest, within := a.queue.Rooms(), false, int64(0), map[string]int32(nil)
 	return func(it queue.Item) bool {
 		if a.queue.Rooms() == rooms {
 			return false
 		}
 		if !known {
-			known, highest = true, a.queue.HighestWaiting()
+			known = true
+			highest, within = a.queue.HighestWaiting()
 		}
-		return highest > a.rankOf(it).precedence
+		r := a.rankOf(it)
+		own, waits := within[r.Priority.Namespace]
+		return highest > r.Precedence || waits && own > r.Priority.Within
 	}
 }
 

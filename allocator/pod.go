@@ -159,7 +159,7 @@ func (a *Allocator) accepted(ctx context.Context, pod *corev1.Pod, node string) 
 		if accepted = len(against) == 0; accepted || err != nil || !a.Filters.MayPreempt(pod) || !a.preemption.Due(pod) {
 			return err
 		}
-		if _, accepted, err = cycle.Preempts(ctx, node); accepted {
+		if _, accepted, err = cycle.Preempts(ctx, node, a.cache.Priorities.MayEnd(pod)); accepted {
 			a.preemption.Nominate(pod)
 		}
 		return err

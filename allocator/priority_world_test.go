@@ -12,7 +12,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
@@ -30,6 +29,9 @@ import (
 func newPriorities(t *testing.T, seed int) *world {
 	w := newWorld(t, int64(seed), 2, 1+seed%3)
 	w.priorities, w.reserveAfter = true, 10*time.Minute
+	if seed%2 == 0 {
+		w.priorityClasses = []string{"class-3"} // the others count in their namespace only
+	}
 	for _, label := range []string{"app", "tier"} {
 		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: label, UID: types.UID(label)},
 			Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{label: "x"}}},
@@ -44,7 +46,11 @@ func newPriorities(t *testing.T, seed int) *world {
 
 // prioritize makes a new pod more or less important than others.
 func (w *world) prioritize(p *corev1.Pod) {
-	p.Spec.Priority = ptr.To(int32(w.rand.Intn(4)))
+	value := w.rand.Intn(4)
+	p.Spec.Priority, p.Spec.PriorityClassName = ptr.To(int32(value)), fmt.Sprint("class-", value)
+	if _, is := group.Of(p); !is && w.rand.Intn(3) == 0 {
+		p.Namespace = "theirs"
+	}
 	if w.rand.Intn(3) == 0 {
 		p.Spec.ActiveDeadlineSeconds = ptr.To(int64(60 << w.rand.Intn(7)))
 	}
@@ -84,7 +90,7 @@ func (r *replicaInTest) checkEvicts(e *policyv1.Eviction) {
 	}
 	for _, held := range append(r.evictsFor, r.allocator.reservations.All()...) {
 		_, leaves := held.Leaving[victim.UID]
-		if leaves && held.Priority > corev1helpers.PodPriority(victim) && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
+		if leaves && held.Priority.Above(r.allocator.cache.Priorities.Of(victim)) && (slices.Contains(r.evictsFor, held) || r.wait(held.Pods)) {
 			r.evictsFor = append(r.evictsFor, held)
 			return
 		}
@@ -102,7 +108,7 @@ func (r *replicaInTest) wait(pods []*corev1.Pod) bool {
 
 // hidden is what a replica has promised to others than the pod on a node.
 func (r *replicaInTest) hidden(p *corev1.Pod, room *placement.Node, ledger *v1alpha1.SliceLedger) *placement.Node {
-	asker := reservation.Asker{Item: queue.Item{Pod: podstate.KeyOf(p)}, Priority: corev1helpers.PodPriority(p), Pods: []*corev1.Pod{p}}
+	asker := reservation.Asker{Item: queue.Item{Pod: podstate.KeyOf(p)}, Priority: r.allocator.cache.Priorities.Of(p), Pods: []*corev1.Pod{p}}
 	against, _ := r.allocator.reservations.Against(asker)
 	against = slices.DeleteFunc(against, func(held *reservation.Reservation) bool {
 		return slices.ContainsFunc(held.Pods, func(own *corev1.Pod) bool { return own.UID == p.UID })
@@ -144,7 +150,7 @@ func (w *world) checkPreempted() {
 			ledger, gone := w.ledger(n.name), map[types.UID]bool{}
 			for _, other := range w.live {
 				_, inGang := group.Of(other)
-				gone[other.UID] = corev1helpers.PodPriority(other) < corev1helpers.PodPriority(p) &&
+				gone[other.UID] = w.replicas[0].allocator.cache.Priorities.MayEnd(p)(other) &&
 					!podstate.Gated(other) && !inGang && !w.disturbed[other.UID]
 			}
 			for i := range ledger.Spec.Devices {

@@ -167,7 +167,7 @@ func (r *replicaInTest) restart() {
 			},
 		}),
 		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &group.Sizes{}), Classes: r.world.classes, Requests: 1,
-		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter,
+		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, PriorityClasses: r.world.priorityClasses,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
 	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}

@@ -30,7 +30,7 @@ var rooms = [][]string{
 	{"view"},
 	{"podstate"},
 	{"victims"},
-	{"placement", "group"},
+	{"placement", "group", "priority"},
 	{"placement/packer"},
 	{"placement/lp"},
 }

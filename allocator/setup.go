@@ -87,8 +87,8 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			Agents:   pods,
 			Requests: requests,
 
-			Preemption:   o.Preemption,
-			ReserveAfter: o.ReserveAfter,
+			Preemption:      o.Preemption,
+			PriorityClasses: o.PriorityClasses, ReserveAfter: o.ReserveAfter,
 		}),
 		sizes:   sizes,
 		classes: known,

@@ -79,7 +79,9 @@ type world struct {
 	// priorities is a cluster with pods of several priorities. reserved are those for which room was
 	// kept since they waited for long.
 	priorities bool
-	reserved   map[queue.Item]bool
+	// priorityClasses count against other namespaces: all of them, where a test does not say.
+	priorityClasses []string
+	reserved        map[queue.Item]bool
 	// reserveAfter is that of the replicas.
 	reserveAfter time.Duration
 	// preemption is that of the replicas.
@@ -154,7 +156,7 @@ func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, 
 	t.Helper()
 	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
 		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
-		reserved: map[queue.Item]bool{}, gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf}
+		reserved: map[queue.Item]bool{}, gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf, priorityClasses: []string{"*"}}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)

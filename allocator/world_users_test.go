@@ -114,7 +114,7 @@ func (w *world) evict(e *policyv1.Eviction) error {
 	}
 	var covering []*policyv1.PodDisruptionBudget
 	for _, b := range w.budgets {
-		if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && selector.Matches(labels.Set(p.Labels)) {
+		if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && b.Namespace == p.Namespace && selector.Matches(labels.Set(p.Labels)) {
 			covering = append(covering, b)
 		}
 	}

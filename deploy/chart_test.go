@@ -135,6 +135,11 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},
+		"priorities": {[]string{"--set=allocator.priorityClasses={production,urgent}"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Contains(c.Args, "--priority-classes=production,urgent") {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
 		"no preemption": {[]string{"--set=allocator.preemption=Never,allocator.reserveAfter=0s"}, func(t *testing.T, r *rendered) {
 			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s"}) {
 				t.Errorf("arguments %q", c.Args)
@@ -257,6 +262,7 @@ func TestChartRefuses(t *testing.T) {
 		"webhook.computeShares.team-a=4,webhook.minimumShare.percent=5": "webhook.computeShares.team-a: 4 is below webhook.minimumShare.percent",
 		"allocator.priorityClassName=":                                  "allocator/priorityClassName",
 		"allocator.preemption=never":                                    "allocator/preemption",
+		"allocator.priorityClasses={Production}":                        "allocator/priorityClasses/0",
 		"allocator.reserveAfter=10":                                     "allocator/reserveAfter",
 		"node.nriDir=nri":                                               "node/nriDir",
 		"node.stateDir=/var/lib/../vernier":                             "node/stateDir",

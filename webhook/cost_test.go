@@ -256,6 +256,9 @@ func TestHostileCosts(t *testing.T) {
 			refused := check("vernier-pods", what, request{object: pod, user: tenant})
 			check("vernier-pods-elsewhere", what, request{object: pod, user: tenant})
 			check("vernier-rdma", what, request{object: pod, user: tenant})
+			check("vernier-priority", what, request{object: pod, user: tenant})
+			check("vernier-namespaces", "a namespace labelled like "+what, request{object: &corev1.Namespace{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Labels: pod.Annotations}}, user: tenant})
 			check("pods.vernier.dev", what, request{object: pod, user: tenant})
 			check("workloads.vernier.dev", "a Deployment of "+what, request{object: deployment(pod), user: tenant})
 			check("vernier-bindings", "a binding like "+what, request{object: &corev1.Binding{

@@ -7,19 +7,25 @@ package webhook_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
@@ -51,6 +57,7 @@ func TestPolicy(t *testing.T) {
 	t.Run("arithmetic", func(t *testing.T) { testPolicyArithmetic(t, admin) })
 	t.Run("update", func(t *testing.T) { testPolicyUpdate(t, admin, allocator) })
 	t.Run("RDMA", func(t *testing.T) { testPolicyRDMA(t, admin) })
+	t.Run("priority", func(t *testing.T) { testPolicyPriority(t, admin, cfg) })
 	t.Run("subresources", func(t *testing.T) { testPolicySubresources(t, admin) })
 }
 
@@ -479,4 +486,90 @@ func testPolicyRDMA(t *testing.T, c client.Client) {
 			t.Errorf("in namespace %s: %v, want %q", namespace, err, want)
 		}
 	}
+}
+
+// Classes of the cluster's own parts are for pods with shares of namespaces that an administrator has
+// labelled, and only who may create PriorityClasses labels.
+func testPolicyPriority(t *testing.T, c client.Client, cfg *rest.Config) {
+	const labelled, label = "labelled", api.LabelPriorityClassPrefix + "system-cluster-critical"
+	self := apiserver.Client(t, apiserver.As(cfg, "self-service"))
+	objects := []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "namespaces"}, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize"}, Verbs: []string{"create", "update", "patch", "get"}}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "namespaces"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "namespaces"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "self-service"}}},
+	}
+	for _, o := range objects {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ns := func(labels map[string]string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: labelled, Labels: labels}}
+	}
+	const why = "only who may create PriorityClasses may change them"
+	expect(t, self.Create(t.Context(), ns(map[string]string{label: api.LabelPriorityClassEnabled}), client.DryRunAll), why)
+	expect(t, self.Create(t.Context(), ns(map[string]string{api.LabelInject: api.LabelInjectEnabled})), "")
+	patch := func(value string) client.Patch {
+		return client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+label+`":`+value+`,"mine":"x"}}}`))
+	}
+	expect(t, self.Patch(t.Context(), ns(nil), patch(`"enabled"`)), why)
+	expect(t, self.Status().Patch(t.Context(), ns(nil), patch(`"enabled"`)), why)
+	expect(t, self.Patch(t.Context(), ns(nil), patch(`null`)), "")
+
+	pod := admitted(labelled)
+	pod.Spec.PriorityClassName = "system-cluster-critical"
+	expect(t, c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), `run "kubectl label namespace labelled priority-class.vernier.dev/system-cluster-critical=enabled"`)
+	unshared := plain(labelled)
+	unshared.Spec.PriorityClassName = pod.Spec.PriorityClassName
+	expect(t, c.Create(t.Context(), unshared, client.DryRunAll), "")
+	expect(t, c.Patch(t.Context(), ns(nil), patch(`"enabled"`)), "")
+	expect(t, self.Patch(t.Context(), ns(nil), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"y"}}}`))), "")
+	expect(t, self.Patch(t.Context(), ns(nil), patch(`null`)), why)
+	await(t, "the API server knows the label", func() bool { return c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll) == nil })
+	testPriorityManifest(t, c)
+}
+
+// The manifest of docs/concepts/priority.md: a namespace that is allowed a class, and how much of it.
+func testPriorityManifest(t *testing.T, c client.Client) {
+	page, err := os.ReadFile("../docs/concepts/priority.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: v1\nkind: Namespace\n.*?)\n---\n(.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/concepts/priority.md has no Namespace")
+	}
+	ns, quota := &corev1.Namespace{}, &corev1.ResourceQuota{}
+	if err := errors.Join(yaml.UnmarshalStrict(block[1], ns), yaml.UnmarshalStrict(block[2], quota)); err != nil {
+		t.Fatal(err)
+	}
+	class := quota.Spec.ScopeSelector.MatchExpressions[0].Values[0]
+	if ns.Labels[api.LabelPriorityClassPrefix+class] != api.LabelPriorityClassEnabled {
+		t.Errorf("the quota is for class %s, the namespace has %v", class, ns.Labels)
+	}
+	for _, o := range []client.Object{ns, quota, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000}} {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What the quota's controller, which does not run here, would write.
+	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard.DeepCopy(), corev1.ResourceList{}
+	for name, hard := range quota.Spec.Hard {
+		hard.Sub(resource.MustParse("20"))
+		quota.Status.Used[name] = hard
+	}
+	if err := c.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	of := func(class string) error {
+		pod := admitted(ns.Name)
+		pod.Spec.PriorityClassName = class
+		return c.Create(t.Context(), pod, client.DryRunAll)
+	}
+	await(t, "the quota counts pods of its class", func() bool {
+		err := of(class)
+		return err != nil && strings.Contains(err.Error(), "exceeded quota: "+quota.Name)
+	})
+	expect(t, of(""), "")
 }

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -34,8 +35,10 @@ type Filters interface {
 // Cache is what one replica knows.
 type Cache struct {
 	// Index is the ledgers. Others only read it, and draft grants in it.
-	Index   *index.Index
-	filters Filters
+	Index *index.Index
+	// Priorities are what the priorities of pods count.
+	Priorities priority.Classes
+	filters    Filters
 	// classes are the GPUClasses that there are; nil is none.
 	classes *classes.Set
 	log     logr.Logger

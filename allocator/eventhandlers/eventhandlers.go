@@ -138,8 +138,13 @@ func (h *Handlers) Changed(was, is any) {
 		object, _ = was.(metav1.Object)
 	}
 	namespace := object.GetNamespace()
-	if _, is := object.(*corev1.Namespace); is {
+	if _, of := object.(*corev1.Namespace); of {
 		namespace = object.GetName()
+		var labels map[string]string
+		if now, there := is.(*corev1.Namespace); there {
+			labels = now.Labels
+		}
+		h.Cache.Priorities.SetNamespace(namespace, labels)
 	}
 	h.changed(was, is, namespace)
 }

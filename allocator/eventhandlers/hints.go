@@ -56,7 +56,7 @@ var hints = []hint{
 	{&corev1.Pod{}, refused, byCache, "where pods count on nodes, with what requests and labels; nominated pods"},
 	{&corev1.Pod{}, barred, update(victimChanged), "readiness, phase and labels of victims"},
 	{&corev1.Node{}, refused, update(nodeChanged), "labels, taints, allocatable, declared features"},
-	{&corev1.Namespace{}, refused | barred, update(func(was, is *corev1.Namespace) bool { return !maps.Equal(was.Labels, is.Labels) }), "selectors of namespaces; only in labelled ones pods may be evicted"},
+	{&corev1.Namespace{}, refused | barred, update(func(was, is *corev1.Namespace) bool { return !maps.Equal(was.Labels, is.Labels) }), "selectors of namespaces; only in labelled ones pods may be evicted; PriorityClasses that count across namespaces"},
 	{&policyv1.PodDisruptionBudget{}, barred, nil, "whom it covers, how many evictions it allows"},
 
 	{&corev1.PersistentVolumeClaim{}, refused, nil, "volumes"},

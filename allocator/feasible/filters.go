@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,6 +28,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+
+	"vernier.dev/vernier/allocator/priority"
 )
 
 // Filters is the default scheduler's opinion of the cluster. SetNode, DeleteNode
@@ -51,8 +52,8 @@ type Filters struct {
 	// nominated are the pods that Nominate notes, by node, and nominatedTo is their node.
 	nominated   map[string]map[types.UID]fwk.PodInfo
 	nominatedTo map[types.UID]string
-	// priorities is how many pods are counted, by priority.
-	priorities map[int32]int
+	// classes is how many pods are counted, by what their priority follows from.
+	classes map[priority.Class]int
 
 	// preemption is the scheduler's way to find whom to end. It is only asked.
 	preemption *defaultpreemption.DefaultPreemption
@@ -91,7 +92,7 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		pods:     map[types.UID]*corev1.Pod{},
 		changed:  map[string]bool{},
 
-		nominated: map[string]map[types.UID]fwk.PodInfo{}, nominatedTo: map[types.UID]string{}, priorities: map[int32]int{},
+		nominated: map[string]map[types.UID]fwk.PodInfo{}, nominatedTo: map[types.UID]string{}, classes: map[priority.Class]int{},
 	}
 	f.framework, err = runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &defaults.Profiles[0],
 		runtime.WithClientSet(client),
@@ -206,10 +207,10 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 			return false, err
 		}
 		delete(f.pods, pod.UID)
-		if p := corev1helpers.PodPriority(old); f.priorities[p] > 1 {
-			f.priorities[p]--
+		if c := priority.ClassOf(old); f.classes[c] > 1 {
+			f.classes[c]--
 		} else {
-			delete(f.priorities, p)
+			delete(f.classes, c)
 		}
 		f.changed[old.Spec.NodeName] = true
 		old, changed = nil, true
@@ -228,6 +229,6 @@ func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) 
 		changed = !sameToOthers(old, pod)
 		return changed, f.cache.UpdatePod(klog.Background(), old, pod)
 	}
-	f.priorities[corev1helpers.PodPriority(pod)]++
+	f.classes[priority.ClassOf(pod)]++
 	return true, f.cache.AddPod(klog.Background(), pod)
 }

@@ -17,6 +17,7 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"vernier.dev/vernier/allocator/pin"
+	"vernier.dev/vernier/allocator/priority"
 )
 
 // Harm is what it takes for a pod to get onto a node: the pods that the scheduler would
@@ -40,15 +41,16 @@ func (f *Filters) MayPreempt(pod *corev1.Pod) bool {
 	if pod.Spec.SchedulingGroup != nil || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return false
 	}
-	return f.Lower(corev1helpers.PodPriority(pod))
+	own := corev1helpers.PodPriority(pod)
+	return f.Counts(func(c priority.Class) bool { return c.Value < own })
 }
 
-// Lower reports whether there are pods on nodes of a lower priority than that.
-func (f *Filters) Lower(than int32) bool {
+// Counts reports whether there are pods on nodes of such a class.
+func (f *Filters) Counts(such func(priority.Class) bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for priority := range f.priorities {
-		if priority < than {
+	for c := range f.classes {
+		if such(c) {
 			return true
 		}
 	}
@@ -56,15 +58,15 @@ func (f *Filters) Lower(than int32) bool {
 }
 
 // Preempts tells whether the scheduler, where it refuses the pod on the node, would end
-// pods of lower priority there to take it, and which harm that does. It is the
-// scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as its
-// owner wrote it, and pinned.
-func (c *Cycle) Preempts(ctx context.Context, node string) (harm Harm, would bool, err error) {
+// pods of lower priority there to take it, all of which may be ended, and which harm that does.
+// It is the scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as
+// its owner wrote it, and pinned.
+func (c *Cycle) Preempts(ctx context.Context, node string, may func(victim *corev1.Pod) bool) (harm Harm, would bool, err error) {
 	info, err := c.filters.snapshot.Get(node)
 	if err != nil {
 		return harm, false, nil
 	}
-	free, would, err := c.filters.preempts(ctx, &c.run, info)
+	free, would, err := c.filters.preempts(ctx, &c.run, info, may)
 	if err != nil || !would {
 		return harm, false, err
 	}
@@ -74,12 +76,12 @@ func (c *Cycle) Preempts(ctx context.Context, node string) (harm Harm, would boo
 	if err != nil {
 		return harm, false, err
 	}
-	harm, would, err = c.filters.preempts(ctx, &run, info)
+	harm, would, err = c.filters.preempts(ctx, &run, info, may)
 	return harm, would && free.Pods+harm.Pods > 0, err
 }
 
 // preempts is for one run. A node that takes the pod as it is takes no harm.
-func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo) (harm Harm, would bool, err error) {
+func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo, may func(victim *corev1.Pod) bool) (harm Harm, would bool, err error) {
 	if r.all != nil || r.only != nil && !r.only.Has(info.Node().Name) {
 		return harm, false, nil
 	}
@@ -101,6 +103,9 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo) (harm
 			err = status.AsError()
 		}
 		return harm, false, err
+	}
+	if slices.ContainsFunc(victims, func(v *corev1.Pod) bool { return !may(v) }) {
+		return harm, false, nil
 	}
 	// They are sorted, the most important first.
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil

@@ -8,14 +8,12 @@
 package podgroup
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
@@ -177,17 +175,6 @@ func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
 		return g
 	}
 	return nil
-}
-
-// Priority is that of pods that are placed together: the lowest of theirs, so that one of a
-// high priority lifts no others.
-func Priority(pods []*corev1.Pod) int32 {
-	if len(pods) == 0 {
-		return 0
-	}
-	return corev1helpers.PodPriority(slices.MinFunc(pods, func(p, q *corev1.Pod) int {
-		return cmp.Compare(corev1helpers.PodPriority(p), corev1helpers.PodPriority(q))
-	}))
 }
 
 // Ends is how the pods of a group may be ended: see group.Sizes.

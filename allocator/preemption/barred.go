@@ -85,9 +85,9 @@ func (p *Preemption) VictimsChanged(namespace string) {
 	}
 }
 
-// barring says what keeps the pods from being evicted together. Only what is of the namespace is
-// named.
-func (p *Preemption) barring(pods []*corev1.Pod, namespace string) string {
+// barring says what keeps the pods from being evicted together for the owner. Only what is of its
+// namespace is named.
+func (p *Preemption) barring(pods []*corev1.Pod, owner *corev1.Pod) string {
 	needed, seen := map[*policyv1.PodDisruptionBudget]int{}, map[string]bool{}
 	for _, pod := range pods {
 		budgets := p.filters.Budgets(pod.Namespace)
@@ -98,8 +98,10 @@ func (p *Preemption) barring(pods []*corev1.Pod, namespace string) string {
 			needed[counts]++
 		}
 		switch b := counts; {
+		case !p.cache.Priorities.MayEnd(owner)(pod):
+			seen[fmt.Sprintf("PriorityClass %s counts for pods of namespace %s only", owner.Spec.PriorityClassName, owner.Namespace)] = true
 		case ok && !refused && (b == nil || needed[b] <= feasible.Allowed(b)):
-		case pod.Namespace != namespace:
+		case pod.Namespace != owner.Namespace:
 			seen["PodDisruptionBudgets of other namespaces"] = true
 		case b != nil && needed[b] > feasible.Allowed(b):
 			seen[fmt.Sprintf("PodDisruptionBudget %s allows %d evictions now, needs %d healthy pods and has %d",

@@ -16,6 +16,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/victims"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -37,13 +38,17 @@ type evictions struct {
 	all  bool
 }
 
-// weighed are the weights of a version of a ledger.
+// weighed are the weights of a version of a ledger, by what priorities count across namespaces.
 type weighed struct {
 	ledger  *v1alpha1.SliceLedger
+	allowed int // priority.Classes.Version
 	weights *victims.Weights
 }
 
 func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool) *evictions {
+	if asker.Priority.Limited() {
+		bars.in[asker.Priority.Namespace], bars.known = true, true
+	}
 	e := &evictions{
 		Preemption: p, asker: asker, bars: bars, all: all, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
 		budgets: map[types.UID]int{}, covering: map[string]*feasible.Budgets{},
@@ -62,9 +67,9 @@ func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool)
 }
 
 func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, _ victims.Room) (harm, bool) {
-	w := e.Preemption.weights[ledger.Name]
-	if w.ledger != ledger {
-		w = weighed{ledger, victims.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
+	w, allowed := e.Preemption.weights[ledger.Name], e.cache.Priorities.Version()
+	if w.ledger != ledger || w.allowed != allowed {
+		w = weighed{ledger, allowed, victims.Weigh(ledger, func(l *v1alpha1.SliceLedger) *placement.Node {
 			less := *l
 			less.Status.Slices = nil
 			return index.Room(&less)
@@ -73,14 +78,30 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 			e.Preemption.weights[ledger.Name] = w
 		}
 	}
-	cost, ok := w.weights.Bound(demand, e.asker.Priority)
+	// In its own namespace more counts than across, and what counts across is never more.
+	below := e.asker.Priority.Across
+	if e.asker.Priority.Limited() && (e.all || e.hasOwn(ledger)) {
+		below = e.asker.Priority.Within
+	}
+	cost, ok := w.weights.Bound(demand, below)
 	return harm{Cost: cost}, ok
 }
 
-// priority is that of a pod; of one that is not known the lowest, since it may be known soon.
+// hasOwn reports whether pods of the asker's namespace that it is above have slices on the node.
+func (e *evictions) hasOwn(ledger *v1alpha1.SliceLedger) bool {
+	for uid := range ledgerspec.Pods(ledger) {
+		if pod := e.cache.PodOf(uid); pod != nil && pod.Namespace == e.asker.Priority.Namespace && e.asker.Priority.Above(e.cache.Priorities.Of(pod)) {
+			return true
+		}
+	}
+	return false
+}
+
+// priority is that of a pod across namespaces; of one that is not known the lowest, since it may
+// be known soon.
 func (e *evictions) priority(uid types.UID) (int32, bool) {
 	if pod := e.cache.PodOf(uid); pod != nil {
-		return corev1helpers.PodPriority(pod), true
+		return e.cache.Priorities.Of(pod).Across, true
 	}
 	return noHarm.Priority, true
 }
@@ -149,10 +170,11 @@ func (e *evictions) add(pod *corev1.Pod) {
 // priority, not placed, ends already, is of the owner's own gang, or no eviction would end
 // it.
 func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
-	v = victims.Pod{UID: pod.UID, Priority: corev1helpers.PodPriority(pod), Gang: -1, Budget: -1, Loss: e.loss(pod)}
+	p := e.cache.Priorities.Of(pod)
+	v = victims.Pod{UID: pod.UID, Priority: p.Against(e.asker.Priority.Namespace), Gang: -1, Budget: -1, Loss: e.loss(pod)}
 	name, in := group.Of(pod)
 	own, owns := group.Of(e.asker.Pods[0])
-	if v.Priority >= e.asker.Priority || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
+	if !e.above(p) || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
 		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own || graceOf(pod) > MaxGrace {
 		return v, false
 	}
@@ -179,6 +201,12 @@ func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 		v.Budget = at
 	}
 	return v, ok
+}
+
+// above reports whether the asker may take a pod's room; for all, whether it might if its class
+// counted in all namespaces.
+func (e *evictions) above(p priority.Priority) bool {
+	return e.asker.Priority.Above(p) || e.all && e.asker.Priority.Within > p.Within
 }
 
 // loss is how much of the pod's work is lost: its part of devices, in percent, times the seconds

@@ -55,6 +55,7 @@ type fixture struct {
 	dry, evicted []string
 	refuse       func(pod string, dry bool) error
 	made         int
+	events       *record.FakeRecorder
 }
 
 func newFixture(t *testing.T, nodes ...string) *fixture {
@@ -69,7 +70,8 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 	}
 	filters := objects.Filters(t.Context(), t, has...)
 	f := &fixture{t: t, filters: filters, known: cache.New(filters, nil, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
-	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
+	f.events = record.NewFakeRecorder(100)
+	events := &notify.Notifier{Events: f.events, Clock: f.clock}
 	f.members = podgroup.New(sizes)
 	q := queue.New(f.known, f.members, events, filters.Undecided, f.clock, logr.Discard())
 	q.Open(f.work)
@@ -259,4 +261,12 @@ func (f *fixture) reserved(w Waiter) string {
 	slices.Sort(on)
 	slices.Sort(leave)
 	return fmt.Sprint(r.Kind, on, leave)
+}
+
+// text is what events have said since it was called last.
+func (f *fixture) text() (all string) {
+	for len(f.events.Events) > 0 {
+		all += <-f.events.Events + "\n"
+	}
+	return all
 }

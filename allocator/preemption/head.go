@@ -104,7 +104,7 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 	until := now.Add(searchTime)
 	waiters(func(w Waiter) bool {
 		var may []string
-		free, lowest := true, p.queue.Precedence(scheduling.AskerOf(w.Item, w.Pods).Priority, w.Pods[0].Pod)
+		free, lowest := true, p.queue.Precedence(scheduling.AskerOf(p.cache, w.Item, w.Pods).Priority, w.Pods[0].Pod)
 		for model := range models {
 			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.MayUse(model) }) {
 				may = append(may, model)

@@ -296,7 +296,7 @@ func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name str
 	if err != nil || len(against) == 0 || !alone || !pl.filters.MayPreempt(pod.Pod) {
 		return err == nil && len(against) == 0, err
 	}
-	_, would, err := cycle.Preempts(ctx, name)
+	_, would, err := cycle.Preempts(ctx, name, pl.cache.Priorities.MayEnd(pod.Pod))
 	return would, err
 }
 
@@ -408,7 +408,7 @@ func (p *Preemption) plan(ctx context.Context, w Waiter, by func() policy) (*pla
 		if i < len(where)-scheduling.MaxDomains || !p.clock.Now().Before(until) {
 			break
 		}
-		pl := p.newPlanner(scheduling.AskerOf(w.Item, w.Pods), by())
+		pl := p.newPlanner(scheduling.AskerOf(p.cache, w.Item, w.Pods), by())
 		pl.in = in.Nodes
 		if found, err := pl.all(ctx, w.Pods, w.Need, until); found || err != nil {
 			return pl, err

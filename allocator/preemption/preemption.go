@@ -218,7 +218,7 @@ func (p *Preemption) leastHarm(ctx context.Context, pod *corev1.Pod, plans []pla
 			continue
 		}
 		asked++
-		harm, would, err := cycle.Preempts(ctx, plans[i].Node)
+		harm, would, err := cycle.Preempts(ctx, plans[i].Node, p.cache.Priorities.MayEnd(pod))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -341,7 +341,7 @@ func (p *Preemption) stillPreempts(ctx context.Context, pod *corev1.Pod) (would 
 	err = p.cache.Without(pod, func() error {
 		cycle, err := p.filters.Start(ctx, pod)
 		if err == nil {
-			_, would, err = cycle.Preempts(ctx, podstate.TargetNode(pod))
+			_, would, err = cycle.Preempts(ctx, podstate.TargetNode(pod), p.cache.Priorities.MayEnd(pod))
 		}
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
@@ -44,7 +45,7 @@ const (
 // evicted. before is called before nodes are looked at.
 func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error {
 	owner, pods := w.Item, w.Pods
-	asker := scheduling.AskerOf(owner, pods)
+	asker := scheduling.AskerOf(p.cache, owner, pods)
 	if r := p.reservations.Of(owner); r != nil && r.Kind == reservation.Preemption {
 		return p.evictAgain(ctx, r)
 	}
@@ -66,7 +67,7 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	if pl == nil && err == nil && found.known {
 		var would *planner
 		if would, err = search(true); would != nil {
-			barred = p.barring(slices.Collect(maps.Values(would.leaving)), owner.Namespace())
+			barred = p.barring(slices.Collect(maps.Values(would.leaving)), pods[0].Pod)
 		}
 	}
 	p.mu.Lock()
@@ -94,7 +95,9 @@ func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reserv
 	}) {
 		return false
 	}
-	if !p.filters.Lower(asker.Priority) {
+	if !p.filters.Counts(func(c priority.Class) bool {
+		return c.Value < asker.Priority.Within || asker.Priority.Above(p.cache.Priorities.OfClass(c))
+	}) {
 		p.queue.NoVictims(asker.Pods)
 		return false
 	}
@@ -148,7 +151,7 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 			// Nobody has left for it yet, and nobody does: the budgets known here are behind.
 			p.refuse(pod)
 			attempts.WithLabelValues("forbidden").Inc()
-			p.wait(pl.asker, map[string]bool{pod.Namespace: true}, p.barring([]*corev1.Pod{pod}, r.Owner.Namespace()), changes)
+			p.wait(pl.asker, map[string]bool{pod.Namespace: true}, p.barring([]*corev1.Pod{pod}, pods[0].Pod), changes)
 			p.queue.AddAfter(r.Owner, RetryAfter)
 			return nil
 		}
@@ -252,7 +255,7 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 			switch {
 			case ok[i]:
 				p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
-					"evicted from node %s: its slices go to %s, which has a higher priority (%d)", podstate.TargetNode(pod), nameTo(pod.Namespace, r), r.Priority))
+					"evicted from node %s: its slices go to %s, which has a higher priority (%d)", podstate.TargetNode(pod), nameTo(pod.Namespace, r), r.Priority.Against(pod.Namespace)))
 			case err == nil:
 				p.refuse(pod)
 			}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -454,6 +455,7 @@ func (f *fixture) reserveHeads(waiters ...Waiter) (reserved []string) {
 // where the first can never be served; and nobody does where the room is there already.
 func TestReserveHead(t *testing.T) {
 	f := newFixture(t, "n")
+	f.known.Priorities.Everywhere = []string{priority.Any}
 	f.run(holder("long", 90, 1, endsIn(4*time.Hour)), "n", 0)
 	f.run(holder("short", 90, 1, endsIn(time.Hour)), "n", 1)
 	never := f.waiter(holder("never", 60, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }))
@@ -516,6 +518,7 @@ func TestReserveHeadWithoutEnd(t *testing.T) {
 // Each set of models that nobody before it may use has a first of its own.
 func TestReserveHeadsOfModels(t *testing.T) {
 	f := newFixture(t, "n", "m")
+	f.known.Priorities.Everywhere = []string{priority.Any}
 	f.change("m", func(l *v1alpha1.SliceLedger) {
 		for i := range l.Status.Devices {
 			l.Status.Devices[i].Model = "A100"

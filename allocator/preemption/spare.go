@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
@@ -27,7 +26,7 @@ func (pl *planner) spare(ctx context.Context, pods []scheduling.Request) error {
 	priority := func(unit []types.UID) (highest int32) {
 		highest = noHarm.Priority
 		for _, uid := range unit {
-			highest = max(highest, corev1helpers.PodPriority(pl.leaving[uid]))
+			highest = max(highest, pl.cache.Priorities.Of(pl.leaving[uid]).Against(pl.asker.Priority.Namespace))
 		}
 		return highest
 	}

@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/cache"
@@ -167,8 +166,9 @@ func (q *Queue) Open(work Work) {
 	}
 	pods := q.cache.Pods()
 	slices.SortStableFunc(pods, func(p, r *corev1.Pod) int {
-		return cmp.Compare(corev1helpers.PodPriority(r), corev1helpers.PodPriority(p))
+		return cmp.Compare(q.rankOf(Item{}, r).Precedence, q.rankOf(Item{}, p).Precedence)
 	})
+	OwnFirst(pods, func(p *corev1.Pod) Rank { return q.rankOf(Item{}, p) })
 	for _, pod := range pods {
 		if q.concerns(pod) || podstate.Unbound(pod) {
 			q.add(q.itemOf(pod))

@@ -23,6 +23,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/priority"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -39,6 +40,7 @@ type queueInTest struct {
 func newQueue(t *testing.T) *queueInTest {
 	clock, events := testclock.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(100)
 	known := cache.New(objects.NoFilters{}, nil, logr.Discard())
+	known.Priorities.Everywhere = []string{priority.Any}
 	n := &notify.Notifier{Events: events, Clock: clock, Log: logr.Discard()}
 	q := New(known, podgroup.New(&group.Sizes{}), n, func(*corev1.Pod) []string { return nil }, clock, logr.Discard())
 	work := NewWork(clock)
@@ -250,8 +252,8 @@ func TestUnschedulableClasses(t *testing.T) {
 	}
 }
 
-// priority is a pod's.
-func priority(p int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &p } }
+// ofPriority sets a pod's priority.
+func ofPriority(p int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &p } }
 
 func itemsIn(items []Item) string {
 	var in []string
@@ -304,7 +306,7 @@ func TestMoveElsewhere(t *testing.T) {
 	wait(q.add("0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(q.clock.Now().Add(time.Hour)) }))
 	wait(q.add("b"))
 	wait(q.add("a"))
-	wait(q.add("first", priority(1)))
+	wait(q.add("first", ofPriority(1)))
 	q.MarkUnschedulable([]*corev1.Pod{q.add("short")}, true, "short", "why")
 	q.pop()
 	if q.MoveElsewhere(); q.pop() != "first a b 0" {
@@ -326,7 +328,7 @@ func TestMovePending(t *testing.T) {
 	q := newQueue(t)
 	const waiting = 3 * MaxMoves
 	for i := range waiting {
-		p := q.add(fmt.Sprintf("p%03d", i), priority(int32(i)))
+		p := q.add(fmt.Sprintf("p%03d", i), ofPriority(int32(i)))
 		q.MarkUnschedulable([]*corev1.Pod{p}, i%2 == 0, "short", "why")
 	}
 	q.pop()
@@ -386,43 +388,48 @@ func TestMovedOnce(t *testing.T) {
 	}
 }
 
+func (q *queueInTest) highest() int64 {
+	highest, _ := q.HighestWaiting()
+	return highest
+}
+
 // Who waits for room, and for nothing else, in order.
 func TestWaitingForRoom(t *testing.T) {
 	q := newQueue(t)
-	if got := q.HighestWaiting(); got != math.MinInt64 || len(q.WaitingForRoom()) > 0 {
+	if got := q.highest(); got != math.MinInt64 || len(q.WaitingForRoom()) > 0 {
 		t.Errorf("nobody waits, and the highest priority is %d", got)
 	}
 	at := func(seconds int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.CreationTimestamp.Time = time.Unix(seconds, 0) }
 	}
-	young, old := q.add("young", priority(1), at(20)), q.add("old", priority(1), at(10))
-	refused := q.add("refused", priority(3), at(30))
-	members := []*corev1.Pod{q.add("m0", priority(2), at(15), objects.InGang("g", 2)), q.add("m1", priority(2), at(5), objects.InGang("g", 2))}
+	young, old := q.add("young", ofPriority(1), at(20)), q.add("old", ofPriority(1), at(10))
+	refused := q.add("refused", ofPriority(3), at(30))
+	members := []*corev1.Pod{q.add("m0", ofPriority(2), at(15), objects.InGang("g", 2)), q.add("m1", ofPriority(2), at(5), objects.InGang("g", 2))}
 	q.MarkUnschedulable([]*corev1.Pod{young, old}, false, "short", "why")
 	q.MarkUnschedulable([]*corev1.Pod{refused}, true, "refused", "why")
 	q.MarkUnschedulable(members, false, "gang", "why")
-	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", priority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
-	q.MarkInvalid(q.add("invalid", priority(9), at(1)), errors.New("wrong"))
-	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.HighestWaiting() != 2*3 {
-		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
+	q.MarkElsewhere([]*corev1.Pod{q.add("elsewhere", ofPriority(9), at(1))}, notify.ReasonWaiting, "gang", "why")
+	q.MarkInvalid(q.add("invalid", ofPriority(9), at(1)), errors.New("wrong"))
+	if got := itemsIn(q.WaitingForRoom()); got != "refused g old young" || q.highest() != 2*3 {
+		t.Errorf("waiting: %q, the highest %d", got, q.highest())
 	}
 	if got := q.ItemOf(members[0]); got.Gang.Name != "g" || q.ItemOf(old).Pod.Name != "old" {
 		t.Errorf("a member is looked at as %v, a pod as %v", got, q.ItemOf(old))
 	}
 	q.gone(refused)
-	if got := itemsIn(q.WaitingForRoom()); got != "g old young" || q.HighestWaiting() != 2*2 {
-		t.Errorf("waiting after one has gone: %q, the highest %d", got, q.HighestWaiting())
+	if got := itemsIn(q.WaitingForRoom()); got != "g old young" || q.highest() != 2*2 {
+		t.Errorf("waiting after one has gone: %q, the highest %d", got, q.highest())
 	}
 }
 
 // A gang waits with the lowest priority of its members: one of a high priority lifts no others.
 func TestGangWaitsByItsLowest(t *testing.T) {
 	q := newQueue(t)
-	members := []*corev1.Pod{q.add("m0", priority(9), objects.InGang("g", 2)), q.add("m1", priority(0), objects.InGang("g", 2))}
-	p := q.add("p", priority(1))
+	members := []*corev1.Pod{q.add("m0", ofPriority(9), objects.InGang("g", 2)), q.add("m1", ofPriority(0), objects.InGang("g", 2))}
+	p := q.add("p", ofPriority(1))
 	q.MarkUnschedulable(append(members, p), false, "short", "why")
-	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.HighestWaiting() != 2*1 {
-		t.Errorf("waiting: %q, the highest %d", got, q.HighestWaiting())
+	if got := itemsIn(q.WaitingForRoom()); got != "p g" || q.highest() != 2*1 {
+		t.Errorf("waiting: %q, the highest %d", got, q.highest())
 	}
 }
 
@@ -435,5 +442,30 @@ func TestRooms(t *testing.T) {
 	}
 	if q.MoveToActive(cache.OnAll); q.Moves() != 2 || q.Rooms() != 1 {
 		t.Errorf("%d moves, %d of them for devices", q.Moves(), q.Rooms())
+	}
+}
+
+// A priority that counts in its own namespace only is heeded there, and takes no place from pods of
+// other namespaces: what goes behind is the namespace's own.
+func TestHostileOwnFirst(t *testing.T) {
+	q := newQueue(t)
+	q.cache.Priorities.Everywhere = nil
+	add := func(name, namespace string, age int64, value int32) {
+		q.MarkUnschedulable([]*corev1.Pod{q.add(name, ofPriority(value), func(p *corev1.Pod) {
+			p.Namespace, p.CreationTimestamp.Time = namespace, time.Unix(age, 0)
+		})}, false, "short", "why")
+	}
+	add("a-old", "a", 1, 0)
+	add("b-old", "b", 2, 0)
+	add("a-500", "a", 3, 500)
+	add("b-new", "b", 4, 0)
+	add("a-1000", "a", 5, 1000)
+	add("c", "c", 6, 0)
+	add("a-low", "a", 0, -10)
+	if got := itemsIn(q.WaitingForRoom()); got != "b-old b-new a-1000 a-500 a-old c a-low" {
+		t.Errorf("waiting: %q", got)
+	}
+	if highest, within := q.HighestWaiting(); highest != 0 || within["a"] != 1000 || within["b"] != 0 {
+		t.Errorf("the highest: %d, of namespaces %v", highest, within)
 	}
 }

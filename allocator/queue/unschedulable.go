@@ -13,12 +13,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 )
 
 // unschedulablePod is why a pod waits and what its owner was sent about it.
@@ -284,38 +283,86 @@ func (q *Queue) Moves() int {
 }
 
 // HighestWaiting is the highest precedence of the pods that wait for room, the lowest number where
-// none does.
-func (q *Queue) HighestWaiting() int64 {
+// none does, and the highest priority of those of each namespace there.
+func (q *Queue) HighestWaiting() (highest int64, within map[string]int32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	highest, done := int64(math.MinInt64), map[Item]bool{}
+	highest, within = math.MinInt64, map[string]int32{}
+	done := map[Item]bool{}
 	for key, w := range q.unschedulable {
-		if pod := q.cache.Pod(key); pod != nil && !w.elsewhere && w.cause != causeInvalid && 2*int64(corev1helpers.PodPriority(pod))+1 > highest {
-			// Of a large gang one member is enough.
-			if of := q.itemOf(pod); !done[of] {
-				highest = max(highest, q.precedence(of, pod))
-				done[of] = true
-			}
+		pod := q.cache.Pod(key)
+		if pod == nil || w.elsewhere || w.cause == causeInvalid {
+			continue
+		}
+		of := q.itemOf(pod)
+		if done[of] {
+			continue // of a large gang one member is enough
+		}
+		done[of] = true
+		r := q.rankOf(of, pod)
+		highest = max(highest, r.Precedence)
+		if known, is := within[pod.Namespace]; !is || r.Priority.Within > known {
+			within[pod.Namespace] = r.Priority.Within
 		}
 	}
-	return highest
+	return highest, within
 }
 
-// Precedence orders who waits: by priority, then those first without whom a gang that runs is below
+// Precedence orders who waits: by priority across namespaces, then those first without whom a gang that runs is below
 // its minimum. pod is one of those of the priority.
-func (q *Queue) Precedence(priority int32, pod *corev1.Pod) int64 {
+func (q *Queue) Precedence(p priority.Priority, pod *corev1.Pod) int64 {
 	if q.groups.Refills(pod) != nil {
-		return 2*int64(priority) + 1
+		return 2*int64(p.Across) + 1
 	}
-	return 2 * int64(priority)
+	return 2 * int64(p.Across)
 }
 
-// precedence is that of an item, of which pod is one: it is looked at by it.
-func (q *Queue) precedence(it Item, pod *corev1.Pod) int64 {
+// rankOf is that of an item, of which pod is one.
+func (q *Queue) rankOf(it Item, pod *corev1.Pod) Rank {
+	p := q.cache.Priorities.Of(pod)
 	if it.Gang.Name != "" {
-		return q.Precedence(podgroup.Priority(q.groups.Gang(it.Gang).Due), pod)
+		p = q.cache.Priorities.Least(q.groups.Gang(it.Gang).Due)
 	}
-	return q.Precedence(corev1helpers.PodPriority(pod), pod)
+	return Rank{Precedence: q.Precedence(p, pod), Priority: p}
+}
+
+// Rank is where an item stands in a list: what is First before all precedences.
+type Rank struct {
+	First      bool
+	Precedence int64
+	Priority   priority.Priority
+}
+
+// OwnFirst reorders what is sorted by rank and age: what stands before an equal of its own
+// namespace, of a higher priority there, goes right after the last of these. So a priority that
+// counts in one namespace only is heeded in it, and takes nobody else's place.
+func OwnFirst[T any](sorted []T, rankOf func(T) Rank) {
+	type entry struct {
+		of     T
+		within int32
+		after  int
+	}
+	entries := make([]entry, len(sorted))
+	// last are the last places of equals of a namespace, by their priority there.
+	last := map[Rank]map[int32]int{}
+	for i := len(sorted) - 1; i >= 0; i-- {
+		r := rankOf(sorted[i])
+		e := entry{sorted[i], r.Priority.Within, i}
+		r.Priority.Within = 0
+		for within, place := range last[r] {
+			if within > e.within {
+				e.after = max(e.after, place)
+			}
+		}
+		if entries[i] = e; last[r] == nil {
+			last[r] = map[int32]int{}
+		}
+		last[r][e.within] = max(last[r][e.within], i)
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Or(cmp.Compare(a.after, b.after), cmp.Compare(b.within, a.within)) })
+	for i := range entries {
+		sorted[i] = entries[i].of
+	}
 }
 
 // WaitingForRoom is what waits for room, pods and gangs, the first by precedence and then by age.
@@ -331,9 +378,15 @@ func (q *Queue) WaitingForRoom() (items []Item) {
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(first), func(i, j Item) int {
-		return cmp.Or(cmp.Compare(q.precedence(j, first[j]), q.precedence(i, first[i])), podstate.ByAge(first[i], first[j]))
+	ranks := map[Item]Rank{}
+	for it, pod := range first {
+		ranks[it] = q.rankOf(it, pod)
+	}
+	items = slices.SortedFunc(maps.Keys(first), func(i, j Item) int {
+		return cmp.Or(cmp.Compare(ranks[j].Precedence, ranks[i].Precedence), podstate.ByAge(first[i], first[j]))
 	})
+	OwnFirst(items, func(it Item) Rank { return ranks[it] })
+	return items
 }
 
 // MaxMoves are so few at a time that a pod that has just come is looked at in the next round
@@ -372,7 +425,7 @@ func (q *Queue) ActivatePending(it Item) {
 		}
 		for _, pod := range podstate.OldestFirst(due) {
 			it := q.itemOf(pod)
-			q.pendingMoves = append(q.pendingMoves, queuedItem{it, q.precedence(it, pod)})
+			q.pendingMoves = append(q.pendingMoves, queuedItem{it, q.rankOf(it, pod)})
 		}
 	}
 	for _, next := range q.nextMoves() {
@@ -392,12 +445,13 @@ func (q *Queue) MovePending() {
 // queuedItem is an unschedulable pod or gang that is to be looked at again.
 type queuedItem struct {
 	Item
-	precedence int64
+	Rank
 }
 
 // nextMoves takes the pods off the pending moves that are looked at now, by precedence. Half of
 // them are the first in the list, so that each has its turn even where pods are moved again
-// before all had theirs; the others are the ones of the highest.
+// before all had theirs; the others are the ones of the highest. A pod of the same namespace that is
+// of a higher priority there takes the turn of one.
 func (q *Queue) nextMoves() []queuedItem {
 	n := min(len(q.pendingMoves), MaxMoves/2)
 	next := slices.Clone(q.pendingMoves[:n])
@@ -405,13 +459,21 @@ func (q *Queue) nextMoves() []queuedItem {
 	for len(next) < MaxMoves && len(q.pendingMoves) > 0 {
 		first := 0
 		for i := range q.pendingMoves {
-			if q.pendingMoves[i].precedence > q.pendingMoves[first].precedence {
+			if q.pendingMoves[i].Precedence > q.pendingMoves[first].Precedence {
 				first = i
 			}
 		}
 		next = append(next, q.pendingMoves[first])
 		q.pendingMoves = slices.Delete(q.pendingMoves, first, first+1)
 	}
-	slices.SortStableFunc(next, func(p, r queuedItem) int { return cmp.Compare(r.precedence, p.precedence) })
+	for i := range next {
+		for j := range q.pendingMoves {
+			own, other := &next[i], &q.pendingMoves[j]
+			if other.Priority.Namespace == own.Priority.Namespace && other.Precedence == own.Precedence && other.Priority.Within > own.Priority.Within {
+				*own, *other = *other, *own
+			}
+		}
+	}
+	slices.SortStableFunc(next, func(p, r queuedItem) int { return cmp.Compare(r.Precedence, p.Precedence) })
 	return next
 }

@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -55,7 +56,7 @@ type Reservation struct {
 	Kind     Kind
 	Owner    queue.Item
 	Pods     []*corev1.Pod // of the owner, oldest first, as they were
-	Priority int32
+	Priority priority.Priority
 	// Plans are what the pods are to get.
 	Plans []placement.Plan
 	// Leaving are the pods that have to end first.
@@ -79,7 +80,7 @@ func (r *Reservation) Nodes() []string {
 // Asker is who asks for room: the owner of a reservation or somebody else.
 type Asker struct {
 	Item     queue.Item
-	Priority int32
+	Priority priority.Priority
 	// Pods are what is asked for.
 	Pods []*corev1.Pod
 }
@@ -125,8 +126,8 @@ func (rs *Reservations) Put(r *Reservation) bool {
 		return false
 	}
 	if len(others) >= Most {
-		lowest := slices.MinFunc(others, func(s, t *Reservation) int { return cmp.Compare(s.Priority, t.Priority) })
-		if lowest.Priority >= r.Priority {
+		lowest := slices.MinFunc(others, func(s, t *Reservation) int { return cmp.Compare(s.Priority.Across, t.Priority.Across) })
+		if !r.Priority.Above(lowest.Priority) {
 			return false
 		}
 		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == lowest })
@@ -339,7 +340,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	end, known := endOf(a.Pods, rs.clock.Now())
 	for _, r := range all {
 		switch {
-		case r.Owner == a.Item || a.Priority > r.Priority || r.Kind == Head && rs.before(a, r):
+		case r.Owner == a.Item || a.Priority.Above(r.Priority) || r.Kind == Head && rs.before(a, r):
 		case backfill.MayFill(end, known, r.End):
 			filled = append(filled, r)
 		default:

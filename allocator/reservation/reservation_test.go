@@ -25,6 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -105,11 +106,16 @@ func (f *fixture) runs(name string, core v1alpha1.Percent, ends bool, edits ...f
 	f.known.SetPod(p)
 }
 
+// counts is a priority that counts in all namespaces.
+func counts(value int32) priority.Priority {
+	return priority.Priority{Namespace: "ns", Within: value, Across: value}
+}
+
 // reserve makes a reservation of a device for pods, by the name of the first, which is theirs once
 // the pod "leaves" has left.
-func (f *fixture) reserve(priority int32, pods ...*corev1.Pod) *Reservation {
+func (f *fixture) reserve(value int32, pods ...*corev1.Pod) *Reservation {
 	f.t.Helper()
-	r := &Reservation{Kind: Preemption, Owner: itemOf(pods[0]), Pods: pods, Priority: priority, Plans: []placement.Plan{on("GPU-n-0", 50, 500)}, Leaving: leaving("leaves"), Made: f.clock.Now()}
+	r := &Reservation{Kind: Preemption, Owner: itemOf(pods[0]), Pods: pods, Priority: counts(value), Plans: []placement.Plan{on("GPU-n-0", 50, 500)}, Leaving: leaving("leaves"), Made: f.clock.Now()}
 	if !f.Put(r) {
 		f.t.Fatal("too many")
 	}
@@ -141,7 +147,7 @@ func TestPut(t *testing.T) {
 	}
 	before := f.All()
 	of := func(namespace string, i int) *Reservation {
-		return &Reservation{Owner: queue.Item{Pod: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("p", i)}}, Priority: 1}
+		return &Reservation{Owner: queue.Item{Pod: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("p", i)}}, Priority: counts(1)}
 	}
 	for i := range MostOf {
 		if got, want := f.Put(of("ns", i)), i < MostOf-1; got != want {
@@ -150,7 +156,7 @@ func TestPut(t *testing.T) {
 		f.Put(of("other", i))
 	}
 	lowest := of("another", 0)
-	lowest.Priority = 0
+	lowest.Priority = counts(0)
 	if f.Put(lowest) || len(f.All()) != Most {
 		t.Errorf("%d reservations, beside one of a low priority", len(f.All()))
 	}
@@ -192,17 +198,19 @@ func TestAgainst(t *testing.T) {
 		until           time.Time
 		against, filled bool
 	}{
-		"its own":              {Asker{itemOf(p), 0, []*corev1.Pod{p}}, until, false, false},
-		"of higher priority":   {Asker{itemOf(q), 6, []*corev1.Pod{q}}, until, false, false},
-		"of equal priority":    {Asker{itemOf(q), 5, []*corev1.Pod{q}}, until, true, false},
-		"of lower priority":    {Asker{itemOf(q), 4, []*corev1.Pod{q}}, until, true, false},
-		"ends before":          {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Hour-backfill.Slack-time.Second)}}, until, false, true},
-		"ends with it":         {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Hour-backfill.Slack)}}, until, true, false},
-		"until nobody knows":   {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Second)}}, time.Time{}, true, false},
-		"one of them ends":     {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Second), q}}, until, true, false},
-		"all of them end":      {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Second), ends(q, time.Minute)}}, until, false, true},
-		"the last is too late": {Asker{itemOf(q), 4, []*corev1.Pod{ends(q, time.Second), ends(q, 2*time.Hour)}}, until, true, false},
-		"no pods":              {Asker{itemOf(q), 4, nil}, until, true, false},
+		"its own":              {Asker{itemOf(p), counts(0), []*corev1.Pod{p}}, until, false, false},
+		"of higher priority":   {Asker{itemOf(q), counts(6), []*corev1.Pod{q}}, until, false, false},
+		"of another namespace": {Asker{itemOf(q), priority.Priority{Namespace: "other", Within: 6, Across: 6}, []*corev1.Pod{q}}, until, false, false},
+		"where it counts less": {Asker{itemOf(q), priority.Priority{Namespace: "other", Within: 6}, []*corev1.Pod{q}}, until, true, false},
+		"of equal priority":    {Asker{itemOf(q), counts(5), []*corev1.Pod{q}}, until, true, false},
+		"of lower priority":    {Asker{itemOf(q), counts(4), []*corev1.Pod{q}}, until, true, false},
+		"ends before":          {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Hour-backfill.Slack-time.Second)}}, until, false, true},
+		"ends with it":         {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Hour-backfill.Slack)}}, until, true, false},
+		"until nobody knows":   {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Second)}}, time.Time{}, true, false},
+		"one of them ends":     {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Second), q}}, until, true, false},
+		"all of them end":      {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Second), ends(q, time.Minute)}}, until, false, true},
+		"the last is too late": {Asker{itemOf(q), counts(4), []*corev1.Pod{ends(q, time.Second), ends(q, 2*time.Hour)}}, until, true, false},
+		"no pods":              {Asker{itemOf(q), counts(4), nil}, until, true, false},
 	} {
 		r.End = tt.until
 		against, filled := f.Against(tt.asker)

@@ -20,7 +20,6 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
@@ -108,13 +107,13 @@ func (s *Scheduler) Schedule(ctx context.Context, pod Request) (*binding.Assignm
 }
 
 func (s *Scheduler) newCycle(item queue.Item, set []Request) *cycle {
-	return &cycle{Scheduler: s, asker: AskerOf(item, set), set: set, assumed: s.Cache.Assumption()}
+	return &cycle{Scheduler: s, asker: AskerOf(s.Cache, item, set), set: set, assumed: s.Cache.Assumption()}
 }
 
 // AskerOf is the owner of the pods of a set as one who asks for room.
-func AskerOf(item queue.Item, set []Request) reservation.Asker {
+func AskerOf(known *cache.Cache, item queue.Item, set []Request) reservation.Asker {
 	pods := podsOf(set)
-	return reservation.Asker{Item: item, Priority: podgroup.Priority(pods), Pods: pods}
+	return reservation.Asker{Item: item, Priority: known.Priorities.Least(pods), Pods: pods}
 }
 
 func podsOf(set []Request) []*corev1.Pod {

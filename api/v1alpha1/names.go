@@ -152,6 +152,15 @@ const (
 	LabelRDMAEnabled = "enabled"
 )
 
+// LabelPriorityClassPrefix before the name of a PriorityClass is a label of a namespace. With value
+// LabelPriorityClassEnabled, pods with shares of the class count with its priority against pods of
+// other namespaces too, and may be of a class whose name begins with system-. Only who may create
+// PriorityClasses may change such labels.
+const (
+	LabelPriorityClassPrefix  = "priority-class.vernier.dev/"
+	LabelPriorityClassEnabled = "enabled"
+)
+
 // LabelGPUNode on a node, with value LabelGPUNodeTrue: the node agent runs there.
 const (
 	LabelGPUNode     = Prefix + "gpu-node"

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// production names a PriorityClass as a tenant of namespace a may.
+func production(p *corev1.Pod) {
+	priority(1000)(p)
+	p.Namespace, p.Spec.PriorityClassName = "a", "production"
+}
+
+// newTenantStage has one full node of tenant b, whose pod waits for all of a GPU, and tenant a, whose
+// later one of an existing PriorityClass does too.
+func newTenantStage(t *testing.T) *stage {
+	t.Helper()
+	s := newHeadStage(t, 1)
+	s.priorityClasses = nil
+	s.restart()
+	s.allocator.notify.Events = s.events
+	for _, name := range []string{"b0", "b1"} {
+		s.add(name, 60, 600, s.created, inNamespace("b"), finalized)
+	}
+	s.run()
+	s.add("waits", v1alpha1.WholeGPU, 1, s.created, inNamespace("b"))
+	s.work()
+	s.pass(time.Second)
+	s.add("urgent", v1alpha1.WholeGPU, 1, s.created, production)
+	s.work()
+	return s
+}
+
+// A tenant that names an existing PriorityClass evicts no pod of another, has no room reserved before
+// an older pod of another, and is looked at after that one. It is told why.
+func TestHostilePriorityClassOfOthers(t *testing.T) {
+	s := newTenantStage(t)
+	if len(s.evicted) > 0 {
+		t.Fatalf("evicted %v", s.evicted)
+	}
+	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "is not allowed: PriorityClass production counts for pods of namespace a only") {
+		t.Errorf("told %q", told)
+	}
+	s.pass(10 * time.Minute)
+	all := s.allocator.reservations.All()
+	if len(all) != 1 || all[0].Owner.Pod.Name != "waits" {
+		t.Fatalf("reserved %+v, want for the older one", all)
+	}
+	s.must(s.remove(s.get("b0")))
+	s.end()
+	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{false, true}) {
+		t.Errorf("waits, urgent wait: %v", got)
+	}
+}
+
+// Where the namespace is allowed the class it evicts, from the moment on that it is labelled.
+func TestPriorityClass_WhenTheNamespaceIsAllowedIt(t *testing.T) {
+	s := newTenantStage(t)
+	was := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	now := was.DeepCopy()
+	now.Labels = map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled}
+	s.allocator.Changed(was, now)
+	s.work()
+	s.pass(10 * time.Second)
+	if len(s.evicted) != 1 {
+		t.Fatalf("evicted %v", s.evicted)
+	}
+	s.end()
+	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{true, false}) {
+		t.Errorf("waits, urgent wait: %v", got)
+	}
+}
+
+// In its own namespace a class counts that is not allowed: its own pod of lower priority is evicted.
+func TestPriorityClass_WhenItCountsAtHome(t *testing.T) {
+	s := newStage(t, 1)
+	s.priorityClasses = nil
+	s.restart()
+	s.add("b0", 60, 600, inNamespace("b"), finalized)
+	s.add("a0", 60, 600, inNamespace("a"), finalized)
+	s.run()
+	s.add("urgent", v1alpha1.WholeGPU, objects.DeviceMiB, production)
+	s.work()
+	if !slices.Equal(s.evicted, []types.UID{"a0"}) {
+		t.Errorf("evicted %v", s.evicted)
+	}
+}
