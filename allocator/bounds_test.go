@@ -12,14 +12,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientset "k8s.io/client-go/kubernetes/fake"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
@@ -75,7 +73,7 @@ func TestBounds(t *testing.T) {
 		{"newsFreely", notify.NewsFreely, 4, 4, "docs/reference/events.md says so"},
 		{"maxCauses", notify.MaxCauses, 2 * notify.NewsFreely, 64, "what is remembered of each waiting pod"},
 		{"requests", requests, 8, 32, "more make a busy API server no faster"},
-		{"maxNote", notify.MaxNote, 1024, 1024, "the API server refuses a longer one"},
+		{"maxNote", eventlist.MaxNote, 1024, 1024, "the API server refuses a longer one"},
 	} {
 		if tt.is < tt.least || tt.is > tt.most {
 			t.Errorf("%s is %d, want %d to %d: %s", tt.name, tt.is, tt.least, tt.most, tt.why)
@@ -159,18 +157,6 @@ func TestPausesAfterErrors(t *testing.T) {
 	}
 }
 
-// silent is an API server that does not answer a list of events, and counts them.
-type silent struct {
-	typedcorev1.EventInterface
-	asked int
-}
-
-func (s *silent) List(ctx context.Context, _ metav1.ListOptions) (*corev1.EventList, error) {
-	s.asked++
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
 // A new leader that does not get to know what pods were told before tells them itself,
 // after a bounded time.
 func TestHearingIsBounded(t *testing.T) {
@@ -180,7 +166,10 @@ func TestHearingIsBounded(t *testing.T) {
 	s.work()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s.allocator.notify.Handover(t.Context(), &silent{})
+		s.allocator.notify.Handover(t.Context(), objects.Events(func(ctx context.Context, _ string) ([]corev1.Event, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
 		if waited := time.Since(start); waited != notify.SyncPatience {
 			t.Errorf("asked for %v, want %v", waited, notify.SyncPatience)
 		}
@@ -211,14 +200,17 @@ func TestNoteIsBounded(t *testing.T) {
 // However many read the page, events are listed once in a while; and then again.
 func TestVerdictsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kube := clientset.NewClientset()
-		v := &verdicts{kube: kube}
+		lists := 0
+		v := &verdicts{api: objects.Events(func(context.Context, string) ([]corev1.Event, error) {
+			lists++
+			return nil, nil
+		})}
 		for i, pause := range []time.Duration{0, 0, verdictsAge - time.Millisecond, time.Millisecond, 0} {
 			pass(pause)
 			if _, err := v.read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if lists, want := len(kube.Actions()), []int{1, 1, 1, 2, 2}[i]; lists != want {
+			if want := []int{1, 1, 1, 2, 2}[i]; lists != want {
 				t.Errorf("%d lists at reading %d, want %d", lists, i, want)
 			}
 		}

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/notify"
@@ -142,7 +141,8 @@ func TestNewLeaderTellsNothingTwice(t *testing.T) {
 	}
 	// Figures of the leader before, another reason, none; and one that is placed by now.
 	said := func(pod, reason, text string, minute int) corev1.Event {
-		return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}, Reason: reason, Message: text,
+		p := s.get(pod)
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace}, InvolvedObject: corev1.ObjectReference{Name: pod, UID: p.UID}, Reason: reason, Message: text,
 			LastTimestamp: metav1.NewTime(s.clock.Now().Add(time.Duration(minute-10) * time.Minute))}
 	}
 	s.read()

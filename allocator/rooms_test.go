@@ -30,7 +30,7 @@ var rooms = [][]string{
 	{"view"},
 	{"podstate"},
 	{"victims"},
-	{"placement", "group", "priority"},
+	{"placement", "group", "priority", "eventlist"},
 	{"placement/packer"},
 	{"placement/lp"},
 }

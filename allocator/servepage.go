@@ -11,16 +11,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/page"
 	"vernier.dev/vernier/allocator/usage"
@@ -35,7 +35,7 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 	if err != nil {
 		return fmt.Errorf("the page: %w; set --page-bind-address", err)
 	}
-	said := &verdicts{kube: kube}
+	said := &verdicts{api: kube.CoreV1().RESTClient()}
 	uses := usage.New(kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace), agents.Metrics, clock.RealClock{})
 	p := page.New(page.Sources{
 		Ledgers: func(ctx context.Context) ([]*v1alpha1.SliceLedger, error) {
@@ -65,9 +65,10 @@ func servePage(mgr manager.Manager, kube kubernetes.Interface, pods corelisters.
 // every few seconds, the API server need not be.
 const verdictsAge = 5 * time.Second
 
-// verdicts are the allocators' events on pods.
+// verdicts are the allocators' events on pods. A pod whose events are beyond the bounds is shown
+// without them.
 type verdicts struct {
-	kube kubernetes.Interface
+	api rest.Interface
 
 	mu     sync.Mutex
 	at     time.Time
@@ -80,12 +81,10 @@ func (v *verdicts) read(ctx context.Context) ([]corev1.Event, error) {
 	if time.Since(v.at) < verdictsAge {
 		return v.events, nil
 	}
-	list, err := v.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("source", notify.Component).String(),
-	})
+	events, _, err := eventlist.Read(ctx, v.api, "", notify.OnPods, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	v.at, v.events = time.Now(), list.Items
+	v.at, v.events = time.Now(), events
 	return v.events, nil
 }

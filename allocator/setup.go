@@ -94,7 +94,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 		classes: known,
 		factory: factory,
 		manager: mgr,
-		events:  kube.CoreV1().Events(""),
+		api:     kube.CoreV1().RESTClient(),
 		warm:    make(chan struct{}),
 	}
 	if err := register(ctx, r.allocator.Collector()); err != nil {
@@ -119,7 +119,7 @@ type replica struct {
 	factory   informers.SharedInformerFactory
 	groups    *group.Watcher
 	manager   manager.Manager
-	events    typedcorev1.EventInterface
+	api       rest.Interface
 	// warm is closed when everything that exists has been taken in.
 	warm chan struct{}
 }
@@ -192,7 +192,7 @@ func (r *replica) lead(ctx context.Context) error {
 	select {
 	case <-r.warm:
 		r.allocator.notify.BeginHandover()
-		go r.allocator.notify.Handover(ctx, r.events)
+		go r.allocator.notify.Handover(ctx, r.api)
 		return r.allocator.Lead(ctx)
 	case <-ctx.Done():
 		return nil

@@ -8,11 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/allocator/view"
 )
 
@@ -33,40 +32,42 @@ func (n *Notifier) BeginHandover() {
 }
 
 // Handover reads the events of the leaders before. Without an answer they are sent once more.
-func (n *Notifier) Handover(ctx context.Context, events typedcorev1.EventInterface) {
+func (n *Notifier) Handover(ctx context.Context, api rest.Interface) {
 	ctx, cancel := context.WithTimeout(ctx, SyncPatience)
 	defer cancel()
-	list, err := events.List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("source", Component).String()})
-	if err != nil {
-		n.Log.Info("cannot read the events of waiting pods, they are sent again", "error", err.Error())
-		list = &corev1.EventList{}
+	events, more, err := eventlist.Read(ctx, api, "", OnPods, n.Clock.Now())
+	if err != nil || more {
+		n.Log.Info("cannot read all events of waiting pods, those of the others are sent again", "read", len(events), "error", err)
 	}
-	n.EndHandover(list.Items)
+	n.EndHandover(events)
 }
+
+// OnPods are the allocators' events on pods.
+var OnPods = fields.Set{eventlist.FieldSource: Component, eventlist.FieldKind: "Pod"}
 
 // EndHandover keeps the last message of each pod, if it was that it waits. That room is kept for
 // it says so too, and not why.
 func (n *Notifier) EndHandover(events []corev1.Event) {
-	earlier, at := map[types.UID]string{}, map[types.UID]time.Time{}
+	earlier, at := map[view.Subject]string{}, map[view.Subject]time.Time{}
 	for i := range events {
 		e := &events[i]
-		uid := e.InvolvedObject.UID
+		pod := view.SubjectOf(e)
 		if view.KeepsRoom(*e) {
 			continue
 		}
-		if last, known := at[uid]; known && e.LastTimestamp.Time.Before(last) {
+		if last, known := at[pod]; known && e.LastTimestamp.Time.Before(last) {
 			continue
 		}
-		at[uid] = e.LastTimestamp.Time
-		if delete(earlier, uid); e.Reason == ReasonWaiting || e.Reason == ReasonInvalid {
-			earlier[uid] = e.Message
+		at[pod] = e.LastTimestamp.Time
+		if delete(earlier, pod); e.Reason == ReasonWaiting || e.Reason == ReasonInvalid {
+			earlier[pod] = e.Message
 		}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.syncing, n.earlier = false, earlier
 	for _, p := range n.deferredPlaced {
-		if earlier[p.pod.UID] != "" {
+		if earlier[view.AsSubject(p.pod)] != "" {
 			n.Emit(p.pod, corev1.EventTypeNormal, ReasonPlaced, p.where)
 		}
 	}
@@ -85,7 +86,7 @@ type placedPod struct {
 func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if waited || n.earlier[pod.UID] != "" {
+	if waited || n.earlier[view.AsSubject(pod)] != "" {
 		n.Emit(pod, corev1.EventTypeNormal, ReasonPlaced, where)
 		return
 	}
@@ -98,9 +99,9 @@ func (n *Notifier) Placed(pod *corev1.Pod, where string, waited bool) {
 // sentEarlier reports whether the leader before has sent just that, but for the figures, and
 // forgets it: what is sent from now on is known. The caller holds mu.
 func (n *Notifier) sentEarlier(pod *corev1.Pod, text string) bool {
-	before, sent := n.earlier[pod.UID]
-	delete(n.earlier, pod.UID)
-	return sent && withoutFigures(before) == withoutFigures(note(text))
+	before, sent := n.earlier[view.AsSubject(pod)]
+	delete(n.earlier, view.AsSubject(pod))
+	return sent && withoutFigures(before) == withoutFigures(eventlist.Cut(text, eventlist.MaxNote))
 }
 
 func withoutFigures(text string) string {

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"vernier.dev/vernier/test/objects"
 )
 
 func newNotifier(c client.Client) (*Notifier, *testclock.FakeClock, *record.FakeRecorder) {
@@ -54,7 +56,8 @@ func TestHandover(t *testing.T) {
 		t.Errorf("sent before the handover is over: %q", got)
 	}
 	earlier := func(pod, reason, text string, at int64) corev1.Event {
-		return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}, Reason: reason, Message: text, LastTimestamp: metav1.Unix(at, 0)}
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(pod)},
+			Source: corev1.EventSource{Component: Component}, Reason: reason, Message: text, LastTimestamp: metav1.Unix(at, 0)}
 	}
 	n.EndHandover([]corev1.Event{earlier("same", ReasonWaiting, "needs 7", 2), earlier("same", ReasonWaiting, "other", 1),
 		earlier("waited", ReasonWaiting, "needs 7", 1), earlier("waited", ReasonReserved, "reserved on n0", 2), earlier("same", ReasonPreempting, "ends pods", 3),
@@ -69,6 +72,29 @@ func TestHandover(t *testing.T) {
 	n.Waiting(named("same"), &notices, ReasonWaiting, "refused", "no CPU", time.Time{})
 	if got := sent(events); len(got) != 1 {
 		t.Errorf("another reason: sent %q", got)
+	}
+}
+
+// A tenant's events, as if by the allocator, about pods of another namespace have no part in a
+// handover: not of another's UID, and not of a time to come.
+func TestHostileHandover(t *testing.T) {
+	n, clock, events := newNotifier(nil)
+	n.BeginHandover()
+	forged := func(namespace, uid, reason string) corev1.Event {
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: uid, UID: types.UID(uid)},
+			Source: corev1.EventSource{Component: Component}, Reason: reason, Message: "needs 5", LastTimestamp: metav1.NewTime(clock.Now().AddDate(10, 0, 0))}
+	}
+	n.Placed(named("placed"), "on n0", false)
+	n.Handover(t.Context(), objects.Events(func(context.Context, string) ([]corev1.Event, error) {
+		return []corev1.Event{forged("tenant", "waits", ReasonWaiting), forged("ns", "waits", ReasonWaiting), forged("tenant", "placed", ReasonWaiting)}, nil
+	}))
+	if got := sent(events); len(got) != 0 {
+		t.Errorf("sent by what another namespace says: %q", got)
+	}
+	var notices Notices
+	n.Waiting(named("waits"), &notices, ReasonWaiting, "short", "needs 5", time.Time{})
+	if got := sent(events); len(got) != 1 {
+		t.Errorf("sent %q, want why it waits, whatever another namespace says", got)
 	}
 }
 

@@ -21,12 +21,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -53,9 +53,6 @@ const (
 	ReasonPreempted    = view.ReasonPreempted
 )
 
-// MaxNote is what the API server takes as an event's message.
-const MaxNote = 1024
-
 // Notifier sends events.
 type Notifier struct {
 	Events record.EventRecorder
@@ -67,7 +64,7 @@ type Notifier struct {
 	// syncing is true until the events of the leader before are known, and earlier are the
 	// messages that they have for waiting pods.
 	syncing bool
-	earlier map[types.UID]string
+	earlier map[view.Subject]string
 	// deferredPlaced are pods that were placed while syncing.
 	deferredPlaced []placedPod
 	// eventsFrom is when the API server is asked again to take an event of Once.
@@ -77,13 +74,13 @@ type Notifier struct {
 // Emit sends an event on the pod, and logs it: the log is kept for longer.
 func (n *Notifier) Emit(pod *corev1.Pod, kind, reason, text string) {
 	n.Log.Info("event", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
-	n.Events.Event(pod, kind, reason, note(text))
+	n.Events.Event(pod, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
 }
 
 // EmitOn is Emit for a ledger.
 func (n *Notifier) EmitOn(ledger *v1alpha1.SliceLedger, kind, reason, text string) {
 	n.Log.Info("event", "ledger", ledger.Name, "reason", reason, "note", text)
-	n.Events.Event(ledger, kind, reason, note(text))
+	n.Events.Event(ledger, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
 }
 
 // Waiting sends why the pod waits, unless that was sent, once it may be repeated and not
@@ -152,7 +149,7 @@ func (n *Notifier) Once(ctx context.Context, pod *corev1.Pod, kind, reason, text
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 		},
-		Type: kind, Reason: reason, Message: note(text), FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Type: kind, Reason: reason, Message: eventlist.Cut(text, eventlist.MaxNote), FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: Component}, ReportingController: Component,
 	})
 	var answer apierrors.APIStatus
@@ -192,14 +189,6 @@ func eventName(pod *corev1.Pod, change string) string {
 		name = strings.TrimRight(name[:most], ".-")
 	}
 	return name + sum
-}
-
-// note is a text as an event has it.
-func note(text string) string {
-	if len(text) > MaxNote {
-		return strings.ToValidUTF8(text[:MaxNote-3], "") + "..."
-	}
-	return text
 }
 
 // Describe is a placement on the ledger's node as text.

@@ -66,7 +66,7 @@ func gated(name string, since time.Time, others ...string) *corev1.Pod {
 }
 
 func event(pod, message string, at time.Time) corev1.Event {
-	return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}, Message: message, LastTimestamp: metav1.NewTime(at)}
+	return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, InvolvedObject: corev1.ObjectReference{Name: pod, UID: types.UID(pod)}, Message: message, LastTimestamp: metav1.NewTime(at)}
 }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)

@@ -79,7 +79,7 @@ func (s Sources) waiting(ctx context.Context) (Waiting, error) {
 	}
 	at := map[key]int{}
 	for _, p := range pods {
-		k := key{workload{p.Namespace, view.WorkloadOf(p)}, said.Text(p.UID)}
+		k := key{workload{p.Namespace, view.WorkloadOf(p)}, said.Text(p)}
 		w.keep(k.workload, said.Reserved(p))
 		i, is := at[k]
 		if !is {

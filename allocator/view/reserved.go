@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podstate"
 )
@@ -84,7 +83,7 @@ func (r *Reserved) GPUs() []GPUOf {
 // Said is what the allocator's events say of pods.
 type Said struct {
 	// reasons are the last event of each, but for those of the room that is kept for it.
-	reasons, rooms map[types.UID]corev1.Event
+	reasons, rooms map[Subject]corev1.Event
 }
 
 // SaidIn are the last of the allocator's events.
@@ -103,7 +102,7 @@ func SaidIn(events []corev1.Event) Said {
 // Reserved is the room that is kept for a pod, nil if there is none. Of one that does not wait, or
 // that waits for other gates, the leader has dropped it.
 func (s Said) Reserved(p *corev1.Pod) *Reserved {
-	e, ok := s.rooms[p.UID]
+	e, ok := s.rooms[AsSubject(p)]
 	if !ok || !podstate.Ready(p) {
 		return nil
 	}
@@ -111,6 +110,6 @@ func (s Said) Reserved(p *corev1.Pod) *Reserved {
 }
 
 // Text is all that was said of a pod.
-func (s Said) Text(pod types.UID) string {
-	return s.reasons[pod].Message + "\n" + s.rooms[pod].Message
+func (s Said) Text(p *corev1.Pod) string {
+	return s.reasons[AsSubject(p)].Message + "\n" + s.rooms[AsSubject(p)].Message
 }

@@ -4,7 +4,6 @@ package view
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,23 +63,33 @@ func TestMissingDevice(t *testing.T) {
 }
 
 func TestLastEvents(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	events := []corev1.Event{
-		{Message: "series", EventTime: metav1.NewMicroTime(at(1)), Series: &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(at(9))}},
-		{Message: "new", EventTime: metav1.NewMicroTime(at(8))},
-		{Message: "old", LastTimestamp: metav1.NewTime(at(7))},
+	event := func(namespace, message string, second int64) corev1.Event {
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, InvolvedObject: corev1.ObjectReference{Namespace: namespace, Name: "p", UID: "uid"},
+			Message: message, LastTimestamp: metav1.Unix(second, 0)}
 	}
-	for want := range events {
-		for i := range events {
-			events[i].InvolvedObject.UID = "pod"
-		}
-		rotated := append(append([]corev1.Event{}, events[want:]...), events[:want]...)
-		if got := LastEvents(rotated)["pod"].Message; got != "series" {
-			t.Errorf("order %d: last event is %q", want, got)
+	events := []corev1.Event{event("ns", "old", 7), event("ns", "new", 9), event("ns", "older", 6), event("other", "another's", 10)}
+	for first := range events {
+		got := LastEvents(append(append([]corev1.Event{}, events[first:]...), events[:first]...))
+		if len(got) != 2 || got[Subject{"ns", "p", "uid"}].Message != "new" {
+			t.Errorf("order %d: last events are %+v", first, got)
 		}
 	}
-	if got := LastEvents(events[1:])["pod"].Message; got != "new" {
-		t.Errorf("without the series: last event is %q", got)
+}
+
+// An event in one namespace says nothing of a pod in another, whatever UID is in it, and nothing
+// of a pod of another name.
+func TestHostileEventsOfAnothersPod(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "uid"},
+		Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: v1alpha1.Gate}}}}
+	event := func(namespace, name, reason, message string, second int64) corev1.Event {
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, InvolvedObject: corev1.ObjectReference{Namespace: namespace, Name: name, UID: "uid"},
+			Reason: reason, Message: message, LastTimestamp: metav1.Unix(second, 0)}
+	}
+	said := SaidIn([]corev1.Event{event("team", "train", "VernierWaiting", "needs 90 %", 1),
+		event("tenant", "train", "VernierWaiting", "pay here", 9), event("tenant", "train", ReasonReserved, "reserved on node n GPU 0, about 87600h", 9),
+		event("team", "other", "VernierWaiting", "pay here", 9), event("team", "other", ReasonReserved, "reserved on node n GPU 0", 9)})
+	if w := WaitingPodOf(pod, said); w.Reason == nil || w.Reason.Message != "needs 90 %" || w.Reserved != nil || said.Text(pod) != "needs 90 %\n" {
+		t.Errorf("%+v is said of the pod, and reserved for it is %+v", w.Reason, w.Reserved)
 	}
 }
 

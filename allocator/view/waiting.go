@@ -5,7 +5,6 @@ package view
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,7 +75,7 @@ func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	} else {
 		w.Needs = Needs(doc, classesOf(p))
 	}
-	if e, ok := said.reasons[p.UID]; ok {
+	if e, ok := said.reasons[AsSubject(p)]; ok {
 		w.Reason = ReasonOf(&e)
 	}
 	w.Reserved = said.Reserved(p)
@@ -85,7 +84,7 @@ func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 
 // ReasonOf is an event as a reason.
 func ReasonOf(e *corev1.Event) *Reason {
-	return &Reason{Reason: e.Reason, Message: e.Message, Seen: metav1.NewTime(seen(e))}
+	return &Reason{Reason: e.Reason, Message: e.Message, Seen: e.LastTimestamp}
 }
 
 // classesOf are the classes of the pod's containers, by name.
@@ -107,27 +106,29 @@ func Needs(doc *v1alpha1.Shares, classes map[string]string) []Need {
 	return all
 }
 
-// LastEvents keeps the latest event of each pod. The UID tells a pod from an
-// earlier one of the same name.
-func LastEvents(events []corev1.Event) map[types.UID]corev1.Event {
-	last := make(map[types.UID]corev1.Event)
+// Subject is the object that an event is about. The UID tells it from an earlier one of the same
+// name. By the UID alone an event in one namespace could be about a pod of another.
+type Subject struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// AsSubject is the object as the subject of events.
+func AsSubject(o metav1.Object) Subject { return Subject{o.GetNamespace(), o.GetName(), o.GetUID()} }
+
+// SubjectOf is the object that the event is about.
+func SubjectOf(e *corev1.Event) Subject {
+	return Subject{e.Namespace, e.InvolvedObject.Name, e.InvolvedObject.UID}
+}
+
+// LastEvents keeps the latest event of each object.
+func LastEvents(events []corev1.Event) map[Subject]corev1.Event {
+	last := make(map[Subject]corev1.Event)
 	for _, e := range events {
-		uid := e.InvolvedObject.UID
-		if old, ok := last[uid]; !ok || seen(&e).After(seen(&old)) {
-			last[uid] = e
+		of := SubjectOf(&e)
+		if old, ok := last[of]; !ok || e.LastTimestamp.After(old.LastTimestamp.Time) {
+			last[of] = e
 		}
 	}
 	return last
-}
-
-// seen is when an event last happened, in whichever of its three forms.
-func seen(e *corev1.Event) time.Time {
-	latest := e.LastTimestamp.Time
-	if e.EventTime.After(latest) {
-		latest = e.EventTime.Time
-	}
-	if e.Series != nil && e.Series.LastObservedTime.After(latest) {
-		latest = e.Series.LastObservedTime.Time
-	}
-	return latest
 }

@@ -14,21 +14,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 	storage "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
-
-// fieldInvolvedKind selects events by the kind of their object.
-const fieldInvolvedKind = "involvedObject.kind"
 
 // maxAround bounds how many controllers, claims and gangs of the pods are read, of each kind.
 const maxAround = 50
@@ -71,7 +70,7 @@ func (c *command) around(ctx context.Context, r client.Reader, ns string, pods [
 		}
 		if name := cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName); view.Untouched(pod) && !schedulers[name] {
 			schedulers[name] = true
-			said, err := events(ctx, r, ns, client.MatchingFields{fieldEventSource: name})
+			said, err := c.events(ctx, ns, fields.Set{eventlist.FieldSource: name, eventlist.FieldKind: "Pod"})
 			if err != nil {
 				return err
 			}
@@ -85,7 +84,7 @@ func (c *command) around(ctx context.Context, r client.Reader, ns string, pods [
 		}
 	}
 	if len(into.Claims) > 0 {
-		into.Claiming, err = events(ctx, r, ns, client.MatchingFields{fieldInvolvedKind: "PersistentVolumeClaim"})
+		into.Claiming, err = c.events(ctx, ns, fields.Set{eventlist.FieldKind: "PersistentVolumeClaim"})
 	}
 	return err
 }

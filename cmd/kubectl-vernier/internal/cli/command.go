@@ -41,7 +41,8 @@ type command struct {
 	saidLeftOut bool
 	// connect is replaced by tests, and so is now.
 	connect func() (client.Client, error)
-	// clientset evicts pods; every eviction that was refused is tried again after evictAgain.
+	// clientset reads events, and evicts pods; every eviction that was refused is tried again
+	// after evictAgain.
 	clientset  func() (kubernetes.Interface, error)
 	evictAgain time.Duration
 	scrape     scraper
@@ -267,7 +268,7 @@ func (c *command) waitingPods(ctx context.Context, r client.Reader, ns string) (
 	if err != nil {
 		return nil, err
 	}
-	events, err := verdicts(ctx, r, ns)
+	events, err := c.verdicts(ctx, ns)
 	if err != nil {
 		return nil, err
 	}

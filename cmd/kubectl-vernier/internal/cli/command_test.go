@@ -21,10 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 var update = flag.Bool("update", false, "write what the commands print as the expected output")
@@ -170,12 +173,13 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	var stdout, stderr bytes.Buffer
 	c := &command{
-		flags:   genericclioptions.NewConfigFlags(true),
-		connect: func() (client.Client, error) { return r, nil },
-		now:     func() time.Time { return now },
-		after:   time.After,
-		filters: filters,
-		in:      input, out: &stdout, errOut: &stderr,
+		flags:     genericclioptions.NewConfigFlags(true),
+		connect:   func() (client.Client, error) { return r, nil },
+		clientset: func() (kubernetes.Interface, error) { return events{reader: r}, nil },
+		now:       func() time.Time { return now },
+		after:     time.After,
+		filters:   filters,
+		in:        input, out: &stdout, errOut: &stderr,
 	}
 	if s, ok := r.(interface {
 		clientset() (kubernetes.Interface, error)
@@ -186,6 +190,23 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	root.SetArgs(strings.Fields(args))
 	err = root.ExecuteContext(t.Context())
 	return stdout.String(), stderr.String(), err
+}
+
+// events is a clientset that lists the reader's events, and nothing else.
+type events struct {
+	kubernetes.Interface
+	typedcorev1.CoreV1Interface
+	reader client.Reader
+}
+
+func (e events) CoreV1() typedcorev1.CoreV1Interface { return e }
+
+func (e events) RESTClient() rest.Interface {
+	return objects.Events(func(ctx context.Context, namespace string) ([]corev1.Event, error) {
+		var list corev1.EventList
+		err := e.reader.List(ctx, &list, client.InNamespace(namespace))
+		return list.Items, err
+	})
 }
 
 // fakeClient answers the field selectors as the API server does.
@@ -199,12 +220,6 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 		WithStatusSubresource(&v1alpha1.SliceLedger{}).
 		WithIndex(&corev1.Pod{}, fieldNodeName, func(o client.Object) []string {
 			return []string{o.(*corev1.Pod).Spec.NodeName}
-		}).
-		WithIndex(&corev1.Event{}, fieldEventSource, func(o client.Object) []string {
-			return []string{o.(*corev1.Event).Source.Component}
-		}).
-		WithIndex(&corev1.Event{}, fieldInvolvedKind, func(o client.Object) []string {
-			return []string{o.(*corev1.Event).InvolvedObject.Kind}
 		}).Build()
 }
 

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -13,10 +14,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -33,7 +36,7 @@ func newClient(cfg *rest.Config) (client.Client, error) {
 	for _, kind := range []string{"Node", "PersistentVolume"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
-	for _, kind := range []string{"Pod", "Event", "PersistentVolumeClaim"} {
+	for _, kind := range []string{"Pod", "PersistentVolumeClaim"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	for _, kind := range []string{"ReplicaSet", "Deployment", "StatefulSet"} {
@@ -71,12 +74,8 @@ func ledgers(ctx context.Context, c client.Reader) ([]v1alpha1.SliceLedger, erro
 	return list.Items, nil
 }
 
-// Field selectors: the API server filters, so that a large cluster's pods and
-// events stay where they are.
-const (
-	fieldNodeName    = "spec.nodeName"
-	fieldEventSource = "source"
-)
+// fieldNodeName has the API server filter: a large cluster's pods stay where they are.
+const fieldNodeName = "spec.nodeName"
 
 // eventSource is what the allocator's events name as their source: its service
 // account's name.
@@ -88,16 +87,23 @@ func unbound(ctx context.Context, c client.Reader, namespace string) ([]corev1.P
 	return podsIn(ctx, c, namespace, client.MatchingFields{fieldNodeName: ""})
 }
 
-// verdicts lists the allocator's events, likewise.
-func verdicts(ctx context.Context, c client.Reader, namespace string) ([]corev1.Event, error) {
-	return events(ctx, c, namespace, client.MatchingFields{fieldEventSource: eventSource})
+// verdicts lists the allocator's events on pods, likewise.
+func (c *command) verdicts(ctx context.Context, namespace string) ([]corev1.Event, error) {
+	return c.events(ctx, namespace, fields.Set{eventlist.FieldSource: eventSource, eventlist.FieldKind: "Pod"})
 }
 
 // events lists those events of a namespace, or of all if it is empty.
-func events(ctx context.Context, c client.Reader, namespace string, which client.MatchingFields) ([]corev1.Event, error) {
-	var list corev1.EventList
-	if err := c.List(ctx, &list, client.InNamespace(namespace), which); err != nil {
+func (c *command) events(ctx context.Context, namespace string, which fields.Set) ([]corev1.Event, error) {
+	api, err := c.clientset()
+	if err != nil {
+		return nil, err
+	}
+	events, more, err := eventlist.Read(ctx, api.CoreV1().RESTClient(), namespace, which, c.now())
+	if err != nil {
 		return nil, explain(err, "events", namespace)
 	}
-	return list.Items, nil
+	if more {
+		fmt.Fprintf(whole(c.errOut), "left out: events beyond the first %d, or %d MiB\n", eventlist.MaxEvents, eventlist.MaxBytes>>20)
+	}
+	return events, nil
 }

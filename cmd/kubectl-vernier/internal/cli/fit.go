@@ -87,7 +87,7 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 	if unasked != nil {
 		fmt.Fprintf(whole(e.errOut), "The scheduler's filters (taints, affinities, CPU) were not asked: %v. The cluster role vernier-fit allows it.\n", unasked)
 	}
-	kept, err := kept(ctx, r, known, ledgers)
+	kept, err := e.kept(ctx, r, known, ledgers)
 	if err != nil {
 		fmt.Fprintf(whole(e.errOut), "Room that is reserved for others is not counted: %v. The cluster role vernier-fit allows it.\n", err)
 	}
@@ -102,8 +102,8 @@ func (e *explainer) fit(ctx context.Context, r client.Reader) error {
 }
 
 // kept is the room that the allocator keeps for pods that wait.
-func kept(ctx context.Context, r client.Reader, known *classes.Set, all []v1alpha1.SliceLedger) (view.Kept, error) {
-	said, err := verdicts(ctx, r, "")
+func (c *command) kept(ctx context.Context, r client.Reader, known *classes.Set, all []v1alpha1.SliceLedger) (view.Kept, error) {
+	said, err := c.verdicts(ctx, "")
 	var pods []corev1.Pod
 	if err == nil && slices.ContainsFunc(said, model.KeepsRoom) {
 		pods, err = unbound(ctx, r, "")
@@ -120,9 +120,9 @@ func (e *explainer) unanswered(all []*candidate, err error) error {
 	if e.output.forPeople() {
 		for _, c := range all {
 			if c.Verdict == view.VerdictAdmitted {
-				fmt.Fprintf(whole(e.out), "%s: would be admitted; whether there is room is not known\n", c.Name())
+				fmt.Fprintln(whole(e.out), oneLine(c.Name()+": would be admitted; whether there is room is not known"))
 			} else {
-				fmt.Fprintln(whole(e.out), c.Heading(false))
+				fmt.Fprintln(whole(e.out), oneLine(c.Heading(false)))
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func (e *explainer) printFits(all []*candidate) error {
 	pods, waits := 0, 0
 	for _, c := range all {
 		fits = append(fits, c.Fitted)
-		sections = append(sections, section{title: c.Heading(len(files) > 1), table: view.FitTable(c.Classes), none: "No room is looked for."})
+		sections = append(sections, section{title: oneLine(c.Heading(len(files) > 1)), table: view.FitTable(c.Classes), none: "No room is looked for."})
 		pods += c.Pods
 		waits += c.Waits()
 	}

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -31,7 +32,7 @@ func watching(t *testing.T, out io.Writer, r client.Client, args string, between
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	c := &command{flags: genericclioptions.NewConfigFlags(true), connect: func() (client.Client, error) { return r, nil },
-		now: func() time.Time { return now }, out: out, errOut: out}
+		clientset: func() (kubernetes.Interface, error) { return events{reader: r}, nil }, now: func() time.Time { return now }, out: out, errOut: out}
 	c.after = func(d time.Duration) <-chan time.Time {
 		next := make(chan time.Time, 1)
 		if len(between) == 0 {
@@ -146,15 +147,15 @@ func TestTablesFitTheScreen(t *testing.T) {
 	} {
 		busy := strings.NewReplacer("gpu-1", "ip-10-120-33-101.eu-central-1.compute.internal", "team-a", "machine-learning-platform",
 			`"train"`, `"llama-finetune-worker-7f9c6d5b8d-00x0z"`, `"main"`, `"inference-server"`).Replace(scraped)
+		cluster := fakeClient(t, append(realistic(), agent("vernier-node-1", "gpu-1"))...)
 		print := func(width int) string {
 			var out bytes.Buffer
 			c := &command{flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return now },
 				scrape:  func(context.Context, string) ([]byte, error) { return []byte(busy), nil },
 				filters: filters,
 				out:     &terminal{Writer: &out, width: width}, errOut: io.Discard,
-				connect: func() (client.Client, error) {
-					return fakeClient(t, append(realistic(), agent("vernier-node-1", "gpu-1"))...), nil
-				}}
+				connect:   func() (client.Client, error) { return cluster, nil },
+				clientset: func() (kubernetes.Interface, error) { return events{reader: cluster}, nil }}
 			root := c.root()
 			root.SetArgs(strings.Fields(args))
 			if err := root.ExecuteContext(t.Context()); err != nil && !strings.HasPrefix(args, "fit") { // it would wait
@@ -205,8 +206,10 @@ func characters(text string) map[rune]int {
 // Documents for machines are never fitted.
 func TestTerminalLeavesDocuments(t *testing.T) {
 	var out bytes.Buffer
+	cluster := fakeClient(t, fixture()...)
 	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &terminal{Writer: &out, width: 10, colour: true}, errOut: &out,
-		connect: func() (client.Client, error) { return fakeClient(t, fixture()...), nil }}
+		connect:   func() (client.Client, error) { return cluster, nil },
+		clientset: func() (kubernetes.Interface, error) { return events{reader: cluster}, nil }}
 	root := c.root()
 	root.SetArgs([]string{"nodes", "-o", "json"})
 	if err := root.ExecuteContext(t.Context()); err != nil {

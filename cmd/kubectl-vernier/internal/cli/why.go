@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -155,11 +157,11 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 	if from.Classes, err = gpuClasses(ctx, r); err != nil {
 		return from, err
 	}
-	if from.Verdicts, err = verdicts(ctx, r, ns); err != nil {
+	if from.Verdicts, err = c.verdicts(ctx, ns); err != nil {
 		return from, err
 	}
 	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending }) {
-		from.Kubelet, err = events(ctx, r, ns, client.MatchingFields{fieldEventSource: "kubelet", "type": corev1.EventTypeWarning})
+		from.Kubelet, err = c.events(ctx, ns, fields.Set{eventlist.FieldSource: "kubelet", eventlist.FieldKind: "Pod", eventlist.FieldType: corev1.EventTypeWarning})
 	}
 	if err != nil {
 		return from, err

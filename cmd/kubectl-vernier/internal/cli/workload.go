@@ -13,12 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/eventlist"
 )
 
 // workload is an object that makes pods.
@@ -61,7 +64,7 @@ func (c *command) findWorkload(ctx context.Context, r client.Reader, ns, name st
 			w.pods = append(w.pods, pod)
 		}
 	}
-	failures, err := events(ctx, r, ns, client.MatchingFields{"reason": "FailedCreate"})
+	failures, err := c.events(ctx, ns, fields.Set{eventlist.FieldReason: "FailedCreate"})
 	if err != nil {
 		return nil, err
 	}

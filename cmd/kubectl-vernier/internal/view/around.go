@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
+	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -87,7 +88,7 @@ func (e *Evidence) hints(pod *corev1.Pod, fits bool) (all []string) {
 }
 
 // unboundClaim says what a claim waits for; empty where it is bound, or waits for the pod.
-func unboundClaim(pod *corev1.Pod, name string, c Claim, events map[types.UID]string) string {
+func unboundClaim(pod *corev1.Pod, name string, c Claim, events map[model.Subject]string) string {
 	is, claim := "PersistentVolumeClaim "+name, c.Object
 	switch {
 	case claim == nil:
@@ -110,7 +111,7 @@ func unboundClaim(pod *corev1.Pod, name string, c Claim, events map[types.UID]st
 		return is + "its storage class " + class + " does not exist"
 	}
 	provisioner := cmp.Or(claim.Annotations[storage.AnnStorageProvisioner], claim.Annotations[storage.AnnBetaStorageProvisioner])
-	said := events[claim.UID]
+	said := events[model.AsSubject(claim)]
 	waits := strings.HasPrefix(said, "WaitFor") // for the pod's node
 	if c.Class != nil {
 		provisioner = c.Class.Provisioner

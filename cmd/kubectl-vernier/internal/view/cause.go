@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
@@ -21,31 +20,27 @@ import (
 
 // causes are, of each object, the event that says most of why it does not go on: the newest of
 // a failure, else the newest of all, with how often its reason has come.
-func causes(events []corev1.Event) map[types.UID]string {
+func causes(events []corev1.Event) map[model.Subject]string {
 	type of struct {
-		uid    types.UID
+		model.Subject
 		reason string
 	}
 	times, failed := map[of]int32{}, []corev1.Event{}
 	for i := range events {
 		e := &events[i]
-		n := max(e.Count, 1)
-		if e.Series != nil {
-			n = max(n, e.Series.Count)
-		}
-		times[of{e.InvolvedObject.UID, e.Reason}] += n
+		times[of{model.SubjectOf(e), e.Reason}] += max(e.Count, 1)
 		if strings.Contains(e.Reason, "Failed") {
 			failed = append(failed, *e)
 		}
 	}
-	last, text := model.LastEvents(events), map[types.UID]string{}
+	last, text := model.LastEvents(events), map[model.Subject]string{}
 	maps.Copy(last, model.LastEvents(failed))
-	for uid, e := range last {
-		text[uid] = e.Reason
-		if n := times[of{uid, e.Reason}]; n > 1 {
-			text[uid] += fmt.Sprintf(" (%d times)", n)
+	for subject, e := range last {
+		text[subject] = e.Reason
+		if n := times[of{subject, e.Reason}]; n > 1 {
+			text[subject] += fmt.Sprintf(" (%d times)", n)
 		}
-		text[uid] += ": " + e.Message
+		text[subject] += ": " + e.Message
 	}
 	return text
 }
@@ -101,7 +96,7 @@ func (e *Evidence) ungated(pod *corev1.Pod) string {
 		}
 	}
 	// Of a pod without a sandbox the containers' statuses say nothing.
-	if text, ok := e.kubelet[pod.UID]; ok {
+	if text, ok := e.kubelet[model.AsSubject(pod)]; ok {
 		return state + "; the kubelet says: " + text
 	}
 	return state
@@ -135,9 +130,9 @@ func (e *Evidence) unbound(pod *corev1.Pod) string {
 	}
 	since := placedAt(pod)
 	said := causes(slices.DeleteFunc(slices.Clone(e.Schedulers), func(s corev1.Event) bool {
-		return s.InvolvedObject.UID != pod.UID || model.ReasonOf(&s).Seen.Time.Before(since)
+		return model.SubjectOf(&s) != model.AsSubject(pod) || model.ReasonOf(&s).Seen.Time.Before(since)
 	}))
-	if text, ok := said[pod.UID]; ok {
+	if text, ok := said[model.AsSubject(pod)]; ok {
 		return state + text
 	}
 	if !Untouched(pod) || e.bindsVolumes(pod) || e.Now.Sub(since) < schedulerPatience {

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
@@ -63,7 +62,7 @@ type Evidence struct {
 	Now time.Time
 
 	// kubelet and claimEvents are the causes among these events.
-	kubelet, claimEvents map[types.UID]string
+	kubelet, claimEvents map[model.Subject]string
 	groups               *podgroup.Groups
 }
 
@@ -95,7 +94,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 			r.gated(pod, known, from.Ledgers, rooms, owners)
 		} else {
 			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
-			if e, ok := verdicts[pod.UID]; ok {
+			if e, ok := verdicts[model.AsSubject(pod)]; ok {
 				r.Reason = model.ReasonOf(&e)
 			}
 			if r.State = from.ungated(pod); r.evicted() {
@@ -202,14 +201,15 @@ func Refusals(pods []corev1.Pod, events []corev1.Event) []RefusedPods {
 	for i := range pods {
 		if owner := metav1.GetControllerOfNoCopy(&pods[i]); owner != nil {
 			// Times of both are whole seconds.
-			if e, ok := last[owner.UID]; ok && pods[i].CreationTimestamp.After(model.ReasonOf(&e).Seen.Time) {
-				delete(last, owner.UID)
+			of := model.Subject{Namespace: pods[i].Namespace, Name: owner.Name, UID: owner.UID}
+			if e, ok := last[of]; ok && pods[i].CreationTimestamp.After(e.LastTimestamp.Time) {
+				delete(last, of)
 			}
 		}
 	}
 	var all []RefusedPods
 	for _, e := range last {
-		all = append(all, RefusedPods{e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, e.Message, model.ReasonOf(&e).Seen})
+		all = append(all, RefusedPods{e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, e.Message, e.LastTimestamp})
 	}
 	slices.SortFunc(all, func(a, b RefusedPods) int { return strings.Compare(a.Object, b.Object) })
 	return all

@@ -28,7 +28,7 @@ func gatedPod(name string) corev1.Pod {
 }
 
 func eventOf(uid types.UID, at int64, message string) corev1.Event {
-	return corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Name: "server-1", UID: uid},
+	return corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "ns", Name: string(uid), UID: uid},
 		Reason: "R", Message: message, LastTimestamp: metav1.Unix(at, 0)}
 }
 
@@ -130,12 +130,12 @@ func TestGroup_ShowsEvictedPods(t *testing.T) {
 func TestRefusals_EndWithAPodCreatedSince(t *testing.T) {
 	failed := []corev1.Event{eventOf("rs", 10, "denied"), eventOf("rs", 5, "older")}
 	p := gatedPod("a")
-	p.OwnerReferences = []metav1.OwnerReference{{UID: "rs", Controller: new(bool)}}
+	p.OwnerReferences = []metav1.OwnerReference{{Name: "rs", UID: "rs", Controller: new(bool)}}
 	*p.OwnerReferences[0].Controller = true
 	for at, want := range map[int64]int{9: 1, 10: 1, 11: 0} {
 		p.CreationTimestamp = metav1.NewTime(time.Unix(at, 0))
 		got := Refusals([]corev1.Pod{p}, failed)
-		if len(got) != want || want == 1 && (got[0].Object != "ReplicaSet/server-1" || got[0].Message != "denied") {
+		if len(got) != want || want == 1 && (got[0].Object != "ReplicaSet/rs" || got[0].Message != "denied") {
 			t.Errorf("a pod created at %d, and a failure at 10: %+v", at, got)
 		}
 	}
