@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,5 +89,36 @@ func TestClasses_WhenPodsAreForbidden_RestIsShown(t *testing.T) {
 	out, errOut, err := run(t, r, "classes --no-headers")
 	if err != nil || !strings.HasPrefix(errOut, "left out: what is granted") || !strings.HasPrefix(out, "gold ") || len(strings.Split(out, "\n")) != 3 {
 		t.Errorf("%s, stderr %q, error %v", out, errOut, err)
+	}
+}
+
+// A class that was deleted and made again with another unit: what pods have of the first is said
+// apart, and as the scheduler counts units and not what they amount to, no more are free than it
+// would let in.
+func TestHostileClassOfAnotherUnit(t *testing.T) {
+	const mem = 81920
+	for name, tt := range map[string]struct {
+		core v1alpha1.Percent // of the pods' units
+		want string
+	}{
+		"smaller": {8, "4   3 (3 of an earlier unit)   1"},
+		"larger":  {33, "4   3 (3 of an earlier unit)   0"},
+		"same":    {25, "4   3   1"},
+	} {
+		ledger := &v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{{UUID: gpuA, Core: 100, Mem: mem}}},
+			Status: v1alpha1.SliceLedgerStatus{Devices: []v1alpha1.DeviceStatus{{UUID: gpuA, Model: "NVIDIA A100", Mem: mem, Healthy: true}},
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}}}
+		objects := []client.Object{ledger, &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Spec: v1alpha1.GPUClassSpec{Models: []string{"A100"}, Unit: v1alpha1.GPUUnit{Core: 25}}}}
+		for i := range 3 {
+			p := ofClass(gated("team-a", fmt.Sprint("p", i), time.Minute, fmt.Sprintf(`{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":%d,"memPercent":%d}}}`, tt.core, tt.core)), "gold", "1")
+			p.Spec.SchedulingGates = nil
+			p.Annotations[v1alpha1.AnnotationPlacement] = fmt.Sprintf(`{"version":"v1alpha1","node":"gpu-1","containers":{"main":{"mode":"limiter","devices":[{"uuid":"%s","core":%d,"memMiB":1}]}}}`, gpuA, tt.core)
+			ledger.Spec.Devices[0].Slices = append(ledger.Spec.Devices[0].Slices, v1alpha1.Slice{Pod: p.UID, Owner: "team-a/" + p.Name, Ctr: "main", Core: tt.core, Mem: mem * v1alpha1.MiB(tt.core) / 100})
+			objects = append(objects, p)
+		}
+		out, errOut, err := run(t, fakeClient(t, objects...), "classes --no-headers")
+		if err != nil || errOut != "" || !strings.HasSuffix(strings.TrimSpace(out), "   "+tt.want) {
+			t.Errorf("%s: %s, stderr %q, error %v; want %s", name, out, errOut, err, tt.want)
+		}
 	}
 }

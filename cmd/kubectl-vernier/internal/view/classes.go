@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,19 +32,29 @@ type Class struct {
 	Free     int64 `json:"free"`
 	// Granted is what pods have that ask for the class; nil where the user may not read them.
 	Granted *int64 `json:"granted,omitempty"`
+	// Earlier of these are of another unit: the class was deleted and made again since.
+	Earlier int64 `json:"grantedEarlier,omitempty"`
 }
+
+// classOn is a class on a node.
+type classOn struct{ class, node string }
 
 // Classes says how many units there are of each class, by name. Pods are those of all
 // namespaces; without these it is not known what is granted.
 func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1.Pod, withPods bool) []Class {
-	known, granted := classes.Of(list...), map[string]int64{}
+	known, granted, earlier, on := classes.Of(list...), map[string]int64{}, map[string]int64{}, map[classOn]int64{}
 	for i := range pods {
 		p := &pods[i]
 		if podstate.Gated(p) || p.Annotations[v1alpha1.AnnotationPlacement] == "" || podstate.Terminal(p) {
 			continue
 		}
 		for name, n := range resource.PodRequests(p, resource.PodResourcesOptions{}) {
-			granted[v1alpha1.ClassOf(name)] += n.Value()
+			class := v1alpha1.ClassOf(name)
+			granted[class] += n.Value()
+			on[classOn{class, podstate.TargetNode(p)}] += n.Value()
+			if of := known.Get(class); of != nil && !ofUnit(p, of) {
+				earlier[class] += n.Value()
+			}
 		}
 	}
 	out := []Class{}
@@ -51,11 +62,11 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 		spec := &list[i].Spec
 		c := Class{Name: list[i].Name, Models: spec.Models, Unit: spec.Unit, Mode: cmp.Or(spec.Mode, v1alpha1.ModeAuto), Topology: spec.Topology}
 		if of := known.Get(c.Name); of != nil {
-			c.count(of, all)
+			c.count(of, all, on)
 		}
 		if withPods {
 			n := granted[c.Name]
-			c.Granted = &n
+			c.Granted, c.Earlier = &n, earlier[c.Name]
 		}
 		out = append(out, c)
 	}
@@ -63,20 +74,40 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 	return out
 }
 
-// count adds up the units of the nodes.
-func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger) {
-	for i := range all {
-		var mems []v1alpha1.MiB
-		for _, d := range all[i].Status.Devices {
-			if d.Healthy && of.Models.Allows(d.Model) {
-				mems = append(mems, d.Mem)
+// ofUnit reports whether the pod has what its units of the class are now.
+func ofUnit(p *corev1.Pod, of *classes.Class) bool {
+	doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares])
+	if err != nil {
+		return true
+	}
+	for _, ctr := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		if n := ctr.Resources.Requests[v1alpha1.ClassResource(of.Name)]; !n.IsZero() {
+			if share, err := of.Unit.Share(n.Value()); err != nil || share != doc.Containers[ctr.Name] {
+				return false
 			}
 		}
-		c.Capacity += c.Unit.On(mems...)
+	}
+	return true
+}
+
+// count adds up the units of the nodes. on are those that pods have.
+func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger, on map[classOn]int64) {
+	for i := range all {
+		var seen, healthy []v1alpha1.MiB
+		for _, d := range all[i].Status.Devices {
+			if of.Models.Allows(d.Model) {
+				seen = append(seen, d.Mem)
+				if d.Healthy {
+					healthy = append(healthy, d.Mem)
+				}
+			}
+		}
+		c.Capacity += c.Unit.On(healthy...)
 		room := ledgers.Room(&all[i])
 		if room == nil {
 			continue
 		}
+		fit := int64(0)
 		for _, d := range room.Devices {
 			if !of.Models.Allows(d.Model) {
 				continue
@@ -85,8 +116,10 @@ func (c *Class) count(of *classes.Class, all []v1alpha1.SliceLedger) {
 			if mem, err := (v1alpha1.Share{MemMiB: c.Unit.MemMiB, MemPercent: c.Unit.Core}).Memory(d.Mem); err == nil && mem > 0 {
 				n = min(n, int64(d.FreeMem/mem))
 			}
-			c.Free += min(n, int64(d.Slots))
+			fit += min(n, int64(d.Slots))
 		}
+		// The scheduler counts units, of whatever size they were when they were granted.
+		c.Free += min(fit, max(c.Unit.On(seen...)-on[classOn{c.Name, all[i].Name}], 0))
 	}
 }
 
@@ -101,6 +134,9 @@ func ClassTable(all []Class) Table {
 		}
 		if c.Granted != nil {
 			granted = strconv.FormatInt(*c.Granted, 10)
+		}
+		if c.Earlier > 0 {
+			granted += fmt.Sprintf(" (%d of an earlier unit)", c.Earlier)
 		}
 		t.rows = append(t.rows, []string{c.Name, strings.Join(c.Models, ","), number(c.Unit.Core), mem, string(c.Mode), c.Topology,
 			strconv.FormatInt(c.Capacity, 10), granted, strconv.FormatInt(c.Free, 10)})
