@@ -27,7 +27,7 @@ func main() {
 	// The same holds for the scheduler's filters, and the informers that fill them.
 	klog.SetLogger(logr.Discard())
 	if err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(cli.Escaped(os.Stderr), "error:", err)
 		os.Exit(1)
 	}
 }

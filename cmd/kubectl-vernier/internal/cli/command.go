@@ -83,6 +83,7 @@ func New(out, errOut io.Writer) *cobra.Command {
 }
 
 func (c *command) root() *cobra.Command {
+	c.out, c.errOut = Escaped(c.out), Escaped(c.errOut)
 	root := c.sub("kubectl-vernier", "Show GPU nodes, devices, slices and waiting pods; take devices out of service", c.overview)
 	root.Long = `Show who has which part of which GPU, and who waits for one.
 

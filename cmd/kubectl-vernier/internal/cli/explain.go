@@ -136,7 +136,7 @@ func (e *explainer) all() (dialect.Set, error) {
 // remarks prints what does not fit into a table.
 func (e *explainer) remarks(pods []view.ExplainedPod) {
 	line := func(p view.ExplainedPod, what, text string) {
-		fmt.Fprintf(whole(e.out), "%s: %s: %s\n", p.Name(), what, text)
+		fmt.Fprintln(whole(e.out), oneLine(p.Name()+": "+what+": "+text))
 	}
 	for _, p := range pods {
 		for _, r := range p.Refusals {
@@ -150,7 +150,7 @@ func (e *explainer) remarks(pods []view.ExplainedPod) {
 			line(p, "warning", w)
 		}
 		for _, w := range p.ObjectWarnings {
-			fmt.Fprintf(whole(e.out), "%s: warning: %s\n", p.Object, w)
+			fmt.Fprintln(whole(e.out), oneLine(p.Object+": warning: "+w))
 		}
 		if p.Hint != "" {
 			line(p, "hint", p.Hint)

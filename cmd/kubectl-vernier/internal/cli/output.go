@@ -51,14 +51,14 @@ func (o output) print(out, errOut io.Writer, doc any, sections ...section) error
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(out, string(text))
+		_, err = fmt.Fprintln(raw(out), string(text))
 		return err
 	case "yaml":
 		text, err := yaml.Marshal(doc)
 		if err != nil {
 			return err
 		}
-		_, err = out.Write(text)
+		_, err = raw(out).Write(text)
 		return err
 	case "", "wide":
 	default:

@@ -8,9 +8,11 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -24,10 +26,52 @@ type terminal struct {
 	colour bool
 }
 
+// escaped shows the control characters of what is printed and does not send them: names, messages
+// and models are others' texts, and a terminal does what these say.
+type escaped struct{ io.Writer }
+
+func (e escaped) Write(text []byte) (int, error) {
+	_, err := io.WriteString(e.Writer, escape(string(text)))
+	return len(text), err
+}
+
+// Escaped is the writer, for texts that others may have written.
+func Escaped(out io.Writer) io.Writer {
+	if t, is := out.(*terminal); is { // which escapes before it paints
+		return t
+	}
+	return escaped{out}
+}
+
+// escape is kubectl's escape, and all else that is not printed: other control characters, and marks
+// that change the direction of writing.
+func escape(text string) string {
+	var b strings.Builder
+	for _, r := range printers.EscapeTerminal(text) {
+		switch {
+		case r == '\n' || r == '\t' || unicode.IsGraphic(r):
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			b.WriteString("^" + string(r^0x40))
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
 // whole is the writer behind a screen, for what must not be fitted to it.
 func whole(out io.Writer) io.Writer {
 	if t, ok := out.(*terminal); ok {
-		return t.Writer
+		return escaped{t.Writer}
+	}
+	return out
+}
+
+// raw is the writer behind all others, for what is encoded.
+func raw(out io.Writer) io.Writer {
+	if e, is := whole(out).(escaped); is {
+		return e.Writer
 	}
 	return out
 }
@@ -61,7 +105,7 @@ var (
 
 // Write prints lines, with what matters in colour. Text comes in whole lines.
 func (t *terminal) Write(text []byte) (int, error) {
-	painted := string(text)
+	painted := escape(string(text))
 	if t.colour {
 		painted = good.ReplaceAllString(bad.ReplaceAllString(painted, red+"$1"+plain), green+"$1"+plain)
 	}
@@ -72,7 +116,8 @@ func (t *terminal) Write(text []byte) (int, error) {
 // printTitle prints the title of a table.
 func printTitle(out io.Writer, title string) {
 	if t, ok := out.(*terminal); ok && t.colour {
-		title = bold + title + plain
+		fmt.Fprintln(t.Writer, bold+escape(title)+plain)
+		return
 	}
 	fmt.Fprintln(whole(out), title)
 }
