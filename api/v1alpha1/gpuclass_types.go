@@ -47,13 +47,14 @@ type GPUClassList struct {
 // +kubebuilder:validation:XValidation:rule="self.mode != 'exclusive' || self.unit.core == 100 && !has(self.unit.memMiB)",message="mode exclusive gives whole GPUs: set unit.core to 100 and leave unit.memMiB out, or use another mode",fieldPath=".mode"
 type GPUClassSpec struct {
 	// Models are those of the class, each as in the annotation vernier.dev/gpu-model: its words
-	// appear one after the other in the device's model. They cannot change.
+	// appear one after the other in the device's model. They cannot change, and have no control
+	// characters.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=128
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][^,!]*$`
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][^,!\x00-\x1f\x7f-\x9f]*$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot change, pods have what it says: make another class"
 	Models []string `json:"models"`
 	// Unit is what one unit of the class is. It cannot change.
