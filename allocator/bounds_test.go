@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
@@ -194,6 +195,22 @@ func TestNoteIsBounded(t *testing.T) {
 	told := s.told()
 	if about(told, notify.ReasonInvalid) != 1 || len(told[0]) > 1024+len("Warning VernierInvalid ") {
 		t.Errorf("told %q, want what is wrong, in 1024 bytes", told)
+	}
+}
+
+// The page does not show what another namespace says of a pod.
+func TestHostileVerdicts(t *testing.T) {
+	v := &verdicts{api: objects.Events(func(context.Context, string) ([]corev1.Event, error) {
+		of := corev1.ObjectReference{Kind: "Pod", Namespace: "team", Name: "p", UID: "uid"}
+		source := corev1.EventSource{Component: notify.Component}
+		return []corev1.Event{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, InvolvedObject: of, Source: source, Message: strings.Repeat("m", 1<<20)},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant"}, InvolvedObject: of, Source: source},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, InvolvedObject: of, Source: corev1.EventSource{Component: "trainer"}},
+		}, nil
+	})}
+	if events, err := v.read(t.Context()); err != nil || len(events) != 1 || len(events[0].Message) != eventlist.MaxNote {
+		t.Errorf("%d events, error %v", len(events), err)
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 const (
 	// MaxBytes bounds what is read of a list, as JSON, and MaxEvents what is kept of it.
 	MaxBytes  = 64 << 20
-	MaxEvents = 16384
+	MaxEvents = 32768
 	// MaxNote is what events.k8s.io takes as an event's text.
 	MaxNote = 1024
 	// maxName is more than any name of Kubernetes' own has.

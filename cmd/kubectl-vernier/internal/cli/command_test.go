@@ -175,7 +175,7 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	c := &command{
 		flags:     genericclioptions.NewConfigFlags(true),
 		connect:   func() (client.Client, error) { return r, nil },
-		clientset: func() (kubernetes.Interface, error) { return events{reader: r}, nil },
+		clientset: func() (kubernetes.Interface, error) { return eventsOf(r), nil },
 		now:       func() time.Time { return now },
 		after:     time.After,
 		filters:   filters,
@@ -192,21 +192,24 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	return stdout.String(), stderr.String(), err
 }
 
-// events is a clientset that lists the reader's events, and nothing else.
+// events is a clientset that lists events, and nothing else.
 type events struct {
 	kubernetes.Interface
 	typedcorev1.CoreV1Interface
-	reader client.Reader
+	api rest.Interface
 }
 
 func (e events) CoreV1() typedcorev1.CoreV1Interface { return e }
 
-func (e events) RESTClient() rest.Interface {
-	return objects.Events(func(ctx context.Context, namespace string) ([]corev1.Event, error) {
+func (e events) RESTClient() rest.Interface { return e.api }
+
+// eventsOf lists those of the reader.
+func eventsOf(r client.Reader) events {
+	return events{api: objects.Events(func(ctx context.Context, namespace string) ([]corev1.Event, error) {
 		var list corev1.EventList
-		err := e.reader.List(ctx, &list, client.InNamespace(namespace))
+		err := r.List(ctx, &list, client.InNamespace(namespace))
 		return list.Items, err
-	})
+	})}
 }
 
 // fakeClient answers the field selectors as the API server does.

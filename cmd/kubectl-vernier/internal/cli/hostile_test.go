@@ -5,8 +5,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +22,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"vernier.dev/vernier/allocator/eventlist"
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
 )
 
 // escapes set a terminal's title, its colour in two ways, go back over the line and turn the
@@ -140,7 +144,7 @@ func runHostile(t *testing.T, out *bytes.Buffer, screen bool, args string) error
 	c := &command{
 		flags:     genericclioptions.NewConfigFlags(true),
 		connect:   func() (client.Client, error) { return r, nil },
-		clientset: func() (kubernetes.Interface, error) { return events{reader: r}, nil },
+		clientset: func() (kubernetes.Interface, error) { return eventsOf(r), nil },
 		now:       func() time.Time { return now }, after: time.After, filters: filters, out: stdout, errOut: out,
 		scrape: func(_ context.Context, pod string) ([]byte, error) {
 			if pod == "vernier-node-2" {
@@ -152,4 +156,40 @@ func runHostile(t *testing.T, out *bytes.Buffer, screen bool, args string) error
 	root := c.root()
 	root.SetArgs(strings.Split(args, " "))
 	return root.ExecuteContext(t.Context())
+}
+
+// However many events there are, each command asks for pages of those that it needs and says what
+// it leaves out.
+func TestHostileEventsAreLeftOut(t *testing.T) {
+	var flood corev1.EventList
+	for i := range eventlist.MaxEvents + 1 {
+		flood.Items = append(flood.Items, *event(fmt.Sprint(i), "big", time.Minute, eventSource, "needs 90 %"))
+	}
+	text, err := json.Marshal(flood)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"-A", "waiting -A", "why big -n team-a", "fit -f testdata/pod.yaml"} {
+		asked := 0
+		r := fakeClient(t, fixture()...)
+		var out, errOut bytes.Buffer
+		c := &command{
+			flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return now }, after: time.After, filters: filters, out: &out, errOut: &errOut,
+			connect: func() (client.Client, error) { return r, nil },
+			clientset: func() (kubernetes.Interface, error) {
+				return events{api: objects.API(func(r *http.Request) (*http.Response, error) {
+					asked++
+					if q := r.URL.Query(); q.Get("limit") == "" || !strings.Contains(q.Get("fieldSelector"), "involvedObject.kind=Pod") || !strings.Contains(q.Get("fieldSelector"), "source="+eventSource) {
+						t.Errorf("%s asks for %v", args, q)
+					}
+					return objects.Answer(http.StatusOK, bytes.NewReader(text)), nil
+				})}, nil
+			},
+		}
+		root := c.root()
+		root.SetArgs(strings.Split(args, " "))
+		if err := root.ExecuteContext(t.Context()); err != nil || asked != 1 || strings.Count(errOut.String(), "left out: events beyond the first 32768, or 64 MiB") != 1 {
+			t.Errorf("%s: asks %d times, says %q, error %v", args, asked, errOut.String(), err)
+		}
+	}
 }

@@ -32,7 +32,7 @@ func watching(t *testing.T, out io.Writer, r client.Client, args string, between
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	c := &command{flags: genericclioptions.NewConfigFlags(true), connect: func() (client.Client, error) { return r, nil },
-		clientset: func() (kubernetes.Interface, error) { return events{reader: r}, nil }, now: func() time.Time { return now }, out: out, errOut: out}
+		clientset: func() (kubernetes.Interface, error) { return eventsOf(r), nil }, now: func() time.Time { return now }, out: out, errOut: out}
 	c.after = func(d time.Duration) <-chan time.Time {
 		next := make(chan time.Time, 1)
 		if len(between) == 0 {
@@ -155,7 +155,7 @@ func TestTablesFitTheScreen(t *testing.T) {
 				filters: filters,
 				out:     &terminal{Writer: &out, width: width}, errOut: io.Discard,
 				connect:   func() (client.Client, error) { return cluster, nil },
-				clientset: func() (kubernetes.Interface, error) { return events{reader: cluster}, nil }}
+				clientset: func() (kubernetes.Interface, error) { return eventsOf(cluster), nil }}
 			root := c.root()
 			root.SetArgs(strings.Fields(args))
 			if err := root.ExecuteContext(t.Context()); err != nil && !strings.HasPrefix(args, "fit") { // it would wait
@@ -209,7 +209,7 @@ func TestTerminalLeavesDocuments(t *testing.T) {
 	cluster := fakeClient(t, fixture()...)
 	c := &command{flags: genericclioptions.NewConfigFlags(true), now: time.Now, out: &terminal{Writer: &out, width: 10, colour: true}, errOut: &out,
 		connect:   func() (client.Client, error) { return cluster, nil },
-		clientset: func() (kubernetes.Interface, error) { return events{reader: cluster}, nil }}
+		clientset: func() (kubernetes.Interface, error) { return eventsOf(cluster), nil }}
 	root := c.root()
 	root.SetArgs([]string{"nodes", "-o", "json"})
 	if err := root.ExecuteContext(t.Context()); err != nil {
