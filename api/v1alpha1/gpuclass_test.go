@@ -5,8 +5,11 @@ package v1alpha1_test
 import (
 	"fmt"
 	"math"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -129,5 +132,24 @@ func TestUnits_OfWholeGPUs_AreOnThem(t *testing.T) {
 	}
 	if on := (v1alpha1.GPUUnit{Core: 40}).On(mem, mem, mem); on != 7 {
 		t.Errorf("%d units of 40 %% on three GPUs, want 5 on two and 2 on one", on)
+	}
+}
+
+// No model has a control character, which a terminal would take as an order. TestGPUClassRules has
+// the API server refuse some.
+func TestHostileModels(t *testing.T) {
+	crd, err := os.ReadFile("../../deploy/chart/files/crds/vernier.dev_gpuclasses.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?s) models:\n.*?pattern: (\S+)\n`).FindSubmatch(crd)
+	if found == nil {
+		t.Fatal("models have no pattern")
+	}
+	pattern := regexp.MustCompile(string(found[1]))
+	for r := rune(0); r < 0x100; r++ {
+		if model := "NVIDIA H100 80GB" + string(r); pattern.MatchString(model) == (unicode.IsControl(r) || r == ',' || r == '!') {
+			t.Errorf("%q is taken: %v", model, pattern.MatchString(model))
+		}
 	}
 }
