@@ -228,7 +228,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	})
 	a.releaser = release.New(release.Releaser{
 		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Book: a.book,
-		Forget: a.modes.Release, Publish: a.writer.Publish, Log: o.Log.WithName("release"),
+		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: kill, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
 	})
 	a.book.Changed = func(pod types.UID) {
 		a.releaser.Look(pod)
@@ -310,7 +310,7 @@ func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
 func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
 		Node: a.options.Node, Book: a.book, Modes: a.modes,
-		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held,
+		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held, Orphans: a.releaser.Ended,
 		Use: a.use, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
 	})

@@ -71,6 +71,7 @@ func slimPod(obj any) (any, error) {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Annotations: inVain(pod),
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec:   slimSpec(&pod.Spec),
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
@@ -137,7 +138,7 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 // MPS daemons and the API server.
 func (a *agent) podChanged(object any, _ bool) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		if _, holds := a.ledger.Index().Owner(pod.UID); holds {
+		if _, holds := a.ledger.Index().Owner(pod.UID); holds || a.book.Holds(pod.UID) {
 			a.releaser.Look(pod.UID)
 		}
 		if capacity.AsksForUnits(pod) {

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,8 @@ type Entry struct {
 	Adjust *api.ContainerAdjustment
 	// PID of its first process, once it has been started.
 	PID uint32
+	// Grace is its pod's terminationGracePeriodSeconds, as far as its slices may outlive the pod.
+	Grace time.Duration
 	// CPUs that it has.
 	CPUs numa.CPUs
 	// Status of its slices once it has been started, nil before.
@@ -121,6 +124,11 @@ func (b *Book) update(id string, set func(*Entry)) {
 	if found {
 		b.changed(e.Pod)
 	}
+}
+
+// Of are the containers of a pod that are entered, in no order.
+func (b *Book) Of(pod types.UID) []Entry {
+	return slices.DeleteFunc(b.All(), func(e Entry) bool { return e.Pod != pod })
 }
 
 // Containers are all that are entered.

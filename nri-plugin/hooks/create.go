@@ -108,7 +108,9 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	}
 	// Entered before anything is made: from here on the slices are in use, until
 	// the runtime says that the container is gone.
-	if err := p.Book.Attach(attach.Entry{Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust, CPUs: cpus.CPUs}); err != nil {
+	if err := p.Book.Attach(attach.Entry{
+		Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust, CPUs: cpus.CPUs, Grace: grace(c),
+	}); err != nil {
 		return nil, err
 	}
 	if err := m.Inject(held, adjust); err != nil {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -125,6 +126,21 @@ func owner(pod *api.PodSandbox) string { return pod.GetNamespace() + "/" + pod.G
 
 func ref(pod *api.PodSandbox) PodRef {
 	return PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: uid(pod)}
+}
+
+// annotationGrace is the kubelet's on each container: its pod's terminationGracePeriodSeconds.
+const annotationGrace = "io.kubernetes.pod.terminationGracePeriod"
+
+// maxGrace bounds how long slices may outlive their pod, whatever it says.
+const maxGrace = time.Hour
+
+// grace is the pod's own grace period, or maxGrace where that is longer or is not known.
+func grace(c *api.Container) time.Duration {
+	seconds, err := strconv.ParseUint(c.GetAnnotations()[annotationGrace], 10, 63)
+	if err != nil || seconds > uint64(maxGrace.Seconds()) {
+		return maxGrace
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 // refusal is the text of a pod's event: what was refused, why, and (in the

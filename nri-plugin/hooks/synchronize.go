@@ -60,7 +60,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		}
 		// Entered even when the ledger has lost its slices: it uses the device,
 		// so it counts there and nothing of its pod may be given back.
-		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Container: mode.Container{
+		entry := attach.Entry{Sandbox: pod.GetId(), Prepared: prepared, Grace: grace(c), Container: mode.Container{
 			Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, Mounts: c.GetMounts(),
 		}}
 		entry.CPUs = p.foundCPUs(pod, c)

@@ -44,6 +44,8 @@ type Sources struct {
 	// Held are the processes that hold a device without a slice of it, and the containers
 	// of which a look does not see all.
 	Held func() ([]audit.Finding, []hooks.Holder)
+	// Orphans is how many containers were ended that had outlived their pods.
+	Orphans func() int64
 	// Use is how much of a device is in use.
 	Use func(uuid string) (device.Use, error)
 	// Activity is what a device did since it was asked the time before.
@@ -67,7 +69,7 @@ type Collector struct {
 	processes, readable, unenforced, holding, unread            *prometheus.Desc
 	deviceHealthy, instanceHealthy, nvml, runtime, containersIn *prometheus.Desc
 	computeTotal, computeGranted, memoryTotal, memoryGranted    *prometheus.Desc
-	batchCap, batchUsed, pressure                               *prometheus.Desc
+	batchCap, batchUsed, pressure, orphans                      *prometheus.Desc
 	activity                                                    map[device.Figure]*prometheus.Desc
 	accelerators                                                *accelerators
 }
@@ -108,6 +110,7 @@ func New(from Sources) *Collector {
 		nvml:            desc("node_nvml_up", "1 if the driver's library answers."),
 		runtime:         desc("node_runtime_connected", "1 if the agent is connected to containerd, and containerd guards what the agent must see."),
 		containersIn:    desc("node_containers", "Containers that hold slices."),
+		orphans:         desc("node_orphaned_containers_ended_total", "Containers with slices that the agent has ended since it was started, because they had outlived their pods."),
 		batchCap:        desc("node_opportunistic_cpu_limit_cores", "Processors that all opportunistic containers of the node may use together just now."),
 		batchUsed:       desc("node_opportunistic_cpu_used_cores", "Processors that they use."),
 		activity: map[device.Figure]*prometheus.Desc{
@@ -159,6 +162,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
+	out <- prometheus.MustNewConstMetric(c.orphans, prometheus.CounterValue, float64(c.from.Orphans()))
 	if use := c.from.Batch(); use.Cap > 0 {
 		gauge(c.batchCap, use.Cap.Cores())
 		gauge(c.batchUsed, use.Used.Cores())

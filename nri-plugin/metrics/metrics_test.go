@@ -93,6 +93,7 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 		Granted:  func(string) (v1alpha1.Amounts, bool) { return v1alpha1.Amounts{}, false },
 		Findings: func() []audit.Finding { return nil },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return nil, nil },
+		Orphans:  func() int64 { return 3 },
 		Use:      func(string) (device.Use, error) { return device.Use{MemoryBytes: 2048, Busy: 42}, nil },
 		Activity: func(string) (device.Activity, error) { return nil, device.ErrUnsupported },
 		NVML:     func() error { return nil }, Runtime: func() error { return nil },
@@ -193,6 +194,7 @@ vernier_node_containers{} 2
 vernier_node_nvml_up{} 1
 vernier_node_opportunistic_cpu_limit_cores{} 2.5
 vernier_node_opportunistic_cpu_used_cores{} 0.7
+vernier_node_orphaned_containers_ended_total{} 3
 vernier_node_runtime_connected{} 0
 vernier_processes_without_slice{main,other,c,GPU-0} 3
 vernier_unenforced_processes{,,,GPU-1} 3

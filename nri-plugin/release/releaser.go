@@ -5,14 +5,19 @@
 // API server) and the runtime has none of its containers; the pod is then fenced
 // and its UID published, and the allocator takes the slices out of the spec.
 //
-// It never changes the spec, never believes a deletion timestamp, and never
+// It also ends containers that outlive their pod: whose pod is deleted, and not counted by
+// ResourceQuota any more, for longer than the pod's own grace period.
+//
+// It never changes the spec, never releases for a deletion timestamp, and never
 // releases while the runtime is out of sight.
 package release
 
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +29,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/ledger"
+	"vernier.dev/vernier/nri-plugin/mode"
 )
 
 const (
@@ -45,13 +51,21 @@ type Releaser struct {
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
 	Publish func()
-	Log     logr.Logger
+	// Kill ends the first process of a container; Warn tells of it.
+	Kill func(pid uint32, container string) error
+	Warn func(c mode.Container, reason, message string)
+	Now  func() time.Time
+	Log  logr.Logger
 
 	queue workqueue.TypedRateLimitingInterface[types.UID]
+	// outlived are the pods that are deleted and have containers; Run's alone.
+	outlived map[types.UID]*outlived
+	killed   *atomic.Int64
 }
 
 // New makes a Releaser's queue; the fields are the caller's to fill.
 func New(r Releaser) *Releaser {
+	r.outlived, r.killed = map[types.UID]*outlived{}, &atomic.Int64{}
 	r.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](100*time.Millisecond, 30*time.Second))
 	return &r
@@ -99,68 +113,107 @@ func (r *Releaser) Run(ctx context.Context) error {
 // look once more without a reason from outside.
 func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Duration, err error) {
 	owner, holds := r.Index().Owner(pod)
+	running := r.Book.Of(pod)
+	if len(running) == 0 {
+		delete(r.outlived, pod)
+	}
 	if !holds {
 		// The spec is clean: the handshake is over.
-		if r.Book.Holds(pod) || !r.Book.Synced() {
+		if len(running) == 0 {
+			return 0, r.forget(pod)
+		}
+		// Or the ledger has lost the slices.
+		if len(running[0].Grants) == 0 {
 			return 0, nil
 		}
-		if err := r.Forget(pod); err != nil {
-			return 0, err
-		}
-		r.Book.Unfence(pod)
-		r.Publish()
-		return 0, nil
+		owner = running[0].Owner
 	}
 	if r.Book.Barred(pod) {
 		// Decided, and published until the spec is clean. Every change of the ledger asks
 		// again, and many pods may end together.
 		return 0, nil
 	}
-	over, seen, err := r.over(ctx, pod, owner)
+	is, err := r.read(ctx, pod, owner)
 	if err != nil {
 		return 0, err
 	}
-	if !over {
-		if seen {
-			return 0, nil
-		}
-		return recheck, nil
+	if len(running) > 0 {
+		again, err = r.end(pod, is, running)
 	}
-	if !r.Book.Fence(pod) {
+	if !is.over {
+		if !is.seen && again == 0 {
+			again = recheck
+		}
+		return again, err
+	}
+	if !holds || !r.Book.Fence(pod) {
 		// Its containers' end, or the next synchronization, comes back here.
-		return 0, nil
+		return again, err
 	}
 	r.Log.Info("released", "pod", owner, "uid", pod)
 	r.Publish()
 	return 0, nil
 }
 
-// over tells whether the pod can have no container any more by Kubernetes' rules.
-// seen: the watch shows the pod, so a change of it will be a reason to look.
-func (r *Releaser) over(ctx context.Context, uid types.UID, owner string) (over, seen bool, err error) {
+// forget removes what is left of a pod on the node, once it is known that no container is.
+func (r *Releaser) forget(pod types.UID) error {
+	if !r.Book.Synced() {
+		return nil
+	}
+	if err := r.Forget(pod); err != nil {
+		return err
+	}
+	r.Book.Unfence(pod)
+	r.Publish()
+	return nil
+}
+
+// life is what the API server says of a pod.
+type life struct {
+	// over: it can have no container any more by Kubernetes' rules.
+	over bool
+	// seen: the watch shows the pod, so a change of it will be a reason to look.
+	seen bool
+	// deleted: for good. ResourceQuota counts it for as long as counted at most from then on.
+	deleted bool
+	counted time.Duration
+}
+
+// read asks the watch, and the API server itself where that doesn't show the pod.
+func (r *Releaser) read(ctx context.Context, uid types.UID, owner string) (life, error) {
 	namespace, name, found := strings.Cut(owner, "/")
 	if !found {
-		return false, false, fmt.Errorf("the ledger names the owner of pod %s %q; want namespace/name", uid, owner)
+		return life{}, fmt.Errorf("the ledger names the owner of pod %s %q; want namespace/name", uid, owner)
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: name}
 	pod := &corev1.Pod{}
 	if err := r.Pods.Get(ctx, key, pod); err == nil && pod.UID == uid {
-		return terminal(pod), true, nil
+		is := lifeOf(pod)
+		is.seen = true
+		return is, nil
 	}
 	// Not on this node, or gone, or replaced by one of the same name: only the
 	// API server knows.
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
-	err = r.Live.Get(ctx, key, pod)
+	err := r.Live.Get(ctx, key, pod)
 	switch {
-	case apierrors.IsNotFound(err):
-		return true, false, nil
+	// A page of somebody's between that there is nothing is not the API server's word.
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
+		return life{over: true, deleted: true}, nil
 	case err != nil:
-		return false, false, fmt.Errorf("reading pod %s: %w", owner, err)
+		return life{}, fmt.Errorf("reading pod %s: %w", owner, err)
+	case pod.UID != uid:
+		return life{over: true, deleted: true}, nil
 	}
-	return pod.UID != uid || terminal(pod), false, nil
+	return lifeOf(pod), nil
 }
 
-func terminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+func lifeOf(pod *corev1.Pod) life {
+	is := life{over: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed}
+	if grace := pod.DeletionGracePeriodSeconds; pod.DeletionTimestamp != nil && grace != nil {
+		// The timestamp is the deletion's end, and the quota adds the grace to it once more.
+		is.deleted, is.counted = true, 2*time.Duration(min(*grace, math.MaxInt32))*time.Second
+	}
+	return is
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +48,7 @@ func pod(uid types.UID, phase corev1.PodPhase) []corev1.Pod {
 	return []corev1.Pod{p}
 }
 
-var running = []attach.Entry{{Container: mode.Container{Pod: "uid-a", ID: "1"}}}
+var running = []attach.Entry{{Grace: time.Hour, Container: mode.Container{Pod: "uid-a", ID: "1"}}}
 
 // Invariant 1 and 6: slices are given back when the pod is over and the runtime
 // has none of its containers, and at no other time.
@@ -68,7 +69,7 @@ func TestDecide(t *testing.T) {
 		"failed":                       {watched: pod("uid-a", corev1.PodFailed), released: true},
 		"finished, container left":     {watched: pod("uid-a", corev1.PodFailed), entries: running},
 		"gone":                         {released: true},
-		"gone, container left":         {entries: running},
+		"gone, container left":         {entries: running, again: true},
 		"gone, runtime out of sight":   {unsynced: true},
 		"replaced":                     {watched: pod("uid-b", corev1.PodRunning), server: pod("uid-b", corev1.PodRunning), released: true},
 		"not bound yet":                {server: pod("uid-a", corev1.PodPending), again: true},
@@ -85,7 +86,7 @@ func TestDecide(t *testing.T) {
 			}
 			published := 0
 			r := New(Releaser{
-				Index: granted, Book: book, Publish: func() { published++ }, Log: logr.Discard(),
+				Index: granted, Book: book, Publish: func() { published++ }, Now: time.Now, Log: logr.Discard(),
 				Pods: &pods{list: c.watched}, Live: &pods{list: c.server, err: c.serverErr},
 				Forget: func(types.UID) error { return errors.New("its slices are in the ledger") },
 			})

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/nri-plugin/attach"
+)
+
+// ReasonOrphaned is the reason of the event: a container with slices has outlived its pod.
+const ReasonOrphaned = "OrphanedContainer"
+
+// outlived is a pod that is deleted and whose containers run.
+type outlived struct {
+	// due is when they are ended.
+	due time.Time
+	// ended are those that have been killed, and that the runtime still shows.
+	ended map[string]bool
+}
+
+// end ends the containers of a pod that is deleted, and that ResourceQuota has not counted for
+// the pod's own grace period. The kubelet waits for the grace of the pod's first deletion,
+// whatever a later one says, so a pod that was deleted twice can be gone from the API server for
+// years while it runs. again is when it is due.
+//
+// It ends nothing of a pod that it does not see: the API server itself has said that the pod is
+// being deleted or is gone, just now where it is gone.
+func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again time.Duration, err error) {
+	if !is.deleted || !r.Book.Synced() {
+		return 0, nil
+	}
+	var grace time.Duration
+	for _, e := range running {
+		grace = max(grace, e.Grace)
+	}
+	due := r.Now().Add(is.counted + grace)
+	o := r.outlived[pod]
+	if o == nil {
+		o = &outlived{due: due, ended: map[string]bool{}}
+		r.outlived[pod] = o
+	}
+	// Another deletion can only shorten it.
+	if due.Before(o.due) {
+		o.due = due
+	}
+	if left := o.due.Sub(r.Now()); left > 0 {
+		return left, nil
+	}
+	for _, e := range running {
+		if o.ended[e.ID] || e.PID == 0 {
+			continue
+		}
+		switch failed := r.Kill(e.PID, e.ID); {
+		case failed == nil:
+			o.ended[e.ID] = true
+			r.killed.Add(1)
+			r.Log.Info("ended a container that has outlived its pod", "pod", e.Owner, "uid", pod, "container", e.Name)
+			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf(
+				"it is ended, for its slices: its pod was deleted, no quota counts it, and the kubelet has not ended it in the pod's grace period (%s; an hour counts for a longer one)", grace))
+		case !errors.Is(failed, unix.ESRCH): // else it ends just now
+			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, which has outlived its pod: %w", e.Name, e.Owner, failed))
+			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf("it has outlived its pod, and cannot be ended (%v): end it on the node", failed))
+		}
+	}
+	return recheck, err
+}
+
+// Ended is how many containers were ended that had outlived their pods.
+func (r *Releaser) Ended() int64 { return r.killed.Load() }
