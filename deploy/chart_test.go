@@ -153,6 +153,11 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},
+		"the unenforced end": {[]string{"--set=node.endUnenforced=true"}, func(t *testing.T, r *rendered) {
+			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--end-unenforced") || slices.Contains(c.Args, "--end-device-holders") {
+				t.Errorf("arguments %q", c.Args)
+			}
+		}},
 		"RDMA": {[]string{"--set=node.injectRDMA=true"}, func(t *testing.T, r *rendered) {
 			if _, c := r.pod(t, "vernier-node"); !slices.Contains(c.Args, "--inject-rdma") {
 				t.Errorf("arguments %q", c.Args)

@@ -25,15 +25,15 @@ const hookTimeout = 10 * time.Second
 
 // options are the flags.
 type options struct {
-	node, kubeconfig, nriSocket               string
-	cdiDir, stateDir                          string
-	driverRoot, hostDriverRoot, devRoot       string
-	nvmlLibrary, sysDir                       string
-	limiterLibrary, cdiHook                   string
-	mpsCgroup                                 string
-	metricsAddr, healthAddr                   string
-	endDeviceHolders, injectRDMA, numaBinding bool
-	opportunisticCPU, verbosity               int
+	node, kubeconfig, nriSocket                              string
+	cdiDir, stateDir                                         string
+	driverRoot, hostDriverRoot, devRoot                      string
+	nvmlLibrary, sysDir                                      string
+	limiterLibrary, cdiHook                                  string
+	mpsCgroup                                                string
+	metricsAddr, healthAddr                                  string
+	endDeviceHolders, endUnenforced, injectRDMA, numaBinding bool
+	opportunisticCPU, verbosity                              int
 }
 
 // installHook copies vernier-cdi-hook to where the runtime can run it from, and

@@ -60,7 +60,7 @@ func run() error {
 
 		DevRoot:          o.devRoot,
 		Sysfs:            o.sysDir,
-		EndDeviceHolders: o.endDeviceHolders,
+		EndDeviceHolders: o.endDeviceHolders, EndUnenforced: o.endUnenforced,
 		BindCPUs:         o.numaBinding,
 		OpportunisticCPU: v1alpha1.Percent(o.opportunisticCPU),
 		RDMA:             rdma.Host{Sys: o.sysDir, Proc: "/proc", Dev: "/dev", Inject: o.injectRDMA},
@@ -100,6 +100,7 @@ func parse(args []string, env func(string) string) (*options, error) {
 	f.StringVar(&o.mpsCgroup, "mps-cgroup", "/sys/fs/cgroup/vernier-mps", "cgroup v2 directory for MPS control daemons, which must outlive the agent's container; empty leaves them in the agent's")
 	f.IntVar(&o.opportunisticCPU, "opportunistic-cpu", 80, "percent of the node's processors up to which opportunistic containers may use what others leave, 1 to 100")
 	f.BoolVar(&o.endDeviceHolders, "end-device-holders", false, "end processes of containers that hold a GPU's device by a descriptor that they were passed, without a slice of that GPU; by default they are only reported")
+	f.BoolVar(&o.endUnenforced, "end-unenforced", false, "end processes of containers that use a GPU and that no limit holds, as statically linked programs; by default they are only reported")
 	f.BoolVar(&o.injectRDMA, "inject-rdma", false, "give containers the device nodes of RDMA devices near their GPUs where their pods ask for them; with these a program reaches the network as the node does")
 	f.BoolVar(&o.numaBinding, "numa-binding", false, "bind containers of pods that ask for vernier.dev/topology: numa or pcie to the CPUs of their GPUs' NUMA node, where the kubelet gives them none (CPU manager policy none)")
 	f.StringVar(&o.metricsAddr, "metrics-addr", "0", "address to serve metrics on over HTTPS, for tokens whose bearers may get /metrics; 0 serves none")

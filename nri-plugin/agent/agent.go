@@ -78,6 +78,8 @@ type Options struct {
 	DevRoot string
 	// EndDeviceHolders ends processes that hold a GPU's device without a slice of it.
 	EndDeviceHolders bool
+	// EndUnenforced ends processes that use a GPU and that no limit holds.
+	EndUnenforced bool
 	// ScanPeriod is device.DefaultPeriod when 0.
 	ScanPeriod time.Duration
 	// Leaf finds a container's own cgroup; nil where the node has no cgroup v2.
@@ -248,7 +250,7 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 	a.batch.Containers, a.batch.Update = plugin.Roster.Batch, a.connection.Update
 	a.auditor = &audit.Auditor{
 		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
-		Report: a.report, Proc: "/proc", DevRoot: o.DevRoot, End: o.EndDeviceHolders, Now: time.Now, Log: o.Log.WithName("audit"),
+		Report: a.report, Proc: "/proc", DevRoot: o.DevRoot, End: o.EndDeviceHolders, EndUnenforced: o.EndUnenforced, Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	a.sampler = &audit.Sampler{
 		Devices: a.watcher, Turns: a.limiter, Roster: &plugin.Roster, Proc: "/proc", Log: o.Log.WithName("audit"),

@@ -6,9 +6,8 @@
 // looks for processes that hold a descriptor of a GPU of which they have no slice. Sampler says
 // to the turns how much of a GPU processes have had that have none.
 //
-// It tells by an event of the pod, a metric and the log. It ends nobody for leaving a
-// limit: one that a tenant can leave is cooperative, and says so. A process that holds a
-// GPU without a slice it ends where the operator wants that.
+// It tells by an event of the pod, a metric and the log. Processes that leave a limit, and
+// those that hold a GPU without a slice, it ends where the operator wants that.
 package audit
 
 import (
@@ -42,7 +41,8 @@ const (
 	quiet = 10 * time.Minute
 )
 
-// Auditor looks at the devices again and again. All fields but End are required.
+// Auditor looks at the devices again and again. All fields but End and EndUnenforced are
+// required.
 type Auditor struct {
 	Devices interface {
 		Snapshot() (device.Snapshot, bool)
@@ -56,10 +56,11 @@ type Auditor struct {
 	Proc string
 	// DevRoot is the parent of the /dev that has the driver's nodes.
 	DevRoot string
-	// End ends processes that hold a device without a slice of it.
-	End bool
-	Now func() time.Time
-	Log logr.Logger
+	// End ends processes that hold a device without a slice of it, EndUnenforced those that use
+	// one and that no limit holds.
+	End, EndUnenforced bool
+	Now                func() time.Time
+	Log                logr.Logger
 
 	mu       sync.Mutex
 	findings []Finding
@@ -218,10 +219,14 @@ func (a *Auditor) publish(found map[place][]user) {
 	}
 	var findings []Finding
 	for at, users := range found {
+		did := ""
+		if a.EndUnenforced {
+			did = a.endUnenforced(users)
+		}
 		first := users[0]
 		findings = append(findings, Finding{Holder: first.holder, UUID: at.uuid, Processes: len(users)})
 		if _, before := a.told[at]; !before {
-			a.tell(first)
+			a.tell(first, did)
 		}
 		a.told[at] = now
 	}
@@ -230,7 +235,31 @@ func (a *Auditor) publish(found map[place][]user) {
 	a.mu.Unlock()
 }
 
-func (a *Auditor) tell(u user) {
+// endUnenforced ends processes of one container on one device, and returns what the event says
+// of that. It leaves those that may have been given the device past Vernier.
+func (a *Auditor) endUnenforced(users []user) (did string) {
+	for _, u := range users {
+		limited := u.entry.Prepared && len(u.entry.Grants) > 0
+		if without := !u.holder.Sliced && u.holder.Kept && !u.holder.Opens; !limited && !without {
+			continue
+		}
+		same := func(now process) bool {
+			holder, found := holderOf(a.Roster, now)
+			return found && holder.ID == u.holder.ID
+		}
+		switch ended, err := a.kill(u.process, same); {
+		case err != nil:
+			did = fmt.Sprintf(". It cannot be ended (%v): delete the pod", err)
+		case ended:
+			a.Log.Info("ended a process that no limit holds", "container", u.holder.ID, "process", u.String(), "device", u.uuid)
+			did = ". It is ended"
+		}
+	}
+	return did
+}
+
+// tell tells of a process, and what was done about it.
+func (a *Auditor) tell(u user, did string) {
 	if u.holder.ID == "" {
 		a.Log.Info("a process outside all containers uses a device; its use is not counted against any slice", "process", u.String(), "device", u.uuid)
 		return
@@ -242,5 +271,5 @@ func (a *Auditor) tell(u user) {
 		message += "it passes by the limiter, as programs do that are linked statically, built on musl, started by a loader of their own, or linked with the driver and with that in LD_PRELOAD; build it for glibc, link it dynamically and leave LD_PRELOAD to others, or give the pod whole devices"
 	}
 	a.Log.Info("unenforced process", "pod", u.holder.Pod.Namespace+"/"+u.holder.Pod.Name, "container", u.holder.Name, "process", u.String(), "device", u.uuid)
-	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message)
+	a.Report.Warn(u.holder.Pod.Of(u.holder.Name), ReasonProcess, message+did)
 }

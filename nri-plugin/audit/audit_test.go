@@ -34,6 +34,7 @@ const (
 // node is a machine whose processes and devices are the test's.
 type node struct {
 	*Auditor
+	plugin *hooks.Plugin
 	t      *testing.T
 	using  map[string][]int // device to PIDs
 	failed error
@@ -46,6 +47,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	n := &node{t: t, using: map[string][]int{}, clock: time.Unix(1e9, 0)}
 	plugin := &hooks.Plugin{Ledger: noLedger{}, Book: &attach.Book{}, Report: n, Log: logr.Discard()}
+	n.plugin = plugin
 	n.Auditor = &Auditor{
 		Devices: n, Book: plugin.Book, Roster: &plugin.Roster, Report: n, Proc: t.TempDir(),
 		Modes: mode.Set{v1alpha1.ModeLimiter: counting{node: n}, v1alpha1.ModeExclusive: exclusive.Mode{}},

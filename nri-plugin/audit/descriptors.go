@@ -396,10 +396,23 @@ func (a *Auditor) judge(holder hooks.Holder, uuid string) (wrong, mayEnd bool) {
 	return true, holder.Kept && len(entry.Grants) > 0
 }
 
-// end ends a process, if it still is what it was found to be. It is held by a descriptor
-// before that is looked at, so that a number which is used again harms nobody.
+// end ends a process, if it still holds what it was found to hold.
 func (a *Auditor) end(p process, d descriptor, numbers map[uint64]string) (bool, error) {
-	held, err := unix.PidfdOpen(d.pid, 0)
+	return a.kill(p, func(now process) bool {
+		holder, found := holderOf(a.Roster, now)
+		if !found || deviceAt(unix.AT_FDCWD, filepath.Join(a.descriptor(d.pid, d.tid, "fd"), strconv.Itoa(d.fd)), numbers) != d.uuid || !a.opened(d) {
+			return false
+		}
+		_, mayEnd := a.judge(holder, d.uuid)
+		return mayEnd
+	})
+}
+
+// kill ends a process, if it still is the one that it was and still is what ought to end. It is
+// held by a descriptor before that is looked at, so that a number which is used again harms
+// nobody.
+func (a *Auditor) kill(p process, still func(now process) bool) (bool, error) {
+	held, err := unix.PidfdOpen(p.pid, 0)
 	if err == unix.ESRCH {
 		return false, nil
 	}
@@ -407,15 +420,8 @@ func (a *Auditor) end(p process, d descriptor, numbers map[uint64]string) (bool,
 		return false, err
 	}
 	defer unix.Close(held)
-	now, _, lives := identify(a.Proc, d.pid)
-	if !lives || now.start != p.start {
-		return false, nil
-	}
-	holder, found := holderOf(a.Roster, now)
-	if !found || deviceAt(unix.AT_FDCWD, filepath.Join(a.descriptor(d.pid, d.tid, "fd"), strconv.Itoa(d.fd)), numbers) != d.uuid || !a.opened(d) {
-		return false, nil
-	}
-	if _, mayEnd := a.judge(holder, d.uuid); !mayEnd {
+	now, _, lives := identify(a.Proc, p.pid)
+	if !lives || now.start != p.start || !still(now) {
 		return false, nil
 	}
 	return true, unix.PidfdSendSignal(held, unix.SIGKILL, nil, 0)

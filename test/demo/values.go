@@ -16,7 +16,7 @@ import (
 var settable = []string{
 	"allocator.args", "allocator.preemption", "allocator.reserveAfter",
 	"dialects",
-	"node.args", "node.endDeviceHolders", "node.injectRDMA", "node.numaBinding", "node.opportunisticCPU",
+	"node.args", "node.endDeviceHolders", "node.endUnenforced", "node.injectRDMA", "node.numaBinding", "node.opportunisticCPU",
 	"webhook.allowedHostPaths", "webhook.args", "webhook.computeShares", "webhook.minimumShare",
 }
 
