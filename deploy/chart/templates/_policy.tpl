@@ -213,3 +213,14 @@ n.matches('(?i)^(CAP_)?(ALL|BPF|DAC_READ_SEARCH|PERFMON|SYS_ADMIN|SYS_BOOT|SYS_M
 a container of a pod with a vernier.dev share is privileged or adds a capability that opens the
 node (or the pod adds more than 256 of them): remove it (kubectl debug: use --profile=baseline)
 {{- end }}
+
+{{- /*
+Kubelets and Kubernetes' own controllers, which delete what has ended or whose node is gone, and
+who may drain nodes.
+*/}}
+{{- define "vernier.policy.operator" -}}
+request.userInfo.?groups.orValue([]).exists(g, g in ['system:nodes', 'system:serviceaccounts:kube-system']) ||
+request.userInfo.?username.orValue('') == 'system:kube-controller-manager' ||
+authorizer.group('').resource('nodes').check('patch').allowed() ||
+authorizer.group('vernier.dev').resource('sliceledgers').check('patch').allowed()
+{{- end }}
