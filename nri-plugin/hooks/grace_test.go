@@ -20,7 +20,7 @@ func TestHostileGrace(t *testing.T) {
 		"9223372036854775807": time.Hour, "": time.Hour, "-1": time.Hour, "soon": time.Hour,
 	} {
 		n, r := newNode(t), nritest.Start(t)
-		connect(t, r, n.Plugin)
+		first := connect(t, r, n.Plugin)
 		pod := podOf("a", share30)
 		n.ledger.grant(gpu0, slice30(pod))
 		c := containerOf(pod, "main")
@@ -31,6 +31,7 @@ func TestHostileGrace(t *testing.T) {
 		if e, _ := n.Book.Get(c.Id); e.Grace != want {
 			t.Errorf("%q: %s, want %s", text, e.Grace, want)
 		}
+		first.disconnect()
 		r.Lists([]*api.PodSandbox{pod}, []*api.Container{running(c, v1alpha1.EnvSlice+"="+pod.Uid)})
 		connect(t, r, n.Plugin)
 		if e, _ := n.Book.Get(c.Id); e.Grace != want {

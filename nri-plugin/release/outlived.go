@@ -62,7 +62,7 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 			r.killed.Add(1)
 			r.Log.Info("ended a container that has outlived its pod", "pod", e.Owner, "uid", pod, "container", e.Name)
 			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf(
-				"it is ended, for its slices: its pod was deleted, no quota counts it, and the kubelet has not ended it in the pod's grace period (%s; an hour counts for a longer one)", grace))
+				"it is ended: its pod was deleted, ResourceQuota no longer counts it, and the kubelet has not ended it within %s, its grace period or an hour", grace))
 		case !errors.Is(failed, unix.ESRCH): // else it ends just now
 			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, which has outlived its pod: %w", e.Name, e.Owner, failed))
 			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf("it has outlived its pod, and cannot be ended (%v): end it on the node", failed))
