@@ -20,6 +20,9 @@
 //      excess is what died with its owner, and any process may take it off
 //      again (audit.c).
 //   3. No word here is a lock: a process that dies anywhere blocks nobody.
+//   4. memory_refusals, memory_peak, throttled_ns, launches, slots_used and a slot's begun
+//      only grow: whoever sees one of them go back knows that somebody has written into
+//      the file, and marks it as damaged (process.h, pace).
 
 #ifndef VGPU_LAYOUT_H
 #define VGPU_LAYOUT_H
@@ -206,7 +209,8 @@ struct vgpu_pace {
     uint32_t device_count; // same devices, same order as in limits
     uint32_t reserved;
     uint64_t plain_devices; // bit i: plain_core of device i isn't 0
-    uint64_t pad[4];
+    uint64_t damaged; // 1: the node side has seen counters go back that only grow
+    uint64_t pad[3];
     struct vgpu_pace_device device[VGPU_MAX_DEVICES];
 };
 

@@ -64,6 +64,7 @@ func TestMatchesC(t *testing.T) {
 		{"offsetof(struct vgpu_pace_device, others_until)", paceOthersOff},
 		{"offsetof(struct vgpu_pace_device, plain_core)", pacePlainOff},
 		{"offsetof(struct vgpu_pace, plain_devices)", pacePlainsOff},
+		{"offsetof(struct vgpu_pace, damaged)", paceDamagedOff},
 		{"VGPU_TURN_CORE(" + turnWord + ")", int64(turnExample.Core)},
 		{"VGPU_TURN_NEIGHBOURS(" + turnWord + ")", 1},
 		{"VGPU_TURN_PHASE_NS(" + turnWord + ")", int64(turnExample.Phase)},

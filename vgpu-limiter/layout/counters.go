@@ -164,6 +164,17 @@ func (u *Usage) Check(limits []uint64, up time.Duration) error {
 
 var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
 
+// MarkDamaged has everybody who opens the counters at path find them damaged, as the library
+// does where it finds that they have gone back.
+func MarkDamaged(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, 8), 0)
+	return errors.Join(err, f.Close())
+}
+
 // OpenCounters opens the counters at path, if they are as this package reads them. Another
 // release's have other things at the same places.
 func OpenCounters(path string) (*os.File, error) {

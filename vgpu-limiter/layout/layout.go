@@ -91,6 +91,7 @@ const (
 	paceSizeOff    = 12
 	paceCountOff   = 16
 	pacePlainsOff  = 24
+	paceDamagedOff = 32
 	paceDevicesOff = 64
 	paceDeviceSize = 64
 	paceValidOff   = 8

@@ -155,6 +155,15 @@ func (p *Pace) SetPlain(i int, core uint32) bool {
 	return true
 }
 
+// Damage says that somebody has written into the counters: the container's processes are
+// refused from then on what is charged or limited. Of a release that knows no such word, they
+// aren't.
+func (p *Pace) Damage() {
+	if strideOf(p.b) == paceDeviceSize {
+		(*atomic.Uint64)(unsafe.Pointer(&p.b[paceDamagedOff])).Store(1)
+	}
+}
+
 // Return adds to how much of what device i was ever charged was others' work.
 func (p *Pace) Return(i int, more time.Duration) {
 	p.word(i, paceReturnOff).Add(uint64(more))
@@ -179,7 +188,11 @@ type Activity struct {
 	Usual      time.Duration // what launches take on average, each by the time that it takes
 	// WorkingUntil is when what was launched is through, as far as is known.
 	WorkingUntil time.Duration // CLOCK_MONOTONIC
+	Grown        Grown
 }
+
+// Grown are a device's figures that only grow, as long as nobody but the library writes them.
+type Grown [4]uint64
 
 // ReadActivity reads the devices of a counters file that stays open. It costs
 // one system call, and like ReadUsage takes the tenants' word for it.
@@ -203,6 +216,8 @@ func ReadActivity(f *os.File, devices []Activity) error {
 			Usual:        word(devUsualOff),
 			Longest:      word(devLongestOff),
 			WorkingUntil: word(devWorkingOff),
+			Grown: Grown{le.Uint64(d[devRefusalsOff:]), le.Uint64(d[devPeakOff:]), le.Uint64(d[devThrottledOff:]),
+				le.Uint64(d[devLaunchesOff:])},
 		}
 	}
 	return nil

@@ -32,6 +32,7 @@ func TestPaceFile(t *testing.T) {
 	if !p.SetPlain(1, 13) || !p.SetPlain(0, 0) {
 		t.Error("a file of this release has no plain quotas")
 	}
+	p.Damage()
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestPaceFile(t *testing.T) {
 	le := binary.LittleEndian
 	if err != nil || le.Uint64(b[paceDevicesOff+paceDeviceSize:]) != turnExample.word() ||
 		le.Uint64(b[paceDevicesOff+paceDeviceSize+paceValidOff:]) != uint64(time.Hour) || le.Uint64(b[paceDevicesOff:]) != 0 ||
-		PlainOf(b, 0) != 0 || PlainOf(b, 1) != 13 || le.Uint64(b[pacePlainsOff:]) != 1<<1 {
+		PlainOf(b, 0) != 0 || PlainOf(b, 1) != 13 || le.Uint64(b[pacePlainsOff:]) != 1<<1 || le.Uint64(b[paceDamagedOff:]) != 1 {
 		t.Errorf("%v: the file reads %x", err, b)
 	}
 	if turn, until := TurnOf(b, 1); turn != turnExample || until != time.Hour {
@@ -68,6 +69,7 @@ func TestPaceFile_OfTheReleaseBefore(t *testing.T) {
 	}
 	p.Set(1, turnExample, time.Hour)
 	p.Return(1, time.Second)
+	p.Damage()
 	if p.SetPlain(1, 13) {
 		t.Error("it is said to have plain quotas")
 	}
@@ -75,7 +77,7 @@ func TestPaceFile_OfTheReleaseBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, err = os.ReadFile(path)
-	if err != nil || le.Uint64(b[paceDevicesOff+pace3DeviceSize:]) != turnExample.word() || le.Uint64(b[pacePlainsOff:]) != 0 ||
+	if err != nil || le.Uint64(b[paceDevicesOff+pace3DeviceSize:]) != turnExample.word() || le.Uint64(b[pacePlainsOff:]) != 0 || le.Uint64(b[paceDamagedOff:]) != 0 ||
 		le.Uint64(b[paceDevicesOff+pace3DeviceSize+paceReturnOff:]) != uint64(time.Second) || le.Uint64(b[paceDevicesOff+2*pace3DeviceSize:]) != 0 {
 		t.Errorf("%v: the file reads %x", err, b)
 	}
@@ -101,13 +103,13 @@ func TestReadActivity(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4, devLongestOff: 5, devWorkingOff: 6, devUsualOff: 7} {
+	for offset, value := range map[int64]uint64{devPaidOff: 1, devBusyOff: 2, devThrottledOff: 3, devLastLaunchOff: 4, devLongestOff: 5, devWorkingOff: 6, devUsualOff: 7, devRefusalsOff: 8, devPeakOff: 9, devLaunchesOff: 10} {
 		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), countersDevicesOff+countersDeviceSize+offset); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got [2]Activity
-	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4, Longest: 5, WorkingUntil: 6, Usual: 7}} {
+	if err := ReadActivity(f, got[:]); err != nil || got != [2]Activity{{}, {PaidUntil: 1, Busy: 2, Throttled: 3, LastLaunch: 4, Longest: 5, WorkingUntil: 6, Usual: 7, Grown: Grown{8, 9, 3, 10}}} {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	if err := f.Truncate(100); err != nil {

@@ -44,6 +44,7 @@ type used struct{ sum, more time.Duration }
 type Container struct {
 	loop      *Loop
 	limits    layout.Limits
+	path      string // of the counters
 	counters  *os.File
 	pace      *layout.Pace
 	activity  []layout.Activity
@@ -52,9 +53,12 @@ type Container struct {
 	slots     []slot
 	throttled []throttled
 	used      []used
-	plain     []uint32 // as it was written last
-	unknown   bool     // of a release that knows no plain quota
-	failed    bool     // the counters can't be read
+	plain     []uint32       // as it was written last
+	grown     []layout.Grown // the most that was read
+	shrunk    int            // in so many looks in a row less was
+	damaged   bool           // by whoever wrote into the counters
+	unknown   bool           // of a release that knows no plain quota
+	failed    bool           // the counters can't be read
 }
 
 // New returns a loop without containers.
@@ -76,7 +80,7 @@ func Now() time.Duration {
 
 // Attach begins to look after a container, by the paths of its three files.
 func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
-	c := &Container{loop: l}
+	c := &Container{loop: l, path: counters}
 	var err error
 	if c.limits, err = layout.ReadFile(limits); err != nil {
 		return nil, err
@@ -95,6 +99,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	c.throttled = make([]throttled, len(c.limits.Devices))
 	c.used = make([]used, len(c.limits.Devices))
 	c.plain = make([]uint32, len(c.limits.Devices))
+	c.grown = make([]layout.Grown, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -224,6 +229,8 @@ func (c *Container) look(now time.Duration) {
 	err := layout.ReadActivity(c.counters, c.activity)
 	if err != nil {
 		clear(c.activity)
+	} else {
+		c.compare()
 	}
 	for i, a := range c.activity {
 		if a.Throttled != c.throttled[i].sum {
@@ -235,4 +242,28 @@ func (c *Container) look(now time.Duration) {
 		slog.Warn("container has its plain quota only: its counters can't be read", "container", c.limits.Container, "error", err)
 	}
 	c.failed = err != nil
+}
+
+// compare has the container's processes refused what is charged or limited once counters
+// that only grow have gone back: somebody has written an earlier copy of them. It takes two
+// looks in a row: a word may be read while it is written.
+func (c *Container) compare() {
+	back := false
+	for i, a := range c.activity {
+		for j, n := range a.Grown {
+			back = back || n < c.grown[i][j]
+			c.grown[i][j] = max(c.grown[i][j], n)
+		}
+	}
+	if !back {
+		c.shrunk = 0
+		return
+	}
+	if c.shrunk++; c.shrunk < 2 || c.damaged {
+		return
+	}
+	c.damaged = true
+	c.pace.Damage()
+	err := layout.MarkDamaged(c.path)
+	slog.Warn("container's CUDA calls are refused: its processes have written an earlier copy of its counters", "container", c.limits.Container, "marked", err == nil)
 }

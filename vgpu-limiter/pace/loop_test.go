@@ -203,3 +203,57 @@ func TestOthersWorkIsReturned(t *testing.T) {
 		}
 	}
 }
+
+// TestHostileCountersGoBack: a container whose counters go back that only grow is refused
+// CUDA from then on, whatever it writes; one that has worked all the time is not.
+func TestHostileCountersGoBack(t *testing.T) {
+	const refusals, peak, throttled, launches = 8, 24, 80, 88
+	for _, word := range []int64{refusals, peak, throttled, launches} {
+		l := New()
+		honest := attach(t, l, layout.DeviceLimit{UUID: gpuA, Core: 30})
+		hostile := attach(t, l, layout.DeviceLimit{UUID: gpuB, Core: 30}, layout.DeviceLimit{UUID: gpuA, Core: 30})
+		write := func(f files, device int, n uint64) {
+			t.Helper()
+			file, err := os.OpenFile(f.path("counters"), os.O_WRONLY, 0)
+			if err == nil {
+				_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, n), 64+128*int64(device)+word)
+				_ = file.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		damaged := func(f files) bool {
+			t.Helper()
+			b, err := os.ReadFile(f.path("pace"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = layout.OpenCounters(f.path("counters"))
+			if is := binary.LittleEndian.Uint64(b[32:]) != 0; is == (err == nil) {
+				t.Errorf("word %d: the pace says damaged %v, the counters %v", word, is, err)
+			}
+			return err != nil
+		}
+		for n := range uint64(5) {
+			write(honest, 0, n)
+			write(hostile, 1, n)
+			l.step()
+		}
+		write(hostile, 1, 3)
+		l.step() // a word that was being written, for all it knows
+		write(hostile, 1, 4)
+		l.step()
+		if damaged(hostile) {
+			t.Errorf("word %d: refused for one look", word)
+		}
+		write(hostile, 1, 3)
+		l.step()
+		l.step()
+		write(hostile, 1, 1000)
+		l.step()
+		if !damaged(hostile) || damaged(honest) {
+			t.Errorf("word %d: went back in one container, refused are %v and %v", word, damaged(hostile), damaged(honest))
+		}
+	}
+}

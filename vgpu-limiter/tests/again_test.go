@@ -29,7 +29,7 @@ const notForAddresses = "^(TestSanitized|TestUnits|TestHeaders|TestLibrary|TestR
 
 // Again under the thread sanitizer: each program that has threads. It sees one process alone,
 // so not what TestViews adds to the storm, another one that looks.
-const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestStoppedAtAnyInstant|TestStorm)$/^(threads|processes)?$"
+const forThreads = "^(TestThreads|TestKilledAtAnyInstant|TestHostileStoppedAtAnyInstant|TestStorm)$/^(threads|processes)?$"
 
 // TestSanitized runs these tests again with the library under sanitizers, which see
 // what happens within one process.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/vgpu-limiter/layout"
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
 // churn starts a process whose threads allocate, launch and free without end.
@@ -62,25 +63,45 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	}
 }
 
-// TestStoppedAtAnyInstant: processes that are stopped while they allocate, launch
-// and free block nobody. The driver is one in which nobody waits for anybody.
-func TestStoppedAtAnyInstant(t *testing.T) {
+// TestHostileStoppedAtAnyInstant: processes that are stopped while they allocate, launch
+// and free block nobody, neither in their container nor in another one on the device. The
+// driver is one in which nobody waits for anybody.
+func TestHostileStoppedAtAnyInstant(t *testing.T) {
 	t.Parallel()
-	c := newBareContainer(t, share{90, 200})
-	observer := c.start()
-	observer.want("stream 1", ok)
+	c, other := newBareContainer(t, share{40, 200}), newBareContainer(t, share{50, 200})
+	loop := pace.New()
+	for _, one := range []*container{c, other} {
+		path := func(name string) string { return filepath.Join(one.dir, name) }
+		err := layout.CreatePace(path("pace"), 1)
+		if err == nil {
+			var attached *pace.Container
+			if attached, err = loop.Attach(path("limits"), path("counters"), path("pace")); err == nil {
+				t.Cleanup(attached.Detach)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	go loop.Run(t.Context())
+	observers := []*process{c.start(), other.start()}
+	for _, o := range observers {
+		o.want("stream 1", ok)
+	}
 	workers := make([]*process, 4) // hold at most 4 × 2 × 5 MiB
 	for i := range workers {
 		workers[i] = c.churn(2)
 	}
 	for round := range 100 {
 		for range round % 7 {
-			observer.want("info", ok) // different instants
+			observers[0].want("info", ok) // different instants
 		}
 		workers[round%4].signal(unix.SIGSTOP)
-		observer.want("alloc 1 150", ok)
-		observer.want("launch 1 10 20", ok)
-		observer.want("free 1", ok)
+		for _, o := range observers {
+			o.want("alloc 1 150", ok)
+			o.want("launch 1 10 20", ok)
+			o.want("free 1", ok)
+		}
 		workers[(round+1)%4].signal(unix.SIGCONT) // three remain stopped
 	}
 	for _, w := range workers {
@@ -93,7 +114,8 @@ func TestStoppedAtAnyInstant(t *testing.T) {
 		}
 		w.kill()
 	}
-	observer.want("alloc 1 200", ok)
+	observers[0].want("alloc 1 200", ok)
+	observers[1].want("alloc 1 200", ok)
 }
 
 // TestReadersStopNobody: while 32 processes work, whoever reads the counters sees

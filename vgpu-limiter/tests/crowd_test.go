@@ -84,9 +84,9 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestCrowdBeyondTheSlots: who finds every slot taken is refused and says so; when
+// TestHostileCrowdBeyondTheSlots: who finds every slot taken is refused and says so; when
 // others have ended, the next ones have their slots.
-func TestCrowdBeyondTheSlots(t *testing.T) {
+func TestHostileCrowdBeyondTheSlots(t *testing.T) {
 	t.Parallel()
 	c := newBareContainer(t, share{0, 2000})
 	said, end := c.crowd(layout.MaxProcesses+2, 0, 1)

@@ -22,6 +22,8 @@ static uint64_t enter(struct vgpu_calendar *calendar, uint64_t now, uint64_t num
     uint32_t seen = __atomic_load_n(cell, __ATOMIC_RELAXED), had, has;
     do {
         had = (seen & 0xffff0000) == turn ? seen & 0xffff : 0;
+        if (had > VGPU_CELL_NS / 2) // somebody has written it
+            had = VGPU_CELL_NS / 2;
         has = had + (uint32_t)(ns / 2);
         if (has > VGPU_CELL_NS / 2)
             has = VGPU_CELL_NS / 2;

@@ -18,7 +18,7 @@
 //      device for what the program does only later. What it has taken by then is
 //      charged.
 //   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
-//   7. If tracking state can't be allocated, the launch fails.
+//   7. If tracking state can't be allocated, or the counters are damaged, the launch fails.
 
 #include "compute/throttle.h"
 
@@ -179,10 +179,13 @@ static bool prepare(struct vgpu_launch *launch) {
     struct vgpu_turn turn;
     for (;;) {
         turn = vgpu_turn(state->process, state->device, launch->now);
-        if (turn.core == 0) {
+        if (!vgpu_bucket_is_possible(state->process, state->device, launch->now))
+            vgpu_damage(state->process);
+        launch->freed = turn.core == 0;
+        launch->refused = !launch->freed && vgpu_is_damaged(state->process);
+        if (launch->refused || launch->freed) {
             vgpu_timing_drop_open(state);
             leave_queue(launch);
-            launch->freed = true;
             return false;
         }
         collect(state);
@@ -245,6 +248,10 @@ static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process)
     thread->freed = launch->freed;
     if (!good)
         launch->thread = NULL;
+    if (launch->refused) {
+        VGPU_LOG_ONCE("launches refused: the container's counters were overwritten");
+        return CU_NOT_PERMITTED;
+    }
     return good || launch->freed ? CU_OK : CU_OUT_OF_MEMORY;
 }
 

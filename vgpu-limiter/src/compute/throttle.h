@@ -22,6 +22,7 @@ struct vgpu_launch {
     cu_ctx context; // the stream's, where that isn't the current one
     bool per_thread, by_itself, unknown, unsure;
     bool freed; // the last neighbour with a quota has gone
+    bool refused; // the counters are damaged
     int capture_mode;
 };
 
@@ -78,7 +79,8 @@ static inline bool vgpu_launch_paid(uint64_t key, cu_stream handle, bool per_thr
 // Waits until the container's bucket allows the launch, and prepares to measure
 // it. `like` is the key of launches that may cost as much, if this class has never
 // been measured, or 0. A launch that a stream capture will record is neither.
-// CU_OUT_OF_MEMORY: tracking state can't be allocated, and it must not be made.
+// CU_OUT_OF_MEMORY: tracking state can't be allocated; CU_NOT_PERMITTED: the counters are
+// damaged. Then it must not be made.
 cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t like, cu_stream stream,
                             bool per_thread);
 void vgpu_launch_end(struct vgpu_launch *launch, cu_result result);

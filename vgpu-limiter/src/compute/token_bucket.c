@@ -80,6 +80,13 @@ static void take_back(const struct vgpu_process *process, int device, const stru
     vgpu_add(&bucket->busy_ns, (uint64_t)-(int64_t)(all - taken));
 }
 
+// A container has worked for no longer than the machine has run, or about, and each moment
+// of it costs at most a hundred.
+bool vgpu_bucket_is_possible(const struct vgpu_process *process, int device, uint64_t now) {
+    const struct vgpu_counters_device *bucket = counters(process, device);
+    return vgpu_load(&bucket->paid_until) / 256 <= now && vgpu_load(&bucket->working_until) / 256 <= now;
+}
+
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
                          const struct vgpu_turn *turn, uint64_t now, struct vgpu_price price) {
     take_back(process, device, turn);
@@ -178,7 +185,7 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
     vgpu_add(&bucket->busy_ns, ns);
-    vgpu_add(&bucket->launches, launches);
+    vgpu_grow(process, &bucket->launches, &process->seen.launches[device], launches);
 }
 
 void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,

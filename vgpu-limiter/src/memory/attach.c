@@ -98,10 +98,11 @@ struct vgpu_process *vgpu_attach(cu_result *why) {
     if (!atomic_load(&process->attached) && !atomic_load(&process->refused)) {
         *why = find_devices(process);
         if (*why == CU_OK) {
-            const char *wrong = vgpu_region_join(VGPU_COUNTERS_PATH, process->limits.device_count,
-                                                 &process->region);
             static const uint64_t always = 1;
             process->pace = vgpu_pace_map(VGPU_PACE_PATH, process->limits.device_count);
+            const char *wrong = process->pace != NULL && vgpu_load(&process->pace->damaged) != 0
+                                    ? "overwritten by a process of this container"
+                                    : vgpu_region_join(VGPU_COUNTERS_PATH, process->limits.device_count, &process->region);
             process->launches.limited = process->pace != NULL ? &process->pace->plain_devices : NULL;
             for (uint32_t d = 0; d < process->limits.device_count; d++)
                 if (vgpu_quota(process, (int)d) != 0)

@@ -28,6 +28,10 @@ static bool correct(struct vgpu_process *process, int device) {
     struct vgpu_counters *counters = process->region.counters;
     uint64_t *total = &counters->header.device[device].memory;
     uint32_t slots = vgpu_region_slots(counters);
+    if (process->region.slot >= counters->slot + slots) { // our own was among them
+        vgpu_damage(process);
+        return true;
+    }
     uint64_t *state = process->audit.seen_state, *begun = process->audit.seen_begun, sum = 0;
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t bytes = 0;
@@ -85,7 +89,7 @@ bool vgpu_audit_sometimes(struct vgpu_process *process) {
 }
 
 bool vgpu_charge_audited(struct vgpu_process *process, int device, uint64_t bytes) {
-    if (!vgpu_slot_is_ours(process)) {
+    if (vgpu_is_damaged(process)) {
         VGPU_LOG_ONCE("memory refused: the container's counters were overwritten");
         return false;
     }

@@ -29,18 +29,20 @@ static struct vgpu_slot_device *words_of(const struct vgpu_process *process, int
     return &process->region.slot->device[device];
 }
 
-static void begin(struct vgpu_slot_device *words) { vgpu_add(&words->begun, 1); }
+// False if the slot has gone back: the counters are an earlier copy of them.
+static bool begin(struct vgpu_process *process, int device) {
+    return vgpu_grow(process, &words_of(process, device)->begun, &process->seen.begun[device], 1);
+}
 
 static void end(struct vgpu_slot_device *words, uint64_t bytes) { vgpu_add(&words->held, 1 + (bytes << 16)); }
 
 bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) {
-    if (!vgpu_slot_is_ours(process))
+    if (vgpu_is_damaged(process) || !begin(process, device))
         return false;
     struct vgpu_slot_device *words = words_of(process, device);
     uint64_t *total = &process->region.counters->header.device[device].memory;
     uint64_t limit = process->limits.device[device].memory_bytes;
     uint64_t granted = 0;
-    begin(words);
     VGPU_TEST_STEP();
     uint64_t seen = vgpu_load(total);
     while (bytes <= limit && (seen & VGPU_BYTES_MASK) <= limit - bytes) {
@@ -57,10 +59,9 @@ bool vgpu_charge_once(struct vgpu_process *process, int device, uint64_t bytes) 
 }
 
 void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {
-    if (bytes == 0 || !vgpu_slot_is_ours(process))
+    if (bytes == 0 || vgpu_is_damaged(process) || !begin(process, device))
         return;
     struct vgpu_slot_device *words = words_of(process, device);
-    begin(words);
     VGPU_TEST_STEP();
     vgpu_add(&process->region.counters->header.device[device].memory, -bytes);
     VGPU_TEST_STEP();
@@ -68,12 +69,12 @@ void vgpu_uncharge(struct vgpu_process *process, int device, uint64_t bytes) {
 }
 
 void vgpu_hand_over_begin(struct vgpu_process *process, int device) {
-    if (vgpu_slot_is_ours(process))
-        begin(words_of(process, device));
+    if (!vgpu_is_damaged(process))
+        begin(process, device);
 }
 
 void vgpu_hand_over_end(struct vgpu_process *process, int device, uint64_t bytes, bool stays) {
-    if (!vgpu_slot_is_ours(process))
+    if (vgpu_is_damaged(process))
         return;
     VGPU_TEST_STEP();
     if (!stays)

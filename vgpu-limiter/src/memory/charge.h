@@ -7,12 +7,6 @@
 
 #include "runtime/process.h"
 
-// Whether the slot is still the one that the process claimed. Somebody who
-// overwrites the counters gains nothing: everything is refused from then on.
-static inline bool vgpu_slot_is_ours(const struct vgpu_process *process) {
-    return vgpu_likely(vgpu_load(&process->region.slot->state) == process->region.slot_state);
-}
-
 // Charges the bytes to the container's device (index in the limits). Returns false, with
 // nothing charged, if that would exceed the limit, of which dead processes may have some
 // (audit.h).

@@ -31,6 +31,7 @@ struct vgpu_deferred_unmap;
 struct vgpu_process {
     _Atomic bool attached; // everything below is set; false again in a child of fork
     _Atomic bool refused;  // attaching failed for good
+    _Atomic bool damaged;  // see vgpu_is_damaged
     struct vgpu_lock lock; // held to attach
     unsigned first_epoch;  // when it was attached: handles of before are a parent's
     int device_count; // as CUDA counts them
@@ -39,6 +40,9 @@ struct vgpu_process {
     struct vgpu_limits limits;
     struct vgpu_region region;
     const struct vgpu_pace *pace; // NULL where nobody says more than the limits
+    struct { // words of the counters that only grow, as this process saw them last
+        _Atomic uint64_t begun[VGPU_MAX_DEVICES], launches[VGPU_MAX_DEVICES];
+    } seen;
     struct vgpu_table table; // pointers, arrays, handles and mappings, by class
     struct {
         bool measures; // launches on some device are limited, or may come to be
@@ -107,6 +111,35 @@ int vgpu_device_index(const struct vgpu_process *process, cu_device device);
 static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device) {
     uint32_t percent = process->limits.device[device].core_percent;
     return percent < 100 ? percent : 0;
+}
+
+// Whether somebody has written into the counters: the slot isn't the one that the process
+// claimed, or this process or the node side has seen figures that cannot be. Nobody gains by
+// it: what is charged or limited is refused from then on.
+static inline bool vgpu_is_damaged(const struct vgpu_process *process) {
+    const struct vgpu_region *region = &process->region;
+    return vgpu_unlikely(vgpu_load(&region->slot->state) != region->slot_state ||
+                         atomic_load_explicit(&process->damaged, memory_order_relaxed) ||
+                         (process->pace != NULL && vgpu_load(&process->pace->damaged) != 0));
+}
+
+// Notes that they are, and marks the file, so that no other process begins with it and
+// whoever reads it is told.
+static inline void vgpu_damage(struct vgpu_process *process) {
+    atomic_store(&process->damaged, true);
+    vgpu_store(&process->region.counters->header.magic, 0);
+}
+
+// Adds to a word that only grows, of which `seen` is what the process saw last. False, with
+// that noted, if it has gone back: nobody has added before `seen` was stored and isn't in it.
+static inline bool vgpu_grow(struct vgpu_process *process, uint64_t *word, _Atomic uint64_t *seen, uint64_t delta) {
+    uint64_t before = atomic_load_explicit(seen, memory_order_acquire);
+    uint64_t found = vgpu_add(word, delta);
+    atomic_store_explicit(seen, found + delta, memory_order_release);
+    if (vgpu_likely(found >= before))
+        return true;
+    vgpu_damage(process);
+    return false;
 }
 
 // The calling thread's context and the index of its device.

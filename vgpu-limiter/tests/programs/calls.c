@@ -179,6 +179,7 @@ static int capture(int place, long microseconds, int count) {
 #include "sharing.h"
 #include "sparse.h"
 #include "multicast.h"
+#include "uring.h"
 
 static double now(void) {
     struct timespec t;
@@ -250,6 +251,11 @@ int main(void) {
         ON("close_descriptors", close_range(3, 1000, 0))
         ON("open_descriptors", open_some())
         ON("use_up_descriptors", use_up_descriptors())
+        ON("uring", uring_begin())
+        ON("uring_write_back", uring_write_back())
+        ON("uring_close_descriptors", uring_close_descriptors())
+        ON("uring_hold", uring_hold(exported[a]))
+        ON("uring_drop", uring_drop())
         ON("cancel_waiting", cancelled_waiting((int)a))
         ON("launch_by_threads", launch_by_threads((int)a, b, (int)c, (int)d))
         ON("capture_by_threads", capture_by_threads((int)a, b, (int)c))

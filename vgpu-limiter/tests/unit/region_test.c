@@ -57,9 +57,10 @@ static void refuses_damage(const char *path, const struct vgpu_counters *good) {
     CHECK(vgpu_region_join("/", 1, &region) != NULL);
 }
 
-// Some rounds keep our own slot, so that charges go all the way; some keep few
-// slots, so that an audit can come to its end.
-static void scribble(const struct vgpu_region *region, int round) {
+// Some rounds keep our own slot, and know nothing of the rounds before, so that charges go all
+// the way; some keep few slots, so that an audit can come to its end.
+static void scribble(struct vgpu_process *process, int round) {
+    const struct vgpu_region *region = &process->region;
     struct vgpu_counters *counters = region->counters;
     uint64_t *word = (uint64_t *)&counters->header.slots_used;
     uint64_t *end = (uint64_t *)(counters + 1);
@@ -67,8 +68,11 @@ static void scribble(const struct vgpu_region *region, int round) {
         *word = random_word() % 4 != 0 ? random_word() : random_word() % 3;
     if (round % 3 != 0)
         counters->header.slots_used = (uint32_t)(random_word() % 8);
-    if (round % 2 != 0)
+    if (round % 2 != 0) {
         region->slot->state = region->slot_state;
+        memset(&process->seen, 0, sizeof process->seen);
+        process->damaged = false;
+    }
 }
 
 // In place of the C library's: the locks are looked at by it.
@@ -145,6 +149,33 @@ static void tells_turns(const struct vgpu_region *region, const char *path) {
     CHECK(lost.fd >= 0 && vgpu_region_take_turn(&lost, 0) == VGPU_TURN_UNKNOWN);
 }
 
+// What only grows and goes back is found, by whoever has seen it, and for good.
+static void finds_what_goes_back(struct vgpu_process *process) {
+    struct vgpu_counters *counters = process->region.counters;
+    uint64_t *begun = &process->region.slot->device[0].begun, magic = counters->header.magic;
+    uint32_t slots = counters->header.slots_used;
+    for (int way = 0; way < 3; way++) {
+        CHECK(vgpu_charge(process, 0, 2) && !vgpu_is_damaged(process));
+        if (way < 2)
+            *begun -= 1;
+        else
+            counters->header.slots_used = 0;
+        if (way == 0)
+            vgpu_uncharge(process, 0, 1);
+        else if (way == 1)
+            CHECK(!vgpu_charge(process, 0, 1));
+        else
+            vgpu_audit(process, true);
+        CHECK(vgpu_is_damaged(process) && counters->header.magic == 0);
+        *begun += 1;
+        counters->header.slots_used = slots;
+        counters->header.magic = magic;
+        CHECK(!vgpu_charge(process, 0, 1));
+        memset(&process->seen, 0, sizeof process->seen);
+        process->damaged = false;
+    }
+}
+
 int main(int argc, char **argv) {
     static struct vgpu_counters good;
     static struct vgpu_process process;
@@ -158,10 +189,11 @@ int main(int argc, char **argv) {
     tells_turns(&process.region, argv[1]);
     process.limits.device_count = 1;
     process.limits.device[0].memory_bytes = UINT64_C(1) << 30;
+    finds_what_goes_back(&process);
     int granted = 0;
     for (int round = 0; round < ROUNDS; round++) {
         struct vgpu_counters *counters = process.region.counters;
-        scribble(&process.region, round);
+        scribble(&process, round);
         CHECK(vgpu_region_slots(counters) <= VGPU_SLOTS);
         uint64_t bytes = random_word() % (UINT64_C(1) << 31);
         bool fits = vgpu_charge(&process, 0, bytes);

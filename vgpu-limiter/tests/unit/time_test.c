@@ -223,6 +223,28 @@ static void late(void) {
     CHECK(*until == AT + 51 * MS);
 }
 
+// A debt, or work under way, that can be is told from what somebody has written; and what goes
+// back is found.
+static void garbage(void) {
+    static struct vgpu_counters counters;
+    static struct vgpu_process zero, *process = &zero;
+    struct vgpu_counters_device *bucket = &counters.header.device[0];
+    process->region.counters = &counters;
+    process->limits.device[0].core_percent = 1;
+    struct vgpu_turn turn = vgpu_turn(process, 0, AT);
+    vgpu_bucket_charge(process, 0, &turn, AT, AT, 1); // has worked since the machine began
+    CHECK(vgpu_bucket_is_possible(process, 0, AT) && bucket->paid_until == 100 * AT);
+    bucket->paid_until = UINT64_C(1) << 62;
+    CHECK(!vgpu_bucket_is_possible(process, 0, AT));
+    bucket->paid_until = 0;
+    bucket->working_until = UINT64_MAX;
+    CHECK(!vgpu_bucket_is_possible(process, 0, AT));
+    CHECK(!process->damaged);
+    bucket->launches = 0;
+    vgpu_bucket_charge(process, 0, &turn, AT, MS, 1);
+    CHECK(process->damaged);
+}
+
 // A cost follows the mean, and its worst what was measured apart from others; of kinds
 // that share a place the last ones are known.
 static void costs(void) {
@@ -333,6 +355,7 @@ int main(void) {
     bursts();
     queues();
     late();
+    garbage();
     costs();
     many_costs();
     costs_beside_others();
