@@ -21,8 +21,8 @@
 //      again (audit.c).
 //   3. No word here is a lock: a process that dies anywhere blocks nobody.
 //   4. memory_refusals, memory_peak, throttled_ns, launches, slots_used and a slot's begun
-//      only grow: whoever sees one of them go back knows that somebody has written into
-//      the file, and marks it as damaged (process.h, pace).
+//      only grow. A process or node side that sees one go back marks the file as
+//      damaged: an earlier copy was written back (process.h, pace/loop.go).
 
 #ifndef VGPU_LAYOUT_H
 #define VGPU_LAYOUT_H

@@ -164,8 +164,8 @@ func (u *Usage) Check(limits []uint64, up time.Duration) error {
 
 var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
 
-// MarkDamaged has everybody who opens the counters at path find them damaged, as the library
-// does where it finds that they have gone back.
+// MarkDamaged marks the counters at path as damaged, as the library does when it finds that
+// they have gone back: new processes refuse CUDA, and OpenCounters returns an error.
 func MarkDamaged(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -155,9 +155,8 @@ func (p *Pace) SetPlain(i int, core uint32) bool {
 	return true
 }
 
-// Damage says that somebody has written into the counters: the container's processes are
-// refused from then on what is charged or limited. Of a release that knows no such word, they
-// aren't.
+// Damage tells the container's processes that their counters were overwritten: they refuse
+// charges and limited launches from then on. Those of the release before don't know the word.
 func (p *Pace) Damage() {
 	if strideOf(p.b) == paceDeviceSize {
 		(*atomic.Uint64)(unsafe.Pointer(&p.b[paceDamagedOff])).Store(1)

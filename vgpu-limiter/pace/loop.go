@@ -54,9 +54,9 @@ type Container struct {
 	throttled []throttled
 	used      []used
 	plain     []uint32       // as it was written last
-	grown     []layout.Grown // the most that was read
-	shrunk    int            // in so many looks in a row less was
-	damaged   bool           // by whoever wrote into the counters
+	grown     []layout.Grown // greatest values read
+	shrunk    int            // readings in a row with a lesser one
+	damaged   bool           // the counters went back
 	unknown   bool           // of a release that knows no plain quota
 	failed    bool           // the counters can't be read
 }
@@ -244,9 +244,9 @@ func (c *Container) look(now time.Duration) {
 	c.failed = err != nil
 }
 
-// compare has the container's processes refused what is charged or limited once counters
-// that only grow have gone back: somebody has written an earlier copy of them. It takes two
-// looks in a row: a word may be read while it is written.
+// compare marks the counters as damaged when words that only grow have gone back: a process
+// has written an earlier copy of them. It takes two readings in a row, since a word may be
+// read while it is written.
 func (c *Container) compare() {
 	back := false
 	for i, a := range c.activity {
@@ -265,5 +265,5 @@ func (c *Container) compare() {
 	c.damaged = true
 	c.pace.Damage()
 	err := layout.MarkDamaged(c.path)
-	slog.Warn("container's CUDA calls are refused: its processes have written an earlier copy of its counters", "container", c.limits.Container, "marked", err == nil)
+	slog.Warn("refused CUDA to a container: its processes have written back an earlier copy of its counters", "container", c.limits.Container, "mark", err)
 }

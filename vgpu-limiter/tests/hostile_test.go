@@ -5,6 +5,7 @@ package tests
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/vgpu-limiter/layout"
 	"vernier.dev/vernier/vgpu-limiter/pace"
@@ -252,12 +255,16 @@ func TestHostileSymbolsByHand(t *testing.T) {
 }
 
 // TestHostileUserNamespace shows what a program gets that hides the list of preloaded
-// libraries behind a mount in a user namespace of its own: where the system, or the
-// container's seccomp profile, lets it have one it passes by the limit, without a slot.
+// libraries behind a mount in a user namespace of its own: it passes by the limit, and has no
+// slot. Where the container's seccomp profile refuses the namespace, it doesn't.
 func TestHostileUserNamespace(t *testing.T) {
 	t.Parallel()
-	const escape = `printf 'init\nprimary 0 0\ncurrent 0\nalloc 1 101\n' |
-	setpriv --no-new-privs unshare --user --map-root-user --mount sh -euc 'mount --bind /dev/null /etc/ld.so.preload; exec "$CALLS"'`
+	const escape = `
+escape() { printf 'init\nprimary 0 0\ncurrent 0\nalloc 1 101\n' |
+	"$@" /usr/bin/unshare --user --map-root-user --mount sh -euc 'mount --bind /dev/null /etc/ld.so.preload; exec "$CALLS"'; }
+escape setpriv --no-new-privs
+! escape $DENIED -- 2>/dev/null
+`
 	for name, user := range users(t) {
 		t.Run(name, func(t *testing.T) {
 			asked := exec.Command("setpriv", "--no-new-privs", "unshare", "--user", "--map-root-user", "--mount", "true")
@@ -267,7 +274,8 @@ func TestHostileUserNamespace(t *testing.T) {
 			}
 			c := newContainer(t, share{0, 1})
 			cmd := c.vgpuRun("--mem-mib", "100", "--", "sh", "-euc", escape)
-			cmd.Env = append(cmd.Env, "CALLS="+filepath.Join(c.built.dir, "calls"))
+			cmd.Env = append(cmd.Env, "CALLS="+filepath.Join(c.built.dir, "calls"),
+				fmt.Sprintf("DENIED=%s %d %d %d", filepath.Join(c.built.dir, "denied"), unix.EPERM, unix.SYS_UNSHARE, unix.SYS_MOUNT))
 			c.asUser(cmd, user)
 			r := c.end(cmd)
 			if r.code != 0 || r.out != "init 0\nprimary 0\ncurrent 0\nalloc 0\n" || r.report.Processes != 0 {

@@ -80,8 +80,8 @@ static void take_back(const struct vgpu_process *process, int device, const stru
     vgpu_add(&bucket->busy_ns, (uint64_t)-(int64_t)(all - taken));
 }
 
-// A container has worked for no longer than the machine has run, or about, and each moment
-// of it costs at most a hundred.
+// A container has used about the machine's uptime at most, and each nanosecond of it moves
+// paid_until by a hundred at most (a quota of 1 percent).
 bool vgpu_bucket_is_possible(const struct vgpu_process *process, int device, uint64_t now) {
     const struct vgpu_counters_device *bucket = counters(process, device);
     return vgpu_load(&bucket->paid_until) / 256 <= now && vgpu_load(&bucket->working_until) / 256 <= now;
@@ -185,7 +185,8 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
     vgpu_add(&bucket->busy_ns, ns);
-    vgpu_grow(process, &bucket->launches, &process->seen.launches[device], launches);
+    if (!vgpu_grow(&bucket->launches, &process->seen.launches[device], launches))
+        vgpu_damage(process);
 }
 
 void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,

@@ -15,7 +15,7 @@ uint64_t vgpu_now(void);
 uint64_t vgpu_bucket_due(const struct vgpu_process *process, int device,
                          const struct vgpu_turn *turn, uint64_t now, struct vgpu_price price);
 
-// Whether what the counters say of it can be. What can't would have launches wait for ever.
+// Reports whether the counters' words can be true. Others would make launches wait for ever.
 bool vgpu_bucket_is_possible(const struct vgpu_process *process, int device, uint64_t now);
 
 // How much may be launched after it without asking again: what is left of the

@@ -29,9 +29,13 @@ static struct vgpu_slot_device *words_of(const struct vgpu_process *process, int
     return &process->region.slot->device[device];
 }
 
-// False if the slot has gone back: the counters are an earlier copy of them.
+// False if the slot went back: an earlier copy of the counters was written back.
 static bool begin(struct vgpu_process *process, int device) {
-    return vgpu_grow(process, &words_of(process, device)->begun, &process->seen.begun[device], 1);
+    if (vgpu_grow(&words_of(process, device)->begun, &process->seen.begun[device], 1))
+        return true;
+    if (!vgpu_is_damaged(process)) // nor has another process taken the slot
+        vgpu_damage(process);
+    return false;
 }
 
 static void end(struct vgpu_slot_device *words, uint64_t bytes) { vgpu_add(&words->held, 1 + (bytes << 16)); }

@@ -113,9 +113,9 @@ static inline uint32_t vgpu_quota(const struct vgpu_process *process, int device
     return percent < 100 ? percent : 0;
 }
 
-// Whether somebody has written into the counters: the slot isn't the one that the process
-// claimed, or this process or the node side has seen figures that cannot be. Nobody gains by
-// it: what is charged or limited is refused from then on.
+// Reports whether the counters are damaged: the slot isn't the one that the process claimed, or
+// this process or the node side found figures that cannot be. Charges and limited launches are
+// refused from then on, so overwriting the counters gains nothing.
 static inline bool vgpu_is_damaged(const struct vgpu_process *process) {
     const struct vgpu_region *region = &process->region;
     return vgpu_unlikely(vgpu_load(&region->slot->state) != region->slot_state ||
@@ -123,23 +123,21 @@ static inline bool vgpu_is_damaged(const struct vgpu_process *process) {
                          (process->pace != NULL && vgpu_load(&process->pace->damaged) != 0));
 }
 
-// Notes that they are, and marks the file, so that no other process begins with it and
-// whoever reads it is told.
+// Marks the counters as damaged, for this process and in the file: new processes refuse CUDA,
+// and the node agent reports it.
 static inline void vgpu_damage(struct vgpu_process *process) {
     atomic_store(&process->damaged, true);
     vgpu_store(&process->region.counters->header.magic, 0);
 }
 
-// Adds to a word that only grows, of which `seen` is what the process saw last. False, with
-// that noted, if it has gone back: nobody has added before `seen` was stored and isn't in it.
-static inline bool vgpu_grow(struct vgpu_process *process, uint64_t *word, _Atomic uint64_t *seen, uint64_t delta) {
+// Adds to a word that only grows, of which `seen` is the value that the process saw last.
+// Returns false if the word has gone back. `seen` is loaded before the addition: threads that
+// store their values out of order raise no false alarm.
+static inline bool vgpu_grow(uint64_t *word, _Atomic uint64_t *seen, uint64_t delta) {
     uint64_t before = atomic_load_explicit(seen, memory_order_acquire);
     uint64_t found = vgpu_add(word, delta);
     atomic_store_explicit(seen, found + delta, memory_order_release);
-    if (vgpu_likely(found >= before))
-        return true;
-    vgpu_damage(process);
-    return false;
+    return vgpu_likely(found >= before);
 }
 
 // The calling thread's context and the index of its device.
