@@ -111,27 +111,22 @@ func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock) *Rese
 }
 
 // Put makes a reservation in place of the one that its owner has, if any. Where there are too many
-// it takes the place of one of a lower priority; false where there is none. The owner is looked at again when it expires.
+// it takes the place of another; false where there is none. The owner is looked at again when it expires.
 func (rs *Reservations) Put(r *Reservation) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	others := slices.DeleteFunc(slices.Clone(rs.all), func(s *Reservation) bool { return s.Owner == r.Owner })
-	ofNamespace := 0
+	of := map[string]int{}
 	for _, s := range others {
-		if s.Owner.Namespace() == r.Owner.Namespace() {
-			ofNamespace++
-		}
+		of[s.Owner.Namespace()]++
 	}
-	if ofNamespace >= MostOf {
-		return false
-	}
-	if len(others) >= Most {
-		lowest := slices.MinFunc(others, func(s, t *Reservation) int { return cmp.Compare(s.Priority.Across, t.Priority.Across) })
-		if !r.Priority.Above(lowest.Priority) {
+	if len(others) >= Most || of[r.Owner.Namespace()] >= MostOf {
+		out := replaced(r, others, of)
+		if out == nil {
 			return false
 		}
-		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == lowest })
-		rs.queue.Add(lowest.Owner)
+		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == out })
+		rs.queue.Add(out.Owner)
 	}
 	rs.all = append(others, r)
 	maps.DeleteFunc(rs.notes, func(s *Reservation, _ *note) bool { return !slices.Contains(others, s) })
@@ -140,6 +135,26 @@ func (rs *Reservations) Put(r *Reservation) bool {
 		rs.queue.AddAfter(r.Owner, r.Expires.Sub(rs.clock.Now()))
 	}
 	return true
+}
+
+// replaced is the one of the others, the oldest first, of which r takes the place, nil for none: of a
+// lower priority, in r's namespace where that has its most; or of the same priority, of a namespace
+// that has two more at least. So a tenant's namespaces come to have as many as others'. The lowest
+// priority goes first, then of the namespace with the most the youngest, for which nobody was ended.
+func replaced(r *Reservation, others []*Reservation, of map[string]int) (out *Reservation) {
+	own := of[r.Owner.Namespace()]
+	ended := map[Kind]int{Preemption: 1}
+	seen := func(s *Reservation) int32 { return s.Priority.Against(r.Priority.Namespace) }
+	for _, s := range others {
+		namespace := s.Owner.Namespace()
+		if own >= MostOf && namespace != r.Owner.Namespace() || s.Priority.Above(r.Priority) || !r.Priority.Above(s.Priority) && of[namespace] < own+2 {
+			continue
+		}
+		if out == nil || cmp.Or(cmp.Compare(seen(s), seen(out)), cmp.Compare(of[out.Owner.Namespace()], of[namespace]), cmp.Compare(ended[s.Kind], ended[out.Kind])) <= 0 {
+			out = s
+		}
+	}
+	return out
 }
 
 // Of is the owner's, nil when it has none.

@@ -182,6 +182,68 @@ func TestPut(t *testing.T) {
 	}
 }
 
+// A tenant whose namespaces have all reservations keeps nobody from having one: of one priority each
+// namespace comes to as many as the others, and then nobody takes another's. A higher priority takes
+// the place of the lowest, and within its namespace also where that has its most.
+func TestHostileReservations(t *testing.T) {
+	f := newFixture(t)
+	made := 0
+	put := func(namespace string, kind Kind, value int32) bool {
+		made++
+		return f.Put(&Reservation{Kind: kind, Owner: queue.Item{Pod: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("p", made)}}, Priority: priority.Priority{Namespace: namespace, Within: value, Across: value}})
+	}
+	of := func(namespace string, value int32) (n int) {
+		for _, r := range f.All() {
+			if r.Owner.Namespace() == namespace && r.Priority.Across == value {
+				n++
+			}
+		}
+		return n
+	}
+	for range MostOf {
+		if !put("hostile-a", Head, 0) || !put("hostile-b", Preemption, 0) {
+			t.Fatal("there are fewer reservations than there may be")
+		}
+	}
+	if put("hostile-a", Head, 0) || put("hostile-b", Head, 0) {
+		t.Error("a namespace has more than its most")
+	}
+	if !put("honest", Head, 0) || of("hostile-a", 0) != MostOf-1 || of("hostile-b", 0) != MostOf {
+		t.Errorf("of namespaces with the same number one was taken for which pods were ended: %d, %d", of("hostile-a", 0), of("hostile-b", 0))
+	}
+	if got := f.All()[2*MostOf-2].Owner.Pod.Name; got != fmt.Sprint("p", 2*MostOf) {
+		t.Errorf("the last but one is %s: not the youngest was taken", got)
+	}
+	for range Most {
+		for _, namespace := range []string{"hostile-a", "honest", "hostile-b"} {
+			put(namespace, Head, 0)
+		}
+	}
+	if a, b, honest := of("hostile-a", 0), of("hostile-b", 0), of("honest", 0); min(a, b, honest) != Most/3 || a+b+honest != Most {
+		t.Errorf("%d and %d of a tenant's namespaces, %d of an honest one", a, b, honest)
+	}
+	all := f.All()
+	for _, namespace := range []string{"hostile-a", "hostile-b", "honest"} {
+		if put(namespace, Head, 0) && of(namespace, 0) > Most/3+1 {
+			t.Errorf("%s takes another's although it has as many", namespace)
+		}
+	}
+	if len(f.All()) != len(all) {
+		t.Errorf("%d reservations", len(f.All()))
+	}
+	for i := range MostOf {
+		if !put("important", Head, 1000) || of("important", 1000) != i+1 || len(f.All()) != Most {
+			t.Fatalf("number %d of a higher priority: %d of %d", i, of("important", 1000), len(f.All()))
+		}
+	}
+	if put("important", Head, 1000) || !put("important", Head, 2000) || of("important", 1000) != MostOf-1 || len(f.All()) != Most {
+		t.Errorf("in a namespace with its most: %d of 1000, %d of 2000", of("important", 1000), of("important", 2000))
+	}
+	if put("honest", Head, -1) {
+		t.Error("a lower priority takes a place")
+	}
+}
+
 // Who sees through which.
 func TestAgainst(t *testing.T) {
 	f := newFixture(t)
