@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -101,12 +102,14 @@ func (a *Agents) Condition(node string) metav1.Condition {
 // metricsPort is the port of an agent's metrics where its pod names none.
 const metricsPort = 9400
 
-// Metrics is where a node's agent serves its metrics, as host:port; empty without a ready pod.
+// Metrics is where a node's agent serves its metrics, as host:port; empty without a ready pod, or
+// where its address is none of another machine. The port is of the pod's spec: the address is the
+// word of the node's kubelet, whose credentials may be stolen.
 func (a *Agents) Metrics(node string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, uid := range slices.Sorted(maps.Keys(a.pods[node])) {
-		if pod := a.pods[node][uid]; ready(pod) && pod.Status.PodIP != "" {
+		if pod := a.pods[node][uid]; ready(pod) && elsewhere(pod.Status.PodIP) {
 			port := metricsPort
 			for i := range pod.Spec.Containers {
 				for _, p := range pod.Spec.Containers[i].Ports {
@@ -119,6 +122,13 @@ func (a *Agents) Metrics(node string) string {
 		}
 	}
 	return ""
+}
+
+// elsewhere reports whether it is an address that another machine may have: the allocator's own
+// services, and the cloud's metadata, which only machines themselves may ask, are none.
+func elsewhere(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && ip.Zone() == "" && ip.Unmap().IsGlobalUnicast()
 }
 
 func ready(pod *corev1.Pod) bool {

@@ -133,7 +133,7 @@ func (c *Cache) readNode(ctx context.Context, name string) ([]view.Use, error) {
 	defer cancel()
 	address := c.address(name)
 	if address == "" {
-		return nil, errors.New("the node agent's pod is not ready")
+		return nil, errors.New("the node agent's pod is not ready, or its address is none of another machine")
 	}
 	token, err := c.bearer(ctx)
 	if err != nil {
