@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,6 +68,37 @@ func object(spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "g"}, "spec": spec}}
 }
 
+// kept is what the cache keeps of a group.
+func kept(api API, spec map[string]any) *podGroup {
+	g, _ := trim(api)(object(spec))
+	return g.(*podGroup)
+}
+
+// Of a group with a MiB of anything in it only what is read is kept, however often it is trimmed.
+func TestHostileGroupsAreTrimmed(t *testing.T) {
+	mib := strings.Repeat("x", 1<<20)
+	u := object(map[string]any{
+		"minMember": int64(3), "minResources": map[string]any{mib: mib}, "schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": int64(4), mib: mib}},
+		"disruptionMode": EndPods, "schedulingConstraints": map[string]any{"topology": slices.Repeat([]any{map[string]any{"key": "rack", "more": mib}}, 10_000)},
+	})
+	u.Object["status"] = mib
+	u.SetUID("u")
+	u.SetResourceVersion("7")
+	u.SetLabels(map[string]string{"l": mib})
+	u.SetAnnotations(map[string]string{"a": mib})
+	u.SetFinalizers([]string{mib})
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "g", UID: "u", ResourceVersion: "7"}
+	for api, want := range map[API]size{Coscheduling: {min: 3}, Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
+		var got any = u.DeepCopy()
+		for range 2 {
+			var err error
+			if got, err = trim(api)(got); err != nil || !reflect.DeepEqual(got, &podGroup{meta, want}) {
+				t.Errorf("%s: kept %v: %v", api, got, err)
+			}
+		}
+	}
+}
+
 func TestMin(t *testing.T) {
 	gang := func(n any) map[string]any {
 		return map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}}
@@ -86,7 +119,7 @@ func TestMin(t *testing.T) {
 		"the basic policy":       {Native, map[string]any{"schedulingPolicy": map[string]any{"basic": map[string]any{}}}, 1, ""},
 	} {
 		s := &Sizes{}
-		got, err := s.Min(s.put(tt.api, object(tt.spec)), nil)
+		got, err := s.Min(s.put(tt.api, kept(tt.api, tt.spec)), nil)
 		if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %d, %v, want %d, %q", name, got, err, tt.want, tt.err)
 		}
@@ -110,7 +143,7 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "which does not exist: create it") {
 		t.Errorf("without the group: %v", err)
 	}
-	s.put(Coscheduling, object(map[string]any{"minMember": int64(2)}))
+	s.put(Coscheduling, kept(Coscheduling, map[string]any{"minMember": int64(2)}))
 	if got, err := s.Min(n, nil); got != 2 || err != nil {
 		t.Errorf("with it: %d, %v", got, err)
 	}
@@ -118,7 +151,7 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 	if _, err := s.Min(n, nil); err == nil {
 		t.Error("a group that was deleted is still read")
 	}
-	s.put(Coscheduling, object(map[string]any{"minMember": int64(2)}))
+	s.put(Coscheduling, kept(Coscheduling, map[string]any{"minMember": int64(2)}))
 	s.set(Coscheduling, absent)
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "install them") {
 		t.Errorf("after the CRD was deleted: %v", err)
@@ -231,7 +264,7 @@ func TestEnds(t *testing.T) {
 				spec["disruptionMode"] = tt.mode
 			}
 			s := &Sizes{}
-			n := s.put(tt.api, object(spec))
+			n := s.put(tt.api, kept(tt.api, spec))
 			if got := s.Ends(n); got != tt.want {
 				t.Errorf("%s, %s: %q, want %q", name, policy, got, tt.want)
 			}

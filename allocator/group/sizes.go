@@ -119,14 +119,14 @@ func kueueTotal(n Name, members []*corev1.Pod) (int, error) {
 }
 
 // put takes in a PodGroup.
-func (s *Sizes) put(api API, obj *unstructured.Unstructured) Name {
-	n := Name{api, obj.GetNamespace(), obj.GetName()}
+func (s *Sizes) put(api API, g *podGroup) Name {
+	n := nameOf(api, g)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sizes == nil {
 		s.sizes = map[Name]size{}
 	}
-	s.sizes[n] = read(n, obj)
+	s.sizes[n] = g.size
 	return n
 }
 
@@ -181,7 +181,8 @@ func read(n Name, obj *unstructured.Unstructured) size {
 const maxTopology = 4
 
 func topology(obj *unstructured.Unstructured) (keys []string) {
-	constraints, _, _ := unstructured.NestedSlice(obj.Object, "spec", "schedulingConstraints", "topology")
+	list, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "schedulingConstraints", "topology")
+	constraints, _ := list.([]any)
 	for _, c := range constraints[:min(len(constraints), maxTopology)] {
 		if c, is := c.(map[string]any); is {
 			if key, _, _ := unstructured.NestedString(c, "key"); key != "" {

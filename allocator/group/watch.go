@@ -147,7 +147,7 @@ func (w *Watcher) get(ctx context.Context, into any, path ...string) (found bool
 func (w *Watcher) follow(ctx context.Context, api API, version string) {
 	informer := dynamicinformer.NewFilteredDynamicInformer(w.Dynamic, schema.GroupVersionResource{Group: string(api), Version: version, Resource: resource},
 		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	put := func(obj any) { w.Changed(w.Sizes.put(api, obj.(*unstructured.Unstructured))) }
+	put := func(obj any) { w.Changed(w.Sizes.put(api, obj.(*podGroup))) }
 	handled, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    put,
 		UpdateFunc: func(_, obj any) { put(obj) },
@@ -155,14 +155,13 @@ func (w *Watcher) follow(ctx context.Context, api API, version string) {
 			if missed, is := obj.(cache.DeletedFinalStateUnknown); is {
 				obj = missed.Obj
 			}
-			u := obj.(*unstructured.Unstructured)
-			n := Name{api, u.GetNamespace(), u.GetName()}
+			n := nameOf(api, obj.(*podGroup))
 			w.Sizes.drop(n)
 			w.Changed(n)
 		},
 	})
 	if err == nil {
-		err = informer.SetTransform(trim)
+		err = informer.SetTransform(trim(api))
 	}
 	if err != nil {
 		w.Log.Error(err, "watching PodGroups", "group", api)
@@ -176,12 +175,25 @@ func (w *Watcher) follow(ctx context.Context, api API, version string) {
 	running.Wait()
 }
 
-// trim leaves the name and the spec of a group.
-func trim(obj any) (any, error) {
-	if u, is := obj.(*unstructured.Unstructured); is {
-		u.SetManagedFields(nil)
-		u.SetAnnotations(nil)
-		unstructured.RemoveNestedField(u.Object, "status")
-	}
-	return obj, nil
+// podGroup is what the cache keeps of one. Whoever may write it, and a CRD without a schema, may
+// have put a MiB of anything into it.
+type podGroup struct {
+	metav1.ObjectMeta
+	size size
 }
+
+// trim leaves the name of a group, and what it says.
+func trim(api API) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		u, is := obj.(*unstructured.Unstructured)
+		if !is {
+			return obj, nil
+		}
+		return &podGroup{
+			metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
+			read(nameOf(api, u), u),
+		}, nil
+	}
+}
+
+func nameOf(api API, obj metav1.Object) Name { return Name{api, obj.GetNamespace(), obj.GetName()} }
