@@ -55,7 +55,7 @@ func (s *stage) allow(evictions int32) (was, is *policyv1.PodDisruptionBudget) {
 // known is the budget that the filters have, to be changed as a watch does.
 func (s *stage) known(name string) *policyv1.PodDisruptionBudget {
 	s.t.Helper()
-	all, _ := s.allocator.Filters.Budgets("ns").Covering(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}}})
+	all := s.allocator.Filters.Budgets("ns").Covering(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}}})
 	at := slices.IndexFunc(all, func(b *policyv1.PodDisruptionBudget) bool { return b.Name == name })
 	if at < 0 {
 		s.t.Fatalf("no budget %s", name)
@@ -72,7 +72,7 @@ func TestPreemption_WhenABudgetOpens(t *testing.T) {
 		"its spec": func(s *stage) {
 			known := s.known("keep")
 			was := known.DeepCopy()
-			known.Spec.Selector = nil
+			known.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow) // its pods are not ready
 			s.budgets = nil
 			s.allocator.Changed(was, known)
 		},

@@ -70,11 +70,11 @@ var hints = []hint{
 	{&resourcev1.ResourceSlice{}, refused, nil, "devices of other drivers"},
 	{&resourcev1.DeviceClass{}, refused, nil, "devices of other drivers"},
 
+	// Not read at all, nor watched.
 	{&corev1.Service{}, none, nil, "only preferred spread"},
 	{&corev1.ReplicationController{}, none, nil, "only preferred spread"},
 	{&appsv1.ReplicaSet{}, none, nil, "only preferred spread"},
 	{&appsv1.StatefulSet{}, none, nil, "only preferred spread"},
-	// Not read at all, nor watched.
 	{&schedulingv1.PriorityClass{}, none, nil, "admission copies its value and preemptionPolicy into a pod that is created, and they never change"},
 	{&corev1.ResourceQuota{}, none, nil, "admission counts it when a pod is created: one that was refused comes as a new pod"},
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -32,7 +33,7 @@ func TestHints_HaveAllThatIsRead(t *testing.T) {
 		kind := reflect.TypeOf(hint.object)
 		hinted = append(hinted, kind)
 		switch hint.object.(type) {
-		case *schedulingv1.PriorityClass, *corev1.ResourceQuota:
+		case *schedulingv1.PriorityClass, *corev1.ResourceQuota, *corev1.Service, *corev1.ReplicationController, *appsv1.ReplicaSet, *appsv1.StatefulSet:
 			if hint.moves != none || slices.Contains(read, kind) {
 				t.Errorf("%v is said not to be read", kind)
 			}

@@ -4,14 +4,18 @@ package feasible
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // claiming has the pod ask for the device of a resource claim.
@@ -26,6 +30,50 @@ func made(claim string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.NodeName = "a"
 		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: claim}
+	}
+}
+
+// Claims that ask for more than is kept have their pods wait, and no others: the filters say why, or
+// find no volume.
+func TestHostileClaimsAreNotRead(t *testing.T) {
+	values := make([]string, podstate.MaxSelectorTerms)
+	for i := range values {
+		values[i] = fmt.Sprint("v", i)
+	}
+	long := volume(func(v *corev1.PersistentVolume) {
+		v.Labels = map[string]string{"k": "v1"}
+		v.Spec.ClaimRef, v.Spec.NodeAffinity = nil, nil
+		v.Spec.AccessModes, v.Spec.Capacity = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		v.Status.Phase = corev1.VolumeAvailable
+	})
+	c := long[0].(*corev1.PersistentVolumeClaim)
+	delete(c.Annotations, "pv.kubernetes.io/bind-completed")
+	requirement := metav1.LabelSelectorRequirement{Key: "k", Operator: metav1.LabelSelectorOpIn, Values: values}
+	c.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{requirement}}
+	c.Spec.VolumeName, c.Spec.AccessModes, c.Status.Phase = "", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, corev1.ClaimPending
+	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	class := long[2].(*storagev1.StorageClass)
+	class.Provisioner, class.VolumeBindingMode = "kubernetes.io/no-provisioner", ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	short := c.DeepCopy()
+	short.Name, short.Spec.Selector.MatchExpressions[0].Values = "short", values[:3]
+
+	large := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "device"}, Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
+		Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+			Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: strings.Repeat(" ", podstate.MaxClaimBytes) + "true"}}}}}}}}}
+	f := newFilters(t, append(long, short, large)...)
+	f.SetNode(gpuNode("a"))
+	for what, tt := range map[string]struct {
+		edit func(*corev1.Pod)
+		want string
+	}{
+		"a long selector":  {claim, "node(s) didn't find available persistent volumes to bind"},
+		"a short one":      {func(p *corev1.Pod) { claim(p); p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "short" }, ""},
+		"a large claim":    {claiming("device"), "resource claim ns/device, request of more than 32 KiB, which is not read: unknown request type"},
+		"without any more": {func(*corev1.Pod) {}, ""},
+	} {
+		if got := refusals(t, f, gpuPod("p", tt.edit), "a"); got != tt.want {
+			t.Errorf("%s: %q, want %q", what, got, tt.want)
+		}
 	}
 }
 

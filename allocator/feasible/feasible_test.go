@@ -18,13 +18,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
 func newFilters(t *testing.T, objects ...runtime.Object) *Filters {
 	t.Helper()
 	client := fake.NewClientset(objects...)
-	factory := informers.NewSharedInformerFactory(client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(podstate.Trim))
 	f, err := New(t.Context(), client, factory)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ package feasible
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -37,6 +38,7 @@ import (
 type Filters struct {
 	factory   inOrder
 	known     known
+	budgets   *budgets
 	framework framework.Framework
 	cache     schedulercache.Cache
 	// snapshot is what a cycle sees; Start brings it up to date.
@@ -115,8 +117,10 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 		return nil, fmt.Errorf("default scheduler preemption: %w", err)
 	}
 	// After the plugins' own handlers, of which there are all now.
+	var failed error
 	f.known, err = watchKnown(inTurn)
-	return f, err
+	f.budgets, failed = watchBudgets(inTurn)
+	return f, errors.Join(err, failed)
 }
 
 // HasSynced tells whether the filters have taken in what there was of volumes, claims and

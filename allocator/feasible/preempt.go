@@ -5,16 +5,11 @@ package feasible
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/priority"
@@ -93,11 +88,7 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo, may f
 	case status.Code() != fwk.Unschedulable:
 		return harm, false, nil // whoever goes, that stays
 	}
-	budgets, err := f.factory.Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
-	if err != nil {
-		return harm, false, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
-	}
-	victims, violations, status := f.preemption.SelectVictimsOnNode(ctx, r.state.Clone(), r.pod, info.Snapshot(), budgets)
+	victims, violations, status := f.preemption.SelectVictimsOnNode(ctx, r.state.Clone(), r.pod, info.Snapshot(), f.budgets.covering(info.GetPods(), corev1helpers.PodPriority(r.pod)))
 	if !status.IsSuccess() || len(victims) == 0 {
 		if !status.IsRejected() {
 			err = status.AsError()
@@ -109,81 +100,6 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo, may f
 	}
 	// They are sorted, the most important first.
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
-}
-
-// Budgets are the PodDisruptionBudgets of a namespace at one moment.
-type Budgets struct {
-	all       []*policyv1.PodDisruptionBudget
-	selectors []labels.Selector
-}
-
-// MaxBudgets is how many of a namespace are looked at.
-const MaxBudgets = 100
-
-// Budgets reads those of a namespace.
-func (f *Filters) Budgets(namespace string) *Budgets {
-	// The lister reads a cache, and gives no error.
-	in, _ := f.factory.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(namespace).List(labels.Everything())
-	b := &Budgets{all: in}
-	for _, budget := range in[:min(len(in), MaxBudgets)] {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil {
-			selector = labels.Nothing() // as the API server has it
-		}
-		b.selectors = append(b.selectors, selector)
-	}
-	return b
-}
-
-// Covering are the budgets that cover the pod; false where there are too many to know.
-func (b *Budgets) Covering(pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget, ok bool) {
-	for i, selector := range b.selectors {
-		if selector.Matches(labels.Set(pod.Labels)) {
-			all = append(all, b.all[i])
-		}
-	}
-	return all, len(b.selectors) == len(b.all)
-}
-
-// Of is the budget that an eviction of the pod counts against, nil for none; false where the
-// Eviction API answers that several cover it, or there are too many to know. In its order
-// (EvictionREST.Create in k8s.io/kubernetes/pkg/registry/core/pod/storage): a pod that is pending,
-// has ended or is ending counts against none, and one that is not ready only while its budget
-// is short of ready ones and does not always allow it.
-func (b *Budgets) Of(pod *corev1.Pod) (budget *policyv1.PodDisruptionBudget, ok bool) {
-	switch pod.Status.Phase {
-	case corev1.PodPending, corev1.PodSucceeded, corev1.PodFailed:
-		return nil, true
-	}
-	all, ok := b.Covering(pod)
-	switch {
-	case pod.DeletionTimestamp != nil:
-		return nil, true
-	case !ok || len(all) > 1:
-		return nil, false
-	case len(all) == 0:
-		return nil, true
-	}
-	budget = all[0]
-	policy, status := budget.Spec.UnhealthyPodEvictionPolicy, &budget.Status
-	always := policy != nil && *policy == policyv1.AlwaysAllow
-	if !podutil.IsPodReady(pod) && (always || status.DesiredHealthy > 0 && status.CurrentHealthy >= status.DesiredHealthy) {
-		return nil, true
-	}
-	return budget, true
-}
-
-// maxDisrupted is from how many evictions on that a budget has not seen the end of the API server
-// allows no more: MaxDisruptedPodSize, beside EvictionREST.
-const maxDisrupted = 2000
-
-// Allowed is how many evictions the API server lets the budget allow now. It refuses until the
-// budget's controller has seen its spec.
-func Allowed(budget *policyv1.PodDisruptionBudget) int {
-	if s := &budget.Status; s.ObservedGeneration >= budget.Generation && len(s.DisruptedPods) <= maxDisrupted {
-		return max(0, int(s.DisruptionsAllowed))
-	}
-	return 0
 }
 
 // MayPreempt tells whether there is a pod of lower priority on the node. It takes far less

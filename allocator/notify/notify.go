@@ -51,6 +51,8 @@ const (
 	ReasonPreempting   = view.ReasonPreempting
 	ReasonReserved     = view.ReasonReserved
 	ReasonPreempted    = view.ReasonPreempted
+	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
+	ReasonBudgetsUnread = "VernierBudgetsUnread"
 )
 
 // Notifier sends events.

@@ -8,10 +8,12 @@ import (
 	"sort"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -19,8 +21,8 @@ import (
 
 // Trim drops from an object, before it is cached, what is large and what neither
 // the scheduler's filters nor we read. Every pod of the cluster is cached, since
-// every pod takes room on its node, and with every ReplicaSet there comes a whole
-// pod template. Nothing of the cache is ever written back.
+// every pod takes room on its node. What tenants write is left in some hundred bytes, or
+// bounded. Nothing of the cache is ever written back.
 func Trim(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -30,18 +32,97 @@ func Trim(obj any) (any, error) {
 		TrimPod(o)
 	case *corev1.Node:
 		o.Status.Images = nil
-	case *corev1.Service:
-		o.Annotations = nil
+	case *corev1.Namespace:
+		labels := o.Labels
+		o.ObjectMeta = trimMeta(&o.ObjectMeta)
+		o.Labels = labels
+	case *policyv1.PodDisruptionBudget:
+		o.ObjectMeta = trimMeta(&o.ObjectMeta)
+		o.Spec.Selector = trimSelector(o.Spec.Selector)
+		o.Status.Conditions = nil
 	case *corev1.PersistentVolumeClaim:
-		maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !strings.Contains(key, "kubernetes.io/") })
-	case *corev1.ReplicationController:
-		o.Annotations, o.Spec.Template = nil, nil
-	case *appsv1.ReplicaSet:
-		o.Annotations, o.Spec.Template = nil, corev1.PodTemplateSpec{}
-	case *appsv1.StatefulSet:
-		o.Annotations, o.Spec.Template, o.Spec.VolumeClaimTemplates = nil, corev1.PodTemplateSpec{}, nil
+		trimVolumeClaim(o)
+	case *resourcev1.ResourceClaim:
+		trimResourceClaim(o)
 	}
 	return obj, nil
+}
+
+// trimMeta leaves who an object is, which version of it this is and who controls it, and the
+// annotations.
+func trimMeta(m *metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
+	kept := metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+	}
+	if c := metav1.GetControllerOf(m); c != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*c}
+	}
+	for _, key := range annotations {
+		if value, has := m.Annotations[key]; has {
+			metav1.SetMetaDataAnnotation(&kept, key, value)
+		}
+	}
+	return kept
+}
+
+// MaxSelectorTerms is how many terms are kept of a selector. Where there are more none is, and
+// SelectorTerms is one more than this.
+const MaxSelectorTerms = 64
+
+// SelectorTerms is how many labels, requirements and values a selector has.
+func SelectorTerms(s *metav1.LabelSelector) int {
+	if s == nil {
+		return 0
+	}
+	n := len(s.MatchLabels)
+	for i := range s.MatchExpressions {
+		if s.MatchExpressions[i].Key == AnnotationTrimmed {
+			return MaxSelectorTerms + 1
+		}
+		n += 1 + len(s.MatchExpressions[i].Values)
+	}
+	return n
+}
+
+// trimSelector is the selector, or one that selects nothing and stands for one of too many terms.
+func trimSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if SelectorTerms(s) <= MaxSelectorTerms {
+		return s
+	}
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: AnnotationTrimmed, Operator: metav1.LabelSelectorOpExists}}}
+}
+
+// trimVolumeClaim leaves what finds a volume for a claim.
+func trimVolumeClaim(c *corev1.PersistentVolumeClaim) {
+	c.ObjectMeta = trimMeta(&c.ObjectMeta, storagehelpers.AnnBindCompleted, storagehelpers.AnnSelectedNode, corev1.BetaStorageClassAnnotation)
+	modes := slices.Clone(c.Spec.AccessModes)
+	slices.Sort(modes)
+	requests := corev1.ResourceList{}
+	if size, asks := c.Spec.Resources.Requests[corev1.ResourceStorage]; asks {
+		requests[corev1.ResourceStorage] = size
+	}
+	c.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes: slices.Clone(slices.Compact(modes)), Selector: trimSelector(c.Spec.Selector), Resources: corev1.VolumeResourceRequirements{Requests: requests},
+		VolumeName: c.Spec.VolumeName, StorageClassName: c.Spec.StorageClassName, VolumeMode: c.Spec.VolumeMode, VolumeAttributesClassName: c.Spec.VolumeAttributesClassName,
+	}
+	c.Status = corev1.PersistentVolumeClaimStatus{Phase: c.Status.Phase}
+}
+
+// MaxClaimBytes is the size of what a resource claim asks for, as Kubernetes stores it. One of more
+// asks for what there is not: the pods that name it wait.
+const MaxClaimBytes = 32 << 10
+
+// trimResourceClaim leaves what is asked for and what was allocated, without what drivers read alone.
+func trimResourceClaim(c *resourcev1.ResourceClaim) {
+	c.ObjectMeta = trimMeta(&c.ObjectMeta, resourcev1.ExtendedResourceClaimAnnotation)
+	c.Spec.Devices.Config = nil
+	if c.Status.Allocation != nil {
+		c.Status.Allocation.Devices.Config = nil
+	}
+	if c.Spec.Size() > MaxClaimBytes {
+		c.Spec.Devices = resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "of more than 32 KiB, which is not read"}}}
+	}
 }
 
 // TrimPod leaves all that places a pod. Of its status that is what a container that
@@ -56,6 +137,11 @@ func TrimPod(p *corev1.Pod) {
 	p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.Projected != nil || v.ConfigMap != nil || v.Secret != nil || v.EmptyDir != nil || v.HostPath != nil || v.DownwardAPI != nil
 	})
+	for i := range p.Spec.Volumes {
+		if e := p.Spec.Volumes[i].Ephemeral; e != nil {
+			e.VolumeClaimTemplate = nil // the claim that is made of it is read
+		}
+	}
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
@@ -76,7 +162,8 @@ func TrimPod(p *corev1.Pod) {
 }
 
 // AnnotationTrimmed is, in the cache alone, why a gated pod is not placed whose affinity and
-// the like are beyond the bounds: they are not kept.
+// the like are beyond the bounds: they are not kept. In a selector it is the only key of one that
+// is not kept.
 const AnnotationTrimmed = v1alpha1.Prefix + "trimmed"
 
 // trimTerms leaves of a pod that is to be placed what the filters read of such a pod, if it is

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 )
@@ -88,11 +89,15 @@ func (p *Preemption) VictimsChanged(namespace string) {
 // barring says what keeps the pods from being evicted together for the owner. Only what is of its
 // namespace is named.
 func (p *Preemption) barring(pods []*corev1.Pod, owner *corev1.Pod) string {
-	needed, seen := map[*policyv1.PodDisruptionBudget]int{}, map[string]bool{}
+	needed, seen, told := map[*policyv1.PodDisruptionBudget]int{}, map[string]bool{}, map[string]bool{}
 	for _, pod := range pods {
 		budgets := p.filters.Budgets(pod.Namespace)
-		all, _ := budgets.Covering(pod)
+		all := budgets.Covering(pod)
 		counts, ok := budgets.Of(pod)
+		if !ok && budgets.Beyond() && !told[pod.Namespace] {
+			told[pod.Namespace] = true
+			p.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonBudgetsUnread, "not evicted for a pod of higher priority: "+feasible.BeyondBudgets(pod.Namespace))
+		}
 		refused := p.wasRefused(pod)
 		if counts != nil {
 			needed[counts]++
@@ -103,6 +108,8 @@ func (p *Preemption) barring(pods []*corev1.Pod, owner *corev1.Pod) string {
 		case ok && !refused && (b == nil || needed[b] <= feasible.Allowed(b)):
 		case pod.Namespace != owner.Namespace:
 			seen["PodDisruptionBudgets of other namespaces"] = true
+		case budgets.Beyond():
+			seen[feasible.BeyondBudgets(owner.Namespace)] = true
 		case b != nil && needed[b] > feasible.Allowed(b):
 			seen[fmt.Sprintf("PodDisruptionBudget %s allows %d evictions now, needs %d healthy pods and has %d",
 				b.Name, feasible.Allowed(b), b.Status.DesiredHealthy, b.Status.CurrentHealthy)] = true

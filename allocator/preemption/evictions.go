@@ -5,6 +5,7 @@ package preemption
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,11 +32,11 @@ type evictions struct {
 
 	candidates victims.Candidates
 	budgets    map[types.UID]int
-	// covering are the budgets of namespaces, as far as they were asked for.
-	covering map[string]*feasible.Budgets
 	// bars are what keeps pods from being evicted. all asks for none of it.
 	bars *bars
 	all  bool
+	// until is when the look ends.
+	until time.Time
 }
 
 // weighed are the weights of a version of a ledger, by what priorities count across namespaces.
@@ -45,13 +46,13 @@ type weighed struct {
 	weights *victims.Weights
 }
 
-func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool) *evictions {
+func (p *Preemption) newEvictions(asker reservation.Asker, bars *bars, all bool, until time.Time) *evictions {
 	if asker.Priority.Limited() {
 		bars.in[asker.Priority.Namespace], bars.known = true, true
 	}
 	e := &evictions{
-		Preemption: p, asker: asker, bars: bars, all: all, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
-		budgets: map[types.UID]int{}, covering: map[string]*feasible.Budgets{},
+		Preemption: p, asker: asker, bars: bars, all: all, until: until, promised: map[types.UID]bool{}, candidates: victims.Candidates{Pods: map[types.UID]victims.Pod{}},
+		budgets: map[types.UID]int{},
 	}
 	if len(p.weights) > 2*len(p.cache.Index.Names()) {
 		clear(p.weights) // most are of nodes that are gone
@@ -111,6 +112,9 @@ func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedge
 	for uid := range ledgerspec.Pods(ledger) {
 		if _, done := e.candidates.Pods[uid]; done || held[uid] != nil {
 			continue
+		}
+		if !e.clock.Now().Before(e.until) {
+			return choice{}, false // budgets, gangs and pods are as many as tenants make them
 		}
 		if pod := e.cache.PodOf(uid); pod != nil {
 			e.add(pod)
@@ -178,12 +182,7 @@ func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own || graceOf(pod) > MaxGrace {
 		return v, false
 	}
-	covering := e.covering[pod.Namespace]
-	if covering == nil {
-		covering = e.filters.Budgets(pod.Namespace)
-		e.covering[pod.Namespace] = covering
-	}
-	budget, ok := covering.Of(pod)
+	budget, ok := e.filters.Budgets(pod.Namespace).Of(pod)
 	ok = ok && !e.wasRefused(pod)
 	if budget != nil || !ok {
 		e.bars.in[pod.Namespace], e.bars.known = true, true

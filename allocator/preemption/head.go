@@ -140,7 +140,7 @@ const PassedOver = 5 * time.Minute
 func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
 	now := p.clock.Now()
 	e := &endings{p, now}
-	pl, err := p.plan(ctx, w, func() policy { return e })
+	pl, err := p.plan(ctx, w, func(time.Time) policy { return e })
 	if err != nil || pl == nil {
 		return false, err
 	}

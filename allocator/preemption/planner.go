@@ -398,7 +398,7 @@ func (pl *planner) all(ctx context.Context, pods []scheduling.Request, need int,
 
 // plan is a planner with room for the waiter's pods, nil where there is none. Pods that have to be
 // on nodes with the same labels are tried where most is free first.
-func (p *Preemption) plan(ctx context.Context, w Waiter, by func() policy) (*planner, error) {
+func (p *Preemption) plan(ctx context.Context, w Waiter, by func(until time.Time) policy) (*planner, error) {
 	until := p.clock.Now().Add(searchTime)
 	where := []scheduling.Domain{{}}
 	if len(w.Within.Keys) > 0 {
@@ -408,7 +408,7 @@ func (p *Preemption) plan(ctx context.Context, w Waiter, by func() policy) (*pla
 		if i < len(where)-scheduling.MaxDomains || !p.clock.Now().Before(until) {
 			break
 		}
-		pl := p.newPlanner(scheduling.AskerOf(p.cache, w.Item, w.Pods), by())
+		pl := p.newPlanner(scheduling.AskerOf(p.cache, w.Item, w.Pods), by(until))
 		pl.in = in.Nodes
 		if found, err := pl.all(ctx, w.Pods, w.Need, until); found || err != nil {
 			return pl, err

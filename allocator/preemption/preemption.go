@@ -208,9 +208,9 @@ func (p *Preemption) leastHarm(ctx context.Context, pod *corev1.Pod, plans []pla
 		first = 0
 	}
 	var least feasible.Harm
-	asked := 0
+	asked, until := 0, p.clock.Now().Add(searchTime)
 	for i := first; i < len(plans); i++ {
-		if asked == MaxNodes {
+		if asked == MaxNodes || asked > 0 && !p.clock.Now().Before(until) {
 			resume = i
 			break
 		}

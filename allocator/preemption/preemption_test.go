@@ -98,6 +98,25 @@ func TestAllNodesHaveTheirTurn(t *testing.T) {
 	}
 }
 
+// A look for nodes ends when its time is over, and goes on there the next time.
+func TestHostileNodesEndTheLook(t *testing.T) {
+	var nodes []string
+	for i := range MaxNodes / 2 {
+		nodes = append(nodes, fmt.Sprintf("n%03d", i))
+	}
+	f := newFixture(t, nodes...)
+	for _, node := range nodes {
+		f.other(node, 1, "1")
+		f.other(node, 2000, "60")
+	}
+	clock := &slow{FakeClock: f.clock, takes: searchTime / 5}
+	f.Preemption.clock = clock
+	p := f.add(newPod("p", "40"))
+	if node, _ := f.postFilter(p); node != "" || f.lastAttempt[p.UID].resumeIndex == 0 || f.lastAttempt[p.UID].resumeIndex > 5 {
+		t.Errorf("node %q, goes on at %d", node, f.lastAttempt[p.UID].resumeIndex)
+	}
+}
+
 // While nodes are looked for nobody is placed: others have their share of the time.
 func TestWorkerShare(t *testing.T) {
 	f := newFixture(t, "n")

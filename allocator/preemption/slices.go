@@ -61,7 +61,7 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	start := p.clock.Now()
 	found, barred, changes := &bars{in: map[string]bool{}}, "", p.victimChanges()
 	search := func(all bool) (*planner, error) {
-		return p.plan(ctx, w, func() policy { return p.newEvictions(asker, found, all) })
+		return p.plan(ctx, w, func(until time.Time) policy { return p.newEvictions(asker, found, all, until) })
 	}
 	pl, err := search(false)
 	if pl == nil && err == nil && found.known {

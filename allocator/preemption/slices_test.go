@@ -15,10 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
@@ -241,6 +244,72 @@ func TestBudgets(t *testing.T) {
 			f.run(holder("c", 50, 5, objects.Labelled("y")), "n", 1)
 			if got := fmt.Sprint(f.preempt(f.waiter(holder("p", v1alpha1.WholeGPU, 10)))); got != tt.want {
 				t.Errorf("evicted %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// slow is a clock on which each look at it takes a while.
+type slow struct {
+	*testclock.FakeClock
+	takes time.Duration
+	asked int
+}
+
+func (s *slow) Now() time.Time {
+	s.asked++
+	s.Step(s.takes)
+	return s.FakeClock.Now()
+}
+
+// A look at pods and their budgets ends when its time is over, in the middle of a node as well. Then
+// nobody is evicted, and it is looked again.
+func TestHostileBudgetsEndTheLook(t *testing.T) {
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 100)}, &group.Sizes{}, "n")
+	for i := range 100 {
+		f.run(holder(fmt.Sprint("v", i), 1, 1, objects.Labelled("x")), "n", 0)
+	}
+	f.run(holder("full", v1alpha1.WholeGPU, 100), "n", 1)
+	w := f.waiter(holder("p", v1alpha1.WholeGPU, 10))
+	clock := &slow{FakeClock: f.clock, takes: searchTime / 20}
+	f.Preemption.clock = clock
+	if got := f.preempt(w); len(got) > 0 || clock.asked > 60 {
+		t.Errorf("evicted %v, looked at the clock %d times", got, clock.asked)
+	}
+	clock.takes = 0
+	f.clock.Step(RetryAfter)
+	if got := f.preempt(w); len(got) != 100 {
+		t.Errorf("with time enough evicted %d", len(got))
+	}
+}
+
+// Pods of a namespace with more budgets than are read stay, and both sides are told: the pod that
+// waits by its own namespace's name only, the victims in their own.
+func TestHostileBudgetsAreTold(t *testing.T) {
+	for _, namespace := range []string{"ns", "other"} {
+		t.Run(namespace, func(t *testing.T) {
+			var budgets []*policyv1.PodDisruptionBudget
+			for i := range feasible.MaxBudgets + 1 {
+				b := budget(fmt.Sprint("b", i), "x", 5)
+				b.Namespace = namespace
+				budgets = append(budgets, b)
+			}
+			f := newFixtureWith(t, budgets, &group.Sizes{}, "n")
+			for i := range 2 {
+				f.run(holder(fmt.Sprint("v", i), v1alpha1.WholeGPU, 1, func(p *corev1.Pod) { p.Namespace = namespace }), "n", i)
+			}
+			events := record.NewFakeRecorder(10)
+			f.notify.Events, f.known.Priorities.Everywhere = events, []string{priority.Any}
+			w := f.waiter(holder("p", v1alpha1.WholeGPU, 10))
+			if got := f.preempt(w); len(got) > 0 {
+				t.Fatalf("evicted %v", got)
+			}
+			barred := f.barring([]*corev1.Pod{f.known.PodOf("v0"), f.known.PodOf("v1")}, w.Pods[0].Pod)
+			if strings.Contains(barred, "namespace "+namespace) != (namespace == "ns") || !strings.Contains(barred, "PodDisruptionBudgets") {
+				t.Errorf("says %q", barred)
+			}
+			if got := <-events.Events; !strings.Contains(got, notify.ReasonBudgetsUnread) || !strings.Contains(got, "namespace "+namespace+" has more than 100 PodDisruptionBudgets") {
+				t.Errorf("the victims are told %q", got)
 			}
 		})
 	}

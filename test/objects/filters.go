@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/podstate"
 )
 
 // Filters are the scheduler's, in a cluster of the objects, until ctx ends. They know of no
@@ -19,7 +20,7 @@ import (
 func Filters(ctx context.Context, t testing.TB, objects ...runtime.Object) *feasible.Filters {
 	t.Helper()
 	kube := clientset.NewClientset(objects...)
-	factory := informers.NewSharedInformerFactory(kube, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(podstate.Trim))
 	filters, err := feasible.New(ctx, kube, factory)
 	if err != nil {
 		t.Fatal(err)
