@@ -39,8 +39,8 @@ func TestOnAPIServer(t *testing.T) {
 	waiting := pod("waiting", `{"version":"v1alpha1","containers":{"main":{"gpus":1,"core":90,"memPercent":50}}}`)
 	create(t, admin, waiting)
 	for name, e := range map[string]corev1.Event{
-		"by-source":     {Source: corev1.EventSource{Component: eventSource}, LastTimestamp: metav1.Now(), Message: "an older verdict"},
-		"by-controller": {ReportingController: eventSource, ReportingInstance: "a", Action: "Place", EventTime: metav1.NewMicroTime(time.Now().Add(time.Minute)), Message: "needs 90 % compute"},
+		"by-source":     {Source: corev1.EventSource{Component: eventSource}, LastTimestamp: metav1.NewTime(time.Now().Add(-time.Minute)), Message: "an older verdict"},
+		"by-controller": {ReportingController: eventSource, ReportingInstance: "a", Action: "Place", EventTime: metav1.NowMicro(), Message: "needs 90 % compute"},
 		"foreign":       {Source: corev1.EventSource{Component: "other"}, LastTimestamp: metav1.NewTime(time.Now().Add(time.Hour)), Message: "foreign"},
 	} {
 		e.Name, e.Namespace, e.Reason, e.Type = name, "default", "DoesNotFit", corev1.EventTypeWarning

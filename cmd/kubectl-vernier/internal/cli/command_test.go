@@ -184,7 +184,7 @@ func run(t *testing.T, r client.Client, args string) (out, errOut string, err er
 	if s, ok := r.(interface {
 		clientset() (kubernetes.Interface, error)
 	}); ok {
-		c.clientset = s.clientset
+		c.clientset, c.now = s.clientset, time.Now // the server's clock
 	}
 	root := c.root()
 	root.SetArgs(strings.Fields(args))
