@@ -111,7 +111,7 @@ func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 	var looked []types.UID
 	book := &attach.Book{}
 	book.Reset(nil)
-	a := &agent{ledger: &ledger.Cache{}}
+	a := &agent{ledger: &ledger.Cache{}, book: book}
 	a.ledger.Set(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
 		{UUID: "GPU-x", Slices: []v1alpha1.Slice{{Pod: "shares", Owner: "team/shares", Ctr: "main"}}},
 	}}})
@@ -137,5 +137,17 @@ func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 	}
 	if want := []types.UID{"shares"}; !slices.Equal(looked, want) {
 		t.Errorf("looked at %q, want %q", looked, want)
+	}
+}
+
+// Whether and how a pod is deleted is kept of it: containers that outlive it are ended by that.
+func TestDeletionIsKept(t *testing.T) {
+	now, grace := metav1.Now(), int64(7)
+	kept, err := slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod := kept.(*corev1.Pod); pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds != 7 {
+		t.Errorf("kept %+v", pod.ObjectMeta)
 	}
 }
