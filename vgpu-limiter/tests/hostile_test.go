@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -160,9 +159,7 @@ func TestHostileGarbage(t *testing.T) {
 			p.want("stream 1", ok)
 			p.want("launch 1 10 100", ok)
 			c.overwrite(garbage.at, garbage.b)
-			hangs := time.AfterFunc(2*time.Minute, p.kill) // what follows takes milliseconds
-			defer hangs.Stop()
-			for range 5 {
+			for range 5 { // one that hangs ends with the tests' own time
 				for _, call := range []string{"alloc 1 60", "launch 1 10 100", "info", "free 1", "launch 0 10 1"} {
 					p.call(call)
 				}
