@@ -138,7 +138,7 @@ func (v *cover) walk(k int, cost Cost, fresh bool) {
 		return
 	}
 	more = max(more, 1)
-	least := Cost{cost.Priority, cost.Broken + it.Broken, cost.Pods + more, cost.Loss + float64(more)*o.loss}
+	least := Cost{cost.Priority, cost.Broken + it.Broken, cost.Pods + more, cost.Loss + float64(more)*o.loss, cost.Grace}
 	if v.found && least.Compare(v.cost) >= 0 {
 		return
 	}
@@ -146,7 +146,7 @@ func (v *cover) walk(k int, cost Cost, fresh bool) {
 	spared := v.spared(it)
 	for _, i := range spared {
 		v.drop(i)
-		cost.Pods, cost.Loss = cost.Pods-1, cost.Loss-v.items[i].Loss
+		cost.Pods, cost.Loss = cost.Pods-1, cost.Loss-v.items[i].Loss // its grace is one of the gang's
 	}
 	lets := v.lets(it)
 	if lets {

@@ -191,7 +191,7 @@ func (s *search) add(uid types.UID, gangs map[int]int) local {
 // addItem is the number of a new item, -1 where it may never end.
 func (s *search) addItem(it item) int {
 	for _, p := range it.pods {
-		it.Cost = it.plus(Cost{Priority: p.Priority, Pods: 1, Loss: p.Loss})
+		it.Cost = it.plus(Cost{Priority: p.Priority, Pods: 1, Loss: p.Loss, Grace: p.Grace})
 		if p.Budget < 0 {
 			continue
 		}

@@ -26,8 +26,9 @@ type Pod struct {
 	Priority int32
 	// Gang and Budget are indexes into those of the Candidates, -1 for none.
 	Gang, Budget int
-	// Loss is how much of its work is lost, share × run time; 0 or more.
-	Loss float64
+	// Loss is how much of its work is lost, share in percent × run time in seconds, and Grace how many
+	// seconds it takes to end at most; 0 or more.
+	Loss, Grace float64
 }
 
 // Gang is a set of pods that run together.
@@ -55,8 +56,8 @@ type Cost struct {
 	Priority int32
 	// Broken counts gangs that end as a whole, Pods the victims.
 	Broken, Pods int
-	// Loss is the sum of theirs.
-	Loss float64
+	// Loss is the sum of theirs, and Grace the longest. They decide together: see lost.
+	Loss, Grace float64
 }
 
 // none is the cost of ending no pod.
@@ -64,11 +65,15 @@ var none = Cost{Priority: math.MinInt32}
 
 // Compare is negative where c is less harm than d.
 func (c Cost) Compare(d Cost) int {
-	return cmp.Or(cmp.Compare(c.Priority, d.Priority), cmp.Compare(c.Broken, d.Broken), cmp.Compare(c.Pods, d.Pods), cmp.Compare(c.Loss, d.Loss))
+	return cmp.Or(cmp.Compare(c.Priority, d.Priority), cmp.Compare(c.Broken, d.Broken), cmp.Compare(c.Pods, d.Pods), cmp.Compare(c.lost(), d.lost()))
 }
 
+// lost is the work that is lost, and the time for which the room stands still until all have ended:
+// that of a whole device, whatever of it they have.
+func (c Cost) lost() float64 { return c.Loss + float64(v1alpha1.WholeGPU)*c.Grace }
+
 func (c Cost) plus(d Cost) Cost {
-	return Cost{max(c.Priority, d.Priority), c.Broken + d.Broken, c.Pods + d.Pods, c.Loss + d.Loss}
+	return Cost{max(c.Priority, d.Priority), c.Broken + d.Broken, c.Pods + d.Pods, c.Loss + d.Loss, max(c.Grace, d.Grace)}
 }
 
 // Room is what a ledger leaves of its node, nil when the node takes nothing. Fewer slices never

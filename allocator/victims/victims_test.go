@@ -117,7 +117,7 @@ func randomWorld(r *rand.Rand, most int) *world {
 		w.c.Budgets = append(w.c.Budgets, r.Intn(4))
 	}
 	candidate := func(uid string) {
-		p := Pod{UID: types.UID(uid), Priority: int32(r.Intn(3)) - 1, Gang: -1, Budget: -1, Loss: float64(r.Intn(20))}
+		p := Pod{UID: types.UID(uid), Priority: int32(r.Intn(3)) - 1, Gang: -1, Budget: -1, Loss: float64(r.Intn(20)), Grace: float64(r.Intn(3))}
 		if n := len(w.c.Gangs); n > 0 && r.Intn(3) == 0 {
 			p.Gang = r.Intn(n)
 		}
@@ -249,7 +249,7 @@ func (w *world) ending(pods []Pod) (gone map[types.UID]bool, cost Cost, ok bool)
 			continue
 		}
 		gone[p.UID] = true
-		cost.Priority, cost.Pods, cost.Loss = max(cost.Priority, p.Priority), cost.Pods+1, cost.Loss+p.Loss
+		cost = cost.plus(Cost{Priority: p.Priority, Pods: 1, Loss: p.Loss, Grace: p.Grace})
 		if p.Budget >= 0 {
 			if used[p.Budget]++; used[p.Budget] > w.c.Budgets[p.Budget] {
 				return nil, cost, false
