@@ -11,10 +11,21 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Admits reports of a node whether one of the pods may go there by its node selector, its node
-// affinity and its tolerations, whatever is free. It is a look that costs little; the
-// scheduler's filters have the last word.
+// Admits reports of a node that is known whether one of the pods may go there: see Admitting. It is a
+// look that costs little; the scheduler's filters have the last word.
 func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
+	admits := Admitting(pods)
+	return func(name string) bool {
+		f.mu.Lock()
+		node := f.nodes[name]
+		f.mu.Unlock()
+		return node != nil && admits(node)
+	}
+}
+
+// Admitting reports of a node whether one of the pods may go there by its node selector, its node
+// affinity and its tolerations, whatever is free.
+func Admitting(pods []*corev1.Pod) func(*corev1.Node) bool {
 	type wish struct {
 		nodeaffinity.RequiredNodeAffinity
 		tolerations []corev1.Toleration
@@ -34,13 +45,7 @@ func (f *Filters) Admits(pods []*corev1.Pod) func(node string) bool {
 	keepsOff := func(t *corev1.Taint) bool {
 		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 	}
-	return func(name string) bool {
-		f.mu.Lock()
-		node := f.nodes[name]
-		f.mu.Unlock()
-		if node == nil {
-			return false
-		}
+	return func(node *corev1.Node) bool {
 		for _, w := range wishes {
 			_, tainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, w.tolerations, keepsOff, true)
 			if match, err := w.Match(node); match && err == nil && !tainted {

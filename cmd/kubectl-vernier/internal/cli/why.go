@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/eventlist"
+	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -154,6 +155,16 @@ func (c *command) evidence(ctx context.Context, r client.Reader, ns string, pods
 		c.leftOut("what nodes have for the pod, and whether its node is ready")
 	}
 	from.Ledgers = ledgers
+	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return podstate.Gated(&p) }) {
+		var nodes corev1.NodeList
+		// Who may not read them is shown nodes that the pod may not go to, too.
+		if err := r.List(ctx, &nodes); err == nil {
+			from.Nodes = make(map[string]*corev1.Node, len(nodes.Items))
+			for i := range nodes.Items {
+				from.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
+			}
+		}
+	}
 	if from.Classes, err = gpuClasses(ctx, r); err != nil {
 		return from, err
 	}

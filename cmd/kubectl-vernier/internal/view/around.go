@@ -198,7 +198,7 @@ func maxUnavailable(d *appsv1.Deployment) int32 {
 	return int32(most)
 }
 
-// gang says that the pod's gang has started and lost members since.
+// gang says that the pod's gang is not complete yet, or has started and lost members since.
 func (e *Evidence) gang(pod *corev1.Pod) string {
 	name, is := group.Of(pod)
 	if !is {
@@ -212,7 +212,14 @@ func (e *Evidence) gang(pod *corev1.Pod) string {
 	}
 	g := e.groups.Gang(name)
 	least := cmp.Or(e.Least[name], g.Least)
-	if g.In == 0 || g.In >= least {
+	switch {
+	case g.In >= least:
+		return ""
+	case g.In == 0 && len(g.Members) < least:
+		all := *g
+		all.Least = least
+		return all.Incomplete()
+	case g.In == 0:
 		return ""
 	}
 	text := fmt.Sprintf("%s has fallen below its minimum: %d of the %d pods that start together (%s) are left", name, g.In, least, name.API.Field())

@@ -48,13 +48,7 @@ type FittingDevice struct {
 	Mem       v1alpha1.MiB     `json:"memMiB"`
 }
 
-// Fit looks for room, class by class. It counts what the ledgers leave, and nothing
-// that only the scheduler knows of nodes.
-func Fit(demand *placement.Demand, all []v1alpha1.SliceLedger) []NodeClass {
-	return FitIn(demand, all, Kept{}, ledgers.Room, func(string) string { return "" })
-}
-
-// FitIn looks for room in what room shows of each ledger, nil where nothing is granted. kept is
+// FitIn looks for room, class by class, in what room shows of each ledger, nil where nothing is granted. kept is
 // for whom room is missing there.
 // refusals are the scheduler's reasons against a node, empty where there are none.
 func FitIn(demand *placement.Demand, all []v1alpha1.SliceLedger, kept Kept, room func(*v1alpha1.SliceLedger) *placement.Node, refusals func(node string) string) []NodeClass {

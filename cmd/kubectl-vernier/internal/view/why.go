@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"vernier.dev/vernier/allocator/feasible"
+	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
@@ -53,6 +55,8 @@ func (r *Reasoned) Settled() bool {
 type Evidence struct {
 	// Ledgers of the nodes; none where the user may not read them.
 	Ledgers []v1alpha1.SliceLedger
+	// Nodes by name; none where the user may not read them.
+	Nodes map[string]*corev1.Node
 	// Classes are the GPUClasses; none where the user may not read them.
 	Classes []v1alpha1.GPUClass
 	// Verdicts are the allocator's events, Kubelet the kubelets' warnings, Schedulers the events
@@ -91,7 +95,7 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 		r := Reasoned{Phase: pod.Status.Phase, Classes: []NodeClass{}}
 		if podstate.Gated(pod) && !podstate.Terminal(pod) {
 			r.WaitingPod = model.WaitingPodOf(pod, said)
-			r.gated(pod, known, from.Ledgers, rooms, owners)
+			r.gated(pod, known, &from, rooms)
 		} else {
 			r.WaitingPod = model.WaitingPod{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID, Created: pod.CreationTimestamp, Needs: []model.Need{}}
 			if e, ok := verdicts[model.AsSubject(pod)]; ok {
@@ -105,13 +109,19 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 			}
 		}
 		r.Hints = from.hints(pod, r.fits())
+		if r.State == waitsForAPlace && r.fits() && len(r.Hints) == 0 {
+			r.State += r.hasRoom(owners)
+		}
+		if r.Reason != nil { // an incomplete gang has been told so
+			r.Hints = slices.DeleteFunc(r.Hints, func(hint string) bool { return hint == r.Reason.Message })
+		}
 		all = append(all, r)
 	}
 	return all
 }
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
-func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, all []v1alpha1.SliceLedger, rooms map[string][]NodeClass, owners map[model.GPUOf][]string) {
+func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, rooms map[string][]NodeClass) {
 	demand, _, err := podrequest.Of(pod, known)
 	switch {
 	case err != nil:
@@ -123,21 +133,36 @@ func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, all []v1alpha1.Sli
 	case len(r.OtherGates) > 0:
 		r.State = "it waits for other gates first: " + strings.Join(r.OtherGates, ", ")
 	default:
-		r.State = "it waits for a place"
+		r.State = waitsForAPlace
 	}
-	class := podrequest.EquivalenceClass(pod)
+	class := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String(), pod.Spec.Tolerations)
 	if _, seen := rooms[class]; !seen {
-		rooms[class] = Fit(demand, all)
+		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
 	}
 	r.Classes = rooms[class]
-	if r.fits() && len(r.OtherGates) == 0 {
-		others := "others"
-		if names := ownersOf(r.Classes, owners); len(names) > ownersShown {
-			others = fmt.Sprintf("%s and %d more", strings.Join(names[:ownersShown], ", "), len(names)-ownersShown)
-		} else if len(names) > 0 {
-			others = strings.Join(names, ", ")
+}
+
+const waitsForAPlace = "it waits for a place"
+
+// hasRoom says why the pod waits although there is room.
+func (r *Reasoned) hasRoom(owners map[model.GPUOf][]string) string {
+	others := "others"
+	if names := ownersOf(r.Classes, owners); len(names) > ownersShown {
+		others = fmt.Sprintf("%s and %d more", strings.Join(names[:ownersShown], ", "), len(names)-ownersShown)
+	} else if len(names) > 0 {
+		others = strings.Join(names, ", ")
+	}
+	return ", and there is room: it is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+}
+
+// refusals are what keeps the pod off a node, whatever is free there; empty where nothing is known to.
+func (e *Evidence) refusals(pod *corev1.Pod) func(node string) string {
+	admits := feasible.Admitting([]*corev1.Pod{pod})
+	return func(name string) string {
+		if node := e.Nodes[name]; node != nil && !admits(node) {
+			return "the pod does not select it, or does not tolerate a taint of it"
 		}
-		r.State += ", and there is room: it is reserved for " + others + ", or what the scheduler says of the nodes with it (taints, affinities, CPU) is in the allocator's last event"
+		return ""
 	}
 }
 

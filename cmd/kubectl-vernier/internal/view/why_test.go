@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/group"
+	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -79,9 +81,56 @@ func TestFit_NamesTheLevel(t *testing.T) {
 	demand := &placement.Demand{Containers: []placement.Container{{Name: "c", Mode: v1alpha1.ModeLimiter, Share: v1alpha1.Share{GPUs: 2, Core: 10, MemMiB: 10}}}}
 	for wish, want := range map[string]string{"": "c: GPU 0, c: GPU 1", "nvlink": "c: GPU 0, c: GPU 1 (numa)"} {
 		demand.Topology, _ = v1alpha1.ParseTopology(wish)
-		if rows := FitTable(Fit(demand, []v1alpha1.SliceLedger{ledger})).rows; len(rows) != 1 || rows[0][4] != want {
+		if rows := FitTable(FitIn(demand, []v1alpha1.SliceLedger{ledger}, Kept{}, ledgers.Room, func(string) string { return "" })).rows; len(rows) != 1 || rows[0][4] != want {
 			t.Errorf("%q: %v, want %q", wish, rows, want)
 		}
+	}
+}
+
+// A node that the pod does not select, or whose taint it does not tolerate, is none with room for it; nor is
+// there room for a pod whose gang is incomplete or whose claim is missing.
+func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
+	ledger := v1alpha1.SliceLedger{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}
+	ledger.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	ledger.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-a", Model: "T4", Mem: 15360, Healthy: true}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"zone": "a"}}}
+	tainted := node.DeepCopy()
+	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	const off = "the scheduler refuses 1 node(s) with room, such as gpu-1: the pod does not select it, or does not tolerate a taint of it"
+	for name, tt := range map[string]struct {
+		node   *corev1.Node
+		edit   func(*corev1.Pod)
+		claims map[string]Claim
+		reason string // of the node
+		hint   string
+		room   bool
+	}{
+		"it may run there":       {node: node, room: true},
+		"nothing is known of it": {edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, room: true},
+		"another selector":       {node: node, edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, reason: off},
+		"a taint":                {node: tainted, reason: off},
+		"a gang of one": {node: node, edit: func(p *corev1.Pod) {
+			p.Labels = map[string]string{group.LabelKueue: "g"}
+			p.Annotations[group.AnnotationKueueTotal] = "2"
+		}, hint: "Kueue's pod group ns/g: 1 of 2 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"},
+		"a claim": {node: node, edit: func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		}, claims: map[string]Claim{"data": {}}, hint: "PersistentVolumeClaim data does not exist: create it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := gatedPod("p")
+			if tt.edit != nil {
+				tt.edit(&pod)
+			}
+			from := Evidence{Ledgers: []v1alpha1.SliceLedger{ledger}, Nodes: map[string]*corev1.Node{"gpu-1": tt.node}, Around: Around{Pods: []corev1.Pod{pod}, Claims: tt.claims}}
+			got := Why([]corev1.Pod{pod}, from)[0]
+			if strings.Contains(got.State, "there is room") != tt.room || got.Classes[0].Reason != tt.reason {
+				t.Errorf("%q, the node: %q, want %q", got.State, got.Classes[0].Reason, tt.reason)
+			}
+			if hints := strings.Join(got.Hints, "\n"); hints != tt.hint {
+				t.Errorf("hints %q, want %q", hints, tt.hint)
+			}
+		})
 	}
 }
 
