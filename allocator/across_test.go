@@ -49,7 +49,7 @@ func TestHostilePriorityClassOfOthers(t *testing.T) {
 	if len(s.evicted) > 0 {
 		t.Fatalf("evicted %v", s.evicted)
 	}
-	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "is not allowed: PriorityClass production counts for pods of namespace a only") {
+	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, "cannot leave: PriorityClass production counts for pods of namespace a only") {
 		t.Errorf("told %q", told)
 	}
 	s.pass(10 * time.Minute)

@@ -3,6 +3,7 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/agents"
+	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/bindwatch"
 	"vernier.dev/vernier/allocator/cache"
@@ -52,6 +54,9 @@ type Config struct {
 	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
 	// none.
 	ReserveAfter time.Duration
+	// Lookahead is how far ahead room is planned, 0 for backfill.Lookahead: who leaves later stays, and
+	// who is evicted has so long.
+	Lookahead time.Duration
 }
 
 // Allocator is one replica. The Set and Delete methods of its handlers feed it and may be
@@ -90,14 +95,16 @@ func New(c Config) *Allocator {
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
 	a.Handlers = &eventhandlers.Handlers{Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Agents: c.Agents, Log: c.Log}
 	a.binder = &binding.Binder{Client: c.Client, Cache: a.cache, Queue: a.queue, Handlers: a.Handlers, Notify: a.notify, Clock: c.Clock, Log: c.Log, Requests: c.Requests}
-	a.reservations = reservation.New(a.cache, a.queue, c.Clock)
+	lookahead := cmp.Or(c.Lookahead, backfill.Lookahead)
+	a.reservations = reservation.New(a.cache, a.queue, c.Clock, lookahead)
 	a.preemption = preemption.New(preemption.Config{
 		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
-		Reservations: a.reservations, Policy: c.Preemption, Clock: c.Clock, Log: c.Log,
+		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, Clock: c.Clock, Log: c.Log,
 	})
 	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Avoids: a.binder.Avoids, Clock: c.Clock, Log: c.Log}
 	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Filters.UnboundClaims, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
+	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)
 	a.OnGone(a.preemption.Forget)
 	a.OnGone(a.bindwatch.Forget)

@@ -66,7 +66,7 @@ func (s *stage) known(name string) *policyv1.PodDisruptionBudget {
 // A pod that waits for a budget says for which, and is looked at when that opens, whatever opens it.
 // Where nobody tells it is looked at within a minute.
 func TestPreemption_WhenABudgetOpens(t *testing.T) {
-	const what = "evicting pods of lower priority would make room, and is not allowed: PodDisruptionBudget keep allows 0 evictions now, needs 2 healthy pods and has 1"
+	const what = "1 pod(s) of lower priority would make room and cannot leave: PodDisruptionBudget keep allows 0 evictions now, needs 2 healthy pods and has 1"
 	for name, open := range map[string]func(*stage){
 		"its status": func(s *stage) { was, is := s.allow(1); s.allocator.Changed(was, is) },
 		"its spec": func(s *stage) {
@@ -193,7 +193,7 @@ func TestPreemption_WhenABudgetIsOfAnotherNamespace(t *testing.T) {
 	s.add("high", 60, 600, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) })
 	s.work()
 	told := strings.Join(s.told(), "\n")
-	if strings.Contains(told, "secret") || !strings.Contains(told, "is not allowed: PodDisruptionBudgets of other namespaces") {
+	if strings.Contains(told, "secret") || !strings.Contains(told, "cannot leave: PodDisruptionBudgets of other namespaces") {
 		t.Errorf("told %q", told)
 	}
 }

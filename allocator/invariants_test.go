@@ -294,7 +294,7 @@ func (w *world) checkMemory() {
 		}
 		for _, uid := range slices.Concat(uidsIn(a.bindwatch, "refusals"), uidsIn(a.cache, "staged"), uidsIn(a.queue, "order", "unbound"),
 			uidsIn(a.queue, "order", "constrained"), uidsIn(a.queue, "order", "blockedBy"), uidsIn(a.queue, "order", "waits"),
-			uidsIn(a.preemption, "lastAttempt"), uidsIn(a.preemption, "nominated")) {
+			uidsIn(a.preemption, "lastAttempt"), uidsIn(a.preemption, "nominated"), uidsIn(a.preemption, "given")) {
 			if w.find(uid) == nil {
 				w.fail("%s at rest: pod %s, which is gone, is remembered", r.name, uid)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/preemption"
 	podpriority "vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -46,21 +47,37 @@ func (c *classNames) Set(text string) error {
 	return nil
 }
 
+// lookahead is the flag for how far ahead room is planned.
+type lookahead time.Duration
+
+func (l *lookahead) String() string { return time.Duration(*l).String() }
+
+func (l *lookahead) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Minute {
+		return errors.New("give a duration such as 1h, a minute or more")
+	}
+	*l = lookahead(d)
+	return nil
+}
+
 // Options are what an operator chooses.
 type Options struct {
 	// Page is the address of the page; "0" serves none.
 	Page string
-	// Preemption, PriorityClasses and ReserveAfter are as in Config.
+	// Preemption, PriorityClasses, ReserveAfter and Lookahead are as in Config.
 	Preemption      preemption.Policy
 	PriorityClasses classNames
 	ReserveAfter    time.Duration
+	Lookahead       time.Duration
 }
 
 // AddFlags has flags set them.
 func (o *Options) AddFlags(f *flag.FlagSet) {
-	o.Preemption, o.ReserveAfter = preemption.LowerPriority, 10*time.Minute
+	o.Preemption, o.ReserveAfter, o.Lookahead = preemption.LowerPriority, 10*time.Minute, backfill.Lookahead
 	f.StringVar(&o.Page, "page-bind-address", ":8082", "host:port for the page that shows the fleet, 0 for none")
 	f.Var(&o.Preemption, "preemption", "LowerPriority evicts pods with slices for pods of higher priority that find no room; Never evicts none")
 	f.Var(&o.PriorityClasses, "priority-classes", "`names` of the PriorityClasses that count against pods of other namespaces, with commas between them, or * for all; a namespace is allowed more by its labels "+v1alpha1.LabelPriorityClassPrefix+"NAME="+v1alpha1.LabelPriorityClassEnabled)
 	f.Var((*reserveAfter)(&o.ReserveAfter), "reserve-after", "how long the first pod that waits does so before room is kept for it, as a `duration`; 0s keeps none")
+	f.Var((*lookahead)(&o.Lookahead), "lookahead", "how far ahead room is planned, as a `duration` of a minute or more: a pod that ends or leaves later counts as staying, and a pod that is evicted has so long to end")
 }

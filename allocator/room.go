@@ -22,8 +22,11 @@ func (a *Allocator) makeRoom(ctx context.Context, w preemption.Waiter, finish fu
 	if err := a.preemption.Preempt(ctx, w, finish); err != nil {
 		return err
 	}
-	if a.reserveAfter == 0 || a.reservations.Of(w.Item) != nil {
+	if a.reserveAfter == 0 {
 		return nil
+	}
+	if a.reservations.Of(w.Item) != nil {
+		return a.preemption.Recheck(ctx, w)
 	}
 	now := a.clock.Now()
 	if wait := a.overdueAt(w.Pods).Sub(now); wait > 0 {

@@ -88,7 +88,9 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 			Requests: requests,
 
 			Preemption:      o.Preemption,
-			PriorityClasses: o.PriorityClasses, ReserveAfter: o.ReserveAfter,
+			PriorityClasses: o.PriorityClasses,
+			ReserveAfter:    o.ReserveAfter,
+			Lookahead:       o.Lookahead,
 		}),
 		sizes:   sizes,
 		classes: known,

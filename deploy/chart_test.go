@@ -131,7 +131,7 @@ func TestChartValues(t *testing.T) {
 			}
 		}},
 		"preemption": {nil, func(t *testing.T, r *rendered) {
-			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=LowerPriority", "--reserve-after=10m"}) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=LowerPriority", "--reserve-after=10m", "--lookahead=1h"}) {
 				t.Errorf("arguments %q", c.Args)
 			}
 		}},

@@ -15,9 +15,24 @@ import (
 // some seconds late, and the node agent reports the containers' end after that.
 const Slack = 60 * time.Second
 
-// EndOf is when the pod has ended at the latest; false where nobody knows. A pod that has not
-// started counts as starting now.
-func EndOf(pod *corev1.Pod, now time.Time) (time.Time, bool) {
+// Lookahead is how far ahead is planned where nothing else is said: who leaves later stays.
+const Lookahead = time.Hour
+
+// Leaves reports whether the pod is ending, and is to have ended within the lookahead. A tenant may
+// delete a pod with a grace period of years.
+func Leaves(pod *corev1.Pod, now time.Time, lookahead time.Duration) bool {
+	return podstate.Terminal(pod) || pod.DeletionTimestamp != nil && !pod.DeletionTimestamp.After(now.Add(lookahead+Slack))
+}
+
+// EndOf is when the pod has ended at the latest; false where nobody knows, where that is beyond the
+// lookahead, and of a pod that is there although it was to have ended. A pod that has not started
+// counts as starting now.
+func EndOf(pod *corev1.Pod, now time.Time, lookahead time.Duration) (time.Time, bool) {
+	end, known := endOf(pod, now)
+	return end, known && !end.Before(now) && !end.After(now.Add(lookahead+Slack))
+}
+
+func endOf(pod *corev1.Pod, now time.Time) (time.Time, bool) {
 	switch deadline := pod.Spec.ActiveDeadlineSeconds; {
 	case podstate.Terminal(pod):
 		return now.Add(Slack), true

@@ -29,17 +29,46 @@ func TestEndOf(t *testing.T) {
 		{"terminating, without a deadline", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: at(now.Add(20 * time.Second))}}, 20*time.Second + Slack, true},
 		{"terminating, with one", corev1.Pod{Spec: limited(6000), ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: at(now.Add(20 * time.Second))}}, 20*time.Second + Slack, true},
 		{"finished", corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, Slack, true},
-		{"numbers that overflow", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](math.MaxInt64), TerminationGracePeriodSeconds: ptr.To[int64](math.MaxInt64)}},
-			2*math.MaxInt32*time.Second + Slack, true},
+		{"numbers that overflow", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](math.MaxInt64), TerminationGracePeriodSeconds: ptr.To[int64](math.MaxInt64)}}, 0, false},
+		{"a deadline at the end of the lookahead", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](7200), TerminationGracePeriodSeconds: ptr.To[int64](0)}}, 2*time.Hour + Slack, true},
+		{"a deadline beyond it", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](7201), TerminationGracePeriodSeconds: ptr.To[int64](0)}}, 0, false},
+		{"a deadline that was beyond it", corev1.Pod{Spec: limited(4 * 3600), Status: corev1.PodStatus{StartTime: at(now.Add(-3 * time.Hour))}}, time.Hour + 30*time.Second + Slack, true},
+		{"a grace beyond it", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](60), TerminationGracePeriodSeconds: ptr.To[int64](7200)}}, 0, false},
+		{"terminating in years", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: at(now.AddDate(3, 0, 0))}}, 0, false},
+		{"terminating, and was to have ended", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: at(now.Add(-Slack - time.Second))}}, 0, false},
+		{"past its deadline", corev1.Pod{Spec: limited(600), Status: corev1.PodStatus{StartTime: at(now.Add(-time.Hour))}}, 0, false},
 		{"numbers below zero", corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](math.MinInt64), TerminationGracePeriodSeconds: ptr.To[int64](-1)}}, Slack, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			end, known := EndOf(&tt.pod, now)
+			end, known := EndOf(&tt.pod, now, 2*time.Hour)
 			if known != tt.known || known && !end.Equal(now.Add(tt.want)) {
 				t.Errorf("%s, %v; want %s, %v", end.Sub(now), known, tt.want, tt.known)
 			}
 		})
+	}
+}
+
+func TestLeaves(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	deleted := func(in time.Duration) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: now.Add(in)}}}
+	}
+	for name, tt := range map[string]struct {
+		pod  corev1.Pod
+		want bool
+	}{
+		"it runs":               {corev1.Pod{}, false},
+		"it has failed":         {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, true},
+		"is deleted":            {deleted(30 * time.Second), true},
+		"is evicted with it":    {deleted(time.Hour), true}, // the API server's clock may be ahead
+		"the clocks differ":     {deleted(time.Hour + Slack), true},
+		"is deleted with more":  {deleted(time.Hour + Slack + time.Second), false},
+		"was to have ended ago": {deleted(-time.Hour), true},
+	} {
+		if got := Leaves(&tt.pod, now, time.Hour); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

@@ -124,9 +124,9 @@ const EvictTimeout = 2 * time.Second
 // a say in. ok is false where it is not to be now: a budget or a webhook forbids it, several
 // budgets cover the pod, or its namespace is not ours any more. A dry run changes nothing. One
 // that is gone is no error.
-func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, dryRun bool) (ok bool, err error) {
+func (b *Binder) Evict(ctx context.Context, pod *corev1.Pod, grace *int64, dryRun bool) (ok bool, err error) {
 	// Not the resourceVersion: a pod's status changes at any time.
-	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: grace}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}

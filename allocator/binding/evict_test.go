@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
@@ -49,7 +50,7 @@ func TestEvict(t *testing.T) {
 			})
 			pod := newPod("p")
 			pod.ResourceVersion = "7"
-			if ok, err := f.Evict(t.Context(), pod, dryRun); ok != tt.ok || (err != nil) != tt.failed {
+			if ok, err := f.Evict(t.Context(), pod, ptr.To[int64](3600), dryRun); ok != tt.ok || (err != nil) != tt.failed {
 				t.Errorf("%s: %v, %v", name, ok, err)
 			}
 			if len(sent) != 1 {
@@ -58,6 +59,9 @@ func TestEvict(t *testing.T) {
 			options := sent[0].DeleteOptions
 			if uid := options.Preconditions.UID; uid == nil || *uid != types.UID("p") || options.Preconditions.ResourceVersion != nil {
 				t.Errorf("%s: preconditions %+v", name, options.Preconditions)
+			}
+			if grace := options.GracePeriodSeconds; grace == nil || *grace != 3600 {
+				t.Errorf("%s: grace %v", name, grace)
 			}
 			if slices.Contains(options.DryRun, metav1.DryRunAll) != dryRun {
 				t.Errorf("%s: dry run %v: %v", name, dryRun, options.DryRun)

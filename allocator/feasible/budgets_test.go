@@ -96,7 +96,7 @@ func TestHostileBudgets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			harm, would, err := cycle.Preempts(t.Context(), "n0")
+			harm, would, err := cycle.Preempts(t.Context(), "n0", func(*corev1.Pod) bool { return true })
 			if err != nil || !would || (harm.Violations == 1) != tt.beyond {
 				t.Errorf("harm %+v, %v: %v", harm, would, err)
 			}

@@ -50,6 +50,7 @@ const (
 	ReasonWriteRefused = "VernierWriteRefused"
 	ReasonPreempting   = view.ReasonPreempting
 	ReasonReserved     = view.ReasonReserved
+	ReasonUnreserved   = view.ReasonUnreserved
 	ReasonPreempted    = view.ReasonPreempted
 	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
 	ReasonBudgetsUnread = "VernierBudgetsUnread"

@@ -38,6 +38,7 @@ func TestHostilePriorityClass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, "n")
+			f.known.Priorities.Everywhere = nil
 			for device, p := range tt.on {
 				f.run(p, "n", device)
 			}
@@ -49,7 +50,7 @@ func TestHostilePriorityClass(t *testing.T) {
 			if got := fmt.Sprint(f.preempt(w)); got != tt.want {
 				t.Errorf("evicted %s, want %s", got, tt.want)
 			}
-			if text := f.text(); strings.Contains(text, told) != tt.barred {
+			if text := f.told(); strings.Contains(text, told) != tt.barred {
 				t.Errorf("it was told %q", text)
 			}
 		})
@@ -59,6 +60,7 @@ func TestHostilePriorityClass(t *testing.T) {
 // What a namespace is allowed counts from then on, without a change of any ledger.
 func TestPreempt_WhenAClassIsAllowed(t *testing.T) {
 	f := newFixture(t, "n")
+	f.known.Priorities.Everywhere = nil
 	f.run(holder("b0", 50, 0, of("b", "")), "n", 0)
 	f.run(holder("b1", 50, 0, of("b", "")), "n", 1)
 	w := f.waiter(holder("p", 60, 1000, of("a", "production")))
@@ -82,6 +84,7 @@ func TestPreempt_WhenAClassIsAllowed(t *testing.T) {
 // Nor is a pod sent where the scheduler would end pods of other namespaces for its CPUs.
 func TestHostilePriorityClass_WhenCPUIsShort(t *testing.T) {
 	f := newFixture(t, "n")
+	f.known.Priorities.Everywhere = nil
 	f.other("n", 0, "60")
 	p := newPod("p", "10")
 	of("a", "production")(p)

@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/feasible"
+	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 )
@@ -66,10 +68,12 @@ type look struct {
 	barred    map[string]bool
 }
 
-// refusal is of a pod's eviction.
+// refusal is of a pod's eviction. Where it stays so the pod is not asked about before that time,
+// whatever changes: one whose owner opens and shuts a budget keeps nobody waiting again and again.
 type refusal struct {
 	namespace string
 	until     time.Time
+	stays     bool
 }
 
 // VictimsChanged says that pods of the namespace may be evicted that might not be before, of any
@@ -78,7 +82,7 @@ func (p *Preemption) VictimsChanged(namespace string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.changes++
-	maps.DeleteFunc(p.refused, func(_ types.UID, r refusal) bool { return namespace == "" || r.namespace == namespace })
+	maps.DeleteFunc(p.refused, func(_ types.UID, r refusal) bool { return !r.stays && (namespace == "" || r.namespace == namespace) })
 	for owner, l := range p.looked {
 		if l.barred[namespace] || namespace == "" && len(l.barred) > 0 {
 			p.lookAgain(owner, l)
@@ -86,11 +90,11 @@ func (p *Preemption) VictimsChanged(namespace string) {
 	}
 }
 
-// barring says what keeps the pods from being evicted together for the owner. Only what is of its
-// namespace is named.
-func (p *Preemption) barring(pods []*corev1.Pod, owner *corev1.Pod) string {
-	needed, seen, told := map[*policyv1.PodDisruptionBudget]int{}, map[string]bool{}, map[string]bool{}
-	for _, pod := range pods {
+// barring says how many of the pods cannot leave for the asker, and why. Only what is of its namespace
+// is named.
+func (p *Preemption) barring(pods []*corev1.Pod, asker reservation.Asker) string {
+	needed, seen, told, barred := map[*policyv1.PodDisruptionBudget]int{}, map[string]int{}, map[string]bool{}, 0
+	for _, pod := range slices.SortedFunc(slices.Values(pods), podstate.ByAge) {
 		budgets := p.filters.Budgets(pod.Namespace)
 		all := budgets.Covering(pod)
 		counts, ok := budgets.Of(pod)
@@ -98,40 +102,83 @@ func (p *Preemption) barring(pods []*corev1.Pod, owner *corev1.Pod) string {
 			told[pod.Namespace] = true
 			p.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonBudgetsUnread, "not evicted for a pod of higher priority: "+feasible.BeyondBudgets(pod.Namespace))
 		}
-		refused := p.wasRefused(pod)
+		refused, others := p.wasRefused(pod), pod.Namespace != asker.Item.Namespace()
 		if counts != nil {
 			needed[counts]++
 		}
+		why := ""
 		switch b := counts; {
-		case !p.cache.Priorities.MayEnd(owner)(pod):
-			seen[fmt.Sprintf("PriorityClass %s counts for pods of namespace %s only", owner.Spec.PriorityClassName, owner.Namespace)] = true
+		case !asker.Priority.Above(p.cache.Priorities.Of(pod)):
+			why = fmt.Sprintf("PriorityClass %s counts for pods of namespace %s only", asker.Pods[0].Spec.PriorityClassName, asker.Priority.Namespace)
+		case p.isLate(pod) && others:
+			why = "pods of other namespaces that are being deleted have not ended in time"
+		case p.isLate(pod):
+			why = fmt.Sprintf("pod %s is being deleted, and has not ended %v after its grace period", pod.Name, LeaveLate)
 		case ok && !refused && (b == nil || needed[b] <= feasible.Allowed(b)):
-		case pod.Namespace != owner.Namespace:
-			seen["PodDisruptionBudgets of other namespaces"] = true
+			why = p.barringGang(pod, asker, others)
+		case others:
+			why = "PodDisruptionBudgets of other namespaces"
 		case budgets.Beyond():
-			seen[feasible.BeyondBudgets(owner.Namespace)] = true
+			why = feasible.BeyondBudgets(pod.Namespace)
 		case b != nil && needed[b] > feasible.Allowed(b):
-			seen[fmt.Sprintf("PodDisruptionBudget %s allows %d evictions now, needs %d healthy pods and has %d",
-				b.Name, feasible.Allowed(b), b.Status.DesiredHealthy, b.Status.CurrentHealthy)] = true
+			why = fmt.Sprintf("PodDisruptionBudget %s allows %d evictions now, needs %d healthy pods and has %d",
+				b.Name, feasible.Allowed(b), b.Status.DesiredHealthy, b.Status.CurrentHealthy)
 		case len(all) > 1:
-			seen[fmt.Sprintf("PodDisruptionBudgets %s and %s both cover pod %s, leave one of them", all[0].Name, all[1].Name, pod.Name)] = true
+			why = fmt.Sprintf("PodDisruptionBudgets %s and %s both cover pod %s, leave one of them", all[0].Name, all[1].Name, pod.Name)
 		default:
-			seen[fmt.Sprintf("the API server has refused to evict pod %s", pod.Name)] = true
+			why = fmt.Sprintf("the API server has refused to evict pod %s", pod.Name)
+		}
+		if why != "" {
+			seen[why]++
+			barred++
 		}
 	}
-	if len(seen) == 0 {
+	reasons := slices.Sorted(maps.Keys(seen))
+	if barred == 0 {
 		return ""
 	}
-	return "evicting pods of lower priority would make room, and is not allowed: " + firstOf(slices.Sorted(maps.Keys(seen)), 4)
+	if len(reasons) > 1 {
+		for i, why := range reasons {
+			reasons[i] = fmt.Sprintf("%d: %s", seen[why], why)
+		}
+	}
+	return fmt.Sprintf("%d pod(s) of lower priority would make room and cannot leave: %s", barred, firstOf(reasons, 4))
 }
 
-// refuse notes that the pod is not to be evicted for a while.
-func (p *Preemption) refuse(pod *corev1.Pod) {
+// barringGang is why the pod's gang may not end as a whole, empty where it may, or the pod alone.
+func (p *Preemption) barringGang(pod *corev1.Pod, asker reservation.Asker, others bool) string {
+	name, in := group.Of(pod)
+	if !in || p.groups.Ends(name) == group.EndPods {
+		return ""
+	}
+	for _, m := range p.groups.Gang(name).Members {
+		switch {
+		case podstate.Gated(m) || podstate.Terminal(m) || asker.Priority.Above(p.cache.Priorities.Of(m)):
+		case others:
+			return "gangs of other namespaces, of which a pod has no lower priority"
+		default:
+			return fmt.Sprintf("%s ends as a whole, and pod %s of it has no lower priority", name, m.Name)
+		}
+	}
+	return ""
+}
+
+// isLate reports whether the pod was to have ended, and has not.
+func (p *Preemption) isLate(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && !podstate.Terminal(pod) && !p.clock.Now().Before(pod.DeletionTimestamp.Add(LeaveLate))
+}
+
+// refuse notes that the pod is not to be evicted for a while, or for longer.
+func (p *Preemption) refuse(pod *corev1.Pod, stays bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
 	maps.DeleteFunc(p.refused, func(_ types.UID, r refusal) bool { return !r.until.After(now) })
-	p.refused[pod.UID] = refusal{pod.Namespace, now.Add(RefusedAgain)}
+	after := RefusedAgain
+	if stays {
+		after = StaysAgain
+	}
+	p.refused[pod.UID] = refusal{pod.Namespace, now.Add(after), stays}
 }
 
 // wasRefused reports whether the pod is not to be evicted now, as that was refused.

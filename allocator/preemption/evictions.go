@@ -4,6 +4,7 @@ package preemption
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
@@ -137,8 +139,8 @@ func (e *evictions) add(pod *corev1.Pod) {
 	}
 	e.bars.in[pod.Namespace] = true
 	g := e.groups.Gang(name)
-	if g.Err != nil {
-		return // nobody knows what of it must run
+	if errors.Is(g.Err, group.ErrUnknown) {
+		return // it is known in a moment
 	}
 	if !slices.ContainsFunc(g.Members, func(m *corev1.Pod) bool { return m.UID == pod.UID }) {
 		e.candidates.Pods[pod.UID] = v // of an earlier incarnation
@@ -152,7 +154,8 @@ func (e *evictions) add(pod *corev1.Pod) {
 		}
 	}
 	gang := victims.Gang{Spare: max(0, spare), Whole: true}
-	if e.groups.Ends(name) == group.EndGroup {
+	// Where its owner says it wrong nobody knows what of it must run.
+	if e.groups.Ends(name) == group.EndGroup || g.Err != nil {
 		gang.Spare = 0
 	}
 	for _, m := range g.Members {
@@ -165,22 +168,28 @@ func (e *evictions) add(pod *corev1.Pod) {
 			gang.Pods = append(gang.Pods, v)
 			e.candidates.Pods[m.UID] = v
 		}
-		gang.Whole = gang.Whole && ok
+		gang.Whole = gang.Whole && (ok || e.all)
+		e.bars.known = e.bars.known || !ok
 	}
 	e.candidates.Gangs = append(e.candidates.Gangs, gang)
 }
 
 // candidate is the pod as one that may be evicted; false where it may not be: it is not of lower
 // priority, not placed, ends already, is of the owner's own gang, or no eviction would end
-// it.
+// it. One that is being deleted and does not leave within the lookahead may be: its grace is cut short.
 func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 	p := e.cache.Priorities.Of(pod)
-	v = victims.Pod{UID: pod.UID, Priority: p.Against(e.asker.Priority.Namespace), Gang: -1, Budget: -1, Loss: e.loss(pod)}
+	v = victims.Pod{UID: pod.UID, Priority: p.Against(e.asker.Priority.Namespace), Gang: -1, Budget: -1, Loss: e.loss(pod), Grace: min(graceOf(pod), e.lookahead).Seconds()}
 	name, in := group.Of(pod)
 	own, owns := group.Of(e.asker.Pods[0])
-	if !e.above(p) || pod.DeletionTimestamp != nil || podstate.Terminal(pod) || podstate.Gated(pod) ||
-		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own || graceOf(pod) > MaxGrace {
+	late := e.isLate(pod)
+	if !e.above(p) || backfill.Leaves(pod, e.clock.Now(), e.lookahead) && !late || podstate.Gated(pod) ||
+		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own {
 		return v, false
+	}
+	if late {
+		e.bars.in[pod.Namespace], e.bars.known = true, true
+		return v, e.all
 	}
 	budget, ok := e.filters.Budgets(pod.Namespace).Of(pod)
 	ok = ok && !e.wasRefused(pod)

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/feasible"
@@ -30,6 +31,7 @@ import (
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
@@ -46,16 +48,18 @@ type fixture struct {
 	clock   *testclock.FakeClock
 	work    *objects.Work[queue.Item]
 	// asked is how often the filters were, and takes how long that is.
-	asked int
-	takes time.Duration
+	asked  int
+	takes  time.Duration
+	events *record.FakeRecorder
 	// members are the pods of groups.
 	members *podgroup.Groups
 	// dry and evicted are the pods of which an eviction was tried, and asked for. refuse, if set, is
 	// what the API server answers.
 	dry, evicted []string
-	refuse       func(pod string, dry bool) error
-	made         int
-	events       *record.FakeRecorder
+	// graces are those, in seconds, with which pods were evicted that have others of their own.
+	graces map[string]int64
+	refuse func(pod string, dry bool) error
+	made   int
 }
 
 func newFixture(t *testing.T, nodes ...string) *fixture {
@@ -69,14 +73,16 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 		has = append(has, b)
 	}
 	filters := objects.Filters(t.Context(), t, has...)
-	f := &fixture{t: t, filters: filters, known: cache.New(filters, nil, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
-	f.events = record.NewFakeRecorder(100)
+	f := &fixture{t: t, filters: filters, known: cache.New(filters, nil, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item](), graces: map[string]int64{}}
+	f.events = record.NewFakeRecorder(1000)
+	f.known.Priorities.Everywhere = []string{priority.Any}
 	events := &notify.Notifier{Events: f.events, Clock: f.clock}
 	f.members = podgroup.New(sizes)
 	q := queue.New(f.known, f.members, events, filters.Undecided, f.clock, logr.Discard())
 	q.Open(f.work)
-	f.Preemption = New(Config{Cache: f.known, Groups: f.members, Queue: q, Filters: filters, Notify: events, Reservations: reservation.New(f.known, q, f.clock), Clock: f.clock, Log: logr.Discard(),
+	f.Preemption = New(Config{Cache: f.known, Groups: f.members, Queue: q, Filters: filters, Notify: events, Reservations: reservation.New(f.known, q, f.clock, backfill.Lookahead), Lookahead: backfill.Lookahead, Clock: f.clock, Log: logr.Discard(),
 		Binder: &binding.Binder{Cache: f.known, Queue: q, Notify: events, Clock: f.clock, Requests: 1, Client: interceptor.NewClient(objects.Server(t), interceptor.Funcs{SubResourceCreate: f.evicts})}})
+	f.reservations.OnEnd(f.Ended)
 	for _, node := range nodes {
 		filters.SetNode(objects.Node(node))
 		f.known.SetLedger(objects.WithStatus(objects.Ledger(node)))
@@ -157,6 +163,9 @@ func (f *fixture) evicts(_ context.Context, _ client.Client, _ string, _, sub cl
 		f.dry = append(f.dry, e.Name)
 	} else {
 		f.evicted = append(f.evicted, e.Name)
+		if grace := e.DeleteOptions.GracePeriodSeconds; grace != nil {
+			f.graces[e.Name] = *grace
+		}
 	}
 	return nil
 }
@@ -215,6 +224,14 @@ func (f *fixture) gone(p *corev1.Pod, node string) {
 	})
 }
 
+// told is the last event since the last call.
+func (f *fixture) told() (last string) {
+	for len(f.events.Events) > 0 {
+		last = <-f.events.Events
+	}
+	return last
+}
+
 // waiter waits with its gang, or alone.
 func (f *fixture) waiter(pods ...*corev1.Pod) Waiter {
 	f.t.Helper()
@@ -261,12 +278,4 @@ func (f *fixture) reserved(w Waiter) string {
 	slices.Sort(on)
 	slices.Sort(leave)
 	return fmt.Sprint(r.Kind, on, leave)
-}
-
-// text is what events have said since it was called last.
-func (f *fixture) text() (all string) {
-	for len(f.events.Events) > 0 {
-		all += <-f.events.Events + "\n"
-	}
-	return all
 }

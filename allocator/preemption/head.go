@@ -58,7 +58,7 @@ func each(pods []types.UID) (units [][]types.UID) {
 // endOf is when a pod has ended; false where nobody knows.
 func (e *endings) endOf(uid types.UID) (time.Time, bool) {
 	if pod := e.cache.PodOf(uid); pod != nil {
-		return backfill.EndOf(pod, e.now)
+		return backfill.EndOf(pod, e.now, e.lookahead)
 	}
 	return time.Time{}, false
 }
@@ -104,7 +104,8 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 	until := now.Add(searchTime)
 	waiters(func(w Waiter) bool {
 		var may []string
-		free, lowest := true, p.queue.Precedence(scheduling.AskerOf(p.cache, w.Item, w.Pods).Priority, w.Pods[0].Pod)
+		asker := scheduling.AskerOf(p.cache, w.Item, w.Pods)
+		free, lowest := true, p.queue.Precedence(asker.Priority, w.Pods[0].Pod)
 		for model := range models {
 			if slices.ContainsFunc(w.Pods, func(pod scheduling.Request) bool { return pod.Demand.MayUse(model) }) {
 				may = append(may, model)
@@ -112,7 +113,7 @@ func (p *Preemption) ReserveHead(ctx context.Context, waiters func(yield func(Wa
 			}
 		}
 		has := p.reservations.Of(w.Item) != nil
-		if _, passed := p.passedOver[w.Item]; free && !has && !passed && len(may) > 0 {
+		if _, passed := p.passedOver[w.Item]; free && !has && !passed && len(may) > 0 && p.notStarting(asker.Pods) == "" {
 			if has, failed = p.reserveFor(ctx, w); !has {
 				p.passedOver[w.Item] = now.Add(PassedOver)
 			}
@@ -157,6 +158,7 @@ func (p *Preemption) reserveFor(ctx context.Context, w Waiter) (bool, error) {
 	if !known {
 		r.End = time.Time{}
 	}
+	r.Expires = r.End // whoever is still there then has no known end any more
 	if !p.reservations.Put(r) {
 		return false, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/cache"
+	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podrequest"
@@ -268,13 +269,24 @@ func (pl *planner) next(ctx context.Context, pod scheduling.Request, alone bool,
 
 // accepts reports whether the scheduler would take the pod on the node once the others have
 // left. For a pod alone it may be that it has to preempt yet others, without slices.
-func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name string, leaving []types.UID, alone bool) (bool, error) {
+func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name string, leaving []types.UID, alone bool) (accepts bool, err error) {
+	err = pl.judge(ctx, pod, name, leaving, func(cycle *feasible.Cycle, against []string) (err error) {
+		if accepts = len(against) == 0; !accepts && alone && pl.filters.MayPreempt(pod.Pod) {
+			_, accepts, err = cycle.Preempts(ctx, name, pl.cache.Priorities.MayEnd(pod.Pod))
+		}
+		return err
+	})
+	return accepts && err == nil, err
+}
+
+// judge has what the scheduler has against the pod on the node, once the others have left.
+func (pl *planner) judge(ctx context.Context, pod scheduling.Request, name string, leaving []types.UID, verdict func(*feasible.Cycle, []string) error) error {
 	trial := pl.cache.Assumption()
 	defer trial.End()
 	for _, uid := range leaving {
 		if other := pl.cache.PodOf(uid); other != nil {
 			if err := trial.Count(other, ""); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
@@ -284,20 +296,19 @@ func (pl *planner) accepts(ctx context.Context, pod scheduling.Request, name str
 				continue // not known, and not counted
 			}
 			if err := trial.Count(other, ""); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
 	cycle, err := pl.filters.Start(ctx, pod.Pod)
 	if err != nil {
-		return false, err
+		return err
 	}
 	against, err := cycle.Refusals(ctx, name)
-	if err != nil || len(against) == 0 || !alone || !pl.filters.MayPreempt(pod.Pod) {
-		return err == nil && len(against) == 0, err
+	if err != nil {
+		return err
 	}
-	_, would, err := cycle.Preempts(ctx, name, pl.cache.Priorities.MayEnd(pod.Pod))
-	return would, err
+	return verdict(cycle, against)
 }
 
 // take makes the choice the pod's.

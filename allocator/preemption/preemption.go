@@ -67,6 +67,7 @@ type Preemption struct {
 	notify       *notify.Notifier
 	reservations *reservation.Reservations
 	policy       Policy
+	lookahead    time.Duration
 	clock        clock.PassiveClock
 	log          logr.Logger
 
@@ -81,7 +82,14 @@ type Preemption struct {
 	leftAt  map[types.UID]time.Time
 	rounds  map[queue.Item]int
 
+	// rechecked is when the reservations of the first that wait were looked at last. It is the worker's.
+	rechecked map[queue.Item]time.Time
+
 	mu sync.Mutex
+	// given are owners of reservations that have their slices and have not started, and unstarted the
+	// controllers of which one did not in time.
+	given     map[types.UID]given
+	unstarted map[types.UID]unstarted
 	// looked are the owners for which pods with slices were looked for, when and with what result.
 	looked map[queue.Item]look
 	// changes is how often VictimsChanged was called.
@@ -132,18 +140,21 @@ type Config struct {
 	Notify       *notify.Notifier
 	Reservations *reservation.Reservations
 	Policy       Policy
-	Clock        clock.PassiveClock
-	Log          logr.Logger
+	// Lookahead is how far ahead is planned: who leaves later stays, and who is evicted has so long.
+	Lookahead time.Duration
+	Clock     clock.PassiveClock
+	Log       logr.Logger
 }
 
 // New knows of no pod. Forget is to be called for each that is gone.
 func New(c Config) *Preemption {
 	return &Preemption{
 		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
-		reservations: c.Reservations, policy: c.Policy, clock: c.Clock, log: c.Log,
+		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, clock: c.Clock, log: c.Log,
 		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{},
 		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
+		rechecked: map[queue.Item]time.Time{}, given: map[types.UID]given{}, unstarted: map[types.UID]unstarted{},
 	}
 }
 
@@ -267,6 +278,8 @@ func (p *Preemption) Forget(pod *corev1.Pod) {
 	defer p.mu.Unlock()
 	delete(p.lastAttempt, pod.UID)
 	delete(p.nominated, pod.UID)
+	p.checkStart(pod)
+	delete(p.given, pod.UID)
 }
 
 // Due reports whether it is time to ask for the pod; if not, it is looked at again when it is.

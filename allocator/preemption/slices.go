@@ -14,7 +14,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
@@ -32,8 +34,8 @@ const (
 	EvictAgain = 5 * time.Second
 	// RefusedAgain is how long a pod is not asked about whose eviction was refused.
 	RefusedAgain = time.Minute
-	// MaxGrace is the longest grace period of a pod that is evicted: its room is kept so long.
-	MaxGrace = time.Hour
+	// StaysAgain is that where room was reserved in vain, since it was refused after a dry run.
+	StaysAgain = 10 * time.Minute
 	// evictTogether is how many pods are evicted at a time.
 	evictTogether = 8
 	// searchTime bounds a look, of which no one else is placed: a gang may have many members.
@@ -54,7 +56,15 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 			return err
 		}
 	}
-	if p.policy == Never || !p.slicesDue(owner, pods[0].Pod, asker) {
+	if text := p.notStarting(asker.Pods); text != "" {
+		p.queue.MarkNoVictims(asker.Pods, text)
+		return nil
+	}
+	if p.policy == Never || slices.ContainsFunc(asker.Pods, neverPreempts) {
+		p.queue.NoVictims(asker.Pods)
+		return nil
+	}
+	if !p.slicesDue(owner, pods[0].Pod, asker) {
 		return nil
 	}
 	before()
@@ -67,7 +77,7 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	if pl == nil && err == nil && found.known {
 		var would *planner
 		if would, err = search(true); would != nil {
-			barred = p.barring(slices.Collect(maps.Values(would.leaving)), pods[0].Pod)
+			barred = p.barring(slices.Collect(maps.Values(would.leaving)), asker)
 		}
 	}
 	p.mu.Lock()
@@ -88,13 +98,12 @@ func (p *Preemption) Preempt(ctx context.Context, w Waiter, before func()) error
 	return nil
 }
 
+func neverPreempts(pod *corev1.Pod) bool {
+	return pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
+}
+
 // slicesDue reports whether it is time to look for the owner, and whether there may be any use in it.
 func (p *Preemption) slicesDue(owner queue.Item, first *corev1.Pod, asker reservation.Asker) bool {
-	if slices.ContainsFunc(asker.Pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
-	}) {
-		return false
-	}
 	if !p.filters.Counts(func(c priority.Class) bool {
 		return c.Value < asker.Priority.Within || asker.Priority.Above(p.cache.Priorities.OfClass(c))
 	}) {
@@ -143,15 +152,15 @@ func (p *Preemption) act(ctx context.Context, pl *planner, pods []scheduling.Req
 	}
 	evicted := slices.SortedFunc(maps.Values(pl.leaving), moreImportant)
 	for _, pod := range evicted {
-		ok, err := p.binder.Evict(ctx, pod, true)
+		ok, err := p.binder.Evict(ctx, pod, p.graceIn(pod), true)
 		if err != nil {
 			return err
 		}
 		if !ok {
 			// Nobody has left for it yet, and nobody does: the budgets known here are behind.
-			p.refuse(pod)
+			p.refuse(pod, false)
 			attempts.WithLabelValues("forbidden").Inc()
-			p.wait(pl.asker, map[string]bool{pod.Namespace: true}, p.barring([]*corev1.Pod{pod}, pods[0].Pod), changes)
+			p.wait(pl.asker, map[string]bool{pod.Namespace: true}, p.barring([]*corev1.Pod{pod}, pl.asker), changes)
 			p.queue.AddAfter(r.Owner, RetryAfter)
 			return nil
 		}
@@ -203,7 +212,7 @@ func (p *Preemption) evictAgain(ctx context.Context, r *reservation.Reservation)
 	var there []*corev1.Pod
 	for uid, key := range r.Leaving {
 		// One without a name was not known then: it is nobody's choice.
-		if pod := p.cache.PodOf(uid); key.Name != "" && pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
+		if pod := p.cache.PodOf(uid); key.Name != "" && pod != nil && !backfill.Leaves(pod, p.clock.Now(), p.lookahead) {
 			there = append(there, pod)
 		}
 	}
@@ -248,7 +257,7 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 		pods = pods[len(next):]
 		ok := make([]bool, len(next))
 		err := p.binder.All(len(next), func(i int) (err error) {
-			ok[i], err = p.binder.Evict(ctx, next[i], false)
+			ok[i], err = p.binder.Evict(ctx, next[i], p.graceIn(next[i]), false)
 			return err
 		})
 		for i, pod := range next {
@@ -257,7 +266,7 @@ func (p *Preemption) evict(ctx context.Context, r *reservation.Reservation, pods
 				p.notify.Emit(pod, corev1.EventTypeNormal, notify.ReasonPreempted, fmt.Sprintf(
 					"evicted from node %s: its slices go to %s, which has a higher priority (%d)", podstate.TargetNode(pod), nameTo(pod.Namespace, r), r.Priority.Against(pod.Namespace)))
 			case err == nil:
-				p.refuse(pod)
+				p.refuse(pod, true)
 			}
 		}
 		if err != nil {
@@ -281,14 +290,24 @@ func nameTo(namespace string, r *reservation.Reservation) string {
 
 // lateAt is when the pod is not waited for any more, if it is evicted now or ends already.
 func (p *Preemption) lateAt(pod *corev1.Pod) time.Time {
+	now := p.clock.Now()
 	switch {
-	case pod.DeletionTimestamp != nil:
-		return pod.DeletionTimestamp.Add(LeaveLate)
 	case podstate.Terminal(pod):
-		return p.clock.Now().Add(LeaveLate)
+		return now.Add(LeaveLate)
+	case backfill.Leaves(pod, now, p.lookahead):
+		return pod.DeletionTimestamp.Add(LeaveLate)
 	default:
-		return p.clock.Now().Add(min(graceOf(pod), MaxGrace) + LeaveLate)
+		return now.Add(min(graceOf(pod), p.lookahead) + LeaveLate)
 	}
+}
+
+// graceIn is the grace period with which the pod is evicted, nil for its own: one that takes longer
+// than the lookahead, or is being deleted with such a grace, keeps nobody waiting for that.
+func (p *Preemption) graceIn(pod *corev1.Pod) *int64 {
+	if pod.DeletionTimestamp == nil && graceOf(pod) <= p.lookahead {
+		return nil
+	}
+	return ptr.To(int64(min(graceOf(pod), p.lookahead).Seconds()))
 }
 
 // graceOf is how long the pod may take to end, at most some years.
@@ -300,8 +319,8 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// inTime are the leaving pods that are not late. For pods that are not being deleted it
-// counts when they were seen to leave first.
+// inTime are the leaving pods that leave within the lookahead and are not late. For pods that are
+// not being deleted it counts when they were seen to leave first.
 func (p *Preemption) inTime(leaving []*corev1.Pod) (in []*corev1.Pod) {
 	now, seen := p.clock.Now(), map[types.UID]time.Time{}
 	for _, pod := range leaving {
@@ -313,7 +332,7 @@ func (p *Preemption) inTime(leaving []*corev1.Pod) (in []*corev1.Pod) {
 		if pod.DeletionTimestamp != nil {
 			since = pod.DeletionTimestamp.Time
 		}
-		if now.Before(since.Add(LeaveLate)) {
+		if now.Before(since.Add(LeaveLate)) && (pod.Name == "" || backfill.Leaves(pod, now, p.lookahead)) {
 			in = append(in, pod)
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -299,12 +298,12 @@ func TestHostileBudgetsAreTold(t *testing.T) {
 				f.run(holder(fmt.Sprint("v", i), v1alpha1.WholeGPU, 1, func(p *corev1.Pod) { p.Namespace = namespace }), "n", i)
 			}
 			events := record.NewFakeRecorder(10)
-			f.notify.Events, f.known.Priorities.Everywhere = events, []string{priority.Any}
+			f.notify.Events = events
 			w := f.waiter(holder("p", v1alpha1.WholeGPU, 10))
 			if got := f.preempt(w); len(got) > 0 {
 				t.Fatalf("evicted %v", got)
 			}
-			barred := f.barring([]*corev1.Pod{f.known.PodOf("v0"), f.known.PodOf("v1")}, w.Pods[0].Pod)
+			barred := f.barring([]*corev1.Pod{f.known.PodOf("v0"), f.known.PodOf("v1")}, scheduling.AskerOf(f.known, w.Item, w.Pods))
 			if strings.Contains(barred, "namespace "+namespace) != (namespace == "ns") || !strings.Contains(barred, "PodDisruptionBudgets") {
 				t.Errorf("says %q", barred)
 			}
@@ -524,9 +523,8 @@ func (f *fixture) reserveHeads(waiters ...Waiter) (reserved []string) {
 // where the first can never be served; and nobody does where the room is there already.
 func TestReserveHead(t *testing.T) {
 	f := newFixture(t, "n")
-	f.known.Priorities.Everywhere = []string{priority.Any}
 	f.run(holder("long", 90, 1, endsIn(4*time.Hour)), "n", 0)
-	f.run(holder("short", 90, 1, endsIn(time.Hour)), "n", 1)
+	f.run(holder("short", 90, 1, endsIn(30*time.Minute)), "n", 1)
 	never := f.waiter(holder("never", 60, 10, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }))
 	first, second := f.waiter(holder("first", 60, 0)), f.waiter(holder("second", 60, 0))
 	want := []string{"", "head[GPU-n-1] [short]", ""}
@@ -534,7 +532,7 @@ func TestReserveHead(t *testing.T) {
 		t.Fatalf("reserved %q, want %q", got, want)
 	}
 	r := f.reservations.Of(first.Item)
-	if end := f.clock.Now().Add(time.Hour); r.End.Before(end) || r.End.After(end.Add(5*time.Minute)) || !r.Expires.IsZero() {
+	if end := f.clock.Now().Add(30 * time.Minute); r.End.Before(end) || r.End.After(end.Add(5*time.Minute)) || r.Expires != r.End {
 		t.Errorf("until %v, expires %v", r.End, r.Expires)
 	}
 	// Another look finds the room of the second that ends first, and the reservation stays.
@@ -587,7 +585,6 @@ func TestReserveHeadWithoutEnd(t *testing.T) {
 // Each set of models that nobody before it may use has a first of its own.
 func TestReserveHeadsOfModels(t *testing.T) {
 	f := newFixture(t, "n", "m")
-	f.known.Priorities.Everywhere = []string{priority.Any}
 	f.change("m", func(l *v1alpha1.SliceLedger) {
 		for i := range l.Status.Devices {
 			l.Status.Devices[i].Model = "A100"

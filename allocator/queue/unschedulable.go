@@ -161,6 +161,14 @@ func (q *Queue) markElsewhere(pods []*corev1.Pod, reason, cause, message string)
 	}
 }
 
+// WaitsElsewhere reports whether the pod waits for something else than room, or asks for what cannot be.
+func (q *Queue) WaitsElsewhere(pod *corev1.Pod) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.unschedulable[podstate.KeyOf(pod)]
+	return w.uid == pod.UID && (w.elsewhere || w.cause == causeInvalid)
+}
+
 // MarkInvalid notes that a pod can never be placed as it is, and sends its owner why. It stays
 // gated: what it says may be changed, and then it is looked at again.
 func (q *Queue) MarkInvalid(pod *corev1.Pod, err error) {

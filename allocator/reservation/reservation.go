@@ -10,6 +10,7 @@ package reservation
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -34,8 +35,9 @@ const (
 	Most = 64
 	// MostOf is how many pods of one namespace may have.
 	MostOf = Most / 2
-	// MaxAway is for how long a node of a reservation may take no slices, and for how long the
-	// room may be free and its owner, whom the scheduler refuses there, not start.
+	// MaxAway is for how long a node of a reservation may take no slices, for how long the
+	// room may be free and its owner, whom the scheduler refuses there, not start, and for how long the
+	// owner may wait for something else than room, as for other pods of its gang.
 	MaxAway = time.Minute
 	// MaxRefused is for how long pods may stay whose eviction is refused.
 	MaxRefused = 2 * time.Minute
@@ -87,28 +89,37 @@ type Asker struct {
 
 // Reservations are those there are.
 type Reservations struct {
-	cache *cache.Cache
-	queue *queue.Queue
-	clock clock.PassiveClock
+	cache     *cache.Cache
+	queue     *queue.Queue
+	clock     clock.PassiveClock
+	lookahead time.Duration
 
 	mu sync.Mutex
 	// all, the oldest first. What was returned of it never changes.
 	all []*Reservation
 	// notes are what Review has found of each.
 	notes map[*Reservation]*note
+	// ended is called with each that Review or Drop has ended, and why.
+	ended func(r *Reservation, why string)
 }
 
-// note is since when a node of a reservation takes no slices, and since when all of its room is
-// free; zero while that is not so. ledgers are those for which its room was looked at last.
+// note is since when a node of a reservation takes no slices, since when all of its room is
+// free, and since when its owner waits for something else; zero while that is not so. ledgers are
+// those for which its room was looked at last.
 type note struct {
-	away, free time.Time
-	ledgers    []*v1alpha1.SliceLedger
+	away, free, elsewhere time.Time
+	ledgers               []*v1alpha1.SliceLedger
 }
 
-// New knows of none. Forget is to be called for each pod that is gone.
-func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock) *Reservations {
-	return &Reservations{cache: cache, queue: queue, clock: clock, notes: map[*Reservation]*note{}}
+// New knows of none. Forget is to be called for each pod that is gone. Who ends later than the
+// lookahead does so at an unknown time.
+func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock, lookahead time.Duration) *Reservations {
+	return &Reservations{cache: cache, queue: queue, clock: clock, lookahead: lookahead, notes: map[*Reservation]*note{}, ended: func(*Reservation, string) {}}
 }
+
+// OnEnd has ended called with each reservation that is of no use any more, and why; empty where its
+// owner has the room or does not wait for it.
+func (rs *Reservations) OnEnd(ended func(r *Reservation, why string)) { rs.ended = ended }
 
 // Put makes a reservation in place of the one that its owner has, if any. Where there are too many
 // it takes the place of another; false where there is none. The owner is looked at again when it expires.
@@ -189,14 +200,48 @@ func (rs *Reservations) Forget(pod *corev1.Pod) {
 	})
 }
 
+// Drop ends the reservation.
+func (rs *Reservations) Drop(r *Reservation, why string) {
+	rs.keep(func(s *Reservation) bool { return s != r })
+	rs.ended(r, why)
+}
+
 // Review ends the reservations that are of no use any more: of owners that have their slices or
 // do not wait for them, reservations that have expired or are on devices that take no slices now,
 // whose room a higher priority has taken, or whose victims are not evicted.
 func (rs *Reservations) Review() {
 	now := rs.clock.Now()
+	var over []func()
 	rs.keep(func(r *Reservation) bool {
-		return (r.Expires.IsZero() || r.Expires.After(now)) && rs.waits(r) && rs.usable(r, now) && rs.leave(r, now) && rs.whole(r, now)
+		why, is := rs.over(r, now)
+		if is {
+			over = append(over, func() { rs.ended(r, why) })
+		}
+		return !is
 	})
+	for _, end := range over {
+		end()
+	}
+}
+
+// over reports whether a reservation is of no use any more, and why; empty where its owner has the
+// room or does not wait for it.
+func (rs *Reservations) over(r *Reservation, now time.Time) (why string, is bool) {
+	switch {
+	case !rs.waits(r):
+		return "", true
+	case !r.Expires.IsZero() && !r.Expires.After(now):
+		return "a pod that was to leave is still there", true
+	case !rs.usable(r, now):
+		return "a GPU of it takes no slices", true
+	case !rs.leave(r, now):
+		return "the eviction of a pod is refused", true
+	case !rs.lasts(&rs.noteOf(r).elsewhere, slices.ContainsFunc(r.Pods, rs.queue.WaitsElsewhere), r, now):
+		return fmt.Sprintf("the pod has waited for something else than room for %v", MaxAway), true
+	case !rs.whole(r, now):
+		return "others have the room, or the pod did not start in it", true
+	}
+	return "", false
 }
 
 // keep ends the others. The owners, and all that wait, are looked at again.
@@ -273,7 +318,7 @@ func (rs *Reservations) leave(r *Reservation, now time.Time) bool {
 		return true
 	}
 	for uid := range r.Leaving {
-		if pod := rs.cache.PodOf(uid); pod != nil && pod.DeletionTimestamp == nil && !podstate.Terminal(pod) {
+		if pod := rs.cache.PodOf(uid); pod != nil && !backfill.Leaves(pod, now, rs.lookahead) {
 			return false
 		}
 	}
@@ -305,7 +350,7 @@ func (rs *Reservations) whole(r *Reservation, now time.Time) bool {
 			if pod == nil {
 				return true
 			}
-			end, known := backfill.EndOf(pod, now)
+			end, known := backfill.EndOf(pod, now, rs.lookahead)
 			return backfill.MayFill(end, known, r.End.Add(backfill.Slack))
 		})) {
 			return false
@@ -352,7 +397,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	end, known := endOf(a.Pods, rs.clock.Now())
+	end, known := rs.endOf(a.Pods)
 	for _, r := range all {
 		switch {
 		case r.Owner == a.Item || a.Priority.Above(r.Priority) || r.Kind == Head && rs.before(a, r):
@@ -370,9 +415,10 @@ func (rs *Reservations) before(a Asker, r *Reservation) bool {
 }
 
 // endOf is when all of the pods have ended, if they start now; false where nobody knows.
-func endOf(pods []*corev1.Pod, now time.Time) (end time.Time, known bool) {
+func (rs *Reservations) endOf(pods []*corev1.Pod) (end time.Time, known bool) {
+	now := rs.clock.Now()
 	for _, pod := range pods {
-		e, ok := backfill.EndOf(pod, now)
+		e, ok := backfill.EndOf(pod, now, rs.lookahead)
 		if !ok {
 			return end, false
 		}

@@ -45,7 +45,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, known: cache.New(objects.NoFilters{}, nil, logr.Discard()), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	q := queue.New(f.known, podgroup.New(&group.Sizes{}), events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
-	f.Reservations = New(f.known, q, f.clock)
+	f.Reservations = New(f.known, q, f.clock, backfill.Lookahead)
 	f.change(func(*v1alpha1.SliceLedger) {})
 	q.Open(f.work)
 	f.work.Clear()

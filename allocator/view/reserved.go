@@ -18,6 +18,7 @@ import (
 const (
 	ReasonPreempting = "VernierPreempting"
 	ReasonReserved   = "VernierReserved"
+	ReasonUnreserved = "VernierUnreserved"
 	ReasonPreempted  = "Preempted"
 )
 
@@ -28,9 +29,9 @@ type Reserved struct {
 	Until *metav1.Time `json:"until,omitempty"`
 }
 
-// KeepsRoom reports whether an event is of room that is kept for a pod.
+// KeepsRoom reports whether an event is of room that is kept for a pod, or no longer is.
 func KeepsRoom(e corev1.Event) bool {
-	return e.Reason == ReasonPreempting || e.Reason == ReasonReserved
+	return e.Reason == ReasonPreempting || e.Reason == ReasonReserved || e.Reason == ReasonUnreserved
 }
 
 // ReservedOf is an event as preemption.Describe words it. Its time counts from the event on, and
@@ -100,10 +101,10 @@ func SaidIn(events []corev1.Event) Said {
 }
 
 // Reserved is the room that is kept for a pod, nil if there is none. Of one that does not wait, or
-// that waits for other gates, the leader has dropped it.
+// that waits for other gates, the leader has dropped it without a word.
 func (s Said) Reserved(p *corev1.Pod) *Reserved {
 	e, ok := s.rooms[AsSubject(p)]
-	if !ok || !podstate.Ready(p) {
+	if !ok || e.Reason == ReasonUnreserved || !podstate.Ready(p) {
 		return nil
 	}
 	return ReservedOf(&e)

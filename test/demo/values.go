@@ -14,7 +14,7 @@ import (
 // settable are the chart's values that reach the demo, where the parts run as processes: those
 // that are flags of the programs, or change admission. What is below one of them is, too.
 var settable = []string{
-	"allocator.args", "allocator.preemption", "allocator.reserveAfter",
+	"allocator.args", "allocator.lookahead", "allocator.preemption", "allocator.reserveAfter",
 	"dialects",
 	"node.args", "node.endDeviceHolders", "node.endUnenforced", "node.injectRDMA", "node.numaBinding", "node.opportunisticCPU",
 	"webhook.allowedHostPaths", "webhook.args", "webhook.computeShares", "webhook.minimumShare",

@@ -66,7 +66,7 @@ func TestNoValues(t *testing.T) {
 func TestValuesRefused(t *testing.T) {
 	for set, says := range map[string]string{
 		"allocator.reserveafter=20s":  "SET: allocator.reserveafter is no value",
-		"allocator.replicas=3":        "allocator.args, allocator.preemption, allocator.reserveAfter",
+		"allocator.replicas=3":        "allocator.args, allocator.lookahead, allocator.preemption, allocator.reserveAfter",
 		"node=3":                      "node.opportunisticCPU",
 		"allocator.preemption":        "not NAME=VALUE",
 		"allocator.preemption=never":  "allocator/preemption",

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/preemption"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// deletedFor is a user who deletes a pod with that grace.
+func (s *stage) deletedFor(name string, grace time.Duration) {
+	s.t.Helper()
+	s.must(s.remove(s.get(name)))
+	p := s.get(name)
+	p.DeletionTimestamp = &metav1.Time{Time: s.clock.Now().Add(grace)}
+	s.notify(p, false)
+	s.work()
+}
+
+// A pod of 1 % that is being deleted with a grace of three years: priority 1000 has the GPU beside it, and
+// a third pod what is free on the GPU of the first.
+func TestHostileGraceHoldsNoGPU(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("slow", 1, 1, finalized)
+	s.add("cheap", v1alpha1.WholeGPU, 1, finalized)
+	s.run()
+	s.deletedFor("slow", 3*365*24*time.Hour)
+	s.add("urgent", v1alpha1.WholeGPU, 1, priority(1000))
+	s.work()
+	if len(s.evicted) != 1 || s.evicted[0] != "cheap" {
+		t.Fatalf("evicted %v", s.evicted)
+	}
+	s.add("third", 90, 1)
+	s.work()
+	if got := s.waiting("third")[0]; got {
+		t.Errorf("third waits beside 99 %% that nobody uses: told %q", s.told())
+	}
+	for range 3 {
+		s.node("n0").watch()
+		s.node("n0").end("cheap")
+		s.node("n0").report()
+	}
+	s.work()
+	if s.waiting("urgent")[0] {
+		t.Error("urgent waits")
+	}
+}
+
+// A victim that stays past its grace period, as where a process of it can't be killed: 30 s later another
+// is chosen, the first is not again, others have the room that it leaves, and who waits is told.
+func TestHostileVictimStays(t *testing.T) {
+	s := newStage(t, 1)
+	s.add("stays", 60, 600, priority(1), finalized)
+	s.add("other", 60, 600, priority(2), finalized)
+	s.run()
+	s.add("urgent", 60, 600, priority(10))
+	s.work()
+	s.add("third", 30, 1)
+	s.add("fourth", 40, 1)
+	s.work()
+	if len(s.evicted) != 1 || s.evicted[0] != "stays" {
+		t.Fatalf("evicted %v", s.evicted)
+	}
+	s.told()
+	for passed := time.Duration(0); passed < 2*preemption.LeaveLate+2*preemption.RetryAfter; passed += preemption.EvictAgain {
+		s.pass(preemption.EvictAgain)
+	}
+	if len(s.evicted) != 2 || s.evicted[1] != "other" {
+		t.Fatalf("evicted %v, want the other one too", s.evicted)
+	}
+	told := strings.Join(s.told(), "\n")
+	for _, want := range []string{notify.ReasonUnreserved + " room is reserved for it no longer: a pod that was to leave is still there", notify.ReasonPreempting} {
+		if !strings.Contains(told, want) {
+			t.Errorf("told %q, not %q", told, want)
+		}
+	}
+	if got := s.waiting("third", "fourth"); slices.Contains(got, true) {
+		t.Errorf("third and fourth wait beside room that nobody is to have: %v", got)
+	}
+	// Where that one stays too, nobody is left: urgent waits, is told why, and keeps nothing.
+	for range 40 {
+		s.pass(preemption.RetryAfter)
+	}
+	if len(s.evicted) != 2 || len(s.allocator.reservations.All()) > 0 {
+		t.Errorf("evicted %v, %d reservations", s.evicted, len(s.allocator.reservations.All()))
+	}
+	const want = "1 pod(s) of lower priority would make room and cannot leave: pod stays is being deleted, and has not ended 30s after its grace period"
+	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, want) {
+		t.Errorf("told %q, not %q", told, want)
+	}
+}
+
+// A gang for which room is reserved and whose last member never comes loses it in a minute, gets none
+// again while it is incomplete, and says what it lacks.
+func TestHostileGangThatNeverComes(t *testing.T) {
+	s := newHeadStage(t, 1)
+	s.add("busy0", 90, 900, s.created, finalized)
+	s.add("busy1", 90, 900, s.created, finalized)
+	s.run()
+	for _, name := range []string{"g0", "g1"} {
+		s.add(name, 50, 1, s.created, objects.InGang("g", 2))
+	}
+	s.add("whole", v1alpha1.WholeGPU, 1, s.created)
+	s.work()
+	s.pass(10 * time.Minute)
+	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Gang.Name != "g" {
+		t.Fatalf("reserved %+v", all)
+	}
+	s.told()
+	for _, name := range []string{"g0", "g1"} {
+		s.edit(name, objects.InGang("g", 3))
+	}
+	s.pass(queue.ElsewherePatience)
+	s.pass(reservation.MaxAway)
+	for range 10 {
+		s.pass(queue.FlushAfter)
+	}
+	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "whole" {
+		t.Errorf("reserved %+v, want for the next alone", all)
+	}
+	told := strings.Join(s.told(), "\n")
+	for _, want := range []string{
+		notify.ReasonUnreserved + " room is reserved for it no longer: the pod has waited for something else than room for 1m0s",
+		"Kueue's pod group ns/g: 2 of 3 pods are there; they start together",
+	} {
+		if !strings.Contains(told, want) {
+			t.Errorf("told %q, not %q", told, want)
+		}
+	}
+}
+
+// The first that waits and then selects no node loses the room within some minutes, is told what the
+// scheduler has against it, and the next gets it.
+func TestHostileOwnerThatSelectsNothing(t *testing.T) {
+	s := newHeadStage(t, 1)
+	s.add("busy0", 90, 900, s.created, finalized)
+	s.add("busy1", 90, 900, s.created, finalized)
+	s.run()
+	s.add("first", v1alpha1.WholeGPU, 1, s.created)
+	s.add("next", v1alpha1.WholeGPU, 1, s.created)
+	s.work()
+	s.pass(10 * time.Minute)
+	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "first" {
+		t.Fatalf("reserved %+v", all)
+	}
+	s.edit("first", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} })
+	for passed := time.Duration(0); passed <= preemption.PassedOver+queue.FlushAfter; passed += queue.FlushAfter {
+		s.pass(queue.FlushAfter)
+	}
+	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "next" {
+		t.Errorf("reserved %+v, want for the next", all)
+	}
+	if told := strings.Join(s.told(), "\n"); !strings.Contains(told, notify.ReasonUnreserved+" room is reserved for it no longer: the scheduler would refuse the pod on node n0: node(s) didn't match Pod's node affinity/selector") {
+		t.Errorf("told %q", told)
+	}
+}
