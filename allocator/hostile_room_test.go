@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/preemption"
@@ -22,18 +23,19 @@ import (
 // deletedFor is a user who deletes a pod with that grace.
 func (s *stage) deletedFor(name string, grace time.Duration) {
 	s.t.Helper()
-	s.must(s.remove(s.get(name)))
 	p := s.get(name)
+	s.must(s.api.Delete(s.t.Context(), p))
+	s.must(s.api.Get(s.t.Context(), client.ObjectKeyFromObject(p), p))
 	p.DeletionTimestamp = &metav1.Time{Time: s.clock.Now().Add(grace)}
 	s.notify(p, false)
 	s.work()
 }
 
-// A pod of 1 % that is being deleted with a grace of three years: priority 1000 has the GPU beside it, and
+// A pod of 1 % that is being deleted with a grace of three years: priority 1000 has the GPU beside it, with less harm, and
 // a third pod what is free on the GPU of the first.
 func TestHostileGraceHoldsNoGPU(t *testing.T) {
 	s := newStage(t, 1)
-	s.add("slow", 1, 1, finalized)
+	s.add("slow", 1, 1, finalized, priority(5))
 	s.add("cheap", v1alpha1.WholeGPU, 1, finalized)
 	s.run()
 	s.deletedFor("slow", 3*365*24*time.Hour)
@@ -43,18 +45,16 @@ func TestHostileGraceHoldsNoGPU(t *testing.T) {
 		t.Fatalf("evicted %v", s.evicted)
 	}
 	s.add("third", 90, 1)
-	s.work()
-	if got := s.waiting("third")[0]; got {
-		t.Errorf("third waits beside 99 %% that nobody uses: told %q", s.told())
-	}
+	s.vanish(s.get("cheap"))
 	for range 3 {
 		s.node("n0").watch()
 		s.node("n0").end("cheap")
 		s.node("n0").report()
 	}
 	s.work()
-	if s.waiting("urgent")[0] {
-		t.Error("urgent waits")
+	s.pass(queue.RefusedDelay)
+	if got := s.waiting("urgent", "third"); slices.Contains(got, true) {
+		t.Errorf("urgent and third wait: %v, the latter beside 99 %% that nobody uses; told %q", got, s.told())
 	}
 }
 

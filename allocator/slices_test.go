@@ -298,7 +298,7 @@ func TestHeadOfLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newHeadStage(t, 1)
 			s.add("long", 90, 900, s.created, endsAfter(4*time.Hour), finalized)
-			s.add("short", 90, 900, s.created, endsAfter(time.Hour), finalized)
+			s.add("short", 90, 900, s.created, endsAfter(50*time.Minute), finalized)
 			s.run()
 			share, gang := v1alpha1.Percent(v1alpha1.WholeGPU), func(*corev1.Pod) {}
 			if len(whole) > 1 {
@@ -427,8 +427,8 @@ func TestTheUnplaceableHoldsUpNobody(t *testing.T) {
 // Room of which a higher priority has taken a part is reserved no longer: its owner gets other.
 func TestTakenRoomIsReservedAgain(t *testing.T) {
 	s := newHeadStage(t, 1)
-	s.add("a", 90, 900, s.created, endsAfter(time.Hour), finalized)
-	s.add("b", 90, 900, s.created, endsAfter(2*time.Hour), finalized)
+	s.add("a", 90, 900, s.created, endsAfter(40*time.Minute), finalized)
+	s.add("b", 90, 900, s.created, endsAfter(50*time.Minute), finalized)
 	s.run()
 	s.add("whole", v1alpha1.WholeGPU, 1, s.created)
 	s.work()
