@@ -141,7 +141,7 @@ func TestChartValues(t *testing.T) {
 			}
 		}},
 		"no preemption": {[]string{"--set=allocator.preemption=Never,allocator.reserveAfter=0s"}, func(t *testing.T, r *rendered) {
-			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s"}) {
+			if _, c := r.pod(t, "vernier-allocator"); !slices.Equal(c.Args, []string{"--preemption=Never", "--reserve-after=0s", "--lookahead=1h"}) {
 				t.Errorf("arguments %q", c.Args)
 			}
 			if strings.Contains(marshal(t, r.object("ClusterRole", "vernier-allocator")), "pods/eviction") {

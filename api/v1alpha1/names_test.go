@@ -46,7 +46,7 @@ var ours = map[string]string{
 
 // others are names that belong to other projects, and values.
 var others = []string{"AnnotationRequiredPlugins", "AnnotationNVIDIACDIPrefix", "AnnotationCDIPrefix",
-	"LabelInjectEnabled", "LabelRDMAEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
+	"LabelInjectEnabled", "LabelRDMAEnabled", "LabelPriorityClassPrefix", "LabelPriorityClassEnabled", "LabelGPUNodeTrue", "LabelMIGModeEnabled"}
 
 // Every name of ours starts with the prefix by which the webhook's match
 // conditions tell our pods from everybody else's, and Kubernetes accepts it.
