@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -61,6 +62,54 @@ func TestHostilePriorityClassOfOthers(t *testing.T) {
 	s.end()
 	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{false, true}) {
 		t.Errorf("waits, urgent wait: %v", got)
+	}
+}
+
+// Nor does it get what another tenant's pod leaves before an older pod, nor see through what is kept
+// for an older one of its own namespace, which keeps it from others.
+func TestHostilePriorityClassAndRoomOfOthers(t *testing.T) {
+	s := newTenantStage(t)
+	s.must(s.remove(s.get("b0")))
+	s.work()
+	s.pass(preemption.RetryAfter)
+	if all := s.allocator.reservations.All(); len(all) > 0 {
+		t.Errorf("reserved %+v", all)
+	}
+	s.end()
+	if got := s.waiting("waits", "urgent"); !slices.Equal(got, []bool{false, true}) {
+		t.Errorf("waits, urgent wait: %v", got)
+	}
+
+	s = newTenantStage(t)
+	s.vanish(s.get("urgent"))
+	s.pass(10 * time.Minute)
+	s.add("c", 40, 1, s.created, inNamespace("c"))
+	s.add("later", 40, 1, s.created, production, inNamespace("b"))
+	s.work()
+	// Its own pod on the other GPU it evicts.
+	all := s.allocator.reservations.All()
+	if got := s.waiting("c", "later"); !slices.Equal(got, []bool{false, true}) || len(all) == 0 || all[0].Owner.Pod.Name != "waits" {
+		t.Errorf("c, later wait: %v, reserved %+v", got, all)
+	}
+}
+
+// What a namespace is allowed no longer keeps no room.
+func TestPriorityClass_WhenItIsWithdrawn(t *testing.T) {
+	s := newTenantStage(t)
+	was := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	now := was.DeepCopy()
+	now.Labels = map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled}
+	s.allocator.Changed(was, now)
+	s.work()
+	s.pass(10 * time.Second)
+	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "urgent" {
+		t.Fatalf("reserved %+v", all)
+	}
+	s.allocator.Changed(now, was)
+	s.work()
+	s.pass(time.Second)
+	if all := s.allocator.reservations.All(); len(all) > 0 {
+		t.Errorf("reserved %+v for a class that is allowed no longer", all)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // that which takes the pod away, nor by evictions. Kubelets, Kubernetes' controllers and who
 // drains nodes delete as before, and so does everybody pods without a share.
 func TestHostileDeletions(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/operator.yaml", "admission/deletion-policy.yaml"}})
+	cfg := apiserver.Start(t, apiserver.Options{Manifests: []string{"namespace.yaml", "rbac/operator.yaml", "rbac/allocator.yaml", "admission/deletion-policy.yaml"}})
 	admin := apiserver.Client(t, cfg)
 	objects := []client.Object{
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Rules: []rbacv1.PolicyRule{
@@ -49,7 +49,7 @@ func TestHostileDeletions(t *testing.T) {
 		"one manager":   apiserver.Client(t, apiserver.As(cfg, "system:kube-controller-manager", "deleters")),
 		"operator":      apiserver.Client(t, apiserver.As(cfg, "operator", "deleters")),
 		"admin":         admin,
-		"the allocator": apiserver.Client(t, unbounded(cfg, v1alpha1.AllocatorServiceAccount)),
+		"the allocator": apiserver.Client(t, apiserver.AsServiceAccount(cfg, v1alpha1.AllocatorServiceAccount)),
 	}
 	const years, force = 100_000_000, 0
 	const beyond, cut, evicted = "at most to end", "cannot be deleted by force", "who may drain nodes"
@@ -71,6 +71,7 @@ func TestHostileDeletions(t *testing.T) {
 	}{
 		"years":                              {"tenant", shape{own: 30}, years, false, beyond},
 		"years, by an administrator":         {"admin", shape{own: 30}, years, false, beyond},
+		"an hour, for a drain":               {"admin", shape{own: 30}, 3600, false, ""},
 		"a second more":                      {"tenant", shape{own: 30}, 31, false, beyond},
 		"its own":                            {"tenant", shape{own: 30}, 30, false, ""},
 		"its own, not named":                 {"tenant", shape{own: years}, none, false, ""},
@@ -101,6 +102,7 @@ func TestHostileDeletions(t *testing.T) {
 		"evicted by the autoscaler":       {"pod GC", shape{own: 30}, 600, true, ""},
 		"evicted by the allocator":        {"the allocator", shape{own: 30}, none, true, ""},
 		"by the allocator, looking ahead": {"the allocator", shape{own: 24 * 3600}, 7200, true, ""},
+		"cut short by the allocator":      {"the allocator", shape{own: years, deleted: years}, 3600, true, ""},
 		"evicted where no shares can be":  {"tenant", shape{own: 30, plain: true, namespace: unlabelled}, years, true, ""},
 	} {
 		pod := &corev1.Pod{

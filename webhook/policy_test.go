@@ -517,6 +517,14 @@ func testPolicyPriority(t *testing.T, c client.Client, cfg *rest.Config) {
 	expect(t, self.Status().Patch(t.Context(), ns(nil), patch(`"enabled"`)), why)
 	expect(t, self.Patch(t.Context(), ns(nil), patch(`null`)), "")
 
+	many := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "many", Labels: map[string]string{}}}
+	for i := range 600 {
+		many.Labels[strconv.Itoa(i)] = "x"
+	}
+	expect(t, self.Create(t.Context(), many.DeepCopy(), client.DryRunAll), why)
+	expect(t, c.Create(t.Context(), many), "")
+	expect(t, self.Status().Patch(t.Context(), many, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`)), client.DryRunAll), "")
+
 	pod := admitted(labelled)
 	pod.Spec.PriorityClassName = "system-cluster-critical"
 	expect(t, c.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), `run "kubectl label namespace labelled priority-class.vernier.dev/system-cluster-critical=enabled"`)

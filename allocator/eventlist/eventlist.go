@@ -145,11 +145,17 @@ func expect(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
+// maxSkew is how far the reader's clock may be behind that of who wrote an event.
+const maxSkew = 5 * time.Minute
+
 // trim is what is used of an event.
 func trim(e *corev1.Event, now time.Time) corev1.Event {
 	at := lastTime(e)
-	if at.After(now) {
+	switch {
+	case at.After(now.Add(maxSkew)):
 		at = e.CreationTimestamp.Time
+	case at.After(now):
+		at = now
 	}
 	count := e.Count
 	if e.Series != nil {

@@ -113,7 +113,12 @@ func CreateFailed(pod *corev1.Pod) bool {
 
 // NeverStarted reports whether a creation failed and none of the containers runs or ever ran.
 func NeverStarted(pod *corev1.Pod) bool {
-	return CreateFailed(pod) && !slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+	return CreateFailed(pod) && !AnyStarted(pod)
+}
+
+// AnyStarted reports whether a container of the pod has been created: also an init container.
+func AnyStarted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
 		func(s corev1.ContainerStatus) bool { return s.ContainerID != "" || s.State.Waiting == nil })
 }
 

@@ -3,6 +3,7 @@
 package podstate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -147,8 +148,10 @@ func TestHostileBudgetsLeaveNoMemory(t *testing.T) {
 	const budgets = 90
 	from := watch.NewFake()
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListFunc:  func(metav1.ListOptions) (runtime.Object, error) { return nil, errors.New("asks for all in one list") },
-		WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return from, nil },
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			return nil, errors.New("asks for all in one list")
+		},
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return from, nil },
 	}, &policyv1.PodDisruptionBudget{}, 0, nil)
 	if err := informer.SetTransform(podstate.Trim); err != nil {
 		t.Fatal(err)

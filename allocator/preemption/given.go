@@ -31,8 +31,14 @@ const StartLate = 10 * time.Minute
 
 // given is an owner of a reservation that has its slices, since when.
 type given struct {
-	controller types.UID
+	controller controller
 	at         time.Time
+}
+
+// controller is one of a namespace: a tenant may name any UID as its pod's owner.
+type controller struct {
+	namespace string
+	uid       types.UID
 }
 
 // unstarted is why a pod does not start, and until when no room is made for others of its controller.
@@ -45,9 +51,9 @@ type unstarted struct {
 func (p *Preemption) Ended(r *reservation.Reservation, why string) {
 	p.mu.Lock()
 	for _, pod := range r.Pods {
-		known, controller := p.cache.Current(pod), metav1.GetControllerOfNoCopy(pod)
-		if known != nil && controller != nil && !podstate.Gated(known) {
-			p.given[pod.UID] = given{controller.UID, p.clock.Now()}
+		known, owner := p.cache.Current(pod), metav1.GetControllerOfNoCopy(pod)
+		if known != nil && owner != nil && !podstate.Gated(known) {
+			p.given[pod.UID] = given{controller{pod.Namespace, owner.UID}, p.clock.Now()}
 		}
 	}
 	p.mu.Unlock()
@@ -63,7 +69,7 @@ func (p *Preemption) checkStart(pod *corev1.Pod) {
 	now := p.clock.Now()
 	switch {
 	case !is:
-	case pod.Status.Phase != corev1.PodPending:
+	case pod.Status.Phase != corev1.PodPending || podstate.AnyStarted(pod):
 		delete(p.given, pod.UID)
 		delete(p.unstarted, g.controller)
 	case now.Sub(g.at) >= StartLate:
@@ -87,10 +93,12 @@ func (p *Preemption) notStarting(pods []*corev1.Pod) string {
 		}
 	}
 	now := p.clock.Now()
-	maps.DeleteFunc(p.unstarted, func(_ types.UID, u unstarted) bool { return !u.until.After(now) })
+	maps.DeleteFunc(p.unstarted, func(_ controller, u unstarted) bool { return !u.until.After(now) })
 	for _, pod := range pods {
-		if controller := metav1.GetControllerOfNoCopy(pod); controller != nil && p.unstarted[controller.UID].why != "" {
-			return "no room is made for it: " + p.unstarted[controller.UID].why
+		if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+			if u, is := p.unstarted[controller{pod.Namespace, owner.UID}]; is {
+				return "no room is made for it: " + u.why
+			}
 		}
 	}
 	return ""
@@ -112,12 +120,16 @@ func (p *Preemption) Recheck(ctx context.Context, w Waiter) error {
 	for _, pod := range w.Pods {
 		at := -1
 		for i := 0; i < len(left) && at < 0; i++ {
-			if err := pl.judge(ctx, pod, left[i].Node, leaving, func(_ *feasible.Cycle, against []string) error {
+			if err := pl.judge(ctx, pod, left[i].Node, leaving, func(cycle *feasible.Cycle, against []string) (err error) {
 				against = slices.DeleteFunc(slices.Clone(against), func(reason string) bool { return strings.HasPrefix(reason, "Insufficient ") })
-				if at = i; len(against) > 0 {
+				would := len(against) == 0
+				if !would && len(w.Pods) == 1 && p.filters.MayPreempt(pod.Pod) {
+					_, would, err = cycle.Preempts(ctx, left[i].Node, p.cache.Priorities.MayEnd(pod.Pod))
+				}
+				if at = i; !would {
 					at, why = -1, fmt.Sprintf("the scheduler would refuse the pod on node %s: %s", left[i].Node, strings.Join(against, ", "))
 				}
-				return nil
+				return err
 			}); err != nil {
 				return err
 			}

@@ -319,9 +319,15 @@ func made(by string) func(*corev1.Pod) {
 // does, or has gone for as long.
 func TestHostileImageThatNeverComes(t *testing.T) {
 	for name, tt := range map[string]struct {
-		starts bool
-		want   string
-	}{"never": {false, names()}, "late": {true, names("low1")}} {
+		then  func(first *corev1.Pod) // nil where it does not start
+		after string                  // the namespace of the next one
+		want  string
+	}{
+		"never":                   {nil, "ns", names()},
+		"late":                    {func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, "ns", names("low1")},
+		"its init container runs": {func(p *corev1.Pod) { p.Status.InitContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x"}} }, "ns", names("low1")},
+		"another namespace's UID": {func(*corev1.Pod) {}, "other", names("low1")},
+	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, "n")
 			low := f.run(holder("low0", 60, 1), "n", 0)
@@ -340,18 +346,18 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 			}
 			f.clock.Step(StartLate)
 			f.told()
-			if tt.starts {
+			if tt.then != nil {
 				p = p.DeepCopy()
-				p.Status.Phase = corev1.PodRunning
+				tt.then(p)
 				p = f.set(p)
 			}
-			second := f.waiter(holder("second", 60, 10, made("rs")))
+			second := f.waiter(holder("second", 60, 10, made("rs"), func(p *corev1.Pod) { p.Namespace = tt.after }))
 			f.queue.MarkUnschedulable(second.podsOf(), false, "short", "short")
 			f.told()
 			if got := fmt.Sprint(f.preempt(second)); got != tt.want {
 				t.Errorf("evicted %s for the next of its controller, want %s", got, tt.want)
 			}
-			if tt.starts {
+			if tt.then != nil {
 				return
 			}
 			const want = "no room is made for it: pod first of its controller got the room that was reserved for it, and has not started for 10m0s: ImagePullBackOff: no such image"

@@ -122,6 +122,10 @@ func (p *Preemption) newPlanner(asker reservation.Asker, policy policy) *planner
 	for _, uid := range p.cache.Strangers() {
 		leaving = append(leaving, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
 	}
+	// What others leave is for the first in the list, which a class that counts at home only makes nobody.
+	if _, evicts := policy.(*evictions); evicts && asker.Priority.Limited() {
+		leaving = slices.DeleteFunc(leaving, func(pod *corev1.Pod) bool { return pod.Namespace != asker.Priority.Namespace })
+	}
 	for _, pod := range p.inTime(leaving) {
 		// The scheduler counts a pod for longer than it has slices.
 		on := p.cache.Index.Holders(pod.UID)

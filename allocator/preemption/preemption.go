@@ -89,7 +89,7 @@ type Preemption struct {
 	// given are owners of reservations that have their slices and have not started, and unstarted the
 	// controllers of which one did not in time.
 	given     map[types.UID]given
-	unstarted map[types.UID]unstarted
+	unstarted map[controller]unstarted
 	// looked are the owners for which pods with slices were looked for, when and with what result.
 	looked map[queue.Item]look
 	// changes is how often VictimsChanged was called.
@@ -154,7 +154,7 @@ func New(c Config) *Preemption {
 		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{},
 		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},
-		rechecked: map[queue.Item]time.Time{}, given: map[types.UID]given{}, unstarted: map[types.UID]unstarted{},
+		rechecked: map[queue.Item]time.Time{}, given: map[types.UID]given{}, unstarted: map[controller]unstarted{},
 	}
 }
 

@@ -458,8 +458,8 @@ type queuedItem struct {
 
 // nextMoves takes the pods off the pending moves that are looked at now, by precedence. Half of
 // them are the first in the list, so that each has its turn even where pods are moved again
-// before all had theirs; the others are the ones of the highest. A pod of the same namespace that is
-// of a higher priority there takes the turn of one.
+// before all had theirs; the others are the ones of the highest, whose turn a pod of
+// the same namespace takes that is of a higher priority there.
 func (q *Queue) nextMoves() []queuedItem {
 	n := min(len(q.pendingMoves), MaxMoves/2)
 	next := slices.Clone(q.pendingMoves[:n])
@@ -474,7 +474,7 @@ func (q *Queue) nextMoves() []queuedItem {
 		next = append(next, q.pendingMoves[first])
 		q.pendingMoves = slices.Delete(q.pendingMoves, first, first+1)
 	}
-	for i := range next {
+	for i := n; i < len(next); i++ {
 		for j := range q.pendingMoves {
 			own, other := &next[i], &q.pendingMoves[j]
 			if other.Priority.Namespace == own.Priority.Namespace && other.Precedence == own.Precedence && other.Priority.Within > own.Priority.Within {

@@ -109,6 +109,7 @@ type Reservations struct {
 type note struct {
 	away, free, elsewhere time.Time
 	ledgers               []*v1alpha1.SliceLedger
+	allowed               int // priority.Classes.Version
 }
 
 // New knows of none. Forget is to be called for each pod that is gone. Who ends later than the
@@ -124,6 +125,15 @@ func (rs *Reservations) OnEnd(ended func(r *Reservation, why string)) { rs.ended
 // Put makes a reservation in place of the one that its owner has, if any. Where there are too many
 // it takes the place of another; false where there is none. The owner is looked at again when it expires.
 func (rs *Reservations) Put(r *Reservation) bool {
+	out, ok := rs.put(r)
+	if out != nil {
+		rs.ended(out, "there are as many reservations as may be, and others go before it")
+	}
+	return ok
+}
+
+// put returns the one of which r takes the place, nil for none.
+func (rs *Reservations) put(r *Reservation) (out *Reservation, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	others := slices.DeleteFunc(slices.Clone(rs.all), func(s *Reservation) bool { return s.Owner == r.Owner })
@@ -132,20 +142,19 @@ func (rs *Reservations) Put(r *Reservation) bool {
 		of[s.Owner.Namespace()]++
 	}
 	if len(others) >= Most || of[r.Owner.Namespace()] >= MostOf {
-		out := replaced(r, others, of)
-		if out == nil {
-			return false
+		if out = replaced(r, others, of); out == nil {
+			return nil, false
 		}
 		others = slices.DeleteFunc(others, func(s *Reservation) bool { return s == out })
 		rs.queue.Add(out.Owner)
 	}
 	rs.all = append(others, r)
 	maps.DeleteFunc(rs.notes, func(s *Reservation, _ *note) bool { return !slices.Contains(others, s) })
-	rs.notes[r] = &note{}
+	rs.notes[r] = &note{allowed: rs.cache.Priorities.Version()}
 	if !r.Expires.IsZero() {
 		rs.queue.AddAfter(r.Owner, r.Expires.Sub(rs.clock.Now()))
 	}
-	return true
+	return out, true
 }
 
 // replaced is the one of the others, the oldest first, of which r takes the place, nil for none: of a
@@ -230,6 +239,8 @@ func (rs *Reservations) over(r *Reservation, now time.Time) (why string, is bool
 	switch {
 	case !rs.waits(r):
 		return "", true
+	case rs.withdrawn(r):
+		return "its PriorityClass counts for pods of its own namespace only now", true
 	case !r.Expires.IsZero() && !r.Expires.After(now):
 		return "a pod that was to leave is still there", true
 	case !rs.usable(r, now):
@@ -262,6 +273,16 @@ func (rs *Reservations) keep(ok func(*Reservation) bool) {
 		rs.all = kept
 		rs.queue.MoveToActive(cache.OnAll)
 	}
+}
+
+// withdrawn reports whether its namespace is not allowed its PriorityClass any more.
+func (rs *Reservations) withdrawn(r *Reservation) bool {
+	n, allowed := rs.noteOf(r), rs.cache.Priorities.Version()
+	if n.allowed == allowed {
+		return false
+	}
+	n.allowed = allowed
+	return rs.cache.Priorities.Least(r.Pods).Across < r.Priority.Across
 }
 
 func (rs *Reservations) waits(r *Reservation) bool {
@@ -389,9 +410,9 @@ func (r *Reservation) holds(ledger *v1alpha1.SliceLedger) bool {
 }
 
 // Against are the reservations that hide room from the asker, the oldest first. It sees through
-// its own, through those of a lower priority, or of the first that waits where it goes before that
-// one (queue.Precedence), and through those of room that it would have left before anybody could
-// have it; these are the filled.
+// its own, through those of a lower priority, of the first that waits where it goes before that
+// one in all namespaces (queue.Precedence), and through those of room that it would have left before
+// anybody could have it; these are the filled.
 func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	all := rs.All()
 	if len(all) == 0 {
@@ -400,7 +421,7 @@ func (rs *Reservations) Against(a Asker) (against, filled []*Reservation) {
 	end, known := rs.endOf(a.Pods)
 	for _, r := range all {
 		switch {
-		case r.Owner == a.Item || a.Priority.Above(r.Priority) || r.Kind == Head && rs.before(a, r):
+		case r.Owner == a.Item || r.Kind == Preemption && a.Priority.Above(r.Priority) || r.Kind == Head && rs.before(a, r):
 		case backfill.MayFill(end, known, r.End):
 			filled = append(filled, r)
 		default:

@@ -262,6 +262,7 @@ func TestAgainst(t *testing.T) {
 	}{
 		"its own":              {Asker{itemOf(p), counts(0), []*corev1.Pod{p}}, until, false, false},
 		"of higher priority":   {Asker{itemOf(q), counts(6), []*corev1.Pod{q}}, until, false, false},
+		"of its own namespace": {Asker{itemOf(q), priority.Priority{Namespace: "ns", Within: 6}, []*corev1.Pod{q}}, until, false, false},
 		"of another namespace": {Asker{itemOf(q), priority.Priority{Namespace: "other", Within: 6, Across: 6}, []*corev1.Pod{q}}, until, false, false},
 		"where it counts less": {Asker{itemOf(q), priority.Priority{Namespace: "other", Within: 6}, []*corev1.Pod{q}}, until, true, false},
 		"of equal priority":    {Asker{itemOf(q), counts(5), []*corev1.Pod{q}}, until, true, false},
@@ -279,6 +280,10 @@ func TestAgainst(t *testing.T) {
 		if len(against) == 1 != tt.against || len(filled) == 1 != tt.filled {
 			t.Errorf("%s: against %d, filled %d", name, len(against), len(filled))
 		}
+	}
+	r.Kind = Head
+	if against, _ := f.Against(Asker{itemOf(q), priority.Priority{Namespace: "ns", Within: 6}, []*corev1.Pod{q}}); len(against) != 1 {
+		t.Error("who is above the first at home only sees through what is kept from others for it")
 	}
 }
 

@@ -121,12 +121,12 @@ func SubjectOf(e *corev1.Event) Subject {
 	return Subject{e.Namespace, e.InvolvedObject.Name, e.InvolvedObject.UID}
 }
 
-// LastEvents keeps the latest event of each object.
+// LastEvents keeps the latest event of each object, of one second the last in the list.
 func LastEvents(events []corev1.Event) map[Subject]corev1.Event {
 	last := make(map[Subject]corev1.Event)
 	for _, e := range events {
 		of := SubjectOf(&e)
-		if old, ok := last[of]; !ok || e.LastTimestamp.After(old.LastTimestamp.Time) {
+		if old, ok := last[of]; !ok || !e.LastTimestamp.Before(&old.LastTimestamp) {
 			last[of] = e
 		}
 	}

@@ -238,6 +238,7 @@ func (a *Auditor) publish(found map[place][]user) {
 // endUnenforced ends processes of one container on one device, and returns what the event says
 // of that. It leaves those that may have been given the device past Vernier.
 func (a *Auditor) endUnenforced(users []user) (did string) {
+	var failed error
 	for _, u := range users {
 		limited := u.entry.Prepared && len(u.entry.Grants) > 0
 		if without := !u.holder.Sliced && u.holder.Kept && !u.holder.Opens; !limited && !without {
@@ -249,11 +250,15 @@ func (a *Auditor) endUnenforced(users []user) (did string) {
 		}
 		switch ended, err := a.kill(u.process, same); {
 		case err != nil:
-			did = fmt.Sprintf(". It cannot be ended (%v): delete the pod", err)
+			a.Log.Error(err, "ending a process that no limit holds", "container", u.holder.ID, "process", u.String(), "device", u.uuid)
+			failed = err
 		case ended:
 			a.Log.Info("ended a process that no limit holds", "container", u.holder.ID, "process", u.String(), "device", u.uuid)
 			did = ". It is ended"
 		}
+	}
+	if failed != nil {
+		return fmt.Sprintf(". Not all such processes can be ended (%v): delete the pod", failed)
 	}
 	return did
 }

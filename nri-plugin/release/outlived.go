@@ -13,6 +13,10 @@ import (
 	"vernier.dev/vernier/nri-plugin/attach"
 )
 
+// late is how much longer a container may take than it has: the kubelet ends it first, with 2 s more
+// than its grace, and the agent learns of a deletion at another time.
+const late = 10 * time.Second
+
 // ReasonOrphaned is the reason of the event: a container with slices has outlived its pod.
 const ReasonOrphaned = "OrphanedContainer"
 
@@ -24,10 +28,10 @@ type outlived struct {
 	ended map[string]bool
 }
 
-// end ends the containers of a pod that is deleted, and that ResourceQuota has not counted for
-// the pod's own grace period. The kubelet waits for the grace of the pod's first deletion,
-// whatever a later one says, so a pod that was deleted twice can be gone from the API server for
-// years while it runs. again is when it is due.
+// end ends the containers of a pod that ResourceQuota counts no more: one that is gone, once its own
+// grace period is over, and one that is being deleted, once the quota has forgotten it. The kubelet
+// waits for the grace with which it began to end the pod, whatever a later deletion says, so a pod
+// can be gone from the API server for years while it runs. again is when it is due.
 //
 // It ends nothing of a pod that it does not see: the API server itself has said that the pod is
 // being deleted or is gone, just now where it is gone.
@@ -35,11 +39,13 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 	if !is.deleted || !r.Book.Synced() {
 		return 0, nil
 	}
-	var grace time.Duration
-	for _, e := range running {
-		grace = max(grace, e.Grace)
+	has := is.counted
+	if is.gone {
+		for _, e := range running {
+			has = max(has, e.Grace)
+		}
 	}
-	due := r.Now().Add(is.counted + grace)
+	due := r.Now().Add(has + late)
 	o := r.outlived[pod]
 	if o == nil {
 		o = &outlived{due: due, ended: map[string]bool{}}
@@ -62,7 +68,7 @@ func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again ti
 			r.killed.Add(1)
 			r.Log.Info("ended a container that has outlived its pod", "pod", e.Owner, "uid", pod, "container", e.Name)
 			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf(
-				"it is ended: its pod was deleted, ResourceQuota no longer counts it, and the kubelet has not ended it within %s, its grace period or an hour", grace))
+				"it is ended: its pod was deleted, ResourceQuota no longer counts it, and the kubelet has not ended it in %s", has+late))
 		case !errors.Is(failed, unix.ESRCH): // else it ends just now
 			err = errors.Join(err, fmt.Errorf("ending container %s of pod %s, which has outlived its pod: %w", e.Name, e.Owner, failed))
 			r.Warn(e.Container, ReasonOrphaned, fmt.Sprintf("it has outlived its pod, and cannot be ended (%v): end it on the node", failed))

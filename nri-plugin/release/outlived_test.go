@@ -68,7 +68,8 @@ func deleting(grace int64) []corev1.Pod {
 	return p
 }
 
-// A container whose pod no quota counts any more has the pod's own grace, and is ended then.
+// A container whose pod no quota counts any more is ended: after the pod's own grace where it is gone.
+// One whose deletion was cut short has no hour more, whatever its own grace is.
 func TestHostileGhost(t *testing.T) {
 	for name, c := range map[string]struct {
 		grace           time.Duration
@@ -76,15 +77,16 @@ func TestHostileGhost(t *testing.T) {
 		lost            bool // the ledger has lost its slices
 		want            time.Duration
 	}{
-		"gone by force":                         {grace: 30 * time.Second, want: 30 * time.Second},
-		"gone, at most an hour":                 {grace: time.Hour, want: time.Hour},
-		"gone, without any grace":               {want: 0},
-		"another of its name":                   {grace: 30 * time.Second, watched: pod("uid-b", corev1.PodRunning), server: pod("uid-b", corev1.PodRunning), want: 30 * time.Second},
-		"another, that claims to be its mirror": {grace: 30 * time.Second, server: mirror("uid-a"), want: 30 * time.Second},
-		"gone, and not in the ledger":           {grace: 30 * time.Second, lost: true, want: 30 * time.Second},
-		"its deletion was cut short":            {grace: 30 * time.Second, watched: deleting(1), want: 32 * time.Second},
-		"deleted, not in the watch":             {grace: 30 * time.Second, server: deleting(1), want: 32 * time.Second},
-		"deleted with its own grace":            {grace: 30 * time.Second, watched: deleting(30), want: 90 * time.Second},
+		"gone by force":                         {grace: 30 * time.Second, want: 40 * time.Second},
+		"gone, at most an hour":                 {grace: time.Hour, want: time.Hour + late},
+		"gone, without any grace":               {want: late},
+		"another of its name":                   {grace: 30 * time.Second, watched: pod("uid-b", corev1.PodRunning), server: pod("uid-b", corev1.PodRunning), want: 40 * time.Second},
+		"another, that claims to be its mirror": {grace: 30 * time.Second, server: mirror("uid-a"), want: 40 * time.Second},
+		"gone, and not in the ledger":           {grace: 30 * time.Second, lost: true, want: 40 * time.Second},
+		"its deletion was cut short":            {grace: 30 * time.Second, watched: deleting(1), want: 12 * time.Second},
+		"cut short, of a grace of an hour":      {grace: time.Hour, watched: deleting(1), want: 12 * time.Second},
+		"deleted, not in the watch":             {grace: 30 * time.Second, server: deleting(1), want: 12 * time.Second},
+		"deleted with its own grace":            {grace: 30 * time.Second, watched: deleting(30), want: 70 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.grace)
@@ -181,8 +183,8 @@ func TestHostileGhostThatIsDeletedAgain(t *testing.T) {
 		t.Fatal("killed in its grace")
 	}
 	w.watched.list = deleting(1)
-	if w.at(t, 0) || w.at(t, 31*time.Second) {
-		t.Fatal("killed 31 s after the second deletion")
+	if w.at(t, 0) || w.at(t, 11*time.Second) {
+		t.Fatal("killed 11 s after the second deletion")
 	}
 	w.watched.list, w.server.err = nil, errors.New("connection refused")
 	if _, err := w.decide(t.Context(), "uid-a"); err == nil {
@@ -198,7 +200,8 @@ func TestHostileGhostThatIsDeletedAgain(t *testing.T) {
 func TestOutlivedCannotBeEnded(t *testing.T) {
 	w := newWorld(t, 0)
 	w.refuses = fmt.Errorf("process 7: %w", unix.ESRCH)
-	if w.at(t, 0); len(w.said) != 0 {
+	w.at(t, 0)
+	if w.at(t, late); len(w.said) != 0 {
 		t.Errorf("said %q", w.said)
 	}
 	w.refuses = errors.New("not permitted")

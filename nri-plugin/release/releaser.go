@@ -6,7 +6,7 @@
 // and its UID published, and the allocator takes the slices out of the spec.
 //
 // It also ends containers that outlive their pod: whose pod is deleted, and not counted by
-// ResourceQuota any more, for longer than the pod's own grace period.
+// ResourceQuota any more.
 //
 // It never changes the spec, never releases for a deletion timestamp, and never
 // releases while the runtime is out of sight.
@@ -174,9 +174,10 @@ type life struct {
 	over bool
 	// seen: the watch shows the pod, so a change of it will be a reason to look.
 	seen bool
-	// deleted: for good. ResourceQuota counts it for as long as counted at most from then on.
-	deleted bool
-	counted time.Duration
+	// deleted: for good. ResourceQuota counts it for as long as counted at most from then on; not at
+	// all where it is gone.
+	deleted, gone bool
+	counted       time.Duration
 }
 
 // read asks the watch, and the API server itself where that doesn't show the pod.
@@ -200,11 +201,11 @@ func (r *Releaser) read(ctx context.Context, uid types.UID, owner string) (life,
 	switch {
 	// A page of somebody's between that there is nothing is not the API server's word.
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-		return life{over: true, deleted: true}, nil
+		return life{over: true, deleted: true, gone: true}, nil
 	case err != nil:
 		return life{}, fmt.Errorf("reading pod %s: %w", owner, err)
 	case pod.UID != uid:
-		return life{over: true, deleted: true}, nil
+		return life{over: true, deleted: true, gone: true}, nil
 	}
 	return lifeOf(pod), nil
 }

@@ -54,7 +54,8 @@ type Container struct {
 	throttled []throttled
 	used      []used
 	plain     []uint32       // as it was written last
-	grown     []layout.Grown // greatest values read
+	grown     []layout.Grown // greatest values of two readings in a row
+	before    []layout.Grown // as they were read last
 	shrunk    int            // readings in a row with a lesser one
 	damaged   bool           // the counters went back
 	unknown   bool           // of a release that knows no plain quota
@@ -100,6 +101,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 	c.used = make([]used, len(c.limits.Devices))
 	c.plain = make([]uint32, len(c.limits.Devices))
 	c.grown = make([]layout.Grown, len(c.limits.Devices))
+	c.before = make([]layout.Grown, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -245,14 +247,15 @@ func (c *Container) look(now time.Duration) {
 }
 
 // compare marks the counters as damaged when words that only grow have gone back: a process
-// has written an earlier copy of them. It takes two readings in a row, since a word may be
-// read while it is written.
+// has written an earlier copy of them. Two readings in a row count, the greater and the lesser ones,
+// since a word may be read while it is written.
 func (c *Container) compare() {
 	back := false
 	for i, a := range c.activity {
 		for j, n := range a.Grown {
 			back = back || n < c.grown[i][j]
-			c.grown[i][j] = max(c.grown[i][j], n)
+			c.grown[i][j] = max(c.grown[i][j], min(n, c.before[i][j]))
+			c.before[i][j] = n
 		}
 	}
 	if !back {

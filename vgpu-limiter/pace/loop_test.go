@@ -240,14 +240,17 @@ func TestHostileCountersGoBack(t *testing.T) {
 			write(hostile, 1, n)
 			l.step()
 		}
-		write(hostile, 1, 3)
-		l.step() // a word that was being written, for all it knows
+		write(hostile, 1, 2)
+		write(honest, 0, 1<<40)
+		l.step() // words that were being written, for all it knows
 		write(hostile, 1, 4)
+		write(honest, 0, 4)
+		l.step()
 		l.step()
 		if damaged(hostile) {
 			t.Errorf("word %d: refused for one look", word)
 		}
-		write(hostile, 1, 3)
+		write(hostile, 1, 2)
 		l.step()
 		l.step()
 		write(hostile, 1, 1000)

@@ -68,6 +68,14 @@ static uint64_t left(const struct vgpu_process *process, int device, const struc
     return until < begin + turn->part ? begin + turn->part - until : 0;
 }
 
+// Adds to what is paid, not below 0: what was charged with a burst is given back by the plain quota.
+static void pay(const struct vgpu_process *process, int device, int64_t ns) {
+    struct vgpu_counters_device *bucket = counters(process, device);
+    uint64_t was = vgpu_load(&bucket->paid_until);
+    while (!vgpu_cas(&bucket->paid_until, &was, ns < 0 && was < (uint64_t)-ns ? 0 : was + (uint64_t)ns))
+        ;
+}
+
 // Takes off what the node side has found to be others' work.
 static void take_back(const struct vgpu_process *process, int device, const struct vgpu_turn *turn) {
     struct vgpu_counters_device *bucket = counters(process, device);
@@ -76,7 +84,7 @@ static void take_back(const struct vgpu_process *process, int device, const stru
     uint64_t all = vgpu_load(&process->pace->device[device].returned_ns), taken = vgpu_load(&bucket->returned_ns);
     if (all == taken || !vgpu_cas(&bucket->returned_ns, &taken, all) || all < taken)
         return;
-    vgpu_add(&bucket->paid_until, (uint64_t)-(int64_t)((all - taken) * 100 / turn->core));
+    pay(process, device, -(int64_t)((all - taken) * 100 / turn->core));
     vgpu_add(&bucket->busy_ns, (uint64_t)-(int64_t)(all - taken));
 }
 
@@ -193,7 +201,7 @@ void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct 
                          int64_t ns, uint64_t moved) {
     struct vgpu_counters_device *bucket = counters(process, device);
     if (turn->core != 0)
-        vgpu_add(&bucket->paid_until, (uint64_t)(ns * 100 / (int64_t)turn->core));
+        pay(process, device, ns * 100 / (int64_t)turn->core);
     vgpu_add(&bucket->working_until, (uint64_t)ns - moved);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

@@ -345,6 +345,9 @@ static void others(void) {
     pace.device[0].returned_ns = MS + 5;
     due_at(process, &turn, begin, MS);
     CHECK(counters.header.device[0].busy_ns == 2 * MS);
+    pace.device[0].returned_ns = 1000 * begin; // given back by a smaller quota than it was charged with
+    due_at(process, &turn, begin, MS);
+    CHECK(counters.header.device[0].paid_until == 0 && vgpu_bucket_is_possible(process, 0, begin));
 }
 
 int main(void) {

@@ -135,7 +135,10 @@ func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, ro
 	default:
 		r.State = waitsForAPlace
 	}
-	class := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String(), pod.Spec.Tolerations)
+	class := fmt.Sprint(podrequest.EquivalenceClass(pod), pod.Spec.NodeSelector, pod.Spec.Affinity.String())
+	for _, t := range pod.Spec.Tolerations {
+		class += t.String()
+	}
 	if _, seen := rooms[class]; !seen {
 		rooms[class] = FitIn(demand, from.Ledgers, Kept{}, ledgers.Room, from.refusals(pod))
 	}
