@@ -155,6 +155,7 @@ func nodeCollector() (prometheus.Collector, error) {
 		},
 		Granted:  func(string) (v1alpha1.Amounts, bool) { return v1alpha1.Amounts{}, true },
 		Findings: func() []audit.Finding { return nil },
+		Orphans:  func() int64 { return 0 },
 		Held:     func() ([]audit.Finding, []hooks.Holder) { return make([]audit.Finding, 1), make([]hooks.Holder, 1) },
 		Use:      func(string) (device.Use, error) { return device.Use{}, nil },
 		Activity: func(string) (device.Activity, error) {
