@@ -54,7 +54,7 @@ type Container struct {
 	throttled []throttled
 	used      []used
 	plain     []uint32       // as it was written last
-	grown     []layout.Grown // greatest values of two readings in a row
+	grown     []layout.Grown // what they were at the least
 	before    []layout.Grown // as they were read last
 	shrunk    int            // readings in a row with a lesser one
 	damaged   bool           // the counters went back
@@ -247,14 +247,18 @@ func (c *Container) look(now time.Duration) {
 }
 
 // compare marks the counters as damaged when words that only grow have gone back: a process
-// has written an earlier copy of them. Two readings in a row count, the greater and the lesser ones,
-// since a word may be read while it is written.
+// has written an earlier copy of them. It takes two readings in a row, since a word may be read while
+// it is written, by halves.
 func (c *Container) compare() {
 	back := false
 	for i, a := range c.activity {
 		for j, n := range a.Grown {
 			back = back || n < c.grown[i][j]
-			c.grown[i][j] = max(c.grown[i][j], min(n, c.before[i][j]))
+			least := n
+			if n>>32 != c.before[i][j]>>32 {
+				least = n >> 32 << 32 // the lower half may be that of before
+			}
+			c.grown[i][j] = max(c.grown[i][j], least)
 			c.before[i][j] = n
 		}
 	}

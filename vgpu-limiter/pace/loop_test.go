@@ -240,17 +240,19 @@ func TestHostileCountersGoBack(t *testing.T) {
 			write(hostile, 1, n)
 			l.step()
 		}
-		write(hostile, 1, 2)
-		write(honest, 0, 1<<40)
-		l.step() // words that were being written, for all it knows
+		write(hostile, 1, 3)
+		l.step() // a word that was being written, for all it knows
 		write(hostile, 1, 4)
-		write(honest, 0, 4)
 		l.step()
-		l.step()
+		// The upper half of 1<<32 with the lower one of before.
+		for _, n := range []uint64{1<<32 - 1, 1<<33 - 1, 1 << 32, 1<<32 + 1} {
+			write(honest, 0, n)
+			l.step()
+		}
 		if damaged(hostile) {
 			t.Errorf("word %d: refused for one look", word)
 		}
-		write(hostile, 1, 2)
+		write(hostile, 1, 3)
 		l.step()
 		l.step()
 		write(hostile, 1, 1000)
