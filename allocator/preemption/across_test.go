@@ -81,6 +81,25 @@ func TestPreempt_WhenAClassIsAllowed(t *testing.T) {
 	}
 }
 
+// What victims' namespaces are allowed counts as well.
+func TestPreempt_WhenAVictimsClassIsWithdrawn(t *testing.T) {
+	f := newFixture(t, "n")
+	f.known.Priorities.Everywhere = []string{"production"}
+	f.known.Priorities.SetNamespace("b", map[string]string{v1alpha1.LabelPriorityClassPrefix + "huge": v1alpha1.LabelPriorityClassEnabled})
+	f.run(holder("b0", 50, 2000, of("b", "huge")), "n", 0)
+	f.run(holder("b1", 50, 2000, of("b", "huge")), "n", 1)
+	f.run(holder("low", 1, 0, of("b", "")), "n", 1) // so that it is looked for victims at all
+	w := f.waiter(holder("p", 60, 1000, of("a", "production")))
+	if got := f.preempt(w); len(got) > 0 {
+		t.Fatalf("evicted %v", got)
+	}
+	f.known.Priorities.SetNamespace("b", nil)
+	f.clock.Step(RetryAfter)
+	if got := f.preempt(w); len(got) != 1 {
+		t.Errorf("evicted %v", got)
+	}
+}
+
 // Nor is a pod sent where the scheduler would end pods of other namespaces for its CPUs.
 func TestHostilePriorityClass_WhenCPUIsShort(t *testing.T) {
 	f := newFixture(t, "n")
