@@ -43,8 +43,19 @@ func newTenantStage(t *testing.T) *stage {
 	return s
 }
 
+// allowProduction labels namespace a, and returns it before and after.
+func (s *stage) allowProduction() (was, now *corev1.Namespace) {
+	was = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	now = was.DeepCopy()
+	now.Labels = map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled}
+	s.allocator.Changed(was, now)
+	s.work()
+	s.pass(10 * time.Second)
+	return was, now
+}
+
 // A tenant that names an existing PriorityClass evicts no pod of another, has no room reserved before
-// an older pod of another, and is looked at after that one. It is told why.
+// an older pod of another, and is looked at after that one. Its event says why.
 func TestHostilePriorityClassOfOthers(t *testing.T) {
 	s := newTenantStage(t)
 	if len(s.evicted) > 0 {
@@ -96,12 +107,7 @@ func TestHostilePriorityClassAndRoomOfOthers(t *testing.T) {
 // What a namespace is allowed no longer keeps no room.
 func TestPriorityClass_WhenItIsWithdrawn(t *testing.T) {
 	s := newTenantStage(t)
-	was := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	now := was.DeepCopy()
-	now.Labels = map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled}
-	s.allocator.Changed(was, now)
-	s.work()
-	s.pass(10 * time.Second)
+	was, now := s.allowProduction()
 	if all := s.allocator.reservations.All(); len(all) != 1 || all[0].Owner.Pod.Name != "urgent" {
 		t.Fatalf("reserved %+v", all)
 	}
@@ -116,12 +122,7 @@ func TestPriorityClass_WhenItIsWithdrawn(t *testing.T) {
 // Where the namespace is allowed the class it evicts, from the moment on that it is labelled.
 func TestPriorityClass_WhenTheNamespaceIsAllowedIt(t *testing.T) {
 	s := newTenantStage(t)
-	was := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	now := was.DeepCopy()
-	now.Labels = map[string]string{v1alpha1.LabelPriorityClassPrefix + "production": v1alpha1.LabelPriorityClassEnabled}
-	s.allocator.Changed(was, now)
-	s.work()
-	s.pass(10 * time.Second)
+	s.allowProduction()
 	if len(s.evicted) != 1 {
 		t.Fatalf("evicted %v", s.evicted)
 	}

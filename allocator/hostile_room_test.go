@@ -59,7 +59,7 @@ func TestHostileGraceHoldsNoGPU(t *testing.T) {
 }
 
 // A victim that stays past its grace period, as where a process of it can't be killed: 30 s later another
-// is chosen, the first is not again, others have the room that it leaves, and who waits is told.
+// is chosen, the first is not again, others have the room that it leaves, and the waiting pod gets an event.
 func TestHostileVictimStays(t *testing.T) {
 	s := newStage(t, 1)
 	s.add("stays", 60, 600, priority(1), finalized)
@@ -89,7 +89,7 @@ func TestHostileVictimStays(t *testing.T) {
 	if got := s.waiting("third", "fourth"); slices.Contains(got, true) {
 		t.Errorf("third and fourth wait beside room that nobody is to have: %v", got)
 	}
-	// Where that one stays too, nobody is left: urgent waits, is told why, and keeps nothing.
+	// Where that one stays too, nobody is left: urgent waits, its event says why, and it keeps nothing.
 	for range 40 {
 		s.pass(preemption.RetryAfter)
 	}

@@ -20,7 +20,7 @@ func of(namespace, class string) func(*corev1.Pod) {
 // A PriorityClass takes room from pods of other namespaces only where the operator allows it; the
 // pod that waits says so.
 func TestHostilePriorityClass(t *testing.T) {
-	const told = "PriorityClass production counts for pods of namespace a only"
+	const reason = "PriorityClass production counts for pods of namespace a only"
 	for name, tt := range map[string]struct {
 		// on are the pods of the two devices.
 		on      [2]*corev1.Pod
@@ -50,8 +50,8 @@ func TestHostilePriorityClass(t *testing.T) {
 			if got := fmt.Sprint(f.preempt(w)); got != tt.want {
 				t.Errorf("evicted %s, want %s", got, tt.want)
 			}
-			if text := f.told(); strings.Contains(text, told) != tt.barred {
-				t.Errorf("it was told %q", text)
+			if text := f.told(); strings.Contains(text, reason) != tt.barred {
+				t.Errorf("event %q", text)
 			}
 		})
 	}

@@ -93,13 +93,13 @@ func (p *Preemption) VictimsChanged(namespace string) {
 // barring says how many of the pods cannot leave for the asker, and why. Only what is of its namespace
 // is named.
 func (p *Preemption) barring(pods []*corev1.Pod, asker reservation.Asker) string {
-	needed, seen, told, barred := map[*policyv1.PodDisruptionBudget]int{}, map[string]int{}, map[string]bool{}, 0
+	needed, seen, emitted, barred := map[*policyv1.PodDisruptionBudget]int{}, map[string]int{}, map[string]bool{}, 0
 	for _, pod := range slices.SortedFunc(slices.Values(pods), podstate.ByAge) {
 		budgets := p.filters.Budgets(pod.Namespace)
 		all := budgets.Covering(pod)
 		counts, ok := budgets.Of(pod)
-		if !ok && budgets.Beyond() && !told[pod.Namespace] {
-			told[pod.Namespace] = true
+		if !ok && budgets.Beyond() && !emitted[pod.Namespace] {
+			emitted[pod.Namespace] = true
 			p.notify.Emit(pod, corev1.EventTypeWarning, notify.ReasonBudgetsUnread, "not evicted for a pod of higher priority: "+feasible.BeyondBudgets(pod.Namespace))
 		}
 		refused, others := p.wasRefused(pod), pod.Namespace != asker.Item.Namespace()

@@ -170,7 +170,7 @@ func TestHostileBudgetThatFlaps(t *testing.T) {
 	}
 }
 
-// Who waits is told how many of lower priority cannot leave and why, and no name of another namespace.
+// The event counts the pods of lower priority that cannot leave, by reason, without names of other namespaces.
 func TestHostileVictimsThatStay(t *testing.T) {
 	const ( // of a pod of 60 % that is on the one GPU on which others are not important
 		refusedBy = "1 pod(s) of lower priority would make room and cannot leave: "
