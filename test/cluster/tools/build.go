@@ -21,6 +21,9 @@ import (
 // takes; with everything in the cache it says nothing. Several processes may call
 // it at once: one builds, the others wait for it.
 func Ensure(ctx context.Context, progress io.Writer, wanted ...Tool) ([]string, error) {
+	if ready := os.Getenv(ReadyVariable); ready != "" {
+		return readyDirs(ready, wanted)
+	}
 	src, err := SourceDir()
 	if err != nil {
 		return nil, err
@@ -43,6 +46,21 @@ func Ensure(ctx context.Context, progress io.Writer, wanted ...Tool) ([]string, 
 		if err := t.ensure(ctx, progress, src, dirs[i]); err != nil {
 			return nil, err
 		}
+	}
+	return dirs, nil
+}
+
+// ReadyVariable names the environment variable with a folder that has each tool built, in
+// a folder of its name: on a machine without Go.
+const ReadyVariable = "VERNIER_TOOLS"
+
+func readyDirs(ready string, wanted []Tool) (dirs []string, err error) {
+	for _, t := range wanted {
+		dir := filepath.Join(ready, t.Name)
+		if !exists(dir) {
+			return nil, fmt.Errorf("%s=%s has no folder %s: unset it to build the cluster's programs", ReadyVariable, ready, t.Name)
+		}
+		dirs = append(dirs, dir)
 	}
 	return dirs, nil
 }
@@ -100,7 +118,7 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 			return err
 		}
 		defer os.RemoveAll(cmd.Dir)
-		if err := t.derive(ctx, cmd.Dir); err != nil {
+		if err := t.derive(ctx, src, cmd.Dir); err != nil {
 			return err
 		}
 		flags += " -mod=mod"
@@ -120,6 +138,11 @@ func (t Tool) build(ctx context.Context, progress io.Writer, src, out string) er
 			return fmt.Errorf("building %s: %w", t.Name, ctx.Err())
 		}
 		return fmt.Errorf("building %s %s: %w\n%s%s", t.Name, version, err, tail(text, 30), t.remedy(string(text)))
+	}
+	for _, name := range t.Links {
+		if err := os.Symlink(t.Output, filepath.Join(out, name)); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(progress, "built %s in %.0f s\n", t.Name, time.Since(start).Seconds())
 	return nil
@@ -174,6 +197,10 @@ func lock(ctx context.Context, progress io.Writer, path, name string) (func(), e
 // Missing says which of the tools the cache lacks, so that Ensure would build
 // them.
 func Missing(wanted ...Tool) ([]Tool, error) {
+	if ready := os.Getenv(ReadyVariable); ready != "" {
+		_, err := readyDirs(ready, wanted)
+		return nil, err
+	}
 	src, err := SourceDir()
 	if err != nil {
 		return nil, err

@@ -91,8 +91,8 @@ func (t Tool) ldflags(version string) string {
 }
 
 // folder names the tool's place in the cache after everything that decides what
-// its binaries are: the files of its folder (go.mod and go.sum, or our source) or the
-// chosen version, the flags and the compiler.
+// its binaries are: the files of its folder (go.mod and go.sum, our source), or the chosen
+// version in place of the first two; the flags and the compiler.
 func (t Tool) folder(src string) (string, error) {
 	version, err := t.version(src)
 	if err != nil {
@@ -103,18 +103,17 @@ func (t Tool) folder(src string) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, gov, t.CGO, t.Output, t.Tags, t.ldflags(version), t.Packages)
-	if t.chosen() == "" {
-		if err := hashFiles(h, filepath.Join(src, t.Name)); err != nil {
-			return "", err
-		}
+	fmt.Fprintln(h, gov, t.CGO, t.Output, t.Links, t.Tags, t.ldflags(version), t.Packages)
+	if err := hashFiles(h, filepath.Join(src, t.Name), t.chosen() != ""); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("%s-%s-%s", t.Name, version, hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-func hashFiles(w io.Writer, root string) error {
+// hashFiles hashes the files below a folder, all or our source alone.
+func hashFiles(w io.Writer, root string, source bool) error {
 	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
+		if err != nil || e.IsDir() || source && filepath.Ext(path) != ".go" {
 			return err
 		}
 		rel, err := filepath.Rel(root, path)

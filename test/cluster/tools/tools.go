@@ -23,9 +23,11 @@ type Tool struct {
 	// where Output names the only one.
 	Packages []string
 	Output   string
-	Tags     string
-	LDFlags  string
-	CGO      bool
+	// Links are more names of Output, which looks at the one that it is called by.
+	Links   []string
+	Tags    string
+	LDFlags string
+	CGO     bool
 	// Cold says how long an empty build cache makes it on two cores.
 	Cold string
 }
@@ -40,14 +42,9 @@ var (
 	}
 	Kubernetes = Tool{
 		Name: "kubernetes", Module: "k8s.io/kubernetes",
-		Packages: []string{
-			"k8s.io/kubernetes/cmd/kube-apiserver",
-			"k8s.io/kubernetes/cmd/kube-controller-manager",
-			"k8s.io/kubernetes/cmd/kube-scheduler",
-			"k8s.io/kubernetes/cmd/kubelet",
-			"k8s.io/kubernetes/cmd/kubectl",
-		},
-		Tags: "selinux,notest,grpcnotrace", LDFlags: kubernetesVersion("VERSION"), Cold: "5 min",
+		Packages: []string{"."}, Output: "hyperkube",
+		Links: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"},
+		Tags:  "selinux,notest,grpcnotrace", LDFlags: kubernetesVersion("VERSION"), Cold: "5 min",
 	}
 	Containerd = Tool{
 		Name: "containerd", Module: "github.com/containerd/containerd/v2",

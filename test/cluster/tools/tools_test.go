@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,6 +59,51 @@ func TestEnsureBuildsOnce(t *testing.T) {
 		t.Errorf("with another source nothing is missing: %v, %v", missing, err)
 	}
 }
+
+// A program of several names has each of them beside it.
+func TestLinks(t *testing.T) {
+	tool, _ := module(t, `package main
+
+import "os"
+
+func main() { os.Stdout.WriteString(os.Args[0]) }
+`)
+	tool.Links = []string{"first", "second"}
+	dirs, err := Ensure(t.Context(), &bytes.Buffer{}, tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range tool.Links {
+		path := filepath.Join(dirs[0], name)
+		if out, err := exec.Command(path).Output(); err != nil || string(out) != path {
+			t.Errorf("%s was called by %q, %v", name, out, err)
+		}
+	}
+}
+
+// A machine without Go has the tools ready: nothing is built or asked of Go, and one that
+// is not there is named.
+func TestReadyTools(t *testing.T) {
+	ready := t.TempDir()
+	t.Setenv(ReadyVariable, ready)
+	t.Setenv("PATH", "")
+	if err := os.Mkdir(filepath.Join(ready, Etcd.Name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if dirs, err := Ensure(t.Context(), &bytes.Buffer{}, Etcd); err != nil || dirs[0] != filepath.Join(ready, Etcd.Name) {
+		t.Errorf("%v, %v", dirs, err)
+	}
+	if missing, err := Missing(Etcd); err != nil || len(missing) > 0 {
+		t.Errorf("missing %v, %v", missing, err)
+	}
+	for _, err := range []error{second(Ensure(t.Context(), &bytes.Buffer{}, Runc)), second(Missing(Runc))} {
+		if err == nil || !strings.Contains(err.Error(), "no folder "+Runc.Name) {
+			t.Errorf("a tool that is not there: %v", err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
 
 func TestFailedBuildLeavesNothing(t *testing.T) {
 	tool, _ := module(t, "package main\n\nfunc main() { undefined() }\n")

@@ -26,9 +26,9 @@ func (t Tool) chosen() string {
 	return os.Getenv(t.VersionVariable())
 }
 
-// derive writes a go.mod that requires the chosen version into dir. The build completes
-// it, and Go's checksum database verifies what that adds.
-func (t Tool) derive(ctx context.Context, dir string) error {
+// derive writes a go.mod that requires the chosen version into dir, beside our source. The
+// build completes it, and Go's checksum database verifies what that adds.
+func (t Tool) derive(ctx context.Context, src, dir string) error {
 	var module struct{ GoMod, Error string }
 	if err := goJSON(ctx, &module, "mod", "download", "-json", t.Module+"@"+t.chosen()); err != nil {
 		return err
@@ -40,7 +40,15 @@ func (t Tool) derive(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o644)
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	source, err := filepath.Glob(filepath.Join(src, t.Name, "*.go"))
+	for _, file := range source {
+		text, readErr := os.ReadFile(file)
+		err = errors.Join(err, readErr, os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644))
+	}
+	return err
 }
 
 // derived is a go.mod that requires a version of a module, whose own go.mod is a file.
