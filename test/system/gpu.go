@@ -3,9 +3,12 @@
 package system
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"vernier.dev/vernier/nri-plugin/cdi"
 	"vernier.dev/vernier/test/cluster"
 	"vernier.dev/vernier/test/simgpu"
 )
@@ -18,21 +21,49 @@ const (
 	// procPath is where NVIDIA's libraries look for MIG's device numbers, whatever
 	// the driver's root is.
 	procPath = "/proc/driver"
+	// stateFolder is where the chart has the node agent keep its state.
+	stateFolder = "/var/lib/vernier"
 )
 
-// GPUs are a node's simulated GPUs: the state file, which every container of the
-// node has, as every process of a machine has the kernel; and a driver root with
-// the libraries and device nodes, which only a CDI device gives to a container.
+// GPUs are a node's. Of simulated ones every container of the node has the state file, as
+// every process of a machine has the kernel; libraries and device nodes lie below the
+// driver's root, and only a CDI device gives them to a container.
 type GPUs struct {
+	// Sim is nil where the GPUs are the machine's.
 	*simgpu.Sim
 	DriverRoot string
+	// DevRoot has the folder dev with the device nodes.
+	DevRoot string
 	// MIG: the node has what instances of MIG need.
 	MIG bool
 }
 
-// agentEnv lets the node agent use them, outside any container.
-func (g *GPUs) agentEnv() []string {
-	return []string{"SIMGPU_STATE=" + g.State, simgpu.DevRoot(g.DriverRoot)}
+// Env lets a program use them outside any container.
+func (g *GPUs) Env() []string {
+	if g.Sim == nil {
+		return nil
+	}
+	return []string{"SIMGPU_STATE=" + g.State, simgpu.DevRoot(g.DevRoot)}
+}
+
+// driverRoots are where the machine's driver is looked for: on the machine itself, in
+// NVIDIA's driver container, and where some clouds mount it.
+var driverRoots = []string{"/", "/run/nvidia/driver", "/usr/local/nvidia"}
+
+// FindDriver returns the root of the files of this machine's NVIDIA driver.
+func FindDriver() (root string, err error) {
+	for _, root := range driverRoots {
+		if cdi.FindNVML(root) == "" {
+			continue
+		}
+		for _, node := range []string{"nvidiactl", "nvidia0", "nvidia-uvm"} {
+			if _, err := os.Stat(filepath.Join("/dev", node)); err != nil {
+				return "", fmt.Errorf("the driver is below %s, and there is no GPU: %w: run nvidia-smi as root, or nvidia-modprobe -u -c 0", root, err)
+			}
+		}
+		return root, nil
+	}
+	return "", fmt.Errorf("this machine has no NVIDIA driver: libnvidia-ml.so.1 is below none of %s: install the driver, or mount it there", strings.Join(driverRoots, ", "))
 }
 
 // simulate describes each node's GPUs to the cluster, which makes them with the
@@ -42,7 +73,12 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 	for _, n := range nodes {
 		gpus := &GPUs{MIG: n.MIG || n.GPUs.MIG}
 		s.gpus, s.args = append(s.gpus, gpus), append(s.args, n.Args)
-		own := map[string]string{driverPath: "driver", "/var/lib/vernier": "vernier"}
+		if n.DriverRoot != "" {
+			gpus.DriverRoot, gpus.DevRoot = n.DriverRoot, "/"
+			configs = append(configs, cluster.NodeConfig{Name: n.Name, Own: map[string]string{stateFolder: "vernier"}})
+			continue
+		}
+		own := map[string]string{driverPath: "driver", stateFolder: "vernier"}
 		if gpus.MIG {
 			own[procPath] = "driver" + procPath
 		}
@@ -60,6 +96,7 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 					return err
 				}
 				gpus.DriverRoot = filepath.Join(dir, "driver")
+				gpus.DevRoot = gpus.DriverRoot
 				return gpus.Sim.DriverRoot(gpus.DriverRoot, gpus.MIG)
 			},
 		})

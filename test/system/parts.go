@@ -212,14 +212,14 @@ func (s *System) startAgent(ctx context.Context, n *Node) error {
 			"--kubeconfig=" + kubeconfig, "--node-name=" + n.Name,
 			"--nri-socket=" + n.NRISocket(), "--cdi-dir=" + n.CDIDir(),
 			"--state-dir=" + filepath.Join(n.Dir(), "vernier"),
-			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DriverRoot,
+			"--driver-root=" + n.GPU.DriverRoot, "--dev-root=" + n.GPU.DevRoot,
 			"--limiter-library=" + filepath.Join(s.bin, "libvgpu.so"),
 			fmt.Sprintf("--health-addr=127.0.0.1:%d", agentHealth), "--metrics-addr=" + agentMetrics,
 			"--cdi-hook=" + filepath.Join(s.bin, "vernier-cdi-hook"),
 			// In the cluster's own group they end with it.
 			"--mps-cgroup=",
 		}, n.args, flags),
-		Env: n.GPU.agentEnv(),
+		Env: n.GPU.Env(),
 	})
 	if err != nil {
 		return err

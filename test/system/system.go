@@ -3,7 +3,7 @@
 // Package system owns a real cluster with Vernier installed as a user would
 // install it: the manifests of deploy/, two webhooks, two allocators, a node agent
 // on every node, each with its own service account and no more rights than that
-// has. GPUs are simulated (test/simgpu); nothing else is.
+// has. GPUs are simulated (test/simgpu), or the machine's; nothing else is simulated.
 //
 // It never reaches into a part: what a test does to one, a user, a kernel or a
 // power cut could do as well.
@@ -61,6 +61,9 @@ type NodeOptions struct {
 	More []simgpu.GPU
 	// Driver is the driver's version; empty is the newest.
 	Driver string
+	// DriverRoot is where this machine's driver is (FindDriver): the node has the machine's
+	// GPUs, and none that are simulated.
+	DriverRoot string
 	// MIG: the GPUs may be put into MIG mode, if they aren't from the start.
 	MIG bool
 	// Args are more flags of its agent, where that runs beside the cluster.

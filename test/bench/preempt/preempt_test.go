@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -67,8 +66,8 @@ func BenchmarkPreemption(b *testing.B) {
 			return
 		}
 		for name, t := range map[string]time.Duration{
-			free: first.running, preempts: second.running - grace,
-			"evicts": second.evicted, "frees": second.granted - second.evicted - grace, "starts": second.running - second.granted,
+			free: first.Running, preempts: second.Running - grace,
+			"evicts": second.Evicted, "frees": second.Granted - second.Evicted - grace, "starts": second.Running - second.Granted,
 		} {
 			took[name] = append(took[name], t)
 		}
@@ -126,49 +125,13 @@ func newPod(name, class string, core v1alpha1.Percent) *corev1.Pod {
 	}
 }
 
-// course is when what happened, since a pod was created.
-type course struct {
-	evicted time.Duration // the last of the others was asked to end
-	granted time.Duration // it has a place
-	running time.Duration
-}
-
 // run makes the pod, and returns when it runs.
-func run(b *testing.B, p *corev1.Pod) (c course) {
+func run(b *testing.B, p *corev1.Pod) system.Course {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
-	defer cancel()
-	pods := sys.Kube.CoreV1().Pods(namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{})
+	c, err := sys.Run(b.Context(), p)
 	if err != nil {
 		b.Fatal(err)
 	}
-	changes, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer changes.Stop()
-	begun := time.Now()
-	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-		b.Fatal(err)
-	}
-	ends := map[types.UID]bool{}
-	for e := range changes.ResultChan() {
-		is, ok := e.Object.(*corev1.Pod)
-		switch {
-		case !ok:
-		case is.Name != p.Name:
-			if is.DeletionTimestamp != nil && !ends[is.UID] {
-				ends[is.UID], c.evicted = true, time.Since(begun)
-			}
-		case is.Status.Phase == corev1.PodRunning:
-			c.running = time.Since(begun)
-			return c
-		case len(is.Spec.SchedulingGates) == 0 && c.granted == 0:
-			c.granted = time.Since(begun)
-		}
-	}
-	b.Fatalf("%s does not run after %v: %v", p.Name, time.Since(begun).Round(time.Second), sys.Events(b.Context(), namespace, "involvedObject.name="+p.Name))
 	return c
 }
 

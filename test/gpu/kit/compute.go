@@ -33,7 +33,7 @@ func launches(kernels string) func(context.Context, *kit, *row) error {
 				return fmt.Errorf("%v: %w", s, err)
 			}
 			// The kernels of a library are another module with a global of its own.
-			if r.set("kinds", len(got.Kinds)); !k.simulated && got.Global < 4 {
+			if r.Set("kinds", len(got.Kinds)); !k.simulated && got.Global < 4 {
 				return fmt.Errorf("%v: the module's global counts %d launches", s, got.Global)
 			}
 		}
@@ -153,7 +153,7 @@ func quotas(ctx context.Context, k *kit, r *row) error {
 			return err
 		}
 		percent := 100 * done[0].rate() / native
-		r.set(fmt.Sprintf("got_at_%d", quota), percent)
+		r.Set(fmt.Sprintf("got_at_%d", quota), percent)
 		if err := k.within("alone", quota, percent); err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func kindsLimited(ctx context.Context, k *kit, r *row) error {
 		native, err := k.nativeRate(ctx, whole)
 		if err != nil {
 			if strings.Contains(err.Error(), "none of this kind") {
-				r.set(name, "not on this driver")
+				r.Set(name, "not on this driver")
 				continue
 			}
 			return err
@@ -183,7 +183,7 @@ func kindsLimited(ctx context.Context, k *kit, r *row) error {
 			return err
 		}
 		percent := 100 * done[0].rate() / native
-		r.set(name, percent)
+		r.Set(name, percent)
 		if err := k.within(name, quota, percent); err != nil {
 			return err
 		}
@@ -224,11 +224,11 @@ func (k *kit) sideBySide(ctx context.Context, r *row, prefix string, seconds flo
 	}
 	for i, d := range done {
 		percent[i] = 100 * d.rate() / native[i]
-		r.set(fmt.Sprintf("%swork_%d", prefix, i+1), percent[i])
-		r.set(fmt.Sprintf("%slongest_launch_ms_%d", prefix, i+1), d.Longest)
+		r.Set(fmt.Sprintf("%swork_%d", prefix, i+1), percent[i])
+		r.Set(fmt.Sprintf("%slongest_launch_ms_%d", prefix, i+1), d.Longest)
 	}
 	if nvmlErr != nil {
-		r.set(prefix+"nvml", nvmlErr.Error())
+		r.Set(prefix+"nvml", nvmlErr.Error())
 		return percent, nil
 	}
 	var busy []float64
@@ -238,7 +238,7 @@ func (k *kit) sideBySide(ctx context.Context, r *row, prefix string, seconds flo
 		}
 	}
 	slices.Sort(busy)
-	r.set(prefix+"nvml_percent", fmt.Sprint(busy))
+	r.Set(prefix+"nvml_percent", fmt.Sprint(busy))
 	return percent, nil
 }
 
@@ -283,7 +283,7 @@ func costs(ctx context.Context, k *kit, r *row) error {
 		if err := k.program(ctx, nil, &got, "cost", call); err != nil {
 			return err
 		}
-		r.set("event_"+call+"_ns", got.NS)
+		r.Set("event_"+call+"_ns", got.NS)
 	}
 	for _, call := range []string{"launch", "alloc", "info", "async"} {
 		var ns [2][]float64
@@ -301,9 +301,9 @@ func costs(ctx context.Context, k *kit, r *row) error {
 		}
 		slices.Sort(ns[0])
 		slices.Sort(ns[1])
-		r.set(call+"_native_ns", ns[0][1])
-		r.set(call+"_limited_ns", ns[1][1])
-		r.set(call+"_added_ns", ns[1][1]-ns[0][1])
+		r.Set(call+"_native_ns", ns[0][1])
+		r.Set(call+"_limited_ns", ns[1][1])
+		r.Set(call+"_added_ns", ns[1][1]-ns[0][1])
 	}
 	return nil
 }

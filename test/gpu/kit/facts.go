@@ -47,8 +47,8 @@ func driverFacts(ctx context.Context, k *kit, r *row) error {
 		return err
 	}
 	k.driver = k.before.Driver
-	r.set("driver", k.driver)
-	r.set("cuda", fmt.Sprintf("%d.%d", cuda.CUDA/1000, cuda.CUDA%1000/10))
+	r.Set("driver", k.driver)
+	r.Set("cuda", fmt.Sprintf("%d.%d", cuda.CUDA/1000, cuda.CUDA%1000/10))
 	for i := range k.devices {
 		d := &k.devices[i]
 		at := slices.IndexFunc(k.before.Devices, func(n nvmlDevice) bool { return n.UUID == d.UUID })
@@ -62,10 +62,10 @@ func driverFacts(ctx context.Context, k *kit, r *row) error {
 		}
 	}
 	d := k.devices[home]
-	r.set("device", d.Name)
-	r.set("total_mib", d.Total/mib)
-	r.set("free_mib", d.Free/mib)
-	r.set("others", d.OtherProcesses)
+	r.Set("device", d.Name)
+	r.Set("total_mib", d.Total/mib)
+	r.Set("free_mib", d.Free/mib)
+	r.Set("others", d.OtherProcesses)
 	unusable := ""
 	switch {
 	case d.MIG != 0:
@@ -116,7 +116,7 @@ func goCheck(test string) func(context.Context, *kit, *row) error {
 		for _, m := range regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: (.*)$`).FindAllSubmatch(said, -1) {
 			facts = append(facts, string(m[1]))
 		}
-		r.set("facts", strings.Join(facts, "\n"))
+		r.Set("facts", strings.Join(facts, "\n"))
 		return nil
 	}
 }
@@ -136,7 +136,7 @@ func views(ctx context.Context, k *kit, r *row) error {
 		return fmt.Errorf("CUDA shows %d devices and NVML %d, want the one that was given", len(cuda.Devices), len(nvml.Devices))
 	}
 	c, n := cuda.Devices[0], nvml.Devices[0]
-	r.set("context_mib", (limit-min(limit, c.Free))/mib)
+	r.Set("context_mib", (limit-min(limit, c.Free))/mib)
 	if c.Total != limit || c.Free > limit || n.Total != limit || n.Used > limit {
 		return fmt.Errorf("with a limit of %d, CUDA shows total %d and free %d, NVML total %d and used %d", limit, c.Total, c.Free, n.Total, n.Used)
 	}
@@ -164,7 +164,7 @@ func smiLimited(ctx context.Context, k *kit, r *row) error {
 	if err != nil {
 		return fmt.Errorf("nvidia-smi: %w: %s", err, table)
 	}
-	r.set("table", string(table))
+	r.Set("table", string(table))
 	return nil
 }
 
@@ -239,12 +239,12 @@ func mps(ctx context.Context, k *kit, r *row) error {
 	}
 	servers, _ := tell("get_server_list")
 	if said, err := tell("quit"); err != nil {
-		r.set("quit", said)
+		r.Set("quit", said)
 	}
 	processors := 100 * float64(cuda.Devices[0].Processors) / float64(k.devices[home].Processors)
-	r.set("processors_percent", processors)
-	r.set("held_mib", got.Held/mib)
-	r.set("limit_mib", k.limit())
+	r.Set("processors_percent", processors)
+	r.Set("held_mib", got.Held/mib)
+	r.Set("limit_mib", k.limit())
 	switch {
 	case servers == "":
 		return errors.New("no server was started: the programs ran without MPS")
@@ -268,8 +268,8 @@ func untouched(ctx context.Context, k *kit, r *row) error {
 			return fmt.Errorf("%s: MIG mode and compute mode were %d and %d and are %d and %d", was.UUID, was.MIG, was.ComputeMode, is.MIG, is.ComputeMode)
 		}
 		if was.UUID == k.uuid() {
-			r.set("used_before_mib", was.Used/mib)
-			r.set("used_after_mib", is.Used/mib)
+			r.Set("used_before_mib", was.Used/mib)
+			r.Set("used_after_mib", is.Used/mib)
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ func (k *kit) has(ctx context.Context, r *row, module string) error {
 	if found.Missing != "" {
 		return skip(fmt.Sprintf("python3 has no %s that can use the GPU: %s", module, found.Missing))
 	}
-	r.set("version", found.Version)
+	r.Set("version", found.Version)
 	return nil
 }
 
@@ -57,8 +57,8 @@ func torchMemory(ctx context.Context, k *kit, r *row) error {
 // held checks what a framework says at the limit.
 func (k *kit) held(r *row, got ended) error {
 	limit := uint64(k.limit()) * mib
-	r.set("held_mib", got.Held/mib)
-	r.set("error", got.Error)
+	r.Set("held_mib", got.Held/mib)
+	r.Set("error", got.Error)
 	switch {
 	case got.Total != limit:
 		return fmt.Errorf("it sees a device of %d bytes, with a limit of %d", got.Total, limit)
@@ -123,16 +123,16 @@ func (k *kit) torchShares(ctx context.Context, r *row, what string) error {
 			loss = done[0].Loss
 		}
 	}
-	r.set("native_per_s", rates[0])
-	r.set("limited_per_s", rates[1])
-	r.set("at_100", 100*rates[1]/rates[0])
+	r.Set("native_per_s", rates[0])
+	r.Set("limited_per_s", rates[1])
+	r.Set("at_100", 100*rates[1]/rates[0])
 	k.native["torch "+what] = rates[0]
 	done, err := k.torchRuns(ctx, what, 8, core(30))
 	if err != nil {
 		return err
 	}
 	percent := 100 * done[0].rate() / rates[0]
-	r.set("at_30", percent)
+	r.Set("at_30", percent)
 	if !(done[0].Loss < 2*loss+0.1) {
 		return fmt.Errorf("the loss is %.3f, natively %.3f", done[0].Loss, loss)
 	}
@@ -171,14 +171,14 @@ func torchBeside(ctx context.Context, k *kit, r *row) error {
 	done, err := k.torchRuns(ctx, "train", seconds, core(30), core(60))
 	var seen any
 	if watch.result(&seen) == nil {
-		r.set("nvml", seen)
+		r.Set("nvml", seen)
 	}
 	if err != nil {
 		return err
 	}
 	for i, quota := range []int{30, 60} {
 		percent := 100 * done[i].rate() / native
-		r.set(fmt.Sprintf("work_%d", quota), percent)
+		r.Set(fmt.Sprintf("work_%d", quota), percent)
 		err = errors.Join(err, k.within("training", quota, percent))
 	}
 	return err
@@ -254,8 +254,8 @@ func nccl(ctx context.Context, k *kit, r *row) error {
 	if err := k.ask(ctx, share{"--device", one + mem, "--device", two + mem}, &limited, k.script("nccl_work.py")...); err != nil {
 		return err
 	}
-	r.set("native_gib_per_s", native.GiBps)
-	r.set("limited_gib_per_s", limited.GiBps)
+	r.Set("native_gib_per_s", native.GiBps)
+	r.Set("limited_gib_per_s", limited.GiBps)
 	if !native.Right || !limited.Right {
 		return fmt.Errorf("the sum is right natively: %t, within shares: %t", native.Right, limited.Right)
 	}

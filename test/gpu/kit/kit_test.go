@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"vernier.dev/vernier/test/gpu/report"
 	"vernier.dev/vernier/test/manifests"
 	"vernier.dev/vernier/test/simgpu"
 )
@@ -45,8 +46,8 @@ func pack(t *testing.T) string {
 	return filepath.Join(bin, "gpu-kit")
 }
 
-// machine makes one with two simulated GPUs, whose driver is where the kit looks.
-func machine(t *testing.T) []string {
+// simulate makes a machine with two simulated GPUs, whose driver is where the kit looks.
+func simulate(t *testing.T) []string {
 	t.Helper()
 	s := simgpu.New(t, simgpu.Config{ContextMiB: 400, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 	root := filepath.Join(t.TempDir(), "driver")
@@ -57,7 +58,7 @@ func machine(t *testing.T) []string {
 }
 
 // runKit returns the rows of its report, and its exit code.
-func runKit(t *testing.T, kit string, env []string, args ...string) (map[string]*row, int) {
+func runKit(t *testing.T, kit string, env []string, args ...string) (map[string]*report.Row, int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "report.json")
 	cmd := exec.Command(filepath.Join(kit, "gpu-kit"), append([]string{"--simulated", "--report", path}, args...)...)
@@ -71,16 +72,16 @@ func runKit(t *testing.T, kit string, env []string, args ...string) (map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rep report
+	var rep report.Report[machine]
 	if err := json.Unmarshal(text, &rep); err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]*row{}
+	all := map[string]*report.Row{}
 	for _, r := range rep.Rows {
-		if !bytes.Contains(table, []byte(line(r))) {
-			t.Errorf("the table lacks %q", line(r))
+		if !bytes.Contains(table, []byte(r.String())) {
+			t.Errorf("the table lacks %q", r)
 		}
-		if r.Verdict != passed && r.Why == "" {
+		if r.Verdict != report.Passed && r.Why == "" {
 			t.Errorf("%s is %s, without a reason", r.Name, r.Verdict)
 		}
 		all[r.Name] = r
@@ -95,7 +96,7 @@ func TestKit(t *testing.T) {
 		t.Skip("device nodes need root")
 	}
 	kit := pack(t)
-	env := machine(t)
+	env := simulate(t)
 	got, code := runKit(t, kit, env)
 	if code != 0 {
 		t.Errorf("exit code %d", code)
@@ -104,9 +105,9 @@ func TestKit(t *testing.T) {
 		switch is := got[r.Name]; {
 		case is == nil:
 			t.Errorf("%s is missing", r.Name)
-		case slices.Contains(onSimulated, r.Name) && is.Verdict != passed:
+		case slices.Contains(onSimulated, r.Name) && is.Verdict != report.Passed:
 			t.Errorf("%s: %s: %s", r.Name, is.Verdict, is.Why)
-		case is.Verdict == failed:
+		case is.Verdict == report.Failed:
 			t.Errorf("%s: %s", r.Name, is.Why)
 		}
 	}
@@ -130,7 +131,7 @@ func TestKit(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 		for _, name := range fail {
-			if got[name] == nil || got[name].Verdict != failed {
+			if got[name] == nil || got[name].Verdict != report.Failed {
 				t.Errorf("%s: %+v; a library that limits nothing fails it", name, got[name])
 			}
 		}
@@ -163,7 +164,7 @@ func TestDeadline(t *testing.T) {
 		return p.result(nil)
 	}}
 	k.run(t.Context(), r, time.Now().Add(time.Hour))
-	if r.Verdict != failed || !strings.Contains(r.Why, "not done within") {
+	if r.Verdict != report.Failed || !strings.Contains(r.Why, "not done within") {
 		t.Errorf("%s: %s", r.Verdict, r.Why)
 	}
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
@@ -193,7 +194,7 @@ func nothing(t *testing.T, kit string) {
 	t.Helper()
 	env := append(os.Environ(), "SIMGPU_STATE=/nowhere", "LD_LIBRARY_PATH=/nowhere")
 	got, code := runKit(t, kit, env)
-	if code != 1 || len(got) != len(rows) || got["driver"].Verdict != failed || got["quota"].Verdict != skipped {
+	if code != 1 || len(got) != len(rows) || got["driver"].Verdict != report.Failed || got["quota"].Verdict != report.Skipped {
 		t.Errorf("without a driver: exit code %d, %d rows, %+v", code, len(got), got["driver"])
 	}
 	got, code = runKit(t, kit, env, "--budget", "1s")

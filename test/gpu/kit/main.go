@@ -15,7 +15,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,15 +25,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// verdict is how a row ended.
-type verdict string
-
-const (
-	passed  verdict = "passed"
-	failed  verdict = "failed"
-	skipped verdict = "skipped"
+	"vernier.dev/vernier/test/gpu/report"
 )
 
 // skip is the error of a row that can't be checked on this machine.
@@ -44,35 +36,15 @@ func (s skip) Error() string { return string(s) }
 
 // row is one check and its result.
 type row struct {
-	Name    string         `json:"name"`
-	Promise string         `json:"promise"` // what is true if it passed
-	Verdict verdict        `json:"verdict"`
-	Why     string         `json:"why,omitempty"` // of failed and skipped
-	Figures map[string]any `json:"figures,omitempty"`
-	Seconds float64        `json:"seconds"`
-
+	report.Row
 	most  time.Duration // that it may take
 	check func(context.Context, *kit, *row) error
 }
 
-// set keeps a figure for the report.
-func (r *row) set(name string, value any) {
-	if r.Figures == nil {
-		r.Figures = map[string]any{}
-	}
-	if f, ok := value.(float64); ok {
-		value = float64(int64(f*100+0.5)) / 100
-	}
-	r.Figures[name] = value
-}
-
-// report is the JSON file.
-type report struct {
-	Begun     time.Time `json:"begun"`
-	Simulated bool      `json:"simulated"`
-	Driver    string    `json:"driver"`
-	Devices   []gpu     `json:"devices"`
-	Rows      []*row    `json:"rows"`
+// machine is what the report says of it.
+type machine struct {
+	Driver  string `json:"driver"`
+	Devices []gpu  `json:"devices"`
 }
 
 func main() {
@@ -89,6 +61,7 @@ func run() (int, error) {
 	only := flag.String("only", "", "comma-separated `names` of the rows to run (default: all)")
 	budget := flag.Duration("budget", 7*time.Minute+40*time.Second, "time for all rows; those that don't fit are skipped")
 	simulated := flag.Bool("simulated", false, "the GPU is test/simgpu: shorter loads, and kernels compute nothing")
+	shares := flag.String("shares", "", "run what is within a share by this `program`, which takes vgpu-run's --core and --mem-mib")
 	wrap := flag.String("wrap", "", "write the fat binary of this PTX `file` to the first argument, and end")
 	flag.Parse()
 	if *wrap != "" {
@@ -105,8 +78,8 @@ func run() (int, error) {
 	defer func() { _ = os.RemoveAll(scratch) }()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	k := &kit{folder: filepath.Dir(self), scratch: scratch, simulated: *simulated}
-	rep := &report{Begun: time.Now().UTC().Truncate(time.Second), Simulated: *simulated}
+	k := &kit{folder: filepath.Dir(self), scratch: scratch, simulated: *simulated, shares: *shares}
+	rep := report.New[machine](*simulated)
 	end := time.Now().Add(*budget)
 	var unwritten error
 	for _, r := range rows {
@@ -117,19 +90,10 @@ func run() (int, error) {
 			end = end.Add(10 * time.Second) // kept for it
 		}
 		k.run(ctx, r, end)
-		rep.Rows, rep.Driver, rep.Devices = append(rep.Rows, r), k.driver, k.devices
-		fmt.Println(line(r))
-		unwritten = write(*path, rep) // a full disk ends no row
+		rep.Machine = machine{k.driver, k.devices}
+		unwritten = rep.Add(*path, &r.Row) // a full disk ends no row
 	}
-	count := map[verdict]int{}
-	for _, r := range rep.Rows {
-		count[r.Verdict]++
-	}
-	fmt.Printf("%d passed, %d failed, %d skipped; report: %s\n", count[passed], count[failed], count[skipped], *path)
-	if count[failed] > 0 {
-		return 1, unwritten
-	}
-	return 0, unwritten
+	return rep.End(*path), unwritten
 }
 
 // run runs one row. Without the facts of the first no other can be run.
@@ -153,41 +117,13 @@ func (k *kit) run(ctx context.Context, r *row, end time.Time) {
 		}
 	}
 	r.Seconds = float64(time.Since(begun).Milliseconds()) / 1000
-	r.Verdict = passed
+	r.Verdict = report.Passed
 	if err != nil {
-		r.Verdict, r.Why = failed, err.Error()
+		r.Verdict, r.Why = report.Failed, err.Error()
 		if s := skip(""); errors.As(err, &s) {
-			r.Verdict = skipped
+			r.Verdict = report.Skipped
 		}
 	}
-}
-
-// line is the row of the table that people read while it runs.
-func line(r *row) string {
-	detail := r.Why
-	if detail == "" {
-		var figures []string
-		for name, value := range r.Figures {
-			if text := fmt.Sprint(value); len(text) < 60 {
-				figures = append(figures, name+"="+text)
-			}
-		}
-		slices.Sort(figures)
-		detail = strings.Join(figures, " ")
-	}
-	detail = strings.Join(strings.Fields(detail), " ")
-	return fmt.Sprintf("%-7s  %-22s %5.1fs  %s", r.Verdict, r.Name, r.Seconds, detail)
-}
-
-func write(path string, rep *report) error {
-	text, err := json.MarshalIndent(rep, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }
 
 func wrapFile(ptx, to string) error {

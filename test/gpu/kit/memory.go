@@ -35,10 +35,10 @@ func memoryPaths(ctx context.Context, k *kit, r *row) error {
 	var wrong []string
 	for _, p := range got.Paths {
 		if !p.There {
-			r.set(p.Path, "not on this driver")
+			r.Set(p.Path, "not on this driver")
 			continue
 		}
-		r.set(p.Path+"_mib", p.Held/mib)
+		r.Set(p.Path+"_mib", p.Held/mib)
 		least := p.Before - min(p.Before, 64*mib) // pools grow by 32 MiB
 		if slices.Contains([]string{"array", "array3d", "mipmap"}, p.Path) {
 			least = p.Before * 7 / 10 // the driver pads them, and a second level isn't counted
@@ -112,9 +112,9 @@ func driverCount(ctx context.Context, k *kit, r *row) error {
 			}
 		}
 	}
-	r.set("held_mib", got.Held/mib)
-	r.set("driver_counts_mib", counted/mib)
-	r.set("driver_counts_the", source)
+	r.Set("held_mib", got.Held/mib)
+	r.Set("driver_counts_mib", counted/mib)
+	r.Set("driver_counts_the", source)
 	// Code that the driver loads at a first use is charged late.
 	if most := uint64(k.limit()+64) * mib; counted > most {
 		return fmt.Errorf("the driver counts %d MiB of the %s, with a limit of %d", counted/mib, source, k.limit())
@@ -135,8 +135,8 @@ func manyProcesses(ctx context.Context, k *kit, r *row) error {
 	if err := k.program(ctx, memory(k.limit()), &got, "processes", strconv.Itoa(processes), strconv.Itoa(k.most()/processes)); err != nil {
 		return err
 	}
-	r.set("held_mib", got.Held/mib)
-	r.set("limit_mib", k.limit())
+	r.Set("held_mib", got.Held/mib)
+	r.Set("limit_mib", k.limit())
 	if got.Held > uint64(k.limit())*mib || got.Refused == 0 {
 		return fmt.Errorf("%d processes hold %d MiB together, with a limit of %d; %d were refused more", processes, got.Held/mib, k.limit(), got.Refused)
 	}
@@ -154,8 +154,8 @@ func retake(ctx context.Context, k *kit, r *row) error {
 	if err := k.program(ctx, memory(k.limit()), &got, "retake", strconv.Itoa(k.limit())); err != nil {
 		return err
 	}
-	r.set("ms", got.Ms)
-	r.set("tries", got.Tries)
+	r.Set("ms", got.Ms)
+	r.Set("tries", got.Tries)
 	if got.Before != outOfMemory || got.Result != 0 {
 		return fmt.Errorf("half of what the other holds: error %d while it lives, %d for %.0f ms after SIGKILL", got.Before, got.Result, got.Ms)
 	}
@@ -184,8 +184,8 @@ func freedAfterKill(ctx context.Context, k *kit, r *row) error {
 	if err != nil {
 		return err
 	}
-	r.set("ms", got.Ms)
-	r.set("held_mib", holder.Held/mib)
+	r.Set("ms", got.Ms)
+	r.Set("held_mib", holder.Held/mib)
 	if got.After < got.Before+holder.Held*9/10 {
 		return fmt.Errorf("after %.0f ms %d MiB of %d are free again", got.Ms, (got.After-min(got.After, got.Before))/mib, holder.Held/mib)
 	}
@@ -239,8 +239,8 @@ func peerCopies(ctx context.Context, k *kit, r *row) error {
 	if err := k.program(ctx, share{"--device", one + mem, "--device", two + mem}, &limited, "peers"); err != nil {
 		return err
 	}
-	r.set("can_access", native.CanAccess == 1)
-	r.set("charged_mib", fmt.Sprint(limited.Charged[0]/mib, " ", limited.Charged[1]/mib))
+	r.Set("can_access", native.CanAccess == 1)
+	r.Set("charged_mib", fmt.Sprint(limited.Charged[0]/mib, " ", limited.Charged[1]/mib))
 	if native.Right != 1 || limited.Right != 1 || native.CanAccess != limited.CanAccess || !slices.Equal(native.Links, limited.Links) {
 		return fmt.Errorf("natively %+v, limited %+v", native, limited)
 	}

@@ -23,6 +23,7 @@ import (
 type kit struct {
 	folder, scratch string
 	simulated       bool
+	shares          string // what runs programs within shares; empty is vgpu-run
 
 	driver  string
 	devices []gpu
@@ -112,9 +113,12 @@ func (k *kit) command(ctx context.Context, s share, argv ...string) *exec.Cmd {
 	if s == nil {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+k.uuid())
 	} else {
-		limited := []string{k.path("vgpu-run"), "--run-dir", filepath.Join(k.scratch, "run"), "--report", "/dev/null", "--json"}
-		if !strings.Contains(strings.Join(s, " "), "--device") {
-			limited = append(limited, "--device", k.uuid())
+		limited := []string{k.shares}
+		if k.shares == "" {
+			limited = []string{k.path("vgpu-run"), "--run-dir", filepath.Join(k.scratch, "run"), "--report", "/dev/null", "--json"}
+			if !strings.Contains(strings.Join(s, " "), "--device") {
+				limited = append(limited, "--device", k.uuid())
+			}
 		}
 		argv = append(append(append(limited, s...), "--"), argv...)
 	}
