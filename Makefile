@@ -115,7 +115,7 @@ run-unit-api:
 	$(API) test/flaky/gotest "$$(comm -12 <($(PACKAGES)) <($(RACED)))" $(UNIT) -timeout 25m -race -skip '$(LONG)'
 	$(API) go test $(UNIT) -run 'SoakOnAPIServer|$(LONG)' ./allocator ./webhook ./webhook/handler
 run-e2e:
-	$(CGO) test/flaky/gotest './deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/...' -count=1 -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m
+	$(CGO) test/flaky/gotest './deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/... ./test/gpu/cluster' -count=1 -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m
 
 .PHONY: test-race
 test-race: deps readers tools build ## all tests that need no cluster, under the race detector
@@ -140,6 +140,27 @@ gpu-kit: limiter-library ## pack bin/gpu-kit: copied to a machine with a GPU, ./
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -Itest/simgpu/include -o $(KIT)/kit-program test/gpu/kit/program/*.c -ldl
 	$(KIT)/gpu-kit --wrap $(KIT)/kernels.ptx $(KIT)/kernels.fatbin
 	@test $$(du -sm $(KIT) | cut -f1) -le 48 || { du -a $(KIT); echo "the kit is larger than 48 MiB"; exit 1; }
+
+# The same for a whole cluster: a small program, and parts of at most 40 MiB that it unpacks.
+# FAST=1 compresses little, for tests.
+CLUSTER := $(BIN)/gpu-cluster
+.PHONY: gpu-cluster
+gpu-cluster: deps tools programs gpu-kit ## pack bin/gpu-cluster: Kubernetes and Vernier for a machine with a GPU and NVIDIA's driver, and checks of shares on it
+	rm -rf $(CLUSTER)
+	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
+	mkdir -p $(CLUSTER)/root/bin $(CLUSTER)/root/sbin $(CLUSTER)/root/tools $(CLUSTER)/root/deploy
+	cp -r deploy/manifests $(CLUSTER)/root/deploy/
+	cp -r $(BIN)/simgpu $(BIN)/gpu-kit $(addprefix $(BIN)/,$(PURE) vernier-node vernier-cdi-hook libvgpu.so) $(CLUSTER)/root/bin/
+	cp test/gpu/cluster/pod-run $(CLUSTER)/root/bin/gpu-kit/
+	rm $(addprefix $(CLUSTER)/root/bin/gpu-kit/,gpu-checks vgpu-run)
+	$(CGO) go test -c -tags e2e -ldflags='-s -w' -o $(CLUSTER)/root/bin/ ./test/e2e
+	go run ./test/cluster/cmd/vernier-cluster tools $(CLUSTER)/root/tools
+	cp "$$(command -v busybox)" $(CLUSTER)/root/sbin/
+	for tool in env mount nsenter umount; do ln -s busybox $(CLUSTER)/root/sbin/$$tool; done
+	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(CLUSTER)/ ./test/gpu/cluster
+	mv $(CLUSTER)/cluster $(CLUSTER)/gpu-cluster
+	$(CLUSTER)/gpu-cluster pack $(if $(FAST),--fast) $(CLUSTER)/root $(CLUSTER)
+	rm -r $(CLUSTER)/root
 
 .PHONY: test-gpu
 test-gpu: gpu-kit ## checks on a machine with a real NVIDIA GPU: the kit, and those that need Go; changes nothing on the card
@@ -226,7 +247,7 @@ lint: deps ## gofmt, go.mod, go vet, staticcheck, shellcheck, generated code cur
 	@go mod tidy -diff || { echo "run: go mod tidy"; exit 1; }
 	$(CGO) go vet -tags $(TAGS) ./...
 	$(CGO) go tool staticcheck -tags $(TAGS) ./...
-	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest
+	shellcheck $$(git ls-files '*.sh') .ci/run deploy/tools/helm deploy/tools/prometheus test/nvidia/unpack test/clients/unpack test/cgroup2/unpack test/arm64/unpack test/e2e/upgrade/before test/flaky/gotest test/gpu/cluster/pod-run
 	@deploy/tools/helm lint --strict --quiet --namespace vernier-system deploy/chart
 	@test/generated.sh
 

@@ -16,11 +16,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -185,7 +187,14 @@ func (c *Cluster) layOut() error {
 		if n.Place, err = c.addPlace(config.Name, nodeIP(i), script); err != nil {
 			return err
 		}
-		if err := ip4(c.ControlPlane, "route add "+podSubnet(i)+" via "+n.IP); err != nil {
+		err = c.ControlPlane.inNetwork(func(h *netlink.Handle) error {
+			pods, err := netlink.ParseIPNet(podSubnet(i))
+			if err != nil {
+				return err
+			}
+			return h.RouteAdd(&netlink.Route{Dst: pods, Gw: net.ParseIP(n.IP)})
+		})
+		if err != nil {
 			return err
 		}
 		c.Nodes = append(c.Nodes, n)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/test/cluster/machine"
@@ -118,15 +120,37 @@ func (c *Cluster) addPlace(name, ip, script string) (*Place, error) {
 		return nil, err
 	}
 	if name == controlPlane {
-		return p, ip4(p, "link set lo up", "link add "+bridge+" type bridge", "addr add "+controlPlaneIP+"/24 dev "+bridge,
-			"addr add "+serviceIP+"/32 dev lo", "link set "+bridge+" up")
+		return p, p.inNetwork(func(h *netlink.Handle) error {
+			link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}
+			if err := h.LinkAdd(link); err != nil {
+				return err
+			}
+			return errors.Join(bringUp(h, "lo", serviceIP+"/32"), bringUp(h, bridge, controlPlaneIP+"/24"))
+		})
 	}
-	veth := fmt.Sprintf("vernier%d", index)
-	if err := ip4(c.ControlPlane, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", veth, holder.PID),
-		"link set "+veth+" master "+bridge+" up"); err != nil {
+	err = c.ControlPlane.inNetwork(func(h *netlink.Handle) error {
+		to, err := h.LinkByName(bridge)
+		if err != nil {
+			return err
+		}
+		link := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("vernier%d", index), MasterIndex: to.Attrs().Index},
+			PeerName:  "eth0", PeerNamespace: netlink.NsPid(holder.PID),
+		}
+		if err := h.LinkAdd(link); err != nil {
+			return err
+		}
+		return h.LinkSetUp(link)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return p, ip4(p, "link set lo up", "addr add "+ip+"/24 dev eth0", "link set eth0 up", "route add default via "+controlPlaneIP)
+	return p, p.inNetwork(func(h *netlink.Handle) error {
+		if err := errors.Join(bringUp(h, "lo", ""), bringUp(h, "eth0", ip+"/24")); err != nil {
+			return err
+		}
+		return h.RouteAdd(&netlink.Route{Gw: net.ParseIP(controlPlaneIP)})
+	})
 }
 
 // AddPlace makes a place besides the nodes, for processes that would have a pod's
@@ -147,13 +171,38 @@ func (c *Cluster) AddPlace(name string) (*Place, error) {
 	return p, nil
 }
 
-// ip4 runs commands of ip(8) inside a place, all by one process.
-func ip4(p *Place, commands ...string) error {
-	argv := p.Argv("ip", "-batch", "-")
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("network of %s: %w: %s", p.Name, err, strings.TrimSpace(string(out)))
+// inNetwork changes the place's interfaces and routes.
+func (p *Place) inNetwork(change func(*netlink.Handle) error) error {
+	ns, err := netns.GetFromPath(p.NetNS())
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("network of %s: %w", p.Name, err)
+	}
+	defer h.Close()
+	if err := change(h); err != nil {
+		return fmt.Errorf("network of %s: %w", p.Name, err)
 	}
 	return nil
+}
+
+// bringUp gives an interface an address, unless that is empty, and brings it up.
+func bringUp(h *netlink.Handle, name, address string) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if address != "" {
+		at, err := netlink.ParseAddr(address)
+		if err == nil {
+			err = h.AddrAdd(link, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return h.LinkSetUp(link)
 }

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,8 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vernier.dev/vernier/test/cluster/machine"
@@ -87,7 +88,7 @@ func missingTools(add adder) (build bool) {
 
 // packages of Debian by the command or file that tells whether they are there.
 func commands(add adder, build bool) {
-	need := map[string]string{"ip": "iproute2", "nsenter": "util-linux", "mount": "mount", "busybox": "busybox-static"}
+	need := map[string]string{"nsenter": "util-linux", "mount": "mount", "busybox": "busybox-static"}
 	if build {
 		need["gcc"], need["pkg-config"] = "gcc", "pkg-config"
 	}
@@ -172,11 +173,19 @@ func controlGroups(add adder) {
 
 // network tries what the cluster will do, in a namespace that goes at once.
 func network(add adder) {
-	cmd := exec.Command("ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader("link add name bridge0 type bridge\nlink add name veth0 type veth peer name veth1\n")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		add(fmt.Sprintf("no network namespace with a bridge and a veth pair: %v: %s", err, bytes.TrimSpace(out)),
-			"modprobe -a bridge veth; in a container, start it privileged")
+	tried := make(chan error)
+	go func() {
+		// The thread is in the new namespace from here on and ends with the goroutine,
+		// because it is never unlocked.
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge0"}}),
+				netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}))
+		}
+		tried <- err
+	}()
+	if err := <-tried; err != nil {
+		add(fmt.Sprintf("no network namespace with a bridge and a veth pair: %v", err), "modprobe -a bridge veth; in a container, start it privileged")
 	}
 }

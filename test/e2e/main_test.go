@@ -11,6 +11,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -36,9 +37,21 @@ const (
 
 var sys *system.System
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+var (
+	card = flag.String("card", "", "what `gpu-cluster` runs the tests on, on one node: real, this machine's GPUs; simulated, one that is not; "+
+		"or down, to take down what was left")
+	keep = flag.Bool("keep", false, "leave the cluster up")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
+	if *card != "" {
+		return runOnCard(m)
+	}
 	dir, err := os.MkdirTemp("", "vernier-e2e-")
 	if err == nil {
 		defer os.RemoveAll(dir)

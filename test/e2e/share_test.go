@@ -196,18 +196,21 @@ func TestExclusive(t *testing.T) {
 	if mode := placement(t, made).Containers["main"].Mode; mode != v1alpha1.ModeExclusive {
 		t.Errorf("mode %s, want exclusive", mode)
 	}
-	if got, want := values(t, made, "main")["device.total_mib"], itoa(int64(ledger(t, small).Status.Devices[0].Mem)); got != want {
-		t.Errorf("the container sees %s MiB, want all %s", got, want)
+	total, all := values(t, made, "main")["device.total_mib"], ledger(t, small).Status.Devices[0].Mem
+	if got, err := strconv.ParseInt(total, 10, 64); err != nil || !near(v1alpha1.MiB(got), all) {
+		t.Errorf("the container sees %s MiB, want all %d", total, all)
 	}
 	awaitGuarantee(t, made, "main", v1alpha1.GuaranteeDevice)
 }
 
 // Invariant 3: NVIDIA_VISIBLE_DEVICES=all, which the image has and a pod may add,
-// gives a container without a slice nothing, in a labelled namespace and in another.
+// gives a container without a slice nothing, in a labelled namespace and in another; nor
+// does a device node that it makes.
 func TestNoSliceNoGPU(t *testing.T) {
 	for _, ns := range []string{namespace, unlabelled} {
 		p := newPod("greedy").in(ns).
-			command("/bin/sh", "-c", "echo saw visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia); exec sleep 1000")
+			command("/bin/sh", "-c", "mknod /tmp/gpu c 195 0; echo saw visible=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c nvidia) "+
+				"forbidden=$(head -c 1 /tmp/gpu 2>&1 | grep -c 'not permitted'); exec sleep 1000")
 		p.on(small)
 		made := create(t, p)
 		awaitPod(t, made, "to have run", func(p *corev1.Pod) bool {
@@ -217,8 +220,8 @@ func TestNoSliceNoGPU(t *testing.T) {
 			text, err := sys.Logs(t.Context(), made.Namespace, made.Name, "main")
 			return err == nil && strings.Contains(text, "nodes="), text
 		})
-		if got := values(t, made, "main"); got["saw.visible"] != v1alpha1.EnvVisibleDevicesVoid || got["saw.nodes"] != "0" {
-			t.Errorf("namespace %s: %v, want visible=void and no device node", ns, got)
+		if got := values(t, made, "main"); got["saw.visible"] != v1alpha1.EnvVisibleDevicesVoid || got["saw.nodes"] != "0" || got["saw.forbidden"] != "1" {
+			t.Errorf("namespace %s: %v, want visible=void, no device node, and one that it makes forbidden", ns, got)
 		}
 	}
 }

@@ -51,14 +51,15 @@ func (s *System) images(ctx context.Context) error {
 			}
 			m.Add("/etc/ld.so.preload", 0o644, []byte("# the image's\n"+PreloadLibrary+"\n"))
 		}
-		if err := s.importImage(ctx, m); err != nil {
+		if err := s.AddImage(ctx, m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *System) importImage(ctx context.Context, m *image.Image) error {
+// AddImage puts an image on every node.
+func (s *System) AddImage(ctx context.Context, m *image.Image) error {
 	file := filepath.Join(s.Cluster.Dir(), "image.tar")
 	if err := m.Save(file); err != nil {
 		return err

@@ -23,8 +23,13 @@ func Main(m *testing.M, o Options, makeReady func(context.Context, *System) erro
 	s, err := Up(ctx, o)
 	if s != nil {
 		defer func() {
-			if err := s.Down(); err != nil {
-				fmt.Fprintln(os.Stderr, "taking the cluster down:", err)
+			if o.Keep && err == nil && ctx.Err() == nil {
+				err = s.Keep()
+			} else {
+				err = s.Down()
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "ending:", err)
 			}
 		}()
 	}

@@ -51,6 +51,8 @@ type Options struct {
 	Manifests manifests.Folder
 	// Progress gets a line for every step.
 	Progress io.Writer
+	// Keep has Main leave the system up.
+	Keep bool
 }
 
 // NodeOptions is one node and its GPUs.
@@ -164,10 +166,21 @@ func (s *System) Down() error {
 	if s.Cluster == nil {
 		return nil
 	}
+	s.leaveParts()
+	return s.Cluster.Down()
+}
+
+// Keep leaves it up, and says how to use it.
+func (s *System) Keep() error {
+	s.leaveParts()
+	fmt.Fprintf(s.progress, "the cluster stays up:\nexport KUBECONFIG=%s PATH=%s:$PATH\n", s.Cluster.Kubeconfig(), s.Path())
+	return s.Cluster.Keep()
+}
+
+func (s *System) leaveParts() {
 	if s.endParts != nil {
 		s.endParts()
 	}
-	return s.Cluster.Down()
 }
 
 // Logs is what a container has written so far.

@@ -38,6 +38,34 @@ func (m *Image) AddProgram(name, from string, provided ...string) error {
 	return nil
 }
 
+// AddLibraries copies the libraries that shared libraries need, as far as they lie where
+// this machine's loader looks. The others come with what needs them.
+func (m *Image) AddLibraries(from ...string) error {
+	seen := map[string]bool{}
+	for _, file := range from {
+		f, err := elf.Open(file)
+		if err != nil {
+			return err
+		}
+		needed, err := f.ImportedLibraries()
+		f.Close()
+		if err != nil {
+			return err
+		}
+		for _, lib := range needed {
+			at, err := find(lib, libraryDirs)
+			if err != nil || seen[lib] {
+				continue
+			}
+			seen[lib] = true
+			if err := m.AddProgram(at, at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (m *Image) addNeeded(from string, seen map[string]bool) error {
 	f, err := elf.Open(from)
 	if err != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +45,26 @@ func assets() *cobra.Command {
 				return err
 			}
 			fmt.Println(dir)
+			return nil
+		},
+	}
+}
+
+func toolsInto() *cobra.Command {
+	return &cobra.Command{
+		Use:   "tools FOLDER",
+		Short: "Copy the cluster's programs into a folder, which " + tools.ReadyVariable + " names on a machine without Go",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dirs, err := tools.Ensure(cmd.Context(), os.Stderr, tools.All...)
+			if err != nil {
+				return err
+			}
+			for i, dir := range dirs {
+				if err := os.CopyFS(filepath.Join(args[0], tools.All[i].Name), os.DirFS(dir)); err != nil {
+					return err
+				}
+			}
 			return nil
 		},
 	}

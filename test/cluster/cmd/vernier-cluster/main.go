@@ -26,7 +26,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(preflight(), assets(), up(), down(), status(), logs(), kubeconfig(), env(), enter())
+	root.AddCommand(preflight(), assets(), toolsInto(), up(), down(), status(), logs(), kubeconfig(), env(), enter())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "vernier-cluster:", err)
 		os.Exit(1)

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/gpu/report"
+	"vernier.dev/vernier/test/manifests"
+)
+
+// kit is the folder of `make gpu-kit`.
+func kit(t *testing.T) string {
+	t.Helper()
+	root, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "bin", "gpu-kit")
+}
+
+// nativeEnv lets programs outside the cluster use the node's GPUs.
+func nativeEnv() []string {
+	env := append(os.Environ(), sys.Node(small).GPU.Env()...)
+	if *card == simulatedCard {
+		env = append(env, "SIMGPU_ALL_DEVICES=1", "LD_LIBRARY_PATH="+sys.Node(small).GPU.Bin)
+	}
+	return env
+}
+
+// runKit runs rows of the kit, with pods for shares, and returns them as they ended. Beside it,
+// what is given runs.
+func runKit(t *testing.T, beside func(), rows ...string) []*report.Row {
+	t.Helper()
+	image, path, folders := kitImage(t)
+	file := filepath.Join(t.TempDir(), "report.json")
+	args := []string{"--report=" + file, "--only=" + strings.Join(rows, ","), "--shares=" + filepath.Join(kit(t), "pod-run")}
+	if *card == simulatedCard {
+		args = append(args, "--simulated")
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(kit(t), "gpu-kit"), args...)
+	cmd.Env = append(nativeEnv(), "PATH="+sys.Path()+":"+os.Getenv("PATH"), "KUBECONFIG="+sys.Cluster.Kubeconfig(),
+		"POD_NAMESPACE="+namespace, "POD_IMAGE="+image, "POD_PATH="+path, "POD_FOLDERS="+strings.Join(folders, " "))
+	t.Cleanup(func() { removeKitPods(t) })
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if beside != nil {
+		beside()
+	}
+	_ = cmd.Wait() // its report says more
+	text, err := os.ReadFile(file)
+	var rep report.Report[json.RawMessage]
+	if err == nil {
+		err = json.Unmarshal(text, &rep)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	if rep.Rows[0].Verdict != report.Passed || len(rep.Rows) != 1+len(rows) {
+		t.Fatalf("the kit ran\n%s", said.String())
+	}
+	return rep.Rows[1:] // without its facts of the machine
+}
+
+// removeKitPods removes what a row that was killed has left.
+func removeKitPods(t *testing.T) {
+	list, err := sys.Kube.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{LabelSelector: "app=kit"})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, p := range list.Items {
+		remove(t, &p)
+	}
+}
+
+// kitImage puts an image on the node that has the kit's programs where the machine has them,
+// and the machine's Python, if that has PyTorch. Its PATH, and folders that it needs of the
+// machine, are the pod's to add.
+func kitImage(t *testing.T) (name, path string, folders []string) {
+	t.Helper()
+	name, path = "vernier.local/kit:1", "/usr/local/bin:/usr/bin:/bin"
+	m, err := cluster.Busybox(name)
+	if err == nil {
+		err = m.AddProgram(filepath.Join(kit(t), "kit-program"), filepath.Join(kit(t), "kit-program"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(kit(t), func(file string, e fs.DirEntry, err error) error {
+		if ext := filepath.Ext(file); err == nil && (ext == ".ptx" || ext == ".py") {
+			err = m.AddFile(file, file)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var python struct {
+		Program, Real string
+		Folders, Code []string
+	}
+	// Without PyTorch the kit skips its rows.
+	if out, err := exec.CommandContext(t.Context(), "python3", "-c", pythonFolders).Output(); err == nil {
+		if err := json.Unmarshal(out, &python); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if err := errors.Join(m.AddProgram(python.Real, python.Real), m.AddLibraries(python.Code...)); err != nil {
+			t.Fatal(err)
+		}
+		path = filepath.Dir(python.Program) + ":" + path
+	}
+	if err := sys.AddImage(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	return name, path, python.Folders
+}
+
+// pythonFolders says where Python is: the program as it is called and as it lies, the folders
+// of its modules, and the modules in machine code, whose libraries may lie elsewhere.
+const pythonFolders = `
+import glob, importlib.util, json, os, sys, sysconfig
+if not importlib.util.find_spec("torch"):
+    sys.exit("no PyTorch")
+paths = sysconfig.get_paths()
+folders = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+if sys.prefix not in ("/usr", "/usr/local"):
+    folders.add(sys.prefix)
+folders |= {p for p in sys.path if os.path.isdir(p)}
+folders = {f for f in folders if os.path.isdir(f) and not any(f != o and f.startswith(o + "/") for o in folders)}
+code = glob.glob(paths["platstdlib"] + "/lib-dynload/*.so")
+for top in (paths["purelib"], paths["platlib"]):
+    code += glob.glob(top + "/torch/lib/*.so") + glob.glob(top + "/numpy/**/*.so", recursive=True)
+print(json.dumps({"Program": sys.executable, "Real": os.path.realpath(sys.executable), "Folders": sorted(folders), "Code": code}))
+`

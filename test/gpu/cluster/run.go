@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"vernier.dev/vernier/test/cluster/tools"
+	"vernier.dev/vernier/test/gpu/report"
+)
+
+// limit is for the cluster and all rows together.
+const limit = "9m"
+
+// tests is a command of the packed end-to-end tests, with nothing else of the machine in PATH
+// before what was packed.
+func (o *options) tests(ctx context.Context, args ...string) *exec.Cmd {
+	root := o.root()
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "e2e.test"), args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), tools.ReadyVariable+"="+filepath.Join(root, "tools"),
+		"PATH="+filepath.Join(root, "sbin")+":"+os.Getenv("PATH"))
+	cmd.Stderr = os.Stderr
+	// It takes its cluster down when it is interrupted, and is waited for.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd
+}
+
+func (o *options) run() (code int, err error) {
+	chosen, err := o.chosen()
+	if err != nil {
+		return 0, err
+	}
+	want, err := checksums()
+	if err != nil {
+		return 0, err
+	}
+	if missing := o.missing(want); len(missing) > 0 {
+		return 0, fmt.Errorf("not added to %s: %s: gpu-cluster add PART... (or name its folder by --dir)", o.dir, strings.Join(missing, ", "))
+	}
+	if !o.unpacked(want) {
+		return 0, fmt.Errorf("the parts are not unpacked in %s: gpu-cluster add", o.dir)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	card, names := "real", []string{}
+	if o.simulated {
+		card = "simulated"
+	}
+	for _, r := range chosen {
+		names = append(names, r.test)
+	}
+	cmd := o.tests(ctx, "-card="+card, fmt.Sprintf("-keep=%t", o.keep), "-test.v", "-test.parallel=1", "-test.timeout="+limit,
+		"-test.run=^("+strings.Join(names, "|")+")$")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	// Ctrl-C reaches all of a terminal's processes: the tests hear of it once, from here.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	rep := report.New[struct{}](o.simulated)
+	unwritten := follow(out, chosen, func(r *report.Row) error { return rep.Add(o.report, r) })
+	err = cmd.Wait()
+	if ended := cmd.ProcessState; !ended.Exited() || ended.ExitCode() == 2 { // killed, or a panic
+		err = errors.Join(err, o.down())
+	}
+	for _, r := range chosen {
+		if r.Verdict == "" {
+			r.Verdict, r.Why = report.Skipped, "it did not come to it"
+			unwritten = errors.Join(unwritten, rep.Add(o.report, &r.Row))
+		}
+	}
+	code = rep.End(o.report)
+	switch {
+	case code == 1 && cmd.ProcessState.Exited():
+		err = nil // the rows say it
+	case err != nil:
+		err = fmt.Errorf("the cluster: %w: what is above says why", err)
+	}
+	return code, errors.Join(err, unwritten)
+}
+
+// down removes what is there of a cluster.
+func (o *options) down() error { return o.tests(context.Background(), "-card=down").Run() }
+
+// Lines of a verbose test.
+var (
+	began  = regexp.MustCompile(`^=== (?:RUN|NAME|CONT)\s+(\S+)$`)
+	figure = regexp.MustCompile(`^\s*=== ATTR\s+(\S+) (\S+) (.*)$`)
+	ended  = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)$`)
+)
+
+// follow reads what the tests print, and hands on each row as it ends. It marks those of chosen
+// that it has seen.
+func follow(out io.Reader, chosen []row, done func(*report.Row) error) (err error) {
+	open := map[string]*report.Row{}
+	said := map[string][]string{}
+	current := ""
+	scan := bufio.NewScanner(out)
+	scan.Buffer(nil, 4<<20)
+	for scan.Scan() {
+		line := scan.Text()
+		if m := began.FindStringSubmatch(line); m != nil {
+			current = m[1]
+			if open[current] == nil {
+				open[current] = &report.Row{Name: current}
+			}
+			continue
+		}
+		if m := figure.FindStringSubmatch(line); m != nil && open[m[1]] != nil {
+			if value, err := strconv.ParseFloat(m[3], 64); err == nil {
+				open[m[1]].Set(m[2], value)
+			} else {
+				open[m[1]].Set(m[2], m[3])
+			}
+			continue
+		}
+		m := ended.FindStringSubmatch(line)
+		if m == nil {
+			said[current] = append(said[current], strings.TrimSpace(line))
+			continue
+		}
+		r := open[m[2]]
+		if r == nil {
+			continue
+		}
+		test, part, _ := strings.Cut(m[2], "/")
+		for i := range chosen {
+			if chosen[i].test == test {
+				r.Name, r.Promise = chosen[i].Name, chosen[i].Promise
+				chosen[i].Verdict = report.Passed
+			}
+		}
+		if part != "" {
+			r.Name += "/" + part
+		}
+		r.Verdict = map[string]report.Verdict{"PASS": report.Passed, "FAIL": report.Failed, "SKIP": report.Skipped}[m[1]]
+		r.Seconds, _ = strconv.ParseFloat(m[3], 64) // of digits
+		if r.Verdict != report.Passed {
+			r.Why = cmp.Or(strings.Join(said[m[2]], "\n"), "see its parts")
+		}
+		err = errors.Join(err, done(r))
+	}
+	return errors.Join(err, scan.Err())
+}
