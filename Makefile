@@ -231,7 +231,7 @@ bench-throughput: deps tools build ## pods a second on 1,000 nodes, with Vernier
 		$(CGO) go test -tags envtest -run '^$$' -bench LedgerWrites -benchtime 10x ./allocator
 
 .PHONY: demo
-demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, SET="allocator.reserveAfter=20s" sets values of the chart; needs root)
+demo: ## see it work: no GPU and no cluster needed (KEEP=1 leaves it up, GPU=real takes this machine's GPUs, SET="allocator.reserveAfter=20s" sets values of the chart; needs root)
 	@test/demo/run.sh
 
 .PHONY: generate

@@ -30,7 +30,9 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys, err := up(t.Context(), rendered, "--sys-dir="+sysfsWithNIC(t))
+	gpus := simulated
+	gpus.Args = []string{"--sys-dir=" + sysfsWithNIC(t)}
+	sys, err := up(t.Context(), gpus, rendered)
 	if sys != nil {
 		t.Cleanup(func() {
 			if err := sys.Down(); err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo owns what `make demo` shows: pods sharing simulated GPUs on a real
-// Kubernetes node, what each of them sees, one that waits and why, and the
-// ledger. It checks nothing that the end-to-end tests don't check better, but it
+// Command demo owns what `make demo` shows: pods sharing GPUs, simulated or the machine's, on a
+// real Kubernetes node, what each of them sees, one that waits and why, and the ledger. It checks nothing that the end-to-end tests don't check better, but it
 // fails when something that it shows does not come true.
 package main
 
@@ -46,11 +45,15 @@ func run(ctx context.Context) (err error) {
 	}
 	defer os.RemoveAll(scratch)
 	rendered, err := renderValues(ctx, filepath.Join(scratch, "manifests"), os.Getenv("SET"))
+	if err != nil {
+		return err
+	}
+	gpus, what, err := chosenGPUs(os.Getenv("GPU"))
 	if err != nil || slices.Contains(os.Args, "--check") {
 		return err
 	}
-	say("starting etcd, Kubernetes, containerd and Vernier; one node with two simulated A100")
-	sys, err := up(ctx, rendered)
+	say("starting etcd, Kubernetes, containerd and Vernier; one node with %s", what)
+	sys, err := up(ctx, gpus, rendered)
 	defer func() {
 		if sys == nil || sys.Cluster == nil || (keep && err == nil) {
 			return
@@ -83,15 +86,26 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func up(ctx context.Context, rendered manifests.Folder, agentArgs ...string) (*system.System, error) {
-	return system.Up(ctx, system.Options{
-		Name: "demo",
-		Nodes: []system.NodeOptions{{Name: node, Args: agentArgs,
-			// Linked by NVLink, below one PCIe switch.
-			GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2, PCIe: "0.1", Switches: 1}}},
-		Manifests: rendered,
-		Progress:  os.Stdout,
-	})
+// simulated is the node unless another is chosen: linked by NVLink, below one PCIe switch.
+var simulated = system.NodeOptions{Name: node, GPUs: simgpu.GPU{Model: simgpu.A100, Count: 2, PCIe: "0.1", Switches: 1}}
+
+// chosenGPUs is the node that GPU=NAME chooses, and what its GPUs are.
+func chosenGPUs(name string) (n system.NodeOptions, what string, err error) {
+	switch name {
+	case "", "simulated":
+		return simulated, "two simulated A100", nil
+	case "real":
+		root, err := system.FindDriver()
+		if err != nil {
+			err = fmt.Errorf("GPU=real: %w. Without GPU=real the demo simulates GPUs", err)
+		}
+		return system.NodeOptions{Name: node, DriverRoot: root}, "this machine's GPUs", err
+	}
+	return n, "", fmt.Errorf("GPU=%s: want real or simulated", name)
+}
+
+func up(ctx context.Context, gpus system.NodeOptions, rendered manifests.Folder) (*system.System, error) {
+	return system.Up(ctx, system.Options{Name: "demo", Nodes: []system.NodeOptions{gpus}, Manifests: rendered, Progress: os.Stdout})
 }
 
 func say(format string, a ...any) { fmt.Printf("\n\033[1m▸ "+format+"\033[0m\n", a...) }

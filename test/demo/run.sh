@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo`: checks what is missing, builds what is not there yet, then hands
 # over to the demo program, which ends by itself (KEEP=1 leaves the cluster up). SET has
-# values of the chart, NAME=VALUE with spaces between them.
+# values of the chart, NAME=VALUE with spaces between them; GPU=real is for this machine's GPUs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# go-nvml declares NVML's deprecated functions; its warnings are not ours.
+export CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
 
 step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
@@ -31,7 +33,7 @@ mkdir -p bin
 CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/ ./test/cluster/cmd/vernier-cluster
 bin/vernier-cluster preflight
 # What cannot be set is told before the long part.
-[ -z "${SET:-}" ] || go run ./test/demo --check
+[ -z "${SET:-}${GPU:-}" ] || go run ./test/demo --check
 
 step "2/4  Vernier"
 make --no-print-directory build

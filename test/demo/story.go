@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/system"
@@ -28,13 +29,23 @@ type request struct {
 
 // story is the demo itself, told in the order in which a newcomer asks.
 func story(ctx context.Context, sys *system.System) error {
-	say("four pods share GPUs: 60 %%, 25 %%, 15 %% with 8192 MiB, and one whole GPU")
-	sharing := []request{
-		{"train", limits(v1alpha1.ResourceCore, 60, v1alpha1.ResourceMemPercent, 50), []string{"--alloc", "10240", "--hold"}},
-		{"infer", limits(v1alpha1.ResourceCore, 25), []string{"--alloc", "2048", "--hold"}},
-		{"batch", limits(v1alpha1.ResourceCore, 15, v1alpha1.ResourceMemMiB, 8192), []string{"--hold"}},
-		{"whole", limits(v1alpha1.ResourceCore, 100), []string{"--hold"}},
+	ledger := &v1alpha1.SliceLedger{}
+	if err := sys.Client.Get(ctx, client.ObjectKey{Name: node}, ledger); err != nil {
+		return err
 	}
+	gpus := ledger.Status.Devices
+	// Small enough for a GPU of 16 GiB.
+	sharing := []request{
+		{"train", limits(v1alpha1.ResourceCore, 60, v1alpha1.ResourceMemPercent, 50), []string{"--alloc", "6144", "--hold"}},
+		{"infer", limits(v1alpha1.ResourceCore, 25), []string{"--alloc", "2048", "--hold"}},
+		{"batch", limits(v1alpha1.ResourceCore, 15, v1alpha1.ResourceMemMiB, 2048), []string{"--hold"}},
+	}
+	ends := sharing[0].name // so that the next has room
+	if len(gpus) > 1 {
+		sharing = append(sharing, request{"whole", limits(v1alpha1.ResourceCore, 100), []string{"--hold"}})
+		ends = "whole"
+	}
+	say("%d pods share %d GPU(s): 60 %%, 25 %%, 15 %% with 2048 MiB, and with a second GPU one a whole one", len(sharing), len(gpus))
 	for _, r := range sharing {
 		if err := create(ctx, sys, r); err != nil {
 			return err
@@ -45,7 +56,7 @@ func story(ctx context.Context, sys *system.System) error {
 		fmt.Printf("  %s is running\n", r.name)
 	}
 
-	say("what a CUDA program sees inside each container (the GPU has 81920 MiB)")
+	say("what a CUDA program sees inside each container (a GPU has %d MiB)", gpus[0].Mem)
 	for _, r := range sharing {
 		if err := output(ctx, sys, r.name); err != nil {
 			return err
@@ -66,8 +77,8 @@ func story(ctx context.Context, sys *system.System) error {
 		return err
 	}
 
-	say("whole ends, and late starts")
-	if err := sys.Kube.CoreV1().Pods(namespace).Delete(ctx, "whole", metav1.DeleteOptions{}); err != nil {
+	say("%s ends, and late starts", ends)
+	if err := sys.Kube.CoreV1().Pods(namespace).Delete(ctx, ends, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	if err := await(ctx, sys, late.name, corev1.PodRunning); err != nil {
@@ -75,8 +86,8 @@ func story(ctx context.Context, sys *system.System) error {
 	}
 	fmt.Println("  late is running")
 
-	say("greedy has 4096 MiB and allocates until it is refused")
-	greedy := request{"greedy", limits(v1alpha1.ResourceCore, 10, v1alpha1.ResourceMemMiB, 4096), []string{"--alloc-until-fail"}}
+	say("greedy has 2048 MiB and allocates until it is refused")
+	greedy := request{"greedy", limits(v1alpha1.ResourceCore, 10, v1alpha1.ResourceMemMiB, 2048), []string{"--alloc-until-fail"}}
 	if err := create(ctx, sys, greedy); err != nil {
 		return err
 	}

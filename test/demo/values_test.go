@@ -91,3 +91,19 @@ func TestSettableIsValues(t *testing.T) {
 		}
 	}
 }
+
+// GPU=real on a machine without a driver says what is missing and what goes without; another
+// value says what there is.
+func TestChosenGPUs(t *testing.T) {
+	if n, what, err := chosenGPUs(""); err != nil || n.DriverRoot != "" || !strings.Contains(what, "simulated") {
+		t.Errorf("by default: %+v, %s, %v", n, what, err)
+	}
+	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+		if _, _, err := chosenGPUs("real"); err == nil || !strings.Contains(err.Error(), "no NVIDIA driver") || !strings.Contains(err.Error(), "Without GPU=real") {
+			t.Errorf("real: %v", err)
+		}
+	}
+	if _, _, err := chosenGPUs("reel"); err == nil || !strings.Contains(err.Error(), "want real or simulated") {
+		t.Errorf("a mistake: %v", err)
+	}
+}

@@ -31,9 +31,11 @@ const (
 	neighbours = "neighbours" // another, of tenants that the first does not trust
 	unlabelled = "outsider"   // not
 	small      = "n1"         // the node with one GPU
-	large      = "n2"         // the node with two
 	cut        = "n3"         // the node whose one is in MIG mode; cordoned
 )
+
+// large is the node with two GPUs; on a card there is only the other.
+var large = "n2"
 
 var sys *system.System
 

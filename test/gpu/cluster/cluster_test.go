@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/cluster/machine"
+	"vernier.dev/vernier/test/gpu/report"
+	"vernier.dev/vernier/test/manifests"
+)
+
+// bareRoot is set in a process that is to enter the bare machine at this folder.
+const bareRoot = "VERNIER_BARE_ROOT"
+
+func TestMain(m *testing.M) {
+	if root := os.Getenv(bareRoot); root != "" {
+		err := enter(root, os.Args[1:])
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	os.Exit(m.Run())
+}
+
+// Where the bare machine has what.
+const (
+	kitFolder = "/gpu-cluster"
+	disk      = "/var"
+)
+
+// bareMachine is a root that has the C library, a shell, the kernel's file systems, and what
+// `make gpu-cluster` packed: neither Go nor a compiler, nor any other program.
+func bareMachine(t *testing.T, packed string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for _, dir := range []string{"/bin", "/dev", "/etc", "/old", "/proc", "/run/vernier-cluster", "/sbin", "/sys", "/tmp", kitFolder, disk + "/lib", disk + "/tmp", disk + "/log"} {
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../run", root+disk+"/run"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/bin/sh", "/sbin/ldconfig", "/lib64/ld-linux-x86-64.so.2",
+		"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1"} {
+		if !strings.HasPrefix(name, "/") {
+			name = "/lib/x86_64-linux-gnu/" + name
+		}
+		data, err := os.ReadFile(name)
+		if err == nil {
+			err = errors.Join(os.MkdirAll(filepath.Dir(root+name), 0o755), os.WriteFile(root+name, data, 0o755))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(packed, e.Name()), filepath.Join(root, kitFolder, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// enter makes the folder the root of this process's mount namespace, and becomes the program.
+func enter(root string, argv []string) error {
+	bind := func(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
+	err := bind(root, root)
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/run/vernier-cluster"} {
+		err = errors.Join(err, bind(dir, root+dir))
+	}
+	err = errors.Join(err, unix.PivotRoot(root, root+"/old"), os.Chdir("/"), unix.Unmount("/old", unix.MNT_DETACH))
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(argv[0], argv, []string{"PATH=/bin:/sbin", "HOME=/"})
+}
+
+// inside is a command on the bare machine.
+func inside(ctx context.Context, root string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{kitFolder + "/gpu-cluster"}, args...)...)
+	cmd.Env = append(os.Environ(), bareRoot+"="+root)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
+	return cmd
+}
+
+func say(t *testing.T, root string, args ...string) (string, error) {
+	t.Helper()
+	out, err := inside(t.Context(), root, args...).CombinedOutput()
+	t.Logf("gpu-cluster %v: %v\n%s", args, err, out)
+	return string(out), err
+}
+
+// What `make gpu-cluster` packs needs nothing of a machine but the C library and a shell: parts
+// are checked and named, a cluster comes up, and each row passes on the simulated GPU that does
+// not need a card; the others say what is missing. Interrupted, it leaves nothing.
+func TestBareMachine(t *testing.T) {
+	repo, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", repo, "gpu-cluster", "FAST=1").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	root := bareMachine(t, filepath.Join(repo, "bin", "gpu-cluster"))
+	parts := addParts(t, root)
+	if out, err := say(t, root, "run"); err == nil || !strings.Contains(out, "no NVIDIA driver") || !strings.Contains(out, "install the driver") {
+		t.Errorf("without a driver: %v, %s", err, out)
+	}
+	interrupted(t, root)
+
+	if _, err := say(t, root, "run", "--simulated", "--report=/tmp/report.json"); err != nil {
+		t.Errorf("the rows: %v", err)
+	}
+	got := readReport(t, root)
+	needCard := []string{"in-pods/nvidia-smi-limited", "in-pods/pytorch-memory", "in-pods/pytorch-30-beside-60", "driver-limits"}
+	for _, r := range rows {
+		if got[r.Name] == nil {
+			t.Errorf("there is no row %s", r.Name)
+		}
+	}
+	for name, r := range got {
+		want := report.Passed
+		if slices.Contains(needCard, name) {
+			want = report.Skipped
+		}
+		if r.Verdict != want || want == report.Skipped && r.Why == "" {
+			t.Errorf("%s: %s, want %s: %s", name, r.Verdict, want, r.Why)
+		}
+	}
+	left(t)
+	t.Logf("%d parts, %d rows", parts, len(got))
+}
+
+// addParts adds them, and returns how many there are.
+func addParts(t *testing.T, root string) int {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, kitFolder, "part-*"))
+	if err != nil || len(files) < 2 {
+		t.Fatalf("parts %v, %v", files, err)
+	}
+	for _, f := range files {
+		if info, err := os.Stat(f); err != nil || info.Size() > partBytes {
+			t.Errorf("%s: %v, %v", f, info, err)
+		}
+	}
+	if out, err := say(t, root, "run", "--simulated"); err == nil || !strings.Contains(out, "part-1, part-2") {
+		t.Errorf("without parts: %v, %s", err, out)
+	}
+	damaged := filepath.Join(root, "tmp", "damaged")
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2]++
+	if err := os.WriteFile(damaged, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := say(t, root, "add", "/tmp/damaged"); err == nil || !strings.Contains(out, "damaged") || !strings.Contains(out, "copy it again") {
+		t.Errorf("a damaged part: %v, %s", err, out)
+	}
+	for i, f := range files {
+		out, err := say(t, root, "add", filepath.Join(kitFolder, filepath.Base(f)))
+		if last := i == len(files)-1; err != nil || last != strings.Contains(out, "all parts are unpacked") {
+			t.Fatalf("part %d of %d: %v, %s", i+1, len(files), err, out)
+		}
+	}
+	return len(files)
+}
+
+// interrupted runs it until a row has passed, and has it end.
+func interrupted(t *testing.T, root string) {
+	t.Helper()
+	cmd := inside(t.Context(), root, "run", "--simulated", "--only=inventory,share", "--report=/tmp/report.json")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	var said bytes.Buffer
+	buffer := make([]byte, 4096)
+	for sent := false; ; {
+		n, err := read.Read(buffer)
+		said.Write(buffer[:n])
+		if !sent && strings.Contains(said.String(), "passed   inventory") {
+			sent = true
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), "skipped  share") {
+		t.Errorf("interrupted it ends with %v:\n%s", err, said.String())
+	}
+	if got := readReport(t, root); len(got) != 2 || got["inventory"].Verdict != report.Passed {
+		t.Errorf("its report has %v", got)
+	}
+	left(t)
+}
+
+func readReport(t *testing.T, root string) map[string]*report.Row {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "tmp", "report.json"))
+	var rep report.Report[struct{}]
+	if err == nil {
+		err = json.Unmarshal(text, &rep)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]*report.Row{}
+	for _, r := range rep.Rows {
+		got[r.Name] = r
+	}
+	return got
+}
+
+// left fails if anything of a cluster is on the machine.
+func left(t *testing.T) {
+	t.Helper()
+	h, err := machine.FindHierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if groups := h.Leftovers("vernier-"); len(groups) > 0 {
+		t.Errorf("control groups are left: %v", groups)
+	}
+	if _, err := os.Stat("/run/vernier-cluster/state.json"); err == nil {
+		t.Error("the record of a cluster is left")
+	}
+}
+
+// What the tests print becomes rows: a test's and its parts', with figures, and why one has
+// failed; what was not reached is told.
+func TestFollow(t *testing.T) {
+	const printed = `=== RUN   TestCardShares
+=== RUN   TestCardShares/quota
+=== ATTR  TestCardShares/quota work_1 29.5
+=== ATTR  TestCardShares/quota nvml no answer
+    card_test.go:1: 12 percent
+        of 30
+--- FAIL: TestCardShares (2.50s)
+    --- FAIL: TestCardShares/quota (1.00s)
+=== RUN   TestExclusive
+--- PASS: TestExclusive (0.25s)
+=== RUN   TestMPS
+    mps_test.go:1: not on this card
+--- SKIP: TestMPS (0.00s)
+=== RUN   TestAgentKilled
+panic: gone
+`
+	chosen := slices.Clone(rows)
+	var got []report.Row
+	if err := follow(strings.NewReader(printed), chosen, func(r *report.Row) error { got = append(got, *r); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want := []report.Row{
+		{Name: "in-pods", Verdict: report.Failed, Why: "see its parts", Seconds: 2.5},
+		{Name: "in-pods/quota", Verdict: report.Failed, Why: "card_test.go:1: 12 percent\nof 30", Seconds: 1, Figures: map[string]any{"work_1": 29.5, "nvml": "no answer"}},
+		{Name: "whole", Verdict: report.Passed, Seconds: 0.25},
+		{Name: "mps", Verdict: report.Skipped, Why: "mps_test.go:1: not on this card"},
+	}
+	for i := range got {
+		if got[i].Promise == "" {
+			t.Errorf("%s promises nothing", got[i].Name)
+		}
+		got[i].Promise = ""
+	}
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	for _, r := range chosen {
+		if reached := r.Verdict != ""; reached != slices.Contains([]string{"in-pods", "whole", "mps"}, r.Name) {
+			t.Errorf("%s: reached %t", r.Name, reached)
+		}
+	}
+}
+
+// Every row is a test that there is.
+func TestRowsAreTests(t *testing.T) {
+	repo, err := manifests.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(repo, "test", "e2e", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	names := map[string]bool{}
+	for _, r := range rows {
+		if !strings.Contains(all.String(), "\nfunc "+r.test+"(t *testing.T)") || names[r.Name] || names[r.test] {
+			t.Errorf("%s: there is no %s in test/e2e, or another row is it", r.Name, r.test)
+		}
+		names[r.Name], names[r.test] = true, true
+	}
+	for line := range strings.Lines(all.String()) {
+		if test, is := strings.CutPrefix(line, "func TestCard"); is && !names["TestCard"+strings.SplitN(test, "(", 2)[0]] {
+			t.Errorf("no row is %s", line)
+		}
+	}
+}
