@@ -53,7 +53,7 @@ var driverRoots = []string{"/", "/run/nvidia/driver", "/usr/local/nvidia"}
 // FindDriver returns the root of the files of this machine's NVIDIA driver.
 func FindDriver() (root string, err error) {
 	for _, root := range driverRoots {
-		if cdi.FindNVML(root) == "" {
+		if _, err := os.Stat(root); err != nil || cdi.FindNVML(root) == "" {
 			continue
 		}
 		for _, node := range []string{"nvidiactl", "nvidia0", "nvidia-uvm"} {

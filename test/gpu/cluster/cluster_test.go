@@ -7,14 +7,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +59,11 @@ func bareMachine(t *testing.T, packed string) (root string) {
 	}
 	if err := os.Symlink("../run", root+disk+"/run"); err != nil {
 		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/group": "root:x:0:\n"} {
+		if err := os.WriteFile(root+file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range []string{"/bin/sh", "/sbin/ldconfig", "/lib64/ld-linux-x86-64.so.2",
 		"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1"} {
@@ -124,19 +132,27 @@ func TestBareMachine(t *testing.T) {
 	}
 	root := bareMachine(t, filepath.Join(repo, "bin", "gpu-cluster"))
 	parts := addParts(t, root)
+	oldLibrary(t, filepath.Join(root, "var", "tmp", "vernier-gpu-cluster", "root"))
 	if out, err := say(t, root, "run"); err == nil || !strings.Contains(out, "no NVIDIA driver") || !strings.Contains(out, "install the driver") {
 		t.Errorf("without a driver: %v, %s", err, out)
 	}
 	interrupted(t, root)
 
-	if _, err := say(t, root, "run", "--simulated", "--report=/tmp/report.json"); err != nil {
+	// The others are tests that the lane of the end-to-end tests runs as well.
+	var names []string
+	for _, r := range rows {
+		if strings.HasPrefix(r.test, "TestCard") || slices.Contains([]string{"share", "no-share", "driver-limits"}, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	if _, err := say(t, root, "run", "--simulated", "--report=/tmp/report.json", "--only="+strings.Join(names, ",")); err != nil {
 		t.Errorf("the rows: %v", err)
 	}
 	got := readReport(t, root)
 	needCard := []string{"in-pods/nvidia-smi-limited", "in-pods/pytorch-memory", "in-pods/pytorch-30-beside-60", "driver-limits"}
-	for _, r := range rows {
-		if got[r.Name] == nil {
-			t.Errorf("there is no row %s", r.Name)
+	for _, name := range names {
+		if got[name] == nil {
+			t.Errorf("there is no row %s", name)
 		}
 	}
 	for name, r := range got {
@@ -186,6 +202,39 @@ func addParts(t *testing.T, root string) int {
 		}
 	}
 	return len(files)
+}
+
+// oldLibrary fails where a program needs a newer C library than the docs promise.
+func oldLibrary(t *testing.T, dir string) {
+	t.Helper()
+	const promised = 34
+	programs := 0
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		f, err := elf.Open(path)
+		if err != nil {
+			return nil // no program
+		}
+		defer f.Close()
+		programs++
+		symbols, err := f.ImportedSymbols()
+		if errors.Is(err, elf.ErrNoSymbols) {
+			return nil // static
+		}
+		for _, s := range symbols {
+			if minor, is := strings.CutPrefix(s.Version, "GLIBC_2."); is {
+				if n, err := strconv.ParseFloat(minor, 64); err != nil || n > promised {
+					t.Errorf("%s needs %s for %s; the docs promise glibc 2.%d", path, s.Version, s.Name, promised)
+				}
+			}
+		}
+		return err
+	})
+	if err != nil || programs < 20 {
+		t.Errorf("%d programs, %v", programs, err)
+	}
 }
 
 // interrupted runs it until a row has passed, and has it end.
