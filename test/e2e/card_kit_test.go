@@ -12,12 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/cluster/image"
 	"vernier.dev/vernier/test/gpu/report"
 	"vernier.dev/vernier/test/manifests"
 )
@@ -112,16 +114,13 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var python struct {
-		Program, Real string
-		Folders, Code []string
-	}
+	var python python
 	// Without PyTorch the kit skips its rows.
 	if out, err := exec.CommandContext(t.Context(), "python3", "-c", pythonFolders).Output(); err == nil {
 		if err := json.Unmarshal(out, &python); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if err := errors.Join(m.AddProgram(python.Real, python.Real), m.AddLibraries(python.Code...)); err != nil {
+		if err := python.addTo(m); err != nil {
 			t.Fatal(err)
 		}
 		path = filepath.Dir(python.Program) + ":" + path
@@ -132,20 +131,54 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	return name, path, python.Folders
 }
 
-// pythonFolders says where Python is: the program as it is called and as it lies, the folders
-// of its modules, and the modules in machine code, whose libraries may lie elsewhere.
+// python is where the machine's Python is.
+type python struct {
+	Program string   // as it is called
+	Library []string // folders of its own modules
+	Folders []string // folders with what was installed: pods mount them
+	Code    []string // modules in machine code, whose libraries may lie elsewhere
+}
+
 const pythonFolders = `
 import glob, importlib.util, json, os, sys, sysconfig
 if not importlib.util.find_spec("torch"):
     sys.exit("no PyTorch")
 paths = sysconfig.get_paths()
-folders = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")}
-if sys.prefix not in ("/usr", "/usr/local"):
-    folders.add(sys.prefix)
-folders |= {p for p in sys.path if os.path.isdir(p)}
-folders = {f for f in folders if os.path.isdir(f) and not any(f != o and f.startswith(o + "/") for o in folders)}
+installed = [sys.prefix] if sys.prefix != sys.base_prefix else [paths["purelib"], paths["platlib"]]
 code = glob.glob(paths["platstdlib"] + "/lib-dynload/*.so")
-for top in (paths["purelib"], paths["platlib"]):
+for top in {paths["purelib"], paths["platlib"]}:
     code += glob.glob(top + "/torch/lib/*.so") + glob.glob(top + "/numpy/**/*.so", recursive=True)
-print(json.dumps({"Program": sys.executable, "Real": os.path.realpath(sys.executable), "Folders": sorted(folders), "Code": code}))
+print(json.dumps({"Program": sys.executable, "Library": sorted({paths["stdlib"], paths["platstdlib"]}),
+                  "Folders": sorted(set(installed)), "Code": code}))
 `
+
+// addTo puts Python and its own modules into an image, where the machine has them.
+func (p *python) addTo(m *image.Image) error {
+	program := p.Program
+	for {
+		to, err := os.Readlink(program)
+		if err != nil {
+			break
+		}
+		m.Link(program, to)
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(program), to)
+		}
+		program = to
+	}
+	err := errors.Join(m.AddProgram(program, program), m.AddLibraries(p.Code...))
+	for _, library := range p.Library {
+		err = errors.Join(err, filepath.WalkDir(library, func(file string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case e.IsDir() && slices.Contains([]string{"site-packages", "dist-packages", "test", "__pycache__"}, e.Name()):
+				return fs.SkipDir
+			case e.Type().IsRegular():
+				return m.AddFile(file, file)
+			}
+			return nil
+		}))
+	}
+	return err
+}

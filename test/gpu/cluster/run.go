@@ -80,6 +80,9 @@ func (o *options) run() (code int, err error) {
 	if ended := cmd.ProcessState; !ended.Exited() || ended.ExitCode() == 2 { // killed, or a panic
 		err = errors.Join(err, o.down())
 	}
+	if len(rep.Rows) == 0 {
+		return 0, fmt.Errorf("the cluster did not come up (%w): what is above says why", cmp.Or(err, errors.New("it ran no row")))
+	}
 	for _, r := range chosen {
 		if r.Verdict == "" {
 			r.Verdict, r.Why = report.Skipped, "it did not come to it"
@@ -87,11 +90,8 @@ func (o *options) run() (code int, err error) {
 		}
 	}
 	code = rep.End(o.report)
-	switch {
-	case code == 1 && cmd.ProcessState.Exited():
+	if code == 1 && cmd.ProcessState.Exited() {
 		err = nil // the rows say it
-	case err != nil:
-		err = fmt.Errorf("the cluster: %w: what is above says why", err)
 	}
 	return code, errors.Join(err, unwritten)
 }
