@@ -66,7 +66,7 @@ func run(m *testing.M) int {
 	return system.Main(m, system.Options{Name: "e2e", Nodes: []system.NodeOptions{
 		{Name: small, GPUs: simgpu.GPU{Model: simgpu.A100}, Driver: simgpu.Driver555},
 		// A GPU on each of two NUMA nodes.
-		{Name: large, GPUs: simgpu.GPU{Model: simgpu.H100}, More: []simgpu.GPU{{Model: simgpu.H100, NUMA: 1}}, MIG: true,
+		{Name: large, Driver: simgpu.DriverNewest, GPUs: simgpu.GPU{Model: simgpu.H100}, More: []simgpu.GPU{{Model: simgpu.H100, NUMA: 1}}, MIG: true,
 			Args: []string{"--end-device-holders", "--numa-binding", "--sys-dir=" + dir}},
 		{Name: cut, GPUs: simgpu.GPU{Model: simgpu.A100, MIG: true}},
 	}}, makeReady)

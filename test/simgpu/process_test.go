@@ -49,8 +49,16 @@ func TestProcessesAndTheirMemory(t *testing.T) {
 	}
 }
 
+// A process's percent is its part of the device's time, or, as an H100 told it, of the
+// time in which it had work.
 func TestUtilisation(t *testing.T) {
-	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 2}}})
+	for profile, percent := range map[string]uint32{"": 50, "h100-vm": 100} {
+		t.Run(profile, func(t *testing.T) { utilisation(t, profile, percent) })
+	}
+}
+
+func utilisation(t *testing.T, profile string, percent uint32) {
+	s := New(t, Config{Profile: profile, GPUs: []GPU{{Model: A100, Count: 2}}})
 	lib := open(t, s)
 	d := device(t, lib, 0)
 	_, ret := d.GetProcessUtilization(0)
@@ -69,7 +77,7 @@ func TestUtilisation(t *testing.T) {
 		if polls++; polls == 3000 {
 			t.Fatalf("after a minute: %+v %+v", rates, samples)
 		}
-		full = rates.Gpu == 100 && len(samples) == 2 && samples[0].SmUtil == 50 && samples[1].SmUtil == 50
+		full = rates.Gpu == 100 && len(samples) == 2 && samples[0].SmUtil == percent && samples[1].SmUtil == percent
 	}
 	rates, ret := device(t, lib, 1).GetUtilizationRates()
 	ok(t, ret)

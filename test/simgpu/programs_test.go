@@ -75,12 +75,13 @@ func (p *program) await() bool {
 	return false
 }
 
-// number returns the number that follows key in the program's lines.
+// number returns the number that follows key in the program's lines, cut to a whole one.
 func (p *program) number(t *testing.T, key string) uint64 {
 	t.Helper()
 	for _, l := range p.lines {
 		if _, rest, found := strings.Cut(l, key); found {
 			digits, _, _ := strings.Cut(rest, " ")
+			digits, _, _ = strings.Cut(digits, ".")
 			n, err := strconv.ParseUint(digits, 10, 64)
 			if err != nil {
 				t.Fatalf("%s in %q: %v", key, l, err)

@@ -59,9 +59,10 @@ type Config struct {
 	Template   string // devices before GPUs; "" is none
 	GPUs       []GPU
 	Bridges    []string // pairs of devices with an NVLink bridge, by index: "0-1"
-	Driver     string   // "" is DriverNewest
+	Driver     string   // "" is the profile's, without one DriverNewest
 	Seed       string   // UUIDs follow from it: another one for every node
-	ContextMiB int      // memory that a context takes, 0 to 4096
+	ContextMiB int      // memory that a context takes, 0 to 4096; 0 is the profile's
+	Profile    string   // what else a real machine was seen to do: "h100-vm", or "" for none of it
 }
 
 // Sim is a state file and the folder of the built programs.
@@ -86,6 +87,9 @@ func Create(bin, path string, cfg Config) (*Sim, error) {
 	}
 	if cfg.ContextMiB != 0 {
 		args = append(args, "--context-mib", strconv.Itoa(cfg.ContextMiB))
+	}
+	if cfg.Profile != "" {
+		args = append(args, "--profile", cfg.Profile)
 	}
 	if cfg.Template != "" {
 		args = append(args, "--template", cfg.Template)

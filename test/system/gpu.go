@@ -87,7 +87,8 @@ func (s *System) simulate(nodes []NodeOptions) []cluster.NodeConfig {
 			Mounts: []cluster.Mount{{Source: "gpu/state", Destination: statePath}},
 			Own:    own,
 			Prepare: func(dir string) (err error) {
-				config := simgpu.Config{GPUs: append([]simgpu.GPU{n.GPUs}, n.More...), Driver: n.Driver, Seed: n.Name}
+				config := simgpu.Config{GPUs: append([]simgpu.GPU{n.GPUs}, n.More...), Driver: n.Driver, Seed: n.Name,
+					Profile: os.Getenv("SIMGPU_PROFILE")}
 				if err := os.MkdirAll(filepath.Join(dir, "gpu"), 0o755); err != nil {
 					return err
 				}

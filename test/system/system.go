@@ -61,7 +61,8 @@ type NodeOptions struct {
 	GPUs simgpu.GPU
 	// More GPUs, which differ from these.
 	More []simgpu.GPU
-	// Driver is the driver's version; empty is the newest.
+	// Driver is the driver's version; empty is that of the profile in SIMGPU_PROFILE, else
+	// the newest.
 	Driver string
 	// DriverRoot is where this machine's driver is (FindDriver): the node has the machine's
 	// GPUs, and none that are simulated.

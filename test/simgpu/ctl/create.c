@@ -5,6 +5,7 @@
 // Invariants:
 // - The same arguments make the same devices: UUIDs follow from seed and index,
 //   bus ids and minor numbers from the index alone.
+// - What is asked for by an option of its own wins over the profile.
 // - Devices of all --gpu options, and those of templates, are numbered in the order given.
 #define _GNU_SOURCE
 #include "ctl.h"
@@ -60,7 +61,7 @@ static bool fabric(const char *text, struct sim_place *p) {
 }
 
 // add_gpus understands MODEL and the options that its complaint lists.
-static int add_gpus(struct sim_state *s, const char *text, const char *seed, uint64_t context_mib) {
+static int add_gpus(struct sim_state *s, const char *text, const char *seed) {
     uint64_t count = 1, numa = 0, mig = 0, serial = 0, switches = 0;
     struct sim_place place = {0};
     char spec[256];
@@ -98,7 +99,8 @@ static int add_gpus(struct sim_state *s, const char *text, const char *seed, uin
         d->serial = (uint32_t)serial;
         d->total_bytes = m->total_mib * SIM_MIB;
         d->reserved_bytes = m->reserved_mib * SIM_MIB;
-        d->context_bytes = context_mib * SIM_MIB;
+        d->context_bytes = s->machine.context_mib * SIM_MIB;
+        d->mps_context_bytes = s->machine.mps_context_mib * SIM_MIB;
         atomic_store(&d->persistence, 1);
         atomic_store(&d->mig_current, (uint32_t)mig);
         atomic_store(&d->mig_pending, (uint32_t)mig);
@@ -133,22 +135,23 @@ static const struct {
     {"l40s-8", {"--gpu", "L40S,count=4,numa=0,pcie=0.0", "--gpu", "L40S,count=4,numa=1,pcie=1.0"}},
 };
 
-static int add(struct sim_state *s, const char *option, const char *value, const char *seed, uint64_t context_mib) {
-    if (strcmp(option, "--gpu") == 0) return add_gpus(s, value, seed, context_mib);
+static int add(struct sim_state *s, const char *option, const char *value, const char *seed) {
+    if (strcmp(option, "--gpu") == 0) return add_gpus(s, value, seed);
     if (strcmp(option, "--bridge") == 0) return bridge(s, value);
     if (strcmp(option, "--template") != 0) return 0;
     for (unsigned t = 0; t < sizeof templates / sizeof *templates; t++) {
         if (strcmp(templates[t].name, value) != 0) continue;
         for (const char *const *o = templates[t].options; *o; o += 2)
-            if (add(s, o[0], o[1], seed, context_mib)) return 1;
+            if (add(s, o[0], o[1], seed)) return 1;
         return 0;
     }
     return fail("--template %s: there are hgx-h100-8, a100-bridged-4 and l40s-8", value);
 }
 
 int cmd_create(int argc, char **argv) {
-    const char *driver = "615.43.02", *seed = "simgpu", *path = sim_path();
-    uint64_t context_mib = 0;
+    const char *driver = NULL, *seed = "simgpu", *path = sim_path();
+    struct sim_machine machine = {.driver = "615.43.02"};
+    uint64_t context_mib = UINT64_MAX;
     bool host_pids = false;
     char aside[4096], folder[4096];
     snprintf(folder, sizeof folder, "%s", path);
@@ -159,19 +162,27 @@ int cmd_create(int argc, char **argv) {
     }
     for (int i = 0; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--driver") == 0) driver = argv[i + 1];
+        if (strcmp(argv[i], "--profile") == 0) {
+            const struct sim_machine *m = sim_machine(argv[i + 1]);
+            if (!m) return fail("--profile %s: there is h100-vm", argv[i + 1]);
+            machine = *m;
+        }
         if (strcmp(argv[i], "--seed") == 0) seed = argv[i + 1];
         if (strcmp(argv[i], "--pids") == 0) host_pids = strcmp(argv[i + 1], "host") == 0;
         if (strcmp(argv[i], "--context-mib") == 0 && !number(argv[i + 1], 4096, &context_mib))
             return fail("--context-mib %s: give MiB, 0 to 4096", argv[i + 1]);
     }
+    if (context_mib <= 4096) machine.context_mib = machine.mps_context_mib = (uint32_t)context_mib;
     struct sim_state *s = sim_create(path);
     if (!s) return fail("cannot write %s.new: %s", path, strerror(errno));
+    s->machine = machine;
+    if (!driver) driver = machine.driver;
     if (!set_driver(s, driver))
         return fail("--driver %s: give a version of branch 525 or later, such as 535.161.08",
                     driver);
     s->host_pids = host_pids;
     for (int i = 0; i < argc; i += 2) {
-        static const char *const known[] = {"--driver", "--seed", "--context-mib", "--pids", "--gpu",
+        static const char *const known[] = {"--driver", "--seed", "--context-mib", "--pids", "--profile", "--gpu",
                                            "--bridge", "--template"};
         bool ok = i + 1 < argc;
         if (ok) {
@@ -179,7 +190,7 @@ int cmd_create(int argc, char **argv) {
             for (unsigned k = 0; k < sizeof known / sizeof *known; k++) ok |= strcmp(argv[i], known[k]) == 0;
         }
         if (!ok) return fail("create: %s: unknown, or without its value", argv[i]);
-        if (add(s, argv[i], argv[i + 1], seed, context_mib)) return 1;
+        if (add(s, argv[i], argv[i + 1], seed)) return 1;
     }
     for (unsigned c = 0; c < SIM_MAX_DEVICES; c++) atomic_store(&s->devices[c].advanced_ns, 0);
     snprintf(aside, sizeof aside, "%.4000s.new", path);

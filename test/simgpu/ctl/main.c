@@ -19,7 +19,7 @@ static const struct {
     const char *name, *args, *what;
     int (*run)(int, char **);
 } commands[] = {
-    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] \n"
+    {"create", "[--driver VERSION] [--seed TEXT] [--context-mib N] [--profile h100-vm]\n"
      "      --gpu MODEL[,count=N][,numa=N][,pcie=HOSTBRIDGE[.SWITCH]...][,switch=N][,fabric=CLUSTERUUID.CLIQUE][,mig=1|,serial=1]...\n"
      "      [--bridge A-B]... | --template hgx-h100-8|a100-bridged-4|l40s-8",
      "make a new state file; running processes keep the old one", cmd_create},

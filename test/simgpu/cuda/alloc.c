@@ -83,6 +83,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     NEED(free && total);
     CHECK(need_context(&ctx));
     CHECK(lost_or(ctx->dev, CUDA_SUCCESS));
+    sim_takes(cu, SIM_MEM_INFO);
     *total = sim_capacity(cu, ctx->dev, ordinals[ctx->ordinal].gi);
     *free = sim_available(cu, me, ctx->dev);
     return CUDA_SUCCESS;
@@ -91,6 +92,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t size) {
     CUcontext ctx;
     CHECK(need_context(&ctx));
+    sim_takes(cu, SIM_MEM_ALLOC);
     return allocate(ctx, size, BLOCK_PLAIN, NULL, at);
 }
 
@@ -117,6 +119,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *at, size_t size, unsigned int flags) {
 CUresult cuMemFree_v2(CUdeviceptr at) {
     INITIALIZED;
     if (!at) return CUDA_SUCCESS;
+    sim_takes(cu, SIM_MEM_ALLOC);
     return release(at);
 }
 

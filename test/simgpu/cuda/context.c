@@ -68,11 +68,15 @@ static bool exclusive(struct ordinal *o) {
     return others;
 }
 
+static uint64_t own_memory(struct ordinal *o) {
+    return atomic_load(&me->mps.role) == SIM_MPS_CLIENT ? o->d->mps_context_bytes : o->d->context_bytes;
+}
+
 static CUresult live(CUcontext ctx, int ordinal, unsigned flags, unsigned api) {
     struct ordinal *o = &ordinals[ordinal];
     if (atomic_load(&o->d->lost) || exclusive(o)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     CHECK(mps_room(o));
-    if (!sim_charge(cu, me, o->dev, o->d->context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_charge(cu, me, o->dev, own_memory(o))) return CUDA_ERROR_OUT_OF_MEMORY;
     bool primary = ctx->primary;
     memset(ctx, 0, sizeof *ctx);
     ctx->primary = primary;
@@ -117,7 +121,7 @@ static void die(CUcontext ctx) {
     } while (d.n);
     arrays_die(ctx);
     atomic_store(&ctx->destroyed, true);
-    sim_uncharge(me, o->dev, o->d->context_bytes);
+    sim_uncharge(me, o->dev, own_memory(o));
     // A terminated MPS client's contexts are gone already.
     if (atomic_load(&me->mps.failed) != CUDA_ERROR_MPS_CLIENT_TERMINATED)
         atomic_fetch_sub(&me->work[o->dev].contexts, 1);

@@ -47,6 +47,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     event->capture = s->capture;
     if (s->capture) return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_EVENT_RECORD, 0);
+    sim_takes(cu, SIM_EVENT_RECORD);
     event->dev = s->ctx->dev;
     event->position = stream_position(s);
     event->recorded_ns = sim_now();
@@ -64,6 +65,7 @@ CUresult cuEventQuery(CUevent event) {
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
     if (capture_forbids()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    sim_takes(cu, SIM_EVENT_QUERY);
     if (!event->recorded) return CUDA_SUCCESS;
     CHECK(lost_or(event->dev, CUDA_SUCCESS));
     return work_done(event->dev, event->position) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;

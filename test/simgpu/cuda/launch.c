@@ -57,6 +57,7 @@ static inline CUresult launch(CUfunction f, uint64_t blocks, uint64_t threads, C
     }
     if (__builtin_expect(s->capture != NULL, 0))
         return graph_capture(s->capture, CU_GRAPH_NODE_TYPE_KERNEL, ns);
+    sim_takes(cu, SIM_LAUNCH);
     return stream_add(s, ns);
 }
 

@@ -222,6 +222,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool
     NEED(at && pool && !pool->doomed && !pool->imported);
     CHECK(context_stream(stream, &s));
     if (s->capture) return graph_capture_alloc(s->capture, pool->ordinal, size, at);
+    sim_takes(cu, SIM_MEM_ASYNC);
     size_t rounded = va_round(size);
     if (pool->max_size && pool->used + rounded > pool->max_size)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -249,6 +250,7 @@ CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
     CUstream s;
     CHECK(context_stream(stream, &s));
     if (s->capture) return graph_capture_free(s->capture, at);
+    sim_takes(cu, SIM_MEM_ASYNC);
     return at ? release(at) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -46,6 +46,7 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
     NEED(sample.handle);
     CHECK(find_gpu(device, &t));
     if (!supported(&t) || atomic_load(&t.d->mig_current)) return NVML_ERROR_NOT_SUPPORTED;
+    sim_takes(nv, SIM_GPM_SAMPLE);
     uint64_t now = sim_now();
     sim_lock_device(nv, t.dev);
     sim_advance(nv, t.dev, now);

@@ -17,7 +17,8 @@
 #define CALLS(X)                                                                         \
     X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuMemGetInfo_v2)          \
     X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemAllocAsync) X(cuMemFreeAsync)                \
-    X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCtxSynchronize)
+    X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCtxSynchronize)     \
+    X(cuEventCreate) X(cuEventRecord) X(cuEventQuery)
 
 #define DECLARE(name) static __typeof__(name) *p_##name;
 CALLS(DECLARE)
@@ -41,6 +42,7 @@ static int rising(const void *a, const void *b) {
 
 static int rounds = 15;
 static CUfunction kernel_free, kernel_short;
+static CUevent event;
 
 static void launch_free(void) {
     must(p_cuLaunchKernel(kernel_free, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
@@ -54,6 +56,9 @@ static void info(void) {
     size_t a, b;
     must(p_cuMemGetInfo_v2(&a, &b));
 }
+
+static void record(void) { must(p_cuEventRecord(event, NULL)); }
+static void query(void) { must(p_cuEventQuery(event)); }
 
 static void alloc_free(void) {
     CUdeviceptr at;
@@ -101,6 +106,9 @@ int main(int argc, char **argv) {
     // 1,000 launches stay below the driver's bound on outstanding ones.
     measure("cuLaunchKernel", launch, 1000);
     measure("cuLaunchKernel/no-time", launch_free, 100000);
+    must(p_cuEventCreate(&event, 0));
+    measure("cuEventRecord", record, 100000);
+    measure("cuEventQuery", query, 100000);
     measure("cuMemGetInfo", info, 100000);
     measure("cuMemAlloc+cuMemFree", alloc_free, 100000);
     measure("cuMemAllocAsync+cuMemFreeAsync", alloc_free_async, 100000);

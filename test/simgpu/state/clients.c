@@ -9,6 +9,8 @@
 // - Whether an owner lives, and its PID in the reader's namespace, is asked of
 //   the kernel by F_OFD_GETLK, which also sees the reader's own record locks.
 // - A slot that is reused has another generation.
+// - Where the machine takes time to free a killed process's memory, that counts from
+//   the moment at which somebody finds the process dead, on the device as a whole.
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -45,11 +47,23 @@ static void clear(struct sim_state *s, struct sim_client *c) {
         w->gi = w->ci = SIM_WHOLE_GPU;
         w->sms = w->rate = w->partition = w->carry = 0;
         w->corners = w->sharers = 0;
+        w->presence = s->machine.percent_of_presence;
         memset(&w->buckets, 0, sizeof w->buckets);
     }
     for (unsigned i = 0; i < SIM_MAX_LIMITS / 64; i++) atomic_store(&c->limits[i], 0);
     atomic_fetch_add(&c->generation, 1);
     atomic_store(&c->in_use, 0);
+}
+
+// killed leaves what c held to be freed later. It is added before clear takes it away.
+static void killed(struct sim_state *s, struct sim_client *c) {
+    uint64_t now = sim_now();
+    for (unsigned d = 0; s->machine.free_ns && d < s->device_count; d++) {
+        struct sim_work *w = &c->work[d];
+        if (atomic_load(&w->freeing_until_ns) <= now) atomic_store(&w->freeing_bytes, 0);
+        atomic_fetch_add(&w->freeing_bytes, atomic_load(&w->used_bytes));
+        atomic_store(&w->freeing_until_ns, now + s->machine.free_ns);
+    }
 }
 
 // sim_reap frees the slots of dead owners and says how many. The caller holds
@@ -60,6 +74,7 @@ unsigned sim_reap(struct sim_state *s) {
         struct sim_client *c = &s->clients[i];
         if (!atomic_load(&c->in_use) || sim_client_pid(s, c) != 0) continue;
         for (unsigned d = 0; d < s->device_count; d++) sim_lock_device(s, d);
+        killed(s, c);
         clear(s, c);
         for (unsigned d = s->device_count; d-- > 0;) sim_unlock_device(s, d);
         freed++;

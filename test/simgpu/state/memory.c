@@ -10,8 +10,9 @@
 // - A refusal is final only when it was found again under the state lock, with
 //   the slots of dead processes reclaimed.
 // - Nor does an MPS client pass its limit of device memory.
-// - What outlives its owner in another process's use counts too (holds.c), but
-//   neither in a MIG instance nor against a cgroup's limit.
+// - What outlives its owner, in another process's use (holds.c) or because it is not
+//   free yet (clients.c), counts too, but neither in a MIG instance nor against a
+//   cgroup's limit.
 // - The ordinary path takes no lock and makes no system call; it reads one
 //   cache line per slot that was ever used.
 #include "state.h"
@@ -31,6 +32,8 @@ uint64_t sim_used(struct sim_state *s, unsigned dev, uint32_t gi) {
         struct sim_work *w = &s->clients[i].work[dev];
         uint64_t used = atomic_load(&w->used_bytes);
         if (used && (gi == SIM_WHOLE_GPU || w->gi == gi)) sum += used;
+        uint64_t until = atomic_load(&w->freeing_until_ns);
+        if (until && gi == SIM_WHOLE_GPU && until > sim_now()) sum += atomic_load(&w->freeing_bytes);
     }
     return atomic_load(&s->hold_high) && gi == SIM_WHOLE_GPU ? sum + sim_hold_used(s, dev) : sum;
 }

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753524e5256ull  // "VRNSGPU" read backwards
-#define SIM_VERSION 6u
+#define SIM_VERSION 7u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_CLIENTS 128
@@ -98,6 +98,7 @@ struct sim_device {
     struct sim_place place;
     _Atomic uint32_t links_down;
     uint64_t total_bytes, reserved_bytes, context_bytes;
+    uint64_t mps_context_bytes;  // of a client of the multi-process service
     _Atomic uint32_t lost, persistence, compute_mode;
     _Atomic uint32_t mig_current, mig_pending, mig_generation;
     struct sim_gi gi[SIM_MAX_INSTANCES];
@@ -124,6 +125,7 @@ struct sim_corner {
 
 struct sim_work {
     _Alignas(64) _Atomic uint64_t used_bytes;
+    _Atomic uint64_t freeing_bytes, freeing_until_ns;  // of an earlier owner that was killed
     _Alignas(64) _Atomic uint64_t queued_ns;
     _Alignas(64) _Atomic uint64_t done_ns;
     _Atomic uint32_t contexts;
@@ -131,6 +133,7 @@ struct sim_work {
     uint32_t sms, rate;  // ceiling of an MPS client: SMs, and of SIM_RATE; 0 is none
     uint32_t partition;  // index of its SM partition and 1; 0 is none
     uint32_t carry;      // what rounding held back, of SIM_RATE nanoseconds
+    uint32_t presence;   // buckets count all of the time that it had work
     uint64_t corners;  // how many were written, the newest at corners-1
     uint64_t sharers;  // among how many the newest piece's time was divided
     struct sim_buckets buckets;
@@ -182,6 +185,22 @@ struct sim_hold {
     struct sim_memory of;
 };
 
+// What a call takes beyond what the simulation takes for it.
+enum sim_call {
+    SIM_LAUNCH, SIM_EVENT_RECORD, SIM_EVENT_QUERY, SIM_MEM_INFO, SIM_GPM_SAMPLE,
+    SIM_MEM_ALLOC, SIM_MEM_ASYNC,  // each of an allocation and a release
+    SIM_CALLS
+};
+
+// How a real machine was seen to differ (machine.c).
+struct sim_machine {
+    char name[16], driver[24];
+    uint32_t context_mib, mps_context_mib;
+    uint32_t percent_of_presence;  // NVML's percent of a process: of the time that it had work
+    uint32_t call_ns[SIM_CALLS];
+    uint64_t free_ns;  // until what a killed process held is free
+};
+
 struct sim_event {
     uint64_t type, data;
     uint32_t device, gi, ci, pad;
@@ -195,6 +214,7 @@ struct sim_state {
     int32_t cuda_version;
     uint32_t device_count;
     uint32_t host_pids;  // NVML lists processes by numbers that they don't have
+    struct sim_machine machine;
     char lock_byte[64];
     _Atomic uint32_t event_seq;  // futex: count of events ever written
     struct sim_event events[SIM_MAX_EVENTS];
@@ -297,6 +317,14 @@ enum { SIM_NO_LINK = -1, SIM_SWITCH = SIM_MAX_DEVICES };  // SIM_SWITCH + n is t
 int sim_link(const struct sim_state *s, unsigned dev, unsigned link);
 bool sim_linked(const struct sim_state *s, unsigned a, unsigned b);
 bool sim_multicast(const struct sim_state *s, unsigned dev);
+
+// machine.c
+const struct sim_machine *sim_machine(const char *name);
+void sim_spend(uint64_t ns);
+
+static inline void sim_takes(const struct sim_state *s, enum sim_call call) {
+    if (__builtin_expect(s->machine.call_ns[call] != 0, 0)) sim_spend(s->machine.call_ns[call]);
+}
 
 // models.c
 struct sim_profile {

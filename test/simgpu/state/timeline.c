@@ -74,7 +74,7 @@ static void ran(struct sim_work *w, uint64_t from, uint64_t to, uint64_t done, u
         corner(w, to, done + share);
     }
     w->sharers = sharers;
-    spread(&w->buckets, from, to, share);
+    spread(&w->buckets, from, to, w->presence ? to - from : share);
 }
 
 static uint64_t left(struct sim_work *w) {
