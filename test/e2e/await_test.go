@@ -258,6 +258,15 @@ func parse(text string) map[string]string {
 	return out
 }
 
+// isFree reports whether a program finds so much memory free as a limit leaves it, of which
+// its own context takes a part: some hundred MiB on a real GPU.
+func isFree(values map[string]string, mib int64) bool {
+	free, err := strconv.ParseInt(values["device.free_mib"], 10, 64)
+	return err == nil && free <= mib && free > mib-contextMiB
+}
+
+const contextMiB = 600 // a context takes less
+
 func status(p *corev1.Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s node=%s gates=%v", p.Status.Phase, p.Spec.NodeName, p.Spec.SchedulingGates)

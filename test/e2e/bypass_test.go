@@ -20,25 +20,25 @@ func TestDriverLimitBypass(t *testing.T) {
 	if !ledger(t, large).Status.Driver.MemoryLimits {
 		t.Skip("the driver has no memory limits here: " + ledger(t, large).Status.Driver.MemoryLimitsReason)
 	}
-	p := awaitReady(t, create(t, newPod("walled").limit(v1alpha1.ResourceMemMiB, 1024).on(large).
+	p := awaitReady(t, create(t, newPod("walled").limit(v1alpha1.ResourceMemMiB, 4096).on(large).
 		env("LD_PRELOAD", "").env("CUDA_VISIBLE_DEVICES", "0,1").args("--hold").also(bystander("second"))))
 	awaitGuarantee(t, p, "main", v1alpha1.GuaranteeDriver)
 	if got := values(t, p, "second"); got["device"] != "" || got["error"] != "1" {
 		t.Errorf("Invariant 3: a container without a share beside it sees %v", got)
 	}
 	for _, script := range []string{
-		"cudademo --alloc 1100",
-		"env -i /bin/cudademo --alloc 1100",
-		system.OwnLoader + " /bin/cudademo --alloc 1100",
+		"cudademo --alloc 4200",
+		"env -i /bin/cudademo --alloc 4200",
+		system.OwnLoader + " /bin/cudademo --alloc 4200",
 		// The container as a whole.
-		system.OwnLoader + " /bin/cudademo --alloc 600 --hold >/tmp/first & until busybox grep -q hold /tmp/first; do busybox usleep 10000; done; " + system.OwnLoader + " /bin/cudademo --alloc 600; busybox kill -9 $!",
-		"busybox mv /usr/local /usr/elsewhere; cudademo --alloc 1100",
+		system.OwnLoader + " /bin/cudademo --alloc 2200 --hold >/tmp/first & until busybox grep -q hold /tmp/first; do busybox usleep 10000; done; " + system.OwnLoader + " /bin/cudademo --alloc 2200; busybox kill -9 $!",
+		"busybox mv /usr/local /usr/elsewhere; cudademo --alloc 4200",
 	} {
 		if said := tryIn(t, p, script); !strings.Contains(said, "CUDA_ERROR_OUT_OF_MEMORY") {
 			t.Errorf("%q gives %q", script, said)
 		}
 	}
-	if said := tryIn(t, p, system.OwnLoader+" /bin/cudademo --alloc 900"); !strings.Contains(said, "ok=1") {
+	if said := tryIn(t, p, system.OwnLoader+" /bin/cudademo --alloc 3000"); !strings.Contains(said, "ok=1") {
 		t.Errorf("within its share: %q", said)
 	}
 }

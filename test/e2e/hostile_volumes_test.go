@@ -60,8 +60,8 @@ func TestHostileImageVolumes(t *testing.T) {
 
 	// Above them, ours are mounted into it; and where the loader's settings cannot be written
 	// because it lies over /etc, nothing starts.
-	above := awaitReady(t, create(t, at(newPod("volume-above").limit(v1alpha1.ResourceMemMiB, 512), "/usr/local", "").args("--hold")))
-	for script, want := range map[string]string{"cudademo --alloc 600": "CUDA_ERROR_OUT_OF_MEMORY", "cudademo --alloc 400": "ok=1"} {
+	above := awaitReady(t, create(t, at(newPod("volume-above").limit(v1alpha1.ResourceMemMiB, 2048), "/usr/local", "").args("--hold")))
+	for script, want := range map[string]string{"cudademo --alloc 2100": "CUDA_ERROR_OUT_OF_MEMORY", "cudademo --alloc 900": "ok=1"} {
 		if said := tryIn(t, above, script); !strings.Contains(said, want) {
 			t.Errorf("%q gives %q, want %q", script, said, want)
 		}

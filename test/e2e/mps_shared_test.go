@@ -55,7 +55,7 @@ func TestMPSSharedMemory(t *testing.T) {
 	same := func() {
 		t.Helper()
 		for _, p := range []*corev1.Pod{one, two, apart} {
-			if said := tryIn(t, p, "cudademo --alloc 900"); !strings.Contains(said, "ok=1") {
+			if said := tryIn(t, p, "cudademo --alloc 800"); !strings.Contains(said, "ok=1") {
 				t.Errorf("pod %s: %s", p.Name, said)
 			}
 			files := tryIn(t, p, "ls -A /dev/shm")
