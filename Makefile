@@ -95,7 +95,7 @@ test-unit: c-build ## tests that need neither root nor a cluster
 	$(TEST) ./...
 
 .PHONY: test-e2e
-test-e2e: deps readers tools build images ## tests on a real cluster, with simulated GPUs (needs root)
+test-e2e: deps readers tools build images ## tests on a real cluster, with simulated GPUs (SIMGPU_PROFILE=h100-vm: that do what a real one did; needs root)
 	@$(MAKE) --no-print-directory run-e2e
 
 # Packages that start goroutines run under the race detector, which makes tests several times
