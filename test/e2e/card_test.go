@@ -53,7 +53,8 @@ func runOnCard(m *testing.M) int {
 	case realCard:
 		node.DriverRoot, err = system.FindDriver()
 	case simulatedCard:
-		node.GPUs, node.Driver = simgpu.GPU{Model: simgpu.H100}, "580.159.04"
+		node.GPUs = simgpu.GPU{Model: simgpu.H100}
+		err = os.Setenv("SIMGPU_PROFILE", "h100-vm")
 	default:
 		err = fmt.Errorf("-card=%s: want %s, %s or down", *card, realCard, simulatedCard)
 	}
@@ -353,7 +354,8 @@ func TestCardViews(t *testing.T) {
 	onCard(t)
 	p := awaitReady(t, create(t, newPod("viewed").share(10, 10)))
 	d := ledger(t, small).Status.Devices[0]
-	awaitMetric(t, fmt.Sprintf("vernier_device_memory_total_bytes{model=%q,node=%q,uuid=%q} ", d.Model, small, d.UUID), strconv.FormatFloat(float64(d.Mem.Bytes()), 'g', -1, 64))
+	awaitMetric(t, fmt.Sprintf("vernier_device_memory_total_bytes{model=%q,node=%q,uuid=%q} ", d.Model, small, d.UUID),
+		float64(d.Mem.Bytes()), float64(d.Mem.Bytes()))
 	token := account(t, "card-viewer", "vernier-viewer")
 	await(t, "the page to show the device and the pod", func() (bool, string) {
 		_, text := readPage(pageOf(t, 0, token).URL)
