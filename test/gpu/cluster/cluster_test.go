@@ -29,12 +29,16 @@ import (
 	"vernier.dev/vernier/test/manifests"
 )
 
-// bareRoot is set in a process that is to enter the bare machine at this folder.
-const bareRoot = "VERNIER_BARE_ROOT"
+// What a process has in its environment that is to enter the bare machine: its root, and what
+// `make gpu-cluster` packed.
+const (
+	bareRoot   = "VERNIER_BARE_ROOT"
+	barePacked = "VERNIER_BARE_PACKED"
+)
 
 func TestMain(m *testing.M) {
 	if root := os.Getenv(bareRoot); root != "" {
-		err := enter(root, os.Args[1:])
+		err := enter(root, os.Getenv(barePacked), os.Args[1:])
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
@@ -49,7 +53,7 @@ const (
 
 // bareMachine is a root that has the C library, a shell, the kernel's file systems, and what
 // `make gpu-cluster` packed: neither Go nor a compiler, nor any other program.
-func bareMachine(t *testing.T, packed string) (root string) {
+func bareMachine(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for _, dir := range []string{"/bin", "/dev", "/etc", "/old", "/proc", "/run/vernier-cluster", "/sbin", "/sys", "/tmp", kitFolder, disk + "/lib", disk + "/tmp", disk + "/log"} {
@@ -78,22 +82,13 @@ func bareMachine(t *testing.T, packed string) (root string) {
 			t.Fatal(err)
 		}
 	}
-	entries, err := os.ReadDir(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if err := os.Link(filepath.Join(packed, e.Name()), filepath.Join(root, kitFolder, e.Name())); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return root
 }
 
 // enter makes the folder the root of this process's mount namespace, and becomes the program.
-func enter(root string, argv []string) error {
+func enter(root, packed string, argv []string) error {
 	bind := func(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
-	err := bind(root, root)
+	err := errors.Join(bind(root, root), bind(packed, root+kitFolder))
 	for _, dir := range []string{"/dev", "/proc", "/sys", "/run/vernier-cluster"} {
 		err = errors.Join(err, bind(dir, root+dir))
 	}
@@ -106,10 +101,20 @@ func enter(root string, argv []string) error {
 
 // inside is a command on the bare machine.
 func inside(ctx context.Context, root string, args ...string) *exec.Cmd {
+	packed, err := packed()
+	if err != nil {
+		panic(err)
+	}
 	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{kitFolder + "/gpu-cluster"}, args...)...)
-	cmd.Env = append(os.Environ(), bareRoot+"="+root)
+	cmd.Env = append(os.Environ(), bareRoot+"="+root, barePacked+"="+packed)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
 	return cmd
+}
+
+// packed is where `make gpu-cluster` packs.
+func packed() (string, error) {
+	repo, err := manifests.Root()
+	return filepath.Join(repo, "bin", "gpu-cluster"), err
 }
 
 func say(t *testing.T, root string, args ...string) (string, error) {
@@ -130,7 +135,7 @@ func TestBareMachine(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", repo, "gpu-cluster", "FAST=1").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	root := bareMachine(t, filepath.Join(repo, "bin", "gpu-cluster"))
+	root := bareMachine(t)
 	parts := addParts(t, root)
 	oldLibrary(t, filepath.Join(root, "var", "tmp", "vernier-gpu-cluster", "root"))
 	if out, err := say(t, root, "run"); err == nil || !strings.Contains(out, "no NVIDIA driver") || !strings.Contains(out, "install the driver") {
@@ -171,7 +176,11 @@ func TestBareMachine(t *testing.T) {
 // addParts adds them, and returns how many there are.
 func addParts(t *testing.T, root string) int {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, kitFolder, "part-*"))
+	dir, err := packed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "part-*"))
 	if err != nil || len(files) < 2 {
 		t.Fatalf("parts %v, %v", files, err)
 	}
