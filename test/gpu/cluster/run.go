@@ -107,55 +107,52 @@ var (
 )
 
 // follow reads what the tests print, and hands on each row as it ends. It marks those of chosen
-// that it has seen.
+// that it has seen. What had not ended when the tests did has failed.
 func follow(out io.Reader, chosen []row, done func(*report.Row) error) (err error) {
 	open := map[string]*report.Row{}
 	said := map[string][]string{}
 	current := ""
-	scan := bufio.NewScanner(out)
-	scan.Buffer(nil, 4<<20)
-	for scan.Scan() {
-		line := scan.Text()
-		if m := began.FindStringSubmatch(line); m != nil {
-			current = m[1]
-			if open[current] == nil {
-				open[current] = &report.Row{Name: current}
-			}
-			continue
-		}
-		if m := figure.FindStringSubmatch(line); m != nil && open[m[1]] != nil {
-			if value, err := strconv.ParseFloat(m[3], 64); err == nil {
-				open[m[1]].Set(m[2], value)
-			} else {
-				open[m[1]].Set(m[2], m[3])
-			}
-			continue
-		}
-		m := ended.FindStringSubmatch(line)
-		if m == nil {
-			said[current] = append(said[current], strings.TrimSpace(line))
-			continue
-		}
-		r := open[m[2]]
-		if r == nil {
-			continue
-		}
-		test, part, _ := strings.Cut(m[2], "/")
+	end := func(name string, verdict report.Verdict, why string) {
+		r := open[name]
+		delete(open, name)
+		test, part, _ := strings.Cut(name, "/")
 		for i := range chosen {
 			if chosen[i].test == test {
 				r.Name, r.Promise = chosen[i].Name, chosen[i].Promise
-				chosen[i].Verdict = report.Passed
+				chosen[i].Verdict = verdict
 			}
 		}
 		if part != "" {
 			r.Name += "/" + part
 		}
-		r.Verdict = map[string]report.Verdict{"PASS": report.Passed, "FAIL": report.Failed, "SKIP": report.Skipped}[m[1]]
-		r.Seconds, _ = strconv.ParseFloat(m[3], 64) // of digits
-		if r.Verdict != report.Passed {
-			r.Why = cmp.Or(strings.Join(said[m[2]], "\n"), "see its parts")
+		if r.Verdict = verdict; verdict != report.Passed {
+			r.Why = cmp.Or(strings.Join(said[name][:min(len(said[name]), 40)], "\n"), why)
 		}
 		err = errors.Join(err, done(r))
+	}
+	scan := bufio.NewScanner(out)
+	scan.Buffer(nil, 4<<20)
+	for scan.Scan() {
+		line := scan.Text()
+		if m := began.FindStringSubmatch(line); m != nil {
+			if current = m[1]; open[current] == nil {
+				open[current] = &report.Row{Name: current}
+			}
+		} else if m := figure.FindStringSubmatch(line); m != nil && open[m[1]] != nil {
+			if value, err := strconv.ParseFloat(m[3], 64); err == nil {
+				open[m[1]].Set(m[2], value)
+			} else {
+				open[m[1]].Set(m[2], m[3])
+			}
+		} else if m := ended.FindStringSubmatch(line); m != nil && open[m[2]] != nil {
+			open[m[2]].Seconds, _ = strconv.ParseFloat(m[3], 64) // of digits
+			end(m[2], map[string]report.Verdict{"PASS": report.Passed, "FAIL": report.Failed, "SKIP": report.Skipped}[m[1]], "see its parts")
+		} else {
+			said[current] = append(said[current], strings.TrimSpace(line))
+		}
+	}
+	for name := range open {
+		end(name, report.Failed, "it had not ended when the tests did")
 	}
 	return errors.Join(err, scan.Err())
 }
