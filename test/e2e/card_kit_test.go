@@ -100,7 +100,7 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	name, path = "vernier.local/kit:1", "/usr/local/bin:/usr/bin:/bin"
 	m, err := cluster.Busybox(name)
 	if err == nil {
-		err = m.AddProgram(filepath.Join(kit(t), "kit-program"), filepath.Join(kit(t), "kit-program"))
+		err = errors.Join(m.AddCLibrary(), m.AddProgram(filepath.Join(kit(t), "kit-program"), filepath.Join(kit(t), "kit-program")))
 	}
 	if err != nil {
 		t.Fatal(err)

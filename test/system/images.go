@@ -40,6 +40,9 @@ func (s *System) images(ctx context.Context) error {
 		if err := m.AddProgram("/bin/passfd", filepath.Join(s.bin, "simgpu", "passfd")); err != nil {
 			return err
 		}
+		if err := m.AddCLibrary(); err != nil {
+			return err
+		}
 		if err := addOwnLoader(m); err != nil {
 			return err
 		}

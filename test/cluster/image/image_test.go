@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -167,6 +168,27 @@ func TestAddProgramLeavesOutWhatIsProvided(t *testing.T) {
 	for name := range m.entries {
 		if strings.HasSuffix(name, "/libc.so.6") {
 			t.Errorf("%s is in the image", name)
+		}
+	}
+}
+
+// What a program's own image may lack: the rest of the C library, and what modules of an
+// interpreter need, as far as the machine has it.
+func TestAddLibraries(t *testing.T) {
+	loader, err := find("libm.so.6", libraryDirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, add := range map[string]func(*Image) error{
+		"libpthread.so.0": (*Image).AddCLibrary,
+		"libc.so.6":       func(m *Image) error { return m.AddLibraries(loader) },
+	} {
+		m := &Image{}
+		if err := add(m); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(m.entries)), func(name string) bool { return filepath.Base(name) == what }) {
+			t.Errorf("no %s among %v", what, slices.Collect(maps.Keys(m.entries)))
 		}
 	}
 }

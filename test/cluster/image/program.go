@@ -38,6 +38,21 @@ func (m *Image) AddProgram(name, from string, provided ...string) error {
 	return nil
 }
 
+// AddCLibrary copies the C library whole: what is put into a container, as a GPU's driver
+// libraries are, needs more of it than the image's own programs do.
+func (m *Image) AddCLibrary() error {
+	for _, lib := range []string{"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"} {
+		at, err := find(lib, libraryDirs)
+		if err != nil {
+			return err
+		}
+		if err := m.AddProgram(at, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // AddLibraries copies the libraries that shared libraries need, as far as they lie where
 // this machine's loader looks. The others come with what needs them.
 func (m *Image) AddLibraries(from ...string) error {

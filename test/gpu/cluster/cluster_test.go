@@ -319,7 +319,7 @@ func left(t *testing.T) {
 }
 
 // What the tests print becomes rows: a test's and its parts', with figures, and why one has
-// failed; what was not reached is told.
+// failed. What had not ended has failed.
 func TestFollow(t *testing.T) {
 	const printed = `=== RUN   TestCardShares
 === RUN   TestCardShares/quota
