@@ -64,7 +64,7 @@ func bareMachine(t *testing.T) (root string) {
 	if err := os.Symlink("../run", root+disk+"/run"); err != nil {
 		t.Fatal(err)
 	}
-	for file, text := range map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/group": "root:x:0:\n"} {
+	for file, text := range map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/group": "root:x:0:\n", "/etc/hosts": "127.0.0.1 localhost\n", "/etc/resolv.conf": ""} {
 		if err := os.WriteFile(root+file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,9 @@ func interrupted(t *testing.T, root string) {
 			t.Fatal(err)
 		}
 	}
-	if err := cmd.Wait(); err == nil {
+	err = cmd.Wait()
+	t.Logf("interrupted: %v\n%s", err, said.String())
+	if err == nil {
 		t.Errorf("interrupted it ends with %v:\n%s", err, said.String())
 	}
 	if got := readReport(t, root); len(got) != 2 || got["inventory"].Verdict != report.Passed || got["share"].Verdict == report.Passed {
