@@ -23,10 +23,10 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -452,7 +452,7 @@ func TestPlacedPodsCount(t *testing.T) {
 func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 	s := newStage(t, 1)
 	p := s.add("p", 60, 600)
-	demand, _, err := podrequest.Of(p, nil)
+	demand, err := placement.DemandOf(podrequest.Of(p), nil)
 	s.must(err)
 	chosen, _, err := s.allocator.scheduler.Schedule(t.Context(), scheduling.Request{Pod: p, Demand: demand})
 	s.must(err)

@@ -23,10 +23,10 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -88,7 +88,7 @@ func BenchmarkDecide(b *testing.B) {
 				pod.UID, pod.ResourceVersion = types.UID(pod.Name), strconv.Itoa(i+2)
 				pod.Annotations[v1alpha1.AnnotationTopology] = of.wish
 				a.SetPod(pod)
-				demand, _, err := podrequest.Of(pod, nil)
+				demand, err := placement.DemandOf(podrequest.Of(pod), nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -160,7 +160,7 @@ func BenchmarkRefused(b *testing.B) {
 					cpu("100000")(pod)
 				}
 				a.SetPod(pod)
-				demand, _, err := podrequest.Of(pod, nil)
+				demand, err := placement.DemandOf(podrequest.Of(pod), nil)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -165,7 +165,7 @@ func (s *server) awaitPlaced(name string) *v1alpha1.Placement {
 			s.t.Errorf("pod %s is pinned by %+v, want node %s", name, pin, placed.Node)
 		}
 	}
-	if !ledgerspec.Serves(s.ledger(placed.Node), p.UID, shares) {
+	if !ledgerspec.Serves(s.ledger(placed.Node), p.UID, shares.Containers) {
 		s.t.Errorf("pod %s is placed on %s, whose ledger does not have its slices", name, placed.Node)
 	}
 	return placed

@@ -13,8 +13,8 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
@@ -69,12 +69,12 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name gr
 	asks, unfit := a.asks(g.Due)
 	if need > len(asks) {
 		why := "cannot be placed as it is, its own events say why"
-		if errors.Is(unfit.err, podrequest.ErrNoClass) {
+		if errors.Is(unfit.err, placement.ErrNoClass) {
 			why = "waits: " + unfit.err.Error()
 		}
 		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
 	}
-	if errors.Is(unfit.err, podrequest.ErrNoClass) {
+	if errors.Is(unfit.err, placement.ErrNoClass) {
 		a.markInvalid(unfit.pod, unfit.err)
 	}
 	if err := scheduling.CheckMembers(asks, name.API.Field()); err != nil {
@@ -114,9 +114,9 @@ type unfit struct {
 // asks are what the pods ask for, and one that asks for what cannot be.
 func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, last unfit) {
 	for _, pod := range pods {
-		demand, _, err := a.asksOf(pod)
+		demand, err := a.asksOf(pod)
 		if err != nil {
-			if !errors.Is(err, podrequest.ErrNoClass) {
+			if !errors.Is(err, placement.ErrNoClass) {
 				a.queue.MarkInvalid(pod, err)
 			}
 			last = unfit{pod, err}
@@ -186,11 +186,7 @@ func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []sche
 // to place the gang and died, or a write of ours got no answer.
 func (a *Allocator) granted(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
 	for _, p := range asks {
-		_, shares, err := podrequest.Granted(p.Pod)
-		if err != nil {
-			return nil, nil, err
-		}
-		node, err := a.grantedNode(ctx, p.Pod, shares)
+		node, err := a.grantedNode(ctx, p.Pod, p.Demand.Shares)
 		if err != nil {
 			return nil, nil, err
 		}

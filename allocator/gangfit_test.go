@@ -9,8 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -21,7 +22,7 @@ func (s *stage) set(pods ...*corev1.Pod) (asks []scheduling.Request) {
 		s.read()
 	}
 	for _, p := range pods {
-		demand, _, err := podrequest.Of(p, nil)
+		demand, err := placement.DemandOf(podrequest.Of(p), nil)
 		s.must(err)
 		asks = append(asks, scheduling.Request{Pod: p, Demand: demand})
 	}

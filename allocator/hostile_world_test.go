@@ -15,8 +15,8 @@ import (
 
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -128,7 +128,7 @@ func (w *world) fits(p *corev1.Pod) bool {
 	for _, n := range w.nodes {
 		truth.Put(w.ledger(n.name))
 	}
-	demand, _, err := podrequest.Of(p, w.classes)
+	demand, err := placement.DemandOf(podrequest.Of(p), w.classes)
 	w.must(err)
 	return slices.ContainsFunc(placement.Rank(demand, truth.Room()), func(plan placement.Plan) bool {
 		return w.accepts(plan.Node, p) && w.replicas[0].allocator.cache.Settled(plan.Node)

@@ -11,9 +11,9 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -114,7 +114,7 @@ func (w *world) checkRest() {
 	for _, p := range w.live {
 		live[p.UID] = !podstate.Terminal(p)
 		held := truth.Holders(p.UID)
-		demand, shares, err := podrequest.Of(p, w.classes)
+		demand, err := placement.DemandOf(podrequest.Of(p), w.classes)
 		w.must(err)
 		switch node := p.Spec.NodeName; {
 		case podstate.Terminal(p):
@@ -137,11 +137,11 @@ func (w *world) checkRest() {
 				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
 			w.checkAdrift(p)
-		case len(held) != 1 || held[0] != node || !ledgerspec.Serves(w.ledger(node), p.UID, shares):
+		case len(held) != 1 || held[0] != node || !ledgerspec.Serves(w.ledger(node), p.UID, demand.Shares):
 			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
 		default:
 			on := map[string]bool{}
-			for name := range shares.Containers {
+			for name := range demand.Shares {
 				for _, r := range slicesOf(w.ledger(node), container{p.UID, name}) {
 					on[r.uuid] = true
 				}
@@ -149,7 +149,7 @@ func (w *world) checkRest() {
 			if demand.SameGPU && len(on) > 1 && !w.disturbed[p.UID] {
 				w.fail("pod %s has to be on one device and is on %v", p.Name, on)
 			}
-			for name := range shares.Containers {
+			for name := range demand.Shares {
 				c := container{p.UID, name}
 				granted, held := slicesOf(w.ledger(node), c), w.node(node).running[c]
 				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) || w.crowdedOut(w.node(node), r) }) {

@@ -13,11 +13,11 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -48,19 +48,20 @@ func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key type
 
 // place decides which slices a gated pod gets, or finds those that it has.
 func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod) (*binding.Pending, error) {
-	demand, shares, invalid := a.asksOf(pod)
-	if errors.Is(invalid, podrequest.ErrNoClass) {
+	demand, invalid := a.asksOf(pod)
+	granted := demand
+	if errors.Is(invalid, placement.ErrNoClass) {
 		// What it was granted when there was the class it keeps.
 		var err error
-		if _, shares, err = podrequest.Granted(pod); err != nil {
+		if granted, err = placement.GrantedDemand(podrequest.Of(pod)); err != nil {
 			invalid = err
 		}
 	}
-	if invalid != nil && !errors.Is(invalid, podrequest.ErrNoClass) {
+	if invalid != nil && !errors.Is(invalid, placement.ErrNoClass) {
 		a.markInvalid(pod, invalid)
 		return nil, nil
 	}
-	p, done, err := a.adopt(ctx, pod, shares)
+	p, done, err := a.adopt(ctx, pod, granted.Shares)
 	if done || err != nil {
 		return p, err
 	}
@@ -86,21 +87,21 @@ func (a *Allocator) place(ctx context.Context, r *binding.Round, pod *corev1.Pod
 }
 
 // asksOf reads what the pod asks for. Errors name the field and the remedy.
-func (a *Allocator) asksOf(pod *corev1.Pod) (*placement.Demand, *v1alpha1.Shares, error) {
+func (a *Allocator) asksOf(pod *corev1.Pod) (*placement.Demand, error) {
 	// Beyond the bounds the cache has no more of the pod than this.
 	if text := pod.Annotations[podstate.AnnotationTrimmed]; text != "" {
-		return nil, nil, errors.New(text)
+		return nil, errors.New(text)
 	}
 	if err := v1alpha1.CheckSchedulingTerms(&pod.Spec); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return podrequest.Of(pod, a.classes)
+	return placement.DemandOf(podrequest.Of(pod), a.classes)
 }
 
 // markInvalid notes that a pod cannot be placed as it is. One whose class there is not waits for
 // that: the class may have been made a moment ago, and admission been the first to see it.
 func (a *Allocator) markInvalid(pod *corev1.Pod, err error) {
-	if errors.Is(err, podrequest.ErrNoClass) {
+	if errors.Is(err, placement.ErrNoClass) {
 		a.queue.MarkElsewhere([]*corev1.Pod{pod}, notify.ReasonWaiting, "no class", err.Error())
 		return
 	}
@@ -109,7 +110,7 @@ func (a *Allocator) markInvalid(pod *corev1.Pod, err error) {
 
 // adopt finishes what an allocator began before it died between its writes: a gated
 // pod that has slices gets the placement that the ledger says.
-func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (p *binding.Pending, done bool, err error) {
+func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares map[string]v1alpha1.Share) (p *binding.Pending, done bool, err error) {
 	node, err := a.grantedNode(ctx, pod, shares)
 	switch {
 	case errors.Is(err, binding.ErrGone):
@@ -129,7 +130,7 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares *v1alpha1
 // grantedNode is the node where a gated pod has the slices that it asks for and where the
 // scheduler accepts it, empty when there is none. Others were written for what the
 // pod was before, or by somebody who edits ledgers: they go back.
-func (a *Allocator) grantedNode(ctx context.Context, pod *corev1.Pod, shares *v1alpha1.Shares) (granted string, err error) {
+func (a *Allocator) grantedNode(ctx context.Context, pod *corev1.Pod, shares map[string]v1alpha1.Share) (granted string, err error) {
 	for _, node := range a.cache.Index.Holders(pod.UID) {
 		good := false
 		if ledger := a.cache.Index.Ledger(node); ledger != nil && granted == "" && ledgerspec.Serves(ledger, pod.UID, shares) {

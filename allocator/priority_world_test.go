@@ -17,10 +17,10 @@ import (
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -144,7 +144,7 @@ func (w *world) checkPreempted() {
 		if !podstate.Ready(p) || w.together(p) || p.Spec.PreemptionPolicy != nil {
 			continue
 		}
-		demand, _, err := podrequest.Of(p, w.classes)
+		demand, err := placement.DemandOf(podrequest.Of(p), w.classes)
 		w.must(err)
 		for _, n := range w.nodes {
 			ledger, gone := w.ledger(n.name), map[types.UID]bool{}

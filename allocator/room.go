@@ -73,7 +73,7 @@ func (a *Allocator) overdue(yield func(preemption.Waiter) bool) {
 			w.Need, w.Within = g.Missing(), scheduling.WithinOf(g)
 			w.Pods, _ = a.asks(g.Due)
 		} else if pod := a.cache.Pod(item.Pod); pod != nil && podstate.Ready(pod) {
-			if demand, _, err := a.asksOf(pod); err == nil {
+			if demand, err := a.asksOf(pod); err == nil {
 				w.Pods = []scheduling.Request{{Pod: pod, Demand: demand}}
 			}
 		}

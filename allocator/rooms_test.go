@@ -26,7 +26,7 @@ var rooms = [][]string{
 	{"cache", "podgroup", "notify"},
 	{"restore", "ranking"},
 	{"feasible", "index", "page", "backfill"},
-	{"ledgerspec", "podrequest", "pin", "agents", "usage"},
+	{"ledgerspec", "pin", "agents", "usage"},
 	{"view"},
 	{"podstate"},
 	{"victims"},

@@ -22,8 +22,8 @@ import (
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -242,7 +242,7 @@ func (l *lab) describe(name string) string {
 // that asks for no devices. Where it goes to a node that has the devices, the
 // allocator was too strict, unless the pin is what makes the difference.
 func (l *lab) challenge(p *corev1.Pod, all *tally) {
-	demand, _, err := podrequest.Of(p, nil)
+	demand, err := placement.DemandOf(podrequest.Of(p), nil)
 	l.must(err)
 	node, goes := l.tryTwin(p, "")
 	if !goes {

@@ -11,8 +11,8 @@ import (
 
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/pin"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -60,8 +60,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				}
 				return
 			}
-			_, shares, err := podrequest.Of(p, nil)
-			s.must(err)
+			shares := podrequest.Of(p).Shares
 			if len(held) != 1 || !ledgerspec.Serves(s.ledger(tt.home), p.UID, shares) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)
 			}

@@ -192,7 +192,7 @@ func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement 
 // every container its number of devices with its core and memory of each, and
 // nothing to any other container. The node compares the same before it starts a
 // container.
-func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares *v1alpha1.Shares) bool {
+func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alpha1.Share) bool {
 	granted := map[string]v1alpha1.DeviceCount{}
 	for i := range ledger.Spec.Devices {
 		d := &ledger.Spec.Devices[i]
@@ -202,7 +202,7 @@ func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares *v1alpha1.Shares
 			if s.Pod != pod {
 				continue
 			}
-			share, asks := shares.Containers[s.Ctr]
+			share, asks := shares[s.Ctr]
 			mem, err := share.Memory(d.Mem)
 			if !asks || err != nil || once[s.Ctr] || s.Core != share.Core || s.Mem != mem {
 				return false
@@ -211,10 +211,10 @@ func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares *v1alpha1.Shares
 			granted[s.Ctr]++
 		}
 	}
-	for name, share := range shares.Containers {
+	for name, share := range shares {
 		if granted[name] != share.GPUs {
 			return false
 		}
 	}
-	return len(shares.Containers) > 0
+	return len(shares) > 0
 }

@@ -131,7 +131,7 @@ func TestServes(t *testing.T) {
 		"one more":                            {"a", map[string]v1alpha1.Share{"x": percent, "y": {GPUs: 1, Core: 10, MemPercent: 10}}, false},
 		"nothing":                             {"c", map[string]v1alpha1.Share{"x": percent}, false},
 	} {
-		if got := Serves(l, tt.pod, &v1alpha1.Shares{Containers: tt.containers}); got != tt.want {
+		if got := Serves(l, tt.pod, tt.containers); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

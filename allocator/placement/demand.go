@@ -48,6 +48,8 @@ type Demand struct {
 	SameGPU bool
 	// Topology is how near to each other the devices of all containers are to be.
 	Topology v1alpha1.TopologyRequest
+	// Shares are those of the containers, by name.
+	Shares map[string]v1alpha1.Share
 }
 
 // Devices is how much the pod asks for, in devices: what orders the pods of a set.

@@ -28,13 +28,14 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -121,7 +122,7 @@ func (f *fixture) add(p *corev1.Pod) *corev1.Pod {
 // postFilter is the node that is chosen for the pod, empty for none.
 func (f *fixture) postFilter(p *corev1.Pod) (node string, later bool) {
 	f.t.Helper()
-	demand, _, err := podrequest.Of(p, nil)
+	demand, err := placement.DemandOf(podrequest.Of(p), nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func (f *fixture) waiter(pods ...*corev1.Pod) Waiter {
 		w.Item = queue.Item{Gang: name}
 	}
 	for _, p := range pods {
-		demand, _, err := podrequest.Of(p, nil)
+		demand, err := placement.DemandOf(podrequest.Of(p), nil)
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -18,12 +18,12 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -22,8 +22,8 @@ import (
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/priority"
+	"vernier.dev/vernier/api/podrequest"
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"

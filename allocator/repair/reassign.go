@@ -16,9 +16,9 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -52,7 +52,7 @@ func (r *Reconciler) reassign(ctx context.Context, node string) error {
 		without := ledger.DeepCopy()
 		ledgerspec.Release(without, func(u types.UID) bool { return u == uid })
 		room := index.Room(without)
-		demand, _, err := podrequest.Of(pod, r.Classes)
+		demand, err := placement.DemandOf(podrequest.Of(pod), r.Classes)
 		if room == nil || err != nil {
 			continue
 		}

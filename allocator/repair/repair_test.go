@@ -22,8 +22,8 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -273,8 +273,8 @@ func TestRestore(t *testing.T) {
 				if got != tt.want[p.Name] {
 					t.Errorf("%s has %q, want %q", p.Name, got, tt.want[p.Name])
 				}
-				if _, shares, err := podrequest.Of(p, nil); err != nil || ledgerspec.Serves(f.ledger(), p.UID, shares) != (got != "") {
-					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, err)
+				if r := podrequest.Of(p); r.Err() != nil || ledgerspec.Serves(f.ledger(), p.UID, r.Shares) != (got != "") {
+					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, r.Err())
 				}
 			}
 			if _, others := f.told(); others != tt.told || f.specs != 1 {

@@ -12,9 +12,10 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -93,6 +94,6 @@ func (r *Reconciler) drifted(ledger *v1alpha1.SliceLedger) []*corev1.Pod {
 // short reports whether the ledger of the pod's node has other slices for it than it asks
 // for: somebody has edited them by hand, and the node starts nothing with them.
 func short(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) bool {
-	_, shares, err := podrequest.Granted(pod)
-	return err == nil && pod.Spec.NodeName == ledger.Name && !ledgerspec.Serves(ledger, pod.UID, shares)
+	demand, err := placement.GrantedDemand(podrequest.Of(pod))
+	return err == nil && pod.Spec.NodeName == ledger.Name && !ledgerspec.Serves(ledger, pod.UID, demand.Shares)
 }

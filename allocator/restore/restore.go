@@ -15,9 +15,9 @@ import (
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -34,7 +34,7 @@ func Possible(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set)
 // InPlace is the ledger with the pod's slices where they belong; false when it
 // does not have the room.
 func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := podrequest.Granted(pod)
+	demand, err := placement.GrantedDemand(podrequest.Of(pod))
 	devices := devicesOf(pod, ledger)
 	if err != nil || devices == nil {
 		return nil, false
@@ -54,7 +54,7 @@ func InPlace(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) (*v1alpha1.SliceLedg
 // Nothing of the kind is started before the ledger says that the device is back, as when slices
 // are reassigned.
 func Moved(pod *corev1.Pod, ledger *v1alpha1.SliceLedger, known *classes.Set) (*v1alpha1.SliceLedger, bool) {
-	demand, _, err := podrequest.Granted(pod)
+	demand, err := placement.GrantedDemand(podrequest.Of(pod))
 	keep := devicesOf(pod, ledger)
 	if err != nil || keep == nil {
 		return nil, false

@@ -14,11 +14,11 @@ import (
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // cycle is a decision under way: what the pods of the set that were decided on

@@ -14,7 +14,7 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Members of a gang that go by each other, by their affinity, follow the first of them to

@@ -18,9 +18,10 @@ import (
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -73,7 +74,7 @@ func (s *schedulerInTest) request(name string, core v1alpha1.Percent, mem v1alph
 		e(p)
 	}
 	s.Cache.SetPod(p)
-	demand, _, err := podrequest.Of(p, nil)
+	demand, err := placement.DemandOf(podrequest.Of(p), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

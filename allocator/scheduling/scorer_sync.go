@@ -10,8 +10,8 @@ import (
 	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -81,7 +81,7 @@ func (s *Scheduler) showRoom(name string, room *placement.Node) {
 
 func (s *Scheduler) wanted(pods []*corev1.Pod) (asks []*ranking.Ask) {
 	for _, pod := range pods {
-		if demand, _, err := podrequest.Of(pod, s.Classes); err == nil && len(demand.Containers) > 0 {
+		if demand, err := placement.DemandOf(podrequest.Of(pod), s.Classes); err == nil && len(demand.Containers) > 0 {
 			p := Request{pod, demand}
 			asks = append(asks, p.wants())
 		}

@@ -61,6 +61,3 @@ func Bounds(pod *slim.Pod) field.ErrorList {
 	}
 	return errs
 }
-
-// requiredPlugins begins the annotations that name NRI plugins.
-const requiredPlugins = "required-plugins.noderesource.dev"

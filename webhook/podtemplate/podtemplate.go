@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
@@ -76,7 +76,7 @@ type Reading struct {
 	// Dialect that it is written in; empty where it asks in our own words.
 	Dialect string
 	// Wishes are what its annotations say, those included that its dialect means.
-	Wishes annotations.Wishes
+	Wishes podrequest.Wishes
 	// Shares by container; empty where the pod asks for none.
 	Shares map[string]api.Share
 	// Classes of which containers ask for units, by container.

@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -92,9 +92,9 @@ func TestRead(t *testing.T) {
 				t.Errorf("shares %v: %v", written, err)
 			}
 			// The allocator reads the same from the pod.
-			wishes, err := annotations.Of(pod.Annotations)
-			if err != nil || !reflect.DeepEqual(wishes, read.Wishes) {
-				t.Errorf("the pod says %+v, the reading %+v: %v", wishes, read.Wishes, err)
+			wishes := podrequest.WishesOf(pod.Annotations)
+			if wishes.Err() != nil || !reflect.DeepEqual(wishes, read.Wishes) {
+				t.Errorf("the pod says %+v, the reading %+v: %v", wishes, read.Wishes, wishes.Err())
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/guard"
@@ -27,7 +27,7 @@ var (
 type findings struct {
 	errs     field.ErrorList
 	warnings []string
-	wishes   annotations.Wishes
+	wishes   podrequest.Wishes
 	minimum  demand.Minimum
 	// compute is the rule of the pod's namespace.
 	compute   demand.Compute
@@ -97,7 +97,7 @@ func leftovers(pod *slim.Pod) ([]string, field.ErrorList) {
 	if gated(pod) {
 		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(api.Gate), remedy))
 	}
-	warnings, more := annotations.Idle(pod.Metadata.Annotations, annotationsPath)
+	warnings, more := podrequest.Idle(pod.Metadata.Annotations, annotationsPath)
 	return warnings, append(errs, more...)
 }
 
@@ -111,8 +111,8 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f := &findings{classes: rules.Classes, expanded: gated(pod), minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
 		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
 	var errs field.ErrorList
-	f.wishes, f.errs = annotations.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
-	f.plugins, errs = annotations.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
+	f.wishes, f.errs = podrequest.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
+	f.plugins, errs = guard.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
 	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
@@ -163,7 +163,8 @@ func (f *findings) narrow(list string, containers []slim.Container) {
 		}
 		at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
 		f.asked = append(f.asked, askedClass{class, containers[i].Name, at})
-		if err := f.wishes.Narrow(class); err != nil {
+		var err error
+		if f.wishes, err = f.wishes.Narrow(class); err != nil {
 			f.errs = append(f.errs, field.Forbidden(at, err.Error()))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"vernier.dev/vernier/webhook/annotations"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -40,8 +40,8 @@ func (r *Reader) Workload(namespace string, raw []byte) ([]string, error) {
 		warnings = append(warnings, fmt.Sprintf("%s.%s: pods are refused: %s", path, err.Field, err.ErrorBody()))
 	}
 	of := path.Child("metadata", "annotations")
-	warnings = append(warnings, annotations.Misplaced(workload.Metadata.Annotations, annotationsPath, of)...)
-	warnings = append(warnings, annotations.Misplaced(workload.Spec.JobTemplate.Metadata.Annotations, job.Child("metadata", "annotations"), of)...)
+	warnings = append(warnings, podrequest.Misplaced(workload.Metadata.Annotations, annotationsPath, of)...)
+	warnings = append(warnings, podrequest.Misplaced(workload.Spec.JobTemplate.Metadata.Annotations, job.Child("metadata", "annotations"), of)...)
 	if len(read.Shares) == 0 && read.Dialect == "" {
 		read.Warnings = append(read.Warnings, r.rules.Dialects.Kept(template)...)
 	}

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
-	"vernier.dev/vernier/webhook/annotations"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/fleet"
 	"vernier.dev/vernier/webhook/podtemplate"
@@ -104,7 +104,7 @@ func (e *explainer) run() error {
 		if pod.Owner != nil && pod.Native() && !misplaced[pod.Owner] {
 			path := field.NewPath("metadata", "annotations")
 			of := field.NewPath(pod.Path).Child("metadata", "annotations")
-			one.ObjectWarnings = append(one.ObjectWarnings, annotations.Misplaced(pod.Owner.Annotations(), path, of)...)
+			one.ObjectWarnings = append(one.ObjectWarnings, podrequest.Misplaced(pod.Owner.Annotations(), path, of)...)
 			misplaced[pod.Owner] = true
 		}
 		if one.Verdict == view.VerdictRefused {

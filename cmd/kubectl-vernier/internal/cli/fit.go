@@ -16,9 +16,9 @@ import (
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/simulate"
@@ -168,7 +168,7 @@ func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, nam
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.demand, _, err = podrequest.Of(c.pod, known)
+	c.demand, err = placement.DemandOf(podrequest.Of(c.pod), known)
 	return c, err
 }
 

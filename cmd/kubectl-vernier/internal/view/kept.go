@@ -11,9 +11,9 @@ import (
 
 	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podrequest"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -36,7 +36,7 @@ func KeptFor(pods []corev1.Pod, verdicts []corev1.Event, known *classes.Set, all
 		if r == nil {
 			continue
 		}
-		demand, _, err := podrequest.Of(&pods[i], known)
+		demand, err := placement.DemandOf(podrequest.Of(&pods[i]), known)
 		if err != nil {
 			continue
 		}

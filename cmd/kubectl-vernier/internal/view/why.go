@@ -15,11 +15,12 @@ import (
 
 	"vernier.dev/vernier/allocator/feasible"
 	ledgers "vernier.dev/vernier/allocator/index"
+	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podrequest"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -122,11 +123,11 @@ func Why(pods []corev1.Pod, from Evidence) []Reasoned {
 
 // gated fills in the state of a pod that holds our gate, and what the nodes have for it.
 func (r *Reasoned) gated(pod *corev1.Pod, known *classes.Set, from *Evidence, rooms map[string][]NodeClass) {
-	demand, _, err := podrequest.Of(pod, known)
+	demand, err := placement.DemandOf(podrequest.Of(pod), known)
 	switch {
 	case err != nil:
 		r.State = "what it asks for cannot be read: " + err.Error()
-		if errors.Is(err, podrequest.ErrNoClass) {
+		if errors.Is(err, placement.ErrNoClass) {
 			r.State = "it waits for its class: " + err.Error()
 		}
 		return

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podrequest
+package placement
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -34,7 +35,7 @@ func newPod(t *testing.T, shares map[string]v1alpha1.Share) *corev1.Pod {
 	return p
 }
 
-func TestOf(t *testing.T) {
+func TestDemandOf(t *testing.T) {
 	whole := v1alpha1.Share{GPUs: 1, Core: 100, MemPercent: 100}
 	part := v1alpha1.Share{GPUs: 1, Core: 30, MemPercent: 100}
 	note := func(key, value string) func(*corev1.Pod) {
@@ -82,7 +83,7 @@ func TestOf(t *testing.T) {
 			if tt.edit != nil {
 				tt.edit(p)
 			}
-			d, _, err := Of(p, nil)
+			d, err := DemandOf(podrequest.Of(p), nil)
 			if tt.err != "" {
 				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
 					t.Errorf("got %v, want %s", err, tt.err)
@@ -106,9 +107,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Containers have the models of their class, a pod the mode of its classes, and pods of different
-// classes fit on different devices.
-func TestClasses(t *testing.T) {
+// Containers have the models of their class, a pod the mode of its classes.
+func TestDemandOfClasses(t *testing.T) {
 	class := func(name string, mode v1alpha1.Mode) v1alpha1.GPUClass {
 		return v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUClassSpec{
 			Models: []string{"NVIDIA H100"}, Unit: v1alpha1.GPUUnit{Core: 25, MemMiB: 100}, Mode: mode}}
@@ -120,7 +120,7 @@ func TestClasses(t *testing.T) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource(class): resource.MustParse("1")}
 		return p
 	}
-	d, _, err := Of(pod("shared"), known)
+	d, err := DemandOf(podrequest.Of(pod("shared")), known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,32 +130,22 @@ func TestClasses(t *testing.T) {
 	}
 	unexpanded := pod("gold")
 	unexpanded.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: unexpanded.Spec.Containers[0].Resources.Requests}
-	if d, _, err := Of(unexpanded, known); err != nil || d.Containers[0].Class != "gold" {
+	if d, err := DemandOf(podrequest.Of(unexpanded), known); err != nil || d.Containers[0].Class != "gold" {
 		t.Errorf("with limits alone: %+v, %v", d, err)
 	}
-	if EquivalenceClass(pod("gold")) == EquivalenceClass(pod("shared")) {
-		t.Error("pods of two classes fit on the same devices")
-	}
-	classed := newPod(t, map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 25, MemMiB: 100}})
-	named := classed.DeepCopy()
-	classed.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource("gold"): resource.MustParse("1")}
-	named.Spec.InitContainers = []corev1.Container{{Name: "a"}, {Name: "gold"}}
-	if EquivalenceClass(classed) == EquivalenceClass(named) {
-		t.Error("a class is taken for the name of a container")
-	}
-	_, _, err = Of(pod("bronze"), known)
+	_, err = DemandOf(podrequest.Of(pod("bronze")), known)
 	if want := "container a asks for units of GPUClass bronze: there is no such GPUClass; the pod waits until there is"; !errors.Is(err, ErrNoClass) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 	other := pod("shared")
 	other.Annotations[v1alpha1.AnnotationMode] = "limiter"
-	if _, _, err := Of(other, known); err == nil || errors.Is(err, ErrNoClass) || !strings.Contains(err.Error(), "GPUClass shared has mode mps") {
+	if _, err := DemandOf(podrequest.Of(other), known); err == nil || errors.Is(err, ErrNoClass) || !strings.Contains(err.Error(), "GPUClass shared has mode mps") {
 		t.Errorf("with another mode: %v", err)
 	}
 }
 
 // What was granted can be read when its class has gone.
-func TestGranted(t *testing.T) {
+func TestGrantedDemand(t *testing.T) {
 	p := newPod(t, map[string]v1alpha1.Share{"a": {GPUs: 1, Core: 25, MemMiB: 100}})
 	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{v1alpha1.ClassResource("gone"): resource.MustParse("1")}
 	for mode, want := range map[v1alpha1.Mode]v1alpha1.Mode{"": v1alpha1.ModeAuto, v1alpha1.ModeLimiter: v1alpha1.ModeAuto, v1alpha1.ModeMIG: v1alpha1.ModeAuto, v1alpha1.ModeMPS: v1alpha1.ModeMPS} {
@@ -167,7 +157,7 @@ func TestGranted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, _, err := Granted(p)
+		d, err := GrantedDemand(podrequest.Of(p))
 		if err != nil || d.Containers[0].Mode != want || d.Containers[0].Class != "gone" || d.Containers[0].Models.Any() {
 			t.Errorf("placed in mode %q: %+v, %v", mode, d, err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package annotations
+package guard
 
 import (
 	"encoding/json"
@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// requiredPlugins, without a suffix, is the weakest form of the annotation.
+	// requiredPlugins begins the annotations that name NRI plugins. Without a suffix it is the
+	// weakest form.
 	requiredPlugins = "required-plugins.noderesource.dev"
 	// requiredForContainer begins the strongest form.
 	requiredForContainer = api.RequiredPluginsPrefix + "container."

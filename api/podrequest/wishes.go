@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podrequest
+
+import (
+	"fmt"
+
+	"vernier.dev/vernier/api/classes"
+	api "vernier.dev/vernier/api/v1alpha1"
+)
+
+// userKeys are what a user may set.
+var userKeys = []string{api.AnnotationMode, api.AnnotationPolicy, api.AnnotationTopology,
+	api.AnnotationRDMA, api.AnnotationQoS, api.AnnotationBurst, api.AnnotationGPUModel, api.AnnotationGPUUUID, api.AnnotationSameGPU}
+
+// Wishes are what a user's annotations say. What cannot be read is zero, and Err says why.
+type Wishes struct {
+	Mode          api.Mode
+	Policy        api.Policy
+	Burst         api.Burst
+	QoS           api.QoS
+	Models, UUIDs api.AllowList
+	// SameGPU: all slices of the pod are to be on one GPU.
+	SameGPU bool
+	// Topology is how near to each other the GPUs of the pod are to be.
+	Topology api.TopologyRequest
+	// classTopology: it is that of a class, so that another class's may take its place.
+	classTopology bool
+	// RDMA: containers with a share get the RDMA devices near their GPUs.
+	RDMA bool
+	// errs are those of annotations that cannot be read, by key.
+	errs map[string]error
+}
+
+// WishesOf reads the user's annotations.
+func WishesOf(annotations map[string]string) (w Wishes) {
+	for _, key := range userKeys {
+		if err := w.parse(key, annotations[key]); err != nil {
+			if w.errs == nil {
+				w.errs = map[string]error{}
+			}
+			w.errs[key] = err
+		}
+	}
+	return w
+}
+
+// Err is the error of the first annotation that cannot be read. It names the annotation.
+func (w *Wishes) Err() error { return w.err(userKeys...) }
+
+func (w *Wishes) err(keys ...string) error {
+	for _, key := range keys {
+		if err := w.errs[key]; err != nil {
+			return fmt.Errorf("annotation %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// Suits says why a container cannot have its share in the mode; nil where it can. The mode
+// is in the annotation that the caller names.
+func (w *Wishes) Suits(container string, share api.Share) error {
+	switch {
+	case w.Mode == api.ModeExclusive && !share.Whole():
+		return fmt.Errorf("container %s asks for a part of a GPU: use auto or limiter, or ask for %s 100 per GPU, and as much %s or none",
+			container, api.ResourceCore, api.ResourceMemPercent)
+	case w.Mode.OneDevice() && share.GPUs > 1:
+		return fmt.Errorf("container %s asks for %d GPUs, and in mode %s a program sees one: ask for one GPU, or use auto",
+			container, share.GPUs, w.Mode)
+	}
+	return nil
+}
+
+// Narrow is the wishes of a pod with a container of the class. The error says that the pod
+// asks for what the class does not give.
+func (w Wishes) Narrow(class *classes.Class) (Wishes, error) {
+	switch {
+	case class.Mode == api.ModeAuto || class.Mode == w.Mode:
+	case w.Mode == api.ModeAuto:
+		w.Mode = class.Mode
+	default:
+		return w, fmt.Errorf("GPUClass %s has mode %s, and %s or another class of the pod has %s: remove one of the two", class.Name, class.Mode, api.AnnotationMode, w.Mode)
+	}
+	switch {
+	case class.Topology.Level == "", w.Topology.Implies(class.Topology):
+	case w.Topology.Level == "", w.classTopology && class.Topology.Implies(w.Topology):
+		w.Topology, w.classTopology = class.Topology, true
+	default:
+		return w, fmt.Errorf("GPUClass %s has topology %s, and %s or another class of the pod has %s, which is not as near: remove one of the two", class.Name, class.Topology, api.AnnotationTopology, w.Topology)
+	}
+	return w, nil
+}
+
+// parse reads one of the user's keys; "" is the default of each.
+func (w *Wishes) parse(key, value string) (err error) {
+	switch key {
+	case api.AnnotationMode:
+		w.Mode, err = api.ParseMode(value)
+	case api.AnnotationPolicy:
+		w.Policy, err = api.ParsePolicy(value)
+	case api.AnnotationGPUModel:
+		w.Models, err = api.ParseAllowList(value)
+	case api.AnnotationGPUUUID:
+		w.UUIDs, err = api.ParseAllowList(value)
+	case api.AnnotationSameGPU:
+		w.SameGPU, err = api.ParseSameGPU(value)
+	case api.AnnotationTopology:
+		w.Topology, err = api.ParseTopology(value)
+	case api.AnnotationRDMA:
+		w.RDMA, err = api.ParseRDMA(value)
+	case api.AnnotationQoS:
+		w.QoS, err = api.ParseQoS(value)
+	case api.AnnotationBurst:
+		w.Burst, err = api.ParseBurst(value)
+	}
+	return err
+}
