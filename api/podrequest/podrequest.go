@@ -10,6 +10,7 @@ package podrequest
 import (
 	"cmp"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,14 +62,35 @@ func Of(pod *corev1.Pod) *Request {
 // OfAnnotations reads the annotations of an admitted pod, which are all that the runtime knows
 // of what it asks for.
 func OfAnnotations(annotations map[string]string) *Request {
-	r := &Request{Wishes: WishesOf(annotations), Dialect: annotations[v1alpha1.AnnotationDialect], placement: annotations[v1alpha1.AnnotationPlacement]}
-	var text string
-	text, r.Marked = annotations[v1alpha1.AnnotationShares], annotations[v1alpha1.AnnotationShares] != ""
+	text := annotations[v1alpha1.AnnotationShares]
+	r := &Request{Wishes: WishesOf(annotations), Marked: text != "", Dialect: annotations[v1alpha1.AnnotationDialect], placement: annotations[v1alpha1.AnnotationPlacement]}
+	if text == "" {
+		r.SharesErr = errUnmarked
+		return r
+	}
+	if last := lastShares.Load(); last != nil && last.text == text {
+		r.Shares = last.shares
+		return r
+	}
 	doc, err := v1alpha1.ParseShares(text)
 	if r.SharesErr = err; err == nil {
 		r.Shares = doc.Containers
+		lastShares.Store(&parsedShares{text: text, shares: r.Shares})
 	}
 	return r
+}
+
+// errUnmarked is the error of a pod without the document.
+var _, errUnmarked = v1alpha1.ParseShares("")
+
+// lastShares is the document that was read last: the containers of a pod carry the same one, and
+// so do the replicas of a workload.
+var lastShares atomic.Pointer[parsedShares]
+
+// parsedShares never change.
+type parsedShares struct {
+	text   string
+	shares map[string]v1alpha1.Share
 }
 
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
@@ -77,6 +99,15 @@ func (r *Request) Err() error { return cmp.Or(r.SharesErr, r.Wishes.Err()) }
 // Placement is where the pod's containers got their slices.
 func (r *Request) Placement() (*v1alpha1.Placement, error) {
 	return v1alpha1.ParsePlacement(r.placement)
+}
+
+// Misplaces reports whether the pod has a placement that does not have the container on the device.
+// It is searched, not decoded, which would be a tenth of the node agent's whole answer: the
+// document has one spelling, and any other has nothing on a device.
+func (r *Request) Misplaces(container, uuid string) bool {
+	_, placed, _ := strings.Cut(r.placement, `"`+container+`":{`)
+	placed, _, _ = strings.Cut(placed, "]")
+	return r.placement != "" && !strings.Contains(placed, `"`+uuid+`"`)
 }
 
 // classIn is the class of which the container asks for units; empty without one. A pod that the

@@ -3,6 +3,8 @@
 package podrequest
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,5 +29,69 @@ func TestEquivalenceClass(t *testing.T) {
 	named.Spec.InitContainers = []corev1.Container{{Name: "a"}, {Name: "gold"}}
 	if EquivalenceClass(pod("gold")) == EquivalenceClass(named) {
 		t.Error("a class is taken for the name of a container")
+	}
+}
+
+// What cannot be read is zero and has an error, and everything else is read all the same.
+func TestOf(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
+		Containers: []corev1.Container{{Name: "a", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{v1alpha1.ClassResource("gold"): resource.MustParse("1")}}}},
+	}}
+	pod.Annotations = map[string]string{
+		v1alpha1.AnnotationShares:  `{"version":"v1alpha1","containers":{"a":{"gpus":1,"core":30,"memMiB":100}}}`,
+		v1alpha1.AnnotationDialect: "hami",
+		v1alpha1.AnnotationQoS:     "opportunistic",
+		v1alpha1.AnnotationPolicy:  "best",
+	}
+	r := Of(pod)
+	want := []Container{{Name: "init", Init: true}, {Name: "side", Init: true, Sidecar: true}, {Name: "a", Class: "gold"}}
+	if !r.Marked || r.SharesErr != nil || len(r.Shares) != 1 || r.Shares["a"] != (v1alpha1.Share{GPUs: 1, Core: 30, MemMiB: 100}) || !slices.Equal(r.Containers, want) {
+		t.Errorf("%+v", r)
+	}
+	if r.Dialect != "hami" || r.QoS != v1alpha1.QoSOpportunistic || r.Mode != v1alpha1.ModeAuto || r.Policy != "" {
+		t.Errorf("%+v", r.Wishes)
+	}
+	if err := r.Err(); err == nil || err.Error() != `annotation vernier.dev/policy: "best" is unknown: use pack or spread` {
+		t.Errorf("%v", err)
+	}
+	if err := r.NodeErr(); err != nil {
+		t.Errorf("the node looks at the policy: %v", err)
+	}
+	pod.Annotations[v1alpha1.AnnotationBurst] = "all"
+	pod.Annotations[v1alpha1.AnnotationShares] = "{}"
+	r = Of(pod)
+	if err := r.NodeErr(); err == nil || !strings.HasPrefix(err.Error(), "annotation vernier.dev/burst: ") || r.Burst != "" {
+		t.Errorf("burst %q: %v", r.Burst, err)
+	}
+	if err := r.Err(); err == nil || !strings.HasPrefix(err.Error(), "annotation vernier.dev/shares: ") || !r.Marked || r.Shares != nil {
+		t.Errorf("shares %v: %v", r.Shares, err)
+	}
+	if r := Of(&corev1.Pod{}); r.Marked || r.Shares != nil || r.SharesErr == nil {
+		t.Errorf("without annotations: %+v", r)
+	}
+}
+
+func TestMisplaces(t *testing.T) {
+	placed := v1alpha1.Placement{Version: v1alpha1.Version, Node: "n", Containers: map[string]v1alpha1.PlacedShare{
+		"a": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-1", MemMiB: 1}, {UUID: "GPU-2", MemMiB: 1}}},
+		"b": {Mode: v1alpha1.ModeLimiter, Devices: []v1alpha1.PlacedDevice{{UUID: "GPU-3", MemMiB: 1}}}}}
+	text, err := placed.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		text, container, uuid string
+		want                  bool
+	}{
+		{text, "a", "GPU-1", false}, {text, "a", "GPU-2", false}, {text, "a", "GPU-3", true}, {text, "b", "GPU-3", false},
+		{text, "c", "GPU-1", true}, {"{}", "a", "GPU-1", true}, {"", "a", "GPU-1", false},
+	} {
+		r := OfAnnotations(map[string]string{v1alpha1.AnnotationPlacement: tt.text})
+		if got := r.Misplaces(tt.container, tt.uuid); got != tt.want {
+			t.Errorf("%s, container %s, %s: %v", tt.text, tt.container, tt.uuid, got)
+		}
 	}
 }

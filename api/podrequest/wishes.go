@@ -48,6 +48,11 @@ func WishesOf(annotations map[string]string) (w Wishes) {
 // Err is the error of the first annotation that cannot be read. It names the annotation.
 func (w *Wishes) Err() error { return w.err(userKeys...) }
 
+// NodeErr is the first such error of an annotation that decides what a node gives a container.
+func (w *Wishes) NodeErr() error {
+	return w.err(api.AnnotationBurst, api.AnnotationTopology, api.AnnotationRDMA)
+}
+
 func (w *Wishes) err(keys ...string) error {
 	for _, key := range keys {
 		if err := w.errs[key]; err != nil {

@@ -30,7 +30,7 @@ type Slice struct {
 
 // Of lists the variables of a container, in a fixed order. dialect is the value of
 // the pod's annotation; one that nothing is known of has none.
-func Of(dialect string, pod *v1alpha1.Shares, slices []Slice) []Variable {
+func Of(dialect string, pod map[string]v1alpha1.Share, slices []Slice) []Variable {
 	if pod == nil || len(slices) == 0 {
 		return nil
 	}
@@ -50,14 +50,14 @@ func Of(dialect string, pod *v1alpha1.Shares, slices []Slice) []Variable {
 }
 
 // gpushare's variables are whole units, rounded down as its device plugin does.
-func gpushare(pod *v1alpha1.Shares, slices []Slice, unit v1alpha1.MiB) []Variable {
+func gpushare(pod map[string]v1alpha1.Share, slices []Slice, unit v1alpha1.MiB) []Variable {
 	var indexes []string
 	var container, all v1alpha1.MiB
 	for _, s := range slices {
 		indexes = append(indexes, strconv.Itoa(int(s.Index)))
 		container += s.Mem
 	}
-	for _, share := range pod.Containers {
+	for _, share := range pod {
 		all += share.MemMiB * v1alpha1.MiB(share.GPUs)
 	}
 	units := func(m v1alpha1.MiB) string { return strconv.FormatInt(int64(m/unit), 10) }

@@ -11,12 +11,12 @@ import (
 )
 
 func TestOf(t *testing.T) {
-	pod := &v1alpha1.Shares{Containers: map[string]v1alpha1.Share{"a": {GPUs: 1, MemMiB: 3072}, "b": {GPUs: 2, MemMiB: 1024}}}
+	pod := map[string]v1alpha1.Share{"a": {GPUs: 1, MemMiB: 3072}, "b": {GPUs: 2, MemMiB: 1024}}
 	one := []environ.Slice{{Index: 3, DeviceMem: 15360, Mem: 3072}}
 	two := []environ.Slice{{Index: 0, DeviceMem: 81559, Mem: 1024, Core: 30}, {Index: 5, DeviceMem: 81559, Mem: 1024, Core: 30}}
 	for name, c := range map[string]struct {
 		dialect string
-		pod     *v1alpha1.Shares
+		pod     map[string]v1alpha1.Share
 		slices  []environ.Slice
 		want    []environ.Variable
 	}{

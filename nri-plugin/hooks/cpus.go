@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/batch"
@@ -34,19 +35,12 @@ type cpuDecision struct {
 // where the kubelet holds it to none may bind it to those of the GPUs' NUMA node. A set of the
 // kubelet's is never touched: it has one for each container under CPU manager policy static,
 // and none under policy none.
-func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledger.Grant, index *ledger.Index, now *device.Snapshot) (d cpuDecision, err error) {
-	if d.CPUs, err = cpusOf(pod, c.GetLinux().GetResources()); err != nil {
+func (p *Plugin) decideCPUs(pod *api.PodSandbox, request *podrequest.Request, c *api.Container, grants []ledger.Grant, index *ledger.Index, now *device.Snapshot) (d cpuDecision, err error) {
+	if d.CPUs, err = cpusOf(request, c.GetLinux().GetResources()); err != nil {
 		return d, err
 	}
-	topology, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
-	if err != nil {
-		return d, fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationTopology, err)
-	}
-	switch topology.Level {
-	// GPUs below one host bridge are of one NUMA node as well. Those that NVLink joins are
-	// not, as a rule.
-	case v1alpha1.TopologyNUMA, v1alpha1.TopologyPCIe:
-	default:
+	topology := request.Topology
+	if !ofOneNUMANode(topology) {
 		return d, nil
 	}
 	nodes, err := numa.Read(p.Sysfs)
@@ -55,7 +49,7 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 		p.Log.Error(err, "cannot compare a container's CPUs with its GPUs", "pod", owner(pod), "container", c.GetName())
 	}
 	if topology.Level == v1alpha1.TopologyNUMA && topology.Required {
-		if err := p.follow(pod, c.GetName(), d.Set, nodes, index, now); err != nil {
+		if err := p.follow(pod, topology, c.GetName(), d.Set, nodes, index, now); err != nil {
 			return d, err
 		}
 	}
@@ -65,6 +59,12 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 	return d, nil
 }
 
+// ofOneNUMANode reports whether the GPUs are to be of one NUMA node: those below one host bridge
+// are as well, and those that NVLink joins are not, as a rule.
+func ofOneNUMANode(topology v1alpha1.TopologyRequest) bool {
+	return topology.Level == v1alpha1.TopologyNUMA || topology.Level == v1alpha1.TopologyPCIe
+}
+
 // follow refuses the container while its pod's CPUs, where they are of one NUMA node, are of
 // another than its GPUs, and has the allocator move the slices. The CPUs cannot follow: the
 // kubelet has given them for the pod's life. It knows nothing of our GPUs when it chooses.
@@ -72,7 +72,7 @@ func (p *Plugin) decideCPUs(pod *api.PodSandbox, c *api.Container, grants []ledg
 // The shared CPUs that a container without CPUs of its own has do change. Once they are no
 // longer of one NUMA node, nothing is refused, as soon as the ledger says so too: until then
 // the slices may be moved.
-func (p *Plugin) follow(pod *api.PodSandbox, container string, cpus cpuset.CPUSet, nodes numa.Nodes, index *ledger.Index, now *device.Snapshot) error {
+func (p *Plugin) follow(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, container string, cpus cpuset.CPUSet, nodes numa.Nodes, index *ledger.Index, now *device.Snapshot) error {
 	var off v1alpha1.DeviceStatus
 	var is bool
 	devices := index.Devices(uid(pod))
@@ -97,7 +97,7 @@ func (p *Plugin) follow(pod *api.PodSandbox, container string, cpus cpuset.CPUSe
 		return nil
 	}
 	text := fmt.Sprintf("annotation %s is %s, and the kubelet has given the pod CPUs of NUMA node %d while GPU %s is of NUMA node %d",
-		v1alpha1.AnnotationTopology, pod.GetAnnotations()[v1alpha1.AnnotationTopology], node, off.UUID, *off.NUMA)
+		v1alpha1.AnnotationTopology, topology, node, off.UUID, *off.NUMA)
 	if p.Book.Holds(uid(pod)) {
 		return fmt.Errorf("%s, where other containers of the pod run: delete the pod, and set the kubelet's topologyManagerScope to pod and its topologyManagerPolicy to single-numa-node", text)
 	}
@@ -162,9 +162,8 @@ func (p *Plugin) boundBeside(id string, node int32, nodes numa.Nodes) (others ba
 // unbind gives a container all CPUs of the node where it asks for more now than there is of the
 // NUMA node's that it was bound to: the kubelet counts on those of the whole node. The kubelet
 // itself holds a container to just these CPUs under policy static only, where nothing is bound.
-func (p *Plugin) unbind(pod *api.PodSandbox, c *api.Container, to *numa.CPUs) bool {
-	topology, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
-	if err != nil || !p.BindCPUs || topology.Level != v1alpha1.TopologyNUMA && topology.Level != v1alpha1.TopologyPCIe {
+func (p *Plugin) unbind(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, c *api.Container, to *numa.CPUs) bool {
+	if !p.BindCPUs || !ofOneNUMANode(topology) {
 		return false
 	}
 	nodes, err := numa.Read(p.Sysfs)
@@ -214,9 +213,9 @@ func (p *Plugin) aligner(container string) attach.Align {
 
 // cpusOf are the CPUs of a container that has these resources. An opportunistic one requests
 // none of the others: they go before it, whatever its pod says.
-func cpusOf(pod *api.PodSandbox, r *api.LinuxResources) (numa.CPUs, error) {
+func cpusOf(request *podrequest.Request, r *api.LinuxResources) (numa.CPUs, error) {
 	cpus, err := numa.CPUsOf(r)
-	if opportunistic(pod) {
+	if request.QoS == v1alpha1.QoSOpportunistic {
 		cpus.Request = 0
 	}
 	return cpus, err
@@ -225,7 +224,7 @@ func cpusOf(pod *api.PodSandbox, r *api.LinuxResources) (numa.CPUs, error) {
 // foundCPUs are the CPUs that a container has; none where the runtime's word for them cannot be
 // read, which would be its error.
 func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
-	cpus, err := cpusOf(pod, c.GetLinux().GetResources())
+	cpus, err := cpusOf(requestOf(pod), c.GetLinux().GetResources())
 	if err != nil {
 		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
 	}
@@ -237,7 +236,8 @@ func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
 // nothing is to change beside.
 func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) *api.ContainerUpdate {
 	entry, entered := p.Book.Get(c.GetId())
-	to, err := cpusOf(pod, r)
+	request := requestOf(pod)
+	to, err := cpusOf(request, r)
 	if !entered || err != nil {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxReso
 		return nil
 	}
 	var update *api.ContainerUpdate
-	if mayBeOurs && p.unbind(pod, c, &to) {
+	if mayBeOurs && p.unbind(pod, request.Topology, c, &to) {
 		update = &api.ContainerUpdate{ContainerId: c.GetId()}
 		update.SetLinuxCPUSetCPUs(to.Set.String())
 	}

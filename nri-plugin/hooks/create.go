@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/device"
@@ -37,11 +37,12 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
 	ctx, cancel := p.answering(ctx)
 	defer cancel()
-	grants, index, err := p.grants(ctx, pod, c)
+	request := requestOf(pod)
+	grants, index, err := p.grants(ctx, pod, request, c)
 	if err != nil {
 		return nil, err
 	}
-	if len(grants) > 0 || pod.GetAnnotations()[v1alpha1.AnnotationShares] != "" {
+	if len(grants) > 0 || request.Marked {
 		if err := reserved(c); err != nil {
 			return nil, err
 		}
@@ -65,14 +66,13 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err := p.check(ctx, grants, index); err != nil {
 		return nil, err
 	}
+	if err := request.NodeErr(); err != nil {
+		return nil, fmt.Errorf("%w; create the pod again with one of them", err)
+	}
 	// The user's own word is enough: the time is nobody else's while it is used,
 	// and goes back as soon as somebody wants it.
-	burst, err := v1alpha1.ParseBurst(pod.GetAnnotations()[v1alpha1.AnnotationBurst])
-	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationBurst, err)
-	}
 	held := mode.Container{
-		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, MayBurst: burst == v1alpha1.BurstIdle,
+		Pod: uid(pod), Owner: owner(pod), Name: c.GetName(), ID: c.GetId(), Grants: grants, MayBurst: request.Burst == v1alpha1.BurstIdle,
 	}
 	m, err := p.Modes.For(held)
 	if err != nil {
@@ -82,10 +82,10 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err := p.Modes.Able(now, held); err != nil {
 		return nil, err
 	}
-	if err := checkTopology(pod, index, &now); err != nil {
+	if err := checkTopology(pod, request.Topology, index, &now); err != nil {
 		return nil, err
 	}
-	cpus, err := p.decideCPUs(pod, c, grants, index, &now)
+	cpus, err := p.decideCPUs(pod, request, c, grants, index, &now)
 	if err != nil {
 		return nil, err
 	}
@@ -94,13 +94,13 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if cpus.bind {
 		adjust.SetLinuxCPUSetCPUs(cpus.Set.String())
 	}
-	for _, v := range p.environment(pod, grants, &now) {
+	for _, v := range environment(request, grants, &now) {
 		adjust.AddEnv(v.Name, v.Value)
 	}
-	if err := p.injectRDMA(pod, grants, &now, adjust); err != nil {
+	if err := p.injectRDMA(request.RDMA, grants, &now, adjust); err != nil {
 		return nil, err
 	}
-	if opportunistic(pod) {
+	if request.QoS == v1alpha1.QoSOpportunistic {
 		p.Batch.Adjust(c, adjust)
 	}
 	if err := hide(c, adjust); err != nil {
@@ -168,13 +168,8 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger
 
 // environment is what a container looks for whose pod was written for another
 // system. The annotation may be anybody's: so may the variables.
-func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *device.Snapshot) []environ.Variable {
-	dialect := pod.GetAnnotations()[v1alpha1.AnnotationDialect]
-	if dialect == "" {
-		return nil
-	}
-	shares, err := p.parse(pod.GetAnnotations()[v1alpha1.AnnotationShares])
-	if err != nil {
+func environment(request *podrequest.Request, grants []ledger.Grant, now *device.Snapshot) []environ.Variable {
+	if request.Dialect == "" {
 		return nil
 	}
 	shown := make([]environ.Slice, len(grants))
@@ -182,27 +177,22 @@ func (p *Plugin) environment(pod *api.PodSandbox, grants []ledger.Grant, now *de
 		d, _ := now.Device(g.UUID)
 		shown[i] = environ.Slice{Index: d.Index, DeviceMem: g.DeviceMem, Mem: g.Mem, Core: g.Core}
 	}
-	return environ.Of(dialect, shares, shown)
+	return environ.Of(request.Dialect, request.Shares, shown)
 }
 
 // grants are the slices that the ledger gives the container. The pod's shares
 // annotation is only compared with them: it can make the container fail and can
 // never give it anything.
-func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]ledger.Grant, *ledger.Index, error) {
+func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, request *podrequest.Request, c *api.Container) ([]ledger.Grant, *ledger.Index, error) {
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
+	if request.Marked && request.SharesErr != nil {
+		return nil, nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", request.SharesErr)
+	}
 	// Without the annotation the ledger still decides: it may have been removed from the
 	// pod, its slices have not.
-	var share v1alpha1.Share
-	asked := false
-	if text := pod.GetAnnotations()[v1alpha1.AnnotationShares]; text != "" {
-		shares, err := p.parse(text)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%w; create the pod again and leave that annotation to the system", err)
-		}
-		share, asked = shares.Containers[c.GetName()]
-	}
+	share, asked := request.Shares[c.GetName()]
 	index := p.Ledger.Index()
-	if asked && len(index.Grants(key)) == 0 || index.Held(key.Pod) || p.moved(pod, c, index) {
+	if asked && len(index.Grants(key)) == 0 || index.Held(key.Pod) || p.moved(pod, request, c, index) {
 		var err error
 		// The watch can be behind the allocator, who lets the pod go after it has written
 		// its slices, and ended the hold.
@@ -229,7 +219,7 @@ func (p *Plugin) grants(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 // moved tells whether a container's slices may be elsewhere than the watch has shown:
 // they were taken back and granted again before the pod was let go, moved off a
 // device that was ill, or moved to its CPUs. The annotation may be anybody's; it can only make us ask.
-func (p *Plugin) moved(pod *api.PodSandbox, c *api.Container, index *ledger.Index) bool {
+func (p *Plugin) moved(pod *api.PodSandbox, request *podrequest.Request, c *api.Container, index *ledger.Index) bool {
 	grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 	if len(grants) == 0 {
 		return false
@@ -237,15 +227,7 @@ func (p *Plugin) moved(pod *api.PodSandbox, c *api.Container, index *ledger.Inde
 	if _, follows := p.Misaligned.Find(uid(pod)); follows || p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Well(g) }) {
 		return true
 	}
-	text := pod.GetAnnotations()[v1alpha1.AnnotationPlacement]
-	if text == "" {
-		return false
-	}
-	// Searched, not decoded, which would be a tenth of the whole answer: the document has
-	// one spelling, and with any other we ask.
-	_, placed, _ := strings.Cut(text, `"`+c.GetName()+`":{`)
-	placed, _, _ = strings.Cut(placed, "]")
-	return slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !strings.Contains(placed, `"`+g.UUID+`"`) })
+	return slices.ContainsFunc(grants, func(g ledger.Grant) bool { return request.Misplaces(c.GetName(), g.UUID) })
 }
 
 // fetch is the ledger as the API server has it now.
@@ -257,25 +239,6 @@ func (p *Plugin) fetch(ctx context.Context) (*ledger.Index, error) {
 		return nil, fmt.Errorf("its slices cannot be confirmed: %w; it is tried again once the API server answers", err)
 	}
 	return index, nil
-}
-
-// parse reads a shares document. The last one is kept: the containers of a pod
-// carry the same one, and so do the replicas of a workload.
-func (p *Plugin) parse(text string) (*v1alpha1.Shares, error) {
-	if last := p.lastShares.Load(); last != nil && last.text == text {
-		return last.doc, nil
-	}
-	doc, err := v1alpha1.ParseShares(text)
-	if err == nil {
-		p.lastShares.Store(&parsedShares{text: text, doc: doc})
-	}
-	return doc, err
-}
-
-// parsedShares never change.
-type parsedShares struct {
-	text string
-	doc  *v1alpha1.Shares
 }
 
 func agree(share v1alpha1.Share, grants []ledger.Grant) error {

@@ -15,12 +15,8 @@ import (
 )
 
 // injectRDMA names the RDMA devices near the container's GPUs to it, and gives it their device
-// nodes where its pod asks for them.
-func (p *Plugin) injectRDMA(pod *api.PodSandbox, grants []ledger.Grant, now *device.Snapshot, adjust *api.ContainerAdjustment) error {
-	asked, err := v1alpha1.ParseRDMA(pod.GetAnnotations()[v1alpha1.AnnotationRDMA])
-	if err != nil {
-		return fmt.Errorf("annotation %s: %w; create the pod again", v1alpha1.AnnotationRDMA, err)
-	}
+// nodes where they are asked for.
+func (p *Plugin) injectRDMA(asked bool, grants []ledger.Grant, now *device.Snapshot, adjust *api.ContainerAdjustment) error {
 	near := nearNICs(grants, now)
 	if len(near) > 0 {
 		adjust.AddEnv(v1alpha1.EnvNearHCAs, strings.Join(near, ","))

@@ -70,21 +70,15 @@ func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool)
 		Kept:  hasKeyValue(api.FromOCIEnv(c.GetEnv()), v1alpha1.EnvVisibleDevices, v1alpha1.EnvVisibleDevicesVoid),
 		Opens: isPrivileged(c) || !sliced && holdsGPU(c),
 	}
-	// The sandbox keeps the annotation that the pod was created with.
-	if marked(pod, c) && opportunistic(pod) {
+	// The sandbox keeps the annotation that the pod was created with. The user's own word is
+	// enough, since it only takes away; one that cannot be read says nothing.
+	if marked(pod, c) && requestOf(pod).QoS == v1alpha1.QoSOpportunistic {
 		h.Batch = &batch.Container{
 			ID: h.ID, Name: h.Name, Namespace: h.Pod.Namespace, Pod: h.Pod.Name, UID: h.Pod.UID,
 			PID: c.GetPid(), Quota: batch.QuotaOf(c.GetLinux().GetResources()), Seen: seen,
 		}
 	}
 	r.byID[h.ID] = h
-}
-
-// opportunistic tells whether the pod's containers yield to others. The user's own
-// word is enough: it only takes away. One that nobody understands says nothing.
-func opportunistic(pod *api.PodSandbox) bool {
-	qos, err := v1alpha1.ParseQoS(pod.GetAnnotations()[v1alpha1.AnnotationQoS])
-	return err == nil && qos == v1alpha1.QoSOpportunistic
 }
 
 func (r *Roster) strike(id string) {

@@ -23,11 +23,7 @@ var apart = map[v1alpha1.TopologyLevel]string{
 
 // checkTopology checks once more what the pod requires of its GPUs, by what is seen now: a link
 // may have gone down since they were chosen.
-func checkTopology(pod *api.PodSandbox, index *ledger.Index, now *device.Snapshot) error {
-	asked, err := v1alpha1.ParseTopology(pod.GetAnnotations()[v1alpha1.AnnotationTopology])
-	if err != nil {
-		return fmt.Errorf("annotation %s: %w; create the pod again with one of them", v1alpha1.AnnotationTopology, err)
-	}
+func checkTopology(pod *api.PodSandbox, asked v1alpha1.TopologyRequest, index *ledger.Index, now *device.Snapshot) error {
 	if !asked.Required {
 		return nil
 	}

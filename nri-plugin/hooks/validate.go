@@ -43,12 +43,11 @@ func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.Con
 		if err := restored(adjust, entry.Adjust, entry.Grants); err != nil {
 			return err
 		}
-	} else if shares := pod.GetAnnotations()[v1alpha1.AnnotationShares]; shares != "" {
-		doc, err := p.parse(shares)
-		if err != nil {
-			return err
+	} else if request := requestOf(pod); request.Marked {
+		if request.SharesErr != nil {
+			return request.SharesErr
 		}
-		if _, asked := doc.Containers[c.GetName()]; asked {
+		if _, asked := request.Shares[c.GetName()]; asked {
 			return errors.New("it asks for a slice and was not given one; it is tried again")
 		}
 	}
