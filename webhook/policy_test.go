@@ -27,10 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
-	"vernier.dev/vernier/webhook/demand"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 const shares = `{"version":"v1alpha1","containers":{"train":{"gpus":1,"core":30,"memPercent":30}}}`
@@ -318,7 +317,7 @@ func testPolicyArithmetic(t *testing.T, c client.Client) {
 		pod.Spec.Containers = nil
 		for i := range 1 + random.IntN(3) {
 			ctr := corev1.Container{Name: "c" + strconv.Itoa(i), Image: "none", Resources: corev1.ResourceRequirements{Limits: limits()}}
-			share, errs := demand.Of(slim.Resources{Limits: ctr.Resources.Limits}, nil)
+			share, errs := podrequest.ShareOf(corev1.ResourceRequirements{Limits: ctr.Resources.Limits}, nil)
 			if len(errs) > 0 {
 				continue
 			}

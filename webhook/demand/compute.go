@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package demand owns what an operator sets of shares: the least that a container may ask for, and
+// what a namespace gives to containers that ask for memory alone.
 package demand
 
 import (

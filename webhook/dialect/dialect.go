@@ -109,7 +109,7 @@ func asksIn(d Dialect, pod *slim.Pod, c *slim.Container) bool {
 func asksBy(d Dialect, pod *slim.Pod) []corev1.ResourceName {
 	return slices.DeleteFunc(slices.Clone(d.Words().Resources), func(name corev1.ResourceName) bool {
 		one := corev1.ResourceList{name: *resource.NewQuantity(1, resource.DecimalSI)}
-		return !asksIn(d, pod, &slim.Container{Resources: slim.Resources{Limits: one}})
+		return !asksIn(d, pod, &slim.Container{Resources: corev1.ResourceRequirements{Limits: one}})
 	})
 }
 
@@ -140,7 +140,7 @@ func lists(pod *slim.Pod) []list {
 func (s Set) Asked(list corev1.ResourceList) (names []corev1.ResourceName) {
 	for _, d := range s {
 		for _, name := range d.Words().Resources {
-			if asksAny(slim.Resources{Limits: list}, []corev1.ResourceName{name}) && !slices.Contains(names, name) {
+			if asksAny(corev1.ResourceRequirements{Limits: list}, []corev1.ResourceName{name}) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -162,7 +162,7 @@ func (s Set) Traces() []string {
 
 // asksAny tells whether a container asks for more than none of any of them. The
 // zeros that templates leave behind ask for nothing.
-func asksAny(r slim.Resources, names []corev1.ResourceName) bool {
+func asksAny(r corev1.ResourceRequirements, names []corev1.ResourceName) bool {
 	return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
 		q := quantity(r, name)
 		return !q.IsZero()

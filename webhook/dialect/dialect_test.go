@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/dialect"
 	"vernier.dev/vernier/webhook/slim"
 )
@@ -128,10 +128,10 @@ func sharesOf(t *testing.T, pod *slim.Pod) string {
 	t.Helper()
 	shares := map[string]api.Share{}
 	for _, c := range append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...) {
-		if !demand.Asks(c.Resources) {
+		if !podrequest.Asks(c.Resources) {
 			continue
 		}
-		share, errs := demand.Of(c.Resources, field.NewPath(c.Name))
+		share, errs := podrequest.ShareOf(c.Resources, field.NewPath(c.Name))
 		if len(errs) > 0 {
 			t.Errorf("the translation is refused: %v", errs)
 		}

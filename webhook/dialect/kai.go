@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -65,7 +65,7 @@ func (d kai) Asks(pod *slim.Pod, c *slim.Container) bool {
 	if slices.Contains(d.Words().Schedulers, pod.Spec.SchedulerName) && asksAny(c.Resources, d.Words().Resources) {
 		return true
 	}
-	if pod.Metadata.Annotations[api.AnnotationDialect] != "" && demand.Asks(c.Resources) {
+	if pod.Metadata.Annotations[api.AnnotationDialect] != "" && podrequest.Asks(c.Resources) {
 		return false
 	}
 	return d.forPod(pod, c) || d.own(pod, c)

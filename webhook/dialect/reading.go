@@ -208,7 +208,7 @@ func (a *Asking) none(of corev1.ResourceName, others ...corev1.ResourceName) boo
 }
 
 // quantity of a resource: its limit, else its request, else none.
-func quantity(r slim.Resources, name corev1.ResourceName) resource.Quantity {
+func quantity(r corev1.ResourceRequirements, name corev1.ResourceName) resource.Quantity {
 	if q, set := r.Limits[name]; set {
 		return q
 	}

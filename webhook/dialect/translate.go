@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"vernier.dev/vernier/api/podrequest"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/demand"
 	"vernier.dev/vernier/webhook/slim"
 )
 
@@ -73,7 +73,7 @@ func (t *translator) containers(l list) {
 			continue
 		}
 		path := specPath.Child(l.field).Index(i)
-		if demand.Asks(c.Resources) {
+		if podrequest.Asks(c.Resources) {
 			t.reading.refuse(field.Forbidden(path.Child("resources"), fmt.Sprintf(
 				"asks for %s resources and in the dialect %s as well: keep the one or the other", api.Group, t.dialect.Words().Name)))
 			continue
@@ -110,13 +110,9 @@ func limits(share api.Share) corev1.ResourceList {
 // the JSON pointer of its resources.
 func (t *translator) rewrite(c *slim.Container, add corev1.ResourceList, path string) {
 	r := &c.Resources
-	if r.Limits == nil && r.Requests == nil {
+	if r.Limits == nil && r.Requests == nil && r.Claims == nil {
 		// There may be no resources at all to patch.
-		whole := map[string]any{"limits": add, "requests": add}
-		if len(r.Claims) > 0 {
-			whole["claims"] = r.Claims
-		}
-		t.patch = append(t.patch, jsonpatch.NewOperation("add", path, whole))
+		t.patch = append(t.patch, jsonpatch.NewOperation("add", path, map[string]any{"limits": add, "requests": add}))
 		r.Limits, r.Requests = maps.Clone(add), maps.Clone(add)
 		return
 	}

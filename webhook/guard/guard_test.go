@@ -60,10 +60,10 @@ func TestContainer(t *testing.T) {
 		errs := Container(&pod.Spec.Containers[0], field.NewPath("spec", "containers").Index(0))
 		expect(t, tt.container, errs, tt.field, tt.remedy)
 	}
-	expect(t, "none", Container(&slim.Container{Resources: slim.Resources{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}}}, field.NewPath("c")), "", "")
+	expect(t, "none", Container(&slim.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}}}, field.NewPath("c")), "", "")
 	one := resource.MustParse("1")
 	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"} {
-		for side, r := range map[string]slim.Resources{
+		for side, r := range map[string]corev1.ResourceRequirements{
 			"limits":   {Limits: corev1.ResourceList{name: one}, Requests: corev1.ResourceList{name: one}},
 			"requests": {Requests: corev1.ResourceList{name: one}},
 		} {

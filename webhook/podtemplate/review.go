@@ -75,12 +75,12 @@ type envRemoval struct {
 func asks(pod *slim.Pod) bool {
 	for _, list := range [][]slim.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
-			if demand.Asks(list[i].Resources) {
+			if podrequest.Asks(list[i].Resources) {
 				return true
 			}
 		}
 	}
-	return demand.Asks(pod.Spec.Resources)
+	return podrequest.Asks(pod.Spec.Resources)
 }
 
 // leftovers refuses the marks of a share on a pod that asks for none: forged, or
@@ -115,7 +115,7 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.plugins, errs = guard.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
-	f.errs = append(f.errs, demand.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
+	f.errs = append(f.errs, podrequest.PodLevel(pod.Spec.Resources, specPath.Child("resources"))...)
 	f.narrow("initContainers", pod.Spec.InitContainers)
 	f.narrow("containers", pod.Spec.Containers)
 	f.containers("initContainers", pod.Spec.InitContainers, known)
@@ -157,7 +157,7 @@ func (f *findings) hasQuota() bool {
 // narrow has the pod's wishes be those of its classes, before a container is compared with them.
 func (f *findings) narrow(list string, containers []slim.Container) {
 	for i := range containers {
-		class := demand.Class(containers[i].Resources, f.classes)
+		class := podrequest.ClassOf(containers[i].Resources, f.classes)
 		if class == nil {
 			continue
 		}
@@ -177,7 +177,7 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 	for i := range containers {
 		c, path := &containers[i], listPath.Index(i)
 		f.errs = append(f.errs, guard.Container(c, path)...)
-		shared := demand.Asks(c.Resources)
+		shared := podrequest.Asks(c.Resources)
 		remove, warnings, errs := guard.Env(c, shared, path)
 		f.warnings = append(f.warnings, warnings...)
 		f.errs = append(f.errs, errs...)
@@ -203,18 +203,18 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 }
 
 // share reviews what a container asks for, and returns what its limits are to say of that.
-func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) [3]demand.Total {
+func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) [3]podrequest.Total {
 	var share api.Share
-	var totals [3]demand.Total
+	var totals [3]podrequest.Total
 	var errs field.ErrorList
-	if class := demand.Class(c.Resources, f.classes); class != nil {
-		share, totals, errs = demand.Units(c.Resources, class, f.expanded, path)
+	if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
+		share, totals, errs = podrequest.UnitsOf(c.Resources, class, f.expanded, path)
 	} else {
 		share, totals, errs = f.amount(c, path)
 	}
 	if len(errs) > 0 {
 		f.errs = append(f.errs, errs...)
-		return [3]demand.Total{}
+		return [3]podrequest.Total{}
 	}
 	if err := f.wishes.Suits(c.Name, share); err != nil {
 		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.wishes.Mode, err.Error()))
@@ -225,8 +225,8 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 }
 
 // amount reviews what a container asks for that has no class.
-func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals [3]demand.Total, errs field.ErrorList) {
-	if share, errs = demand.Of(c.Resources, path); len(errs) > 0 {
+func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share, totals [3]podrequest.Total, errs field.ErrorList) {
+	if share, errs = podrequest.ShareOf(c.Resources, path); len(errs) > 0 {
 		return share, totals, errs
 	}
 	core, missing := f.compute.Fill(&share, c.Name, f.namespace, path)
@@ -234,5 +234,5 @@ func (f *findings) amount(c *slim.Container, path *field.Path) (share api.Share,
 		f.errs = append(f.errs, missing)
 	}
 	f.errs = append(f.errs, f.minimum.Check(share, path)...)
-	return share, [3]demand.Total{{Name: api.ResourceCore, Value: int64(core)}, {Name: api.ResourceGPUs, Value: int64(share.GPUs)}}, nil
+	return share, [3]podrequest.Total{{Name: api.ResourceCore, Value: int64(core)}, {Name: api.ResourceGPUs, Value: int64(share.GPUs)}}, nil
 }

@@ -17,7 +17,7 @@ import (
 // More memory than any GPU has may come yet, so it is warned of, also where only the
 // containers together ask for it.
 func TestSameGPUBeyondTheFleet(t *testing.T) {
-	half := slim.Resources{Limits: corev1.ResourceList{api.ResourceMemMiB: resource.MustParse("60")}}
+	half := corev1.ResourceRequirements{Limits: corev1.ResourceList{api.ResourceMemMiB: resource.MustParse("60")}}
 	pod := &slim.Pod{Metadata: &slim.Metadata{Annotations: map[string]string{api.AnnotationSameGPU: api.SameGPURequired}},
 		Spec: slim.Spec{Containers: []slim.Container{{Name: "a", Resources: half}, {Name: "b", Resources: half}}}}
 	for mem, warned := range map[api.MiB]bool{0: false, 119: true, 120: false} {

@@ -47,7 +47,7 @@ func TestTopology(t *testing.T) {
 				if len(tt.annotations) > 0 {
 					limits = corev1.ResourceList{api.ResourceCore: resource.MustParse("30")}
 				}
-				pod.Spec.Containers = append(pod.Spec.Containers, slim.Container{Name: string(rune('a' + i)), Resources: slim.Resources{Limits: limits}})
+				pod.Spec.Containers = append(pod.Spec.Containers, slim.Container{Name: string(rune('a' + i)), Resources: corev1.ResourceRequirements{Limits: limits}})
 			}
 			f := review(pod, "team", tt.known, Rules{})
 			warned := strings.Join(f.warnings, "\n")

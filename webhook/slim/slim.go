@@ -8,7 +8,6 @@
 package slim
 
 import (
-	"encoding/json"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,15 +52,15 @@ type Metadata struct {
 
 // Spec is the part of a corev1.PodSpec that is read.
 type Spec struct {
-	NodeName        string                     `json:"nodeName"`
-	SchedulerName   string                     `json:"schedulerName"`
-	HostPID         bool                       `json:"hostPID"`
-	HostIPC         bool                       `json:"hostIPC"`
-	Resources       Resources                  `json:"resources"`
-	Containers      []Container                `json:"containers"`
-	InitContainers  []Container                `json:"initContainers"`
-	Volumes         []Volume                   `json:"volumes"`
-	SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates"`
+	NodeName        string                      `json:"nodeName"`
+	SchedulerName   string                      `json:"schedulerName"`
+	HostPID         bool                        `json:"hostPID"`
+	HostIPC         bool                        `json:"hostIPC"`
+	Resources       corev1.ResourceRequirements `json:"resources"`
+	Containers      []Container                 `json:"containers"`
+	InitContainers  []Container                 `json:"initContainers"`
+	Volumes         []Volume                    `json:"volumes"`
+	SchedulingGates []corev1.PodSchedulingGate  `json:"schedulingGates"`
 	// Where the pod goes: only how much is said of it is read.
 	NodeSelector              map[string]string                 `json:"nodeSelector"`
 	Affinity                  *corev1.Affinity                  `json:"affinity"`
@@ -71,25 +70,17 @@ type Spec struct {
 
 // Container is the part of a corev1.Container that is read.
 type Container struct {
-	Name            string          `json:"name"`
-	RestartPolicy   string          `json:"restartPolicy"`
-	Resources       Resources       `json:"resources"`
-	Env             []Env           `json:"env"`
-	SecurityContext SecurityContext `json:"securityContext"`
-	VolumeMounts    []VolumeMount   `json:"volumeMounts"`
+	Name            string                      `json:"name"`
+	RestartPolicy   string                      `json:"restartPolicy"`
+	Resources       corev1.ResourceRequirements `json:"resources"`
+	Env             []Env                       `json:"env"`
+	SecurityContext SecurityContext             `json:"securityContext"`
+	VolumeMounts    []VolumeMount               `json:"volumeMounts"`
 }
 
 // VolumeMount is where a volume is in a container.
 type VolumeMount struct {
 	MountPath string `json:"mountPath"`
-}
-
-// Resources is the part of a corev1.ResourceRequirements that is read.
-type Resources struct {
-	Limits   corev1.ResourceList `json:"limits"`
-	Requests corev1.ResourceList `json:"requests"`
-	// Claims are never read, only kept.
-	Claims json.RawMessage `json:"claims"`
 }
 
 // Env is a variable. ValueFrom is not nil where its value comes from elsewhere.

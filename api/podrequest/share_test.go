@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package demand_test
+package podrequest
 
 import (
 	"strings"
@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/demand"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // list reads "gpu-core=30 cpu=2": names that start with gpu are ours.
@@ -61,7 +59,7 @@ func TestShare(t *testing.T) {
 		t.Run(tt.limits, func(t *testing.T) {
 			limits := list(t, tt.limits)
 			for _, requests := range []corev1.ResourceList{nil, limits} {
-				got, errs := demand.Of(slim.Resources{Limits: limits, Requests: requests}, field.NewPath("resources"))
+				got, errs := ShareOf(corev1.ResourceRequirements{Limits: limits, Requests: requests}, field.NewPath("resources"))
 				if len(errs) > 0 {
 					t.Fatalf("refused: %v", errs)
 				}
@@ -116,12 +114,12 @@ func TestRefused(t *testing.T) {
 			{"limits[vernier.dev/gpu-core]", "1 or more"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}}},
 	} {
 		t.Run(tt.limits+"|"+tt.requests, func(t *testing.T) {
-			r := slim.Resources{Limits: list(t, tt.limits), Requests: list(t, tt.requests)}
-			if !demand.Asks(r) {
+			r := corev1.ResourceRequirements{Limits: list(t, tt.limits), Requests: list(t, tt.requests)}
+			if !Asks(r) {
 				t.Error("Asks says no")
 			}
 			path := field.NewPath("spec", "containers").Index(0).Child("resources")
-			_, errs := demand.Of(r, path)
+			_, errs := ShareOf(r, path)
 			if len(errs) != len(tt.want) {
 				t.Fatalf("got %d errors, want %d: %v", len(errs), len(tt.want), errs)
 			}
@@ -140,24 +138,24 @@ func TestRefused(t *testing.T) {
 func TestAsks(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "cpu=1 nvidia.com/gpu=1": false, "cpu=1 gpu-mem=1": true, "gpu-unknown=1": true,
 		"gpu-core=0 gpu-mem-mib=0 gpu-unknown=0": false, "gpu-core=0 gpu-mem=1": true} {
-		if got := demand.Asks(slim.Resources{Limits: list(t, text)}); got != want {
+		if got := Asks(corev1.ResourceRequirements{Limits: list(t, text)}); got != want {
 			t.Errorf("limits %q: %v, want %v", text, got, want)
 		}
-		if got := demand.Asks(slim.Resources{Requests: list(t, text)}); got != want {
+		if got := Asks(corev1.ResourceRequirements{Requests: list(t, text)}); got != want {
 			t.Errorf("requests %q: %v, want %v", text, got, want)
 		}
 	}
 }
 
 func TestPodLevel(t *testing.T) {
-	r := slim.Resources{Limits: list(t, "gpu-core=10 cpu=1"), Requests: list(t, "gpu-core=10 cpu=1")}
-	errs := demand.PodLevel(r, field.NewPath("spec", "resources"))
+	r := corev1.ResourceRequirements{Limits: list(t, "gpu-core=10 cpu=1"), Requests: list(t, "gpu-core=10 cpu=1")}
+	errs := PodLevel(r, field.NewPath("spec", "resources"))
 	if len(errs) != 2 || errs[0].Field != "spec.resources.limits[vernier.dev/gpu-core]" ||
 		errs[1].Field != "spec.resources.requests[vernier.dev/gpu-core]" ||
 		!strings.Contains(errs[0].Error(), "move the line to the container") {
 		t.Errorf("got %v", errs)
 	}
-	if errs := demand.PodLevel(slim.Resources{Limits: list(t, "cpu=1")}, field.NewPath("spec")); len(errs) > 0 {
+	if errs := PodLevel(corev1.ResourceRequirements{Limits: list(t, "cpu=1")}, field.NewPath("spec")); len(errs) > 0 {
 		t.Errorf("cpu alone: %v", errs)
 	}
 }

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand owns the meaning of a container's resources: it turns limits on
-// vernier.dev/* into an exact share per device, and refuses what cannot be one.
-//
-// It never looks at a node, a device or another container.
-package demand
+package podrequest
 
 import (
 	"cmp"
@@ -15,16 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
-// Asks reports whether more than none of any resource of ours is asked for.
-func Asks(r slim.Resources) bool { return len(api.Asked(r.Limits))+len(api.Asked(r.Requests)) > 0 }
+// Asks reports whether a container asks for more than none of any resource of ours.
+func Asks(r corev1.ResourceRequirements) bool {
+	return len(api.Asked(r.Limits))+len(api.Asked(r.Requests)) > 0
+}
 
-// Of is what a container asks for per device. path is the field path of its
+// ShareOf is what a container asks for per device. path is the field path of its
 // resources. Where there are errors the share means nothing; each names the
 // field and the remedy.
-func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
+func ShareOf(r corev1.ResourceRequirements, path *field.Path) (api.Share, field.ErrorList) {
 	limits := path.Child("limits")
 	errs := names(r, path)
 	want, bad := read(r.Limits, limits)
@@ -45,7 +42,7 @@ func Of(r slim.Resources, path *field.Path) (api.Share, field.ErrorList) {
 
 // PodLevel refuses our resources in a pod's own resources: a slice belongs to a
 // container.
-func PodLevel(r slim.Resources, path *field.Path) field.ErrorList {
+func PodLevel(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Asked(r.Limits) {
 		errs = append(errs, podLevel(path.Child("limits"), name))

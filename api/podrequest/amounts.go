@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package demand
+package podrequest
 
 import (
 	"errors"
@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // classesToo ends what is said of a resource that there is not.
@@ -28,7 +27,7 @@ func unsupported(at *field.Path, name corev1.ResourceName) *field.Error {
 
 // names refuses resources that are not ours, and requests that are not their
 // limits: Kubernetes would refuse the latter later, without naming the remedy.
-func names(r slim.Resources, path *field.Path) field.ErrorList {
+func names(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Asked(r.Limits) {
 		if !slices.Contains(api.Resources, name) {
@@ -39,7 +38,7 @@ func names(r slim.Resources, path *field.Path) field.ErrorList {
 }
 
 // requests refuses those that are not their limits.
-func requests(r slim.Resources, path *field.Path) field.ErrorList {
+func requests(r corev1.ResourceRequirements, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range api.Ours(r.Requests) {
 		key := path.Child("requests").Key(string(name))

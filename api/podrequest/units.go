@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package demand
+package podrequest
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 
 	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/webhook/slim"
 )
 
 // Total is an amount over all GPUs of a container, as a limit says it; 0 where it says none.
@@ -22,9 +21,9 @@ type Total struct {
 	Value int64
 }
 
-// Class is the class that a container asks for units of; nil without one, and where there is
-// no such class, which Of refuses.
-func Class(r slim.Resources, known *classes.Set) (class *classes.Class) {
+// ClassOf is the class that a container asks for units of; nil without one, and where there is
+// no such class, which ShareOf refuses.
+func ClassOf(r corev1.ResourceRequirements, known *classes.Set) (class *classes.Class) {
 	for _, name := range api.Asked(r.Limits) {
 		if c := known.Get(api.ClassOf(name)); c != nil && (class == nil || c.Name < class.Name) {
 			class = c
@@ -33,10 +32,10 @@ func Class(r slim.Resources, known *classes.Set) (class *classes.Class) {
 	return class
 }
 
-// Units is what a container asks for that has units of the class in its limits, and what that
+// UnitsOf is what a container asks for that has units of the class in its limits, and what that
 // amounts to in the other resources. expanded allows these in the limits, where an earlier round
 // of admission may have written them.
-func Units(r slim.Resources, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
+func UnitsOf(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
 	limits, name := path.Child("limits"), api.ClassResource(class.Name)
 	quantity := r.Limits[name]
 	share, err := units(class, quantity)
