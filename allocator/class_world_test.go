@@ -5,7 +5,6 @@ package allocator
 import (
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -92,11 +92,7 @@ func (w *world) classOf(c container) *classes.Class {
 	if w.classes == nil || p == nil {
 		return nil
 	}
-	at := slices.IndexFunc(p.Spec.Containers, func(of corev1.Container) bool { return of.Name == c.name })
-	if at < 0 {
-		return nil
-	}
-	return classes.Of(worldClasses...).Get(v1alpha1.ClassIn(p.Spec.Containers[at].Resources.Requests))
+	return classes.Of(worldClasses...).Get(podrequest.Of(p).Class(c.name))
 }
 
 // classesChanged makes or deletes a class.

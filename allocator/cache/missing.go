@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -30,7 +31,7 @@ import (
 func (c *Cache) track(pod *corev1.Pod, ch *Changes) {
 	node := c.count(pod, ch)
 	c.untrack(pod.UID, ch)
-	if node == "" || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
+	if node == "" || !podrequest.Placed(pod) {
 		return
 	}
 	ledger := c.Index.Ledger(node)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -145,8 +146,8 @@ func holds(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
 // status, where the pod asks for some topology.
 func PlacementOf(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) *v1alpha1.Placement {
 	p := Placement(ledger, pod.UID)
-	wish, err := v1alpha1.ParseTopology(pod.Annotations[v1alpha1.AnnotationTopology])
-	if p == nil || err != nil || wish.Level == "" {
+	wish := podrequest.WishesOf(pod.Annotations).Topology
+	if p == nil || wish.Level == "" {
 		return p
 	}
 	all, used := ledger.Status.Near(), []v1alpha1.Near{}

@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -150,11 +151,8 @@ type amount struct {
 
 func sumOf(pods []*corev1.Pod) (sum amount) {
 	for _, pod := range pods {
-		shares, err := v1alpha1.ParseShares(pod.Annotations[v1alpha1.AnnotationShares])
-		if err != nil {
-			continue // it asks for nothing, or its own events say that it is wrong
-		}
-		for _, s := range shares.Containers {
+		// Without any it asks for nothing, or its own events say that it is wrong.
+		for _, s := range podrequest.Of(pod).Shares {
 			sum.core += int64(s.GPUs) * int64(s.Core)
 			sum.percent += int64(s.GPUs) * int64(s.MemPercent)
 			sum.mem += v1alpha1.MiB(s.GPUs) * s.MemMiB

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -36,7 +37,7 @@ func OwnerKey(owner string) types.NamespacedName {
 
 // Ours reports whether the pod asks for slices, has a placement or has our gate.
 func Ours(pod *corev1.Pod) bool {
-	return pod.Annotations[v1alpha1.AnnotationShares] != "" || pod.Annotations[v1alpha1.AnnotationPlacement] != "" || Gated(pod)
+	return podrequest.Marked(pod) || podrequest.Placed(pod) || Gated(pod)
 }
 
 // Gated reports whether our gate is among the pod's gates.
@@ -85,10 +86,10 @@ func TargetNode(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
 	}
-	if NeverRuns(pod) || len(pod.Spec.SchedulingGates) > 0 || pod.Annotations[v1alpha1.AnnotationPlacement] == "" {
+	if NeverRuns(pod) || len(pod.Spec.SchedulingGates) > 0 || !podrequest.Placed(pod) {
 		return ""
 	}
-	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+	placed, err := podrequest.PlacementOf(pod)
 	if err != nil {
 		return ""
 	}

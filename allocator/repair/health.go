@@ -15,6 +15,7 @@ import (
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -71,8 +72,8 @@ func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
 // topologyLost is that a pod's devices have no longer the topology that it requires, as where a
 // link or the port of an RDMA device has gone down.
 func topologyLost(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []index.Illness {
-	wish, err := v1alpha1.ParseTopology(pod.Annotations[v1alpha1.AnnotationTopology])
-	if err != nil || !wish.Required {
+	wish := podrequest.WishesOf(pod.Annotations).Topology
+	if !wish.Required {
 		return nil
 	}
 	p := ledgerspec.PlacementOf(ledger, pod)

@@ -138,7 +138,7 @@ func besides(keep map[string][]placement.Has, pod *corev1.Pod, ledger *v1alpha1.
 // devices that the status shows, as slices can have been moved; else the ledger's grants;
 // else, or where the ledger has fewer, the placement's. Nil when none of these can be read.
 func devicesOf(pod *corev1.Pod, ledger *v1alpha1.SliceLedger) map[string][]placement.Has {
-	placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+	placed, err := podrequest.PlacementOf(pod)
 	booked := ledgerspec.Placement(ledger, pod.UID)
 	if booked == nil && (err != nil || placed.Node != ledger.Name) {
 		return nil

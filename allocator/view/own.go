@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // StateFinished of a slice: its container has completed and is not started again. It
@@ -39,7 +39,7 @@ func SlicesOfPods(pods []corev1.Pod) []Slice {
 	var all []Slice
 	for i := range pods {
 		pod := &pods[i]
-		placed, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+		placed, err := podrequest.PlacementOf(pod)
 		if err != nil || podstate.Terminal(pod) {
 			continue
 		}

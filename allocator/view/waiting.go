@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -70,10 +71,10 @@ func Waiting(pods []corev1.Pod, events []corev1.Event) []WaitingPod {
 // WaitingPodOf is a gated pod.
 func WaitingPodOf(p *corev1.Pod, said Said) WaitingPod {
 	w := WaitingPod{Namespace: p.Namespace, Pod: p.Name, PodUID: p.UID, Created: p.CreationTimestamp, Needs: []Need{}, OtherGates: podstate.OtherGates(p)}
-	if doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares]); err != nil {
-		w.Error = err.Error()
+	if r := podrequest.Of(p); r.SharesErr != nil {
+		w.Error = r.SharesErr.Error()
 	} else {
-		w.Needs = Needs(doc, classesOf(p))
+		w.Needs = Needs(r)
 	}
 	if e, ok := said.reasons[AsSubject(p)]; ok {
 		w.Reason = ReasonOf(&e)
@@ -87,20 +88,11 @@ func ReasonOf(e *corev1.Event) *Reason {
 	return &Reason{Reason: e.Reason, Message: e.Message, Seen: e.LastTimestamp}
 }
 
-// classesOf are the classes of the pod's containers, by name.
-func classesOf(p *corev1.Pod) map[string]string {
-	classes := map[string]string{}
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		classes[c.Name] = v1alpha1.ClassIn(c.Resources.Requests)
-	}
-	return classes
-}
-
-// Needs lists what the containers of a document ask for, by name, with their classes.
-func Needs(doc *v1alpha1.Shares, classes map[string]string) []Need {
-	all := make([]Need, 0, len(doc.Containers))
-	for name, s := range doc.Containers {
-		all = append(all, Need{name, classes[name], s.GPUs, s.Core, s.MemPercent, s.MemMiB})
+// Needs lists what the containers of a pod ask for, by name.
+func Needs(r *podrequest.Request) []Need {
+	all := make([]Need, 0, len(r.Shares))
+	for name, s := range r.Shares {
+		all = append(all, Need{name, r.Class(name), s.GPUs, s.Core, s.MemPercent, s.MemMiB})
 	}
 	slices.SortFunc(all, func(a, b Need) int { return cmp.Compare(a.Container, b.Container) })
 	return all

@@ -9,10 +9,13 @@ package podrequest
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -38,8 +41,9 @@ type Request struct {
 // Container is a container of a pod, with a share or without.
 type Container struct {
 	Name string
-	// Class is the GPUClass of which it asks for units; empty without one.
+	// Class is the GPUClass of which it asks for Units; empty without one.
 	Class string
+	Units int64
 	// Init: it runs before those that are not, and a Sidecar goes on beside these.
 	Init, Sidecar bool
 }
@@ -47,15 +51,7 @@ type Container struct {
 // Of reads an admitted pod.
 func Of(pod *corev1.Pod) *Request {
 	r := OfAnnotations(pod.Annotations)
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		r.Containers = append(r.Containers, Container{Name: c.Name, Class: classIn(c), Init: true, Sidecar: always})
-	}
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		r.Containers = append(r.Containers, Container{Name: c.Name, Class: classIn(c)})
-	}
+	r.Containers = containersOf(&pod.Spec)
 	return r
 }
 
@@ -96,10 +92,28 @@ type parsedShares struct {
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
 func (r *Request) Err() error { return cmp.Or(r.SharesErr, r.Wishes.Err()) }
 
+// Class is that of a container; empty without one.
+func (r *Request) Class(container string) string {
+	if i := slices.IndexFunc(r.Containers, func(c Container) bool { return c.Name == container }); i >= 0 {
+		return r.Containers[i].Class
+	}
+	return ""
+}
+
 // Placement is where the pod's containers got their slices.
 func (r *Request) Placement() (*v1alpha1.Placement, error) {
 	return v1alpha1.ParsePlacement(r.placement)
 }
+
+// PlacementOf is that of a pod of which nothing else is read.
+func PlacementOf(pod *corev1.Pod) (*v1alpha1.Placement, error) {
+	return v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+}
+
+// Marked reports whether the pod has the document of its shares, Placed whether it has that of
+// its placement.
+func Marked(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.AnnotationShares] != "" }
+func Placed(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.AnnotationPlacement] != "" }
 
 // Misplaces reports whether the pod has a placement that does not have the container on the device.
 // It is searched, not decoded, which would be a tenth of the node agent's whole answer: the
@@ -110,10 +124,37 @@ func (r *Request) Misplaces(container, uuid string) bool {
 	return r.placement != "" && !strings.Contains(placed, `"`+uuid+`"`)
 }
 
-// classIn is the class of which the container asks for units; empty without one. A pod that the
-// API server has not seen has limits alone.
-func classIn(c *corev1.Container) string {
-	return cmp.Or(v1alpha1.ClassIn(c.Resources.Requests), v1alpha1.ClassIn(c.Resources.Limits))
+func containersOf(spec *corev1.PodSpec) []Container {
+	all := make([]Container, 0, len(spec.InitContainers)+len(spec.Containers))
+	add := func(c *corev1.Container, init bool) {
+		of := Container{Name: c.Name, Init: init, Sidecar: init && ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways}
+		// A pod that the API server has not seen has limits alone.
+		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			if of.Class == "" {
+				of.Class, of.Units = unitsIn(list)
+			}
+		}
+		all = append(all, of)
+	}
+	for i := range spec.InitContainers {
+		add(&spec.InitContainers[i], true)
+	}
+	for i := range spec.Containers {
+		add(&spec.Containers[i], false)
+	}
+	return all
+}
+
+// unitsIn is the class of which a list asks for units, and how many; empty without one. Admission
+// refuses a container that asks for two: of these it is the first by name.
+func unitsIn(list corev1.ResourceList) (class string, units int64) {
+	for _, name := range v1alpha1.Asked(list) {
+		if c := v1alpha1.ClassOf(name); c != "" && (class == "" || c < class) {
+			amount := list[name]
+			class, units = c, amount.Value()
+		}
+	}
+	return class, units
 }
 
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.
@@ -122,18 +163,12 @@ func EquivalenceClass(pod *corev1.Pod) string {
 	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology} {
 		parts = append(parts, pod.Annotations[key])
 	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if class := classIn(&list[i]); class != "" {
-				parts = append(parts, list[i].Name+"="+class) // like no name of a container
-			}
+	for _, c := range containersOf(&pod.Spec) {
+		if c.Class != "" {
+			parts = append(parts, c.Name+"="+c.Class) // like no name of a container
 		}
-	}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		parts = append(parts, c.Name)
-		if c.RestartPolicy != nil {
-			parts = append(parts, string(*c.RestartPolicy))
+		if c.Init {
+			parts = append(parts, fmt.Sprint(c.Name, " ", c.Sidecar))
 		}
 	}
 	return strings.Join(parts, "\x00")

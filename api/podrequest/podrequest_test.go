@@ -47,7 +47,7 @@ func TestOf(t *testing.T) {
 		v1alpha1.AnnotationPolicy:  "best",
 	}
 	r := Of(pod)
-	want := []Container{{Name: "init", Init: true}, {Name: "side", Init: true, Sidecar: true}, {Name: "a", Class: "gold"}}
+	want := []Container{{Name: "init", Init: true}, {Name: "side", Init: true, Sidecar: true}, {Name: "a", Class: "gold", Units: 1}}
 	if !r.Marked || r.SharesErr != nil || len(r.Shares) != 1 || r.Shares["a"] != (v1alpha1.Share{GPUs: 1, Core: 30, MemMiB: 100}) || !slices.Equal(r.Containers, want) {
 		t.Errorf("%+v", r)
 	}
@@ -93,5 +93,16 @@ func TestMisplaces(t *testing.T) {
 		if got := r.Misplaces(tt.container, tt.uuid); got != tt.want {
 			t.Errorf("%s, container %s, %s: %v", tt.text, tt.container, tt.uuid, got)
 		}
+	}
+}
+
+func TestUnitsIn(t *testing.T) {
+	one, two := resource.MustParse("1"), resource.MustParse("2")
+	list := corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one, "vernier.dev/gpu-silver": one, "vernier.dev/gpu-gold": two, "vernier.dev/gpu-bronze": {}}
+	if class, n := unitsIn(list); class != "gold" || n != 2 {
+		t.Errorf("the list asks for %d units of class %q", n, class)
+	}
+	if class, n := unitsIn(corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one}); class != "" || n != 0 {
+		t.Errorf("a list without a class asks for %d units of %q", n, class)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	podresource "k8s.io/component-helpers/resource"
 
 	"vernier.dev/vernier/api/classes"
 	api "vernier.dev/vernier/api/v1alpha1"
@@ -32,10 +33,10 @@ func ClassOf(r corev1.ResourceRequirements, known *classes.Set) (class *classes.
 	return class
 }
 
-// UnitsOf is what a container asks for that has units of the class in its limits, and what that
+// ShareOfUnits is what a container asks for that has units of the class in its limits, and what that
 // amounts to in the other resources. expanded allows these in the limits, where an earlier round
 // of admission may have written them.
-func UnitsOf(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
+func ShareOfUnits(r corev1.ResourceRequirements, class *classes.Class, expanded bool, path *field.Path) (api.Share, [3]Total, field.ErrorList) {
 	limits, name := path.Child("limits"), api.ClassResource(class.Name)
 	quantity := r.Limits[name]
 	share, err := units(class, quantity)
@@ -55,6 +56,17 @@ func UnitsOf(r corev1.ResourceRequirements, class *classes.Class, expanded bool,
 		}
 	}
 	return share, totals, errs
+}
+
+// Units are how many units of each class a pod counts for, as Kubernetes adds up its containers.
+func Units(pod *corev1.Pod) map[string]resource.Quantity {
+	of := map[string]resource.Quantity{}
+	for name, n := range podresource.PodRequests(pod, podresource.PodResourcesOptions{}) {
+		if class := api.ClassOf(name); class != "" {
+			of[class] = n
+		}
+	}
+	return of
 }
 
 func units(class *classes.Class, quantity resource.Quantity) (api.Share, error) {

@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -99,14 +98,6 @@ func TestClassOf(t *testing.T) {
 		if want != "" && v1alpha1.ClassResource(want) != name {
 			t.Errorf("class %s has resource %s", want, v1alpha1.ClassResource(want))
 		}
-	}
-	one := resource.MustParse("1")
-	list := corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one, "vernier.dev/gpu-silver": one, "vernier.dev/gpu-gold": one}
-	if got := v1alpha1.ClassIn(list); got != "gold" {
-		t.Errorf("the list asks for class %q", got)
-	}
-	if got := v1alpha1.ClassIn(corev1.ResourceList{"cpu": one, v1alpha1.ResourceCore: one}); got != "" {
-		t.Errorf("a list without a class asks for %q", got)
 	}
 }
 

@@ -103,17 +103,6 @@ func ClassOf(name corev1.ResourceName) string {
 	return class
 }
 
-// ClassIn is the class that a list of resources asks for; empty without one. Admission refuses
-// a container that asks for two: of these it is the first by name.
-func ClassIn(list corev1.ResourceList) (class string) {
-	for _, name := range Asked(list) {
-		if c := ClassOf(name); c != "" && (class == "" || c < class) {
-			class = c
-		}
-	}
-	return class
-}
-
 // Share is what n units are on each GPU: on one while that is at most all of it, and above on
 // whole GPUs. The error of another number names the nearest that are possible.
 func (u GPUUnit) Share(n int64) (Share, error) {

@@ -21,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	podresource "k8s.io/component-helpers/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
@@ -102,12 +102,10 @@ func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pod
 		if p := &pods[i]; p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		for name, n := range podresource.PodRequests(&pods[i], podresource.PodResourcesOptions{}) {
-			if v1alpha1.ClassOf(name) != "" {
-				sum := asked[name]
-				sum.Add(n)
-				asked[name] = sum
-			}
+		for class, n := range podrequest.Units(&pods[i]) {
+			sum := asked[v1alpha1.ClassResource(class)]
+			sum.Add(n)
+			asked[v1alpha1.ClassResource(class)] = sum
 		}
 	}
 	for name, sum := range asked {
@@ -120,9 +118,7 @@ func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pod
 
 // AsksForUnits reports whether the capacity depends on the pod.
 func AsksForUnits(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		return v1alpha1.ClassIn(c.Resources.Requests) != ""
-	})
+	return slices.ContainsFunc(podrequest.Of(pod).Containers, func(c podrequest.Container) bool { return c.Class != "" })
 }
 
 // Keeper keeps the node's capacity as it should be.

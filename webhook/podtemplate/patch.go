@@ -20,15 +20,15 @@ import (
 // pod is already as it should be, so that a second round of admission changes
 // nothing. had are the annotations that the pod came with.
 func (f *findings) patch(pod *slim.Pod, had map[string]string, translated dialect.Translation) ([]jsonpatch.Operation, error) {
-	shares, err := f.shares.Encode()
+	shares, err := (&api.Shares{Version: api.Version, Containers: f.Shares}).Encode()
 	if err != nil {
 		return nil, err
 	}
 	set := f.plugins
 	set[api.AnnotationShares] = shares
-	if len(f.asked) > 0 && f.wishes.Topology.Level != "" {
+	if len(f.asked) > 0 && f.Topology.Level != "" {
 		// That of a class: the node agent, which checks it, reads the annotation alone.
-		set[api.AnnotationTopology] = f.wishes.Topology.String()
+		set[api.AnnotationTopology] = f.Topology.String()
 	}
 	maps.Copy(set, translated.Annotations)
 	maps.DeleteFunc(set, func(key, value string) bool { return had[key] == value })

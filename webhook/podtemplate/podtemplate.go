@@ -73,14 +73,9 @@ func New(known *fleet.Fleet, rules Rules) *Reader {
 type Reading struct {
 	// Name of the pod, or what its name will begin with.
 	Name string
-	// Dialect that it is written in; empty where it asks in our own words.
-	Dialect string
-	// Wishes are what its annotations say, those included that its dialect means.
-	Wishes podrequest.Wishes
-	// Shares by container; empty where the pod asks for none.
-	Shares map[string]api.Share
-	// Classes of which containers ask for units, by container.
-	Classes map[string]string
+	// Request is what it asks for, what its dialect means included. It has no shares where the
+	// pod asks for none.
+	podrequest.Request
 	// Warnings for its author.
 	Warnings []string
 	// Errors: the pod is refused where there is one.
@@ -132,16 +127,13 @@ func (r *Reader) read(namespace string, pod *slim.Pod) Reading {
 		return out
 	}
 	f := review(pod, namespace, r.fleet.Size(), r.rules)
-	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.wishes.Models))
-	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.wishes.UUIDs))
+	f.warn(annotationsPath.Key(api.AnnotationGPUModel), r.fleet.Models(f.Models))
+	f.warn(annotationsPath.Key(api.AnnotationGPUUUID), r.fleet.UUIDs(f.UUIDs))
 	for _, asked := range f.asked {
-		if out.Classes == nil {
-			out.Classes = map[string]string{}
-		}
-		out.Classes[asked.container] = asked.Name
 		f.warn(asked.at, r.fleet.Class(asked.Class))
 	}
-	out.Dialect, out.Wishes, out.Shares = translated.Dialect, f.wishes, f.shares.Containers
+	f.Dialect = translated.Dialect
+	out.Request = f.Request
 	out.Warnings = slices.Concat(out.Warnings, translated.Warnings, f.warnings)
 	out.Errors = append(translated.Errors, f.errs...)
 	if len(out.Errors) > 0 {

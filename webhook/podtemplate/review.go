@@ -25,14 +25,13 @@ var (
 
 // findings are what a review of a pod that asks for a share brings to light.
 type findings struct {
+	podrequest.Request
 	errs     field.ErrorList
 	warnings []string
-	wishes   podrequest.Wishes
 	minimum  demand.Minimum
 	// compute is the rule of the pod's namespace.
 	compute   demand.Compute
 	namespace string
-	shares    api.Shares
 	// plugins are the annotations to set for NRI.
 	plugins map[string]string
 	// classes are those that there are. expanded reports that an earlier round of admission may
@@ -61,8 +60,7 @@ type amount struct {
 // askedClass is a class, and where a container asks for it.
 type askedClass struct {
 	*classes.Class
-	container string
-	at        *field.Path
+	at *field.Path
 }
 
 // envRemoval names one variable: list is a field of the pod's spec.
@@ -109,9 +107,9 @@ func gated(pod *slim.Pod) bool {
 // is wrong at once.
 func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *findings {
 	f := &findings{classes: rules.Classes, expanded: gated(pod), minimum: rules.Minimum, compute: rules.ComputeShares.In(namespace), namespace: namespace,
-		shares: api.Shares{Version: api.Version, Containers: map[string]api.Share{}}}
+		Request: podrequest.Request{Shares: map[string]api.Share{}}}
 	var errs field.ErrorList
-	f.wishes, f.errs = podrequest.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
+	f.Wishes, f.errs = podrequest.Check(pod.Metadata.Annotations, gated(pod), annotationsPath)
 	f.plugins, errs = guard.RequirePlugin(pod.Metadata.Annotations, annotationsPath)
 	f.errs = append(f.errs, errs...)
 	f.errs = append(f.errs, guard.Pod(pod, rules.AllowedHostPaths)...)
@@ -120,19 +118,19 @@ func review(pod *slim.Pod, namespace string, known fleet.Size, rules Rules) *fin
 	f.narrow("containers", pod.Spec.Containers)
 	f.containers("initContainers", pod.Spec.InitContainers, known)
 	f.containers("containers", pod.Spec.Containers, known)
-	if n := len(f.shares.Containers); n > api.MaxShareContainers {
+	if n := len(f.Shares); n > api.MaxShareContainers {
 		f.errs = append(f.errs, field.Invalid(specPath.Child("containers"), n, fmt.Sprintf(
 			"at most %d containers of a pod may ask for a share, each takes one of the %d slices of a GPU: make several pods of it, or ask for one share and run the programs in one container",
 			api.MaxShareContainers, api.MaxSlicesPerDevice)))
 	}
-	if f.wishes.SameGPU {
-		f.sameGPU(pod, known)
+	if f.SameGPU {
+		f.sameGPU(known)
 	}
-	if f.wishes.Topology.Level != "" && len(f.errs) == 0 {
-		f.topology(pod, known)
+	if f.Topology.Level != "" && len(f.errs) == 0 {
+		f.topology(known)
 	}
-	if f.wishes.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
-		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.wishes.Burst,
+	if f.Burst == api.BurstIdle && len(f.errs) == 0 && !f.hasQuota() {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationBurst), f.Burst,
 			fmt.Sprintf("no container has a quota to go beyond, so all of them may use idle time as it is: remove it, or ask for %s", api.ResourceCore)))
 	}
 	return f
@@ -146,7 +144,7 @@ func (f *findings) warn(at *field.Path, text string) {
 }
 
 func (f *findings) hasQuota() bool {
-	for _, share := range f.shares.Containers {
+	for _, share := range f.Shares {
 		if share.Core > 0 {
 			return true
 		}
@@ -154,19 +152,22 @@ func (f *findings) hasQuota() bool {
 	return false
 }
 
-// narrow has the pod's wishes be those of its classes, before a container is compared with them.
+// narrow takes in the containers, and has the pod's wishes be those of their classes, before a
+// share is compared with them.
 func (f *findings) narrow(list string, containers []slim.Container) {
 	for i := range containers {
-		class := podrequest.ClassOf(containers[i].Resources, f.classes)
-		if class == nil {
-			continue
+		c, init := &containers[i], list == "initContainers"
+		of := podrequest.Container{Name: c.Name, Init: init, Sidecar: init && c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways)}
+		if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
+			of.Class = class.Name
+			at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
+			f.asked = append(f.asked, askedClass{class, at})
+			var err error
+			if f.Wishes, err = f.Narrow(class); err != nil {
+				f.errs = append(f.errs, field.Forbidden(at, err.Error()))
+			}
 		}
-		at := specPath.Child(list).Index(i).Child("resources", "limits").Key(string(api.ClassResource(class.Name)))
-		f.asked = append(f.asked, askedClass{class, containers[i].Name, at})
-		var err error
-		if f.wishes, err = f.wishes.Narrow(class); err != nil {
-			f.errs = append(f.errs, field.Forbidden(at, err.Error()))
-		}
+		f.Containers = append(f.Containers, of)
 	}
 }
 
@@ -184,13 +185,13 @@ func (f *findings) containers(list string, containers []slim.Container, known fl
 		for _, at := range remove {
 			f.env = append(f.env, envRemoval{list: list, container: i, env: at})
 		}
-		if shared && f.wishes.Mode == api.ModeMPS {
+		if shared && f.Mode == api.ModeMPS {
 			f.errs = append(f.errs, guard.SharedMemory(c, path)...)
 		}
 		if shared {
 			totals := f.share(c, path.Child("resources"), known)
-			if share, given := f.shares.Containers[c.Name]; given {
-				f.warnings = append(f.warnings, guard.Devices(c, share, f.wishes.Mode, path)...)
+			if share, given := f.Shares[c.Name]; given {
+				f.warnings = append(f.warnings, guard.Devices(c, share, f.Mode, path)...)
 			}
 			// Written down, so that a ResourceQuota counts compute, memory and slices.
 			for _, total := range totals {
@@ -208,7 +209,7 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 	var totals [3]podrequest.Total
 	var errs field.ErrorList
 	if class := podrequest.ClassOf(c.Resources, f.classes); class != nil {
-		share, totals, errs = podrequest.UnitsOf(c.Resources, class, f.expanded, path)
+		share, totals, errs = podrequest.ShareOfUnits(c.Resources, class, f.expanded, path)
 	} else {
 		share, totals, errs = f.amount(c, path)
 	}
@@ -216,11 +217,11 @@ func (f *findings) share(c *slim.Container, path *field.Path, known fleet.Size) 
 		f.errs = append(f.errs, errs...)
 		return [3]podrequest.Total{}
 	}
-	if err := f.wishes.Suits(c.Name, share); err != nil {
-		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.wishes.Mode, err.Error()))
+	if err := f.Suits(c.Name, share); err != nil {
+		f.errs = append(f.errs, field.Invalid(annotationsPath.Key(api.AnnotationMode), f.Mode, err.Error()))
 	}
 	f.warn(path, known.Warning(share))
-	f.shares.Containers[c.Name] = share
+	f.Shares[c.Name] = share
 	return totals
 }
 

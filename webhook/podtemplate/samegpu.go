@@ -6,47 +6,37 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/webhook/fleet"
-	"vernier.dev/vernier/webhook/slim"
 )
 
-const restartAlways = string(corev1.ContainerRestartPolicyAlways)
-
 // sameGPU refuses containers that can never have their slices on one GPU.
-func (f *findings) sameGPU(pod *slim.Pod, known fleet.Size) {
+func (f *findings) sameGPU(known fleet.Size) {
 	path := annotationsPath.Key(api.AnnotationSameGPU)
 	refuse := func(format string, args ...any) {
 		f.errs = append(f.errs, field.Invalid(path, api.SameGPURequired, fmt.Sprintf(format, args...)))
 	}
-	for _, list := range [][]slim.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if share := f.shares.Containers[list[i].Name]; share.GPUs > 1 {
-				refuse("container %s asks for %d GPUs: ask for one, or remove the annotation", list[i].Name, share.GPUs)
-			}
+	for _, c := range f.Containers {
+		if share := f.Shares[c.Name]; share.GPUs > 1 {
+			refuse("container %s asks for %d GPUs: ask for one, or remove the annotation", c.Name, share.GPUs)
 		}
 	}
-	if f.wishes.Mode == api.ModeExclusive && len(f.shares.Containers) > 1 {
-		refuse("mode %s gives each container a whole GPU: use another mode, or remove one of the annotations", f.wishes.Mode)
+	if f.Mode == api.ModeExclusive && len(f.Shares) > 1 {
+		refuse("mode %s gives each container a whole GPU: use another mode, or remove one of the annotations", f.Mode)
 		return
 	}
 	// What runs at the same time: each init container beside the sidecars started before it,
 	// and in the end the containers beside all sidecars.
 	var most sum
 	running := &sum{}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if now := running.with(c.Name, f.shares); c.RestartPolicy == restartAlways {
-			running = now
-		} else {
+	for _, c := range f.Containers {
+		if now := running.with(c.Name, f.Shares); c.Init && !c.Sidecar {
 			most.raise(now)
+		} else {
+			running = now
 		}
-	}
-	for i := range pod.Spec.Containers {
-		running = running.with(pod.Spec.Containers[i].Name, f.shares)
 	}
 	most.raise(running)
 	if most.core > int64(api.WholeGPU) {
@@ -69,8 +59,8 @@ type sum struct {
 }
 
 // with is the sum with one more container.
-func (s *sum) with(name string, shares api.Shares) *sum {
-	share, asks := shares.Containers[name]
+func (s *sum) with(name string, shares map[string]api.Share) *sum {
+	share, asks := shares[name]
 	if !asks {
 		return s
 	}

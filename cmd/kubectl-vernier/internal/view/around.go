@@ -25,7 +25,7 @@ import (
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
-	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Around is what stands around pods, as far as the user may read it.
@@ -169,7 +169,7 @@ func (e *Evidence) oldPods(pod *corev1.Pod, d *appsv1.Deployment) string {
 	for i := range e.Pods {
 		p := &e.Pods[i]
 		if c := metav1.GetControllerOfNoCopy(p); c != nil && c.UID != of && selector.Matches(labels.Set(p.Labels)) &&
-			p.DeletionTimestamp == nil && !podstate.Terminal(p) && p.Annotations[v1alpha1.AnnotationPlacement] != "" {
+			p.DeletionTimestamp == nil && !podstate.Terminal(p) && podrequest.Placed(p) {
 			old++
 		}
 	}

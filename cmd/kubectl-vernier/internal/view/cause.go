@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -70,9 +71,9 @@ func failure(pod *corev1.Pod) (reason, message string) {
 
 // ungated is the state of a pod that does not wait at our gate.
 func (e *Evidence) ungated(pod *corev1.Pod) string {
-	doc, err := v1alpha1.ParsePlacement(pod.Annotations[v1alpha1.AnnotationPlacement])
+	doc, err := podrequest.PlacementOf(pod)
 	switch {
-	case pod.Annotations[v1alpha1.AnnotationShares] == "":
+	case !podrequest.Marked(pod):
 		return "it asks for nothing that Vernier gives: `kubectl describe pod` says what it waits for"
 	case pod.Status.Phase == corev1.PodFailed:
 		reason, message := failure(pod)

@@ -10,11 +10,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
 
 	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -45,11 +45,10 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 	known, granted, earlier, on := classes.Of(list...), map[string]int64{}, map[string]int64{}, map[classOn]int64{}
 	for i := range pods {
 		p := &pods[i]
-		if podstate.Gated(p) || p.Annotations[v1alpha1.AnnotationPlacement] == "" || podstate.Terminal(p) {
+		if podstate.Gated(p) || !podrequest.Placed(p) || podstate.Terminal(p) {
 			continue
 		}
-		for name, n := range resource.PodRequests(p, resource.PodResourcesOptions{}) {
-			class := v1alpha1.ClassOf(name)
+		for class, n := range podrequest.Units(p) {
 			granted[class] += n.Value()
 			on[classOn{class, podstate.TargetNode(p)}] += n.Value()
 			if of := known.Get(class); of != nil && !ofUnit(p, of) {
@@ -76,18 +75,11 @@ func Classes(list []v1alpha1.GPUClass, all []v1alpha1.SliceLedger, pods []corev1
 
 // ofUnit reports whether the pod has what its units of the class are now.
 func ofUnit(p *corev1.Pod, of *classes.Class) bool {
-	doc, err := v1alpha1.ParseShares(p.Annotations[v1alpha1.AnnotationShares])
-	if err != nil {
-		return true
-	}
-	for _, ctr := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		if n := ctr.Resources.Requests[v1alpha1.ClassResource(of.Name)]; !n.IsZero() {
-			if share, err := of.Unit.Share(n.Value()); err != nil || share != doc.Containers[ctr.Name] {
-				return false
-			}
-		}
-	}
-	return true
+	r := podrequest.Of(p)
+	return r.SharesErr != nil || !slices.ContainsFunc(r.Containers, func(c podrequest.Container) bool {
+		share, err := of.Unit.Share(c.Units)
+		return c.Class == of.Name && (err != nil || share != r.Shares[c.Name])
+	})
 }
 
 // count adds up the units of the nodes. on are those that pods have.

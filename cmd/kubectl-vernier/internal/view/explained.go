@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	model "vernier.dev/vernier/allocator/view"
-	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/webhook/podtemplate"
 )
@@ -61,7 +60,7 @@ func Explain(pod manifest.Pod, read podtemplate.Reading, err error) ExplainedPod
 	case len(read.Errors) > 0:
 		e.Verdict, e.Refusals = VerdictRefused, refusals(read.Errors)
 	case len(read.Shares) > 0:
-		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&v1alpha1.Shares{Containers: read.Shares}, read.Classes)
+		e.Verdict, e.Needs = VerdictAdmitted, model.Needs(&read.Request)
 	}
 	return e
 }

@@ -193,10 +193,10 @@ func ownersOf(classes []NodeClass, owners map[model.GPUOf][]string) (names []str
 
 // topologyOf says how near to each other the pod's GPUs are, where it asks for some topology.
 func topologyOf(pod *corev1.Pod, placed *v1alpha1.Placement) string {
-	switch asked := pod.Annotations[v1alpha1.AnnotationTopology]; {
+	switch asked := podrequest.WishesOf(pod.Annotations).Topology; {
 	case placed.Topology == "":
 		return ""
-	case strings.TrimSuffix(asked, ":required") == string(placed.Topology):
+	case asked.Level == placed.Topology:
 		return fmt.Sprintf(" (topology %s)", placed.Topology)
 	default:
 		return fmt.Sprintf(" (topology %s, asked for %s)", placed.Topology, asked)
