@@ -35,7 +35,7 @@ var rooms = [][]string{
 	{"placement/lp"},
 }
 
-// No package of the allocator imports one above it, and each is in the list.
+// No package of the allocator imports one above it or another part, and each is in the list.
 func TestImportsRunDownwards(t *testing.T) {
 	const prefix = "vernier.dev/vernier/allocator"
 	level := map[string]int{}
@@ -65,6 +65,11 @@ func TestImportsRunDownwards(t *testing.T) {
 			imported, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
 				return err
+			}
+			for _, part := range []string{"webhook", "nri-plugin", "vgpu-limiter", "cmd"} {
+				if strings.HasPrefix(imported, "vernier.dev/vernier/"+part) {
+					t.Errorf("%s imports %s, which is of another part", path, imported)
+				}
 			}
 			if rest, ours := strings.CutPrefix(imported, prefix); ours {
 				to := strings.TrimPrefix(rest, "/")

@@ -69,6 +69,11 @@ func TestOf(t *testing.T) {
 	if err := r.Err(); err == nil || !strings.HasPrefix(err.Error(), "annotation vernier.dev/shares: ") || !r.Marked || r.Shares != nil {
 		t.Errorf("shares %v: %v", r.Shares, err)
 	}
+	pod.Annotations[v1alpha1.AnnotationShares] = `{"version":"v1alpha1","containers":{"a":{"gpus":1,"core":30,"memMiB":100}}}`
+	pod.Annotations[v1alpha1.AnnotationMode] = strings.Repeat("x", 5000)
+	if err := Of(pod).Err(); err == nil || err.Error() != "annotation vernier.dev/mode: has 5000 bytes, 4096 are allowed: shorten or remove it" {
+		t.Errorf("%v", err)
+	}
 	if r := Of(&corev1.Pod{}); r.Marked || r.Shares != nil || r.SharesErr == nil {
 		t.Errorf("without annotations: %+v", r)
 	}

@@ -34,15 +34,32 @@ type Wishes struct {
 
 // WishesOf reads the user's annotations.
 func WishesOf(annotations map[string]string) (w Wishes) {
-	for _, key := range userKeys {
-		if err := w.parse(key, annotations[key]); err != nil {
-			if w.errs == nil {
-				w.errs = map[string]error{}
-			}
-			w.errs[key] = err
-		}
-	}
+	parse(&w, annotations, api.AnnotationMode, api.ParseMode, &w.Mode)
+	parse(&w, annotations, api.AnnotationPolicy, api.ParsePolicy, &w.Policy)
+	parse(&w, annotations, api.AnnotationTopology, api.ParseTopology, &w.Topology)
+	parse(&w, annotations, api.AnnotationRDMA, api.ParseRDMA, &w.RDMA)
+	parse(&w, annotations, api.AnnotationQoS, api.ParseQoS, &w.QoS)
+	parse(&w, annotations, api.AnnotationBurst, api.ParseBurst, &w.Burst)
+	parse(&w, annotations, api.AnnotationGPUModel, api.ParseAllowList, &w.Models)
+	parse(&w, annotations, api.AnnotationGPUUUID, api.ParseAllowList, &w.UUIDs)
+	parse(&w, annotations, api.AnnotationSameGPU, api.ParseSameGPU, &w.SameGPU)
 	return w
+}
+
+// parse reads one of the annotations; "" is the default of each.
+func parse[T any](w *Wishes, annotations map[string]string, key string, parse func(string) (T, error), into *T) {
+	text, err := annotations[key], error(nil)
+	if len(text) > api.MaxAnnotationBytes {
+		err = fmt.Errorf("has %d bytes, %d are allowed: shorten or remove it", len(text), api.MaxAnnotationBytes)
+	} else {
+		*into, err = parse(text)
+	}
+	if err != nil {
+		if w.errs == nil {
+			w.errs = map[string]error{}
+		}
+		w.errs[key] = err
+	}
 }
 
 // Err is the error of the first annotation that cannot be read. It names the annotation.
@@ -94,29 +111,4 @@ func (w Wishes) Narrow(class *classes.Class) (Wishes, error) {
 		return w, fmt.Errorf("GPUClass %s has topology %s, and %s or another class of the pod has %s, which is not as near: remove one of the two", class.Name, class.Topology, api.AnnotationTopology, w.Topology)
 	}
 	return w, nil
-}
-
-// parse reads one of the user's keys; "" is the default of each.
-func (w *Wishes) parse(key, value string) (err error) {
-	switch key {
-	case api.AnnotationMode:
-		w.Mode, err = api.ParseMode(value)
-	case api.AnnotationPolicy:
-		w.Policy, err = api.ParsePolicy(value)
-	case api.AnnotationGPUModel:
-		w.Models, err = api.ParseAllowList(value)
-	case api.AnnotationGPUUUID:
-		w.UUIDs, err = api.ParseAllowList(value)
-	case api.AnnotationSameGPU:
-		w.SameGPU, err = api.ParseSameGPU(value)
-	case api.AnnotationTopology:
-		w.Topology, err = api.ParseTopology(value)
-	case api.AnnotationRDMA:
-		w.RDMA, err = api.ParseRDMA(value)
-	case api.AnnotationQoS:
-		w.QoS, err = api.ParseQoS(value)
-	case api.AnnotationBurst:
-		w.Burst, err = api.ParseBurst(value)
-	}
-	return err
 }
