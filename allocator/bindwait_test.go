@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -175,7 +175,7 @@ func TestWhoIsAheadIsAskedInTime(t *testing.T) {
 		if slow {
 			s.slow(scheduling.RoundTime)
 		}
-		if got := s.allocator.queue.Blocked(s.allocator.groups.Gang(group.Name{API: group.Kueue, Namespace: "ns", Name: "g"}).Due...); got == slow {
+		if got := s.allocator.queue.Blocked(s.allocator.groups.Gang(podrequest.Group{API: podrequest.Kueue, Namespace: "ns", Name: "g"}).Due...); got == slow {
 			t.Errorf("waits %v where the clock is slow %v", got, slow)
 		}
 	}

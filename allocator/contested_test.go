@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -219,7 +219,7 @@ func (c *contest) checkInVain(victims map[types.UID]*corev1.Pod) {
 		return
 	}
 	for _, uid := range c.evicted {
-		if _, inGang := group.Of(victims[uid]); inGang {
+		if _, inGang := podrequest.GroupOf(victims[uid]); inGang {
 			continue // it ended with its gang
 		}
 		has := c.shareOf(victims[uid])

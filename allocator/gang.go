@@ -19,6 +19,7 @@ import (
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // A gang is a set of pods of which a number must start together. Its look ends in
@@ -33,7 +34,7 @@ import (
 // made again joins them, and so does one that comes late.
 
 // reconcileGang looks at a gang.
-func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name group.Name) error {
+func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name podrequest.Group) error {
 	defer a.scheduler.Look(name)()
 	g := a.groups.Gang(name)
 	if len(g.Due) == 0 {

@@ -18,23 +18,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 	"vernier.dev/vernier/test/podgroups"
 )
 
 func coscheduled(gang string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Labels = map[string]string{group.LabelCoscheduling: gang} }
+	return func(p *corev1.Pod) { p.Labels = map[string]string{podrequest.LabelCoscheduling: gang} }
 }
 
 func kueued(gang string, total int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{group.LabelKueue: gang}
-		p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
+		p.Labels = map[string]string{podrequest.LabelKueue: gang}
+		p.Annotations[podrequest.AnnotationKueueTotal] = fmt.Sprint(total)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -81,9 +82,9 @@ func (w *world) enlist(p *corev1.Pod) {
 	if w.gangsOnly {
 		total = 3 + i
 	}
-	metav1.SetMetaDataLabel(&p.ObjectMeta, group.LabelKueue, fmt.Sprintf("g%d", i))
-	p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
-	if name, _ := group.Of(p); w.gangsOnly && len(p.OwnerReferences) > 0 && w.gangs[name] != nil {
+	metav1.SetMetaDataLabel(&p.ObjectMeta, podrequest.LabelKueue, fmt.Sprintf("g%d", i))
+	p.Annotations[podrequest.AnnotationKueueTotal] = fmt.Sprint(total)
+	if name, _ := podrequest.GroupOf(p); w.gangsOnly && len(p.OwnerReferences) > 0 && w.gangs[name] != nil {
 		// Every other controller has the name of the one before.
 		owner, n := &p.OwnerReferences[0], w.gangs[name].finished
 		owner.Name, owner.UID = fmt.Sprint("r", n/2), types.UID(fmt.Sprint("r", n))
@@ -96,11 +97,11 @@ func (w *world) enlist(p *corev1.Pod) {
 // finish has all that runs of a gang do its work, so that its name is used again while it
 // is there, if somebody makes a pod before they are deleted.
 func (w *world) finish() {
-	first := w.somePod(func(p *corev1.Pod) bool { _, is := group.Of(p); return is })
+	first := w.somePod(func(p *corev1.Pod) bool { _, is := podrequest.GroupOf(p); return is })
 	if first == nil {
 		return
 	}
-	name, _ := group.Of(first)
+	name, _ := podrequest.GroupOf(first)
 	for _, p := range w.members(name) {
 		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" && w.node(p.Spec.NodeName).runs(p.UID) {
 			w.node(p.Spec.NodeName).succeed(p.DeepCopy())
@@ -123,10 +124,10 @@ func (w *world) admit() bool {
 }
 
 // pods are those of a gang, of whatever run, oldest first.
-func (w *world) pods(name group.Name) []*corev1.Pod {
+func (w *world) pods(name podrequest.Group) []*corev1.Pod {
 	pods := map[types.UID]*corev1.Pod{}
 	for _, p := range w.live {
-		if of, is := group.Of(p); is && of == name {
+		if of, is := podrequest.GroupOf(p); is && of == name {
 			pods[p.UID] = p
 		}
 	}
@@ -134,7 +135,7 @@ func (w *world) pods(name group.Name) []*corev1.Pod {
 }
 
 // members are the pods of the last run of a gang.
-func (w *world) members(name group.Name) []*corev1.Pod {
+func (w *world) members(name podrequest.Group) []*corev1.Pod {
 	if w.real {
 		known := podgroup.New(&group.Sizes{}) // its clock is not ours
 		for _, p := range w.pods(name) {
@@ -147,7 +148,7 @@ func (w *world) members(name group.Name) []*corev1.Pod {
 
 // counting are the members of a pod's gang that count, as it is now.
 func (w *world) counting(p *corev1.Pod) (pods []types.UID) {
-	if name, is := group.Of(p); is {
+	if name, is := podrequest.GroupOf(p); is {
 		for _, m := range w.members(name) {
 			if standingOf(m) != out {
 				pods = append(pods, m.UID)
@@ -158,7 +159,7 @@ func (w *world) counting(p *corev1.Pod) (pods []types.UID) {
 }
 
 // standings counts the members of a gang.
-func (w *world) standings(name group.Name) (count map[standing]int, ready []*corev1.Pod) {
+func (w *world) standings(name podrequest.Group) (count map[standing]int, ready []*corev1.Pod) {
 	count = map[standing]int{}
 	for _, p := range w.members(name) {
 		s := standingOf(p)
@@ -171,7 +172,7 @@ func (w *world) standings(name group.Name) (count map[standing]int, ready []*cor
 
 // follow keeps book of the gang of a pod that changed. before are those that counted.
 func (w *world) follow(before []types.UID, p *corev1.Pod) {
-	name, is := group.Of(p)
+	name, is := podrequest.GroupOf(p)
 	if !is {
 		return
 	}
@@ -180,8 +181,8 @@ func (w *world) follow(before []types.UID, p *corev1.Pod) {
 		g = &gangInTest{ended: map[types.UID]int{}, robbed: map[types.UID]int{}, edited: map[types.UID]int{}, over: map[types.UID]bool{}}
 		w.gangs[name] = g
 		var err error
-		if name.API == group.Kueue {
-			_, err = fmt.Sscan(p.Annotations[group.AnnotationKueueTotal], &g.total)
+		if name.API == podrequest.Kueue {
+			_, err = fmt.Sscan(p.Annotations[podrequest.AnnotationKueueTotal], &g.total)
 		} else {
 			g.total, err = w.sizes.Min(name, nil)
 		}
@@ -215,7 +216,7 @@ func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
 		if p == nil || !podstate.Gated(p) || has[uid] != "" || !granted(before, uid) {
 			continue
 		}
-		if name, is := group.Of(p); is {
+		if name, is := podrequest.GroupOf(p); is {
 			lost := w.gangs[name].robbed
 			if byHand {
 				lost = w.gangs[name].edited
@@ -273,7 +274,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 	if pod == nil {
 		return
 	}
-	name, is := group.Of(pod)
+	name, is := podrequest.GroupOf(pod)
 	if !is {
 		return
 	}
@@ -321,7 +322,7 @@ func (r *replicaInTest) checkLetGo(key string) {
 
 // letGo notes that a replica has let a pod go, by what it knew, or who gave it its slices.
 func (r *replicaInTest) letGo(pod *corev1.Pod) {
-	if name, is := group.Of(pod); is {
+	if name, is := podrequest.GroupOf(pod); is {
 		g := r.world.gangs[name]
 		g.since = min(g.since, r.knew, r.world.decided[pod.UID])
 		g.read = min(g.read, g.since, r.knewLedgers)
@@ -400,7 +401,7 @@ func isLate(owner string) bool { return strings.HasPrefix(owner, late) }
 // together tells whether the pod has to wait for others, so that room for it alone
 // is no reason to let it go.
 func (w *world) together(p *corev1.Pod) bool {
-	name, is := group.Of(p)
+	name, is := podrequest.GroupOf(p)
 	if !is {
 		return false
 	}

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -174,7 +174,7 @@ func TestEarlierRunAfterTheLater(t *testing.T) {
 func TestGangChangesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
 	c.come("a", 1, objects.InGang("g", 1))
-	name, _ := group.Of(c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
+	name, _ := podrequest.GroupOf(c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"}))
 	g := c.groups.Gang(name)
 	c.come("b", 1, objects.InGang("g", 1))
 	if split, _ := c.groups.Split(g); !split || kept(c.groups, "split") > 0 {
@@ -190,7 +190,7 @@ func TestGangGoesMeanwhile(t *testing.T) {
 	c := newCrowd(t)
 	c.come("a", 1, objects.InGang("g", 1))
 	pod := c.cache.Pod(types.NamespacedName{Namespace: "ns", Name: "a0"})
-	name, _ := group.Of(pod)
+	name, _ := podrequest.GroupOf(pod)
 	g := c.groups.Gang(name)
 	c.DeletePod(pod, true)
 	c.groups.Split(g)

@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -205,7 +205,7 @@ func TestHostileGroupWithinManyValues(t *testing.T) {
 	}
 	s.readAll()
 	s.slow(10 * time.Millisecond)
-	name, _ := group.Of(s.get("m0"))
+	name, _ := podrequest.GroupOf(s.get("m0"))
 	paused := 0
 	for range 20 {
 		s.step()

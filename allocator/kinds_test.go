@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -53,7 +53,7 @@ func TestHostileKinds(t *testing.T) {
 			}
 			s.pass(queue.ElsewherePatience)
 			want := fmt.Sprintf("Kueue's pod group ns/g: %d pods that start together are of %d kinds, at most %d are placed together", tt.members, tt.members, scheduling.MaxKinds)
-			if got := s.told(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], group.AnnotationKueueTotal) {
+			if got := s.told(); len(got) != tt.members || !strings.Contains(got[0], "VernierInvalid") || !strings.Contains(got[0], want) || !strings.Contains(got[0], podrequest.AnnotationKueueTotal) {
 				t.Errorf("told %q, want %q", got, want)
 			}
 		})

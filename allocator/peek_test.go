@@ -12,9 +12,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // field is one of a room's own, by its path. Tests of what is kept read it, and nothing else.
@@ -50,13 +50,13 @@ func uidsIn(room any, path ...string) (uids []types.UID) {
 // searchInTest is the search for places for a gang, as it is now.
 type searchInTest struct {
 	a    *Allocator
-	name group.Name
+	name podrequest.Group
 	// last is the search as it was found.
 	last reflect.Value
 }
 
 // search finds the one of a gang; false if there is none.
-func (a *Allocator) search(name group.Name) (*searchInTest, bool) {
+func (a *Allocator) search(name podrequest.Group) (*searchInTest, bool) {
 	v := field(a.scheduler, "searches").MapIndex(reflect.ValueOf(name))
 	if !v.IsValid() {
 		return nil, false
@@ -78,7 +78,7 @@ func (a *Allocator) searches() int { return kept(a.scheduler, "searches") }
 // fit is a whole search for places for a gang, with all of its pauses.
 func fit(ctx context.Context, a *Allocator, asks []scheduling.Request, need int, within ...scheduling.Within) ([]binding.Assignment, *scheduling.GangDiagnosis, error) {
 	for {
-		choices, miss, err := a.scheduler.ScheduleGang(ctx, group.Name{Name: "fit"}, asks, need, append(within, scheduling.Within{})[0])
+		choices, miss, err := a.scheduler.ScheduleGang(ctx, podrequest.Group{Name: "fit"}, asks, need, append(within, scheduling.Within{})[0])
 		if later := (queue.Yield{}); !errors.As(err, &later) {
 			return choices, miss, err
 		}

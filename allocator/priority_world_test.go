@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
@@ -48,7 +47,7 @@ func newPriorities(t *testing.T, seed int) *world {
 func (w *world) prioritize(p *corev1.Pod) {
 	value := w.rand.Intn(4)
 	p.Spec.Priority, p.Spec.PriorityClassName = ptr.To(int32(value)), fmt.Sprint("class-", value)
-	if _, is := group.Of(p); !is && w.rand.Intn(3) == 0 {
+	if _, is := podrequest.GroupOf(p); !is && w.rand.Intn(3) == 0 {
 		p.Namespace = "theirs"
 	}
 	if w.rand.Intn(3) == 0 {
@@ -149,7 +148,7 @@ func (w *world) checkPreempted() {
 		for _, n := range w.nodes {
 			ledger, gone := w.ledger(n.name), map[types.UID]bool{}
 			for _, other := range w.live {
-				_, inGang := group.Of(other)
+				_, inGang := podrequest.GroupOf(other)
 				gone[other.UID] = w.replicas[0].allocator.cache.Priorities.MayEnd(p)(other) &&
 					!podstate.Gated(other) && !inGang && !w.disturbed[other.UID]
 			}

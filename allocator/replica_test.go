@@ -29,6 +29,7 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -55,7 +56,7 @@ type replicaInTest struct {
 	// and knewLedgers that of ledgers.
 	knew, knewLedgers int
 	// sent is what it knew of ledgers when it first let go a member of a gang in this step.
-	sent map[group.Name]int
+	sent map[podrequest.Group]int
 	// evictsFor are the reservations for which it has evicted pods in this step.
 	evictsFor []*reservation.Reservation
 	// logged, if set, is told of each line of the log.
@@ -170,7 +171,7 @@ func (r *replicaInTest) restart() {
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, PriorityClasses: r.world.priorityClasses,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
-	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[group.Name]int{}
+	r.watch, r.dead, r.busy, r.sent = nil, false, false, map[podrequest.Group]int{}
 	r.list()
 	r.allocator.begin(r.queue)
 }
@@ -271,7 +272,7 @@ func (r *replicaInTest) step() bool {
 	if r.busy || r.queue.Len() == 0 {
 		return false
 	}
-	r.busy, r.sawUnbindable, r.knew, r.knewLedgers, r.sent = true, "", r.world.changes, r.readLedgers(), map[group.Name]int{}
+	r.busy, r.sawUnbindable, r.knew, r.knewLedgers, r.sent = true, "", r.world.changes, r.readLedgers(), map[podrequest.Group]int{}
 	r.evictsFor = nil
 	for _, c := range r.watch {
 		if _, is := c.obj.(*corev1.Pod); is {

@@ -15,8 +15,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // clockedTracker is the objects of an API server whose clock is the world's: what is
@@ -55,7 +55,7 @@ func (w *world) ends(p *corev1.Pod) {
 
 // lastRun is who is of the last run of a gang, as docs/concepts/gangs.md has it, of its
 // pods from the oldest on.
-func (w *world) lastRun(name group.Name, pods []*corev1.Pod) []*corev1.Pod {
+func (w *world) lastRun(name podrequest.Group, pods []*corev1.Pod) []*corev1.Pod {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return w.madeAgain(p, pods) })
 	begin := 0
 	for i, p := range pods {
@@ -90,7 +90,7 @@ func (w *world) madeAgain(p *corev1.Pod, pods []*corev1.Pod) bool {
 // under their names.
 func (w *world) collect() {
 	for _, p := range slices.Clone(w.live) {
-		if name, is := group.Of(p); is && p.DeletionTimestamp == nil && w.madeAgain(p, w.pods(name)) {
+		if name, is := podrequest.GroupOf(p); is && p.DeletionTimestamp == nil && w.madeAgain(p, w.pods(name)) {
 			w.must(w.remove(p.DeepCopy()))
 		}
 	}
@@ -108,7 +108,7 @@ func (w *world) joins(p *corev1.Pod, run []*corev1.Pod) bool {
 			succeeded++
 		}
 	}
-	if name, _ := group.Of(p); own && controllerOf(p).uid == "" {
+	if name, _ := podrequest.GroupOf(p); own && controllerOf(p).uid == "" {
 		return succeeded < w.gangs[name].total
 	}
 	return own

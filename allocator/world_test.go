@@ -30,6 +30,7 @@ import (
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -59,7 +60,7 @@ type world struct {
 	endedAt map[types.UID]time.Time
 	// destroyed are the last versions of the ledgers that were deleted.
 	destroyed map[string]string
-	gangs     map[group.Name]*gangInTest
+	gangs     map[podrequest.Group]*gangInTest
 	// decided is the change up to which a replica had read all of pods when it gave one
 	// its slices.
 	decided map[types.UID]int
@@ -156,7 +157,7 @@ func newWorldOn(t *testing.T, api client.WithWatch, clock *testclock.FakeClock, 
 	t.Helper()
 	w := &world{t: t, api: api, real: real, rand: rand.New(rand.NewSource(seed)), clock: clock,
 		ledgers: map[string]*v1alpha1.SliceLedger{}, disturbed: map[types.UID]bool{}, wasBound: map[types.UID]string{}, destroyed: map[string]string{}, endedAt: map[types.UID]time.Time{}, wasOn: map[types.UID]string{},
-		reserved: map[queue.Item]bool{}, gangs: map[group.Name]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf, priorityClasses: []string{"*"}}
+		reserved: map[queue.Item]bool{}, gangs: map[podrequest.Group]*gangInTest{}, decided: map[types.UID]int{}, fail: t.Fatalf, priorityClasses: []string{"*"}}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		w.createNode(name)

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -50,7 +50,7 @@ func longSearch(t *testing.T, edits ...func(*corev1.Pod)) (*stage, *searchInTest
 	}
 	s.readAll()
 	s.slow(10 * time.Millisecond)
-	name, _ := group.Of(s.get("m0"))
+	name, _ := podrequest.GroupOf(s.get("m0"))
 	for range 5 {
 		s.step()
 		if found, is := s.allocator.search(name); is && found.begun() {

@@ -21,6 +21,7 @@ import (
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -159,7 +160,7 @@ func (h *Handlers) ClassesChanged() {
 }
 
 // GroupChanged says that a PodGroup says something else than before.
-func (h *Handlers) GroupChanged(name group.Name) {
+func (h *Handlers) GroupChanged(name podrequest.Group) {
 	if h.Groups.Changed(name) {
 		h.Queue.Add(queue.Item{Gang: name})
 	}
@@ -167,12 +168,12 @@ func (h *Handlers) GroupChanged(name group.Name) {
 }
 
 // GroupsChanged says that all PodGroups of an API may.
-func (h *Handlers) GroupsChanged(api group.API) {
+func (h *Handlers) GroupsChanged(api podrequest.GroupAPI) {
 	h.addGangs(h.Groups.AllChanged(api))
 	h.changed(nil, &group.Sizes{}, "")
 }
 
-func (h *Handlers) addGangs(names []group.Name) {
+func (h *Handlers) addGangs(names []podrequest.Group) {
 	for _, name := range names {
 		h.Queue.Add(queue.Item{Gang: name})
 	}

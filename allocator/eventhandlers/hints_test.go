@@ -19,6 +19,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -114,7 +115,7 @@ func TestHints_HaveAllEventsOfPlugins(t *testing.T) {
 		fwk.PodGroup: {fwk.Add: func() {
 			h.SetPod(pod("member", fmt.Sprint(version), objects.InGang("g", 2)))
 			due(h, work)
-			name, _ := group.Of(pod("member", "", objects.InGang("g", 2)))
+			name, _ := podrequest.GroupOf(pod("member", "", objects.InGang("g", 2)))
 			h.GroupChanged(name)
 		}},
 	}
@@ -209,8 +210,8 @@ func TestHints_OnVictims(t *testing.T) {
 		{"it goes", []string{"ns"}, func() { h.Changed(budget, nil) }},
 		{"the namespace", nil, func() { h.Changed(ns, ns) }},
 		{"labels of the namespace", []string{"ns"}, func() { h.Changed(ns, labelled) }},
-		{"a PodGroup", []string{"ns"}, func() { h.GroupChanged(group.Name{API: group.Native, Namespace: "ns", Name: "g"}) }},
-		{"all PodGroups", []string{""}, func() { h.GroupsChanged(group.Native) }},
+		{"a PodGroup", []string{"ns"}, func() { h.GroupChanged(podrequest.Group{API: podrequest.Native, Namespace: "ns", Name: "g"}) }},
+		{"all PodGroups", []string{""}, func() { h.GroupsChanged(podrequest.Native) }},
 		{"a claim", nil, func() { h.Changed(nil, &corev1.PersistentVolumeClaim{}) }},
 	} {
 		told = nil

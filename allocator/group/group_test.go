@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"vernier.dev/vernier/api/podrequest"
 )
 
 func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
@@ -44,32 +46,12 @@ func native(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)} }
 }
 
-func TestOf(t *testing.T) {
-	for name, tt := range map[string]struct {
-		pod  *corev1.Pod
-		want Name
-	}{
-		"alone":              {pod(), Name{}},
-		"native":             {pod(native("g")), Name{Native, "ns", "g"}},
-		"coscheduling":       {pod(label(LabelCoscheduling, "g")), Name{Coscheduling, "ns", "g"}},
-		"Kueue":              {pod(label(LabelKueue, "g")), Name{Kueue, "ns", "g"}},
-		"Kueue, one by one":  {pod(label(LabelKueue, "g"), annotation(AnnotationKueueFast, "true")), Name{}},
-		"all of them":        {pod(native("n"), label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Name{Native, "ns", "n"}},
-		"two of them":        {pod(label(LabelCoscheduling, "c"), label(LabelKueue, "k")), Name{Coscheduling, "ns", "c"}},
-		"native, of no name": {pod(func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Name{}},
-	} {
-		if got, is := Of(tt.pod); got != tt.want || is != (tt.want != Name{}) {
-			t.Errorf("%s: %+v, %v, want %+v", name, got, is, tt.want)
-		}
-	}
-}
-
 func object(spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "g"}, "spec": spec}}
 }
 
 // kept is what the cache keeps of a group.
-func kept(api API, spec map[string]any) *podGroup {
+func kept(api podrequest.GroupAPI, spec map[string]any) *podGroup {
 	g, _ := trim(api)(object(spec))
 	return g.(*podGroup)
 }
@@ -88,7 +70,7 @@ func TestHostileGroupsAreTrimmed(t *testing.T) {
 	u.SetAnnotations(map[string]string{"a": mib})
 	u.SetFinalizers([]string{mib})
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "g", UID: "u", ResourceVersion: "7"}
-	for api, want := range map[API]size{Coscheduling: {min: 3}, Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
+	for api, want := range map[podrequest.GroupAPI]size{podrequest.Coscheduling: {min: 3}, podrequest.Native: {min: 4, ends: EndPods, topology: []string{"rack", "rack", "rack", "rack"}}} {
 		var got any = u.DeepCopy()
 		for range 2 {
 			var err error
@@ -104,19 +86,19 @@ func TestMin(t *testing.T) {
 		return map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}}
 	}
 	for name, tt := range map[string]struct {
-		api  API
+		api  podrequest.GroupAPI
 		spec map[string]any
 		want int
 		err  string
 	}{
-		"minMember":              {Coscheduling, map[string]any{"minMember": int64(3)}, 3, ""},
-		"minMember 0":            {Coscheduling, map[string]any{"minMember": int64(0)}, 0, "PodGroup ns/g: spec.minMember is 0: set it to the number of pods that must start together"},
-		"no minMember":           {Coscheduling, nil, 0, "spec.minMember is 0"},
-		"a negative minMember":   {Coscheduling, map[string]any{"minMember": int64(-1)}, 0, "spec.minMember is -1"},
-		"a minMember of letters": {Coscheduling, map[string]any{"minMember": "three"}, 0, "spec.minMember is 0"},
-		"minCount":               {Native, gang(int64(4)), 4, ""},
-		"minCount 0":             {Native, gang(int64(0)), 0, "spec.schedulingPolicy.gang.minCount is 0"},
-		"the basic policy":       {Native, map[string]any{"schedulingPolicy": map[string]any{"basic": map[string]any{}}}, 1, ""},
+		"minMember":              {podrequest.Coscheduling, map[string]any{"minMember": int64(3)}, 3, ""},
+		"minMember 0":            {podrequest.Coscheduling, map[string]any{"minMember": int64(0)}, 0, "PodGroup ns/g: spec.minMember is 0: set it to the number of pods that must start together"},
+		"no minMember":           {podrequest.Coscheduling, nil, 0, "spec.minMember is 0"},
+		"a negative minMember":   {podrequest.Coscheduling, map[string]any{"minMember": int64(-1)}, 0, "spec.minMember is -1"},
+		"a minMember of letters": {podrequest.Coscheduling, map[string]any{"minMember": "three"}, 0, "spec.minMember is 0"},
+		"minCount":               {podrequest.Native, gang(int64(4)), 4, ""},
+		"minCount 0":             {podrequest.Native, gang(int64(0)), 0, "spec.schedulingPolicy.gang.minCount is 0"},
+		"the basic policy":       {podrequest.Native, map[string]any{"schedulingPolicy": map[string]any{"basic": map[string]any{}}}, 1, ""},
 	} {
 		s := &Sizes{}
 		got, err := s.Min(s.put(tt.api, kept(tt.api, tt.spec)), nil)
@@ -128,22 +110,22 @@ func TestMin(t *testing.T) {
 
 // What is not there is told with what to do; what is not known yet is neither.
 func TestMinOfWhatIsNotThere(t *testing.T) {
-	s, n := &Sizes{}, Name{Coscheduling, "ns", "g"}
+	s, n := &Sizes{}, podrequest.Group{API: podrequest.Coscheduling, Namespace: "ns", Name: "g"}
 	if _, err := s.Min(n, nil); !errors.Is(err, ErrUnknown) {
 		t.Errorf("before anything was read: %v", err)
 	}
-	if !s.set(Coscheduling, absent) || s.set(Coscheduling, absent) {
+	if !s.set(podrequest.Coscheduling, absent) || s.set(podrequest.Coscheduling, absent) {
 		t.Error("a change is one once")
 	}
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(),
 		"label scheduling.x-k8s.io/pod-group names PodGroup ns/g, and this cluster has no PodGroups of scheduling.x-k8s.io: install them") {
 		t.Errorf("without the CRD: %v", err)
 	}
-	s.set(Coscheduling, served)
+	s.set(podrequest.Coscheduling, served)
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "which does not exist: create it") {
 		t.Errorf("without the group: %v", err)
 	}
-	s.put(Coscheduling, kept(Coscheduling, map[string]any{"minMember": int64(2)}))
+	s.put(podrequest.Coscheduling, kept(podrequest.Coscheduling, map[string]any{"minMember": int64(2)}))
 	if got, err := s.Min(n, nil); got != 2 || err != nil {
 		t.Errorf("with it: %d, %v", got, err)
 	}
@@ -151,19 +133,19 @@ func TestMinOfWhatIsNotThere(t *testing.T) {
 	if _, err := s.Min(n, nil); err == nil {
 		t.Error("a group that was deleted is still read")
 	}
-	s.put(Coscheduling, kept(Coscheduling, map[string]any{"minMember": int64(2)}))
-	s.set(Coscheduling, absent)
+	s.put(podrequest.Coscheduling, kept(podrequest.Coscheduling, map[string]any{"minMember": int64(2)}))
+	s.set(podrequest.Coscheduling, absent)
 	if _, err := s.Min(n, nil); err == nil || !strings.Contains(err.Error(), "install them") {
 		t.Errorf("after the CRD was deleted: %v", err)
 	}
-	if _, err := s.Min(Name{Native, "ns", "g"}, nil); !errors.Is(err, ErrUnknown) {
+	if _, err := s.Min(podrequest.Group{API: podrequest.Native, Namespace: "ns", Name: "g"}, nil); !errors.Is(err, ErrUnknown) {
 		t.Errorf("one API says nothing about the other: %v", err)
 	}
 }
 
 func TestKueueTotal(t *testing.T) {
-	n := Name{Kueue, "ns", "g"}
-	three, four := pod(annotation(AnnotationKueueTotal, "3")), pod(annotation(AnnotationKueueTotal, "4"))
+	n := podrequest.Group{API: podrequest.Kueue, Namespace: "ns", Name: "g"}
+	three, four := pod(annotation(podrequest.AnnotationKueueTotal, "3")), pod(annotation(podrequest.AnnotationKueueTotal, "4"))
 	for name, tt := range map[string]struct {
 		members []*corev1.Pod
 		want    int
@@ -174,8 +156,8 @@ func TestKueueTotal(t *testing.T) {
 		"the last says not":  {[]*corev1.Pod{three, pod()}, 0, `say "3" and ""`},
 		"the first says not": {[]*corev1.Pod{pod(), three}, 0, `say "" and "3"`},
 		"nobody says":        {[]*corev1.Pod{pod()}, 0, "annotation kueue.x-k8s.io/pod-group-total-count of the pods of Kueue's pod group ns/g is \"\""},
-		"zero":               {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "0"))}, 0, "1 or more"},
-		"not a number":       {[]*corev1.Pod{pod(annotation(AnnotationKueueTotal, "all"))}, 0, "1 or more"},
+		"zero":               {[]*corev1.Pod{pod(annotation(podrequest.AnnotationKueueTotal, "0"))}, 0, "1 or more"},
+		"not a number":       {[]*corev1.Pod{pod(annotation(podrequest.AnnotationKueueTotal, "all"))}, 0, "1 or more"},
 	} {
 		got, err := new(Sizes).Min(n, tt.members)
 		if got != tt.want || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
@@ -189,13 +171,13 @@ func TestKueueTotal(t *testing.T) {
 func TestAwaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, start := &Sizes{}, time.Now()
-		s.set(Native, absent)
+		s.set(podrequest.Native, absent)
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited != time.Minute {
 			t.Errorf("waited for %v, want a minute", waited)
 		}
 		start = time.Now()
-		time.AfterFunc(10*time.Second, func() { s.set(Coscheduling, served) })
+		time.AfterFunc(10*time.Second, func() { s.set(podrequest.Coscheduling, served) })
 		s.Await(t.Context(), time.Minute)
 		if waited := time.Since(start); waited < 10*time.Second || waited > 11*time.Second {
 			t.Errorf("waited for %v, want 10 s", waited)
@@ -210,7 +192,7 @@ func TestChangesOfStateAreTold(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		version := version.Load().(string)
-		switch path := "/apis/" + string(Native); {
+		switch path := "/apis/" + string(podrequest.Native); {
 		case version != "" && r.URL.Path == path:
 			_ = json.NewEncoder(w).Encode(metav1.APIGroup{PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
 		case version != "" && r.URL.Path == path+"/"+version:
@@ -223,7 +205,7 @@ func TestChangesOfStateAreTold(t *testing.T) {
 	cfg := &rest.Config{Host: server.URL}
 	told := 0
 	w := &Watcher{Sizes: &Sizes{}, Discovery: discovery.NewDiscoveryClientForConfigOrDie(cfg).RESTClient(),
-		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(API) { told++ }}
+		Dynamic: dynamic.NewForConfigOrDie(cfg), AllChanged: func(podrequest.GroupAPI) { told++ }}
 	f := &follow{}
 	defer f.end()
 	for i, step := range []struct {
@@ -232,12 +214,12 @@ func TestChangesOfStateAreTold(t *testing.T) {
 		told    int
 	}{{"v1", true, 1}, {"v1", false, 1}, {"v2", false, 2}, {"v2", true, 3}, {"", false, 4}, {"", false, 4}} {
 		version.Store(step.version)
-		if err := w.discover(t.Context(), Native, f); err != nil {
+		if err := w.discover(t.Context(), podrequest.Native, f); err != nil {
 			t.Fatal(err)
 		}
 		if step.read {
 			// As the watch does, which finds no groups to list here.
-			w.note(Native, served)
+			w.note(podrequest.Native, served)
 		}
 		if told != step.told {
 			t.Errorf("step %d: told %d times, want %d", i, told, step.told)
@@ -248,15 +230,15 @@ func TestChangesOfStateAreTold(t *testing.T) {
 // How a group's pods may be ended is what a native group says: of others nobody does.
 func TestEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
-		api  API
+		api  podrequest.GroupAPI
 		mode any
 		want string
 	}{
-		"one by one":   {Native, "Pod", EndPods},
-		"all together": {Native, "PodGroup", EndGroup},
-		"not said":     {Native, nil, ""},
-		"not a string": {Native, map[string]any{"all": map[string]any{}}, ""},
-		"coscheduling": {Coscheduling, "PodGroup", ""},
+		"one by one":   {podrequest.Native, "Pod", EndPods},
+		"all together": {podrequest.Native, "PodGroup", EndGroup},
+		"not said":     {podrequest.Native, nil, ""},
+		"not a string": {podrequest.Native, map[string]any{"all": map[string]any{}}, ""},
+		"coscheduling": {podrequest.Coscheduling, "PodGroup", ""},
 	} {
 		for _, policy := range []string{"gang", "basic"} {
 			spec := map[string]any{"minMember": int64(2), "schedulingPolicy": map[string]any{policy: map[string]any{"minCount": int64(2)}}}

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // ErrUnknown says that the groups of an API have not been read yet. It passes.
@@ -23,8 +25,8 @@ var ErrUnknown = errors.New("its PodGroups have not been read yet")
 type Sizes struct {
 	mu sync.RWMutex
 	// sizes are what the PodGroups say, by group.
-	sizes map[Name]size
-	state map[API]state
+	sizes map[podrequest.Group]size
+	state map[podrequest.GroupAPI]state
 }
 
 // size is what a PodGroup says: how many pods must start together, or what is wrong
@@ -49,8 +51,8 @@ const (
 // Min is how many pods of a group must start together, given those that there are:
 // 1 means that each may start by itself. Errors other than ErrUnknown are for the
 // owners of the pods: they name the field and the remedy.
-func (s *Sizes) Min(n Name, members []*corev1.Pod) (int, error) {
-	if n.API == Kueue {
+func (s *Sizes) Min(n podrequest.Group, members []*corev1.Pod) (int, error) {
+	if n.API == podrequest.Kueue {
 		return kueueTotal(n, members)
 	}
 	s.mu.RLock()
@@ -62,9 +64,9 @@ func (s *Sizes) Min(n Name, members []*corev1.Pod) (int, error) {
 	case s.state[n.API] == unread:
 		return 0, ErrUnknown
 	case s.state[n.API] == absent:
-		return 0, fmt.Errorf("%s names %s, and this cluster has no PodGroups of %s: install them, or take it off the pod", n.API.reference(), n, n.API)
+		return 0, fmt.Errorf("%s names %s, and this cluster has no PodGroups of %s: install them, or take it off the pod", n.API.Reference(), n, n.API)
 	default:
-		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.reference(), n, n.API)
+		return 0, fmt.Errorf("%s names %s of %s, which does not exist: create it, or correct the name", n.API.Reference(), n, n.API)
 	}
 }
 
@@ -76,7 +78,7 @@ const (
 
 // Ends is how the pods of a group may be ended: EndPods one by one, EndGroup all together, and
 // empty where it does not say.
-func (s *Sizes) Ends(n Name) string {
+func (s *Sizes) Ends(n podrequest.Group) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sizes[n].ends
@@ -84,7 +86,7 @@ func (s *Sizes) Ends(n Name) string {
 
 // Topology are the labels of which the nodes of a group's pods must have the same values, as its
 // schedulingConstraints.topology has them; empty where the pods may be anywhere.
-func (s *Sizes) Topology(n Name) []string {
+func (s *Sizes) Topology(n podrequest.Group) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sizes[n].topology
@@ -96,41 +98,41 @@ func (s *Sizes) Await(ctx context.Context, atMost time.Duration) {
 	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, atMost, true, func(context.Context) (bool, error) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
-		return s.state[Native] != unread && s.state[Coscheduling] != unread, nil
+		return s.state[podrequest.Native] != unread && s.state[podrequest.Coscheduling] != unread, nil
 	})
 }
 
 // kueueTotal reads the one number that all pods of one of Kueue's groups carry.
-func kueueTotal(n Name, members []*corev1.Pod) (int, error) {
+func kueueTotal(n podrequest.Group, members []*corev1.Pod) (int, error) {
 	text := ""
 	for i, pod := range members {
-		switch t := pod.Annotations[AnnotationKueueTotal]; {
+		switch t := podrequest.KueueTotal(pod); {
 		case i == 0:
 			text = t
 		case t != text:
-			return 0, fmt.Errorf("annotation %s: pods of %s say %q and %q: all must say the same", AnnotationKueueTotal, n, text, t)
+			return 0, fmt.Errorf("annotation %s: pods of %s say %q and %q: all must say the same", podrequest.AnnotationKueueTotal, n, text, t)
 		}
 	}
 	total, err := strconv.Atoi(text)
 	if err != nil || total < 1 {
-		return 0, fmt.Errorf("annotation %s of the pods of %s is %q: it must be the number of its pods, 1 or more", AnnotationKueueTotal, n, text)
+		return 0, fmt.Errorf("annotation %s of the pods of %s is %q: it must be the number of its pods, 1 or more", podrequest.AnnotationKueueTotal, n, text)
 	}
 	return total, nil
 }
 
 // put takes in a PodGroup.
-func (s *Sizes) put(api API, g *podGroup) Name {
+func (s *Sizes) put(api podrequest.GroupAPI, g *podGroup) podrequest.Group {
 	n := nameOf(api, g)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sizes == nil {
-		s.sizes = map[Name]size{}
+		s.sizes = map[podrequest.Group]size{}
 	}
 	s.sizes[n] = g.size
 	return n
 }
 
-func (s *Sizes) drop(n Name) {
+func (s *Sizes) drop(n podrequest.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sizes, n)
@@ -138,7 +140,7 @@ func (s *Sizes) drop(n Name) {
 
 // set notes whether the API's groups have been read; groups of an API that is not
 // served are forgotten.
-func (s *Sizes) set(api API, now state) (changed bool) {
+func (s *Sizes) set(api podrequest.GroupAPI, now state) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now != served {
@@ -149,7 +151,7 @@ func (s *Sizes) set(api API, now state) (changed bool) {
 		}
 	}
 	if s.state == nil {
-		s.state = map[API]state{}
+		s.state = map[podrequest.GroupAPI]state{}
 	}
 	changed = s.state[api] != now
 	s.state[api] = now
@@ -157,10 +159,10 @@ func (s *Sizes) set(api API, now state) (changed bool) {
 }
 
 // read is what a PodGroup says.
-func read(n Name, obj *unstructured.Unstructured) size {
+func read(n podrequest.Group, obj *unstructured.Unstructured) size {
 	path := []string{"spec", "minMember"}
 	var is size
-	if n.API == Native {
+	if n.API == podrequest.Native {
 		is.ends, _, _ = unstructured.NestedString(obj.Object, "spec", "disruptionMode")
 		is.topology = topology(obj)
 		if _, gang, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "schedulingPolicy", "gang"); !gang {

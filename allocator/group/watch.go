@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Rediscover is how often the API server is asked what it serves: two small
@@ -39,22 +41,22 @@ type Watcher struct {
 	Sizes     *Sizes
 	// Changed is called when a group says something else than before, and AllChanged
 	// when all groups of an API may.
-	Changed    func(Name)
-	AllChanged func(API)
+	Changed    func(podrequest.Group)
+	AllChanged func(podrequest.GroupAPI)
 }
 
 // Run follows PodGroups wherever they are served until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
 	tick := w.Clock.NewTicker(Rediscover)
 	defer tick.Stop()
-	follows := map[API]*follow{Native: {}, Coscheduling: {}}
+	follows := map[podrequest.GroupAPI]*follow{podrequest.Native: {}, podrequest.Coscheduling: {}}
 	defer func() {
 		for _, f := range follows {
 			f.end()
 		}
 	}()
 	for {
-		for _, api := range []API{Native, Coscheduling} {
+		for _, api := range []podrequest.GroupAPI{podrequest.Native, podrequest.Coscheduling} {
 			if err := w.discover(ctx, api, follows[api]); err != nil && ctx.Err() == nil {
 				w.Log.Error(err, "will be tried again", "group", api)
 			}
@@ -83,7 +85,7 @@ func (f *follow) end() {
 }
 
 // discover starts or ends the watch, as the API is served or not.
-func (w *Watcher) discover(ctx context.Context, api API, f *follow) error {
+func (w *Watcher) discover(ctx context.Context, api podrequest.GroupAPI, f *follow) error {
 	version, err := w.version(ctx, api)
 	if err != nil || version != "" && version == f.version {
 		return err
@@ -101,7 +103,7 @@ func (w *Watcher) discover(ctx context.Context, api API, f *follow) error {
 }
 
 // note notes whether the API's groups have been read, and tells of a change.
-func (w *Watcher) note(api API, now state) {
+func (w *Watcher) note(api podrequest.GroupAPI, now state) {
 	if w.Sizes.set(api, now) {
 		w.AllChanged(api)
 	}
@@ -109,7 +111,7 @@ func (w *Watcher) note(api API, now state) {
 
 // version is the version that the API's groups are served in, the server's
 // preferred one if in several; empty when in none.
-func (w *Watcher) version(ctx context.Context, api API) (string, error) {
+func (w *Watcher) version(ctx context.Context, api podrequest.GroupAPI) (string, error) {
 	list := &metav1.APIGroup{}
 	if found, err := w.get(ctx, list, "/apis", string(api)); !found {
 		return "", err
@@ -144,7 +146,7 @@ func (w *Watcher) get(ctx context.Context, into any, path ...string) (found bool
 }
 
 // follow watches the groups of an API until ctx ends.
-func (w *Watcher) follow(ctx context.Context, api API, version string) {
+func (w *Watcher) follow(ctx context.Context, api podrequest.GroupAPI, version string) {
 	informer := dynamicinformer.NewFilteredDynamicInformer(w.Dynamic, schema.GroupVersionResource{Group: string(api), Version: version, Resource: resource},
 		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	put := func(obj any) { w.Changed(w.Sizes.put(api, obj.(*podGroup))) }
@@ -183,7 +185,7 @@ type podGroup struct {
 }
 
 // trim leaves the name of a group, and what it says.
-func trim(api API) cache.TransformFunc {
+func trim(api podrequest.GroupAPI) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		u, is := obj.(*unstructured.Unstructured)
 		if !is {
@@ -196,4 +198,6 @@ func trim(api API) cache.TransformFunc {
 	}
 }
 
-func nameOf(api API, obj metav1.Object) Name { return Name{api, obj.GetNamespace(), obj.GetName()} }
+func nameOf(api podrequest.GroupAPI, obj metav1.Object) podrequest.Group {
+	return podrequest.Group{API: api, Namespace: obj.GetNamespace(), Name: obj.GetName()}
+}

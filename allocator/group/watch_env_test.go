@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/podgroups"
@@ -49,7 +50,7 @@ func watch(t *testing.T, flags map[string]string) *watched {
 	go func() {
 		defer close(ended)
 		(&group.Watcher{Discovery: kube.Discovery().RESTClient(), Dynamic: dyn, Clock: w.clock, Log: logr.Discard(), Sizes: w.sizes,
-			Changed: func(group.Name) {}, AllChanged: func(group.API) {}}).Run(ctx)
+			Changed: func(podrequest.Group) {}, AllChanged: func(podrequest.GroupAPI) {}}).Run(ctx)
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 	return w
@@ -64,12 +65,12 @@ func (w *watched) must(err error) {
 
 // await waits until the group says what is wanted: a number, or a part of an error.
 // Meanwhile the API server is asked again and again what it serves.
-func (w *watched) await(api group.API, name, want string) {
+func (w *watched) await(api podrequest.GroupAPI, name, want string) {
 	w.Helper()
 	var got string
 	err := wait.PollUntilContextTimeout(w.Context(), 50*time.Millisecond, 90*time.Second, true, func(context.Context) (bool, error) {
 		w.clock.Step(group.Rediscover)
-		n, err := w.sizes.Min(group.Name{API: api, Namespace: "default", Name: name}, nil)
+		n, err := w.sizes.Min(podrequest.Group{API: api, Namespace: "default", Name: name}, nil)
 		got = fmt.Sprint(n, " ", err)
 		return strings.Contains(got, want), nil
 	})
@@ -88,34 +89,34 @@ func (w *watched) update(obj *unstructured.Unstructured, edit func(map[string]an
 // A CRD may come after the allocator, and go.
 func TestCoschedulingComesAndGoes(t *testing.T) {
 	w := watch(t, nil)
-	w.await(group.Native, "g", "no PodGroups of scheduling.k8s.io")
-	w.await(group.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
+	w.await(podrequest.Native, "g", "no PodGroups of scheduling.k8s.io")
+	w.await(podrequest.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
 	crd := podgroups.CRD()
 	w.must(w.Create(t.Context(), crd))
-	w.await(group.Coscheduling, "g", "does not exist: create it")
+	w.await(podrequest.Coscheduling, "g", "does not exist: create it")
 	g := podgroups.Coscheduling("default", "g", 3)
 	w.must(w.Create(t.Context(), g))
-	w.await(group.Coscheduling, "g", "3 <nil>")
+	w.await(podrequest.Coscheduling, "g", "3 <nil>")
 	w.update(g, func(spec map[string]any) { spec["minMember"] = int64(0) })
-	w.await(group.Coscheduling, "g", "spec.minMember is 0")
+	w.await(podrequest.Coscheduling, "g", "spec.minMember is 0")
 	w.must(w.Delete(t.Context(), g))
-	w.await(group.Coscheduling, "g", "does not exist: create it")
+	w.await(podrequest.Coscheduling, "g", "does not exist: create it")
 	w.must(w.Delete(t.Context(), crd))
-	w.await(group.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
+	w.await(podrequest.Coscheduling, "g", "no PodGroups of scheduling.x-k8s.io")
 }
 
 // The native API, where the server is told to serve it.
 func TestNative(t *testing.T) {
 	w := watch(t, podgroups.ServeNative)
-	w.await(group.Native, "g", "does not exist: create it")
+	w.await(podrequest.Native, "g", "does not exist: create it")
 	w.must(w.Create(t.Context(), podgroups.Native("default", "g", 4)))
 	w.must(w.Create(t.Context(), podgroups.Native("default", "basic", 0)))
 	w.must(w.Create(t.Context(), podgroups.Within(podgroups.Native("default", "racks", 2), "example.com/rack")))
-	w.await(group.Native, "g", "4 <nil>")
-	w.await(group.Native, "basic", "1 <nil>")
-	w.await(group.Native, "racks", "2 <nil>")
+	w.await(podrequest.Native, "g", "4 <nil>")
+	w.await(podrequest.Native, "basic", "1 <nil>")
+	w.await(podrequest.Native, "racks", "2 <nil>")
 	for name, want := range map[string]string{"g": "[]", "racks": "[example.com/rack]"} {
-		if got := fmt.Sprint(w.sizes.Topology(group.Name{API: group.Native, Namespace: "default", Name: name})); got != want {
+		if got := fmt.Sprint(w.sizes.Topology(podrequest.Group{API: podrequest.Native, Namespace: "default", Name: name})); got != want {
 			t.Errorf("group %s: topology %s, want %s", name, got, want)
 		}
 	}

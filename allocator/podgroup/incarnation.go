@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // The name of a gang can be used again while pods of an earlier incarnation are there: those
@@ -27,7 +27,7 @@ import (
 
 // currentIncarnation is those of a group's pods, oldest first, that are of its last
 // incarnation.
-func (gs *Groups) currentIncarnation(name group.Name, pods []*corev1.Pod) []*corev1.Pod {
+func (gs *Groups) currentIncarnation(name podrequest.Group, pods []*corev1.Pod) []*corev1.Pod {
 	if len(pods) < 2 {
 		return pods
 	}

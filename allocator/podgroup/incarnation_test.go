@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -87,7 +88,7 @@ func TestCurrentIncarnation(t *testing.T) {
 		"with none after a Job":                                             {[]*corev1.Pod{pod("a", 0, by("j", "j"), done(succeeded, 4)), pod("b", 9)}, "b"},
 	} {
 		gs := New(&group.Sizes{})
-		name, _ := group.Of(tt.pods[0])
+		name, _ := podrequest.GroupOf(tt.pods[0])
 		var got []string
 		for _, p := range gs.currentIncarnation(name, tt.pods) {
 			got = append(got, p.Name)

@@ -26,22 +26,22 @@ type Groups struct {
 	sizes *group.Sizes
 
 	mu      sync.Mutex
-	members map[group.Name]map[types.NamespacedName]*corev1.Pod
-	of      map[types.NamespacedName]group.Name
+	members map[podrequest.Group]map[types.NamespacedName]*corev1.Pod
+	of      map[types.NamespacedName]podrequest.Group
 	// seen are the gangs as they were worked out last, until something of them changes.
-	seen map[group.Name]*Gang
+	seen map[podrequest.Group]*Gang
 	// whole is how many members a gang needed when none of it ran, or all did.
-	whole map[group.Name]int
+	whole map[podrequest.Group]int
 	// split are the gangs whose members are placed one by one: any one of them is enough.
-	split map[group.Name]bool
+	split map[podrequest.Group]bool
 }
 
 // New knows no pods. sizes says how many members must start together.
 func New(sizes *group.Sizes) *Groups {
 	return &Groups{
 		sizes:   sizes,
-		members: map[group.Name]map[types.NamespacedName]*corev1.Pod{}, of: map[types.NamespacedName]group.Name{},
-		seen: map[group.Name]*Gang{}, whole: map[group.Name]int{}, split: map[group.Name]bool{},
+		members: map[podrequest.Group]map[types.NamespacedName]*corev1.Pod{}, of: map[types.NamespacedName]podrequest.Group{},
+		seen: map[podrequest.Group]*Gang{}, whole: map[podrequest.Group]int{}, split: map[podrequest.Group]bool{},
 	}
 }
 
@@ -74,7 +74,7 @@ func standingOf(pod *corev1.Pod) standing {
 
 // Gang is the current incarnation of a group at one moment, as far as it counts.
 type Gang struct {
-	Name group.Name
+	Name podrequest.Group
 	// Members are all that count, Due those among them that wait for us alone,
 	// oldest first.
 	Members, Due []*corev1.Pod
@@ -94,7 +94,7 @@ type Gang struct {
 }
 
 // Gang is what is known of a group now.
-func (gs *Groups) Gang(name group.Name) *Gang {
+func (gs *Groups) Gang(name podrequest.Group) *Gang {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	if g := gs.seen[name]; g != nil {
@@ -165,7 +165,7 @@ func sumOf(pods []*corev1.Pod) (sum amount) {
 // gang is below its minimum until the pod is placed. Where what is missing asks for more than
 // the rest has it is none: nobody goes before others with a large pod for having small ones.
 func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
-	name, is := group.Of(pod)
+	name, is := podrequest.GroupOf(pod)
 	if !is {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
 }
 
 // Ends is how the pods of a group may be ended: see group.Sizes.
-func (gs *Groups) Ends(name group.Name) string { return gs.sizes.Ends(name) }
+func (gs *Groups) Ends(name podrequest.Group) string { return gs.sizes.Ends(name) }
 
 // Missing is how many of the due members have to start together.
 func (g *Gang) Missing() int { return max(1, g.Least-g.In) }
@@ -195,11 +195,11 @@ func (g *Gang) Incomplete() string {
 }
 
 // Update takes in a version of a pod and returns the gangs to which it may matter.
-func (gs *Groups) Update(pod *corev1.Pod) (changed []group.Name) {
+func (gs *Groups) Update(pod *corev1.Pod) (changed []podrequest.Group) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	key := podstate.KeyOf(pod)
-	name, inGang := group.Of(pod)
+	name, inGang := podrequest.GroupOf(pod)
 	if was, member := gs.of[key]; member && was != name {
 		changed = gs.leave(gs.members[was][key])
 	}
@@ -237,7 +237,7 @@ type account struct {
 }
 
 func accountOf(pod *corev1.Pod) account {
-	is := account{standing: standingOf(pod), by: controllerOf(pod), total: pod.Annotations[group.AnnotationKueueTotal]}
+	is := account{standing: standingOf(pod), by: controllerOf(pod), total: podrequest.KueueTotal(pod)}
 	if end, over := endOf(pod); over {
 		is.ended = end.UnixNano()
 	}
@@ -245,14 +245,14 @@ func accountOf(pod *corev1.Pod) account {
 }
 
 // Delete takes out a pod and returns the gang that it was a member of.
-func (gs *Groups) Delete(pod *corev1.Pod) (changed []group.Name) {
+func (gs *Groups) Delete(pod *corev1.Pod) (changed []podrequest.Group) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	return gs.leave(pod)
 }
 
 // leave takes out a member. The caller holds mu.
-func (gs *Groups) leave(pod *corev1.Pod) (changed []group.Name) {
+func (gs *Groups) leave(pod *corev1.Pod) (changed []podrequest.Group) {
 	key := podstate.KeyOf(pod)
 	name := gs.of[key]
 	if known := gs.members[name][key]; known == nil || known.UID != pod.UID {
@@ -265,12 +265,12 @@ func (gs *Groups) leave(pod *corev1.Pod) (changed []group.Name) {
 		delete(gs.members, name)
 		delete(gs.whole, name)
 	}
-	return []group.Name{name}
+	return []podrequest.Group{name}
 }
 
 // Changed is for a PodGroup that says something else than before. It reports whether the
 // group has members.
-func (gs *Groups) Changed(name group.Name) bool {
+func (gs *Groups) Changed(name podrequest.Group) bool {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	delete(gs.seen, name)
@@ -278,7 +278,7 @@ func (gs *Groups) Changed(name group.Name) bool {
 }
 
 // AllChanged is Changed for all PodGroups of an API. It returns the groups that have members.
-func (gs *Groups) AllChanged(api group.API) (changed []group.Name) {
+func (gs *Groups) AllChanged(api podrequest.GroupAPI) (changed []podrequest.Group) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	for name := range gs.members {
@@ -292,20 +292,20 @@ func (gs *Groups) AllChanged(api group.API) (changed []group.Name) {
 
 // PlacedWith is the gang that the pod has to be placed with: while it waits for us and may
 // have to start with others.
-func (gs *Groups) PlacedWith(pod *corev1.Pod) (name group.Name, with bool) {
+func (gs *Groups) PlacedWith(pod *corev1.Pod) (name podrequest.Group, with bool) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if name, is := group.Of(pod); is && podstate.Ready(pod) && !gs.split[name] {
+	if name, is := podrequest.GroupOf(pod); is && podstate.Ready(pod) && !gs.split[name] {
 		return name, true
 	}
-	return group.Name{}, false
+	return podrequest.Group{}, false
 }
 
 // Alone reports whether the pod is placed by itself: it belongs to no gang, or there are
 // enough of its gang with it. One of an earlier incarnation is not the one that is missing:
 // its controller was made again, and it goes in a moment.
 func (gs *Groups) Alone(pod *corev1.Pod) bool {
-	name, is := group.Of(pod)
+	name, is := podrequest.GroupOf(pod)
 	if !is {
 		return true
 	}
@@ -338,7 +338,7 @@ func (gs *Groups) Split(g *Gang) (split bool, single []*corev1.Pod) {
 func (gs *Groups) Merge(pod *corev1.Pod) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if name, is := group.Of(pod); is {
+	if name, is := podrequest.GroupOf(pod); is {
 		delete(gs.split, name)
 	}
 }

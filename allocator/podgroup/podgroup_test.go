@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -36,7 +37,7 @@ func failed(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
 // A gang counts its members by how far they have come.
 func TestGang(t *testing.T) {
 	gs := New(&group.Sizes{})
-	var name group.Name
+	var name podrequest.Group
 	for _, p := range []*corev1.Pod{member("due", 4), member("away", 4, awaitsOther), member("in", 4, ungated), member("failed", 4, failed)} {
 		name = gs.Update(p)[0]
 	}

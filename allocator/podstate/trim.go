@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -129,7 +129,7 @@ func trimResourceClaim(c *resourcev1.ResourceClaim) {
 // was resized in place was allotted, and the claims that were made for it.
 func TrimPod(p *corev1.Pod) {
 	maps.DeleteFunc(p.Annotations, func(key, _ string) bool {
-		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != group.AnnotationKueueTotal && key != group.AnnotationKueueFast
+		return !strings.HasPrefix(key, v1alpha1.Prefix) && key != podrequest.AnnotationKueueTotal && key != podrequest.AnnotationKueueFast
 	})
 	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
 	trimTerms(p)

@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // A pod for which others could be evicted if they might be waits for what keeps them: a budget, a
@@ -147,7 +148,7 @@ func (p *Preemption) barring(pods []*corev1.Pod, asker reservation.Asker) string
 
 // barringGang is why the pod's gang may not end as a whole, empty where it may, or the pod alone.
 func (p *Preemption) barringGang(pod *corev1.Pod, asker reservation.Asker, others bool) string {
-	name, in := group.Of(pod)
+	name, in := podrequest.GroupOf(pod)
 	if !in || p.groups.Ends(name) == group.EndPods {
 		return ""
 	}

@@ -22,6 +22,7 @@ import (
 	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -132,7 +133,7 @@ func (e *evictions) add(pod *corev1.Pod) {
 	if !ok {
 		return
 	}
-	name, in := group.Of(pod)
+	name, in := podrequest.GroupOf(pod)
 	if !in || e.groups.Ends(name) == group.EndPods {
 		e.candidates.Pods[pod.UID] = v
 		return
@@ -180,8 +181,8 @@ func (e *evictions) add(pod *corev1.Pod) {
 func (e *evictions) candidate(pod *corev1.Pod) (v victims.Pod, ok bool) {
 	p := e.cache.Priorities.Of(pod)
 	v = victims.Pod{UID: pod.UID, Priority: p.Against(e.asker.Priority.Namespace), Gang: -1, Budget: -1, Loss: e.loss(pod), Grace: min(graceOf(pod), e.lookahead).Seconds()}
-	name, in := group.Of(pod)
-	own, owns := group.Of(e.asker.Pods[0])
+	name, in := podrequest.GroupOf(pod)
+	own, owns := podrequest.GroupOf(e.asker.Pods[0])
 	late := e.isLate(pod)
 	if !e.above(p) || backfill.Leaves(pod, e.clock.Now(), e.lookahead) && !late || podstate.Gated(pod) ||
 		e.cache.PodOf(pod.UID) == nil || e.promised[pod.UID] || in && owns && name == own {

@@ -237,7 +237,7 @@ func (f *fixture) told() (last string) {
 func (f *fixture) waiter(pods ...*corev1.Pod) Waiter {
 	f.t.Helper()
 	w := Waiter{Item: queue.Item{Pod: podstate.KeyOf(pods[0])}, Need: len(pods)}
-	if name, is := group.Of(pods[0]); is {
+	if name, is := podrequest.GroupOf(pods[0]); is {
 		w.Item = queue.Item{Gang: name}
 	}
 	for _, p := range pods {

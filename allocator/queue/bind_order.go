@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // The scheduler binds pods in an order of its own. To most pods that makes no
@@ -151,7 +151,7 @@ func (q *Queue) mustWait(pod *corev1.Pod) (first *corev1.Pod) {
 	if waited.left(false) <= 0 && waited.left(true) <= 0 {
 		return nil
 	}
-	gang, inGang := group.Of(pod)
+	gang, inGang := podrequest.GroupOf(pod)
 	// consider asks what costs least first: the selectors of other tenants' pods may be
 	// long.
 	consider := func(uid types.UID, matters func() bool) {
@@ -159,7 +159,7 @@ func (q *Queue) mustWait(pod *corev1.Pod) (first *corev1.Pod) {
 		if uid == pod.UID || waited.left(other.Namespace != pod.Namespace) <= 0 || first != nil && podstate.ByAge(other, first) >= 0 {
 			return
 		}
-		if its, is := group.Of(other); (!inGang || !is || its != gang) && matters() {
+		if its, is := podrequest.GroupOf(other); (!inGang || !is || its != gang) && matters() {
 			first = other
 		}
 	}

@@ -23,16 +23,16 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Item is something to look at: a pod, a gang, a node's ledger, or the unschedulable pods.
 type Item struct {
 	Pod  types.NamespacedName
-	Gang group.Name
+	Gang podrequest.Group
 	Node string
 	move scope
 }

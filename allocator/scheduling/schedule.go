@@ -18,13 +18,13 @@ import (
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/cache"
 	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/ranking"
 	"vernier.dev/vernier/allocator/reservation"
 	"vernier.dev/vernier/api/classes"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Scheduler decides.
@@ -49,7 +49,7 @@ type Scheduler struct {
 	seen    seen
 	// searches are those for places for gangs that go on, or are to begin again; searching is
 	// the one that is under way, nil outside of it.
-	searches  map[group.Name]*search
+	searches  map[podrequest.Group]*search
 	searching *search
 }
 
@@ -75,7 +75,7 @@ type Candidate struct {
 
 // Lead forgets what was learnt before this replica became the leader.
 func (s *Scheduler) Lead() {
-	s.ranking, s.seen, s.searches = nil, seen{}, map[group.Name]*search{}
+	s.ranking, s.seen, s.searches = nil, seen{}, map[podrequest.Group]*search{}
 }
 
 // End ends the searches that have paused.

@@ -125,10 +125,10 @@ func TestScheduleGang(t *testing.T) {
 	for i := range 5 {
 		gang = append(gang, s.request(fmt.Sprint("m", i), 60, 100, cpu("30")))
 	}
-	if chosen, miss, err := s.ScheduleGang(t.Context(), group.Name{Name: "g"}, gang, 5, Within{}); err != nil || miss == nil || miss.Fits != 4 || chosen != nil {
+	if chosen, miss, err := s.ScheduleGang(t.Context(), podrequest.Group{Name: "g"}, gang, 5, Within{}); err != nil || miss == nil || miss.Fits != 4 || chosen != nil {
 		t.Errorf("five on four devices: %v, %+v, %v", chosen, miss, err)
 	}
-	chosen, miss, err := s.ScheduleGang(t.Context(), group.Name{Name: "g"}, gang, 4, Within{})
+	chosen, miss, err := s.ScheduleGang(t.Context(), podrequest.Group{Name: "g"}, gang, 4, Within{})
 	if err != nil || miss != nil || len(chosen) != 4 {
 		t.Fatalf("four of five on four devices: %v, %+v, %v", chosen, miss, err)
 	}

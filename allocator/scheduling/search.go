@@ -14,8 +14,8 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // One worker decides for all tenants, and how long a decision takes is for the authors of pods
@@ -73,7 +73,7 @@ type search struct {
 
 // ScheduleGang chooses for at least need of a gang's members, and for as many more as fit
 // too. It yields (queue.Yield): the search goes on at the next call.
-func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []Request, need int, within Within) ([]binding.Assignment, *GangDiagnosis, error) {
+func (sc *Scheduler) ScheduleGang(ctx context.Context, name podrequest.Group, asks []Request, need int, within Within) ([]binding.Assignment, *GangDiagnosis, error) {
 	s := sc.searches[name]
 	if s == nil {
 		s = &search{}
@@ -116,7 +116,7 @@ func (sc *Scheduler) ScheduleGang(ctx context.Context, name group.Name, asks []R
 	return s.choices, s.miss, s.err
 }
 
-func (sc *Scheduler) beginSearch(ctx context.Context, name group.Name, s *search, asks []Request, need int, within Within) {
+func (sc *Scheduler) beginSearch(ctx context.Context, name podrequest.Group, s *search, asks []Request, need int, within Within) {
 	s.within = within
 	s.pods, s.need, s.paused, s.spent, s.moves = nil, need, false, 0, sc.Queue.Moves()
 	for _, p := range asks {
@@ -142,7 +142,7 @@ func (sc *Scheduler) restart(s *search) queue.Yield {
 
 // endSearches ends those that ok takes.
 func (sc *Scheduler) endSearches(ok func(*search) bool) {
-	maps.DeleteFunc(sc.searches, func(_ group.Name, s *search) bool {
+	maps.DeleteFunc(sc.searches, func(_ podrequest.Group, s *search) bool {
 		if ok(s) && s.advance != nil {
 			s.stop()
 		}
@@ -233,7 +233,7 @@ func (t *cycle) reserveAgain(ctx context.Context) error {
 // Look begins a look at a gang; what it returns ends it. A search that ScheduleGang has not
 // gone on with by then is over: what does not come to it is about other things, as that a
 // member is gone.
-func (sc *Scheduler) Look(name group.Name) (end func()) {
+func (sc *Scheduler) Look(name podrequest.Group) (end func()) {
 	s := sc.searches[name]
 	if s == nil {
 		return func() {}

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -21,13 +20,14 @@ var writers = map[string]string{
 	"webhook/guard":       "adds the node agent to the list of NRI plugins",
 	"webhook/podtemplate": "writes down what was read",
 	"allocator/binding":   "writes the placement",
+	"allocator/podstate":  "keeps what is read when it trims a pod",
 	"nri-plugin/capacity": "writes the node's resources",
 }
 
 var (
-	// keys are the constants and functions of v1alpha1 that are keys, parsers those of its
-	// functions that read their values.
-	keys    = regexp.MustCompile(`^(Annotation|Resource|ClassResource)`)
+	// keys are the constants and functions of v1alpha1 and of this package that are keys, parsers
+	// those functions that read their values.
+	keys    = regexp.MustCompile(`^(Annotation|Resource|ClassResource|LabelKueue|LabelCoscheduling)`)
 	parsers = regexp.MustCompile(`^Parse(Shares|Placement|Mode|Policy|Burst|QoS|SameGPU|Topology|RDMA)$`)
 )
 
@@ -80,6 +80,7 @@ func TestReads(t *testing.T) {
 		`map[string]string{v1alpha1.AnnotationMode: "mig"}`:       1,
 		`func() { switch key { case v1alpha1.AnnotationMode: } }`: 1,
 		`v1alpha1.ParseQoS(text)`:                                 1,
+		`pod.Labels[podrequest.LabelKueue]`:                       1,
 		`fmt.Errorf("annotation %s", v1alpha1.AnnotationMode)`:    0,
 		`v1alpha1.ParsePercent(text)`:                             0,
 		`pod.Annotations[corev1.MirrorPodAnnotationKey]`:          0,
@@ -98,12 +99,10 @@ func TestReads(t *testing.T) {
 
 // reads are the keys of ours by which a file looks something up, and the calls of parsers.
 func reads(file *ast.File) map[token.Pos]string {
-	name, found := "", map[token.Pos]string{}
+	from, found := map[string]bool{"v1alpha1": true, "podrequest": true}, map[token.Pos]string{}
 	for _, spec := range file.Imports {
-		if path, err := strconv.Unquote(spec.Path.Value); err == nil && path == "vernier.dev/vernier/api/v1alpha1" {
-			if name = "v1alpha1"; spec.Name != nil {
-				name = spec.Name.Name
-			}
+		if spec.Name != nil && spec.Path.Value == `"vernier.dev/vernier/api/v1alpha1"` {
+			from[spec.Name.Name] = true
 		}
 	}
 	of := func(e ast.Expr, pattern *regexp.Regexp) (string, bool) {
@@ -111,8 +110,8 @@ func reads(file *ast.File) map[token.Pos]string {
 		if !is || !pattern.MatchString(s.Sel.Name) {
 			return "", false
 		}
-		from, is := s.X.(*ast.Ident)
-		return s.Sel.Name, is && from.Name == name
+		of, is := s.X.(*ast.Ident)
+		return s.Sel.Name, is && from[of.Name]
 	}
 	key := func(at ast.Expr) {
 		ast.Inspect(at, func(n ast.Node) bool {

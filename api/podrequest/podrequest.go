@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podrequest owns the reading of what a pod or a template asks Vernier for: the
-// resources of its containers, its annotations and its classes. Webhook, allocator, node agent
-// and kubectl plugin read these here.
+// resources of its containers, its annotations, its classes and its group. Webhook, allocator,
+// node agent and kubectl plugin read these here.
 //
 // It never sees a node, and decides nothing.
 package podrequest
@@ -32,6 +32,8 @@ type Request struct {
 	// Containers are all of the pod, in the order in which Kubernetes starts them. The
 	// annotations alone have none.
 	Containers []Container
+	// Group is the pods that it belongs to; the zero value where it is alone.
+	Group Group
 	// Dialect is the system that the pod was written for; empty for Vernier itself.
 	Dialect string
 
@@ -52,6 +54,7 @@ type Container struct {
 func Of(pod *corev1.Pod) *Request {
 	r := OfAnnotations(pod.Annotations)
 	r.Containers = containersOf(&pod.Spec)
+	r.Group, _ = GroupOf(pod)
 	return r
 }
 

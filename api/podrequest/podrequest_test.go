@@ -46,13 +46,14 @@ func TestOf(t *testing.T) {
 		v1alpha1.AnnotationQoS:     "opportunistic",
 		v1alpha1.AnnotationPolicy:  "best",
 	}
+	pod.Namespace, pod.Labels = "ns", map[string]string{LabelKueue: "g"}
 	r := Of(pod)
 	want := []Container{{Name: "init", Init: true}, {Name: "side", Init: true, Sidecar: true}, {Name: "a", Class: "gold", Units: 1}}
 	if !r.Marked || r.SharesErr != nil || len(r.Shares) != 1 || r.Shares["a"] != (v1alpha1.Share{GPUs: 1, Core: 30, MemMiB: 100}) || !slices.Equal(r.Containers, want) {
 		t.Errorf("%+v", r)
 	}
-	if r.Dialect != "hami" || r.QoS != v1alpha1.QoSOpportunistic || r.Mode != v1alpha1.ModeAuto || r.Policy != "" {
-		t.Errorf("%+v", r.Wishes)
+	if r.Group != (Group{API: Kueue, Namespace: "ns", Name: "g"}) || r.Dialect != "hami" || r.QoS != v1alpha1.QoSOpportunistic || r.Mode != v1alpha1.ModeAuto || r.Policy != "" {
+		t.Errorf("%+v", r)
 	}
 	if err := r.Err(); err == nil || err.Error() != `annotation vernier.dev/policy: "best" is unknown: use pack or spread` {
 		t.Errorf("%v", err)

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -32,7 +32,7 @@ func TestGangStartsWhole(t *testing.T) {
 	var gang []*corev1.Pod
 	for i := range 3 {
 		p := newPod(fmt.Sprintf("train-%d", i)).share(60, 60)
-		p.Labels = map[string]string{group.LabelCoscheduling: g.GetName()}
+		p.Labels = map[string]string{podrequest.LabelCoscheduling: g.GetName()}
 		gang = append(gang, create(t, p))
 	}
 	awaitEvent(t, gang[0], "PodGroup tenants/train: room for 2 of the 3 pods that must start together", "needs 60 % compute")

@@ -11,13 +11,12 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/group"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -88,8 +87,8 @@ func RequestOf(s v1alpha1.Share) corev1.ResourceRequirements {
 // InGang makes the pod one of a gang of so many.
 func InGang(name string, total int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{group.LabelKueue: name}
-		p.Annotations[group.AnnotationKueueTotal] = fmt.Sprint(total)
+		p.Labels = map[string]string{podrequest.LabelKueue: name}
+		p.Annotations[podrequest.AnnotationKueueTotal] = fmt.Sprint(total)
 	}
 }
 

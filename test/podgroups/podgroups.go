@@ -9,7 +9,7 @@ package podgroups
 import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // ServeNative are the API server's flags with which Kubernetes 1.36 serves native
@@ -24,12 +24,12 @@ func CRD() *unstructured.Unstructured {
 		"apiVersion": "apiextensions.k8s.io/v1",
 		"kind":       "CustomResourceDefinition",
 		"metadata": map[string]any{
-			"name": "podgroups." + string(group.Coscheduling),
+			"name": "podgroups." + string(podrequest.Coscheduling),
 			// Groups below x-k8s.io need it.
 			"annotations": map[string]any{"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
 		},
 		"spec": map[string]any{
-			"group": string(group.Coscheduling),
+			"group": string(podrequest.Coscheduling),
 			"names": map[string]any{"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"},
 			"scope": "Namespaced",
 			"versions": []any{map[string]any{"name": "v1alpha1", "served": true, "storage": true,
@@ -40,7 +40,7 @@ func CRD() *unstructured.Unstructured {
 
 // Coscheduling is a PodGroup of the coscheduling plugin.
 func Coscheduling(namespace, name string, minMember int64) *unstructured.Unstructured {
-	return object(group.Coscheduling, "v1alpha1", "PodGroup", namespace, name, map[string]any{"minMember": minMember})
+	return object(podrequest.Coscheduling, "v1alpha1", "PodGroup", namespace, name, map[string]any{"minMember": minMember})
 }
 
 // Native is a native PodGroup with the gang policy, or with the basic one when
@@ -50,7 +50,7 @@ func Native(namespace, name string, minCount int64) *unstructured.Unstructured {
 	if minCount > 0 {
 		policy = map[string]any{"gang": map[string]any{"minCount": minCount}}
 	}
-	return object(group.Native, "v1alpha2", "PodGroup", namespace, name, map[string]any{"schedulingPolicy": policy})
+	return object(podrequest.Native, "v1alpha2", "PodGroup", namespace, name, map[string]any{"schedulingPolicy": policy})
 }
 
 // Within has the pods of a native PodGroup be on nodes with the same value of a label.
@@ -65,13 +65,13 @@ func Workload(namespace, name string, minCount int64) (workload, podGroup *unstr
 	const template = "workers"
 	podGroup = Native(namespace, name, minCount)
 	spec := podGroup.Object["spec"].(map[string]any)
-	workload = object(group.Native, "v1alpha2", "Workload", namespace, name, map[string]any{"podGroupTemplates": []any{
+	workload = object(podrequest.Native, "v1alpha2", "Workload", namespace, name, map[string]any{"podGroupTemplates": []any{
 		map[string]any{"name": template, "schedulingPolicy": spec["schedulingPolicy"]}}})
 	spec["podGroupTemplateRef"] = map[string]any{"workload": map[string]any{"workloadName": name, "podGroupTemplateName": template}}
 	return workload, podGroup
 }
 
-func object(api group.API, version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+func object(api podrequest.GroupAPI, version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": string(api) + "/" + version,
 		"kind":       kind,

@@ -22,12 +22,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 // Read are the native PodGroups as the allocator reads them from an API server.
 func Read(t *testing.T, groups ...*unstructured.Unstructured) *group.Sizes {
 	t.Helper()
-	api := schema.GroupVersion{Group: string(group.Native), Version: "v1"}
+	api := schema.GroupVersion{Group: string(podrequest.Native), Version: "v1"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch path := "/apis/" + api.Group; r.URL.Path {
@@ -47,7 +48,7 @@ func Read(t *testing.T, groups ...*unstructured.Unstructured) *group.Sizes {
 	}
 	sizes := &group.Sizes{}
 	w := &group.Watcher{
-		Sizes: sizes, Clock: clock.RealClock{}, Log: logr.Discard(), Changed: func(group.Name) {}, AllChanged: func(group.API) {},
+		Sizes: sizes, Clock: clock.RealClock{}, Log: logr.Discard(), Changed: func(podrequest.Group) {}, AllChanged: func(podrequest.GroupAPI) {},
 		Discovery: discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}).RESTClient(),
 		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{api.WithResource("podgroups"): "PodGroupList"}, objects...),

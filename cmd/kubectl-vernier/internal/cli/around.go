@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/eventlist"
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/podstate"
 	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
@@ -46,12 +46,12 @@ type surveyor struct {
 // for it.
 func (c *command) around(ctx context.Context, r client.Reader, ns string, pods []corev1.Pod, into *view.Evidence) error {
 	s := &surveyor{c, r, ns, into, map[string]bool{}}
-	into.Around = view.Around{Controllers: map[types.UID]client.Object{}, Claims: map[string]view.Claim{}, Least: map[group.Name]int{}}
+	into.Around = view.Around{Controllers: map[types.UID]client.Object{}, Claims: map[string]view.Claim{}, Least: map[podrequest.Group]int{}}
 	all := slices.ContainsFunc(into.Verdicts, model.KeepsRoom)
 	schedulers := map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
-		if name, is := group.Of(pod); is && len(into.Least) < maxAround {
+		if name, is := podrequest.GroupOf(pod); is && len(into.Least) < maxAround {
 			s.gang(name)
 			all = true
 		}
@@ -161,8 +161,8 @@ func (s *surveyor) claim(ctx context.Context, name string) {
 }
 
 // gang reads how many pods of a gang start together; of Kueue's the pods themselves say it.
-func (s *surveyor) gang(name group.Name) {
-	if _, known := s.into.Least[name]; known || name.API == group.Kueue {
+func (s *surveyor) gang(name podrequest.Group) {
+	if _, known := s.into.Least[name]; known || name.API == podrequest.Kueue {
 		return
 	}
 	s.into.Least[name] = 0

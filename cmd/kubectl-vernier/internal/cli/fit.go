@@ -47,6 +47,7 @@ The exit status is 1 where a pod would wait or be refused.`, simulate.MaxPods)
 type candidate struct {
 	view.Fitted
 	pod    *corev1.Pod
+	group  podrequest.Group
 	demand *placement.Demand
 }
 
@@ -168,7 +169,9 @@ func read(reader *podtemplate.Reader, known *classes.Set, from manifest.Pod, nam
 		return nil, err
 	}
 	c.pod.Namespace = namespace
-	c.demand, err = placement.DemandOf(podrequest.Of(c.pod), known)
+	request := podrequest.Of(c.pod)
+	c.group = request.Group
+	c.demand, err = placement.DemandOf(request, known)
 	return c, err
 }
 
@@ -181,20 +184,19 @@ type simulation struct {
 
 // place places the candidates in their order, the pods of a gang with its first.
 func (s *simulation) place(ctx context.Context, all []*candidate) error {
-	done := map[group.Name]bool{}
+	done := map[podrequest.Group]bool{}
 	for _, c := range all {
 		if c.Verdict != view.VerdictAdmitted {
 			continue
 		}
-		name, grouped := group.Of(c.pod)
 		switch {
-		case !grouped:
+		case c.group == podrequest.Group{}:
 			if _, err := s.one(ctx, c); err != nil {
 				return err
 			}
-		case !done[name]:
-			done[name] = true
-			if err := s.gang(ctx, name, all); err != nil {
+		case !done[c.group]:
+			done[c.group] = true
+			if err := s.gang(ctx, c.group, all); err != nil {
 				return err
 			}
 		}
@@ -209,7 +211,7 @@ func (s *simulation) one(ctx context.Context, c *candidate) (simulate.Placed, er
 }
 
 // gang places the pods of a gang: at least as many as must start together, or none.
-func (s *simulation) gang(ctx context.Context, name group.Name, all []*candidate) error {
+func (s *simulation) gang(ctx context.Context, name podrequest.Group, all []*candidate) error {
 	var members []*candidate
 	var pods []*corev1.Pod
 	copies := 0
@@ -217,7 +219,7 @@ func (s *simulation) gang(ctx context.Context, name group.Name, all []*candidate
 		if c.Verdict != view.VerdictAdmitted {
 			continue
 		}
-		if of, _ := group.Of(c.pod); of == name {
+		if c.group == name {
 			members, pods, copies = append(members, c), append(pods, c.pod), copies+c.Pods
 		}
 	}
@@ -245,8 +247,8 @@ func (s *simulation) gang(ctx context.Context, name group.Name, all []*candidate
 
 // least is how many pods of the group start together, as far as the manifests say; all of
 // them where they don't.
-func (s *simulation) least(name group.Name, pods []*corev1.Pod, copies int) int {
-	if name.API == group.Kueue {
+func (s *simulation) least(name podrequest.Group, pods []*corev1.Pod, copies int) int {
+	if name.API == podrequest.Kueue {
 		if total, err := (&group.Sizes{}).Min(name, pods); err == nil {
 			return total
 		}
@@ -254,7 +256,7 @@ func (s *simulation) least(name group.Name, pods []*corev1.Pod, copies int) int 
 	at := slices.IndexFunc(s.groups, func(g manifest.Group) bool {
 		return g.Name == name.Name && cmp.Or(g.Namespace, s.namespace) == name.Namespace
 	})
-	if at >= 0 && name.API != group.Kueue {
+	if at >= 0 && name.API != podrequest.Kueue {
 		return s.groups[at].Min
 	}
 	return copies

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/group"
 	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -96,7 +96,7 @@ func TestWhyOfWhatStandsAround(t *testing.T) {
 	member := func(name string) *corev1.Pod {
 		p := placed(name, "")
 		p.Status.Phase, p.Spec.NodeName = corev1.PodRunning, "gpu-1"
-		p.Labels, p.Annotations[group.AnnotationKueueTotal] = map[string]string{group.LabelKueue: "train"}, "3"
+		p.Labels, p.Annotations[podrequest.AnnotationKueueTotal] = map[string]string{podrequest.LabelKueue: "train"}, "3"
 		return p
 	}
 	owned := func(p *corev1.Pod, kind, name string, labels map[string]string) *corev1.Pod {

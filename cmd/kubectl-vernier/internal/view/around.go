@@ -37,7 +37,7 @@ type Around struct {
 	// Claims of the pods that are not bound, by name.
 	Claims map[string]Claim
 	// Least is how many pods of each gang must start together.
-	Least map[group.Name]int
+	Least map[podrequest.Group]int
 }
 
 // Claim is a PersistentVolumeClaim, and what it waits for.
@@ -200,7 +200,7 @@ func maxUnavailable(d *appsv1.Deployment) int32 {
 
 // gang says that the pod's gang is not complete yet, or has started and lost members since.
 func (e *Evidence) gang(pod *corev1.Pod) string {
-	name, is := group.Of(pod)
+	name, is := podrequest.GroupOf(pod)
 	if !is {
 		return ""
 	}

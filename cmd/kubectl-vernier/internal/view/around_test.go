@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/api/podrequest"
 )
 
 func claimOf(name, class string) *corev1.PersistentVolumeClaim {
@@ -199,9 +199,9 @@ func TestHints_NameTheGangBelowItsMinimum(t *testing.T) {
 				tt.third(&pods[2])
 			}
 			for i := range pods {
-				pods[i].Labels = map[string]string{group.LabelCoscheduling: "train"}
+				pods[i].Labels = map[string]string{podrequest.LabelCoscheduling: "train"}
 			}
-			from := Evidence{Around: Around{Pods: pods, Least: map[group.Name]int{{API: group.Coscheduling, Namespace: "ns", Name: "train"}: tt.least}}}
+			from := Evidence{Around: Around{Pods: pods, Least: map[podrequest.Group]int{{API: podrequest.Coscheduling, Namespace: "ns", Name: "train"}: tt.least}}}
 			expectHint(t, pods[0], from, tt.want)
 			// Pods that run are left out where there is nothing to say about them.
 			if shown := slices.ContainsFunc(Group(Why(pods[:1], from)), func(a Alike) bool { return a.Pod == "train-0" }); shown != (tt.want != "") {

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/group"
 	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -110,8 +110,8 @@ func TestHostileWhy_WhenThePodCanNeverRun(t *testing.T) {
 		"another selector":       {node: node, edit: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "none"} }, reason: off},
 		"a taint":                {node: tainted, reason: off},
 		"a gang of one": {node: node, edit: func(p *corev1.Pod) {
-			p.Labels = map[string]string{group.LabelKueue: "g"}
-			p.Annotations[group.AnnotationKueueTotal] = "2"
+			p.Labels = map[string]string{podrequest.LabelKueue: "g"}
+			p.Annotations[podrequest.AnnotationKueueTotal] = "2"
 		}, hint: "Kueue's pod group ns/g: 1 of 2 pods are there; they start together (annotation kueue.x-k8s.io/pod-group-total-count)"},
 		"a claim": {node: node, edit: func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package group
+package podrequest
 
 import (
 	"fmt"
@@ -8,14 +8,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// API is a way of saying which pods belong together.
-type API string
+// GroupAPI is a way of saying which pods belong together: a gang is a group of which some must
+// start together.
+type GroupAPI string
 
 // The APIs. A pod that uses several belongs to the group of the first.
 const (
-	Native       API = "scheduling.k8s.io"
-	Coscheduling API = "scheduling.x-k8s.io"
-	Kueue        API = "kueue.x-k8s.io"
+	Native       GroupAPI = "scheduling.k8s.io"
+	Coscheduling GroupAPI = "scheduling.x-k8s.io"
+	Kueue        GroupAPI = "kueue.x-k8s.io"
 )
 
 // What the APIs use on pods.
@@ -30,15 +31,15 @@ const (
 	AnnotationKueueFast = "kueue.x-k8s.io/pod-group-fast-admission"
 )
 
-// Name names a group. The zero value names none.
-type Name struct {
-	API             API
+// Group names a group. The zero value names none.
+type Group struct {
+	API             GroupAPI
 	Namespace, Name string
 }
 
-// Of is the group that a pod belongs to; false for a pod that is alone.
-func Of(pod *corev1.Pod) (Name, bool) {
-	n := Name{Namespace: pod.Namespace}
+// GroupOf is the group that a pod belongs to; false for a pod that is alone.
+func GroupOf(pod *corev1.Pod) (Group, bool) {
+	n := Group{Namespace: pod.Namespace}
 	native := pod.Spec.SchedulingGroup
 	switch {
 	case native != nil && native.PodGroupName != nil:
@@ -48,13 +49,16 @@ func Of(pod *corev1.Pod) (Name, bool) {
 	case pod.Labels[LabelKueue] != "" && pod.Annotations[AnnotationKueueFast] != "true":
 		n.API, n.Name = Kueue, pod.Labels[LabelKueue]
 	default:
-		return Name{}, false
+		return Group{}, false
 	}
 	return n, true
 }
 
+// KueueTotal is how many pods a pod says that its group of Kueue's has.
+func KueueTotal(pod *corev1.Pod) string { return pod.Annotations[AnnotationKueueTotal] }
+
 // String names the group for people.
-func (n Name) String() string {
+func (n Group) String() string {
 	if n.API == Kueue {
 		return fmt.Sprintf("Kueue's pod group %s/%s", n.Namespace, n.Name)
 	}
@@ -62,12 +66,12 @@ func (n Name) String() string {
 }
 
 // Owner names the group as the owner of a hold.
-func (n Name) Owner() string {
+func (n Group) Owner() string {
 	return fmt.Sprintf("podgroups.%s/%s/%s", n.API, n.Namespace, n.Name)
 }
 
 // Field is where a group of the API says how many pods must start together.
-func (a API) Field() string {
+func (a GroupAPI) Field() string {
 	switch a {
 	case Native:
 		return "spec.schedulingPolicy.gang.minCount"
@@ -78,8 +82,8 @@ func (a API) Field() string {
 	}
 }
 
-// reference is where a pod names its group.
-func (a API) reference() string {
+// Reference is where a pod names its group.
+func (a GroupAPI) Reference() string {
 	if a == Native {
 		return "spec.schedulingGroup.podGroupName"
 	}
