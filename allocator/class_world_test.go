@@ -92,7 +92,12 @@ func (w *world) classOf(c container) *classes.Class {
 	if w.classes == nil || p == nil {
 		return nil
 	}
-	return classes.Of(worldClasses...).Get(podrequest.Of(p).Class(c.name))
+	for _, of := range podrequest.Of(p).Containers {
+		if of.Name == c.name {
+			return classes.Of(worldClasses...).Get(of.Class)
+		}
+	}
+	return nil
 }
 
 // classesChanged makes or deletes a class.

@@ -17,19 +17,14 @@ var ErrNoClass = errors.New("there is no such GPUClass")
 // DemandOf is what a pod asks for, with what the classes of its containers say. Errors name the
 // annotation or the container.
 func DemandOf(r *podrequest.Request, known *classes.Set) (*Demand, error) {
-	return demandOf(r, func(container, class string) (*classes.Class, error) {
-		if c := known.Get(class); c != nil {
-			return c, nil
-		}
-		return nil, fmt.Errorf("container %s asks for units of GPUClass %s: %w; the pod waits until there is, or create it again with other limits", container, class, ErrNoClass)
-	})
+	return demandOf(r, known.Get)
 }
 
 // GrantedDemand is what a pod asks for to which devices have been granted, whatever has become of its
 // classes: on these its containers may be, in the modes that they were placed in.
 func GrantedDemand(r *podrequest.Request) (*Demand, error) {
-	d, err := demandOf(r, func(_, class string) (*classes.Class, error) {
-		return &classes.Class{Name: class, Mode: v1alpha1.ModeAuto}, nil
+	d, err := demandOf(r, func(class string) *classes.Class {
+		return &classes.Class{Name: class, Mode: v1alpha1.ModeAuto}
 	})
 	if err != nil {
 		return nil, err
@@ -45,53 +40,48 @@ func GrantedDemand(r *podrequest.Request) (*Demand, error) {
 	return d, nil
 }
 
-func demandOf(r *podrequest.Request, classOf func(container, class string) (*classes.Class, error)) (*Demand, error) {
+func demandOf(r *podrequest.Request, classOf func(name string) *classes.Class) (*Demand, error) {
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	wishes, of := r.Wishes, make([]*classes.Class, len(r.Containers))
-	for i, c := range r.Containers {
-		if c.Class == "" {
-			continue
-		}
-		class, err := classOf(c.Name, c.Class)
-		if err == nil {
-			// Admission has written the class's topology down, and compared the pod's with it.
-			now := *class
-			now.Topology = v1alpha1.TopologyRequest{}
-			wishes, err = wishes.Narrow(&now)
-		}
-		if err != nil {
-			return nil, err
-		}
-		of[i] = class
-	}
-	d := &Demand{Policy: wishes.Policy, Models: wishes.Models, UUIDs: wishes.UUIDs, SameGPU: wishes.SameGPU, Topology: wishes.Topology, Shares: r.Shares}
-	for i, in := range r.Containers {
-		share, asks := r.Shares[in.Name]
-		if !asks {
-			continue
-		}
-		if err := wishes.Suits(in.Name, share); err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
-		}
-		if wishes.SameGPU && share.GPUs > 1 {
-			return nil, fmt.Errorf("annotation %s: container %s asks for %d GPUs: ask for one, or remove the annotation", v1alpha1.AnnotationSameGPU, in.Name, share.GPUs)
-		}
-		c := Container{Name: in.Name, Share: share, Mode: wishes.Mode}
+	d, wishes := &Demand{Shares: r.Shares}, r.Wishes
+	for _, in := range r.Containers {
+		c := Container{Name: in.Name, Share: r.Shares[in.Name]}
 		switch {
 		case in.Sidecar:
 			c.Kind = Sidecar
 		case in.Init:
 			c.Kind = Init
 		}
-		if class := of[i]; class != nil {
+		if in.Class != "" {
+			class := classOf(in.Class)
+			if class == nil {
+				return nil, fmt.Errorf("container %s asks for units of GPUClass %s: %w; the pod waits until there is, or create it again with other limits", in.Name, in.Class, ErrNoClass)
+			}
+			// Admission has written the class's topology down, and compared the pod's with it.
+			now, err := *class, error(nil)
+			now.Topology = v1alpha1.TopologyRequest{}
+			if wishes, err = wishes.Narrow(&now); err != nil {
+				return nil, err
+			}
 			c.Class, c.Models = class.Name, class.Models
 		}
-		if c.Mode == v1alpha1.ModeAuto && share.Whole() {
+		if _, asks := r.Shares[in.Name]; asks {
+			d.Containers = append(d.Containers, c)
+		}
+	}
+	d.Policy, d.Models, d.UUIDs, d.SameGPU, d.Topology = wishes.Policy, wishes.Models, wishes.UUIDs, wishes.SameGPU, wishes.Topology
+	for i := range d.Containers {
+		c := &d.Containers[i]
+		if err := wishes.Suits(c.Name, c.Share); err != nil {
+			return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationMode, err)
+		}
+		if d.SameGPU && c.Share.GPUs > 1 {
+			return nil, fmt.Errorf("annotation %s: container %s asks for %d GPUs: ask for one, or remove the annotation", v1alpha1.AnnotationSameGPU, c.Name, c.Share.GPUs)
+		}
+		if c.Mode = wishes.Mode; c.Mode == v1alpha1.ModeAuto && c.Share.Whole() {
 			c.Mode = v1alpha1.ModeExclusive
 		}
-		d.Containers = append(d.Containers, c)
 	}
 	if len(d.Containers) != len(r.Shares) {
 		return nil, fmt.Errorf("annotation %s: names a container that the pod does not have", v1alpha1.AnnotationShares)

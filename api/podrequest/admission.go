@@ -46,13 +46,15 @@ func Check(annotations map[string]string, gated bool, path *field.Path) (Wishes,
 	return wishes, errs
 }
 
-// Idle reads the wishes of a pod that asks for no share: they have no effect, and one that
-// there is not is refused, as somebody may wait for what it was to do. At most maxIdle are
-// looked at, since such a pod may have any number of annotations.
+// Idle reads the annotations of a pod that asks for no share. Wishes have no effect, and one that
+// there is not is refused, as somebody may wait for what it was to do; so are the documents of a
+// share. At most maxIdle are looked at, since such a pod may have any number of annotations.
 func Idle(annotations map[string]string, path *field.Path) (warnings []string, errs field.ErrorList) {
 	for _, key := range ours(annotations) {
 		switch at := path.Key(key); {
-		case key == api.AnnotationShares, key == api.AnnotationPlacement, key == api.AnnotationDialect:
+		case key == api.AnnotationShares, key == api.AnnotationPlacement:
+			errs = append(errs, field.Forbidden(at, NoShare))
+		case key == api.AnnotationDialect:
 		case slices.Contains(userKeys, key):
 			warnings = append(warnings, fmt.Sprintf("%s: has no effect, since no container asks for a share: add a limit such as %s", at, api.ResourceCore))
 		case isResource(key):
@@ -87,6 +89,9 @@ func ours(annotations map[string]string) []string {
 }
 
 const maxIdle = 32
+
+// NoShare is the remedy for the mark of a share on a pod that asks for none.
+const NoShare = "no container asks for a vernier.dev resource: remove it, or ask for one as a limit"
 
 const asLimit = "a share is asked for as a limit of the container that uses the GPU: move the line to its resources.limits"
 

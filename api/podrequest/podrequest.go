@@ -10,7 +10,6 @@ package podrequest
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -63,45 +62,33 @@ func Of(pod *corev1.Pod) *Request {
 func OfAnnotations(annotations map[string]string) *Request {
 	text := annotations[v1alpha1.AnnotationShares]
 	r := &Request{Wishes: WishesOf(annotations), Marked: text != "", Dialect: annotations[v1alpha1.AnnotationDialect], placement: annotations[v1alpha1.AnnotationPlacement]}
-	if text == "" {
-		r.SharesErr = errUnmarked
-		return r
-	}
-	if last := lastShares.Load(); last != nil && last.text == text {
-		r.Shares = last.shares
-		return r
-	}
-	doc, err := v1alpha1.ParseShares(text)
-	if r.SharesErr = err; err == nil {
-		r.Shares = doc.Containers
-		lastShares.Store(&parsedShares{text: text, shares: r.Shares})
-	}
+	r.Shares, r.SharesErr = parseShares(text)
 	return r
 }
 
-// errUnmarked is the error of a pod without the document.
-var _, errUnmarked = v1alpha1.ParseShares("")
-
 // lastShares is the document that was read last: the containers of a pod carry the same one, and
-// so do the replicas of a workload.
+// so do the replicas of a workload. It never changes.
 var lastShares atomic.Pointer[parsedShares]
 
-// parsedShares never change.
 type parsedShares struct {
 	text   string
 	shares map[string]v1alpha1.Share
 }
 
+func parseShares(text string) (map[string]v1alpha1.Share, error) {
+	if last := lastShares.Load(); last != nil && last.text == text {
+		return last.shares, nil
+	}
+	doc, err := v1alpha1.ParseShares(text)
+	if err != nil {
+		return nil, err
+	}
+	lastShares.Store(&parsedShares{text, doc.Containers})
+	return doc.Containers, nil
+}
+
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
 func (r *Request) Err() error { return cmp.Or(r.SharesErr, r.Wishes.Err()) }
-
-// Class is that of a container; empty without one.
-func (r *Request) Class(container string) string {
-	if i := slices.IndexFunc(r.Containers, func(c Container) bool { return c.Name == container }); i >= 0 {
-		return r.Containers[i].Class
-	}
-	return ""
-}
 
 // Placement is where the pod's containers got their slices.
 func (r *Request) Placement() (*v1alpha1.Placement, error) {
@@ -162,16 +149,13 @@ func unitsIn(list corev1.ResourceList) (class string, units int64) {
 
 // EquivalenceClass is a text that is the same for pods that fit on the same devices.
 func EquivalenceClass(pod *corev1.Pod) string {
-	parts := []string{pod.Annotations[v1alpha1.AnnotationShares]}
-	for _, key := range []string{v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology} {
+	var parts []string
+	for _, key := range []string{v1alpha1.AnnotationShares, v1alpha1.AnnotationMode, v1alpha1.AnnotationPolicy, v1alpha1.AnnotationGPUModel, v1alpha1.AnnotationGPUUUID, v1alpha1.AnnotationSameGPU, v1alpha1.AnnotationTopology} {
 		parts = append(parts, pod.Annotations[key])
 	}
 	for _, c := range containersOf(&pod.Spec) {
-		if c.Class != "" {
-			parts = append(parts, c.Name+"="+c.Class) // like no name of a container
-		}
-		if c.Init {
-			parts = append(parts, fmt.Sprint(c.Name, " ", c.Sidecar))
+		if c.Init || c.Class != "" {
+			parts = append(parts, fmt.Sprint(c.Name, "=", c.Class, c.Init, c.Sidecar))
 		}
 	}
 	return strings.Join(parts, "\x00")

@@ -224,7 +224,7 @@ func cpusOf(request *podrequest.Request, r *api.LinuxResources) (numa.CPUs, erro
 // foundCPUs are the CPUs that a container has; none where the runtime's word for them cannot be
 // read, which would be its error.
 func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
-	cpus, err := cpusOf(requestOf(pod), c.GetLinux().GetResources())
+	cpus, err := cpusOf(podrequest.OfAnnotations(pod.GetAnnotations()), c.GetLinux().GetResources())
 	if err != nil {
 		p.Log.Error(err, "cannot see where a container runs", "container", c.GetId())
 	}
@@ -236,7 +236,7 @@ func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
 // nothing is to change beside.
 func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) *api.ContainerUpdate {
 	entry, entered := p.Book.Get(c.GetId())
-	request := requestOf(pod)
+	request := podrequest.OfAnnotations(pod.GetAnnotations())
 	to, err := cpusOf(request, r)
 	if !entered || err != nil {
 		return nil

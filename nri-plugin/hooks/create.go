@@ -37,7 +37,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
 	ctx, cancel := p.answering(ctx)
 	defer cancel()
-	request := requestOf(pod)
+	request := podrequest.OfAnnotations(pod.GetAnnotations())
 	grants, index, err := p.grants(ctx, pod, request, c)
 	if err != nil {
 		return nil, err

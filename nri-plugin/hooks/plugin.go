@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 
-	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/attach"
 	"vernier.dev/vernier/nri-plugin/batch"
@@ -107,11 +106,6 @@ type Plugin struct {
 	Env func(PodRef) []string
 	// Misaligned are the pods whose GPUs have to follow their CPUs.
 	Misaligned numa.Misaligned
-}
-
-// requestOf reads what the pod asks for.
-func requestOf(pod *api.PodSandbox) *podrequest.Request {
-	return podrequest.OfAnnotations(pod.GetAnnotations())
 }
 
 // isPrivileged tells whether the runtime lets the container use every device of

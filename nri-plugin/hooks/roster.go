@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/batch"
 )
@@ -72,7 +73,7 @@ func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool)
 	}
 	// The sandbox keeps the annotation that the pod was created with. The user's own word is
 	// enough, since it only takes away; one that cannot be read says nothing.
-	if marked(pod, c) && requestOf(pod).QoS == v1alpha1.QoSOpportunistic {
+	if marked(pod, c) && podrequest.OfAnnotations(pod.GetAnnotations()).QoS == v1alpha1.QoSOpportunistic {
 		h.Batch = &batch.Container{
 			ID: h.ID, Name: h.Name, Namespace: h.Pod.Namespace, Pod: h.Pod.Name, UID: h.Pod.UID,
 			PID: c.GetPid(), Quota: batch.QuotaOf(c.GetLinux().GetResources()), Seen: seen,

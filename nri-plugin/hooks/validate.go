@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -43,7 +44,7 @@ func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.Con
 		if err := restored(adjust, entry.Adjust, entry.Grants); err != nil {
 			return err
 		}
-	} else if request := requestOf(pod); request.Marked {
+	} else if request := podrequest.OfAnnotations(pod.GetAnnotations()); request.Marked {
 		if request.SharesErr != nil {
 			return request.SharesErr
 		}

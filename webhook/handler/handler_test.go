@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 			pod.Annotations = map[string]string{"vernier.dev/shares": "{}", "vernier.dev/placement": "{}"}
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{gate}
 			return pod
-		}(), []string{"metadata.annotations[vernier.dev/shares]", "remove it", "metadata.annotations[vernier.dev/placement]", "remove it",
+		}(), []string{"metadata.annotations[vernier.dev/placement]", "remove it", "metadata.annotations[vernier.dev/shares]", "remove it",
 			"spec.schedulingGates[vernier.dev/placement]", "remove it"}},
 		"several at once": {asking(func(p *corev1.Pod) {
 			p.Spec.HostPID = true

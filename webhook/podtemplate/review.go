@@ -85,18 +85,11 @@ func asks(pod *slim.Pod) bool {
 // left when somebody took the request away after us. Nobody would place the pod. So are
 // wishes that there are not, and a warning says of the others that they have no effect.
 func leftovers(pod *slim.Pod) ([]string, field.ErrorList) {
-	const remedy = "no container asks for a vernier.dev resource: remove it, or ask for one as a limit"
-	var errs field.ErrorList
-	for _, key := range []string{api.AnnotationShares, api.AnnotationPlacement} {
-		if _, set := pod.Metadata.Annotations[key]; set {
-			errs = append(errs, field.Forbidden(annotationsPath.Key(key), remedy))
-		}
-	}
+	warnings, errs := podrequest.Idle(pod.Metadata.Annotations, annotationsPath)
 	if gated(pod) {
-		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(api.Gate), remedy))
+		errs = append(errs, field.Forbidden(specPath.Child("schedulingGates").Key(api.Gate), podrequest.NoShare))
 	}
-	warnings, more := podrequest.Idle(pod.Metadata.Annotations, annotationsPath)
-	return warnings, append(errs, more...)
+	return warnings, errs
 }
 
 func gated(pod *slim.Pod) bool {
