@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/api/podrequest"
 )
@@ -34,16 +33,8 @@ func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func label(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Labels[key] = value }
-}
-
 func annotation(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[key] = value }
-}
-
-func native(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)} }
 }
 
 func object(spec map[string]any) *unstructured.Unstructured {
