@@ -146,7 +146,7 @@ func holds(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
 // status, where the pod asks for some topology.
 func PlacementOf(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) *v1alpha1.Placement {
 	p := Placement(ledger, pod.UID)
-	wish := podrequest.WishesOf(pod.Annotations).Topology
+	wish := podrequest.TopologyOf(pod)
 	if p == nil || wish.Level == "" {
 		return p
 	}

@@ -3,6 +3,8 @@
 // Package placement decides which devices of which node a pod gets. It is the
 // pure part of the allocator: amounts in, amounts out.
 //
+// It turns a podrequest.Request and the GPUClasses into what a pod demands.
+//
 // It owns the arithmetic of a pod's phases (init containers, sidecars and
 // containers do not all run at the same time), the search for devices, the order
 // of preference among nodes, and the explanation when nothing fits.

@@ -152,7 +152,7 @@ type amount struct {
 func sumOf(pods []*corev1.Pod) (sum amount) {
 	for _, pod := range pods {
 		// Without any it asks for nothing, or its own events say that it is wrong.
-		for _, s := range podrequest.Of(pod).Shares {
+		for _, s := range podrequest.SharesOf(pod) {
 			sum.core += int64(s.GPUs) * int64(s.Core)
 			sum.percent += int64(s.GPUs) * int64(s.MemPercent)
 			sum.mem += v1alpha1.MiB(s.GPUs) * s.MemMiB

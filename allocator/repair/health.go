@@ -72,7 +72,7 @@ func illnesses(ledger *v1alpha1.SliceLedger) map[types.UID][]index.Illness {
 // topologyLost is that a pod's devices have no longer the topology that it requires, as where a
 // link or the port of an RDMA device has gone down.
 func topologyLost(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) []index.Illness {
-	wish := podrequest.WishesOf(pod.Annotations).Topology
+	wish := podrequest.TopologyOf(pod)
 	if !wish.Required {
 		return nil
 	}

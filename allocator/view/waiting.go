@@ -90,11 +90,13 @@ func ReasonOf(e *corev1.Event) *Reason {
 
 // Needs lists what the containers of a pod ask for, by name.
 func Needs(r *podrequest.Request) []Need {
-	all := make([]Need, 0, len(r.Shares))
+	class := map[string]string{}
 	for _, c := range r.Containers {
-		if s, asks := r.Shares[c.Name]; asks {
-			all = append(all, Need{c.Name, c.Class, s.GPUs, s.Core, s.MemPercent, s.MemMiB})
-		}
+		class[c.Name] = c.Class
+	}
+	all := make([]Need, 0, len(r.Shares))
+	for name, s := range r.Shares {
+		all = append(all, Need{name, class[name], s.GPUs, s.Core, s.MemPercent, s.MemMiB})
 	}
 	slices.SortFunc(all, func(a, b Need) int { return cmp.Compare(a.Container, b.Container) })
 	return all

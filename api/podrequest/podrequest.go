@@ -75,7 +75,13 @@ type parsedShares struct {
 	shares map[string]v1alpha1.Share
 }
 
+// errNoShares is the error of a pod without the document, as most are.
+var _, errNoShares = v1alpha1.ParseShares("")
+
 func parseShares(text string) (map[string]v1alpha1.Share, error) {
+	if text == "" {
+		return nil, errNoShares
+	}
 	if last := lastShares.Load(); last != nil && last.text == text {
 		return last.shares, nil
 	}
@@ -86,6 +92,21 @@ func parseShares(text string) (map[string]v1alpha1.Share, error) {
 	lastShares.Store(&parsedShares{text, doc.Containers})
 	return doc.Containers, nil
 }
+
+// SharesOf, TopologyOf and ContainersOf read one thing of a pod, where many pods are read for it
+// alone. What cannot be read is zero.
+func SharesOf(pod *corev1.Pod) map[string]v1alpha1.Share {
+	shares, _ := parseShares(pod.Annotations[v1alpha1.AnnotationShares])
+	return shares
+}
+
+func TopologyOf(pod *corev1.Pod) v1alpha1.TopologyRequest {
+	var w Wishes
+	parse(&w, pod.Annotations, v1alpha1.AnnotationTopology, v1alpha1.ParseTopology, &w.Topology)
+	return w.Topology
+}
+
+func ContainersOf(pod *corev1.Pod) []Container { return containersOf(&pod.Spec) }
 
 // Err says why the pod cannot be placed as it is, whatever its classes say. It names the annotation.
 func (r *Request) Err() error { return cmp.Or(r.SharesErr, r.Wishes.Err()) }

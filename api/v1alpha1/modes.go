@@ -127,7 +127,7 @@ type allowItem struct {
 }
 
 // ParseAllowList reads a comma-separated list in which `!` negates an item. It takes
-// MaxAllowListItems items at most; repeated items count once.
+// MaxAllowListItems items at most, repeated ones included: pods are read often.
 func ParseAllowList(s string) (AllowList, error) {
 	var l AllowList
 	if s == "" {
@@ -135,6 +135,9 @@ func ParseAllowList(s string) (AllowList, error) {
 	}
 	if len(s) > MaxAnnotationBytes {
 		return l, fmt.Errorf("has %d bytes, %d are allowed: name fewer devices, or use a word that several of them share", len(s), MaxAnnotationBytes)
+	}
+	if strings.Count(s, ",") >= MaxAllowListItems {
+		return l, fmt.Errorf("has more than %d items: name fewer devices, or use a word that several of them share", MaxAllowListItems)
 	}
 	for item := range strings.SplitSeq(s, ",") {
 		item = strings.TrimSpace(item)
@@ -152,8 +155,6 @@ func ParseAllowList(s string) (AllowList, error) {
 			return AllowList{}, fmt.Errorf("%q negates an item twice: one ! is enough", s)
 		case slices.ContainsFunc(*into, func(had allowItem) bool { return slices.Equal(had.words, parsed.words) }):
 			continue
-		case len(l.only)+len(l.not) == MaxAllowListItems:
-			return AllowList{}, fmt.Errorf("has more than %d items: name fewer devices, or use a word that several of them share", MaxAllowListItems)
 		}
 		*into = append(*into, parsed)
 	}

@@ -118,7 +118,7 @@ func Units(devices []v1alpha1.DeviceStatus, known map[string]*classes.Class, pod
 
 // AsksForUnits reports whether the capacity depends on the pod.
 func AsksForUnits(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(podrequest.Of(pod).Containers, func(c podrequest.Container) bool { return c.Class != "" })
+	return slices.ContainsFunc(podrequest.ContainersOf(pod), func(c podrequest.Container) bool { return c.Class != "" })
 }
 
 // Keeper keeps the node's capacity as it should be.

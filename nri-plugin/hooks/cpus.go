@@ -236,9 +236,12 @@ func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
 // nothing is to change beside.
 func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) *api.ContainerUpdate {
 	entry, entered := p.Book.Get(c.GetId())
+	if !entered {
+		return nil
+	}
 	request := podrequest.OfAnnotations(pod.GetAnnotations())
 	to, err := cpusOf(request, r)
-	if !entered || err != nil {
+	if err != nil {
 		return nil
 	}
 	mayBeOurs := to.Set.IsEmpty()
