@@ -158,13 +158,13 @@ func freeSpace(add adder, dir string, fs unix.Statfs_t, want int64) {
 func controlGroups(add adder) {
 	h, err := machine.FindHierarchies()
 	if err != nil {
-		add(err.Error(), "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified")
+		add(err.Error(), "mount them, as root")
 		return
 	}
 	if unix.Access(h.Unified, unix.W_OK) != nil {
 		add(h.Unified+" cannot be written", "run as root; in a container, give it its own writable control groups")
 	}
-	for _, c := range []string{"cpu", "cpuset", "memory", "pids"} {
+	for _, c := range machine.Needed {
 		if !h.Has(c) {
 			add("the kernel offers no control group controller "+c, "enable it (kernel command line: cgroup_enable=%s)", c)
 		}

@@ -38,14 +38,14 @@ func story(ctx context.Context, sys *system.System) error {
 	sharing := []request{
 		{"train", limits(v1alpha1.ResourceCore, 60, v1alpha1.ResourceMemPercent, 50), []string{"--alloc", "6144", "--hold"}},
 		{"infer", limits(v1alpha1.ResourceCore, 25), []string{"--alloc", "2048", "--hold"}},
-		{"batch", limits(v1alpha1.ResourceCore, 15, v1alpha1.ResourceMemMiB, 2048), []string{"--hold"}},
+		{"batch", limits(v1alpha1.ResourceCore, 15, v1alpha1.ResourceMemMiB, 1024), []string{"--hold"}},
 	}
-	ends := sharing[0].name // so that the next has room
-	if len(gpus) > 1 {
-		sharing = append(sharing, request{"whole", limits(v1alpha1.ResourceCore, 100), []string{"--hold"}})
-		ends = "whole"
+	ends := sharing[0].name   // so that the next has room
+	for i := range gpus[1:] { // none is left for the next
+		ends = fmt.Sprintf("whole-%d", i+1)
+		sharing = append(sharing, request{ends, limits(v1alpha1.ResourceCore, 100), []string{"--hold"}})
 	}
-	say("%d pods share %d GPU(s): 60 %%, 25 %%, 15 %% with 2048 MiB, and with a second GPU one a whole one", len(sharing), len(gpus))
+	say("%d pods share %d GPU(s): 60 %%, 25 %%, 15 %% with 1024 MiB, and each further GPU whole", len(sharing), len(gpus))
 	for _, r := range sharing {
 		if err := create(ctx, sys, r); err != nil {
 			return err

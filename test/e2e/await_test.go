@@ -25,7 +25,7 @@ import (
 
 // patience bounds every wait: long enough for two loaded cores, short enough to
 // end a run that hangs. No test passes or fails by how long something takes.
-const patience = 2 * time.Minute
+var patience = 2 * time.Minute
 
 // await polls until check is satisfied; its last words are the failure's text.
 func await(t *testing.T, what string, check func() (bool, string)) {

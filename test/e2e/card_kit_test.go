@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -97,7 +98,7 @@ func removeKitPods(t *testing.T) {
 // machine, are the pod's to add.
 func kitImage(t *testing.T) (name, path string, folders []string) {
 	t.Helper()
-	name, path = "vernier.local/kit:1", "/usr/local/bin:/usr/bin:/bin"
+	name, path = "vernier.local/kit:1", "/usr/local/bin:/usr/bin:/bin:/usr/local/nvidia/bin"
 	m, err := cluster.Busybox(name)
 	if err == nil {
 		err = errors.Join(m.AddCLibrary(), m.AddProgram(filepath.Join(kit(t), "kit-program"), filepath.Join(kit(t), "kit-program")))
@@ -114,21 +115,40 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var python python
-	// Without PyTorch the kit skips its rows.
-	if out, err := exec.CommandContext(t.Context(), "python3", "-c", pythonFolders).Output(); err == nil {
-		if err := json.Unmarshal(out, &python); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if err := python.addTo(m); err != nil {
-			t.Fatal(err)
-		}
-		path = filepath.Dir(python.Program) + ":" + path
+	// Without PyTorch the kit skips its rows; without a Python that pods can have, they fail alone.
+	python, err := findPython(t.Context())
+	if err == nil {
+		err = python.addTo(m)
+	}
+	if err == nil {
+		path, folders = filepath.Dir(python.Program)+":"+path, python.Folders
+	} else {
+		figure(t, "python", err)
 	}
 	if err := sys.AddImage(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	return name, path, python.Folders
+	return name, path, folders
+}
+
+// findPython finds a Python with PyTorch, unless pods may not mount where that is.
+func findPython(ctx context.Context) (*python, error) {
+	out, err := exec.CommandContext(ctx, "python3", "-c", pythonFolders).Output()
+	if err != nil {
+		return nil, fmt.Errorf("no python3 with PyTorch: %w", err)
+	}
+	p := &python{}
+	if err := json.Unmarshal(out, p); err != nil {
+		return nil, err
+	}
+	for _, folder := range p.Folders {
+		for _, closed := range []string{"/root", "/usr", "/etc", "/var", "/home"} {
+			if strings.HasPrefix(folder, closed+"/") {
+				return nil, fmt.Errorf("PyTorch is in %s, which pods with a share may not mount", folder)
+			}
+		}
+	}
+	return p, nil
 }
 
 // python is where the machine's Python is.
@@ -145,10 +165,13 @@ if not importlib.util.find_spec("torch"):
     sys.exit("no PyTorch")
 paths = sysconfig.get_paths()
 installed = [sys.prefix] if sys.prefix != sys.base_prefix else [paths["purelib"], paths["platlib"]]
-code = glob.glob(paths["platstdlib"] + "/lib-dynload/*.so")
+library = {paths["stdlib"]}  # of a virtual environment, that of the Python below it
+if sys.prefix == sys.base_prefix:
+    library.add(paths["platstdlib"])
+code = [so for top in library for so in glob.glob(top + "/lib-dynload/*.so")]
 for top in {paths["purelib"], paths["platlib"]}:
     code += glob.glob(top + "/torch/lib/*.so") + glob.glob(top + "/numpy/**/*.so", recursive=True)
-print(json.dumps({"Program": sys.executable, "Library": sorted({paths["stdlib"], paths["platstdlib"]}),
+print(json.dumps({"Program": sys.executable, "Library": sorted(library),
                   "Folders": sorted(set(installed)), "Code": code}))
 `
 

@@ -20,7 +20,7 @@ import (
 // A tenant killed with -9 frees its share of memory at once, to the MiB, and the
 // processes of a container share one slice.
 func TestKilledTenantFreesItsMemory(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	p := awaitReady(t, create(t, newPod("killed").limit(v1alpha1.ResourceMemMiB, 4096).args("--hold").on(small)))
 	session := func(script string) string {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestKilledTenantFreesItsMemory(t *testing.T) {
 // What a tenant does inside its container gives it nothing more: the slice is what
 // a session sees, with any environment, and after attempts on every file of ours.
 func TestNothingInTheContainerLiftsTheLimit(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const slice = 2048
 	p := awaitReady(t, create(t, newPod("prisoner").limit(v1alpha1.ResourceMemMiB, slice).args("--hold").on(small)))
 	for _, script := range []string{
@@ -108,7 +108,7 @@ func TestImageWithPreload(t *testing.T) {
 // Processes that get around the limiter are seen: their pod is told, and the metric
 // counts them for as long as they run. The figures of those that don't are there too.
 func TestUnenforcedProcessIsReported(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	// One by a loader of its own, one after the folders have been moved away: the
 	// mounts cannot be, but what they are in can.
 	p := awaitReady(t, create(t, newPod("escape").share(20, 20).on(small).command("/bin/sh", "-c", `
@@ -116,6 +116,7 @@ cudademo --alloc 100 --hold >/tmp/limited &
 until grep -q hold /tmp/limited; do sleep 0.1; done
 `+system.OwnLoader+` /bin/cudademo --hold & echo $! >/tmp/pids
 busybox mv /usr/local /usr/elsewhere
+export LD_LIBRARY_PATH=/usr/elsewhere/nvidia/lib64 # where some machines have the driver
 cudademo --hold & echo $! >>/tmp/pids
 wait`)))
 	uuid := placement(t, p).Containers["main"].Devices[0].UUID

@@ -67,7 +67,7 @@ exit 0`
 // Allocating past the slice fails with CUDA_ERROR_OUT_OF_MEMORY, cleanly, and
 // what fits is given.
 func TestAllocatingPastTheSliceFails(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	p := newPod("past").limit(v1alpha1.ResourceMemMiB, 2048).args("--alloc", "2049").on(small)
 	made := awaitPhase(t, create(t, p), corev1.PodFailed)
 	got := values(t, made, "main")
@@ -85,7 +85,7 @@ func TestAllocatingPastTheSliceFails(t *testing.T) {
 // kernel ready gets its quota of device time and no more. A busy machine can only
 // lower what it gets, so the bound is no matter of timing.
 func TestComputeShare(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	const quota, margin = 30, 5
 	p := newPod("burner").share(quota, 10).args("--burn", "3000", "--kernel-us", "1000").on(small)
 	made := awaitPhase(t, create(t, p), corev1.PodSucceeded)

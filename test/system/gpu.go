@@ -63,7 +63,7 @@ func FindDriver() (root string, err error) {
 		}
 		return root, nil
 	}
-	return "", fmt.Errorf("this machine has no NVIDIA driver: libnvidia-ml.so.1 is below none of %s: install the driver, or mount it there", strings.Join(driverRoots, ", "))
+	return "", fmt.Errorf("this machine has no NVIDIA driver: libnvidia-ml.so.1 is below none of %s: install the driver, mount it there, or have the loader find it (ldconfig FOLDER)", strings.Join(driverRoots, ", "))
 }
 
 // simulate describes each node's GPUs to the cluster, which makes them with the

@@ -49,7 +49,11 @@ func (s *System) images(ctx context.Context) error {
 		if name == PreloadImage {
 			m.Env = append(m.Env, "CUDA_MPS_PIPE_DIRECTORY=/image", v1alpha1.EnvCUDADevices+"=7")
 			// Any library does: that it is loaded is all that is looked at.
-			if err := m.AddFile(PreloadLibrary, "/lib/x86_64-linux-gnu/libutil.so.1"); err != nil {
+			library, err := image.Library("libutil.so.1")
+			if err == nil {
+				err = m.AddFile(PreloadLibrary, library)
+			}
+			if err != nil {
 				return err
 			}
 			m.Add("/etc/ld.so.preload", 0o644, []byte("# the image's\n"+PreloadLibrary+"\n"))

@@ -17,7 +17,7 @@ import (
 // the tests on it and takes it down, also when it is interrupted. It returns the exit
 // code, which is not 0 either where a part of Vernier broke down meanwhile.
 func Main(m *testing.M, o Options, makeReady func(context.Context, *System) error) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	o.Progress = os.Stderr
 	s, err := Up(ctx, o)

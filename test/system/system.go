@@ -49,6 +49,8 @@ type Options struct {
 	// Manifests are the chart as rendered with other values than its own, where the parts run
 	// beside the cluster: they get the flags that these values stand for.
 	Manifests manifests.Folder
+	// Dir holds all that the cluster writes; empty is the cluster's own choice.
+	Dir string
 	// Progress gets a line for every step.
 	Progress io.Writer
 	// Keep has Main leave the system up.
@@ -117,7 +119,7 @@ func (s *System) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	s.Cluster, err = cluster.Up(ctx, cluster.Config{Nodes: s.simulate(o.Nodes), LogDir: logs, Progress: s.progress})
+	s.Cluster, err = cluster.Up(ctx, cluster.Config{Dir: o.Dir, Nodes: s.simulate(o.Nodes), LogDir: logs, Progress: s.progress})
 	if err != nil {
 		return err
 	}

@@ -138,6 +138,9 @@ func searchPath(f *elf.File, from string) []string {
 	return slices.Concat(dirs, libraryDirs)
 }
 
+// Library is where this machine has a library.
+func Library(name string) (string, error) { return find(name, libraryDirs) }
+
 func find(lib string, dirs []string) (string, error) {
 	for _, dir := range dirs {
 		file := filepath.Join(dir, lib)

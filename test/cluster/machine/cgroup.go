@@ -38,7 +38,11 @@ func FindHierarchies() (Hierarchies, error) {
 		}
 	}
 	if h.Unified == "" {
-		return h, errors.New("control groups version 2 are not mounted: mount -t cgroup2 none /sys/fs/cgroup/unified (after mkdir)")
+		at := "/sys/fs/cgroup"
+		if len(h.V1) > 0 {
+			at += "/unified"
+		}
+		return h, fmt.Errorf("control groups version 2 are not mounted: mount -t cgroup2 none %s (after mkdir -p)", at)
 	}
 	return h, nil
 }
@@ -80,6 +84,9 @@ func (h Hierarchies) Create(name string) error {
 	return os.MkdirAll(filepath.Join(h.Unified, name), 0o755)
 }
 
+// Needed are the controllers without which a kubelet starts no pod.
+var Needed = []string{"cpu", "cpuset", "memory", "pids"}
+
 // Enable hands the controllers of version 2 down to the top groups and returns
 // those that were not handed down before, to be put back with Disable.
 func (h Hierarchies) Enable() ([]string, error) {
@@ -96,10 +103,12 @@ func (h Hierarchies) Enable() ([]string, error) {
 		if slices.Contains(enabled, c) {
 			continue
 		}
-		if err := h.control("+" + c); err != nil {
+		switch err := h.control("+" + c); {
+		case err == nil:
+			added = append(added, c)
+		case slices.Contains(Needed, c):
 			return added, fmt.Errorf("control group controller %s: %w", c, err)
 		}
-		added = append(added, c)
 	}
 	return added, nil
 }

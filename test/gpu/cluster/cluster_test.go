@@ -333,6 +333,8 @@ func TestFollow(t *testing.T) {
     --- FAIL: TestCardShares/quota (1.00s)
 === RUN   TestExclusive
 --- PASS: TestExclusive (0.25s)
+=== RUN   TestComputeShare
+=== PAUSE TestComputeShare
 === RUN   TestMPS
     mps_test.go:1: not on this card
 --- SKIP: TestMPS (0.00s)

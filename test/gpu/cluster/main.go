@@ -50,7 +50,12 @@ func main() {
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:]) // it ends the program itself
-	code, err := 0, error(nil)
+	code := 0
+	var err error
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		fmt.Fprintln(os.Stderr, "gpu-cluster:", err)
+		os.Exit(2)
+	}
 	switch verb := os.Args[1]; verb {
 	case "pack":
 		err = pack(flags.Arg(0), flags.Arg(1), o.fast)

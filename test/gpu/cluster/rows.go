@@ -11,7 +11,7 @@ type row struct {
 }
 
 // rows are all of them. What ran before a machine is taken away is in the report: the tests
-// run in the order of their files.
+// run in the order of their files, and the longest, start, is in the last.
 var rows = []row{
 	{report.Row{Name: "inventory", Promise: "the ledger's devices are those of NVML and nvidia-smi"}, "TestCardInventory"},
 	{report.Row{Name: "cdi", Promise: "the CDI spec by the driver names device nodes and libraries that exist"}, "TestCardCDI"},

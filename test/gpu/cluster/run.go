@@ -17,13 +17,17 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"vernier.dev/vernier/test/cluster/tools"
 	"vernier.dev/vernier/test/gpu/report"
 )
 
-// limit is for the cluster and all rows together.
-const limit = "9m"
+// limit is for the cluster and all rows together; grace is what taking it down may take.
+const (
+	limit = 8*time.Minute + 20*time.Second
+	grace = time.Minute
+)
 
 // tests is a command of the packed end-to-end tests, with nothing else of the machine in PATH
 // before what was packed.
@@ -34,6 +38,7 @@ func (o *options) tests(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), tools.ReadyVariable+"="+filepath.Join(root, "tools"),
 		"PATH="+filepath.Join(root, "sbin")+":"+os.Getenv("PATH"))
 	cmd.Stderr = os.Stderr
+	cmd.WaitDelay = grace
 	// It takes its cluster down when it is interrupted, and is waited for.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	return cmd
@@ -54,8 +59,15 @@ func (o *options) run() (code int, err error) {
 	if !o.unpacked(want) {
 		return 0, fmt.Errorf("the parts are not unpacked in %s: gpu-cluster add", o.dir)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	all, err := os.Create(o.report + ".log")
+	if err != nil {
+		return 0, err
+	}
+	defer all.Close()
 	card, names := "real", []string{}
 	if o.simulated {
 		card = "simulated"
@@ -63,20 +75,23 @@ func (o *options) run() (code int, err error) {
 	for _, r := range chosen {
 		names = append(names, r.test)
 	}
-	cmd := o.tests(ctx, "-card="+card, fmt.Sprintf("-keep=%t", o.keep), "-test.v", "-test.parallel=1", "-test.timeout="+limit,
+	cmd := o.tests(ctx, "-card="+card, fmt.Sprintf("-keep=%t", o.keep), "-test.v", "-test.timeout=0",
 		"-test.run=^("+strings.Join(names, "|")+")$")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
 	}
+	cmd.Stderr = io.MultiWriter(os.Stderr, all)
 	// Ctrl-C reaches all of a terminal's processes: the tests hear of it once, from here.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
 	rep := report.New[struct{}](o.simulated)
-	unwritten := follow(out, chosen, func(r *report.Row) error { return rep.Add(o.report, r) })
+	unwritten := follow(io.TeeReader(out, all), chosen, func(r *report.Row) error { return rep.Add(o.report, r) })
 	err = cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what the tests had started outside the cluster
+	fmt.Printf("all that the tests said: %s.log; the logs of all programs: %s\n", o.report, filepath.Join(o.root(), "bin", "log", "gpu-cluster"))
 	if ended := cmd.ProcessState; !ended.Exited() || ended.ExitCode() == 2 { // killed, or a panic
 		err = errors.Join(err, o.down())
 	}
@@ -101,7 +116,7 @@ func (o *options) down() error { return o.tests(context.Background(), "-card=dow
 
 // Lines of a verbose test.
 var (
-	began  = regexp.MustCompile(`^=== (?:RUN|NAME|CONT)\s+(\S+)$`)
+	began  = regexp.MustCompile(`^=== (RUN|NAME|CONT|PAUSE)\s+(\S+)$`)
 	figure = regexp.MustCompile(`^\s*=== ATTR\s+(\S+) (\S+) (.*)$`)
 	ended  = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)$`)
 )
@@ -135,7 +150,9 @@ func follow(out io.Reader, chosen []row, done func(*report.Row) error) (err erro
 	for scan.Scan() {
 		line := scan.Text()
 		if m := began.FindStringSubmatch(line); m != nil {
-			if current = m[1]; open[current] == nil {
+			if current = m[2]; m[1] == "PAUSE" {
+				delete(open, current) // it begins later
+			} else if open[current] == nil {
 				open[current] = &report.Row{Name: current}
 			}
 		} else if m := figure.FindStringSubmatch(line); m != nil && open[m[1]] != nil {

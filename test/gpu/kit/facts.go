@@ -152,6 +152,9 @@ func smiLimited(ctx context.Context, k *kit, r *row) error {
 	if err != nil {
 		return skip("there is no nvidia-smi on this machine")
 	}
+	if k.shares != "" {
+		smi = filepath.Base(smi) // CDI may have put it elsewhere
+	}
 	out, err := k.command(ctx, memory(k.limit()), smi, "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("nvidia-smi: %w: %s", err, out)

@@ -99,6 +99,9 @@ func run() (int, error) {
 // run runs one row. Without the facts of the first no other can be run.
 func (k *kit) run(ctx context.Context, r *row, end time.Time) {
 	begun := time.Now()
+	if k.shares != "" {
+		r.most *= 2 // pods start and end beside
+	}
 	most := min(r.most, time.Until(end))
 	rowCtx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
