@@ -74,7 +74,7 @@ type Reading struct {
 	// Name of the pod, or what its name will begin with.
 	Name string
 	// Request is what it asks for, what its dialect means included. It has no shares where the
-	// pod asks for none.
+	// pod asks for none, and neither units, group nor placement: these are of an admitted pod.
 	podrequest.Request
 	// Warnings for its author.
 	Warnings []string
