@@ -115,7 +115,7 @@ run-unit-api:
 	$(API) test/flaky/gotest "$$(comm -12 <($(PACKAGES)) <($(RACED)))" $(UNIT) -timeout 25m -race -skip '$(LONG)'
 	$(API) go test $(UNIT) -run 'SoakOnAPIServer|$(LONG)' ./allocator ./webhook ./webhook/handler
 run-e2e:
-	$(CGO) test/flaky/gotest './deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/... ./test/gpu/cluster' -count=1 -vet=off -tags e2e -p 1 -parallel 8 -timeout 25m
+	$(CGO) test/flaky/gotest './deploy/images/... ./test/cluster/... ./test/demo ./test/e2e/... ./test/gpu/cluster' -count=1 -vet=off -tags e2e -p 1 -parallel 8 -timeout 40m
 
 .PHONY: test-race
 test-race: deps readers tools build ## all tests that need no cluster, under the race detector
