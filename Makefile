@@ -148,19 +148,19 @@ CLUSTER := $(BIN)/gpu-cluster
 gpu-cluster: deps tools programs gpu-kit ## pack bin/gpu-cluster: Kubernetes and Vernier for a machine with a GPU and NVIDIA's driver, and checks of shares on it
 	rm -rf $(CLUSTER)
 	$(MAKE) --no-print-directory -C test/simgpu OUT=$(BIN)/simgpu
-	mkdir -p $(CLUSTER)/root/bin $(CLUSTER)/root/sbin $(CLUSTER)/root/tools $(CLUSTER)/root/deploy
-	cp -r deploy/manifests $(CLUSTER)/root/deploy/
-	cp -r $(BIN)/simgpu $(BIN)/gpu-kit $(addprefix $(BIN)/,$(PURE) vernier-node vernier-cdi-hook libvgpu.so) $(CLUSTER)/root/bin/
-	cp test/gpu/cluster/pod-run $(CLUSTER)/root/bin/gpu-kit/
-	rm $(addprefix $(CLUSTER)/root/bin/gpu-kit/,gpu-checks vgpu-run)
-	$(CGO) go test -c -tags e2e -ldflags='-s -w' -o $(CLUSTER)/root/bin/ ./test/e2e
-	go run ./test/cluster/cmd/vernier-cluster tools $(CLUSTER)/root/tools
-	cp "$$(command -v busybox)" $(CLUSTER)/root/sbin/
-	for tool in env mount nsenter umount; do ln -s busybox $(CLUSTER)/root/sbin/$$tool; done
+	mkdir -p $(CLUSTER)/tree/bin $(CLUSTER)/tree/sbin $(CLUSTER)/tree/tools $(CLUSTER)/tree/deploy
+	cp -r deploy/manifests $(CLUSTER)/tree/deploy/
+	cp -r $(BIN)/simgpu $(BIN)/gpu-kit $(addprefix $(BIN)/,$(PURE) vernier-node vernier-cdi-hook libvgpu.so) $(CLUSTER)/tree/bin/
+	cp test/gpu/cluster/pod-run $(CLUSTER)/tree/bin/gpu-kit/
+	rm $(addprefix $(CLUSTER)/tree/bin/gpu-kit/,gpu-checks vgpu-run)
+	$(CGO) go test -c -tags e2e -ldflags='-s -w' -o $(CLUSTER)/tree/bin/ ./test/e2e
+	go run ./test/cluster/cmd/vernier-cluster tools $(CLUSTER)/tree/tools
+	cp "$$(command -v busybox)" $(CLUSTER)/tree/sbin/
+	for tool in env mount nsenter umount; do ln -s busybox $(CLUSTER)/tree/sbin/$$tool; done
 	CGO_ENABLED=0 go build -ldflags='-s -w' -o $(CLUSTER)/ ./test/gpu/cluster
 	mv $(CLUSTER)/cluster $(CLUSTER)/gpu-cluster
-	$(CLUSTER)/gpu-cluster pack $(if $(FAST),--fast) $(CLUSTER)/root $(CLUSTER)
-	rm -r $(CLUSTER)/root
+	$(CLUSTER)/gpu-cluster pack $(if $(FAST),--fast) $(CLUSTER)/tree $(CLUSTER)
+	rm -r $(CLUSTER)/tree
 
 .PHONY: test-gpu
 test-gpu: gpu-kit ## checks on a machine with a real NVIDIA GPU: the kit, and those that need Go; changes nothing on the card
