@@ -68,7 +68,7 @@ func (o *options) tryHook(hook string) error {
 		try.SysProcAttr = &syscall.SysProcAttr{Chroot: o.driverRoot}
 	}
 	if said, err := try.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s does not run on the node: %w: %s; it needs glibc 2.34 or newer there: update the node, or set --cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
+		return fmt.Errorf("%s does not run on the node: %w: %s. It needs glibc 2.34 or newer there: update the node, or set --cdi-hook to one that was built for it", hook, err, bytes.TrimSpace(said))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (g *gpus) library() string {
 	return cdi.FindNVML(g.options.driverRoot)
 }
 
-// another tells whether the library is another file than the one that an attempt
+// another reports whether the library is another file than the one that an attempt
 // before has loaded: the loader goes on giving this process that one by the path.
 func (g *gpus) another(library string) error {
 	before := g.refused

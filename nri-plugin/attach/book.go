@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attach owns the book of containers that hold slices at the runtime
-// right now, the sum of what they hold of each device, and the fence that keeps a
-// pod whose slices are being given back from starting another. All are under one
+// Package attach owns the table of containers that hold slices at the runtime
+// now, and the sum of what they hold of each device. Its fence keeps a
+// pod whose slices are being given back from starting another container. All are under one
 // lock: between the last look at the book and the fence, or the entry, no
 // container can slip in.
 //
@@ -46,9 +46,9 @@ type Entry struct {
 	Status []v1alpha1.SliceStatus
 }
 
-// Book of the containers that hold slices. What is set is called outside the
+// Book of the containers that hold slices. Fields that are set are called outside the
 // lock: Changed after every change with the pod's UID, Ended with every
-// container that is struck out.
+// container that is removed.
 type Book struct {
 	Changed func(types.UID)
 	Ended   func(mode.Container)
@@ -146,7 +146,7 @@ func (b *Book) Unobserved() []Entry {
 	return slices.DeleteFunc(b.All(), func(e Entry) bool { return e.PID == 0 || e.Status != nil })
 }
 
-// Detach strikes a container out. An unknown id is no error: the runtime reports
+// Detach removes a container. An unknown id is no error: the runtime reports
 // the end of a container more than once.
 func (b *Book) Detach(id string) {
 	b.mu.Lock()
@@ -158,7 +158,7 @@ func (b *Book) Detach(id string) {
 	}
 }
 
-// DetachSandbox strikes out every container of a sandbox: the runtime ends a
+// DetachSandbox removes every container of a sandbox. The runtime ends a
 // sandbox only after its containers, so one that is still entered was never
 // created or its end was not reported.
 func (b *Book) DetachSandbox(sandbox string) {
@@ -201,7 +201,7 @@ func (b *Book) Disconnected() {
 	b.mu.Unlock()
 }
 
-// Fence bars a pod from new containers if it has none now, and tells whether it
+// Fence bars a pod from new containers if it has none now, and reports whether it
 // is barred. False while the runtime is out of sight.
 func (b *Book) Fence(pod types.UID) bool {
 	b.mu.Lock()
@@ -232,7 +232,7 @@ func (b *Book) fence(pod types.UID) {
 	b.fenced[pod] = true
 }
 
-// Barred tells whether a pod is.
+// Barred reports whether a pod is.
 func (b *Book) Barred(pod types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,7 +254,7 @@ func (b *Book) Unfence(pod types.UID) {
 	delete(b.fenced, pod)
 }
 
-// Holds tells whether a container of the pod is entered.
+// Holds reports whether a container of the pod is entered.
 func (b *Book) Holds(pod types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,7 +270,7 @@ func (b *Book) holds(pod types.UID) bool {
 	return false
 }
 
-// Synced tells whether the book is the runtime's present state.
+// Synced reports whether the book is the runtime's present state.
 func (b *Book) Synced() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

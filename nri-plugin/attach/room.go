@@ -23,7 +23,7 @@ type holding struct {
 	mem        v1alpha1.MiB
 }
 
-// room tells whether every device has room for the container beside those that
+// room reports whether every device has room for the container beside those that
 // are entered. The ledger promises it; this holds although the ledger may have
 // been changed, or been old, when one of them was created. b.mu is held.
 func (b *Book) room(e Entry) error {
@@ -44,13 +44,13 @@ func (b *Book) room(e Entry) error {
 			continue
 		}
 		delete(holdings, e.Pod)
-		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s; it is tried again as they end; if it stays, delete the pod so that it is placed again",
+		return fmt.Errorf("device %s has no room for its %d %% of compute and %d MiB: of %d %% and %d MiB, %s. It is tried again as they end. If it stays, delete the pod so that it is placed again",
 			want.UUID, want.Core, want.Mem, v1alpha1.WholeGPU, want.DeviceMem, describe(holdings))
 	}
 	return nil
 }
 
-// apart tells whether nobody else has an instance of MIG that the slice's would lie
+// apart reports whether nobody else has an instance of MIG that the slice's would lie
 // on, and everybody or nobody on the device is served by MPS. A container that is
 // started again may find its predecessor's.
 func (b *Book) apart(e Entry, want ledger.Grant) error {
@@ -60,11 +60,11 @@ func (b *Book) apart(e Entry, want ledger.Grant) error {
 		}
 		for _, g := range other.Grants {
 			if g.UUID == want.UUID && (g.Mode == v1alpha1.ModeMPS) != (want.Mode == v1alpha1.ModeMPS) {
-				return fmt.Errorf("container %s of pod %s is on device %s in mode %s, which a slice in mode %s can't be beside; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+				return fmt.Errorf("container %s of pod %s is on device %s in mode %s, which a slice in mode %s can't be beside. It is tried again as it ends. If it stays, delete the pod so that it is placed again",
 					other.Name, other.Owner, g.UUID, g.Mode, want.Mode)
 			}
 			if g.UUID == want.UUID && g.MIG.Overlaps(want.MIG) {
-				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s; it is tried again as it ends; if it stays, delete the pod so that it is placed again",
+				return fmt.Errorf("container %s of pod %s has the MIG instance at %d on device %s. It is tried again as it ends. If it stays, delete the pod so that it is placed again",
 					other.Name, other.Owner, g.MIG.Start, g.UUID)
 			}
 		}

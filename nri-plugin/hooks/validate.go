@@ -21,7 +21,7 @@ import (
 const volumeDevices = "/var/run/nvidia-container-devices/"
 
 // ValidateContainerAdjustment sees the container as all plugins together have
-// made it, and vetoes one that would reach a GPU past its slices, or that lacks
+// made it. It vetoes one that would reach a GPU past its slices, or that lacks
 // what we gave it.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	pod, c := req.GetPod(), req.GetContainer()
@@ -157,10 +157,10 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 // NVIDIAMajor is the character device number of /dev/nvidiaN and /dev/nvidiactl.
 const NVIDIAMajor = 195
 
-// isGPUNode tells whether a path is one of the driver's nodes.
+// isGPUNode reports whether a path is one of the driver's nodes.
 func isGPUNode(node string) bool { return strings.HasPrefix(path.Clean(node), "/dev/nvidia") }
 
-// managesGPU tells whether a CDI device, vendor/class=name, is one of ours or of
+// managesGPU reports whether a CDI device, vendor/class=name, is one of ours or of
 // NVIDIA's, whatever tool of theirs has written its spec.
 func managesGPU(name string) bool {
 	vendor, _, _ := strings.Cut(strings.TrimSpace(name), "/")
@@ -194,12 +194,12 @@ func hasDevice(a *api.ContainerAdjustment, want *api.LinuxDevice) bool {
 	return has
 }
 
-// within tells whether a clean path is the folder or below it.
+// within reports whether a clean path is the folder or below it.
 func within(p, folder string) bool {
 	return strings.HasPrefix(p, folder) && (len(p) == len(folder) || p[len(folder)] == '/')
 }
 
-// hasMount tells whether the last mount on the destination is that one.
+// hasMount reports whether the last mount on the destination is that one.
 func hasMount(mounts []*api.Mount, want *api.Mount) bool {
 	has := false
 	for _, m := range mounts {

@@ -16,10 +16,10 @@ import (
 var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG}
 
 // ErrRequest is wrapped by Able where it is the request itself that rules a mode
-// out. Nobody needs to be told so.
+// out. It needs no report.
 var ErrRequest = errors.New("the request rules it out")
 
-// Able tells whether the devices can hold the container's slices in their mode.
+// Able reports whether the devices can hold the container's slices in their mode.
 func (s Set) Able(now device.Snapshot, c Container) error {
 	m, err := s.For(c)
 	if err != nil {

@@ -44,7 +44,7 @@ func (f files) container(c mode.Container) string {
 	return filepath.Join(f.pod(c.Pod), c.Name)
 }
 
-// isRun tells whether a path is that of a run of the container.
+// isRun reports whether a path is that of a run of the container.
 func (f files) isRun(c mode.Container, dir folder) bool {
 	parent, name := filepath.Split(string(dir))
 	return filepath.Clean(parent) == f.container(c) && strings.HasPrefix(name, runPrefix)
@@ -111,7 +111,7 @@ func (f files) fill(dir folder, c mode.Container) error {
 	return os.Chmod(string(dir), 0o755)
 }
 
-// whole tells whether the folder's library is in its place. Without it programs
+// whole reports whether the folder's library is in its place. Without it programs
 // would run unlimited and nobody would notice; without the limits their CUDA calls
 // fail, without the counters the runtime's mount does.
 func (d folder) whole() bool {

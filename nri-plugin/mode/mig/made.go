@@ -71,7 +71,7 @@ func (m *made) index(device string, place v1alpha1.MIGPlace) int {
 	return slices.IndexFunc(m.entries, func(e entry) bool { return e.Device == device && e.Place == place })
 }
 
-// owns tells whether an instance that is on the device is ours, and whether it is
+// owns reports whether an instance that is on the device is ours, and whether it is
 // unfinished.
 func (m *made) owns(device string, i v1alpha1.MIGInstance) (ours, unfinished bool) {
 	n := m.index(device, i.MIGPlace)

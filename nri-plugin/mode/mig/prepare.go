@@ -110,7 +110,7 @@ func (m *Mode) destroy(library device.Library, place spot) error {
 }
 
 // Settle brings instances and slices together, to be called after every change of
-// either: beside what Sweep does, an instance that was prepared and has vanished, as
+// either. Beside what Sweep does, an instance that was prepared and has vanished, as
 // by a reset of the device, is made again.
 func (m *Mode) Settle() error {
 	failed := []error{m.Sweep()}
@@ -123,7 +123,7 @@ func (m *Mode) Settle() error {
 	return errors.Join(failed...)
 }
 
-// missing tells whether a slice's instance is not in the picture of its device.
+// missing reports whether a slice's instance is not in the picture of its device.
 func missing(now device.Snapshot, g ledger.Grant) bool {
 	d, found := now.Device(g.UUID)
 	if !found || g.Mode != v1alpha1.ModeMIG || d.MIG != v1alpha1.MIGEnabled {

@@ -38,7 +38,7 @@ func (m *Mode) Prepare(c mode.Container) error {
 	return err
 }
 
-// bring brings one device in line with its slices; began tells whether it was not
+// bring brings one device in line with its slices; began reports whether it was not
 // ours before. m.mu is held.
 func (m *Mode) bring(uuid string) (began bool, err error) {
 	all, _ := m.wanted()
@@ -190,7 +190,7 @@ func (m *Mode) shares(uuid string) error {
 func common(c Daemons, dir string, pid int) error {
 	is, err := c.Shares(dir, pid)
 	if err == nil && !is {
-		err = fmt.Errorf("process %d has another %s than %s; see that the agent's state directory passes mounts on to the node (mountPropagation: Bidirectional), and that nobody unmounts there", pid, SharedMemory, shared(dir))
+		err = fmt.Errorf("process %d has another %s than %s. See that the agent's state directory passes mounts on to the node (mountPropagation: Bidirectional), and that nobody unmounts there", pid, SharedMemory, shared(dir))
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (m *Mode) clear(uuid string, c Daemons, dir string) error {
 	return m.exclude(uuid)
 }
 
-// alone tells whether nobody uses the device in another way: it changes its mode when
+// alone reports whether nobody uses the device in another way: it changes its mode when
 // it is empty.
 func (m *Mode) alone(uuid string) error {
 	all, known := m.node.Containers()

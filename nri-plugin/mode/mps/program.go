@@ -146,9 +146,9 @@ type Process struct {
 	start uint64
 }
 
-// Processes finds them by what they were started with: the folder's pipes. Whose a
-// process is decides what it was started with, so one in another PID namespace than ours, as a
-// container has, is none of them: whoever called his process a daemon would have it ended
+// Processes finds them by what they were started with: the folder's pipes. The owner of a
+// process decides what it was started with. So one in another PID namespace than ours, as a
+// container has, is none of them. Else a tenant's process with a daemon's name would be ended
 // or waited for in place of the real one.
 func (p *Program) Processes(dir string) ([]Process, error) {
 	running, err := procfs.AllProcs()
@@ -161,14 +161,14 @@ func (p *Program) Processes(dir string) ([]Process, error) {
 	return all, err
 }
 
-// besideUs tells whether a process is in our PID namespace.
+// besideUs reports whether a process is in our PID namespace.
 func besideUs(pid int) bool {
 	own, err := os.Stat("/proc/self/ns/pid")
 	its, bad := os.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	return err == nil && bad == nil && os.SameFile(own, its)
 }
 
-// lookUp tells whether a process is the folder's. One that has ended is not, nor is a
+// lookUp reports whether a process is the folder's. One that has ended is not, nor is a
 // command that we are sending.
 func lookUp(of procfs.Proc, dir string) (Process, bool) {
 	args, err := of.CmdLine()

@@ -83,7 +83,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	if !known || had.server != s.pid {
 		had = fault{s.pid, now}
 		m.faults[uuid] = had
-		m.tell(uuid, ReasonFault, "a process on device %s had a fatal fault, and with it all processes that its MPS server serves have lost their contexts: they get nothing but errors and have to start again; the server takes new ones when they have ended, in %s at the latest", uuid, drain)
+		m.tell(uuid, ReasonFault, "a process on device %s had a fatal fault, and with it all processes that its MPS server serves have lost their contexts. They get nothing but errors and have to start again. The server takes new ones when they have ended, in %s at the latest", uuid, drain)
 	}
 	clients, err := c.clients(s.pid)
 	if err != nil || len(clients) > 0 && now.Sub(had.since) < drain {
@@ -92,7 +92,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	return m.restart(uuid, c, s.pid, clients)
 }
 
-// strays tells whether a server's limits are not what it was told, or its memory is not
+// strays reports whether a server's limits are not what it was told, or its memory is not
 // what containers are given, and removes what no slice has: what had clients still when its slice went.
 func (m *Mode) strays(uuid string, c control) (bool, error) {
 	m.setting <- struct{}{}
