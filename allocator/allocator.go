@@ -12,21 +12,21 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/eventhandlers"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
+	"vernier.dev/vernier/allocator/binding/repair"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/repair"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/eventhandlers"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/agents"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/classes"
 )
 
@@ -41,7 +41,7 @@ type Config struct {
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	// Groups says how many pods of a gang must start together.
-	Groups *group.Sizes
+	Groups *podgroup.Sizes
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
 	// they say themselves is known of them.
 	Agents *agents.Agents
@@ -67,7 +67,7 @@ type Allocator struct {
 	clock        clock.WithTicker
 	cache        *cache.Cache
 	classes      *classes.Set
-	groups       *podgroup.Groups
+	groups       *gang.Groups
 	queue        *queue.Queue
 	notify       *notify.Notifier
 	binder       *binding.Binder
@@ -89,7 +89,7 @@ type Allocator struct {
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Classes, c.Log), groups: podgroup.New(c.Groups)}
+	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Classes, c.Log), groups: gang.New(c.Groups)}
 	a.cache.Priorities.Everywhere = c.PriorityClasses
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
@@ -102,7 +102,7 @@ func New(c Config) *Allocator {
 		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, Clock: c.Clock, Log: c.Log,
 	})
 	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Avoids: a.binder.Avoids, Clock: c.Clock, Log: c.Log}
-	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Filters.UnboundClaims, c.Clock)
+	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)

@@ -10,15 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -52,7 +52,7 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name po
 	}
 	need := g.Missing()
 	switch {
-	case errors.Is(g.Err, group.ErrUnknown):
+	case errors.Is(g.Err, podgroup.ErrUnknown):
 		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
 	case g.Err != nil:
 		return a.holdNothing(ctx, g.Due, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
@@ -91,14 +91,14 @@ func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name po
 // begun reports whether all members that wait have their slices, held no longer. There
 // were enough of them then, and one that is ungated already would be alone if the others
 // gave theirs back because another has ended: they follow it, as if it had ended later.
-func (a *Allocator) begun(g *podgroup.Gang) bool {
+func (a *Allocator) begun(g *gang.Gang) bool {
 	for _, pod := range g.Due {
 		nodes := a.cache.Index.Holders(pod.UID)
 		if len(nodes) == 0 {
 			return false
 		}
 		for _, node := range nodes {
-			if ledger := a.cache.Index.Ledger(node); ledger == nil || ledgerspec.Held(ledger)[pod.UID] != nil {
+			if ledger := a.cache.Index.Ledger(node); ledger == nil || grants.Held(ledger)[pod.UID] != nil {
 				return false
 			}
 		}
@@ -140,7 +140,7 @@ func (a *Allocator) holdNothing(ctx context.Context, pods []*corev1.Pod, reason,
 
 // placeGang gives at least need members of a gang their slices and ungates them, or
 // has none of them hold anything.
-func (a *Allocator) placeGang(ctx context.Context, g *podgroup.Gang, asks []scheduling.Request, need int) error {
+func (a *Allocator) placeGang(ctx context.Context, g *gang.Gang, asks []scheduling.Request, need int) error {
 	members, rest, err := a.granted(ctx, asks)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (a *Allocator) giveBack(ctx context.Context, pods []*corev1.Pod) error {
 }
 
 // markUnschedulable notes that the members wait for room, with what is missing.
-func (a *Allocator) markUnschedulable(g *podgroup.Gang, asks []scheduling.Request, miss *scheduling.GangDiagnosis, kept, need int) {
+func (a *Allocator) markUnschedulable(g *gang.Gang, asks []scheduling.Request, miss *scheduling.GangDiagnosis, kept, need int) {
 	if miss.Why.Known {
 		return
 	}

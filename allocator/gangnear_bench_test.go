@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/gang"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -41,7 +41,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					l := objects.WithStatus(objects.Ledger(node.Name))
 					for d := range 2 {
 						if d == 0 || full && !theirs {
-							if err := ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+							if err := grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
 								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}); err != nil {
 								b.Fatal(err)
 							}
@@ -78,7 +78,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
 					}
-					a.markUnschedulable(&podgroup.Gang{Least: members}, asks, miss, 0, members)
+					a.markUnschedulable(&gang.Gang{Least: members}, asks, miss, 0, members)
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {
 						spent += now() - start

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -133,7 +133,7 @@ func (a *Allocator) adopt(ctx context.Context, pod *corev1.Pod, shares map[strin
 func (a *Allocator) grantedNode(ctx context.Context, pod *corev1.Pod, shares map[string]v1alpha1.Share) (granted string, err error) {
 	for _, node := range a.cache.Index.Holders(pod.UID) {
 		good := false
-		if ledger := a.cache.Index.Ledger(node); ledger != nil && granted == "" && ledgerspec.Serves(ledger, pod.UID, shares) {
+		if ledger := a.cache.Index.Ledger(node); ledger != nil && granted == "" && grants.Serves(ledger, pod.UID, shares) {
 			if good, err = a.accepted(ctx, pod, node); err != nil {
 				return "", err
 			}

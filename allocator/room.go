@@ -6,9 +6,9 @@ import (
 	"context"
 	"time"
 
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/podstate"
 )
 
 // headsEvery is how often room is reserved for the first waiters at most: that looks at all

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/backfill"
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -146,7 +146,7 @@ func TestGraceWeighs(t *testing.T) {
 // One whose eviction is refused each time room was reserved for that, as where its owner opens and shuts
 // a budget, is not chosen again for a while: then others are.
 func TestHostileBudgetThatFlaps(t *testing.T) {
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &podgroup.Sizes{}, "n")
 	f.run(holder("flaps", 60, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("other", 60, 2), "n", 1)
 	f.refuse = func(pod string, dry bool) error {
@@ -201,7 +201,7 @@ func TestHostileVictimsThatStay(t *testing.T) {
 					b.Namespace = namespace
 					tt.budgets[i] = b
 				}
-				f := newFixtureWith(t, tt.budgets, &group.Sizes{}, "n")
+				f := newFixtureWith(t, tt.budgets, &podgroup.Sizes{}, "n")
 				f.run(holder("important", 60, 1000), "n", 1)
 				edits := []func(*corev1.Pod){in, objects.Labelled("x")}
 				if tt.member != nil {
@@ -238,7 +238,7 @@ func (w Waiter) podsOf() (pods []*corev1.Pod) {
 
 // Several reasons have their counts.
 func TestBarringCounts(t *testing.T) {
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &podgroup.Sizes{}, "n")
 	f.run(holder("important", 60, 1000), "n", 1)
 	for i := range 3 {
 		f.run(holder(fmt.Sprint("x", i), 30, 1, objects.Labelled("x")), "n", 0)

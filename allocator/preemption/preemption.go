@@ -25,15 +25,15 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 )
 
 // A pod whose priority is higher than that of others gets their CPU, their memory and
@@ -60,7 +60,7 @@ const (
 // Preemption is what is known of pods for which others are to be ended.
 type Preemption struct {
 	cache        *cache.Cache
-	groups       *podgroup.Groups
+	groups       *gang.Groups
 	queue        *queue.Queue
 	filters      *feasible.Filters
 	binder       *binding.Binder
@@ -133,7 +133,7 @@ func (p *Policy) Set(text string) error {
 // Config is what a Preemption works with.
 type Config struct {
 	Cache        *cache.Cache
-	Groups       *podgroup.Groups
+	Groups       *gang.Groups
 	Queue        *queue.Queue
 	Filters      *feasible.Filters
 	Binder       *binding.Binder

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/podrequest"
 )
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view owns what `kubectl vernier` prints: the view model of allocator/view,
+// Package view owns what `kubectl vernier` prints: the view model of allocator/state/view,
 // which the page shares, and what pods in manifests would get, as tables and as
 // documents. What -o json and -o yaml print is a stable format of its own, so that a
 // change of the ledger does not break anybody's script.
@@ -9,7 +9,7 @@
 package view
 
 import (
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
