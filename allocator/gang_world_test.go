@@ -257,7 +257,7 @@ func (w *world) checkGangs() {
 		}
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
 			a := w.replicas[0].allocator
-			asks, _ := a.asks(ready)
+			asks := requestsOf(a, ready...)
 			if choices, miss, err := fit(context.Background(), a, asks, need); err != nil || miss == nil {
 				w.fail("Invariant 6: %s waits but fits: %v, %v", name, choices, err)
 			}

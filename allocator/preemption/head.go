@@ -63,15 +63,6 @@ func (e *endings) endOf(uid types.UID) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Waiter is who waits for room, with the pods that are to start together.
-type Waiter struct {
-	Item queue.Item
-	Pods []scheduling.Request
-	Need int
-	// Within is where they have to be.
-	Within scheduling.Within
-}
-
 // ReserveHead reserves room for the first of the waiters, which are in order, and for each
 // other that may use none of the models of GPUs that those before it may use. One for which there
 // is none, even on an empty node, is passed over. The room is where it is free first, and it stays the

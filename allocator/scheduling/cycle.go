@@ -268,7 +268,7 @@ func (f *nodeFilter) accepts(ctx context.Context, node string) (bool, error) {
 	if f.looked[node] || f.in.excludes(f.pod, node) || !f.Cache.Settled(node) {
 		return false, nil
 	}
-	if f.Avoids != nil && f.Avoids(f.pod, node) {
+	if f.Binder != nil && f.Binder.Avoids(f.pod, node) {
 		f.avoided = true
 		return false, nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+package scheduling
 
 import (
 	"context"
@@ -11,12 +11,10 @@ import (
 
 	"vernier.dev/vernier/allocator/binding"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/queue/gang"
 	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/queue/podgroup"
-	"vernier.dev/vernier/allocator/scheduling"
 	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
@@ -33,72 +31,73 @@ import (
 // takes back what is of no use. Members that run count, so one that died and was
 // made again joins them, and so does one that comes late.
 
-// reconcileGang looks at a gang.
-func (a *Allocator) reconcileGang(ctx context.Context, r *binding.Round, name podrequest.Group) error {
-	defer a.scheduler.Look(name)()
-	g := a.groups.Gang(name)
+// PlaceGang decides on the members of a gang that wait, and writes what it decides. Without room
+// it returns the gang as one that waits for it.
+func (s *Scheduler) PlaceGang(ctx context.Context, r *binding.Round, name podrequest.Group) (*Waiter, error) {
+	defer s.endUnvisited(name)()
+	g := s.Groups.Gang(name)
 	if len(g.Due) == 0 {
-		return nil
+		return nil, nil
 	}
-	if split, single := a.groups.Split(g); split {
+	if split, single := s.Groups.Split(g); split {
 		for _, pod := range single {
-			a.queue.Add(queue.Item{Pod: podstate.KeyOf(pod)})
+			s.Queue.Add(queue.Item{Pod: podstate.KeyOf(pod)})
 		}
-		return nil
+		return nil, nil
 	}
 	// Whatever comes of it, what is noted of them ends with the round.
 	for _, pod := range g.Due {
-		a.startPlacing(r, pod)
+		s.begin(r, pod)
 	}
 	need := g.Missing()
 	switch {
 	case errors.Is(g.Err, podgroup.ErrUnknown):
-		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "groups not read", fmt.Sprintf("%s: %v", name, g.Err))
 	case g.Err != nil:
-		return a.holdNothing(ctx, g.Due, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
-	case need > len(g.Due) && g.In > 0 && a.begun(g):
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, g.Err.Error(), g.Err.Error())
+	case need > len(g.Due) && g.In > 0 && s.begun(g):
 		need = len(g.Due)
 	case need > len(g.Due):
-		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
-	if a.queue.Blocked(g.Due...) {
-		return nil
+	if s.Queue.Blocked(g.Due...) {
+		return nil, nil
 	}
-	if refused := a.binder.Refused(g.Due...); refused != "" {
-		return a.holdNothing(ctx, g.Due, notify.ReasonWriteRefused, "refused write", fmt.Sprintf("%s: %s. %s", name, refused, binding.RetryText))
+	if refused := s.Binder.Refused(g.Due...); refused != "" {
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWriteRefused, "refused write", fmt.Sprintf("%s: %s. %s", name, refused, binding.RetryText))
 	}
-	asks, unfit := a.asks(g.Due)
+	asks, unfit := s.requests(g.Due)
 	if need > len(asks) {
 		why := "cannot be placed as it is, its own events say why"
 		if errors.Is(unfit.err, placement.ErrNoClass) {
 			why = "waits: " + unfit.err.Error()
 		}
-		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "invalid member", fmt.Sprintf("%s: pod %s %s", name, podstate.KeyOf(unfit.pod), why))
 	}
 	if errors.Is(unfit.err, placement.ErrNoClass) {
-		a.markInvalid(unfit.pod, unfit.err)
+		s.markInvalid(unfit.pod, unfit.err)
 	}
-	if err := scheduling.CheckMembers(asks, name.API.Field()); err != nil {
-		return a.holdNothing(ctx, g.Due, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
+	if err := CheckMembers(asks, name.API.Field()); err != nil {
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonInvalid, "kinds", fmt.Sprintf("%s: %v", name, err))
 	}
-	err := a.placeGang(ctx, g, asks, need)
+	waiter, err := s.placeMembers(ctx, g, asks, need)
 	if errors.Is(err, binding.ErrGone) {
-		return nil
+		err = nil
 	}
-	return err
+	return waiter, err
 }
 
 // begun reports whether all members that wait have their slices, held no longer. There
 // were enough of them then, and one that is ungated already would be alone if the others
 // gave theirs back because another has ended: they follow it, as if it had ended later.
-func (a *Allocator) begun(g *gang.Gang) bool {
+func (s *Scheduler) begun(g *gang.Gang) bool {
 	for _, pod := range g.Due {
-		nodes := a.cache.Index.Holders(pod.UID)
+		nodes := s.Cache.Index.Holders(pod.UID)
 		if len(nodes) == 0 {
 			return false
 		}
 		for _, node := range nodes {
-			if ledger := a.cache.Index.Ledger(node); ledger == nil || grants.Held(ledger)[pod.UID] != nil {
+			if ledger := s.Cache.Index.Ledger(node); ledger == nil || grants.Held(ledger)[pod.UID] != nil {
 				return false
 			}
 		}
@@ -112,82 +111,82 @@ type unfit struct {
 	err error
 }
 
-// asks are what the pods ask for, and one that asks for what cannot be.
-func (a *Allocator) asks(pods []*corev1.Pod) (asks []scheduling.Request, last unfit) {
+// requests are what the pods ask for, and one that asks for what cannot be.
+func (s *Scheduler) requests(pods []*corev1.Pod) (asks []Request, last unfit) {
 	for _, pod := range pods {
-		demand, err := a.asksOf(pod)
-		if err != nil {
-			if !errors.Is(err, placement.ErrNoClass) {
-				a.queue.MarkInvalid(pod, err)
-			}
-			last = unfit{pod, err}
+		ask, err := RequestOf(pod, s.Classes)
+		if err == nil {
+			asks = append(asks, ask)
 			continue
 		}
-		asks = append(asks, scheduling.Request{Pod: pod, Demand: demand})
+		if last = (unfit{pod, err}); !errors.Is(err, placement.ErrNoClass) {
+			s.Queue.MarkInvalid(pod, err)
+		}
 	}
 	return asks, last
 }
 
 // holdNothing has a pod, or the members of a gang, wait for something else than room.
-func (a *Allocator) holdNothing(ctx context.Context, pods []*corev1.Pod, reason, cause, message string) error {
-	a.queue.MarkElsewhere(pods, reason, cause, message)
-	err := a.giveBack(ctx, pods)
+func (s *Scheduler) holdNothing(ctx context.Context, pods []*corev1.Pod, reason, cause, message string) error {
+	s.Queue.MarkElsewhere(pods, reason, cause, message)
+	err := s.giveBack(ctx, pods)
 	if errors.Is(err, binding.ErrGone) {
 		return nil
 	}
 	return err
 }
 
-// placeGang gives at least need members of a gang their slices and ungates them, or
+// placeMembers gives at least need members of a gang their slices and ungates them, or
 // has none of them hold anything.
-func (a *Allocator) placeGang(ctx context.Context, g *gang.Gang, asks []scheduling.Request, need int) error {
-	members, rest, err := a.granted(ctx, asks)
+func (s *Scheduler) placeMembers(ctx context.Context, g *gang.Gang, asks []Request, need int) (*Waiter, error) {
+	members, rest, err := s.granted(ctx, asks)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(rest) > 0 && len(g.Due) < g.Missing() {
 		// They are fewer than must start together. Each would have followed the ungated
 		// members with the slices that it has; that places no other member.
-		return a.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
+		return nil, s.holdNothing(ctx, g.Due, notify.ReasonWaiting, "incomplete", g.Incomplete())
 	}
-	within := scheduling.WithinOf(g)
+	within := WithinOf(g)
 	for _, m := range members {
 		within.Nodes = append(within.Nodes, m.Node)
 	}
-	choices, miss, err := a.scheduler.ScheduleGang(ctx, g.Name, rest, need-len(members), within)
+	choices, miss, err := s.ScheduleGang(ctx, g.Name, rest, need-len(members), within)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if miss != nil {
-		a.markUnschedulable(g, asks, miss, len(members), need)
+		s.markUnschedulable(g, asks, miss, len(members), need)
+		var waiter *Waiter
 		if len(members) == 0 && !miss.Why.Avoided {
-			a.short = &preemption.Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: scheduling.WithinOf(g)}
+			waiter = &Waiter{Item: queue.Item{Gang: g.Name}, Pods: asks, Need: need, Within: WithinOf(g)}
 		}
-		return a.giveBack(ctx, g.Due)
+		return waiter, s.giveBack(ctx, g.Due)
 	}
-	if err := a.binder.Reserve(ctx, g.Name.Owner(), members, choices); err != nil {
-		return err
+	if err := s.Binder.Reserve(ctx, g.Name.Owner(), members, choices); err != nil {
+		return nil, err
 	}
 	for _, c := range choices {
-		a.Assume(c.Pod, c.Plan.Node)
+		s.Binder.Handlers.Assume(c.Pod, c.Plan.Node)
 		members = append(members, &binding.Pending{Pod: c.Pod, Node: c.Plan.Node})
 	}
 	if len(members) > 1 {
-		if may, err := a.binder.MayUngate(ctx, members); !may {
-			return err
+		if may, err := s.Binder.MayUngate(ctx, members); !may {
+			return nil, err
 		}
 	}
-	if err := a.binder.Commit(ctx, members); err != nil {
-		return err
+	if err := s.Binder.Commit(ctx, members); err != nil {
+		return nil, err
 	}
-	return a.binder.All(len(members), func(i int) error { return a.binder.Ungate(ctx, members[i].Pod, members[i].Node) })
+	return nil, s.Binder.All(len(members), func(i int) error { return s.Binder.Ungate(ctx, members[i].Pod, members[i].Node) })
 }
 
 // granted splits the members that have good slices from the others: an allocator began
 // to place the gang and died, or a write of ours got no answer.
-func (a *Allocator) granted(ctx context.Context, asks []scheduling.Request) (members []*binding.Pending, rest []scheduling.Request, err error) {
+func (s *Scheduler) granted(ctx context.Context, asks []Request) (members []*binding.Pending, rest []Request, err error) {
 	for _, p := range asks {
-		node, err := a.grantedNode(ctx, p.Pod, p.Demand.Shares)
+		node, err := s.grantedNode(ctx, p.Pod, p.Demand.Shares)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -196,18 +195,18 @@ func (a *Allocator) granted(ctx context.Context, asks []scheduling.Request) (mem
 			continue
 		}
 		// The next one is judged beside it.
-		a.Assume(p.Pod, node)
+		s.Binder.Handlers.Assume(p.Pod, node)
 		members = append(members, &binding.Pending{Pod: p.Pod, Node: node})
 	}
 	return members, rest, nil
 }
 
 // giveBack takes back what gated pods have.
-func (a *Allocator) giveBack(ctx context.Context, pods []*corev1.Pod) error {
+func (s *Scheduler) giveBack(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
-		for _, node := range a.cache.Index.Holders(pod.UID) {
-			a.Assume(pod, "")
-			if err := a.binder.TakeBack(ctx, pod, node); err != nil {
+		for _, node := range s.Cache.Index.Holders(pod.UID) {
+			s.Binder.Handlers.Assume(pod, "")
+			if err := s.Binder.TakeBack(ctx, pod, node); err != nil {
 				return err
 			}
 		}
@@ -216,22 +215,22 @@ func (a *Allocator) giveBack(ctx context.Context, pods []*corev1.Pod) error {
 }
 
 // markUnschedulable notes that the members wait for room, with what is missing.
-func (a *Allocator) markUnschedulable(g *gang.Gang, asks []scheduling.Request, miss *scheduling.GangDiagnosis, kept, need int) {
+func (s *Scheduler) markUnschedulable(g *gang.Gang, asks []Request, miss *GangDiagnosis, kept, need int) {
 	if miss.Why.Known {
 		return
 	}
-	within, where, of := scheduling.WithinOf(g), "", "the cluster"
+	within, where, of := WithinOf(g), "", "the cluster"
 	if miss.Domain != "" {
 		where = fmt.Sprintf(" on nodes of one %s; most is in %s", within.Text(), miss.Domain)
 		of = "one " + within.Text()
 	}
 	message := fmt.Sprintf("%s: room for %d of the %d pods that must start together%s; pod %s: %s", g.Name, miss.Fits+kept, need, where, podstate.KeyOf(miss.Pod), miss.Why)
-	if a.scheduler.NeverFits(asks, need, within) {
+	if s.NeverFits(asks, need, within) {
 		message += fmt.Sprintf("; all GPUs of %s would not be enough for %d: lower %s, ask for less, or add nodes", of, g.Least, g.Name.API.Field())
 	}
 	pods := make([]*corev1.Pod, len(asks))
 	for i := range asks {
 		pods[i] = asks[i].Pod
 	}
-	a.queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), message)
+	s.Queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), message)
 }

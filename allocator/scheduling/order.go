@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package allocator
+package scheduling
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
@@ -21,21 +22,21 @@ type rank struct {
 	pod *corev1.Pod
 }
 
-func (a *Allocator) rankOf(it queue.Item) (r rank) {
+func (s *Scheduler) rankOf(it queue.Item) (r rank) {
 	if it.Pod.Name != "" {
-		if r.pod = a.cache.Pod(it.Pod); r.pod != nil {
-			r.Priority = a.cache.Priorities.Of(r.pod)
+		if r.pod = s.Cache.Pod(it.Pod); r.pod != nil {
+			r.Priority = s.Cache.Priorities.Of(r.pod)
 		}
-	} else if g := a.groups.Gang(it.Gang); len(g.Due) > 0 {
-		r.pod, r.Priority = g.Due[0], a.cache.Priorities.Least(g.Due)
+	} else if g := s.Groups.Gang(it.Gang); len(g.Due) > 0 {
+		r.pod, r.Priority = g.Due[0], s.Cache.Priorities.Least(g.Due)
 	}
 	if r.pod != nil {
-		r.Precedence = a.queue.Precedence(r.Priority, r.pod)
+		r.Precedence = s.Queue.Precedence(r.Priority, r.pod)
 	}
 	// For what is missing from a gang that runs room is reserved at once. That does not put it before
 	// higher priorities: what was reserved for an equal, before which it goes, does.
 	refills := r.Precedence%2 != 0
-	r.First = slices.ContainsFunc(a.reservations.All(), func(held *reservation.Reservation) bool {
+	r.First = slices.ContainsFunc(s.Reservations.All(), func(held *reservation.Reservation) bool {
 		own := held.Owner == it
 		if !refills || held.Kind != reservation.Head {
 			return own
@@ -46,33 +47,64 @@ func (a *Allocator) rankOf(it queue.Item) (r rank) {
 }
 
 // compare has the owner of a reservation go first, then the higher precedence, then the older.
-func (r rank) compare(s rank) int {
+func (r rank) compare(o rank) int {
 	switch {
-	case r.First != s.First && r.First:
+	case r.First != o.First && r.First:
 		return -1
-	case r.First != s.First:
+	case r.First != o.First:
 		return 1
-	case r.Precedence != s.Precedence || r.pod == nil || s.pod == nil:
-		return cmp.Compare(s.Precedence, r.Precedence)
+	case r.Precedence != o.Precedence || r.pod == nil || o.pod == nil:
+		return cmp.Compare(o.Precedence, r.Precedence)
 	default:
-		return podstate.ByAge(r.pod, s.pod)
+		return podstate.ByAge(r.pod, o.pod)
 	}
 }
 
-// inOrder sorts those of the items that are due, pods and gangs together. Where there is not
-// time for all, every other one is the next by turn, so that each is looked at in the end.
-func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
+// InOrder yields the pods and gangs among the items of a round, and whether each is decided on in it.
+// It is not once the round is full or out of time, nor while a pod of a higher precedence waits
+// for room that has just come. Two are at least: the first of the order, and the one whose turn it is.
+func (s *Scheduler) InOrder(items []queue.Item, due []int) iter.Seq2[int, bool] {
+	return func(yield func(int, bool) bool) {
+		outranked, until, late := s.outranked(), s.Clock.Now().Add(2*RoundTime), false
+		for n, i := range s.sorted(items, due) {
+			if !late {
+				full := n == queue.MaxRound
+				outOfTime := n > 1 && !s.Clock.Now().Before(until)
+				late = full || outOfTime
+			}
+			decided := !late && (n == 0 || !outranked(items[i]))
+			if !yield(i, decided) {
+				return
+			}
+			if decided && s.turns != nil {
+				s.turns[items[i].Namespace()]++
+			}
+		}
+		if !late {
+			s.turns = nil
+		} else if s.turns == nil {
+			s.turns = turns{}
+		}
+	}
+}
+
+// Backlogged reports whether more was due in the last round than there was time for.
+func (s *Scheduler) Backlogged() bool { return s.turns != nil }
+
+// sorted are those of the items that are due, pods and gangs together, in order. With a backlog
+// every other one is the next by turn, so that each is looked at in the end.
+func (s *Scheduler) sorted(items []queue.Item, due []int) []int {
 	ranks := make(map[int]rank, len(due))
 	for _, i := range due {
-		ranks[i] = a.rankOf(items[i])
+		ranks[i] = s.rankOf(items[i])
 	}
 	order := slices.Clone(due)
 	slices.SortStableFunc(order, func(i, j int) int { return ranks[i].compare(ranks[j]) })
 	queue.OwnFirst(order, func(i int) queue.Rank { return ranks[i].Rank })
-	if a.turns == nil {
+	if s.turns == nil {
 		return order
 	}
-	a.turns.sort(items, due)
+	s.turns.sort(items, due)
 	n, turn := len(due), due
 	mixed, taken := make([]int, 0, n), map[int]bool{}
 	for len(mixed) < n {
@@ -92,17 +124,17 @@ func (a *Allocator) inOrder(items []queue.Item, due []int) []int {
 // outranked returns a function that reports whether a device got room since now, and a pod of a
 // higher precedence than the item's waits, or one of its namespace with a higher priority there,
 // which has not been looked at since: it goes first.
-func (a *Allocator) outranked() func(queue.Item) bool {
-	rooms, known, highest, within := a.queue.Rooms(), false, int64(0), map[string]int32(nil)
+func (s *Scheduler) outranked() func(queue.Item) bool {
+	rooms, known, highest, within := s.Queue.Rooms(), false, int64(0), map[string]int32(nil)
 	return func(it queue.Item) bool {
-		if a.queue.Rooms() == rooms {
+		if s.Queue.Rooms() == rooms {
 			return false
 		}
 		if !known {
 			known = true
-			highest, within = a.queue.HighestWaiting()
+			highest, within = s.Queue.HighestWaiting()
 		}
-		r := a.rankOf(it)
+		r := s.rankOf(it)
 		own, waits := within[r.Priority.Namespace]
 		return highest > r.Precedence || waits && own > r.Priority.Within
 	}
