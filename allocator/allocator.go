@@ -8,25 +8,27 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/eventhandlers"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podgroup"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
+	"vernier.dev/vernier/allocator/binding/repair"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/repair"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/eventhandlers"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/agents"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 )
 
@@ -41,7 +43,7 @@ type Config struct {
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	// Groups says how many pods of a gang must start together.
-	Groups *group.Sizes
+	Groups *podgroup.Sizes
 	// Agents are the node agents' pods. Nil where agents do not run in pods: then only what
 	// they say themselves is known of them.
 	Agents *agents.Agents
@@ -66,8 +68,7 @@ type Allocator struct {
 
 	clock        clock.WithTicker
 	cache        *cache.Cache
-	classes      *classes.Set
-	groups       *podgroup.Groups
+	groups       *gang.Groups
 	queue        *queue.Queue
 	notify       *notify.Notifier
 	binder       *binding.Binder
@@ -76,20 +77,11 @@ type Allocator struct {
 	preemption   *preemption.Preemption
 	bindwatch    *bindwatch.Watch
 	repair       *repair.Reconciler
-	reserveAfter time.Duration
-
-	// These are the worker's alone: turns, the pods that have just found no room, and when room
-	// is reserved again for the first that wait.
-	turns   turns
-	short   *preemption.Waiter
-	headsAt time.Time
-	// headsDue is when an item is looked at again for that.
-	headsDue time.Time
 }
 
 // New is an allocator that knows nothing yet.
 func New(c Config) *Allocator {
-	a := &Allocator{clock: c.Clock, reserveAfter: c.ReserveAfter, classes: c.Classes, cache: cache.New(c.Filters, c.Classes, c.Log), groups: podgroup.New(c.Groups)}
+	a := &Allocator{clock: c.Clock, cache: cache.New(c.Filters, c.Classes, c.Log), groups: gang.New(c.Groups)}
 	a.cache.Priorities.Everywhere = c.PriorityClasses
 	a.notify = &notify.Notifier{Events: c.Events, Client: c.Client, Clock: c.Clock, Log: c.Log}
 	a.queue = queue.New(a.cache, a.groups, a.notify, c.Filters.Undecided, c.Clock, c.Log)
@@ -99,10 +91,13 @@ func New(c Config) *Allocator {
 	a.reservations = reservation.New(a.cache, a.queue, c.Clock, lookahead)
 	a.preemption = preemption.New(preemption.Config{
 		Cache: a.cache, Groups: a.groups, Queue: a.queue, Filters: c.Filters, Binder: a.binder, Notify: a.notify,
-		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, Clock: c.Clock, Log: c.Log,
+		Reservations: a.reservations, Policy: c.Preemption, Lookahead: lookahead, ReserveAfter: c.ReserveAfter, Classes: c.Classes, Clock: c.Clock, Log: c.Log,
 	})
-	a.scheduler = &scheduling.Scheduler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, PostFilter: a.preemption, Reservations: a.reservations, Avoids: a.binder.Avoids, Clock: c.Clock, Log: c.Log}
-	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption, c.Filters.UnboundClaims, c.Clock)
+	a.scheduler = &scheduling.Scheduler{
+		Cache: a.cache, Groups: a.groups, Classes: c.Classes, Queue: a.queue, Filters: c.Filters, Binder: a.binder,
+		PostFilter: a.preemption, Reservations: a.reservations, Clock: c.Clock, Log: c.Log,
+	}
+	a.bindwatch = bindwatch.New(a.cache, a.queue, a.binder, a.notify, a.preemption.Failed, c.Filters.UnboundClaims, c.Clock)
 	a.repair = &repair.Reconciler{Cache: a.cache, Classes: c.Classes, Queue: a.queue, Binder: a.binder, Notify: a.notify, Agents: c.Agents, Clock: c.Clock, Log: c.Log}
 	a.reservations.OnEnd(a.preemption.Ended)
 	a.OnGone(a.reservations.Forget)
@@ -142,7 +137,7 @@ func (a *Allocator) step(ctx context.Context) bool {
 	// Where more is due than there is time for, it is taken by turns, and not from the head of a
 	// queue that one tenant fills.
 	most := queue.MaxRound
-	if a.turns != nil {
+	if a.scheduler.Backlogged() {
 		most = maxBacklog
 	}
 	items, ok := a.queue.Pop(most)
@@ -200,32 +195,44 @@ func (a *Allocator) look(ctx context.Context, items []queue.Item) []error {
 			}
 		}
 	}
-	outranked, until, late := a.outranked(), a.clock.Now().Add(2*scheduling.RoundTime), false
-	for n, i := range a.inOrder(items, due) {
-		// Two at least: the first of the order, and the one whose turn it is.
-		if late = late || n == queue.MaxRound || n > 1 && !a.clock.Now().Before(until); late || n > 0 && outranked(items[i]) {
+	for i, decided := range a.scheduler.InOrder(items, due) {
+		if !decided {
 			errs[i] = queue.Yield{}
 			continue
 		}
+		var waiter *scheduling.Waiter
 		if items[i].Pod.Name != "" {
-			pending[i], errs[i] = a.reconcilePod(ctx, r, items[i].Pod)
+			pending[i], waiter, errs[i] = a.reconcilePod(ctx, r, items[i].Pod)
 		} else {
 			finish()
-			errs[i] = a.reconcileGang(ctx, r, items[i].Gang)
+			waiter, errs[i] = a.scheduler.PlaceGang(ctx, r, items[i].Gang)
 		}
 		// Before those of a lower priority are decided on, which would take the room.
-		if w := a.short; w != nil && errs[i] == nil {
-			errs[i] = a.makeRoom(ctx, *w, finish)
-		}
-		if a.short = nil; a.turns != nil {
-			a.turns[items[i].Namespace()]++
+		if waiter != nil && errs[i] == nil {
+			errs[i] = a.preemption.MakeRoom(ctx, *waiter, finish)
 		}
 	}
 	finish()
-	if !late {
-		a.turns = nil
-	} else if a.turns == nil {
-		a.turns = turns{}
-	}
 	return errs
+}
+
+// reconcilePod looks at one pod of ours. What it returns is on its way in the round, or waits for room.
+func (a *Allocator) reconcilePod(ctx context.Context, r *binding.Round, key types.NamespacedName) (*binding.Pending, *scheduling.Waiter, error) {
+	pod := a.cache.Pod(key)
+	switch {
+	case pod == nil:
+		return nil, nil, nil
+	case podstate.Ready(pod) && !a.groups.Alone(pod):
+		a.groups.Merge(pod)
+		a.queue.AddPod(pod)
+		return nil, nil, nil
+	case podstate.Ready(pod) && a.queue.Blocked(pod):
+		return nil, nil, nil
+	case podstate.Ready(pod):
+		return a.scheduler.PlacePod(ctx, r, pod)
+	case podstate.WaitsForOtherGates(pod):
+		return nil, nil, nil
+	default:
+		return nil, nil, a.bindwatch.Check(ctx, pod)
+	}
 }

@@ -18,14 +18,14 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -99,7 +99,7 @@ func (s *stage) get(name string) *corev1.Pod {
 func (s *stage) grantBy(node string, pod *corev1.Pod, device int) {
 	s.t.Helper()
 	l := s.ledger(node)
-	s.must(ledgerspec.Grant(l, pod.UID, podstate.KeyOf(pod).String(), placement.Plan{Node: node, Grants: []placement.Grant{{
+	s.must(grants.Grant(l, pod.UID, podstate.KeyOf(pod).String(), placement.Plan{Node: node, Grants: []placement.Grant{{
 		Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: 10, Mem: 100, Mode: v1alpha1.ModeLimiter}}}))
 	s.must(s.api.Update(s.t.Context(), l))
 	s.notify(l, false)
@@ -416,7 +416,7 @@ func TestRefusedAfterThePin(t *testing.T) {
 	if s.get("controlled") != nil || s.get("alone") == nil {
 		t.Errorf("left: %v", s.live)
 	}
-	if got := ledgerspec.Pods(s.ledger("n0")); len(got) != 1 || got["alone"] == "" {
+	if got := grants.Pods(s.ledger("n0")); len(got) != 1 || got["alone"] == "" {
 		t.Errorf("slices of %v", got)
 	}
 	// Told once; and a pod that is bound in the end is no longer counted.
@@ -466,7 +466,7 @@ func TestGrantIsOfTheVersionDecidedOn(t *testing.T) {
 		t.Errorf("%v, want another look", err)
 	}
 	r.Finish(t.Context(), nil)
-	if got := ledgerspec.Pods(s.ledger("n0")); got["p"] != "" {
+	if got := grants.Pods(s.ledger("n0")); got["p"] != "" {
 		t.Errorf("Invariant 1: granted on a ledger that was not looked at: %v", got)
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -99,7 +99,7 @@ func BenchmarkDecide(b *testing.B) {
 					b.Fatal(c, err)
 				}
 				l := c.Ledger.DeepCopy()
-				if err := ledgerspec.Grant(l, pod.UID, "ns/"+pod.Name, c.Plan); err != nil {
+				if err := grants.Grant(l, pod.UID, "ns/"+pod.Name, c.Plan); err != nil {
 					b.Fatal(err)
 				}
 				bump(l)
@@ -111,7 +111,7 @@ func BenchmarkDecide(b *testing.B) {
 					gone := placed[0]
 					placed = placed[1:]
 					l := a.cache.Index.Ledger(gone.Spec.NodeName).DeepCopy()
-					ledgerspec.Release(l, func(uid types.UID) bool { return uid == gone.UID })
+					grants.Release(l, func(uid types.UID) bool { return uid == gone.UID })
 					bump(l)
 					a.DeletePod(gone, true)
 					a.SetLedger(l)
@@ -203,7 +203,7 @@ func benchAllocator(b testing.TB, c client.Client) *Allocator {
 	b.Cleanup(stop)
 	filters := objects.Filters(ctx, b)
 	return New(Config{Client: c, Filters: filters, Events: &record.FakeRecorder{}, Clock: &skippingClock{WithTicker: clock.RealClock{}}, Log: logr.Discard(),
-		Groups: &group.Sizes{}, Requests: requests})
+		Groups: &podgroup.Sizes{}, Requests: requests})
 }
 
 // skippingClock is ahead of the real one.

@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -72,7 +72,7 @@ func TestClassIsDeletedAfterTheGrant(t *testing.T) {
 	s := newClassStage(t)
 	s.add("p", 10, 100, units("silver", "1"))
 	l := s.ledger("n0")
-	s.must(ledgerspec.Grant(l, "p", "ns/p", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: 10, Mem: 100}}}))
+	s.must(grants.Grant(l, "p", "ns/p", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: 10, Mem: 100}}}))
 	s.must(s.api.Update(t.Context(), l))
 	s.notify(l, false)
 	s.readAll()

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/state/agents"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -165,7 +165,7 @@ func (s *server) awaitPlaced(name string) *v1alpha1.Placement {
 			s.t.Errorf("pod %s is pinned by %+v, want node %s", name, pin, placed.Node)
 		}
 	}
-	if !ledgerspec.Serves(s.ledger(placed.Node), p.UID, shares.Containers) {
+	if !grants.Serves(s.ledger(placed.Node), p.UID, shares.Containers) {
 		s.t.Errorf("pod %s is placed on %s, whose ledger does not have its slices", name, placed.Node)
 	}
 	return placed

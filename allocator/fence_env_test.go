@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 	"vernier.dev/vernier/test/objects"
@@ -81,7 +81,7 @@ func TestLateWriteConflicts(t *testing.T) {
 	s.addPod("a", objects.Share(60, 500))
 	s.awaitPlaced("a")
 	plan := placement.Plan{Node: "gpu-1", Grants: []placement.Grant{{Container: "c", UUID: gpu("gpu-1", 0), Core: 10, Mem: 10}}}
-	s.must(ledgerspec.Grant(late, "late", "ns/late", plan))
+	s.must(grants.Grant(late, "late", "ns/late", plan))
 	old := apiserver.Client(t, apiserver.AsServiceAccount(s.cfg, v1alpha1.AllocatorServiceAccount))
 	if err := old.Update(t.Context(), late); !apierrors.IsConflict(err) {
 		t.Errorf("the late write: %v, want a conflict", err)

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -55,7 +55,7 @@ func TestFlow(t *testing.T) {
 	s.must(s.Delete(t.Context(), b, client.GracePeriodSeconds(0)))
 	s.addPod("after", objects.Share(1, 1)) // is looked at after the deletion
 	s.awaitEvent("after", notify.ReasonWaiting, "needs 1 % compute and 1 MiB")
-	if ledgerspec.Placement(s.ledger("gpu-1"), b.UID) == nil {
+	if grants.Placement(s.ledger("gpu-1"), b.UID) == nil {
 		t.Error("Invariant 1: the slices were given back before the node said so")
 	}
 	s.release("gpu-1", b.UID)
@@ -136,7 +136,7 @@ func TestCrashBetweenWriteAndPatch(t *testing.T) {
 	var holder string
 	s.await("the grant", func(context.Context) (bool, error) {
 		for _, n := range []string{"gpu-1", "gpu-2"} {
-			if ledgerspec.Placement(s.ledger(n), p.UID) != nil {
+			if grants.Placement(s.ledger(n), p.UID) != nil {
 				holder = n
 			}
 		}
@@ -153,7 +153,7 @@ func TestCrashBetweenWriteAndPatch(t *testing.T) {
 	if placed := s.awaitPlaced("a"); placed.Node != holder {
 		t.Errorf("placed on %s, the ledger of %s has the slices", placed.Node, holder)
 	}
-	if ledgerspec.Placement(s.ledger(other), p.UID) != nil {
+	if grants.Placement(s.ledger(other), p.UID) != nil {
 		t.Errorf("Invariant 6: %s has slices too", other)
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/podstate"
 )
 
 // pass lets time go by, and what was put off for no longer be done.

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -71,10 +71,10 @@ func (s *server) granted(nodes ...string) (pods map[types.UID]string, held int) 
 	pods = map[types.UID]string{}
 	for _, n := range nodes {
 		l := s.ledger(n)
-		for uid, owner := range ledgerspec.Pods(l) {
+		for uid, owner := range grants.Pods(l) {
 			pods[uid] = owner
 		}
-		held += len(ledgerspec.Held(l))
+		held += len(grants.Held(l))
 	}
 	return pods, held
 }
@@ -144,7 +144,7 @@ func (s *server) remove(name string) {
 	s.must(s.Delete(s.t.Context(), p, client.GracePeriodSeconds(0)))
 	s.await(name+"'s slices to be taken back", func(ctx context.Context) (bool, error) {
 		l := s.ledger(node)
-		if ledgerspec.Placement(l, p.UID) == nil {
+		if grants.Placement(l, p.UID) == nil {
 			return true, nil
 		}
 		if s.again.Load() > 0 {
@@ -301,7 +301,7 @@ func TestHoldExpires(t *testing.T) {
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "train", Core: 100, Mem: objects.DeviceMiB}}})
 	}
 	// It ends after the allocator has come up.
-	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
+	grants.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
 	s.must(s.Update(t.Context(), l))
 	s.run()
 	s.addPod("next", objects.Share(60, 600))

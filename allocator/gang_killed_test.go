@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -74,7 +74,7 @@ func lifeOfGang(t *testing.T, n int, arrives, raced bool) (killed bool) {
 		if len(l.Spec.Holds) > 0 {
 			t.Errorf("%s: Invariant 6: %s holds %+v", when, node.name, l.Spec.Holds)
 		}
-		for uid := range ledgerspec.Pods(l) {
+		for uid := range grants.Pods(l) {
 			if uid != "other" {
 				granted++
 			}
@@ -97,7 +97,7 @@ func (s *stage) grab(node string) {
 			taken = taken || d.UUID == uuid && len(d.Slices) > 0
 		}
 		if !taken {
-			s.must(ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: objects.DeviceMiB}}}))
+			s.must(grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: uuid, Core: 100, Mem: objects.DeviceMiB}}}))
 		}
 	}
 	s.must(s.api.Update(s.t.Context(), l))
@@ -137,7 +137,7 @@ func TestMemberEndsWhileAGangIsLetGo(t *testing.T) {
 			t.Errorf("killed at request %d: placed %q, want %q", tt.at, got, tt.want)
 		}
 		for _, node := range s.nodes {
-			if pods := ledgerspec.Pods(s.ledger(node.name)); len(pods) != strings.Count(tt.want, node.name) {
+			if pods := grants.Pods(s.ledger(node.name)); len(pods) != strings.Count(tt.want, node.name) {
 				t.Errorf("killed at request %d: Invariant 6: %s has slices of %v", tt.at, node.name, pods)
 			}
 		}
@@ -191,7 +191,7 @@ func TestTakenBackWhileAGangIsCommitted(t *testing.T) {
 	s.kill = func() (before, after bool) {
 		if n++; n == 4 { // two holds, one commit
 			l := s.ledger("n0")
-			ledgerspec.Release(l, func(types.UID) bool { return true })
+			grants.Release(l, func(types.UID) bool { return true })
 			s.must(s.api.Update(t.Context(), l))
 			s.notify(l, false)
 			s.readAll()
@@ -242,8 +242,8 @@ func TestNobodyFollowsToAnotherNode(t *testing.T) {
 	if got := s.seats("m0", "m1", "m2"); got != "m0:n0" {
 		t.Errorf("placed %q, want m0 alone: two of the other three are there, and one would have to go elsewhere", got)
 	}
-	if pods := ledgerspec.Pods(s.ledger("n1")); len(pods) > 0 || len(ledgerspec.Pods(s.ledger("n0"))) != 1 {
-		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", ledgerspec.Pods(s.ledger("n0")), pods)
+	if pods := grants.Pods(s.ledger("n1")); len(pods) > 0 || len(grants.Pods(s.ledger("n0"))) != 1 {
+		t.Errorf("Invariant 6: n0 has slices of %v, n1 of %v", grants.Pods(s.ledger("n0")), pods)
 	}
 	s.add("m3", 60, 600, objects.InGang("g", 4), func(p *corev1.Pod) { p.UID = "m3-again" })
 	s.work()

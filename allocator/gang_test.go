@@ -11,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -120,7 +120,7 @@ func TestHoldEnds(t *testing.T) {
 		l.Spec.Devices = append(l.Spec.Devices, v1alpha1.DeviceLedger{UUID: fmt.Sprintf("GPU-n0-%d", i), Core: 100, Mem: objects.DeviceMiB,
 			Slices: []v1alpha1.Slice{{Pod: "gone", Owner: "ns/gone", Ctr: "c", Core: 100, Mem: objects.DeviceMiB}}})
 	}
-	ledgerspec.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
+	grants.Hold(l, "podgroups.kueue.x-k8s.io/ns/gone", s.clock.Now().Add(binding.HoldFor), "gone")
 	s.must(s.api.Update(t.Context(), l))
 	s.notify(l, false)
 	s.add("next", 10, 100)
@@ -210,16 +210,16 @@ func TestHalfPlacedGang(t *testing.T) {
 				return placement.Plan{Node: node, Grants: []placement.Grant{{Container: "c", UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: core, Mem: 600}}}
 			}
 			half := s.ledger("n0")
-			s.must(ledgerspec.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
+			s.must(grants.Grant(half, pods[2].UID, "ns/m2", plan("n0", 60, 1)))
 			if held {
-				ledgerspec.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(binding.HoldFor), pods[2].UID)
+				grants.Hold(half, "podgroups.kueue.x-k8s.io/ns/g", s.clock.Now().Add(binding.HoldFor), pods[2].UID)
 			}
 			s.must(s.api.Update(t.Context(), half))
 			s.notify(half, false)
 			if !fits {
 				full := s.ledger("n1")
 				for d := range 2 {
-					s.must(ledgerspec.Grant(full, "other", "ns/other", plan("n1", 100, d)))
+					s.must(grants.Grant(full, "other", "ns/other", plan("n1", 100, d)))
 				}
 				s.must(s.api.Update(t.Context(), full))
 				s.notify(full, false)
@@ -232,8 +232,8 @@ func TestHalfPlacedGang(t *testing.T) {
 				t.Errorf("Invariant 6: %s, fits %v: still held %+v", name, fits, now.Spec.Holds)
 			case fits && (placed != 3 || len(now.Spec.Devices[0].Slices) == 0 || now.Spec.Devices[0].Slices[0].Pod != pods[2].UID):
 				t.Errorf("%s: placed %d of 3; told %q; n0 has %+v", name, placed, s.told(), now.Spec.Devices)
-			case !fits && (placed != 0 || len(ledgerspec.Pods(now)) != 0):
-				t.Errorf("Invariant 6: %s: placed %d of a gang that does not fit, left %v", name, placed, ledgerspec.Pods(now))
+			case !fits && (placed != 0 || len(grants.Pods(now)) != 0):
+				t.Errorf("Invariant 6: %s: placed %d of a gang that does not fit, left %v", name, placed, grants.Pods(now))
 			}
 		}
 	}

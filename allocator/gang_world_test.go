@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -137,7 +137,7 @@ func (w *world) pods(name podrequest.Group) []*corev1.Pod {
 // members are the pods of the last run of a gang.
 func (w *world) members(name podrequest.Group) []*corev1.Pod {
 	if w.real {
-		known := podgroup.New(&group.Sizes{}) // its clock is not ours
+		known := gang.New(&podgroup.Sizes{}) // its clock is not ours
 		for _, p := range w.pods(name) {
 			known.Update(p)
 		}
@@ -210,8 +210,8 @@ func (w *world) follow(before []types.UID, p *corev1.Pod) {
 // rob notes who loses with a change of a ledger, the next of all, what it was to be let go
 // with.
 func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
-	has := ledgerspec.Pods(after)
-	for uid := range ledgerspec.Pods(before) {
+	has := grants.Pods(after)
+	for uid := range grants.Pods(before) {
 		p := w.find(uid)
 		if p == nil || !podstate.Gated(p) || has[uid] != "" || !granted(before, uid) {
 			continue
@@ -231,7 +231,7 @@ func (w *world) rob(before, after *v1alpha1.SliceLedger, byHand bool) {
 // seen yet that the pod was ever let go may hold something for it in vain.
 func (w *world) checkHolds() {
 	for _, p := range w.live {
-		if node := podstate.TargetNode(p); node != "" && !podstate.Terminal(p) && !w.disturbed[p.UID] && ledgerspec.Held(w.ledger(node))[p.UID] != nil {
+		if node := podstate.TargetNode(p); node != "" && !podstate.Terminal(p) && !w.disturbed[p.UID] && grants.Held(w.ledger(node))[p.UID] != nil {
 			w.fail("pod %s was let go to %s while its slices are held", p.Name, node)
 		}
 	}
@@ -257,7 +257,7 @@ func (w *world) checkGangs() {
 		}
 		if need := g.total - count[in]; need > 0 && len(ready) >= need {
 			a := w.replicas[0].allocator
-			asks, _ := a.asks(ready)
+			asks := requestsOf(a, ready...)
 			if choices, miss, err := fit(context.Background(), a, asks, need); err != nil || miss == nil {
 				w.fail("Invariant 6: %s waits but fits: %v, %v", name, choices, err)
 			}
@@ -332,7 +332,7 @@ func (r *replicaInTest) letGo(pod *corev1.Pod) {
 // decide notes by what the replica knew pods got slices that are not held, or no longer.
 func (r *replicaInTest) decide(before, after *v1alpha1.SliceLedger) {
 	r.world.rob(before, after, false)
-	for uid := range ledgerspec.Pods(after) {
+	for uid := range grants.Pods(after) {
 		if granted(after, uid) && !granted(before, uid) {
 			r.world.decided[uid] = r.knew
 		}
@@ -360,8 +360,8 @@ func (w *world) lateHold(n *nodeInTest) {
 	}
 	w.made++
 	pod := types.UID(fmt.Sprintf("late%d", w.made))
-	w.must(ledgerspec.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
-	ledgerspec.Hold(l, late+string(pod), w.clock.Now().Add(binding.HoldFor), pod)
+	w.must(grants.Grant(l, pod, late+string(pod), placement.Plan{Grants: []placement.Grant{{Container: "a", UUID: seen.UUID, Core: 1, Mem: 1}}}))
+	grants.Hold(l, late+string(pod), w.clock.Now().Add(binding.HoldFor), pod)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
 }
@@ -382,7 +382,7 @@ func (w *world) lateTheft(n *nodeInTest) {
 func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
 	w.disturbed[pod] = true
 	before := l.DeepCopy()
-	ledgerspec.Release(l, func(uid types.UID) bool { return uid == pod })
+	grants.Release(l, func(uid types.UID) bool { return uid == pod })
 	w.rob(before, l, false)
 	w.must(w.api.Update(context.Background(), l))
 	w.notify(l, false)
@@ -390,7 +390,7 @@ func (w *world) takeBack(l *v1alpha1.SliceLedger, pod types.UID) {
 
 // granted tells whether a pod has slices that are not held, or no longer.
 func granted(l *v1alpha1.SliceLedger, pod types.UID) bool {
-	return ledgerspec.Pods(l)[pod] != "" && ledgerspec.Held(l)[pod] == nil
+	return grants.Pods(l)[pod] != "" && grants.Held(l)[pod] == nil
 }
 
 // late begins the owners of late holds.

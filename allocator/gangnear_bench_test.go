@@ -10,11 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -41,7 +40,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					l := objects.WithStatus(objects.Ledger(node.Name))
 					for d := range 2 {
 						if d == 0 || full && !theirs {
-							if err := ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+							if err := grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
 								Container: fmt.Sprint("c", d), UUID: fmt.Sprintf("GPU-%s-%d", node.Name, d), Core: 60, Mem: 1}}}); err != nil {
 								b.Fatal(err)
 							}
@@ -51,6 +50,7 @@ func BenchmarkGangWaits(b *testing.B) {
 					a.SetLedger(l)
 				}
 				var asks []scheduling.Request
+				var pods []*corev1.Pod
 				for i := range members {
 					pod := objects.Pod(fmt.Sprint("p", i), map[string]v1alpha1.Share{"c": objects.Share(60, 600)})
 					pod.UID, pod.ResourceVersion = types.UID(pod.Name), "2"
@@ -66,8 +66,7 @@ func BenchmarkGangWaits(b *testing.B) {
 						cpu(fmt.Sprint(i, "m"))(pod)
 					}
 					a.SetPod(pod)
-					one, _ := a.asks([]*corev1.Pod{pod})
-					asks = append(asks, one...)
+					pods, asks = append(pods, pod), append(asks, requestsOf(a, pod)...)
 				}
 				now := threadTime(b)
 				var spent time.Duration
@@ -78,7 +77,9 @@ func BenchmarkGangWaits(b *testing.B) {
 					if err != nil || miss == nil {
 						b.Fatal(miss, err)
 					}
-					a.markUnschedulable(&podgroup.Gang{Least: members}, asks, miss, 0, members)
+					if !miss.Why.Known {
+						a.queue.MarkUnschedulable(pods, miss.Why.Refused(), "gang "+miss.Why.Cause(), miss.Why.String())
+					}
 					// The first look tells why, the others find that it is so still.
 					if i > 0 {
 						spent += now() - start

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -40,7 +40,7 @@ func (s *stage) zones(letters string) {
 func (s *stage) use(node string, device, core int) {
 	s.t.Helper()
 	l := s.ledger(node)
-	s.must(ledgerspec.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
+	s.must(grants.Grant(l, "other", "ns/other", placement.Plan{Grants: []placement.Grant{{
 		Container: fmt.Sprint("c", device), UUID: fmt.Sprintf("GPU-%s-%d", node, device), Core: v1alpha1.Percent(core), Mem: 1}}}))
 	s.must(s.api.Update(s.t.Context(), l))
 	s.notify(l, false)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"

@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/test/podgroups"
 )
@@ -111,7 +111,7 @@ func TestGroupWithinOneRack(t *testing.T) {
 		s.use("n0", 1, 50)
 		s.add("m0", 60, 600, memberOf("g"))
 		l := s.ledger("n3")
-		s.must(ledgerspec.Grant(l, "m0", "ns/m0", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n3-0", Core: 60, Mem: 600}}}))
+		s.must(grants.Grant(l, "m0", "ns/m0", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n3-0", Core: 60, Mem: 600}}}))
 		s.must(s.api.Update(t.Context(), l))
 		s.notify(l, false)
 		s.readAll()

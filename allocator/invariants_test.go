@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/allocator/restore"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/missing"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -85,11 +85,11 @@ func (w *world) checkGrants(before, after *v1alpha1.SliceLedger) {
 // checkReleases asserts that a pod's slices were taken back for a reason.
 func (r *replicaInTest) checkReleases(before, after *v1alpha1.SliceLedger) {
 	w := r.world
-	holds := ledgerspec.Pods(after)
-	for uid := range ledgerspec.Pods(before) {
+	holds := grants.Pods(after)
+	for uid := range grants.Pods(before) {
 		p := w.find(uid)
 		switch {
-		case holds[uid] != "" || slices.Contains(before.Status.Released, uid) || ledgerspec.Held(before)[uid] != nil:
+		case holds[uid] != "" || slices.Contains(before.Status.Released, uid) || grants.Held(before)[uid] != nil:
 		case p == nil && w.wasBound[uid] != before.Name:
 		case p != nil && (podstate.NeverRuns(p) || podstate.TargetNode(p) != "" && podstate.TargetNode(p) != before.Name):
 		case uid == r.sawUnbindable:
@@ -133,11 +133,11 @@ func (w *world) checkRest() {
 			}
 		case len(held) == 0 && w.disturbed[p.UID]:
 			// They are not there only for want of room.
-			if node != "" && restore.Possible(p, w.ledger(podstate.TargetNode(p)), w.classes) {
+			if node != "" && missing.Possible(p, w.ledger(podstate.TargetNode(p)), w.classes) {
 				w.fail("Invariant 6: pod %s lost its slices on %s, and there is room for them", p.Name, node)
 			}
 			w.checkAdrift(p)
-		case len(held) != 1 || held[0] != node || !ledgerspec.Serves(w.ledger(node), p.UID, demand.Shares):
+		case len(held) != 1 || held[0] != node || !grants.Serves(w.ledger(node), p.UID, demand.Shares):
 			w.fail("Invariant 6: pod %s is on %q and holds slices on %v", p.Name, node, held)
 		default:
 			on := map[string]bool{}
@@ -155,7 +155,7 @@ func (w *world) checkRest() {
 				if held == nil && slices.ContainsFunc(granted, func(r runningSlice) bool { return !w.node(node).works(r.uuid) || w.crowdedOut(w.node(node), r) }) {
 					continue // the device was taken out of the node for good, or see checkAdrift
 				}
-				if !slices.Equal(granted, held) && w.disturbed[p.UID] && !restore.Possible(p, w.ledger(node), w.classes) {
+				if !slices.Equal(granted, held) && w.disturbed[p.UID] && !missing.Possible(p, w.ledger(node), w.classes) {
 					w.checkAdrift(p)
 				} else if !slices.Equal(granted, held) {
 					w.fail("Invariant 6: container %s of pod %s runs with %v and is granted %v", name, p.Name, held, granted)
@@ -165,7 +165,7 @@ func (w *world) checkRest() {
 	}
 	w.checkGangs()
 	for _, n := range w.nodes {
-		for uid := range ledgerspec.Pods(w.ledger(n.name)) {
+		for uid := range grants.Pods(w.ledger(n.name)) {
 			if !live[uid] {
 				w.fail("Invariant 6: pod %s is over and holds slices on %s", uid, n.name)
 			}

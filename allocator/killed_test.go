@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/bindwatch"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
 	"vernier.dev/vernier/allocator/queue"
 )
 

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -307,14 +307,14 @@ func (n *nodeInTest) report() {
 		w.recreate(n.name)
 		return
 	}
-	for uid := range ledgerspec.Pods(n.seen) {
+	for uid := range grants.Pods(n.seen) {
 		p := w.find(uid)
 		if w.over(uid) && !n.runs(uid) || w.hasty && p != nil && p.DeletionTimestamp != nil {
 			n.fenced[uid] = true
 		}
 	}
 	var released []types.UID
-	holders := ledgerspec.Pods(n.seen)
+	holders := grants.Pods(n.seen)
 	for uid := range n.fenced {
 		if holders[uid] == "" && !n.runs(uid) {
 			delete(n.fenced, uid)

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -234,7 +234,7 @@ func TestMissedForGood(t *testing.T) {
 		s.awaitPlaced(name)
 	}
 	for _, node := range []string{"gpu-1", "gpu-2"} {
-		for uid := range ledgerspec.Pods(s.ledger(node)) {
+		for uid := range grants.Pods(s.ledger(node)) {
 			if slices.Contains(slices.Concat(gone["gpu-1"], gone["gpu-2"]), uid) {
 				t.Errorf("Invariant 6: %s holds slices of a pod that is gone", node)
 			}

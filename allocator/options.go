@@ -11,9 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/preemption"
-	podpriority "vernier.dev/vernier/allocator/priority"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	podpriority "vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

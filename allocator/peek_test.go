@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -74,6 +75,16 @@ func (s *searchInTest) begun() bool          { return !s.last.FieldByName("advan
 func (s *searchInTest) spent() time.Duration { return time.Duration(s.last.FieldByName("spent").Int()) }
 
 func (a *Allocator) searches() int { return kept(a.scheduler, "searches") }
+
+// requestsOf are the pods with what they ask for.
+func requestsOf(a *Allocator, pods ...*corev1.Pod) (asks []scheduling.Request) {
+	for _, pod := range pods {
+		if ask, err := scheduling.RequestOf(pod, a.scheduler.Classes); err == nil {
+			asks = append(asks, ask)
+		}
+	}
+	return asks
+}
 
 // fit is a whole search for places for a gang, with all of its pauses.
 func fit(ctx context.Context, a *Allocator, asks []scheduling.Request, need int, within ...scheduling.Within) ([]binding.Assignment, *scheduling.GangDiagnosis, error) {

@@ -77,7 +77,7 @@ func BenchmarkPreempt(b *testing.B) {
 					pod.Name = "p"
 				}
 				set(pod)
-				asks, _ := a.asks([]*corev1.Pod{pod})
+				asks := requestsOf(a, pod)
 				start := now()
 				chosen, err := decide(b.Context(), a, asks[0])
 				if err != nil || kind != "crowd" && (chosen != nil) != (kind == "would") {
@@ -173,7 +173,7 @@ func BenchmarkVictims(b *testing.B) {
 						objects.InGang(fmt.Sprint("g", i, "-", b.N), kind.need)(pod)
 					}
 					set(pod)
-					asks, _ := a.asks([]*corev1.Pod{pod})
+					asks := requestsOf(a, pod)
 					w.Pods = append(w.Pods, asks...)
 				}
 				w.Item, w.Need = a.queue.ItemOf(w.Pods[0].Pod), kind.need

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

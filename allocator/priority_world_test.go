@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/test/objects"
 )
 
@@ -57,7 +57,7 @@ func TestPolicyRefusesTheGatePatch(t *testing.T) {
 	s.addPod("p", objects.Share(100, 1000))
 	s.awaitEvent("p", notify.ReasonWriteRefused, "no pod is let go on Fridays")
 	uid := s.pod("p").UID
-	s.await("its slices to go back", func(context.Context) (bool, error) { return ledgerspec.Placement(s.ledger("gpu-1"), uid) == nil, nil })
+	s.await("its slices to go back", func(context.Context) (bool, error) { return grants.Placement(s.ledger("gpu-1"), uid) == nil, nil })
 	s.must(s.Delete(t.Context(), binding))
 	s.awaitPlaced("p")
 }

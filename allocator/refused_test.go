@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -66,7 +66,7 @@ func (s *stage) tries(n int) {
 }
 
 func (s *stage) holds(node, pod string) bool {
-	return ledgerspec.Pods(s.ledger(node))[s.get(pod).UID] != ""
+	return grants.Pods(s.ledger(node))[s.get(pod).UID] != ""
 }
 
 // Invariant 6: a pod of which the gate patch is refused for good gives its slices back after a
@@ -220,7 +220,7 @@ func TestLedgerWriteRefused(t *testing.T) {
 func TestHostileGrantIsRefusedAlone(t *testing.T) {
 	s := newStage(t, 1)
 	s.refuseFor = func(what string, obj client.Object) error {
-		if l, is := obj.(*v1alpha1.SliceLedger); is && what == "update" && ledgerspec.Pods(l)["bad"] != "" {
+		if l, is := obj.(*v1alpha1.SliceLedger); is && what == "update" && grants.Pods(l)["bad"] != "" {
 			return forbidden(l.Name)
 		}
 		return nil

@@ -24,11 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -167,7 +167,7 @@ func (r *replicaInTest) restart() {
 				})
 			},
 		}),
-		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &group.Sizes{}), Classes: r.world.classes, Requests: 1,
+		Filters: filters, Events: &record.FakeRecorder{}, Clock: r.time, Log: log, Groups: cmp.Or(r.world.sizes, &podgroup.Sizes{}), Classes: r.world.classes, Requests: 1,
 		Preemption: r.world.preemption, ReserveAfter: r.world.reserveAfter, PriorityClasses: r.world.priorityClasses,
 	})
 	r.queue = &queueInTest{clock: r.world.clock, later: map[queue.Item]time.Time{}}
@@ -244,8 +244,8 @@ func (r *replicaInTest) sees(l *v1alpha1.SliceLedger) *v1alpha1.SliceLedger {
 	if !r.world.blind || known == nil {
 		return l
 	}
-	for uid := range ledgerspec.Pods(known) {
-		if p := r.world.find(uid); p != nil && podstate.Gated(p) && ledgerspec.Pods(l)[uid] == "" {
+	for uid := range grants.Pods(known) {
+		if p := r.world.find(uid); p != nil && podstate.Gated(p) && grants.Pods(l)[uid] == "" {
 			l = l.DeepCopy()
 			l.Spec = known.Spec
 			return l

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -29,7 +29,7 @@ func TestOneWriteForManyPods(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 8 {
+	if got := len(grants.Pods(s.ledger("n0"))); got != 8 {
 		t.Errorf("%d pods have slices, want 8", got)
 	}
 	if s.updates != 1 || s.patches != 8 {
@@ -63,7 +63,7 @@ func TestRoundCountsItself(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+	if got := len(grants.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
 		t.Errorf("Invariant 1: %d of 3 pods of 60 core have slices on 2 devices after %d writes, want 2 after 1", got, s.updates)
 	}
 	s = newStage(t, 1)
@@ -72,7 +72,7 @@ func TestRoundCountsItself(t *testing.T) {
 	}
 	s.readAll()
 	s.work()
-	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
+	if got := len(grants.Pods(s.ledger("n0"))); got != 2 || s.updates != 1 {
 		t.Errorf("Invariant 7: %d of 3 pods of 30 CPUs are on a node of 64 after %d writes, want 2 after 1", got, s.updates)
 	}
 }
@@ -93,7 +93,7 @@ func TestFailedRoundIsDecidedAgain(t *testing.T) {
 	s.step()
 	s.refuse = nil
 	s.work()
-	if got := len(ledgerspec.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
+	if got := len(grants.Pods(s.ledger("n0"))); got != 2 || s.patches != 2 {
 		t.Errorf("%d pods have slices after %d patches, want 2 after 2", got, s.patches)
 	}
 }

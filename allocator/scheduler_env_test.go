@@ -18,11 +18,10 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/pin"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
@@ -280,7 +279,7 @@ func (l *lab) tryTwin(p *corev1.Pod, node string) (at string, goes bool) {
 		}
 	}
 	if node != "" {
-		twin.Spec.Affinity = pin.To(twin.Spec.Affinity, node)
+		twin.Spec.Affinity = podstate.PinTo(twin.Spec.Affinity, node)
 	}
 	l.must(l.Create(ctx, twin))
 	if !l.await(func() bool {

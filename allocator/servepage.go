@@ -19,11 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/eventlist"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/page"
-	"vernier.dev/vernier/allocator/usage"
+	"vernier.dev/vernier/allocator/page/usage"
+	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/agents"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )

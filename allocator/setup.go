@@ -23,11 +23,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"vernier.dev/vernier/allocator/agents"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/agents"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -74,7 +74,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, events.Shutdown)
-	sizes, known := &group.Sizes{}, &classes.Set{}
+	sizes, known := &podgroup.Sizes{}, &classes.Set{}
 	r := &replica{
 		allocator: New(Config{
 			Client:   direct,
@@ -102,7 +102,7 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 	if err := register(ctx, r.allocator.Collector()); err != nil {
 		return err
 	}
-	r.groups = &group.Watcher{
+	r.groups = &podgroup.Watcher{
 		Discovery: kube.Discovery().RESTClient(), Dynamic: groups, Clock: clock, Log: mgr.GetLogger().WithName("groups"),
 		Sizes: sizes, Changed: r.allocator.GroupChanged, AllChanged: r.allocator.GroupsChanged,
 	}
@@ -116,10 +116,10 @@ func setup(ctx context.Context, mgr manager.Manager, o Options, clock clock.With
 
 type replica struct {
 	allocator *Allocator
-	sizes     *group.Sizes
+	sizes     *podgroup.Sizes
 	classes   *classes.Set
 	factory   informers.SharedInformerFactory
-	groups    *group.Watcher
+	groups    *podgroup.Watcher
 	manager   manager.Manager
 	api       rest.Interface
 	// warm is closed when everything that exists has been taken in.

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/bindwatch"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/binding/bindwatch"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

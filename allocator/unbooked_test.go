@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -291,7 +291,7 @@ func TestLostGrantsOfADeviceThatIsGone(t *testing.T) {
 			l = s.ledger("n0")
 			l.Spec = v1alpha1.SliceLedgerSpec{}
 			if tt.others > 0 {
-				s.must(ledgerspec.Grant(l, "o", "ns/o", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: tt.others, Mem: 1}}}))
+				s.must(grants.Grant(l, "o", "ns/o", placement.Plan{Grants: []placement.Grant{{Container: "c", UUID: "GPU-n0-0", Core: tt.others, Mem: 1}}}))
 			}
 			s.must(s.api.Update(t.Context(), l))
 			s.notify(l, false)

@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/pin"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -61,7 +60,7 @@ func TestChangedWhileDecidedOn(t *testing.T) {
 				return
 			}
 			shares := podrequest.Of(p).Shares
-			if len(held) != 1 || !ledgerspec.Serves(s.ledger(tt.home), p.UID, shares) {
+			if len(held) != 1 || !grants.Serves(s.ledger(tt.home), p.UID, shares) {
 				t.Errorf("holds slices on %v, asks for %+v", held, shares)
 			}
 		})
@@ -85,7 +84,7 @@ func TestPinLeavesAffinityAsItIs(t *testing.T) {
 		s.must(err)
 	}
 	s.work()
-	if got, want := s.get("p").Spec.Affinity, pin.To(p.Spec.Affinity, "n0"); !equality.Semantic.DeepEqual(got, want) {
+	if got, want := s.get("p").Spec.Affinity, podstate.PinTo(p.Spec.Affinity, "n0"); !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("affinity %v, want %v", got, want)
 	}
 }

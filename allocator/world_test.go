@@ -24,11 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/preemption"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -40,7 +40,7 @@ import (
 // goroutine, in an order that a seed decides: it replays.
 type world struct {
 	// sizes are what the PodGroups say; nil for none.
-	sizes *group.Sizes
+	sizes *podgroup.Sizes
 	t     *testing.T
 	rand  *rand.Rand
 	api   client.WithWatch
@@ -283,7 +283,7 @@ func (w *world) over(uid types.UID) bool {
 
 // disturb notes that the pods with slices on a node may lose them now.
 func (w *world) disturb(l *v1alpha1.SliceLedger) {
-	for uid := range ledgerspec.Pods(l) {
+	for uid := range grants.Pods(l) {
 		w.disturbed[uid] = true
 	}
 	w.rob(l, &v1alpha1.SliceLedger{}, true)

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -188,7 +188,7 @@ func TestSearchMissesNoRoom(t *testing.T) {
 		s.step()
 	}
 	l := s.ledger("n0")
-	ledgerspec.Release(l, func(types.UID) bool { return true })
+	grants.Release(l, func(types.UID) bool { return true })
 	s.disturb(l)
 	s.must(s.api.Update(t.Context(), l))
 	s.notify(l, false)

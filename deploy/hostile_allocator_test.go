@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/pin"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/apiserver"
 )
@@ -176,7 +176,7 @@ func hostilePodPatches(t *testing.T, clients map[bool]client.Client, pods map[st
 // The API server lets node affinity of gated pods be narrowed, in any way.
 func hostilePins(t *testing.T, c client.Client, pod *corev1.Pod) {
 	narrow := func(edit func(*corev1.NodeAffinity)) *corev1.Affinity {
-		a := pin.To(pod.Spec.Affinity, "n")
+		a := podstate.PinTo(pod.Spec.Affinity, "n")
 		edit(a.NodeAffinity)
 		return a
 	}
@@ -218,7 +218,7 @@ func honestUngating(t *testing.T, c client.Client, pods map[string]*corev1.Pod) 
 		}
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{v1alpha1.AnnotationPlacement: "{}"}},
-			"spec":     map[string]any{"affinity": pin.To(&required, "n"), "schedulingGates": nil},
+			"spec":     map[string]any{"affinity": podstate.PinTo(&required, "n"), "schedulingGates": nil},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -19,12 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/eventhandlers"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/eventhandlers"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -49,7 +49,7 @@ type fixture struct {
 // newFixture knows the objects, which the API server has.
 func newFixture(t *testing.T, has ...client.Object) *fixture {
 	f := &fixture{t: t, api: objects.Server(t, has...), clock: testclock.NewFakeClock(time.Unix(1000, 0)), work: objects.NewWork[queue.Item]()}
-	known, groups := cache.New(objects.NoFilters{}, nil, logr.Discard()), podgroup.New(&group.Sizes{})
+	known, groups := cache.New(objects.NoFilters{}, nil, logr.Discard()), gang.New(&podgroup.Sizes{})
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: f.clock}
 	q := queue.New(known, groups, events, func(*corev1.Pod) []string { return nil }, f.clock, logr.Discard())
 	f.Binder = &Binder{

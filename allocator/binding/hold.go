@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -37,13 +37,13 @@ func (b *Binder) Reserve(ctx context.Context, owner string, members []*Pending, 
 		ledger := on[0].Ledger.DeepCopy()
 		var pods []types.UID
 		for _, c := range on {
-			if err := ledgerspec.Grant(ledger, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
+			if err := grants.Grant(ledger, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
 				return err
 			}
 			pods = append(pods, c.Pod.UID)
 		}
 		if held {
-			ledgerspec.Hold(ledger, owner, b.Clock.Now().Add(HoldFor), pods...)
+			grants.Hold(ledger, owner, b.Clock.Now().Add(HoldFor), pods...)
 		}
 		err := b.Write(ctx, ledger)
 		if !refusal.Is(err) {
@@ -58,7 +58,7 @@ func (b *Binder) Reserve(ctx context.Context, owner string, members []*Pending, 
 
 func (b *Binder) isHeld(p *Pending) bool {
 	ledger := b.Cache.Index.Ledger(p.Node)
-	return ledger != nil && ledgerspec.Held(ledger)[p.Pod.UID] != nil
+	return ledger != nil && grants.Held(ledger)[p.Pod.UID] != nil
 }
 
 // Commit ends the holds on what the members have. Nothing is committed unless all of
@@ -67,16 +67,16 @@ func (b *Binder) Commit(ctx context.Context, members []*Pending) error {
 	drafts := map[string]*v1alpha1.SliceLedger{}
 	for _, p := range members {
 		ledger := b.Cache.Index.Ledger(p.Node)
-		if ledger == nil || ledgerspec.Placement(ledger, p.Pod.UID) == nil {
+		if ledger == nil || grants.Placement(ledger, p.Pod.UID) == nil {
 			return queue.ErrAgain
 		}
-		if ledgerspec.Held(ledger)[p.Pod.UID] == nil {
+		if grants.Held(ledger)[p.Pod.UID] == nil {
 			continue
 		}
 		if drafts[p.Node] == nil {
 			drafts[p.Node] = ledger.DeepCopy()
 		}
-		ledgerspec.Commit(drafts[p.Node], func(uid types.UID) bool { return uid == p.Pod.UID })
+		grants.Commit(drafts[p.Node], func(uid types.UID) bool { return uid == p.Pod.UID })
 	}
 	nodes := slices.Sorted(maps.Keys(drafts))
 	if err := b.All(len(nodes), func(i int) error { return b.Write(ctx, drafts[nodes[i]]) }); err != nil {
@@ -85,7 +85,7 @@ func (b *Binder) Commit(ctx context.Context, members []*Pending) error {
 	// Another leader may have taken back what some of them had while the others' was
 	// committed: then no pod is ungated.
 	for _, p := range members {
-		if ledger := b.Cache.Index.Ledger(p.Node); ledger == nil || ledgerspec.Placement(ledger, p.Pod.UID) == nil {
+		if ledger := b.Cache.Index.Ledger(p.Node); ledger == nil || grants.Placement(ledger, p.Pod.UID) == nil {
 			return queue.ErrAgain
 		}
 	}

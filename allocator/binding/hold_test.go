@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -42,17 +42,17 @@ func TestReserve(t *testing.T) {
 			f := newFixture(t, newLedger("n"), newLedger("m"), third)
 			if tt.held {
 				third = f.ledger("k")
-				ledgerspec.Hold(third, "gang", f.clock.Now().Add(HoldFor), r.UID)
+				grants.Hold(third, "gang", f.clock.Now().Add(HoldFor), r.UID)
 				f.must(f.Write(t.Context(), third))
 			}
 			members := []*Pending{{Pod: p, Node: "n"}, {Pod: q, Node: tt.q}, {Pod: r, Node: "k"}}
 			f.must(f.Reserve(t.Context(), "gang", members, []Assignment{f.choice(p, "n"), f.choice(q, tt.q)}))
 			for _, m := range members[:2] {
 				l := f.ledger(m.Node)
-				if ledgerspec.Placement(l, m.Pod.UID) == nil {
+				if grants.Placement(l, m.Pod.UID) == nil {
 					t.Errorf("%s has no slices on %s", m.Pod.Name, m.Node)
 				}
-				hold := ledgerspec.Held(l)[m.Pod.UID]
+				hold := grants.Held(l)[m.Pod.UID]
 				if (hold != nil) != tt.want {
 					t.Errorf("%s held: %v, want %v", m.Pod.Name, hold, tt.want)
 				}
@@ -74,7 +74,7 @@ func TestReserveConflict(t *testing.T) {
 	if err := f.Reserve(t.Context(), "gang", members, choices); !errors.Is(err, queue.ErrAgain) {
 		t.Errorf("error %v", err)
 	}
-	if ledgerspec.Placement(f.ledger("m"), q.UID) != nil || ledgerspec.Held(f.ledger("n"))[p.UID] == nil {
+	if grants.Placement(f.ledger("m"), q.UID) != nil || grants.Held(f.ledger("n"))[p.UID] == nil {
 		t.Errorf("n holds for %v, m has %v", f.ledger("n").Spec.Holds, f.ledger("m").Spec.Devices)
 	}
 }

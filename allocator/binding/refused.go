@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -284,7 +284,7 @@ func (b *Binder) TakeBack(ctx context.Context, pod *corev1.Pod, node string) err
 	// A held slice needs no live read: the hold ends before the pod is ungated, and the
 	// compare-and-swap detects the race. Else our watch may be behind, and another leader
 	// may have ungated the pod.
-	if ledgerspec.Held(ledger)[pod.UID] == nil {
+	if grants.Held(ledger)[pod.UID] == nil {
 		live, err := b.Live(ctx, pod)
 		switch {
 		case err != nil:

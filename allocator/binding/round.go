@@ -8,9 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -70,7 +70,7 @@ func (r *Round) Grant(c *Assignment) (*Pending, error) {
 		d.alone = true
 	}
 	next := d.ledger.DeepCopy()
-	if err := ledgerspec.Grant(next, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
+	if err := grants.Grant(next, c.Pod.UID, podstate.KeyOf(c.Pod).String(), c.Plan); err != nil {
 		return nil, err
 	}
 	if !r.b.Cache.Index.Draft(d.known, next) {

@@ -15,11 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/pin"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -48,7 +47,7 @@ func UngatePatch(pod *corev1.Pod, placed *v1alpha1.Placement) ([]byte, error) {
 			"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
 			"annotations": object{v1alpha1.AnnotationPlacement: document},
 		},
-		"spec": object{"affinity": pin.To(&required, placed.Node), "schedulingGates": nil},
+		"spec": object{"affinity": podstate.PinTo(&required, placed.Node), "schedulingGates": nil},
 	})
 }
 
@@ -79,8 +78,8 @@ func (b *Binder) ungate(ctx context.Context, pod *corev1.Pod, node string, o ...
 	if ledger == nil {
 		return false, queue.ErrAgain
 	}
-	placed, dry := ledgerspec.PlacementOf(ledger, pod), len(o) > 0
-	if placed == nil || !dry && ledgerspec.Held(ledger)[pod.UID] != nil {
+	placed, dry := grants.PlacementOf(ledger, pod), len(o) > 0
+	if placed == nil || !dry && grants.Held(ledger)[pod.UID] != nil {
 		return false, queue.ErrAgain
 	}
 	if !dry && b.staged(pod, ledger) {

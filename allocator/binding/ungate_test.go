@@ -11,9 +11,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -83,7 +83,7 @@ func TestUngateNothingElse(t *testing.T) {
 		{"no ledger", func(f *fixture) { f.Handlers.DeleteLedger(f.known("n")) }, true, false, true},
 		{"slices taken back", func(f *fixture) { f.edit(func(l *v1alpha1.SliceLedger) { l.Spec.Devices = nil }) }, true, false, true},
 		{"slices held", func(f *fixture) {
-			f.edit(func(l *v1alpha1.SliceLedger) { ledgerspec.Hold(l, "gang", f.clock.Now().Add(time.Hour), "p") })
+			f.edit(func(l *v1alpha1.SliceLedger) { grants.Hold(l, "gang", f.clock.Now().Add(time.Hour), "p") })
 		}, true, false, true},
 	}
 	for _, tt := range tests {

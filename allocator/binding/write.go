@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/refusal"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -21,13 +21,13 @@ import (
 // write; none when there are none.
 func (b *Binder) Release(ctx context.Context, known *v1alpha1.SliceLedger, drop func(types.UID) bool) error {
 	ledger := known.DeepCopy()
-	if !ledgerspec.Release(ledger, drop) {
+	if !grants.Release(ledger, drop) {
 		return nil
 	}
 	if err := b.Write(ctx, ledger); err != nil {
 		return err
 	}
-	released := len(ledgerspec.Pods(known)) - len(ledgerspec.Pods(ledger))
+	released := len(grants.Pods(known)) - len(grants.Pods(ledger))
 	releases.Add(float64(released))
 	b.Log.V(1).Info("released", "node", ledger.Name, "pods", released)
 	return nil

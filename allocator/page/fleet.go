@@ -12,7 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -20,8 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/usage"
-	"vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/page/usage"
+	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/access"
 	"vernier.dev/vernier/api/v1alpha1"
 )

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/usage"
-	"vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/page/usage"
+	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/allocator/usage"
-	"vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/page/usage"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -12,12 +12,12 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -149,7 +149,7 @@ func (p *Preemption) barring(pods []*corev1.Pod, asker reservation.Asker) string
 // barringGang is why the pod's gang may not end as a whole, empty where it may, or the pod alone.
 func (p *Preemption) barringGang(pod *corev1.Pod, asker reservation.Asker, others bool) string {
 	name, in := podrequest.GroupOf(pod)
-	if !in || p.groups.Ends(name) == group.EndPods {
+	if !in || p.groups.Ends(name) == podgroup.EndPods {
 		return ""
 	}
 	for _, m := range p.groups.Gang(name).Members {

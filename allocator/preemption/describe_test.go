@@ -13,8 +13,8 @@ import (
 
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
-	"vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/view"
 )
 
 // there are pods that have not gone.

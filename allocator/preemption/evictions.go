@@ -12,16 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"vernier.dev/vernier/allocator/backfill"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/ledgerspec"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/allocator/priority"
-	"vernier.dev/vernier/allocator/reservation"
-	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/allocator/preemption/victims"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )
@@ -93,7 +93,7 @@ func (e *evictions) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger
 
 // hasOwn reports whether pods of the asker's namespace that it is above have slices on the node.
 func (e *evictions) hasOwn(ledger *v1alpha1.SliceLedger) bool {
-	for uid := range ledgerspec.Pods(ledger) {
+	for uid := range grants.Pods(ledger) {
 		if pod := e.cache.PodOf(uid); pod != nil && pod.Namespace == e.asker.Priority.Namespace && e.asker.Priority.Above(e.cache.Priorities.Of(pod)) {
 			return true
 		}
@@ -111,8 +111,8 @@ func (e *evictions) priority(uid types.UID) (int32, bool) {
 }
 
 func (e *evictions) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
-	held := ledgerspec.Held(ledger)
-	for uid := range ledgerspec.Pods(ledger) {
+	held := grants.Held(ledger)
+	for uid := range grants.Pods(ledger) {
 		if _, done := e.candidates.Pods[uid]; done || held[uid] != nil {
 			continue
 		}
@@ -134,13 +134,13 @@ func (e *evictions) add(pod *corev1.Pod) {
 		return
 	}
 	name, in := podrequest.GroupOf(pod)
-	if !in || e.groups.Ends(name) == group.EndPods {
+	if !in || e.groups.Ends(name) == podgroup.EndPods {
 		e.candidates.Pods[pod.UID] = v
 		return
 	}
 	e.bars.in[pod.Namespace] = true
 	g := e.groups.Gang(name)
-	if errors.Is(g.Err, group.ErrUnknown) {
+	if errors.Is(g.Err, podgroup.ErrUnknown) {
 		return // it is known in a moment
 	}
 	if !slices.ContainsFunc(g.Members, func(m *corev1.Pod) bool { return m.UID == pod.UID }) {
@@ -156,7 +156,7 @@ func (e *evictions) add(pod *corev1.Pod) {
 	}
 	gang := victims.Gang{Spare: max(0, spare), Whole: true}
 	// Where its owner says it wrong nobody knows what of it must run.
-	if e.groups.Ends(name) == group.EndGroup || g.Err != nil {
+	if e.groups.Ends(name) == podgroup.EndGroup || g.Err != nil {
 		gang.Spare = 0
 	}
 	for _, m := range g.Members {

@@ -22,19 +22,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/allocator/priority"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -53,7 +53,7 @@ type fixture struct {
 	takes  time.Duration
 	events *record.FakeRecorder
 	// members are the pods of groups.
-	members *podgroup.Groups
+	members *gang.Groups
 	// dry and evicted are the pods of which an eviction was tried, and asked for. refuse, if set, is
 	// what the API server answers.
 	dry, evicted []string
@@ -64,11 +64,11 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, nodes ...string) *fixture {
-	return newFixtureWith(t, nil, &group.Sizes{}, nodes...)
+	return newFixtureWith(t, nil, &podgroup.Sizes{}, nodes...)
 }
 
 // newFixtureWith is for a cluster that has PodDisruptionBudgets, and groups of pods.
-func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes *group.Sizes, nodes ...string) *fixture {
+func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes *podgroup.Sizes, nodes ...string) *fixture {
 	var has []runtime.Object
 	for _, b := range budgets {
 		has = append(has, b)
@@ -78,7 +78,7 @@ func newFixtureWith(t *testing.T, budgets []*policyv1.PodDisruptionBudget, sizes
 	f.events = record.NewFakeRecorder(1000)
 	f.known.Priorities.Everywhere = []string{priority.Any}
 	events := &notify.Notifier{Events: f.events, Clock: f.clock}
-	f.members = podgroup.New(sizes)
+	f.members = gang.New(sizes)
 	q := queue.New(f.known, f.members, events, filters.Undecided, f.clock, logr.Discard())
 	q.Open(f.work)
 	f.Preemption = New(Config{Cache: f.known, Groups: f.members, Queue: q, Filters: filters, Notify: events, Reservations: reservation.New(f.known, q, f.clock, backfill.Lookahead), Lookahead: backfill.Lookahead, Clock: f.clock, Log: logr.Discard(),

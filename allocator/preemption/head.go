@@ -10,14 +10,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/backfill"
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/preemption/victims"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
-	"vernier.dev/vernier/allocator/victims"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -34,7 +34,7 @@ func (e *endings) bound(demand *placement.Demand, ledger *v1alpha1.SliceLedger, 
 
 func (e *endings) choose(demand *placement.Demand, ledger *v1alpha1.SliceLedger, room victims.Room) (choice, bool) {
 	ends := map[types.UID]time.Time{}
-	for uid := range ledgerspec.Pods(ledger) {
+	for uid := range grants.Pods(ledger) {
 		if end, known := e.endOf(uid); known {
 			ends[uid] = end
 		}
@@ -61,15 +61,6 @@ func (e *endings) endOf(uid types.UID) (time.Time, bool) {
 		return backfill.EndOf(pod, e.now, e.lookahead)
 	}
 	return time.Time{}, false
-}
-
-// Waiter is who waits for room, with the pods that are to start together.
-type Waiter struct {
-	Item queue.Item
-	Pods []scheduling.Request
-	Need int
-	// Within is where they have to be.
-	Within scheduling.Within
 }
 
 // ReserveHead reserves room for the first of the waiters, which are in order, and for each

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/backfill"
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 )
@@ -146,7 +146,7 @@ func TestGraceWeighs(t *testing.T) {
 // One whose eviction is refused each time room was reserved for that, as where its owner opens and shuts
 // a budget, is not chosen again for a while: then others are.
 func TestHostileBudgetThatFlaps(t *testing.T) {
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &podgroup.Sizes{}, "n")
 	f.run(holder("flaps", 60, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("other", 60, 2), "n", 1)
 	f.refuse = func(pod string, dry bool) error {
@@ -201,7 +201,7 @@ func TestHostileVictimsThatStay(t *testing.T) {
 					b.Namespace = namespace
 					tt.budgets[i] = b
 				}
-				f := newFixtureWith(t, tt.budgets, &group.Sizes{}, "n")
+				f := newFixtureWith(t, tt.budgets, &podgroup.Sizes{}, "n")
 				f.run(holder("important", 60, 1000), "n", 1)
 				edits := []func(*corev1.Pod){in, objects.Labelled("x")}
 				if tt.member != nil {
@@ -216,7 +216,7 @@ func TestHostileVictimsThatStay(t *testing.T) {
 				if namespace != "ns" {
 					want = tt.foreign
 				}
-				f.queue.MarkUnschedulable(w.podsOf(), false, "short", "short")
+				f.queue.MarkUnschedulable(podsOf(w), false, "short", "short")
 				if got := f.preempt(w); len(got) > 0 || f.reserved(w) != "" {
 					t.Fatalf("evicted %v, reserved %s", got, f.reserved(w))
 				}
@@ -229,7 +229,7 @@ func TestHostileVictimsThatStay(t *testing.T) {
 }
 
 // podsOf are the waiter's pods.
-func (w Waiter) podsOf() (pods []*corev1.Pod) {
+func podsOf(w Waiter) (pods []*corev1.Pod) {
 	for _, r := range w.Pods {
 		pods = append(pods, r.Pod)
 	}
@@ -238,14 +238,14 @@ func (w Waiter) podsOf() (pods []*corev1.Pod) {
 
 // Several reasons have their counts.
 func TestBarringCounts(t *testing.T) {
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 1)}, &podgroup.Sizes{}, "n")
 	f.run(holder("important", 60, 1000), "n", 1)
 	for i := range 3 {
 		f.run(holder(fmt.Sprint("x", i), 30, 1, objects.Labelled("x")), "n", 0)
 	}
 	f.deletedFor(f.run(holder("late", 10, 1), "n", 0), -LeaveLate)
 	w := f.waiter(holder("urgent", v1alpha1.WholeGPU, 10))
-	f.queue.MarkUnschedulable(w.podsOf(), false, "short", "short")
+	f.queue.MarkUnschedulable(podsOf(w), false, "short", "short")
 	f.preempt(w)
 	const want = "3 pod(s) of lower priority would make room and cannot leave: " +
 		"2: PodDisruptionBudget b allows 1 evictions now, needs 0 healthy pods and has 0, 1: pod late is being deleted, and has not ended 30s after its grace period"
@@ -352,7 +352,7 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 				p = f.set(p)
 			}
 			second := f.waiter(holder("second", 60, 10, made("rs"), func(p *corev1.Pod) { p.Namespace = tt.after }))
-			f.queue.MarkUnschedulable(second.podsOf(), false, "short", "short")
+			f.queue.MarkUnschedulable(podsOf(second), false, "short", "short")
 			f.told()
 			if got := fmt.Sprint(f.preempt(second)); got != tt.want {
 				t.Errorf("evicted %s for the next of its controller, want %s", got, tt.want)
@@ -372,11 +372,11 @@ func TestHostileImageThatNeverComes(t *testing.T) {
 			}
 			f.gone(p, "n")
 			f.Forget(p)
-			if got := f.notStarting(second.podsOf()); got == "" {
+			if got := f.notStarting(podsOf(second)); got == "" {
 				t.Error("all is forgotten once it has gone")
 			}
 			f.clock.Step(StartLate)
-			if got := f.notStarting(second.podsOf()); got != "" || len(f.given)+len(f.unstarted) > 0 {
+			if got := f.notStarting(podsOf(second)); got != "" || len(f.given)+len(f.unstarted) > 0 {
 				t.Errorf("%q, and %d notes are kept", got, len(f.given)+len(f.unstarted))
 			}
 		})

@@ -25,15 +25,16 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/api/classes"
 )
 
 // A pod whose priority is higher than that of others gets their CPU, their memory and
@@ -60,7 +61,7 @@ const (
 // Preemption is what is known of pods for which others are to be ended.
 type Preemption struct {
 	cache        *cache.Cache
-	groups       *podgroup.Groups
+	groups       *gang.Groups
 	queue        *queue.Queue
 	filters      *feasible.Filters
 	binder       *binding.Binder
@@ -68,6 +69,8 @@ type Preemption struct {
 	reservations *reservation.Reservations
 	policy       Policy
 	lookahead    time.Duration
+	reserveAfter time.Duration
+	classes      *classes.Set
 	clock        clock.PassiveClock
 	log          logr.Logger
 
@@ -82,6 +85,9 @@ type Preemption struct {
 	leftAt  map[types.UID]time.Time
 	rounds  map[queue.Item]int
 
+	// headsAt is when room is reserved again for the first that wait, headsDue when an item is looked
+	// at again for that. They are the worker's.
+	headsAt, headsDue time.Time
 	// rechecked is when the reservations of the first that wait were looked at last. It is the worker's.
 	rechecked map[queue.Item]time.Time
 
@@ -106,6 +112,9 @@ type Preemption struct {
 	// pause is until when no nodes are looked for, so that others are placed.
 	pause time.Time
 }
+
+// Waiter is who waits for room.
+type Waiter = scheduling.Waiter
 
 // Policy is for whom pods with slices may be evicted.
 type Policy string
@@ -133,7 +142,7 @@ func (p *Policy) Set(text string) error {
 // Config is what a Preemption works with.
 type Config struct {
 	Cache        *cache.Cache
-	Groups       *podgroup.Groups
+	Groups       *gang.Groups
 	Queue        *queue.Queue
 	Filters      *feasible.Filters
 	Binder       *binding.Binder
@@ -142,15 +151,20 @@ type Config struct {
 	Policy       Policy
 	// Lookahead is how far ahead is planned: who leaves later stays, and who is evicted has so long.
 	Lookahead time.Duration
-	Clock     clock.PassiveClock
-	Log       logr.Logger
+	// ReserveAfter is how long the first waiter waits before room is reserved for it; 0 reserves
+	// none.
+	ReserveAfter time.Duration
+	// Classes are the GPUClasses that there are; nil is none.
+	Classes *classes.Set
+	Clock   clock.PassiveClock
+	Log     logr.Logger
 }
 
 // New knows of no pod. Forget is to be called for each that is gone.
 func New(c Config) *Preemption {
 	return &Preemption{
 		cache: c.Cache, groups: c.Groups, queue: c.Queue, filters: c.Filters, binder: c.Binder, notify: c.Notify,
-		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, clock: c.Clock, log: c.Log,
+		reservations: c.Reservations, policy: c.Policy, lookahead: c.Lookahead, reserveAfter: c.ReserveAfter, classes: c.Classes, clock: c.Clock, log: c.Log,
 		weights: map[string]weighed{}, passedOver: map[queue.Item]time.Time{}, looked: map[queue.Item]look{}, evictAt: map[queue.Item]time.Time{},
 		refused: map[types.UID]refusal{}, leftAt: map[types.UID]time.Time{}, rounds: map[queue.Item]int{},
 		lastAttempt: map[types.UID]attempt{}, nominated: map[types.UID]bool{}, backoff: map[backoffKey]time.Time{},

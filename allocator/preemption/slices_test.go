@@ -19,11 +19,11 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
 	"vernier.dev/vernier/test/podgroups"
@@ -194,7 +194,7 @@ func TestPreemptWaits(t *testing.T) {
 // Nobody is evicted any more for an owner that goes in between.
 func TestOwnerGoesWhileOthersAreEvicted(t *testing.T) {
 	// Pods that a budget covers are evicted one after the other.
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &podgroup.Sizes{}, "n")
 	f.run(holder("a", 50, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("b", 50, 1, objects.Labelled("x")), "n", 0)
 	f.run(holder("important", 50, 100), "n", 1)
@@ -237,7 +237,7 @@ func TestBudgets(t *testing.T) {
 		"one is covered for itself": {[]*policyv1.PodDisruptionBudget{budget("b", "x", 1), budget("b2", "y", 1)}, names("c")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixtureWith(t, tt.budgets, &group.Sizes{}, "n")
+			f := newFixtureWith(t, tt.budgets, &podgroup.Sizes{}, "n")
 			f.run(holder("a", 50, 1, objects.Labelled("x")), "n", 0)
 			f.run(holder("b", 50, 1, objects.Labelled("x")), "n", 0)
 			f.run(holder("c", 50, 5, objects.Labelled("y")), "n", 1)
@@ -264,7 +264,7 @@ func (s *slow) Now() time.Time {
 // A look at pods and their budgets ends when its time is over, in the middle of a node as well. Then
 // nobody is evicted, and it is looked again.
 func TestHostileBudgetsEndTheLook(t *testing.T) {
-	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 100)}, &group.Sizes{}, "n")
+	f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 100)}, &podgroup.Sizes{}, "n")
 	for i := range 100 {
 		f.run(holder(fmt.Sprint("v", i), 1, 1, objects.Labelled("x")), "n", 0)
 	}
@@ -293,7 +293,7 @@ func TestHostileBudgetsAreTold(t *testing.T) {
 				b.Namespace = namespace
 				budgets = append(budgets, b)
 			}
-			f := newFixtureWith(t, budgets, &group.Sizes{}, "n")
+			f := newFixtureWith(t, budgets, &podgroup.Sizes{}, "n")
 			for i := range 2 {
 				f.run(holder(fmt.Sprint("v", i), v1alpha1.WholeGPU, 1, func(p *corev1.Pod) { p.Namespace = namespace }), "n", i)
 			}
@@ -319,7 +319,7 @@ func TestHostileBudgetsAreTold(t *testing.T) {
 func TestRefusedEvictions(t *testing.T) {
 	forbidden := apierrors.NewTooManyRequests("the budget is used up", 10)
 	newWaiter := func() (*fixture, Waiter) {
-		f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &group.Sizes{}, "n")
+		f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &podgroup.Sizes{}, "n")
 		f.run(holder("a", 50, 1), "n", 0)
 		f.run(holder("b", 50, 1, objects.Labelled("x")), "n", 0)
 		f.run(holder("important", 50, 100), "n", 1)
@@ -386,7 +386,7 @@ func TestGangsAsVictims(t *testing.T) {
 		"a budget keeps one":    {3, [3]int32{1, 1, 1}, objects.Labelled("x"), names("single")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &group.Sizes{}, "n", "m")
+			f := newFixtureWith(t, []*policyv1.PodDisruptionBudget{budget("b", "x", 2)}, &podgroup.Sizes{}, "n", "m")
 			for i, on := range []struct {
 				node   string
 				device int
@@ -443,7 +443,7 @@ func TestPreemptForAGang(t *testing.T) {
 // A native group says how its pods may be ended: one by one however many there must be, or together
 // however many more there are.
 func TestDisruptionModes(t *testing.T) {
-	for mode, want := range map[string]string{"": names("g0"), group.EndPods: names("g0"), group.EndGroup: names("g0", "g1")} {
+	for mode, want := range map[string]string{"": names("g0"), podgroup.EndPods: names("g0"), podgroup.EndGroup: names("g0", "g1")} {
 		for least := int64(1); least <= 2; least++ {
 			if mode == "" && least == 2 {
 				want = names("g0", "g1") // it is at its minimum
@@ -486,7 +486,7 @@ func TestWithinOneRack(t *testing.T) {
 }
 
 // nativeGroup is the group g as it is read from an API server.
-func nativeGroup(t *testing.T, mode string, least int64) *group.Sizes {
+func nativeGroup(t *testing.T, mode string, least int64) *podgroup.Sizes {
 	t.Helper()
 	g := podgroups.Native("ns", "g", least)
 	if mode != "" {

@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/scheduling"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
@@ -65,8 +65,8 @@ func (pl *planner) fitsWith(unit []types.UID) (back map[string]*v1alpha1.SliceLe
 				return nil, false
 			}
 			var gone []types.UID
-			still := ledgerspec.Pods(n.ledger)
-			for other := range ledgerspec.Pods(whole) {
+			still := grants.Pods(n.ledger)
+			for other := range grants.Pods(whole) {
 				if still[other] == "" && !slices.Contains(unit, other) {
 					gone = append(gone, other)
 				}

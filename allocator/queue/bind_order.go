@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 )
 

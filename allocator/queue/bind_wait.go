@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/state/podstate"
 )
 
 // How long a pod waits for other pods to be bound, in all, over its whole life. When a pod

@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -108,7 +108,7 @@ type Undecided func(pod *corev1.Pod) []string
 // Queue is what one replica has to look at.
 type Queue struct {
 	cache     *cache.Cache
-	groups    *podgroup.Groups
+	groups    *gang.Groups
 	notify    *notify.Notifier
 	undecided Undecided
 	clock     clock.PassiveClock
@@ -135,7 +135,7 @@ type Queue struct {
 }
 
 // New is an empty queue that is not open.
-func New(cache *cache.Cache, groups *podgroup.Groups, notify *notify.Notifier, undecided Undecided, clock clock.PassiveClock, log logr.Logger) *Queue {
+func New(cache *cache.Cache, groups *gang.Groups, notify *notify.Notifier, undecided Undecided, clock clock.PassiveClock, log logr.Logger) *Queue {
 	return &Queue{
 		cache: cache, groups: groups, notify: notify, undecided: undecided, clock: clock, log: log,
 		attempts: map[Item]int{}, unschedulable: map[types.NamespacedName]unschedulablePod{}, order: newBindOrder(),

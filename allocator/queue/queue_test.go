@@ -17,12 +17,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/priority"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/priority"
 	"vernier.dev/vernier/api/podrequest"
 
 	"vernier.dev/vernier/api/v1alpha1"
@@ -42,7 +42,7 @@ func newQueue(t *testing.T) *queueInTest {
 	known := cache.New(objects.NoFilters{}, nil, logr.Discard())
 	known.Priorities.Everywhere = []string{priority.Any}
 	n := &notify.Notifier{Events: events, Clock: clock, Log: logr.Discard()}
-	q := New(known, podgroup.New(&group.Sizes{}), n, func(*corev1.Pod) []string { return nil }, clock, logr.Discard())
+	q := New(known, gang.New(&podgroup.Sizes{}), n, func(*corev1.Pod) []string { return nil }, clock, logr.Discard())
 	work := NewWork(clock)
 	t.Cleanup(work.ShutDown)
 	q.Open(work)

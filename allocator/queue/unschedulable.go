@@ -14,10 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/notify"
-	"vernier.dev/vernier/allocator/podstate"
-	"vernier.dev/vernier/allocator/priority"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/priority"
 )
 
 // unschedulablePod is why a pod waits and what its owner was sent about it.

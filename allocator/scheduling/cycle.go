@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/ranking"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling/ranking"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -268,7 +268,7 @@ func (f *nodeFilter) accepts(ctx context.Context, node string) (bool, error) {
 	if f.looked[node] || f.in.excludes(f.pod, node) || !f.Cache.Settled(node) {
 		return false, nil
 	}
-	if f.Avoids != nil && f.Avoids(f.pod, node) {
+	if f.Binder != nil && f.Binder.Avoids(f.pod, node) {
 		f.avoided = true
 		return false, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
 )
 
 // seen is how the ranking shows the nodes: as the one who asked last may use them.

@@ -16,13 +16,14 @@ import (
 	"k8s.io/utils/clock"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podstate"
 	"vernier.dev/vernier/allocator/queue"
-	"vernier.dev/vernier/allocator/ranking"
-	"vernier.dev/vernier/allocator/reservation"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/scheduling/ranking"
+	"vernier.dev/vernier/allocator/scheduling/reservation"
+	"vernier.dev/vernier/allocator/state/cache"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 )
@@ -30,19 +31,19 @@ import (
 // Scheduler decides.
 type Scheduler struct {
 	Cache   *cache.Cache
+	Groups  *gang.Groups
 	Queue   *queue.Queue
 	Filters *feasible.Filters
+	// Binder writes what is decided; nil where only Schedule and ScheduleGang are called.
+	Binder *binding.Binder
 	// Classes are the GPUClasses that there are; nil is none.
 	Classes *classes.Set
 	// PostFilter is asked for a pod that no node takes as it is; nil for none.
 	PostFilter PostFilter
 	// Reservations is the room that is promised to others; nil for none.
 	Reservations *reservation.Reservations
-	// Avoids reports whether a pod is not to be granted slices on a node for now, since the API
-	// server has refused a write of its ledger; nil where none is.
-	Avoids func(pod *corev1.Pod, node string) bool
-	Clock  clock.PassiveClock
-	Log    logr.Logger
+	Clock        clock.PassiveClock
+	Log          logr.Logger
 
 	// ranking is nil until the first decision as the leader.
 	ranking *ranking.Ranking
@@ -51,6 +52,7 @@ type Scheduler struct {
 	// the one that is under way, nil outside of it.
 	searches  map[podrequest.Group]*search
 	searching *search
+	turns     turns
 }
 
 // Request is a pod and what it asks for.
@@ -65,6 +67,21 @@ type PostFilter interface {
 	// PostFilter returns nil without such a node. rooms are the nodes as the pod sees them.
 	// later reports that it is not to be asked now, and that the pod is looked at again.
 	PostFilter(ctx context.Context, pod Request, rooms func() []*placement.Node, cycle func() (*feasible.Cycle, error)) (best *Candidate, later bool, err error)
+	// Due reports whether a node may be asked to preempt for the pod now.
+	Due(pod *corev1.Pod) bool
+	// Nominate notes that a pod goes where the scheduler has to preempt for it, Denominate that it is
+	// decided on once more.
+	Nominate(pod *corev1.Pod)
+	Denominate(pod *corev1.Pod)
+}
+
+// Waiter is who waits for room, with the pods that are to start together.
+type Waiter struct {
+	Item queue.Item
+	Pods []Request
+	Need int
+	// Within is where they have to be.
+	Within Within
 }
 
 // Candidate is a plan, and the node of the plan as it was made on.

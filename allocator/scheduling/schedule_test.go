@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
-	"vernier.dev/vernier/allocator/cache"
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/notify"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/cache"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/objects"
@@ -38,7 +38,7 @@ func newScheduler(t *testing.T, nodes int) *schedulerInTest {
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	known := cache.New(filters, nil, logr.Discard())
 	events := &notify.Notifier{Events: &record.FakeRecorder{}, Clock: clock, Log: logr.Discard()}
-	q := queue.New(known, podgroup.New(&group.Sizes{}), events, filters.Undecided, clock, logr.Discard())
+	q := queue.New(known, gang.New(&podgroup.Sizes{}), events, filters.Undecided, clock, logr.Discard())
 	s := &schedulerInTest{&Scheduler{Cache: known, Queue: q, Filters: filters, Clock: clock, Log: logr.Discard()}, t}
 	s.Lead()
 	for i := range nodes {

@@ -7,10 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
 	"vernier.dev/vernier/allocator/placement/packer"
-	"vernier.dev/vernier/allocator/ranking"
+	"vernier.dev/vernier/allocator/scheduling/ranking"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
 )

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -230,10 +230,10 @@ func (t *cycle) reserveAgain(ctx context.Context) error {
 	return nil
 }
 
-// Look begins a look at a gang; what it returns ends it. A search that ScheduleGang has not
+// endUnvisited begins a look at a gang; what it returns ends it. A search that ScheduleGang has not
 // gone on with by then is over: what does not come to it is about other things, as that a
 // member is gone.
-func (sc *Scheduler) Look(name podrequest.Group) (end func()) {
+func (sc *Scheduler) endUnvisited(name podrequest.Group) (end func()) {
 	s := sc.searches[name]
 	if s == nil {
 		return func() {}

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/binding"
-	"vernier.dev/vernier/allocator/feasible"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
 	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/state/feasible"
 )
 
 // Within is where the pods of a group have to be: on nodes that have the same value of each of
@@ -27,7 +27,7 @@ type Within struct {
 }
 
 // WithinOf is where the members of a gang have to be.
-func WithinOf(g *podgroup.Gang) Within { return Within{g.Topology, slices.Clone(g.Nodes)} }
+func WithinOf(g *gang.Gang) Within { return Within{g.Topology, slices.Clone(g.Nodes)} }
 
 // MaxWithin bounds how many values of the labels are tried for a gang.
 const MaxWithin = 64

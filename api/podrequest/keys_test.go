@@ -15,13 +15,13 @@ import (
 
 // writers are the packages that may name a key to look something up beside this one, and why.
 var writers = map[string]string{
-	"api/classes":         "reads what a GPUClass says",
-	"webhook/dialect":     "writes our annotations and resources in the place of another system's",
-	"webhook/guard":       "adds the node agent to the list of NRI plugins",
-	"webhook/podtemplate": "writes down what was read",
-	"allocator/binding":   "writes the placement",
-	"allocator/podstate":  "keeps what is read when it trims a pod",
-	"nri-plugin/capacity": "writes the node's resources",
+	"api/classes":              "reads what a GPUClass says",
+	"webhook/dialect":          "writes our annotations and resources in the place of another system's",
+	"webhook/guard":            "adds the node agent to the list of NRI plugins",
+	"webhook/podtemplate":      "writes down what was read",
+	"allocator/binding":        "writes the placement",
+	"allocator/state/podstate": "keeps what is read when it trims a pod",
+	"nri-plugin/capacity":      "writes the node's resources",
 }
 
 var (

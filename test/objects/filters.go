@@ -11,8 +11,8 @@ import (
 	clientset "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
-	"vernier.dev/vernier/allocator/feasible"
-	"vernier.dev/vernier/allocator/podstate"
+	"vernier.dev/vernier/allocator/state/feasible"
+	"vernier.dev/vernier/allocator/state/podstate"
 )
 
 // Filters are the scheduler's, in a cluster of the objects, until ctx ends. They know of no

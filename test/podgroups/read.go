@@ -21,12 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"vernier.dev/vernier/allocator/group"
+	"vernier.dev/vernier/allocator/queue/podgroup"
 	"vernier.dev/vernier/api/podrequest"
 )
 
 // Read are the native PodGroups as the allocator reads them from an API server.
-func Read(t *testing.T, groups ...*unstructured.Unstructured) *group.Sizes {
+func Read(t *testing.T, groups ...*unstructured.Unstructured) *podgroup.Sizes {
 	t.Helper()
 	api := schema.GroupVersion{Group: string(podrequest.Native), Version: "v1"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -46,8 +46,8 @@ func Read(t *testing.T, groups ...*unstructured.Unstructured) *group.Sizes {
 		g.SetGroupVersionKind(api.WithKind("PodGroup"))
 		objects = append(objects, g)
 	}
-	sizes := &group.Sizes{}
-	w := &group.Watcher{
+	sizes := &podgroup.Sizes{}
+	w := &podgroup.Watcher{
 		Sizes: sizes, Clock: clock.RealClock{}, Log: logr.Discard(), Changed: func(podrequest.Group) {}, AllChanged: func(podrequest.GroupAPI) {},
 		Discovery: discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}).RESTClient(),
 		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),

@@ -44,7 +44,7 @@ oldObject.spec.?schedulingGates.orValue([]).filter(g, g.name != 'vernier.dev/pla
 {{- end }}
 
 {{- /*
-The pin, as allocator/pin writes it: one more matchFields expression at the end of each term of
+The pin, as allocator/state/pin writes it: one more matchFields expression at the end of each term of
 the required node affinity, metadata.name In [NODE], or a term of its own where there is none.
 */}}
 {{- define "vernier.allocator.rule.pin" -}}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"vernier.dev/vernier/allocator/ledgerspec"
+	"vernier.dev/vernier/allocator/state/grants"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/system"
 )
@@ -110,7 +110,7 @@ func vacate(ctx context.Context) error {
 		var list v1alpha1.SliceLedgerList
 		err = sys.Client.List(ctx, &list)
 		for _, l := range list.Items {
-			if len(ledgerspec.Pods(&l)) > 0 || len(l.Status.Released) > 0 {
+			if len(grants.Pods(&l)) > 0 || len(l.Status.Released) > 0 {
 				ledgers = append(ledgers, l)
 			}
 		}
@@ -124,7 +124,7 @@ func vacate(ctx context.Context) error {
 		return false, each(ctx, len(ledgers), func(ctx context.Context, i int) error {
 			l := &ledgers[i]
 			var gone []types.UID
-			for uid := range ledgerspec.Pods(l) {
+			for uid := range grants.Pods(l) {
 				gone = append(gone, uid)
 			}
 			l.Status.Released = gone

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/allocator/page"
-	"vernier.dev/vernier/allocator/usage"
+	"vernier.dev/vernier/allocator/page/usage"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

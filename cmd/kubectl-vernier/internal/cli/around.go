@@ -21,9 +21,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/eventlist"
-	"vernier.dev/vernier/allocator/podstate"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/state/podstate"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"

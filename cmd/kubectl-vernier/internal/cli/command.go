@@ -21,8 +21,8 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/feasible"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/state/feasible"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/api/version"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/eventlist"
+	"vernier.dev/vernier/allocator/queue/eventlist"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

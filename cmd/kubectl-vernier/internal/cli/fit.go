@@ -14,9 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/group"
 	"vernier.dev/vernier/allocator/placement"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -249,7 +249,7 @@ func (s *simulation) gang(ctx context.Context, name podrequest.Group, all []*can
 // them where they don't.
 func (s *simulation) least(name podrequest.Group, pods []*corev1.Pod, copies int) int {
 	if name.API == podrequest.Kueue {
-		if total, err := (&group.Sizes{}).Min(name, pods); err == nil {
+		if total, err := (&podgroup.Sizes{}).Min(name, pods); err == nil {
 			return total
 		}
 	}

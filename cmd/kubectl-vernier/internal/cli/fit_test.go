@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"vernier.dev/vernier/allocator/feasible"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/state/feasible"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

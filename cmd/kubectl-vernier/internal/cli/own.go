@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

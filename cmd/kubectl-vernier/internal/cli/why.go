@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/eventlist"
-	"vernier.dev/vernier/allocator/podstate"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/state/podstate"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )
 

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/eventlist"
+	"vernier.dev/vernier/allocator/queue/eventlist"
 )
 
 // workload is an object that makes pods.

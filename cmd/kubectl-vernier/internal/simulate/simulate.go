@@ -17,9 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/feasible"
-	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/state/feasible"
+	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/view"
 )

@@ -21,10 +21,10 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"vernier.dev/vernier/allocator/group"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/queue/podgroup"
+	"vernier.dev/vernier/allocator/state/podstate"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/podrequest"
 )
 
@@ -205,7 +205,7 @@ func (e *Evidence) gang(pod *corev1.Pod) string {
 		return ""
 	}
 	if e.groups == nil {
-		e.groups = podgroup.New(&group.Sizes{})
+		e.groups = gang.New(&podgroup.Sizes{})
 		for i := range e.Pods {
 			e.groups.Update(&e.Pods[i])
 		}

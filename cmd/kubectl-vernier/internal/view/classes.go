@@ -11,8 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	ledgers "vernier.dev/vernier/allocator/index"
-	"vernier.dev/vernier/allocator/podstate"
+	ledgers "vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"

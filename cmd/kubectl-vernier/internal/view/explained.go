@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/cmd/kubectl-vernier/internal/manifest"
 	"vernier.dev/vernier/webhook/podtemplate"
 )

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
+	ledgers "vernier.dev/vernier/allocator/state/index"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/v1alpha1"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	model "vernier.dev/vernier/allocator/view"
+	ledgers "vernier.dev/vernier/allocator/state/index"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 )
 
 // TestReference: docs/reference/kubectl-vernier.md names exactly the fields that

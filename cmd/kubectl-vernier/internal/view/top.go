@@ -5,7 +5,7 @@ package view
 import (
 	"strconv"
 
-	model "vernier.dev/vernier/allocator/view"
+	model "vernier.dev/vernier/allocator/state/view"
 )
 
 // UseTable shows uses.

@@ -13,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"vernier.dev/vernier/allocator/feasible"
-	ledgers "vernier.dev/vernier/allocator/index"
 	"vernier.dev/vernier/allocator/placement"
-	"vernier.dev/vernier/allocator/podgroup"
-	"vernier.dev/vernier/allocator/podstate"
-	model "vernier.dev/vernier/allocator/view"
+	"vernier.dev/vernier/allocator/queue/gang"
+	"vernier.dev/vernier/allocator/state/feasible"
+	ledgers "vernier.dev/vernier/allocator/state/index"
+	"vernier.dev/vernier/allocator/state/podstate"
+	model "vernier.dev/vernier/allocator/state/view"
 	"vernier.dev/vernier/api/classes"
 	"vernier.dev/vernier/api/podrequest"
 	"vernier.dev/vernier/api/v1alpha1"
@@ -68,7 +68,7 @@ type Evidence struct {
 
 	// kubelet and claimEvents are the causes among these events.
 	kubelet, claimEvents map[model.Subject]string
-	groups               *podgroup.Groups
+	groups               *gang.Groups
 }
 
 // owners are for whom it keeps room, by GPU.

@@ -12,8 +12,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"vernier.dev/vernier/allocator/backfill"
 	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/allocator/scheduling/backfill"
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/bench/placement/trace"
 )

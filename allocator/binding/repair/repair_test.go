@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package repair
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/binding"
+	"vernier.dev/vernier/allocator/queue"
+	"vernier.dev/vernier/allocator/queue/notify"
+	"vernier.dev/vernier/allocator/state/agents"
+	"vernier.dev/vernier/allocator/state/grants"
+	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/objects"
+)
+
+// All that no container will use again is taken back in one write, and nothing else is.
+func TestTakenBack(t *testing.T) {
+	l := newLedger()
+	var pods []*corev1.Pod
+	add := func(name string, edit func(*corev1.Pod)) {
+		p := newPod(name, "c")
+		objects.Grant(l, p, on{"c": len(pods) % 2})
+		if edit != nil {
+			edit(p)
+		}
+		pods = append(pods, p)
+	}
+	add("released", func(p *corev1.Pod) { bound(p, l, on{"c": 0}) })
+	add("deleted", nil)
+	add("late", nil)
+	add("elsewhere", func(p *corev1.Pod) {
+		objects.Place(p, objects.WithStatus(objects.Ledger("m")), on{"c": 0})
+	})
+	add("deleting", func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.Finalizers = ptr.To(metav1.NewTime(start)), []string{"keep"}
+	})
+	add("waits", nil)
+	add("held", nil)
+	add("bound", func(p *corev1.Pod) { bound(p, l, on{"c": 1}) })
+	l.Status.Released = []types.UID{"released", "released-before"}
+	grants.Hold(l, "a", start, "late")
+	grants.Hold(l, "b", start.Add(10*time.Second), "held")
+	objects.Grant(l, newPod("unknown", "c"), on{"c": 0})
+
+	f := newFixture(t, l, pods...)
+	f.handlers.DeletePod(f.pod("deleted"), true)
+	f.reconcile(0)
+	left := slices.Sorted(maps.Keys(grants.Pods(f.ledger())))
+	if want := []types.UID{"bound", "held", "unknown", "waits"}; !slices.Equal(left, want) || f.specs != 1 {
+		t.Errorf("%v have slices after %d writes, want %v after 1", left, f.specs, want)
+	}
+	if again := f.work.Later[queue.Item{Node: "n"}]; again != 10*time.Second {
+		t.Errorf("looked at again in %v, want when the next hold ends", again)
+	}
+	var finished []string
+	for it := range f.work.Due {
+		if it.Pod.Name != "" {
+			finished = append(finished, it.Pod.Name)
+		}
+	}
+	if slices.Sort(finished); !slices.Equal(finished, []string{"held", "late", "waits"}) {
+		t.Errorf("looked at are %v, want those at our gate", finished)
+	}
+	if f.reconcile(9 * time.Second); f.specs != 1 {
+		t.Errorf("%d writes with nothing to take back", f.specs)
+	}
+	if f.reconcile(time.Second); f.specs != 2 || grants.Pods(f.ledger())["held"] != "" {
+		t.Errorf("a hold that has ended stays, %d writes", f.specs)
+	}
+}
+
+// A ledger that is gone is nobody's work.
+func TestNoLedger(t *testing.T) {
+	f := newFixture(t, newLedger())
+	f.handlers.DeleteLedger(f.ledger())
+	if f.reconcile(0); f.specs+f.statuses != 0 {
+		t.Errorf("%d writes", f.specs+f.statuses)
+	}
+}
+
+// Containers move off a device that failed before it was used.
+func TestReassign(t *testing.T) {
+	ill := func(l *v1alpha1.SliceLedger) { l.Status.Devices[0].Healthy = false }
+	gone := func(l *v1alpha1.SliceLedger) { l.Status.Devices = l.Status.Devices[1:] }
+	tests := []struct {
+		name string
+		fail func(*v1alpha1.SliceLedger)
+		// edit changes the pod, whose containers a and b have slices of the first and the
+		// second device and cannot be created.
+		edit func(*corev1.Pod, *v1alpha1.SliceLedger)
+		a    string
+	}{
+		{"ill", ill, nil, second},
+		{"gone", gone, nil, second},
+		{"no failure", func(*v1alpha1.SliceLedger) {}, nil, first},
+		{"both failed", func(l *v1alpha1.SliceLedger) {
+			ill(l)
+			l.Status.Devices[1].Healthy = false
+		}, nil, first},
+		{"no room", func(l *v1alpha1.SliceLedger) {
+			objects.Grant(l, newPod("other", "c"), on{"c": 1})
+			ill(l)
+		}, nil, first},
+		{"not tried yet", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status = corev1.PodStatus{} }, first},
+		{"a container of it has run", ill, func(p *corev1.Pod, _ *v1alpha1.SliceLedger) { p.Status.ContainerStatuses[1].ContainerID = "id" }, first},
+		{"the node has it in use", ill, func(p *corev1.Pod, l *v1alpha1.SliceLedger) {
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
+		}, first},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 1}))
+			objects.Grant(l, p, on{"a": 0, "b": 1})
+			if tt.fail(l); tt.edit != nil {
+				tt.edit(p, l)
+			}
+			f := newFixture(t, l, p)
+			f.reconcile(0)
+			if a, b := f.device(p, "a"), f.device(p, "b"); a != tt.a || b != second {
+				t.Errorf("a has %s and b %s, want %s and %s", a, b, tt.a, second)
+			}
+			moved := tt.a != first
+			if _, others := f.told(); (others == 1) != moved || (f.specs == 1) != moved {
+				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+		})
+	}
+}
+
+// The GPUs of a pod that requires it follow its CPUs: all of its containers get devices of the
+// NUMA node that the agent names, also where an init container without slices has run.
+func TestReassignFollowsCPUs(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*v1alpha1.SliceLedger, *corev1.Pod)
+		at   string
+	}{
+		{"to the other node", nil, "GPU-n-2"},
+		{"an init container has run", func(_ *v1alpha1.SliceLedger, p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "id", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		}, "GPU-n-2"},
+		{"the device there is ill", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].Healthy = false }, first},
+		{"no room there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { objects.Grant(l, newPod("other", "c"), on{"c": 2}) }, first},
+		{"the node has it in use", func(l *v1alpha1.SliceLedger, p *corev1.Pod) {
+			l.Status.Slices = append(l.Status.Slices, v1alpha1.SliceStatus{Pod: p.UID, Ctr: "a", UUID: first})
+		}, first},
+		{"it is another pod", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].Pod = "q" }, first},
+		{"it is there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].NUMA = 0 }, first},
+		{"no GPU is there", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Misaligned[0].NUMA = 2 }, first},
+		{"no node is known", func(l *v1alpha1.SliceLedger, _ *corev1.Pod) { l.Status.Devices[2].NUMA = nil }, first},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			third := l.Status.Devices[1]
+			third.UUID, third.Index = "GPU-n-2", 2
+			l.Status.Devices = append(l.Status.Devices, third)
+			for i, node := range []int32{0, 0, 1} {
+				l.Status.Devices[i].NUMA = &node
+			}
+			p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 0}))
+			objects.Grant(l, p, on{"a": 0, "b": 0})
+			l.Status.Misaligned = []v1alpha1.MisalignedPod{{Pod: p.UID, NUMA: 1}}
+			if tt.edit != nil {
+				tt.edit(l, p)
+			}
+			f := newFixture(t, l, p)
+			f.reconcile(0)
+			f.reconcile(0) // the agent has not taken its word back yet
+			if a, b := f.device(p, "a"), f.device(p, "b"); a != tt.at || b != tt.at {
+				t.Errorf("a has %s and b %s, want %s", a, b, tt.at)
+			}
+			moved := tt.at != first
+			_, others := f.told()
+			if (others == 1) != moved || (f.specs == 1) != moved {
+				t.Errorf("moved: %v, with %d events and %d writes", moved, others, f.specs)
+			}
+			if others > 0 {
+				if said := <-f.recorder.Events; !strings.Contains(said, "CPUs of NUMA node 1 of node n, which its GPUs were not of: moved; now") {
+					t.Error(said)
+				}
+			}
+		})
+	}
+}
+
+// A container whose devices are healthy may be started this moment: it stays where it is,
+// also where all would fit better elsewhere.
+func TestReassignLeavesHealthyDevices(t *testing.T) {
+	l := newLedger()
+	third := l.Status.Devices[1]
+	third.UUID, third.Index = "GPU-n-2", 2
+	l.Status.Devices = append(l.Status.Devices, third)
+	p := failing(bound(newPod("p", "a", "b"), l, on{"a": 0, "b": 2}))
+	objects.Grant(l, p, on{"a": 0, "b": 2})
+	l.Status.Devices[0].Healthy = false
+	f := newFixture(t, l, p)
+	f.reconcile(0)
+	if a, b := f.device(p, "a"), f.device(p, "b"); a == first || b != third.UUID {
+		t.Errorf("a has %s and b %s", a, b)
+	}
+}
+
+// Slices that were lost go back, first those of what runs, and last what has to move.
+func TestRestore(t *testing.T) {
+	whole := func(name string) *corev1.Pod { return newPod(name, "a", "b") }
+	one := on{"a": 0, "b": 0}
+	tests := []struct {
+		name string
+		// lose makes the pods and a ledger that does not have them.
+		lose func(*v1alpha1.SliceLedger) []*corev1.Pod
+		// want is the device of each pod's container a; told whether there was an event.
+		want map[string]string
+		told int
+	}{
+		{"two that do not run", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			return []*corev1.Pod{bound(newPod("p", "a"), l, on{"a": 0}), bound(newPod("q", "a"), l, on{"a": 1})}
+		}, map[string]string{"p": first, "q": second}, 0},
+		{"one that runs and an older one of the same device", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			older, runs := bound(whole("older"), l, one), bound(whole("runs"), l, one)
+			older.CreationTimestamp, runs.CreationTimestamp = metav1.NewTime(start.Add(-time.Hour)), metav1.NewTime(start)
+			running(runs, l, "a", first)
+			running(runs, l, "b", first)
+			return []*corev1.Pod{older, runs}
+		}, map[string]string{"older": "", "runs": first}, 0},
+		{"one whose device is gone and one of the other", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(newPod("stays", "a"), l, on{"a": 1})
+			l.Status.Devices = l.Status.Devices[1:]
+			return []*corev1.Pod{moves, stays}
+		}, map[string]string{"moves": second, "stays": second}, 1},
+		{"one whose device is gone and no room", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			moves, stays := bound(newPod("moves", "a"), l, on{"a": 0}), bound(whole("stays"), l, on{"a": 1, "b": 1})
+			l.Status.Devices = l.Status.Devices[1:]
+			return []*corev1.Pod{moves, stays}
+		}, map[string]string{"moves": "", "stays": second}, 0},
+		{"one that runs elsewhere than it is granted", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			p := bound(newPod("p", "a"), l, on{"a": 0})
+			objects.Grant(l, p, on{"a": 1})
+			running(p, l, "a", first)
+			return []*corev1.Pod{p}
+		}, map[string]string{"p": first}, 0},
+		{"one that was granted less, and cannot start", func(l *v1alpha1.SliceLedger) []*corev1.Pod {
+			p := failing(bound(newPod("p", "a"), l, on{"a": 0}))
+			objects.Grant(l, p, on{"a": 0})
+			l.Spec.Devices[0].Slices[0].Core = 10
+			return []*corev1.Pod{p}
+		}, map[string]string{"p": first}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger()
+			pods := tt.lose(l)
+			f := newFixture(t, l, pods...)
+			f.reconcile(0)
+			for _, p := range pods {
+				got := f.device(p, "a")
+				if got != tt.want[p.Name] {
+					t.Errorf("%s has %q, want %q", p.Name, got, tt.want[p.Name])
+				}
+				if r := podrequest.Of(p); r.Err() != nil || grants.Serves(f.ledger(), p.UID, r.Shares) != (got != "") {
+					t.Errorf("%s has not what it asks for: %v (%v)", p.Name, f.ledger().Spec, r.Err())
+				}
+			}
+			if _, others := f.told(); others != tt.told || f.specs != 1 {
+				t.Errorf("%d events and %d writes, want %d and 1", others, f.specs, tt.told)
+			}
+			if f.reconcile(0); f.specs != 1 {
+				t.Errorf("%d writes, and one had done it", f.specs)
+			}
+		})
+	}
+}
+
+// What the API server refuses of a ledger or of one pod keeps nothing else from being written,
+// is said after a few tries, and is tried again with growing pauses, at most 5 minutes.
+func TestRefusedWrites(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no patches on Fridays"))
+	l := newLedger()
+	var pods []*corev1.Pod
+	for _, name := range []string{"p", "q"} {
+		p := objects.WithUID(objects.Pod(name, map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+		objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
+		p.Spec.NodeName = "n"
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
+		pods = append(pods, p)
+	}
+	l.Status.Devices[0].Healthy, l.Status.Devices[0].Reason = false, "Xid 48"
+	f := newFixture(t, l, pods...)
+	f.Agents = &agents.Agents{}
+	f.Agents.Set(agent(corev1.ConditionTrue))
+	f.refuse = func(obj client.Object) error {
+		if _, is := obj.(*v1alpha1.SliceLedger); is || obj.GetName() == "p" {
+			return forbidden
+		}
+		return nil
+	}
+	f.reconcile(0)
+	if healthOf(f.pod("p")) != nil || healthOf(f.pod("q")) == nil || f.statuses != 1 {
+		t.Errorf("conditions %v and %v, %d statuses of the ledger", healthOf(f.pod("p")), healthOf(f.pod("q")), f.statuses)
+	}
+	if f.reconcile(0); f.conditions != 2 || f.statuses != 1 {
+		t.Errorf("%d conditions, %d statuses: tried again at once", f.conditions, f.statuses)
+	}
+	for range 20 {
+		f.reconcile(binding.LastPause)
+	}
+	if f.conditions != 22 || f.statuses != 21 {
+		t.Errorf("%d conditions, %d statuses, want a try each in 5 minutes", f.conditions, f.statuses)
+	}
+	var said []string
+	for len(f.recorder.Events) > 0 {
+		if e := <-f.recorder.Events; strings.Contains(e, notify.ReasonWriteRefused) && strings.Contains(e, "no patches on Fridays") {
+			said = append(said, e)
+		}
+	}
+	if len(said) != 2 {
+		t.Errorf("said %q, want it once of the pod and once of the ledger", said)
+	}
+	// Neither keeps slices from being released, once that is taken.
+	f.refuse = func(client.Object) error { return nil }
+	f.Binder.RetryRefused()
+	if f.reconcile(binding.RetryAfterChange); healthOf(f.pod("p")) == nil || f.reachable() == nil {
+		t.Error("not written after a policy has changed")
+	}
+}
+
+// A ledger whose spec is refused does not keep pods from their conditions.
+func TestRefusedSpec(t *testing.T) {
+	l := newLedger()
+	p := objects.WithUID(objects.Pod("p", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	objects.Grant(l, objects.Place(p, l, on{"c": 0}), on{"c": 0})
+	p.Spec.NodeName = "n"
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "id"}}
+	gone := objects.WithUID(objects.Pod("gone", map[string]v1alpha1.Share{"c": objects.Share(30, 300)}))
+	objects.Grant(l, gone, on{"c": 1})
+	l.Status.Released = append(l.Status.Released, gone.UID)
+	l.Status.Devices[0].Healthy, l.Status.Devices[0].Reason = false, "Xid 48"
+	f := newFixture(t, l, p)
+	f.refuse = func(obj client.Object) error {
+		if _, is := obj.(*v1alpha1.SliceLedger); is {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "SliceLedger"}, "n", nil)
+		}
+		return nil
+	}
+	if err := f.Reconcile(t.Context(), "n"); !apierrors.IsInvalid(err) {
+		t.Errorf("error %v", err)
+	}
+	if healthOf(f.pod("p")) == nil {
+		t.Error("no condition while the ledger's spec is refused")
+	}
+}

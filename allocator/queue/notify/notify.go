@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package notify owns the events on pods: their reasons and texts, how often a reason is
+// repeated, and what the leader before has sent.
+//
+// It decides nothing and reads no cache. A Notifier may be used concurrently.
+package notify
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"vernier.dev/vernier/allocator/queue/eventlist"
+	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/allocator/state/view"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Component is the source of our events.
+const Component = "vernier-allocator"
+
+// Reasons of the events on pods.
+const (
+	ReasonPlaced     = "VernierPlaced"
+	ReasonWaiting    = "VernierWaiting"
+	ReasonInvalid    = "VernierInvalid"
+	ReasonPinRefused = "VernierPinRefused"
+	ReasonIgnored    = "VernierNoScheduler"
+	ReasonMoved      = "VernierMoved"
+	ReasonUnhealthy  = "VernierUnhealthy"
+	ReasonRecovered  = "VernierRecovered"
+	ReasonAgentAway  = "VernierAgentAway"
+	// ReasonWriteRefused is of pods, and of ledgers.
+	ReasonWriteRefused = "VernierWriteRefused"
+	ReasonPreempting   = view.ReasonPreempting
+	ReasonReserved     = view.ReasonReserved
+	ReasonUnreserved   = view.ReasonUnreserved
+	ReasonPreempted    = view.ReasonPreempted
+	// ReasonBudgetsUnread is of a pod of a namespace with too many PodDisruptionBudgets.
+	ReasonBudgetsUnread = "VernierBudgetsUnread"
+)
+
+// Notifier sends events.
+type Notifier struct {
+	Events record.EventRecorder
+	Client client.Client
+	Clock  clock.PassiveClock
+	Log    logr.Logger
+
+	mu sync.Mutex
+	// syncing is true until the events of the leader before are known, and earlier are the
+	// messages that they have for waiting pods.
+	syncing bool
+	earlier map[view.Subject]string
+	// deferredPlaced are pods that were placed while syncing.
+	deferredPlaced []placedPod
+	// eventsFrom is when the API server is asked again to take an event of Once.
+	eventsFrom time.Time
+}
+
+// Emit sends an event on the pod, and logs it: the log is kept for longer.
+func (n *Notifier) Emit(pod *corev1.Pod, kind, reason, text string) {
+	n.Log.Info("event", "pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	n.Events.Event(pod, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
+}
+
+// EmitOn is Emit for a ledger.
+func (n *Notifier) EmitOn(ledger *v1alpha1.SliceLedger, kind, reason, text string) {
+	n.Log.Info("event", "ledger", ledger.Name, "reason", reason, "note", text)
+	n.Events.Event(ledger, kind, reason, eventlist.Cut(text, eventlist.MaxNote))
+}
+
+// Waiting sends why the pod waits, unless that was sent, once it may be repeated and not
+// before notBefore. Otherwise it returns in how long that will be. sent is what the pod was
+// sent so far.
+func (n *Notifier) Waiting(pod *corev1.Pod, sent *Notices, reason, cause, text string, notBefore time.Time) (in time.Duration, later bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	due, news := sent.due(cause, text)
+	if !news {
+		return 0, false
+	}
+	if n.syncing {
+		return SyncAgain, true
+	}
+	if due.Before(notBefore) {
+		due = notBefore
+	}
+	now := n.Clock.Now()
+	if now.Before(due) {
+		return due.Sub(now), true
+	}
+	sent.enter(cause, text, now)
+	if !n.sentEarlier(pod, text) {
+		n.Emit(pod, corev1.EventTypeWarning, reason, text)
+	}
+	return 0, false
+}
+
+// Invalid sends why the pod can never be placed as it is. Another text is another mistake:
+// after one was mended the next is sent at once.
+func (n *Notifier) Invalid(pod *corev1.Pod, sent *Notices, cause, text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if last, known := sent.by[cause]; known && sent.last == cause && last.text == text {
+		return
+	}
+	sent.enter(cause, text, n.Clock.Now())
+	// These pods are few: they do not wait for the handover.
+	if !n.sentEarlier(pod, text) {
+		n.Emit(pod, corev1.EventTypeWarning, ReasonInvalid, text)
+	}
+}
+
+// eventPatience bounds the wait for one event to be written. No pod is placed in that time,
+// and clusters may keep their events in an etcd of its own, which can be away alone.
+const eventPatience = 2 * time.Second
+
+// EventPause is for how long none is written after one that was not taken in time.
+const EventPause = time.Minute
+
+// Once is Emit for a change that is written after the event: it is sent once, also if the
+// leader dies in between and the next one repeats it. An event that the API server does not
+// take, or not in time, is only logged: the change is more important.
+func (n *Notifier) Once(ctx context.Context, pod *corev1.Pod, kind, reason, text, change string) error {
+	now := metav1.NewTime(n.Clock.Now())
+	log := n.Log.WithValues("pod", podstate.KeyOf(pod), "uid", pod.UID, "reason", reason, "note", text)
+	if n.paused(now.Time) {
+		log.Info("event not sent, since the API server takes no events in time")
+		return nil
+	}
+	inTime, cancel := context.WithTimeout(ctx, eventPatience)
+	defer cancel()
+	err := n.Client.Create(inTime, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: eventName(pod, change)},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		},
+		Type: kind, Reason: reason, Message: eventlist.Cut(text, eventlist.MaxNote), FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: Component}, ReportingController: Component,
+	})
+	var answer apierrors.APIStatus
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case err == nil:
+		log.Info("event")
+	case ctx.Err() == nil && inTime.Err() != nil:
+		n.pause()
+		log.Error(err, "event not sent")
+	case ctx.Err() == nil && errors.As(err, &answer):
+		log.Error(err, "event not sent")
+	default:
+		return fmt.Errorf("sending event %s of pod %s: %w", reason, podstate.KeyOf(pod), err)
+	}
+	return nil
+}
+
+func (n *Notifier) paused(now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return now.Before(n.eventsFrom)
+}
+
+func (n *Notifier) pause() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.eventsFrom = n.Clock.Now().Add(EventPause)
+}
+
+// eventName is the name of the event about a change of the pod.
+func eventName(pod *corev1.Pod, change string) string {
+	sum := fmt.Sprintf(".%x", sha256.Sum256([]byte(string(pod.UID)+change)))[:17]
+	name := pod.Name
+	if most := validation.DNS1123SubdomainMaxLength - len(sum); len(name) > most {
+		name = strings.TrimRight(name[:most], ".-")
+	}
+	return name + sum
+}
+
+// Describe is a placement on the ledger's node as text.
+func Describe(p *v1alpha1.Placement, ledger *v1alpha1.SliceLedger) string {
+	index := map[string]int32{}
+	for _, d := range ledger.Status.Devices {
+		index[d.UUID] = d.Index
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(p.Containers)) {
+		for _, d := range p.Containers[name].Devices {
+			parts = append(parts, fmt.Sprintf("container %s: GPU %d (%s), %s, %s",
+				name, index[d.UUID], d.UUID, v1alpha1.AmountsText(d.Core, d.MemMiB), p.Containers[name].Mode))
+		}
+	}
+	if p.Topology != "" {
+		parts = append(parts, "topology "+string(p.Topology))
+	}
+	return fmt.Sprintf("on node %s; %s", p.Node, strings.Join(parts, "; "))
+}

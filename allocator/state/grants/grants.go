@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grants owns the edits of a ledger's spec: write a pod's slices in, take
+// them out, find them. It works on one SliceLedger in memory.
+//
+// It never writes to the API server, and it never edits a status. The API
+// server's own rules judge the result once more.
+package grants
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/allocator/placement"
+	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/api/v1alpha1"
+)
+
+// Grant writes the plan's slices for the pod into the spec. A device that had no
+// slices is entered with the capacity that the status shows.
+func Grant(ledger *v1alpha1.SliceLedger, pod types.UID, owner string, plan placement.Plan) error {
+	for _, g := range plan.Grants {
+		device, err := entry(ledger, g.UUID)
+		if err != nil {
+			return err
+		}
+		s := v1alpha1.Slice{
+			Pod: pod, Owner: owner, Ctr: g.Container,
+			Core: g.Core, Mem: g.Mem, ReuseCore: g.ReuseCore, ReuseMem: g.ReuseMem,
+		}
+		if g.Mode != v1alpha1.ModeLimiter {
+			s.Mode = g.Mode
+		}
+		if g.Mode == v1alpha1.ModeMIG {
+			s.MIG = &g.MIG
+		}
+		device.Slices = append(device.Slices, s)
+	}
+	return nil
+}
+
+// entry is the device's entry in the spec.
+func entry(ledger *v1alpha1.SliceLedger, uuid string) (*v1alpha1.DeviceLedger, error) {
+	seen := slices.IndexFunc(ledger.Status.Devices, func(d v1alpha1.DeviceStatus) bool { return d.UUID == uuid })
+	if seen < 0 {
+		return nil, fmt.Errorf("ledger %s: device %s is not in status.devices", ledger.Name, uuid)
+	}
+	mem := ledger.Status.Devices[seen].Mem
+	devices := &ledger.Spec.Devices
+	for i := range *devices {
+		if d := &(*devices)[i]; d.UUID == uuid {
+			if len(d.Slices) == 0 {
+				d.Core, d.Mem = v1alpha1.WholeGPU, mem
+			}
+			return d, nil
+		}
+	}
+	*devices = append(*devices, v1alpha1.DeviceLedger{UUID: uuid, Core: v1alpha1.WholeGPU, Mem: mem})
+	return &(*devices)[len(*devices)-1], nil
+}
+
+// Release takes out all slices of the pods that drop names, with what is held for
+// them, and the entries of devices that have no slices and that the node no longer
+// has. It tells whether anything changed.
+func Release(ledger *v1alpha1.SliceLedger, drop func(types.UID) bool) bool {
+	changed := Commit(ledger, drop)
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		before := len(d.Slices)
+		d.Slices = slices.DeleteFunc(d.Slices, func(s v1alpha1.Slice) bool { return drop(s.Pod) })
+		changed = changed || len(d.Slices) != before
+	}
+	if changed {
+		ledger.Spec.Devices = slices.DeleteFunc(ledger.Spec.Devices, func(d v1alpha1.DeviceLedger) bool {
+			return len(d.Slices) == 0 && !slices.ContainsFunc(ledger.Status.Devices, func(s v1alpha1.DeviceStatus) bool { return s.UUID == d.UUID })
+		})
+	}
+	return changed
+}
+
+// Pods are the pods that hold slices, each with its owner (namespace/name).
+func Pods(ledger *v1alpha1.SliceLedger) map[types.UID]string {
+	pods := map[types.UID]string{}
+	for _, d := range ledger.Spec.Devices {
+		for _, s := range d.Slices {
+			pods[s.Pod] = s.Owner
+		}
+	}
+	return pods
+}
+
+// Gone yields the pods that hold slices before and none after, some perhaps more than
+// once. Either ledger may be nil, which holds nothing. Versions that follow each
+// other are alike but for a few slices: that takes no time and no memory.
+func Gone(before, after *v1alpha1.SliceLedger) iter.Seq2[types.UID, string] {
+	return func(yield func(types.UID, string) bool) {
+		if before == nil {
+			return
+		}
+		for i := range before.Spec.Devices {
+			was := before.Spec.Devices[i].Slices
+			var is []v1alpha1.Slice
+			if after != nil && i < len(after.Spec.Devices) {
+				is = after.Spec.Devices[i].Slices
+			}
+			for j := range was {
+				// Slices mostly stay where they are.
+				pod := was[j].Pod
+				if j < len(is) && is[j].Pod == pod || hasPod(is, pod) || holds(after, pod) {
+					continue
+				}
+				if !yield(pod, was[j].Owner) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func hasPod(slices []v1alpha1.Slice, pod types.UID) bool {
+	for i := range slices {
+		if slices[i].Pod == pod {
+			return true
+		}
+	}
+	return false
+}
+
+func holds(ledger *v1alpha1.SliceLedger, pod types.UID) bool {
+	if ledger == nil {
+		return false
+	}
+	for i := range ledger.Spec.Devices {
+		if hasPod(ledger.Spec.Devices[i].Slices, pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// PlacementOf is Placement, with how near to each other the pod's devices are by the ledger's
+// status, where the pod asks for some topology.
+func PlacementOf(ledger *v1alpha1.SliceLedger, pod *corev1.Pod) *v1alpha1.Placement {
+	p := Placement(ledger, pod.UID)
+	wish := podrequest.TopologyOf(pod)
+	if p == nil || wish.Level == "" {
+		return p
+	}
+	all, used := ledger.Status.Near(), []v1alpha1.Near{}
+	for i := range ledger.Status.Devices {
+		if uuid := ledger.Status.Devices[i].UUID; i < len(all) && p.Uses(uuid) {
+			used = append(used, all[i])
+		}
+	}
+	// What was required holds as far as the driver says so now.
+	p.Topology = v1alpha1.TopologyNode
+	for _, level := range wish.Levels() {
+		if level.Within(used...) {
+			p.Topology = level
+			break
+		}
+	}
+	return p
+}
+
+// Placement is what the ledger grants to the pod, as the document for people;
+// nil when that is nothing.
+func Placement(ledger *v1alpha1.SliceLedger, pod types.UID) *v1alpha1.Placement {
+	p := &v1alpha1.Placement{Version: v1alpha1.Version, Node: ledger.Name, Containers: map[string]v1alpha1.PlacedShare{}}
+	for _, d := range ledger.Spec.Devices {
+		for i := range d.Slices {
+			s := &d.Slices[i]
+			if s.Pod != pod {
+				continue
+			}
+			placed := p.Containers[s.Ctr]
+			placed.Mode = s.EffectiveMode()
+			placed.Devices = append(placed.Devices, v1alpha1.PlacedDevice{UUID: d.UUID, Core: s.Core, MemMiB: s.Mem})
+			p.Containers[s.Ctr] = placed
+		}
+	}
+	if len(p.Containers) == 0 {
+		return nil
+	}
+	return p
+}
+
+// Serves tells whether the ledger grants the pod exactly what the shares ask for:
+// every container its number of devices with its core and memory of each, and
+// nothing to any other container. The node compares the same before it starts a
+// container.
+func Serves(ledger *v1alpha1.SliceLedger, pod types.UID, shares map[string]v1alpha1.Share) bool {
+	granted := map[string]v1alpha1.DeviceCount{}
+	for i := range ledger.Spec.Devices {
+		d := &ledger.Spec.Devices[i]
+		once := map[string]bool{}
+		for j := range d.Slices {
+			s := &d.Slices[j]
+			if s.Pod != pod {
+				continue
+			}
+			share, asks := shares[s.Ctr]
+			mem, err := share.Memory(d.Mem)
+			if !asks || err != nil || once[s.Ctr] || s.Core != share.Core || s.Mem != mem {
+				return false
+			}
+			once[s.Ctr] = true
+			granted[s.Ctr]++
+		}
+	}
+	for name, share := range shares {
+		if granted[name] != share.GPUs {
+			return false
+		}
+	}
+	return len(shares) > 0
+}
