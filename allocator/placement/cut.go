@@ -85,7 +85,7 @@ func (c *Cut) size(need load) int32 {
 	return 0
 }
 
-// free tells whether an instance can be at the place: one that is there already, or
+// free reports whether an instance can be at the place: one that is there already, or
 // a new one.
 func (c *Cut) free(place v1alpha1.MIGPlace) bool {
 	if slices.Contains(c.idle, place) {
@@ -131,7 +131,7 @@ func (c *Cut) with(place v1alpha1.MIGPlace) *Cut {
 	}
 }
 
-// Equal tells whether two devices take the same slices at the same places.
+// Equal reports whether two devices take the same slices at the same places.
 func (c *Cut) Equal(d *Cut) bool {
 	if c == nil || d == nil {
 		return c == d

@@ -73,17 +73,17 @@ func (d *Demand) Least() (sum int64) {
 	return sum
 }
 
-// Single tells whether the pod asks for a part of one device and nothing else.
+// Single reports whether the pod asks for a part of one device and nothing else.
 func (d *Demand) Single() bool { return len(d.Containers) == 1 && d.Containers[0].Share.GPUs == 1 }
 
-// MayCut tells whether a container of the pod may be on an instance of MIG, MustCut
+// MayCut reports whether a container of the pod may be on an instance of MIG, MustCut
 // whether one may be on nothing else.
 func (d *Demand) MayCut() bool {
 	return slices.ContainsFunc(d.Containers, func(c Container) bool { return c.mayCut() && c.Share.GPUs == 1 })
 }
 func (d *Demand) MustCut() bool { return d.asks(v1alpha1.ModeMIG) }
 
-// MPS tells whether the pod is to be on devices that MPS shares.
+// MPS reports whether the pod is to be on devices that MPS shares.
 func (d *Demand) MPS() bool { return d.asks(v1alpha1.ModeMPS) }
 
 func (d *Demand) asks(mode v1alpha1.Mode) bool {

@@ -39,7 +39,7 @@ type Plan struct {
 	opened, touched, rest int64
 }
 
-// Cut tells whether some grants are instances of MIG.
+// Cut reports whether some grants are instances of MIG.
 func (p *Plan) Cut() bool { return p.cut > 0 }
 
 // Level is how near to each other the devices of a plan of the demand's are, by the levels that

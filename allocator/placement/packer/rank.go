@@ -13,7 +13,7 @@ type part struct {
 	fleet, level, row int32
 }
 
-// before tells whether p is looked at before q.
+// before reports whether p is looked at before q.
 func (p part) before(q part) bool {
 	if p.score != q.score {
 		return p.score > q.score

@@ -123,7 +123,7 @@ func New(ctx context.Context, client kubernetes.Interface, factory informers.Sha
 	return f, errors.Join(err, failed)
 }
 
-// HasSynced tells whether the filters have taken in what there was of volumes, claims and
+// HasSynced reports whether the filters have taken in what there was of volumes, claims and
 // the like when the factory was started: its informers have it before.
 func (f *Filters) HasSynced() bool { return f.factory.hasSynced() }
 
@@ -201,7 +201,7 @@ func (f *Filters) DeleteNode(name string) error {
 
 // Count counts the pod on the node, whatever its own nodeName: a pod that was
 // placed but not yet bound is counted where it will go. An empty node counts it
-// nowhere. It tells whether that may change the answer for other pods.
+// nowhere. It reports whether that may change the answer for other pods.
 func (f *Filters) Count(pod *corev1.Pod, node string) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -56,7 +56,7 @@ func (f inOrder) InformerFor(of runtime.Object, anew internalinterfaces.NewInfor
 	return f.informers[kind]
 }
 
-// hasSynced tells whether all handlers know what there was when the factory was started.
+// hasSynced reports whether all handlers know what there was when the factory was started.
 func (f inOrder) hasSynced() bool {
 	for _, i := range f.informers {
 		if i.registration != nil && !i.registration.HasSynced() {

@@ -63,7 +63,7 @@ func PodTermsOf(pod *corev1.Pod) (c PodTerms) {
 	return c
 }
 
-// Selects tells whether the other pod may be one of those wished for. It says yes too
+// Selects reports whether the other pod may be one of those wished for. It says yes too
 // often rather than too seldom.
 func (c PodTerms) Selects(other *corev1.Pod) bool {
 	return slices.ContainsFunc(c, func(w podTerm) bool { return w.selects(other) })
@@ -99,7 +99,7 @@ func (c PodTerms) Near(other *corev1.Pod) (keys []string) {
 	return keys
 }
 
-// Satisfies tells whether the other pod, if near, may be all that the affinity asks for:
+// Satisfies reports whether the other pod, if near, may be all that the affinity asks for:
 // to the scheduler one pod counts only if each of the terms selects it.
 func (c PodTerms) Satisfies(other *corev1.Pod) bool {
 	return len(c.Near(other)) > 0 && !slices.ContainsFunc(c, func(w podTerm) bool { return w.topologyKey != "" && !w.selects(other) })

@@ -30,7 +30,7 @@ func (a Harm) Compare(b Harm) int {
 	return cmp.Or(cmp.Compare(a.Violations, b.Violations), cmp.Compare(a.Highest, b.Highest), cmp.Compare(a.Pods, b.Pods))
 }
 
-// MayPreempt tells whether there are pods that the scheduler might end for the pod's sake.
+// MayPreempt reports whether there are pods that the scheduler might end for the pod's sake.
 // For pods of its own groups it does nothing of the kind.
 func (f *Filters) MayPreempt(pod *corev1.Pod) bool {
 	if pod.Spec.SchedulingGroup != nil || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
@@ -52,7 +52,7 @@ func (f *Filters) Counts(such func(priority.Class) bool) bool {
 	return false
 }
 
-// Preempts tells whether the scheduler, where it refuses the pod on the node, would end
+// Preempts reports whether the scheduler, where it refuses the pod on the node, would end
 // pods of lower priority there to take it, all of which may be ended, and which harm that does.
 // It is the scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as
 // its owner wrote it, and pinned.
@@ -102,7 +102,7 @@ func (f *Filters) preempts(ctx context.Context, r *run, info fwk.NodeInfo, may f
 	return Harm{Violations: violations, Highest: corev1helpers.PodPriority(victims[0]), Pods: len(victims)}, true, nil
 }
 
-// MayPreempt tells whether there is a pod of lower priority on the node. It takes far less
+// MayPreempt reports whether there is a pod of lower priority on the node. It takes far less
 // than Preempts.
 func (c *Cycle) MayPreempt(node string) bool {
 	info, err := c.filters.snapshot.Get(node)

@@ -45,7 +45,7 @@ func New() *Index {
 // Put takes in a ledger that a watch showed or a write returned, unless a newer
 // version of it is known: a grant just written is counted until the watch shows
 // it or something newer. The index keeps the object; nobody may change it
-// afterwards. Put tells whether there is room now where there was none.
+// afterwards. Put reports whether there is room now where there was none.
 func (x *Index) Put(ledger *v1alpha1.SliceLedger) (roomy bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -111,7 +111,7 @@ func (x *Index) Draft(known, next *v1alpha1.SliceLedger) bool {
 }
 
 // Drop shows again what known leaves, unless a newer version has come: its draft was
-// not written. Drop tells whether there is room now where there was none.
+// not written. Drop reports whether there is room now where there was none.
 func (x *Index) Drop(known *v1alpha1.SliceLedger) (roomy bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
