@@ -243,7 +243,7 @@ generate: ## CRD and deepcopy from api/, plain manifests from the chart, the tab
 
 # Whose texts follow the rules in test/words/styles. Vale's parsers of programming languages,
 # which are C, see none of them: no time is spent on compiling them well.
-WORDS := api cmd deploy nri-plugin vgpu-limiter webhook
+WORDS := allocator api cmd deploy nri-plugin vgpu-limiter webhook
 VALE  := CGO_CFLAGS="-O0 -w" CGO_CXXFLAGS="-O0 -w" go tool -n -modfile=test/words/tool/go.mod vale
 
 .PHONY: lint

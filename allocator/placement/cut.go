@@ -9,8 +9,8 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// Cut is a device in MIG mode: the kinds of instances that it can be cut into, by
-// what its driver says, and what lies on it. It never changes.
+// Cut is a device in MIG mode: the instances that it can be cut into, by
+// its driver, and those that lie on it. It never changes.
 type Cut struct {
 	// profiles, the one first that takes the least of the device.
 	profiles []v1alpha1.MIGProfile

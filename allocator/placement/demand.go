@@ -32,7 +32,7 @@ type Container struct {
 	// everything else off its devices.
 	Mode v1alpha1.Mode
 	// Class is the GPUClass of which it asks for units, empty without one, and Models are the
-	// devices of that: it may use the ones that the pod may use as well.
+	// devices of that. It may use the ones that the pod may use too.
 	Class  string
 	Models v1alpha1.AllowList
 }
@@ -62,7 +62,7 @@ func (d *Demand) Devices() (sum float64) {
 }
 
 // Least is how much room the pod takes at the very least, in percent of a device and
-// whatever the devices are: what its containers ask for, without init containers,
+// whatever the devices are. It is what its containers ask for, without init containers,
 // which can live in the room of the others.
 func (d *Demand) Least() (sum int64) {
 	for i := range d.Containers {

@@ -71,7 +71,7 @@ func Fits(demand *Demand, node *Node) bool {
 	return ok
 }
 
-// MayFit reports whether each container by itself finds as many devices as it needs. Where
+// MayFit reports whether each container alone finds as many devices as it needs. Where
 // one does not, the pod does not fit; where all do, it still may not.
 func (d *Demand) MayFit(n *Node) bool {
 	if d.Topology.Required {

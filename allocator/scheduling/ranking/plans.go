@@ -85,7 +85,7 @@ func (r *Ranking) each(a *Ask, nodes map[string]*node, aside bool, yield func(pl
 }
 
 // Short reports whether there is no room for the pod on any devices, whatever else
-// there is of the host: to be asked when there are no plans.
+// there is of the host. It is to be asked when there are no plans.
 func (r *Ranking) Short(a *Ask) bool {
 	bare := Ask{Demand: a.Demand}
 	for range r.Plans(&bare) {
@@ -95,7 +95,7 @@ func (r *Ranking) Short(a *Ask) bool {
 }
 
 // Takes reports whether the node has the CPU and memory for the pod, whatever there is of
-// devices: there are no plans for those that don't.
+// devices. There are no plans for those that don't.
 func (r *Ranking) Takes(name string, a *Ask) bool {
 	n := r.nodes[name]
 	return n == nil || n.host.takes(a)

@@ -17,8 +17,8 @@ import (
 )
 
 // Undecided are what of the pod's volumes and resource claims the scheduler decides when
-// it binds the pod, in words that are equal where two pods may take it from each other:
-// the filters do not know what a pod takes that is on its way to its node. By what the
+// it binds the pod. The words are equal where two pods may take it from each other.
+// The filters do not know what a pod takes that is on its way to its node. By what the
 // filters know, so that it also tells when they know what a bound pod took.
 //
 //   - A claim for a volume that waits for its first pod is where that one goes.

@@ -16,7 +16,7 @@ import (
 )
 
 // Harm is what it takes for a pod to get onto a node: the pods that the scheduler would
-// end there, in the terms by which it chooses between nodes itself.
+// end there, by its own criteria.
 type Harm struct {
 	// Violations are the pods that a PodDisruptionBudget would keep, Highest is the
 	// priority of the one that matters most, Pods is how many they are.
@@ -52,8 +52,8 @@ func (f *Filters) Counts(such func(priority.Class) bool) bool {
 	return false
 }
 
-// Preempts reports whether the scheduler, where it refuses the pod on the node, would end
-// pods of lower priority there to take it, all of which may be ended, and which harm that does.
+// Preempts reports whether the scheduler, where it refuses the pod on the node, would preempt for it there,
+// pods that all may be ended. It returns the harm that this does.
 // It is the scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as
 // its owner wrote it, and pinned.
 func (c *Cycle) Preempts(ctx context.Context, node string, may func(victim *corev1.Pod) bool) (harm Harm, would bool, err error) {
