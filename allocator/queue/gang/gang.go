@@ -63,10 +63,10 @@ func standingOf(pod *corev1.Pod) standing {
 	switch {
 	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
 		return out
-	case !podstate.Gated(pod):
-		return in
 	case podstate.Ready(pod):
 		return due
+	case !podstate.Gated(pod):
+		return in
 	default:
 		return away
 	}
