@@ -35,7 +35,6 @@ static bool reserve(bool per_thread, struct vgpu_process *process, struct vgpu_p
     vgpu_refresh_pools(process);
     bool fits = vgpu_try_charge(process, pool->device, bytes);
     if (!fits) {
-        vgpu_reclaim(process);
         vgpu_stream_wait(process, per_thread, stream); // what was freed on it becomes unused
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);

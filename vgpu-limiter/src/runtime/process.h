@@ -26,8 +26,6 @@ struct vgpu_pool {
     uint64_t pending;  // charged for calls that are under way
 };
 
-struct vgpu_deferred_unmap;
-
 struct vgpu_process {
     _Atomic bool attached; // everything below is set; false again in a child of fork
     _Atomic bool refused;  // attaching failed for good
@@ -86,9 +84,6 @@ struct vgpu_process {
     struct { // vmm.c
         struct vgpu_lock lock;
         LIST_HEAD(, vgpu_mapping) mappings;
-        LIST_HEAD(, vgpu_sparse) sparse; // see mem_sparse.c
-        struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
-        _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
     } vmm;
     struct { // pool.c
         struct vgpu_lock lock;
