@@ -7,6 +7,7 @@
 #define VGPU_THREAD_STREAM_H
 
 #include "compute/stream_state.h"
+#include "compute/timeshare.h"
 
 // What a launch takes off what its thread stream may launch, in one word of four parts, none of
 // which an allowance overflows: a launch is paid for by one comparison and one subtraction,
@@ -110,7 +111,7 @@ void vgpu_thread_stream_learn_all(struct vgpu_thread_stream *thread);
 void vgpu_thread_stream_allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t ns);
 
 // Charges what was launched by the allowance. Under the context state's lock.
-void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, uint64_t now);
+void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, const struct vgpu_turn *turn, uint64_t now);
 
 // Charges what all of the thread's have launched; they belong to no stream from then on.
 void vgpu_thread_settle(void);

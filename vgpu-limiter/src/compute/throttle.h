@@ -13,6 +13,7 @@
 struct vgpu_launch {
     struct vgpu_thread_stream *thread; // NULL: not measured
     uint64_t key, like, now;
+    struct vgpu_turn turn; // when it began, or has waited last
     struct vgpu_price price;
     struct vgpu_queue queue;
     struct vgpu_waiting *place; // among those of its context that wait, or NULL

@@ -184,11 +184,10 @@ void vgpu_bucket_pass(const struct vgpu_process *process, int device, const stru
         vgpu_cas(&counters(process, device)->waiting_since, &since, next);
 }
 
-void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                        uint64_t now, uint64_t ns, uint64_t launches) {
+void vgpu_bucket_charge(struct vgpu_process *process, int device, uint32_t core, uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    if (turn->core != 0) // or the last neighbour with a quota has gone
-        vgpu_add(&bucket->paid_until, ns * 100 / turn->core);
+    if (core != 0) // or the last neighbour with a quota has gone
+        vgpu_add(&bucket->paid_until, ns * 100 / core);
     uint64_t until = vgpu_load(&bucket->working_until);
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
@@ -197,11 +196,10 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
         vgpu_damage(process);
 }
 
-void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns, uint64_t moved) {
+void vgpu_bucket_correct(struct vgpu_process *process, int device, uint32_t core, int64_t ns, uint64_t moved) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    if (turn->core != 0)
-        pay(process, device, ns * 100 / (int64_t)turn->core);
+    if (core != 0)
+        pay(process, device, ns * 100 / core);
     vgpu_add(&bucket->working_until, (uint64_t)ns - moved);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

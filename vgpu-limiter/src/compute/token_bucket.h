@@ -57,11 +57,9 @@ uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 // Returns by how much it is now.
 uint64_t vgpu_bucket_late(const struct vgpu_process *process, int device, uint64_t now, uint64_t moved);
 
-// Charges launches with device time as it is expected; then the difference to what was
+// Charges launches, at so much percent, with device time as it is expected; then the difference to what was
 // measured, which may be negative, and what was said of a launch that was late.
-void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                        uint64_t now, uint64_t ns, uint64_t launches);
-void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns, uint64_t moved);
+void vgpu_bucket_charge(struct vgpu_process *process, int device, uint32_t core, uint64_t now, uint64_t ns, uint64_t launches);
+void vgpu_bucket_correct(struct vgpu_process *process, int device, uint32_t core, int64_t ns, uint64_t moved);
 
 #endif
