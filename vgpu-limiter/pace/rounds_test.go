@@ -93,7 +93,7 @@ func TestMeans(t *testing.T) {
 			order := []int{}
 			for i, m := range members {
 				order, longest = append(order, i), max(longest, turns[i].Period)
-				if turns[i].Core != uint32(m.quota) || turns[i].Period < layout.MinPeriod || turns[i].Period > longestPeriod || turns[i].Phase >= turns[i].Period {
+				if turns[i].Core != uint32(m.quota) || turns[i].Period < time.Millisecond || turns[i].Period > longestPeriod || turns[i].Phase >= turns[i].Period {
 					t.Fatalf("turn %d is %+v", i, turns[i])
 				}
 			}

@@ -24,7 +24,6 @@
 #define VGPU_PACE_PATH "/usr/local/vernier/pace"
 #endif
 
-#define VGPU_EXPORT __attribute__((visibility("default")))
 #define vgpu_likely(x) __builtin_expect(!!(x), 1)
 #define vgpu_unlikely(x) __builtin_expect(!!(x), 0)
 
