@@ -3,8 +3,8 @@
 package bench
 
 import (
-	"encoding/binary"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"os"
