@@ -16,7 +16,7 @@ import (
 
 // Usage is what a container's processes have written into their counters. It is
 // read word by word while they run on: each figure is true, their sums may be
-// apart by the calls that ran meanwhile. It is the tenants' word: good for
+// apart by the calls that ran during the reading. It is the tenants' word: good for
 // views, never for a decision about anybody else.
 type Usage struct {
 	Devices   []DeviceUsage  // in the order of the limits
@@ -117,7 +117,7 @@ func ReadUsage(path string) (Usage, error) {
 		live = append(live, p)
 	}
 	u.Processes = live
-	addOrphans(b, &u)
+	addUnowned(b, &u)
 	return u, nil
 }
 
@@ -162,7 +162,7 @@ func (u *Usage) Check(limits []uint64, up time.Duration) error {
 	return nil
 }
 
-var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created anew")
+var errDamaged = errors.New("counters: not a counters file, or damaged by the container; its CUDA calls are refused until it is created again")
 
 // MarkDamaged marks the counters at path as damaged, as the library does when it finds that
 // they have gone back: new processes refuse CUDA, and OpenCounters returns an error.

@@ -93,7 +93,7 @@ func OpenPace(path string, n int) (*Pace, error) {
 		size, version = pace3Size, 3
 	}
 	if err != nil || info.Size() != int64(size) {
-		return nil, errors.Join(err, fmt.Errorf("pace: %s is not a pace file of this release; create it anew", path))
+		return nil, errors.Join(err, fmt.Errorf("pace: %s is not a pace file of this release; create it again", path))
 	}
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -102,7 +102,7 @@ func OpenPace(path string, n int) (*Pace, error) {
 	le := binary.LittleEndian
 	if le.Uint64(b) != paceMagic || le.Uint32(b[paceVersionOff:]) != version || int(le.Uint32(b[paceCountOff:])) != n {
 		_ = unix.Munmap(b)
-		return nil, fmt.Errorf("pace: %s is not a pace file of this release for %d devices; create it anew", path, n)
+		return nil, fmt.Errorf("pace: %s is not a pace file of this release for %d devices; create it again", path, n)
 	}
 	return &Pace{b: b, n: n}, nil
 }

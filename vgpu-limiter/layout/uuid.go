@@ -24,7 +24,7 @@ func parseUUID(s string) ([uuidBytes]byte, error) {
 	return uuid, fmt.Errorf("UUID %q: want the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx that nvidia-smi -L prints", s)
 }
 
-// IsUUID tells whether s is a UUID that limits can hold.
+// IsUUID reports whether s is a UUID that limits can hold.
 func IsUUID(s string) bool {
 	_, err := parseUUID(s)
 	return err == nil

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pace shares out the time of each GPU among the containers that work on
-// it just now. The limiter in each container keeps it to its quota by itself;
+// it just now. The limiter in each container keeps it to its quota;
 // what no container can know, the others, is this package's part:
 //
 //   - Containers that work side by side get turns, one after the other, so that in the
 //     usual case what one measures on the device holds nothing of the others' work. The
-//     next turn is always for whoever is furthest behind its quota. It begins when what
+//     next turn is always for the container furthest behind its quota. It begins when what
 //     others have launched is to be through. What containers together were charged
 //     beyond the clock all the same is returned to them.
 //   - Time that nobody else wants goes to containers whose limits allow bursting,

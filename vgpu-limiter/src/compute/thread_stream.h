@@ -35,7 +35,7 @@ struct vgpu_launch_class {
 #define VGPU_LAUNCH_CLASS_WORDS (VGPU_LAUNCH_CLASSES / 64)
 
 struct vgpu_thread_stream {
-    cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
+    cu_stream stream; // the driver's handle, with one of its own for each kind of default stream; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
     // Of the next allowance; not measured last; the context's.
@@ -87,7 +87,7 @@ static inline struct vgpu_thread_stream *vgpu_thread_stream_of(cu_stream stream)
 
 #define VGPU_DEFAULT_THREAD_STREAM (&vgpu_tls->streams[0]) // of the default streams
 
-// Whether the thread stream is this stream's, and good.
+// Reports whether the thread stream is this stream's, and good.
 static inline bool vgpu_thread_stream_is(const struct vgpu_thread_stream *thread, cu_stream stream) {
     if (thread->stream != stream || thread->epoch != vgpu_epoch())
         return false;

@@ -13,11 +13,11 @@
 //      only one that is among the first of its class.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
-//   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
+//   4. A launch that waits holds no lock, and has ended its batch: the pause isn't in it.
 //   5. Waiting for measurements ends after LONGEST_LOOK_NS: a launch may wait on the
 //      device for what the program does only later. What it has taken by then is
 //      charged.
-//   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
+//   6. The launch that has waited longest goes first, once that is a quarter of a period.
 //   7. If tracking state can't be allocated, or the counters are damaged, the launch fails.
 
 #include "compute/throttle.h"
@@ -107,8 +107,8 @@ static void extend_busy(struct vgpu_stream_state *state, uint64_t now) {
         late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
 }
 
-// Notes that the launch waits for the bucket. What has died, or was cancelled, has lost its
-// place to whoever wants it.
+// Notes that the launch waits for the bucket. It may take the place of a thread that has
+// died or was cancelled.
 static void queue_up(struct vgpu_launch *launch) {
     struct vgpu_waiting *waiting = launch->thread->state->ctx_state->waiting;
     if (launch->queue.since == 0)
@@ -271,7 +271,7 @@ cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t l
     return vgpu_is_capturing(process, per_thread, stream) ? CU_OK : begin(launch, process);
 }
 
-// The thread stream may pay by itself, until the batch is full or the turn over.
+// Gives the thread stream an allowance: until the batch is full or the turn over.
 static void allow(const struct vgpu_launch *launch) {
     struct vgpu_thread_stream *thread = launch->thread;
     uint64_t key = launch->key;
@@ -328,8 +328,8 @@ void vgpu_launch_part(struct vgpu_launch *launch) {
     vgpu_unlock(&state->ctx_state->lock);
 }
 
-// Another thread may have ended the batch on the same stream meanwhile: what it
-// measured then stands for this launch, too.
+// Another thread may have ended the batch during the call: what it measured then stands
+// for this launch, too.
 void vgpu_launch_rejoin(struct vgpu_launch *launch) {
     if (launch->thread == NULL)
         return;

@@ -26,11 +26,11 @@
 #define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
 #define LATELY_NS UINT64_C(1000000000) // of device time
 #define SAMPLE_EVERY 16          // batches
-#define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
+#define UNSURE_NS 20000          // about a batch, and not worth measuring a single launch
 #define EXACT 32                 // of a batch's time, so small a part may be unsure
 
-// The batch is not among those that aren't measured yet any more.
-static void let_go(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
+// Takes the batch off those that are not measured yet.
+static void retire_batch(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
     state->over -= batch->over;
     state->ctx_state->under_way--;
     if (batch->unsure && state->ctx_state->unsure == state)
@@ -81,7 +81,7 @@ void vgpu_timing_end(struct vgpu_stream_state *state, cu_stream stream, bool per
     state->open = false;
     batch->closed = now;
     if (batch->launches == 0 || record(&batch->end, stream, per_thread) != CU_OK) {
-        let_go(state, batch);
+        retire_batch(state, batch);
         return;
     }
     if (batch->unsure)
@@ -217,7 +217,7 @@ static void finish(struct vgpu_stream_state *state, const struct vgpu_turn *turn
     note_turns(state->ctx_state, turn, seen);
     state->first = (state->first + 1) % (VGPU_BATCHES + 1);
     state->pending--;
-    let_go(state, batch);
+    retire_batch(state, batch);
     uint64_t moved = state->moved;
     state->moved = 0;
     bool apart = batch->apart && state->ctx_state->under_way == state->pending + state->open;
@@ -225,7 +225,7 @@ static void finish(struct vgpu_stream_state *state, const struct vgpu_turn *turn
         vgpu_bucket_correct(state->process, state->device, turn->core, 0, moved);
         return;
     }
-    // A launch by itself on an idle stream: start was passed before the launch.
+    // A single launch on an idle stream: start was passed before the launch.
     int64_t worked = end - start, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
     bool alone = batch->launches == 1;
     if (alone && !batch->queued && (int64_t)batch->gap <= worked / 8 + 1000) {
@@ -284,7 +284,7 @@ void vgpu_timing_drop(struct vgpu_stream_state *state) {
     if (state->pending != 0)
         atomic_store(&state->ctx_state->unmeasured, true);
     for (unsigned i = 0; i < state->pending; i++)
-        let_go(state, &state->ring[(state->first + i) % (VGPU_BATCHES + 1)]);
+        retire_batch(state, &state->ring[(state->first + i) % (VGPU_BATCHES + 1)]);
     state->pending = 0;
 }
 
@@ -292,6 +292,6 @@ void vgpu_timing_drop_open(struct vgpu_stream_state *state) {
     if (!state->open)
         return;
     atomic_store(&state->ctx_state->unmeasured, true);
-    let_go(state, vgpu_batch_open(state));
+    retire_batch(state, vgpu_batch_open(state));
     state->open = false;
 }

@@ -4,7 +4,7 @@
 //
 // Invariants:
 //   1. An array keeps what was ever mapped under it, as a multicast object keeps what is
-//      bound to it, until it goes: by itself or with its context. The driver never has
+//      bound to it, until it goes: destroyed, or with its context. The driver never has
 //      more, whatever streams have yet to map or unmap.
 //   2. An array that has just been created keeps nothing: what is known of its handle is
 //      of one that went with its context, and whose end hasn't been seen to yet.

@@ -88,7 +88,7 @@ static inline enum vgpu_class vgpu_class_of(uint64_t key) { return (enum vgpu_cl
 #define VGPU_DYING ((uintptr_t)1)
 
 // Bytes and device of an entry, in its value, but for these:
-#define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not by itself
+#define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not apart
 #define VGPU_SHARED (UINT64_C(1) << 62)   // there is a record of it (ipc_share.c): bits 52..60
 #define VGPU_BORROWED (UINT64_C(1) << 61) // charged to another process: index of the record
 

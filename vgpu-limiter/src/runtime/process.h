@@ -13,7 +13,7 @@
 #include <sys/queue.h>
 
 #define VGPU_ORDINALS 64 // CUDA devices that a process can see
-#define VGPU_POOLS 64    // memory pools of a process that are told apart
+#define VGPU_POOLS 64    // memory pools of a process
 #define VGPU_ASKED 256
 
 // What a pool is charged: see mem_pool.c.
@@ -91,7 +91,7 @@ struct vgpu_process {
         struct vgpu_pool pool[VGPU_POOLS];
     } pools;
     struct { // mem_graph.c
-        _Atomic bool allocate; // a graph has been told to allocate
+        _Atomic bool allocate; // a graph may allocate
         struct vgpu_lock lock;
     } graphs;
 };
@@ -153,7 +153,7 @@ static inline int vgpu_capture_mode(int mode) {
     return mode;
 }
 
-// Whether work for the stream is being captured into a graph, or that can't be told.
+// Reports whether work for the stream is being captured into a graph, or that is unknown.
 bool vgpu_is_capturing(const struct vgpu_process *process, bool per_thread, cu_stream stream);
 
 // Waits for the stream, unless it is capturing.
