@@ -48,7 +48,7 @@ func (s Share) Memory(device MiB) (MiB, error) {
 	return s.MemPercent.Of(device)
 }
 
-// Whole tells whether the share is all of each of its devices, so that it can be
+// Whole reports whether the share is all of each of its devices, so that it can be
 // exclusive.
 func (s Share) Whole() bool { return s.Core == WholeGPU && s.MemPercent == WholeGPU }
 

@@ -27,12 +27,12 @@ const (
 	ModeExclusive Mode = "exclusive"
 )
 
-// Placeable tells whether a slice can be in that mode in this release.
+// Placeable reports whether a slice can be in that mode in this release.
 func (m Mode) Placeable() bool {
 	return m == ModeLimiter || m == ModeExclusive || m == ModeMIG || m == ModeMPS
 }
 
-// OneDevice tells whether a container in that mode can have slices of one device
+// OneDevice reports whether a container in that mode can have slices of one device
 // only: a program sees one instance of MIG, and is a client of one MPS server.
 func (m Mode) OneDevice() bool { return m == ModeMIG || m == ModeMPS }
 

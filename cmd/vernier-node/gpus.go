@@ -17,7 +17,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/inventory"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // hookTimeout bounds a run of the hook that only says its version.
@@ -43,7 +43,7 @@ func (o *options) installHook() (string, error) {
 		return "", nil
 	}
 	to := filepath.Join(o.stateDir, "lib", "vernier-cdi-hook")
-	if err := hostfile.Install(o.cdiHook, to); err != nil {
+	if err := atomicfile.Install(o.cdiHook, to); err != nil {
 		return "", fmt.Errorf("vernier-cdi-hook: %w; set --cdi-hook and --state-dir", err)
 	}
 	if err := o.tryHook(to); err != nil {
@@ -115,7 +115,7 @@ func (g *gpus) library() string {
 	return cdi.FindNVML(g.options.driverRoot)
 }
 
-// another tells whether the library is another file than the one that an attempt
+// another reports whether the library is another file than the one that an attempt
 // before has loaded: the loader goes on giving this process that one by the path.
 func (g *gpus) another(library string) error {
 	before := g.refused

@@ -87,7 +87,7 @@ func (p *preparer) succeed() {
 	}
 }
 
-// prepare tells whether every container is prepared.
+// prepare reports whether every container is prepared.
 func (p *preparer) prepare() bool {
 	index, ready := p.index(), true
 	for key := range p.done {

@@ -66,7 +66,7 @@ func cgroup(proc string, pid int) (ids []string) {
 	return ids
 }
 
-// holdsCounters tells whether the process has its container's counters mapped, as
+// holdsCounters reports whether the process has its container's counters mapped, as
 // every process does that the limiter has let use CUDA. It asks the kernel, for
 // the processes that do not show in the counters themselves: a program that closes
 // descriptors which aren't its own loses its mark there and stays limited.

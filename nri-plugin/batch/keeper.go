@@ -169,7 +169,7 @@ func (k *Keeper) enter(containers []Container) {
 	k.given, k.use.Containers = given, len(containers)
 }
 
-// sample looks, and tells whether there is a cap to follow. k.mu is held.
+// sample looks, and reports whether there is a cap to follow. k.mu is held.
 func (k *Keeper) sample(at time.Time, containers []Container) bool {
 	node, err := k.Times.Node()
 	if err != nil {

@@ -30,7 +30,7 @@ func NewProcessors(proc string) (*Processors, error) {
 	return &Processors{proc: proc, m: m}, err
 }
 
-// V2 tells whether the runtime sets limits by v2: it does where nothing of v1 is.
+// V2 reports whether the runtime sets limits by v2: it does where nothing of v1 is.
 func (p *Processors) V2() bool { return p.m.v2 != "" && len(p.m.v1) == 0 }
 
 // Load is what the node's processors have done since it was booted.

@@ -68,7 +68,7 @@ type Library interface {
 	ComputeMode(uuid string) (ComputeMode, error)
 	SetComputeMode(uuid string, mode ComputeMode) error
 	// WaitEvent blocks until a device reports a critical event, at most for the
-	// timeout, and tells whether one came. The next Scan shows its effect.
+	// timeout, and reports whether one came. The next Scan shows its effect.
 	WaitEvent(timeout time.Duration) bool
 }
 

@@ -5,7 +5,7 @@
 // come and go.
 //
 // It believes the ledger, never an annotation, and never grants, moves or gives
-// back a slice: the book that it keeps (package attach) is what others decide on.
+// back a slice: the table that it keeps (package attach) is what others decide on.
 package hooks
 
 import (
@@ -38,7 +38,7 @@ const fetchTimeout = time.Second
 type Ledger interface {
 	// Index is the latest version that the watch delivered.
 	Index() *ledger.Index
-	// Behind tells whether that may not show what was moved off a device that was ill.
+	// Behind reports whether that may not show what was moved off a device that was ill.
 	Behind() bool
 	// Fetch asks the API server.
 	Fetch(context.Context) (*ledger.Index, error)
@@ -79,12 +79,12 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, PodCPUs, Env, and Roster and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, Env, and Containers and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
 	Modes   mode.Set
-	Book    *attach.Book
+	Table   *attach.ContainerTable
 	Batch   Batch
 	RDMA    rdma.Host
 	Report  Reporter
@@ -93,8 +93,8 @@ type Plugin struct {
 	Kill func(pid uint32, container string) error
 	// AnswerWithin, if set, bounds an answer further than the time that the runtime waits.
 	AnswerWithin time.Duration
-	// Roster of the node's containers.
-	Roster Roster
+	// Containers of the node, by id.
+	Containers ContainerIndex
 	// Sysfs is where the node's is mounted.
 	Sysfs string
 	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.
@@ -108,7 +108,7 @@ type Plugin struct {
 	Misaligned numa.Misaligned
 }
 
-// isPrivileged tells whether the runtime lets the container use every device of
+// isPrivileged reports whether the runtime lets the container use every device of
 // the host. Nothing that is injected or withheld changes what such a container
 // can reach, so it is the cluster administrator's to allow or not.
 func isPrivileged(c *api.Container) bool {

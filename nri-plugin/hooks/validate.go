@@ -33,7 +33,7 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 }
 
 func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.ContainerAdjustment) error {
-	entry, entered := p.Book.Get(c.GetId())
+	entry, entered := p.Table.Get(c.GetId())
 	if entered {
 		if err := contains(adjust, entry.Adjust); err != nil {
 			return fmt.Errorf("%w; find the NRI plugin that changes it and exclude this pod from it", err)
@@ -157,10 +157,10 @@ func foreign(c *api.Container, adjust, ours *api.ContainerAdjustment) error {
 // NVIDIAMajor is the character device number of /dev/nvidiaN and /dev/nvidiactl.
 const NVIDIAMajor = 195
 
-// isGPUNode tells whether a path is one of the driver's nodes.
+// isGPUNode reports whether a path is one of the driver's nodes.
 func isGPUNode(node string) bool { return strings.HasPrefix(path.Clean(node), "/dev/nvidia") }
 
-// managesGPU tells whether a CDI device, vendor/class=name, is one of ours or of
+// managesGPU reports whether a CDI device, vendor/class=name, is one of ours or of
 // NVIDIA's, whatever tool of theirs has written its spec.
 func managesGPU(name string) bool {
 	vendor, _, _ := strings.Cut(strings.TrimSpace(name), "/")
@@ -194,12 +194,12 @@ func hasDevice(a *api.ContainerAdjustment, want *api.LinuxDevice) bool {
 	return has
 }
 
-// within tells whether a clean path is the folder or below it.
+// within reports whether a clean path is the folder or below it.
 func within(p, folder string) bool {
 	return strings.HasPrefix(p, folder) && (len(p) == len(folder) || p[len(folder)] == '/')
 }
 
-// hasMount tells whether the last mount on the destination is that one.
+// hasMount reports whether the last mount on the destination is that one.
 func hasMount(mounts []*api.Mount, want *api.Mount) bool {
 	has := false
 	for _, m := range mounts {

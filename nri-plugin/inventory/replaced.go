@@ -34,7 +34,7 @@ func FingerprintOf(path string) Fingerprint {
 	return f
 }
 
-// replaced tells whether the driver was upgraded or removed under us: the old
+// replaced reports whether the driver was upgraded or removed under us: the old
 // library stays in this process, and goes on answering until the module is gone as
 // well, but the files that containers are given are others now. Without a path the
 // loader chose the file, and only the driver's own word tells.
@@ -48,7 +48,7 @@ func (inv *Inventory) replaced() error {
 	return nil
 }
 
-// swapped tells whether another device answers in the place of a known one.
+// swapped reports whether another device answers in the place of a known one.
 func swapped(u *unit) error {
 	if uuid, r := u.handle.GetUUID(); r == nvml.SUCCESS && uuid != u.fixed.UUID {
 		return fmt.Errorf("device %s took the place of %s: %w", uuid, u.fixed.UUID, device.ErrReplaced)

@@ -32,7 +32,7 @@ func (c *Cache) doubt() { c.least.Store(nil) }
 // settle ends the doubt: the status was written in that version, or was so already.
 func (c *Cache) settle(version string) { c.least.CompareAndSwap(nil, &version) }
 
-// Behind tells whether the watch may not have delivered yet what became of slices on
+// Behind reports whether the watch may not have delivered yet what became of slices on
 // a device that was ill, or of a pod that was misaligned: the allocator moves them until the
 // ledger says that it is not.
 func (c *Cache) Behind() bool {
@@ -59,7 +59,7 @@ func (c *Cache) Set(l *v1alpha1.SliceLedger) (before, now *Index) {
 // already: that one is as new at least.
 func (c *Cache) Begin(l *v1alpha1.SliceLedger) { c.index.CompareAndSwap(nil, NewIndex(l)) }
 
-// Known tells whether the watch has delivered the ledger, or its end.
+// Known reports whether the watch has delivered the ledger, or its end.
 func (c *Cache) Known() bool { return c.index.Load() != nil }
 
 // Index is the latest one, empty before the first.

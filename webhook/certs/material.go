@@ -91,7 +91,7 @@ func (m *material) store(data map[string][]byte) error {
 	return nil
 }
 
-// renew makes what is missing or due, and tells whether it made anything. A new
+// renew makes what is missing or due, and reports whether it made anything. A new
 // authority is trusted beside the old one for as long as that is valid, and
 // signs nothing before every API server trusts it.
 func (m *material) renew(now time.Time, hosts []string) (bool, error) {
@@ -119,7 +119,7 @@ func (m *material) renew(now time.Time, hosts []string) (bool, error) {
 	return true, nil
 }
 
-// trusted tells whether an API server with our bundle accepts the certificate
+// trusted reports whether an API server with our bundle accepts the certificate
 // now, for every host.
 func (m *material) trusted(now time.Time, hosts []string) bool {
 	if m.serving == nil {
@@ -135,7 +135,7 @@ func (m *material) trusted(now time.Time, hosts []string) bool {
 	return !slices.ContainsFunc(hosts, func(host string) bool { return m.serving.Leaf.VerifyHostname(host) != nil })
 }
 
-// due tells whether less than a third of a certificate's life is left.
+// due reports whether less than a third of a certificate's life is left.
 func due(c *x509.Certificate, now time.Time) bool {
 	return c.NotAfter.Sub(now) < c.NotAfter.Sub(c.NotBefore)/3
 }

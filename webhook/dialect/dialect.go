@@ -160,7 +160,7 @@ func (s Set) Traces() []string {
 	return traces
 }
 
-// asksAny tells whether a container asks for more than none of any of them. The
+// asksAny reports whether a container asks for more than none of any of them. The
 // zeros that templates leave behind ask for nothing.
 func asksAny(r corev1.ResourceRequirements, names []corev1.ResourceName) bool {
 	return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {

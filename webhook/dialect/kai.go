@@ -71,7 +71,7 @@ func (d kai) Asks(pod *slim.Pod, c *slim.Container) bool {
 	return d.forPod(pod, c) || d.own(pod, c)
 }
 
-// forPod tells whether the annotations for the pod as a whole are for this one:
+// forPod reports whether the annotations for the pod as a whole are for this one:
 // the container that they name, else the first.
 func (kai) forPod(pod *slim.Pod, c *slim.Container) bool {
 	have := pod.Metadata.Annotations
@@ -90,7 +90,7 @@ func hasContainer(pod *slim.Pod, name string) bool {
 	})
 }
 
-// own tells whether the container has annotations of its own.
+// own reports whether the container has annotations of its own.
 func (kai) own(pod *slim.Pod, c *slim.Container) bool {
 	have := pod.Metadata.Annotations
 	return have[kaiOwn+c.Name+kaiOwnRequest] != "" || have[kaiOwn+c.Name+kaiOwnLimit] != ""

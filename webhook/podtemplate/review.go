@@ -69,7 +69,7 @@ type envRemoval struct {
 	container, env int
 }
 
-// asks tells whether any part of the pod asks for a share.
+// asks reports whether any part of the pod asks for a share.
 func asks(pod *slim.Pod) bool {
 	for _, list := range [][]slim.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {

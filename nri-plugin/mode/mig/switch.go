@@ -27,7 +27,7 @@ import (
 // what was read before fails, and what came before is in the ledger that is read then.
 type Switch struct {
 	Node Node
-	// Wanted tells whether it is to be done on this node.
+	// Wanted reports whether it is to be done on this node.
 	Wanted func() bool
 	// Withdraw writes the latest picture into the ledger's status, and returns the ledger
 	// as it is after that.
@@ -86,7 +86,7 @@ func (s *Switch) Look(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// granted tells whether the ledger that was seen last has a slice of the device.
+// granted reports whether the ledger that was seen last has a slice of the device.
 func (s *Switch) granted(uuid string) (has bool) {
 	s.Node.Index().Each(func(_ ledger.Key, grants []ledger.Grant) {
 		has = has || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return g.UUID == uuid })
@@ -94,7 +94,7 @@ func (s *Switch) granted(uuid string) (has bool) {
 	return has
 }
 
-// idle tells whether no container has a slice of the device, and no process uses it.
+// idle reports whether no container has a slice of the device, and no process uses it.
 func (s *Switch) idle(uuid string) (bool, error) {
 	all, known := s.Node.Containers()
 	if !known {

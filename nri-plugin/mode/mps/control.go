@@ -27,7 +27,7 @@ func limitsOf(g ledger.Grant) limits {
 
 func (l limits) most(m limits) limits { return limits{max(l.core, m.core), max(l.mem, m.mem)} }
 
-// cover tells whether a slice's own limits lower those.
+// cover reports whether a slice's own limits lower those.
 func (l limits) cover(m limits) bool { return m.core <= l.core && m.mem <= l.mem }
 
 func (l limits) threads() string { return strconv.FormatInt(int64(l.core), 10) }

@@ -63,7 +63,7 @@ type Node struct {
 	Containers func() (all []mode.Container, known bool)
 	// Driver holds a container's memory where the driver can.
 	Driver *driverlimit.Limit
-	// Root tells whether a process is root for those outside of its container, or
+	// Root reports whether a process is root for those outside of its container, or
 	// could be.
 	Root func(pid uint32) bool
 	// Warn tells the pod of a container what has befallen it.
@@ -76,7 +76,7 @@ type Daemons interface {
 	// there, of so much of the node's memory at most; Unmount is its end.
 	Mount(dir string, percent int) error
 	Unmount(dir string) error
-	// Shares tells whether a process has that tmpfs, and not another, as SharedMemory.
+	// Shares reports whether a process has that tmpfs, and not another, as SharedMemory.
 	Shares(dir string, pid int) (bool, error)
 	// Start starts one for a device, with its pipes in the folder and the folder's tmpfs,
 	// in the newest protocol that the driver has.
@@ -152,8 +152,8 @@ func New(dir string, node Node) *Mode {
 	return &Mode{node: node, files: files{dir}, patience: patience, haste: briefly, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
 }
 
-// Able needs a node with MPS and a device that isn't cut up.
-func (m *Mode) Able(d v1alpha1.DeviceStatus, _ ledger.Grant) error {
+// Supports needs a node with MPS and a device that isn't cut up.
+func (m *Mode) Supports(d v1alpha1.DeviceStatus, _ ledger.Grant) error {
 	if _, err := m.daemons(); err != nil {
 		return err
 	}

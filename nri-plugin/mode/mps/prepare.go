@@ -38,7 +38,7 @@ func (m *Mode) Prepare(c mode.Container) error {
 	return err
 }
 
-// bring brings one device in line with its slices; began tells whether it was not
+// bring brings one device in line with its slices; began reports whether it was not
 // ours before. m.mu is held.
 func (m *Mode) bring(uuid string) (began bool, err error) {
 	all, _ := m.wanted()
@@ -117,7 +117,7 @@ func (m *Mode) sweep(uuid string, c control, want spaces) error {
 	if err != nil {
 		return err
 	}
-	return m.files.hide(uuid, want, left)
+	return m.files.removeStale(uuid, want, left)
 }
 
 // start takes the device over and starts its daemon, in the newest protocol that it
@@ -216,7 +216,7 @@ func (m *Mode) clear(uuid string, c Daemons, dir string) error {
 	return m.exclude(uuid)
 }
 
-// alone tells whether nobody uses the device in another way: it changes its mode when
+// alone reports whether nobody uses the device in another way: it changes its mode when
 // it is empty.
 func (m *Mode) alone(uuid string) error {
 	all, known := m.node.Containers()
@@ -367,12 +367,12 @@ func (m *Mode) giveBack(s state) error {
 		return err
 	}
 	if now, _ := m.node.Devices.Snapshot(); !has(now, s.UUID) {
-		return m.files.strike(s.UUID) // the device itself is gone
+		return m.files.remove(s.UUID) // the device itself is gone
 	}
 	if err := library.SetComputeMode(s.UUID, s.Mode); err != nil {
 		return fmt.Errorf("putting back the compute mode of device %s: %w", s.UUID, err)
 	}
-	return m.files.strike(s.UUID)
+	return m.files.remove(s.UUID)
 }
 
 func has(now device.Snapshot, uuid string) bool {

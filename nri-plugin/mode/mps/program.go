@@ -161,14 +161,14 @@ func (p *Program) Processes(dir string) ([]Process, error) {
 	return all, err
 }
 
-// besideUs tells whether a process is in our PID namespace.
+// besideUs reports whether a process is in our PID namespace.
 func besideUs(pid int) bool {
 	own, err := os.Stat("/proc/self/ns/pid")
 	its, bad := os.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	return err == nil && bad == nil && os.SameFile(own, its)
 }
 
-// lookUp tells whether a process is the folder's. One that has ended is not, nor is a
+// lookUp reports whether a process is the folder's. One that has ended is not, nor is a
 // command that we are sending.
 func lookUp(of procfs.Proc, dir string) (Process, bool) {
 	args, err := of.CmdLine()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Root tells whether a process is root as we see it: root of a container is, unless the
+// Root reports whether a process is root as we see it: root of a container is, unless the
 // container has a user namespace. What cannot be read may be.
 func Root(pid uint32) bool {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

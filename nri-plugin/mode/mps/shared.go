@@ -60,7 +60,7 @@ func (p *Program) Unmount(dir string) error {
 	}
 }
 
-// Shares tells whether a process has the folder's tmpfs as its SharedMemory.
+// Shares reports whether a process has the folder's tmpfs as its SharedMemory.
 func (p *Program) Shares(dir string, pid int) (bool, error) {
 	here, is, err := tmpfsAt(shared(dir))
 	if errors.Is(err, fs.ErrNotExist) {

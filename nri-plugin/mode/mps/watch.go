@@ -92,7 +92,7 @@ func (m *Mode) look(uuid string, s server, now time.Time) error {
 	return m.restart(uuid, c, s.pid, clients)
 }
 
-// strays tells whether a server's limits are not what it was told, or its memory is not
+// strays reports whether a server's limits are not what it was told, or its memory is not
 // what containers are given, and removes what no slice has: what had clients still when its slice went.
 func (m *Mode) strays(uuid string, c control) (bool, error) {
 	m.setting <- struct{}{}

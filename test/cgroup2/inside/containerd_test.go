@@ -119,7 +119,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 		t.Fatal(err)
 	}
 	p := &hooks.Plugin{
-		Ledger: l, Devices: g, Book: &attach.Book{}, Report: warnings{t}, Log: logr.Discard(), Batch: n.Keeper,
+		Ledger: l, Devices: g, Table: &attach.ContainerTable{}, Report: warnings{t}, Log: logr.Discard(), Batch: n.Keeper,
 		Modes: mode.Set{v1alpha1.ModeLimiter: files}, Sysfs: "/sys", BindCPUs: true,
 		Kill: func(_ uint32, container string) error { return fmt.Errorf("container %s is not held", container) },
 	}
@@ -141,7 +141,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 			t.Fatal(connection.Err())
 		}
 	}
-	n.Containers, n.Update = p.Roster.Batch, connection.Update
+	n.Containers, n.Update = p.Containers.Batch, connection.Update
 	return p, g
 }
 

@@ -22,12 +22,12 @@ func TestTwoNUMANodes(t *testing.T) {
 	n, c := newNode(t), startContainerd(t)
 	plugin, _ := connect(t, n, c, grant("bound", "free", "given", "far"))
 	aligned := func(pod string) *bool {
-		for _, s := range plugin.Book.Slices() {
+		for _, s := range plugin.Table.Slices() {
 			if s.Pod == types.UID("uid-"+pod) {
 				return s.Aligned
 			}
 		}
-		t.Errorf("pod %s is not in the book", pod)
+		t.Errorf("pod %s is not in the table", pod)
 		return nil
 	}
 	numa := annotations(v1alpha1.AnnotationTopology, "numa")

@@ -141,7 +141,7 @@ func (d *drainer) holders(ctx context.Context, api client.Client, node, uuid str
 	return all, nil
 }
 
-// evictable tells whether it takes an eviction to end the pod. What is held for a
+// evictable reports whether it takes an eviction to end the pod. What is held for a
 // gated pod is not granted, and goes by itself or is.
 func (h *holder) evictable() bool {
 	return h.pod != nil && h.pod.DeletionTimestamp == nil && len(h.pod.Spec.SchedulingGates) == 0 && !podstate.Terminal(h.pod)

@@ -61,7 +61,7 @@ func topologyText(t *v1alpha1.TopologyStatus) string {
 	return strings.Join(parts, "; ")
 }
 
-// able tells whether, and if not, why.
+// able reports whether, and if not, why.
 func able(yes bool, why string) string {
 	switch {
 	case yes:

@@ -27,7 +27,7 @@ func Namespace() *syscall.SysProcAttr {
 	}
 }
 
-// mayMount tells whether the process has CAP_SYS_ADMIN.
+// mayMount reports whether the process has CAP_SYS_ADMIN.
 func mayMount() bool {
 	sets, err := capabilities()
 	return err == nil && sets[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
