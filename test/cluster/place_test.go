@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // TestOnOwnThread_LeavesTheProcess: /proc/self, and so /proc/net, shows the main thread's namespaces.
@@ -15,17 +17,12 @@ func TestOnOwnThread_LeavesTheProcess(t *testing.T) {
 		t.Skip("needs root for a network namespace")
 	}
 	namespace := func() string {
-		link, err := os.Readlink("/proc/self/ns/net")
-		if err != nil {
-			t.Fatal(err)
-		}
+		link := must.Get(os.Readlink("/proc/self/ns/net"))(t)
 		return link
 	}
 	before := namespace()
 	for range 20 { // the scheduler chooses the thread
-		if err := onOwnThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, onOwnThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }))
 		if after := namespace(); after != before {
 			t.Fatalf("the process is in network namespace %s, and was in %s", after, before)
 		}

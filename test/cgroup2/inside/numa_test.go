@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 )
 
 // On a kernel with two NUMA nodes: a container that asks for it is bound to the CPUs of its
@@ -70,17 +71,11 @@ func TestTwoNUMANodes(t *testing.T) {
 // awaitPressure waits until the tasks of a container, more than it has CPUs, have waited.
 func awaitPressure(t *testing.T, g group) {
 	t.Helper()
-	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
 	tick, late := time.NewTicker(200*time.Millisecond), time.After(2*time.Minute)
 	defer tick.Stop()
 	for {
-		waited, err := processors.Pressure(g.pid, g.id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		waited := must.Get(processors.Pressure(g.pid, g.id))(t)
 		if waited > 0 {
 			return
 		}
