@@ -17,7 +17,7 @@
 // A crash between the two writes leaves a gated pod that holds slices:
 // the next leader finishes it.
 //
-// Pods of a gang (package group says which they are) are placed together or not at
+// Pods of a gang (packages gang and podgroup say which they are) are placed together or not at
 // all. Over several ledgers that is three steps: hold, commit, ungate; gang.go says
 // what each leaves behind when it fails.
 //

@@ -170,7 +170,7 @@ func (q *Queue) Open(work Work) {
 	})
 	OwnFirst(pods, func(p *corev1.Pod) Rank { return q.rankOf(Item{}, p) })
 	for _, pod := range pods {
-		if q.concerns(pod) || podstate.Unbound(pod) {
+		if podstate.Ready(pod) || q.isWatched(pod) || podstate.Unbound(pod) {
 			q.add(q.itemOf(pod))
 		}
 	}
@@ -318,29 +318,23 @@ func (q *Queue) itemOf(pod *corev1.Pod) Item {
 func (q *Queue) Update(old, pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !podstate.Ready(pod) {
+	ready := podstate.Ready(pod)
+	if !ready {
 		delete(q.unschedulable, podstate.KeyOf(pod))
 		q.forgetWait(pod)
 	}
-	// What ends has to be noted too.
-	if q.work != nil && podstate.Ours(pod) && (q.concerns(pod) || old != nil && !podstate.Gated(old) && q.isWatched(old)) {
+	// Most of what happens to a pod that has its place needs no look, and would take the room of one
+	// that waits from the round. What ends has to be noted too.
+	if q.work != nil && podstate.Ours(pod) && (ready || q.isWatched(pod) || old != nil && q.isWatched(old)) {
 		q.add(q.itemOf(pod))
 	}
-}
-
-// concerns reports whether a look at the pod may do anything: most of what happens to a pod
-// that has its place needs none, and would take the room of one that waits from the round.
-func (q *Queue) concerns(pod *corev1.Pod) bool {
-	return podstate.Ready(pod) || !podstate.WaitsForOtherGates(pod) && q.isWatched(pod)
 }
 
 // isWatched reports whether package bindwatch has something to do for a pod that is past our
 // gate. The pod's slices elsewhere come with their ledger too, and nearly all that the default
 // scheduler has said nothing of yet are bound in a moment: these are looked at later.
 func (q *Queue) isWatched(pod *corev1.Pod) bool {
-	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
-	return podstate.CreateFailed(pod) || podstate.Unschedulable(pod) || named && podstate.Unclaimed(pod) ||
-		slices.ContainsFunc(q.cache.Index.Holders(pod.UID), func(node string) bool { return node != podstate.TargetNode(pod) })
+	return podstate.Stuck(pod) || q.cache.HeldElsewhere(pod)
 }
 
 // Delete forgets a pod.

@@ -17,7 +17,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/inventory"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // hookTimeout bounds a run of the hook that only says its version.
@@ -43,7 +43,7 @@ func (o *options) installHook() (string, error) {
 		return "", nil
 	}
 	to := filepath.Join(o.stateDir, "lib", "vernier-cdi-hook")
-	if err := hostfile.Install(o.cdiHook, to); err != nil {
+	if err := atomicfile.Install(o.cdiHook, to); err != nil {
 		return "", fmt.Errorf("vernier-cdi-hook: %w; set --cdi-hook and --state-dir", err)
 	}
 	if err := o.tryHook(to); err != nil {

@@ -108,7 +108,7 @@ type agent struct {
 	options    Options
 	watcher    *device.Watcher
 	ledger     *ledger.Cache
-	book       *attach.Book
+	table      *attach.ContainerTable
 	limiter    *limiter.Limiter
 	mig        *mig.Mode
 	migSwitch  *mig.Switch
@@ -212,7 +212,7 @@ func (a *agent) serveRuntime(ctx context.Context, cached client.Reader, fail con
 
 func assemble(o Options, mgr manager.Manager, live client.Client, report reporter) (*agent, error) {
 	a := &agent{
-		options: o, report: report, book: &attach.Book{}, classes: &classes.Set{}, ledger: &ledger.Cache{Node: o.Node, Live: live},
+		options: o, report: report, table: &attach.ContainerTable{}, classes: &classes.Set{}, ledger: &ledger.Cache{Node: o.Node, Live: live},
 		rdma: rdma.Watch{Host: o.RDMA}, unobserved: make(chan struct{}, 1),
 	}
 	a.watcher = &device.Watcher{
@@ -229,31 +229,31 @@ func assemble(o Options, mgr manager.Manager, live client.Client, report reporte
 		Node: o.Node, Cached: mgr.GetClient(), Live: live, Counted: a.counted, Classes: a.classes, Log: o.Log.WithName("capacity"),
 	})
 	a.releaser = release.New(release.Releaser{
-		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Book: a.book,
+		Index: a.ledger.Index, Pods: mgr.GetClient(), Live: live, Table: a.table,
 		Forget: a.modes.Release, Publish: a.writer.Publish, Kill: kill, Warn: a.report.warnOf, Now: time.Now, Log: o.Log.WithName("release"),
 	})
-	a.book.Changed = func(pod types.UID) {
+	a.table.Changed = func(pod types.UID) {
 		a.releaser.Look(pod)
 		a.writer.Publish()
 	}
-	a.book.Ended = a.preparer.ended
+	a.table.Ended = a.preparer.ended
 	a.batch = &batch.Keeper{
 		Times: o.Processors, Cap: batch.Cap{Share: o.OpportunisticCPU},
 		Limit: cpuLimit(mgr.GetClient()), Log: o.Log.WithName("batch"),
 	}
 	plugin := &hooks.Plugin{
-		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Book: a.book, Batch: a.batch, RDMA: o.RDMA,
+		Ledger: a.ledger, Devices: a.watcher, Modes: a.modes, Table: a.table, Batch: a.batch, RDMA: o.RDMA,
 		Report: a.report, Kill: kill, Sysfs: o.Sysfs, BindCPUs: o.BindCPUs, PodCPUs: o.PodCPUs, Env: steeringEnv(mgr.GetClient()), Log: o.Log.WithName("nri"),
 	}
 	plugin.Misaligned.Changed = a.writer.Publish
 	a.connection = &hooks.Connection{Socket: o.NRISocket, Changed: a.runtimeChanged, Plugin: plugin}
-	a.batch.Containers, a.batch.Update = plugin.Roster.Batch, a.connection.Update
+	a.batch.Containers, a.batch.Update = plugin.Containers.Batch, a.connection.Update
 	a.auditor = &audit.Auditor{
-		Devices: a.watcher, Modes: a.modes, Book: a.book, Roster: &plugin.Roster,
+		Devices: a.watcher, Modes: a.modes, Table: a.table, Containers: &plugin.Containers,
 		Report: a.report, Proc: "/proc", DevRoot: o.DevRoot, End: o.EndDeviceHolders, EndUnenforced: o.EndUnenforced, Now: time.Now, Log: o.Log.WithName("audit"),
 	}
 	a.sampler = &audit.Sampler{
-		Devices: a.watcher, Turns: a.limiter, Roster: &plugin.Roster, Proc: "/proc", Log: o.Log.WithName("audit"),
+		Devices: a.watcher, Turns: a.limiter, Containers: &plugin.Containers, Proc: "/proc", Log: o.Log.WithName("audit"),
 	}
 	return a, a.addChecks(mgr)
 }
@@ -270,8 +270,8 @@ func (a *agent) makeModes(cached, live client.Client) (err error) {
 	a.limiter.ImagePreload = func(pid uint32) []byte { return a.imagePreload(image, pid) }
 	containers := func() ([]mode.Container, bool) {
 		// First: what is entered after that is known to the ledger.
-		synced := a.book.Synced()
-		return a.book.Containers(), synced
+		synced := a.table.Synced()
+		return a.table.Containers(), synced
 	}
 	migNode := mig.Node{Devices: a.watcher, Index: a.ledger.Index, Containers: containers}
 	a.mig, err = mig.New(filepath.Join(o.StateDir, migFile), migNode)
@@ -311,7 +311,7 @@ func (a *agent) imagePreload(image *preload.Image, pid uint32) []byte {
 
 func (a *agent) collector() *metrics.Collector {
 	return metrics.New(metrics.Sources{
-		Node: a.options.Node, Book: a.book, Modes: a.modes,
+		Node: a.options.Node, Table: a.table, Modes: a.modes,
 		Devices: a.watcher.Snapshot, Granted: a.granted, Findings: a.auditor.Findings, Held: a.auditor.Held, Orphans: a.releaser.Ended,
 		Use: a.use, Activity: a.activity, Batch: a.batch.Use, Pressure: a.options.Pressure,
 		NVML: a.watcher.Err, Runtime: a.connection.Err,
@@ -347,7 +347,7 @@ func (a *agent) restore(ctx context.Context, cached client.Reader) error {
 		return fmt.Errorf("reading SliceLedger %s: %w", a.options.Node, err)
 	}
 	if err == nil {
-		a.book.Restore(l.Status.Released)
+		a.table.Restore(l.Status.Released)
 		a.ledger.Begin(l)
 		a.preparer.look()
 		a.keeper.Look()
@@ -384,7 +384,7 @@ func (a *agent) observeRunning(ctx context.Context) error {
 	}
 }
 
-// runtimeChanged follows a connection or its loss. After one the book is whole,
+// runtimeChanged follows a connection or its loss. After one the table is whole,
 // so every pod can be decided on, and what is left of earlier ones be removed.
 func (a *agent) runtimeChanged(came bool) {
 	a.writer.Publish()
@@ -393,7 +393,7 @@ func (a *agent) runtimeChanged(came bool) {
 	}
 	a.lookAtRunning()
 	a.releaser.LookAll()
-	if err := a.limiter.Sweep(a.book.Containers); err != nil {
+	if err := a.limiter.Sweep(a.table.Containers); err != nil {
 		a.options.Log.Error(err, "cannot clear the state directory")
 	}
 	a.preparer.look()

@@ -134,11 +134,11 @@ func (a *agent) ledgerChanged(object any, gone bool) {
 }
 
 // podChanged leaves out the pods without slices here, which are most: of one that had some
-// the ledger, the book and the state directory tell. A look at it would ask the driver, the
+// the ledger, the table and the state directory tell. A look at it would ask the driver, the
 // MPS daemons and the API server.
 func (a *agent) podChanged(object any, _ bool) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		if _, holds := a.ledger.Index().Owner(pod.UID); holds || a.book.Holds(pod.UID) {
+		if _, holds := a.ledger.Index().Owner(pod.UID); holds || a.table.Holds(pod.UID) {
 			a.releaser.Look(pod.UID)
 		}
 		if capacity.AsksForUnits(pod) {

@@ -109,23 +109,23 @@ func TestNotThrottled(t *testing.T) {
 // cost the driver or the API server anything.
 func TestPodsWithoutSlicesAreNotLookedAt(t *testing.T) {
 	var looked []types.UID
-	book := &attach.Book{}
-	book.Reset(nil)
-	a := &agent{ledger: &ledger.Cache{}, book: book}
+	table := &attach.ContainerTable{}
+	table.Reset(nil)
+	a := &agent{ledger: &ledger.Cache{}, table: table}
 	a.ledger.Set(&v1alpha1.SliceLedger{Spec: v1alpha1.SliceLedgerSpec{Devices: []v1alpha1.DeviceLedger{
 		{UUID: "GPU-x", Slices: []v1alpha1.Slice{{Pod: "shares", Owner: "team/shares", Ctr: "main"}}},
 	}}})
 	pods := fake.NewClientBuilder().Build()
 	ctx, cancel := context.WithCancel(t.Context())
 	a.releaser = release.New(release.Releaser{
-		Index: a.ledger.Index, Pods: pods, Live: pods, Book: book, Log: logr.Discard(),
+		Index: a.ledger.Index, Pods: pods, Live: pods, Table: table, Log: logr.Discard(),
 		Forget: func(pod types.UID) error {
 			looked = append(looked, pod)
 			return nil
 		},
 		// The pod is gone, so that its slices are released.
 		Publish: func() {
-			looked = append(looked, book.Fenced()...)
+			looked = append(looked, table.Fenced()...)
 			cancel()
 		},
 	})

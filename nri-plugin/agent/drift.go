@@ -30,7 +30,7 @@ const maxDrifted = 3
 func (a *agent) drift(s *v1alpha1.SliceLedgerStatus) {
 	var drifted []string
 	index := a.ledger.Index()
-	for _, e := range a.book.All() {
+	for _, e := range a.table.All() {
 		if !e.Prepared || e.Status == nil {
 			continue
 		}

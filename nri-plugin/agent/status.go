@@ -39,10 +39,10 @@ func (a *agent) fill(s *v1alpha1.SliceLedgerStatus) {
 		_, off := numa.Off(node, index.Devices(pod), &now)
 		return off
 	})
-	if a.book.Synced() {
-		s.Slices = a.book.Slices()
+	if a.table.Synced() {
+		s.Slices = a.table.Slices()
 		a.drift(s)
-		s.Released = a.book.Fenced()
+		s.Released = a.table.Fenced()
 	}
 	meta.SetStatusCondition(&s.Conditions, a.ready())
 }

@@ -25,18 +25,18 @@ type holding struct {
 
 // room reports whether every device has room for the container beside those that
 // are entered. The ledger promises it; this holds although the ledger may have
-// been changed, or been old, when one of them was created. b.mu is held.
-func (b *Book) room(e Entry) error {
+// been changed, or been old, when one of them was created. t.mu is held.
+func (t *ContainerTable) room(e Entry) error {
 	for _, want := range e.Grants {
-		if err := b.apart(e, want); err != nil {
+		if err := t.apart(e, want); err != nil {
 			return err
 		}
-		if b.ample(e, want) {
+		if t.ample(e, want) {
 			continue
 		}
 		var core v1alpha1.Percent
 		var mem v1alpha1.MiB
-		holdings := b.holdings(e, want)
+		holdings := t.holdings(e, want)
 		for _, h := range holdings {
 			core, mem = core+h.core, mem+h.mem
 		}
@@ -53,8 +53,8 @@ func (b *Book) room(e Entry) error {
 // apart reports whether nobody else has an instance of MIG that the slice's would lie
 // on, and everybody or nobody on the device is served by MPS. A container that is
 // started again may find its predecessor's.
-func (b *Book) apart(e Entry, want ledger.Grant) error {
-	for id, other := range b.entries {
+func (t *ContainerTable) apart(e Entry, want ledger.Grant) error {
+	for id, other := range t.entries {
 		if id == e.ID || other.Key() == e.Key() {
 			continue
 		}
@@ -74,7 +74,7 @@ func (b *Book) apart(e Entry, want ledger.Grant) error {
 
 // ample is the quick answer, which is nearly always enough: there is room even if
 // every entry counts in full. The whole node waits while a container is created.
-func (b *Book) ample(e Entry, device ledger.Grant) bool {
+func (t *ContainerTable) ample(e Entry, device ledger.Grant) bool {
 	var core v1alpha1.Percent
 	var mem v1alpha1.MiB
 	add := func(grants []ledger.Grant) {
@@ -85,7 +85,7 @@ func (b *Book) ample(e Entry, device ledger.Grant) bool {
 			}
 		}
 	}
-	for id, other := range b.entries {
+	for id, other := range t.entries {
 		if id != e.ID {
 			add(other.Grants)
 		}
@@ -103,7 +103,7 @@ func inFull(g, device ledger.Grant) ledger.Grant {
 }
 
 // holdings are what the pods would hold of a device with the container entered.
-func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
+func (t *ContainerTable) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 	// A container that is started again counts once: the end of its predecessor
 	// may not have been told yet.
 	held := map[ledger.Key]ledger.Grant{}
@@ -123,7 +123,7 @@ func (b *Book) holdings(e Entry, device ledger.Grant) map[types.UID]holding {
 			owners[e.Pod] = e.Owner
 		}
 	}
-	for id, other := range b.entries {
+	for id, other := range t.entries {
 		if id != e.ID {
 			add(other)
 		}

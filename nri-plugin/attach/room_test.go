@@ -100,7 +100,7 @@ func TestAttachCountsTheDevice(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			b := &Book{}
+			b := &ContainerTable{}
 			b.Reset(c.entered)
 			err := b.Attach(c.next)
 			if len(c.says) == 0 {
@@ -128,7 +128,7 @@ func TestAttachCountsTheDevice(t *testing.T) {
 // next gets it after its end.
 func TestAttachRace(t *testing.T) {
 	for range 100 {
-		b := &Book{}
+		b := &ContainerTable{}
 		errs := make([]error, 8)
 		var all sync.WaitGroup
 		for i := range errs {

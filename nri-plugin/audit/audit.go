@@ -48,10 +48,10 @@ type Auditor struct {
 		Snapshot() (device.Snapshot, bool)
 		Library() (device.Library, error)
 	}
-	Modes  mode.Set
-	Book   *attach.Book
-	Roster *hooks.Roster
-	Report hooks.Reporter
+	Modes      mode.Set
+	Table      *attach.ContainerTable
+	Containers *hooks.ContainerIndex
+	Report     hooks.Reporter
 	// Proc is where procfs of the host's PID namespace is mounted.
 	Proc string
 	// DevRoot is the parent of the /dev that has the driver's nodes.
@@ -162,9 +162,9 @@ func (a *Auditor) users() ([]user, error) {
 				continue
 			}
 			u := user{process: p, uuid: d.UUID}
-			if holder, found := holderOf(a.Roster, p); found {
+			if holder, found := holderOf(a.Containers, p); found {
 				u.holder = holder
-				u.entry, _ = a.Book.Get(holder.ID)
+				u.entry, _ = a.Table.Get(holder.ID)
 			}
 			all = append(all, u)
 		}
@@ -176,9 +176,9 @@ func (a *Auditor) users() ([]user, error) {
 }
 
 // holderOf is the container that a process is in; false when it is in none.
-func holderOf(roster *hooks.Roster, p process) (hooks.Holder, bool) {
+func holderOf(index *hooks.ContainerIndex, p process) (hooks.Holder, bool) {
 	for _, id := range p.ids {
-		if holder, found := roster.Find(id); found {
+		if holder, found := index.Find(id); found {
 			return holder, true
 		}
 	}
@@ -245,7 +245,7 @@ func (a *Auditor) endUnenforced(users []user) (did string) {
 			continue
 		}
 		same := func(now process) bool {
-			holder, found := holderOf(a.Roster, now)
+			holder, found := holderOf(a.Containers, now)
 			return found && holder.ID == u.holder.ID
 		}
 		switch ended, err := a.kill(u.process, same); {

@@ -46,10 +46,10 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	n := &node{t: t, using: map[string][]int{}, clock: time.Unix(1e9, 0)}
-	plugin := &hooks.Plugin{Ledger: noLedger{}, Book: &attach.Book{}, Report: n, Log: logr.Discard()}
+	plugin := &hooks.Plugin{Ledger: noLedger{}, Table: &attach.ContainerTable{}, Report: n, Log: logr.Discard()}
 	n.plugin = plugin
 	n.Auditor = &Auditor{
-		Devices: n, Book: plugin.Book, Roster: &plugin.Roster, Report: n, Proc: t.TempDir(),
+		Devices: n, Table: plugin.Table, Containers: &plugin.Containers, Report: n, Proc: t.TempDir(),
 		Modes: mode.Set{v1alpha1.ModeLimiter: counting{node: n}, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Now:   func() time.Time { return n.clock }, Log: logr.Discard(),
 	}
@@ -69,7 +69,7 @@ func (n *node) container(p *hooks.Plugin, name string, m v1alpha1.Mode, uuid str
 		return
 	}
 	grants := []ledger.Grant{{UUID: uuid, Core: 30, Mem: 1024, DeviceMem: 81920, Mode: m}}
-	err := p.Book.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: types.UID("uid-" + name), Name: "main", ID: id(name), Grants: grants}})
+	err := p.Table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: types.UID("uid-" + name), Name: "main", ID: id(name), Grants: grants}})
 	if err != nil {
 		n.t.Fatal(err)
 	}

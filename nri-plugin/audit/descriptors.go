@@ -189,7 +189,7 @@ func (a *Auditor) endRound() {
 // used up the next round goes on: many in one process hide none in another.
 func (a *Auditor) examine(pid, each int, numbers map[uint64]string) {
 	r := &a.round
-	holder, found := holderOf(a.Roster, process{ids: cgroup(a.Proc, pid)})
+	holder, found := holderOf(a.Containers, process{ids: cgroup(a.Proc, pid)})
 	if !found || holder.Opens {
 		return
 	}
@@ -389,7 +389,7 @@ func (a *Auditor) judge(holder hooks.Holder, uuid string) (wrong, mayEnd bool) {
 	if !holder.Sliced {
 		return true, holder.Kept
 	}
-	entry, found := a.Book.Get(holder.ID)
+	entry, found := a.Table.Get(holder.ID)
 	if !found || slices.ContainsFunc(entry.Grants, func(g ledger.Grant) bool { return g.UUID == uuid }) {
 		return false, false // it ends just now, or has a slice
 	}
@@ -399,7 +399,7 @@ func (a *Auditor) judge(holder hooks.Holder, uuid string) (wrong, mayEnd bool) {
 // end ends a process, if it still holds what it was found to hold.
 func (a *Auditor) end(p process, d descriptor, numbers map[uint64]string) (bool, error) {
 	return a.kill(p, func(now process) bool {
-		holder, found := holderOf(a.Roster, now)
+		holder, found := holderOf(a.Containers, now)
 		if !found || deviceAt(unix.AT_FDCWD, filepath.Join(a.descriptor(d.pid, d.tid, "fd"), strconv.Itoa(d.fd)), numbers) != d.uuid || !a.opened(d) {
 			return false
 		}

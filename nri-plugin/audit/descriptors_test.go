@@ -203,7 +203,7 @@ func newMachine(t *testing.T) *machine {
 		t.Skip("device nodes and cgroups need root")
 	}
 	m := &machine{t: t, clock: time.Unix(1e9, 0), groups: map[string]string{}}
-	m.plugin = &hooks.Plugin{Ledger: noLedger{}, Book: &attach.Book{}, Report: m, Log: logr.Discard(), Modes: mode.Set{}}
+	m.plugin = &hooks.Plugin{Ledger: noLedger{}, Table: &attach.ContainerTable{}, Report: m, Log: logr.Discard(), Modes: mode.Set{}}
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func newMachine(t *testing.T) *machine {
 		}
 	}
 	m.Auditor = &Auditor{
-		Devices: m, Book: m.plugin.Book, Roster: &m.plugin.Roster, Report: m, Proc: "/proc", DevRoot: root,
+		Devices: m, Table: m.plugin.Table, Containers: &m.plugin.Containers, Report: m, Proc: "/proc", DevRoot: root,
 		Now: func() time.Time { return m.clock }, Log: logr.Discard(),
 	}
 	// The usual ones: with a slice of the first device, and without any.
@@ -261,7 +261,7 @@ func (m *machine) list() {
 		m.t.Fatal(err)
 	}
 	for _, e := range m.slices {
-		if err := m.plugin.Book.Attach(e); err != nil {
+		if err := m.plugin.Table.Attach(e); err != nil {
 			m.t.Fatal(err)
 		}
 	}

@@ -25,7 +25,7 @@ type Sampler struct {
 		Working() []string
 		Sampled(uuid string, busy map[int]int, containers map[int]string)
 	}
-	Roster *hooks.Roster
+	Containers *hooks.ContainerIndex
 	// Proc is where procfs of the host's PID namespace is mounted.
 	Proc string
 	Log  logr.Logger
@@ -74,7 +74,7 @@ func (s *Sampler) containers(busy map[int]int) map[int]string {
 			delete(busy, pid)
 			continue
 		}
-		if holder, found := holderOf(s.Roster, p); found {
+		if holder, found := holderOf(s.Containers, p); found {
 			all[pid] = holder.ID
 		}
 	}

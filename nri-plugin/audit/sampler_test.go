@@ -49,7 +49,7 @@ func (s *sampling) Utilization(uuid string, since uint64) (map[int]int, uint64, 
 func TestSample(t *testing.T) {
 	n := newNode(t)
 	got, library := &turns{}, &sampling{}
-	s := &Sampler{Devices: sampledNode{library}, Turns: got, Roster: n.Roster, Proc: n.Proc, Log: n.Log}
+	s := &Sampler{Devices: sampledNode{library}, Turns: got, Containers: n.Containers, Proc: n.Proc, Log: n.Log}
 	n.runs(1, "limited", 1)
 	n.runs(2, "", 1)
 	n.runs(3, "plain", 1)

@@ -33,9 +33,9 @@ func TestHostileUnenforced(t *testing.T) {
 		"a whole device":                       {container: "whole", uuid: gpu1},
 		"its container came without the agent": {container: "plain", uuid: gpu0},
 		"its container was found so": {container: "limited", uuid: gpu0, prepare: func(n *node, _ int) {
-			e, _ := n.Book.Get(id("limited"))
+			e, _ := n.Table.Get(id("limited"))
 			e.Prepared = false
-			n.Book.Reset([]attach.Entry{e})
+			n.Table.Reset([]attach.Entry{e})
 		}},
 		"in no container":    {uuid: gpu0},
 		"its number is used": {container: "limited", uuid: gpu0, between: func(n *node, pid int) { n.runs(pid, "limited", 101) }},

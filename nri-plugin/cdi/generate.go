@@ -108,7 +108,7 @@ func (w *Writer) Refine(s *device.Snapshot) {
 		d := &s.Devices[i]
 		for _, name := range names[d.UUID] {
 			if missing := lacks(spec, name, d); missing != "" {
-				ill(d, missing+"; run nvidia-modprobe or nvidia-smi on the node")
+				markUnhealthy(d, missing+"; run nvidia-modprobe or nvidia-smi on the node")
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (w *Writer) failed(s *device.Snapshot, names map[string][]string, err error
 	some := slices.ContainsFunc(s.Devices, cut)
 	for i := range s.Devices {
 		if d := &s.Devices[i]; names[d.UUID] != nil && (!some || cut(*d)) {
-			ill(d, "no CDI spec: "+err.Error())
+			markUnhealthy(d, "no CDI spec: "+err.Error())
 		}
 	}
 	if some {
@@ -161,7 +161,7 @@ func lacks(spec *specs.Spec, name string, d *v1alpha1.DeviceStatus) string {
 // that of the compute instance.
 const capabilities = "/dev/nvidia-caps/"
 
-func ill(d *v1alpha1.DeviceStatus, reason string) { d.Healthy, d.Reason = false, reason }
+func markUnhealthy(d *v1alpha1.DeviceStatus, reason string) { d.Healthy, d.Reason = false, reason }
 
 func (w *Writer) generate(uuids []string) (*specs.Spec, error) {
 	made, err := w.lib.GetSpec(uuids...)

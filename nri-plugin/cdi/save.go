@@ -12,7 +12,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // file is the spec's name: vendor and class, as the CDI library would name it.
@@ -33,7 +33,7 @@ func (w *Writer) save(spec *specs.Spec) error {
 	if err := os.MkdirAll(w.options.Dir, 0o755); err != nil {
 		return fmt.Errorf("creating the CDI directory: %w", err)
 	}
-	if err := hostfile.Write(path, bytes.NewReader(text), 0o644); err != nil {
+	if err := atomicfile.Write(path, bytes.NewReader(text), 0o644); err != nil {
 		return fmt.Errorf("writing the CDI spec: %w", err)
 	}
 	return nil

@@ -27,9 +27,9 @@ func (p *Plugin) answering(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, limit)
 }
 
-// prompt does what may wait for the driver, and reports whether it was done before ctx
+// callWithDeadline does what may wait for the driver, and reports whether it was done before ctx
 // ended. A call of the driver cannot be cancelled: one that hangs is left behind.
-func prompt[T any](ctx context.Context, do func() T) (result T, done bool) {
+func callWithDeadline[T any](ctx context.Context, do func() T) (result T, done bool) {
 	if ctx.Err() != nil {
 		return result, false
 	}

@@ -59,13 +59,13 @@ func TestStartBesideASlowDriver(t *testing.T) {
 	pod, c := created(t, n, r)
 	answers := slowly(t, n, false)
 	refusedFor(t, r.StartContainer(pod, c), "limits cannot be set", "too slow to answer", "nvidia-smi", "restartPolicy Never")
-	if got := n.Book.Slices(); len(got) != 0 {
+	if got := n.Table.Slices(); len(got) != 0 {
 		t.Errorf("it is told that it runs: %+v", got)
 	}
 	r.StopContainer(t, pod, c)
 	answers()
 	stillThere(t, n, r)
-	if got := n.Book.Slices(); len(got) != 1 || got[0].Pod != "uid-next" {
+	if got := n.Table.Slices(); len(got) != 1 || got[0].Pod != "uid-next" {
 		t.Errorf("slices %+v, want those of the next container", got)
 	}
 }
@@ -81,7 +81,7 @@ func TestCreateBesideASlowDriver(t *testing.T) {
 	c := containerOf(pod, "main")
 	_, err := r.Create(pod, c)
 	refusedFor(t, err, "too slow to answer", "tried again", "nvidia-smi")
-	if n.Book.Holds(uid(pod)) {
+	if n.Table.Holds(uid(pod)) {
 		t.Error("it is entered as one that uses its slices")
 	}
 	answers()
@@ -102,12 +102,12 @@ func TestSynchronizeBesideASlowDriver(t *testing.T) {
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	answers := slowly(t, n, false)
 	connect(t, r, n.Plugin)
-	if !n.Book.Holds(uid(pod)) || len(n.Book.Slices()) != 0 {
-		t.Errorf("entered: %v, slices %+v", n.Book.Holds(uid(pod)), n.Book.Slices())
+	if !n.Table.Holds(uid(pod)) || len(n.Table.Slices()) != 0 {
+		t.Errorf("entered: %v, slices %+v", n.Table.Holds(uid(pod)), n.Table.Slices())
 	}
 	answers()
 	n.Observe()
-	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+	if got := n.Table.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
 	}
 }
@@ -131,7 +131,7 @@ func TestSynchronizeWhereTheRuntimeWaits(t *testing.T) {
 		if took := time.Since(asked); took == 0 || took >= registerTimeout {
 			t.Errorf("waited %s for the driver; the connection is given up after %s", took, registerTimeout)
 		}
-		if !n.Book.Holds(uid(pod)) {
+		if !n.Table.Holds(uid(pod)) {
 			t.Error("it is not entered")
 		}
 	})

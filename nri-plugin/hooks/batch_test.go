@@ -28,7 +28,7 @@ func (p *processors) pass(others uint64)                            { p.load.Bus
 func batched(n *testNode, p *Plugin) (look func(others uint64)) {
 	times := &processors{cgroup.Load{CPUs: 10, Busy: 1, All: 10}}
 	keeper := &batch.Keeper{
-		Times: times, Cap: batch.Cap{Share: 80}, Containers: p.Roster.Batch, Log: logr.Discard(),
+		Times: times, Cap: batch.Cap{Share: 80}, Containers: p.Containers.Batch, Log: logr.Discard(),
 		Limit: func(batch.Container) (batch.MilliCPU, bool) { return 0, true },
 	}
 	p.Batch = keeper
@@ -109,7 +109,7 @@ func TestOpportunistic(t *testing.T) {
 	next := n.restarted()
 	look = batched(n, next)
 	n.update = connect(t, r, next).Update
-	if all := next.Roster.Batch(); len(all) != 1 || all[0].ID != c.Id || all[0].Quota.US != 200_000 || all[0].Seen {
+	if all := next.Containers.Batch(); len(all) != 1 || all[0].ID != c.Id || all[0].Quota.US != 200_000 || all[0].Seen {
 		t.Fatalf("taken up: %+v", all)
 	}
 	look(3)

@@ -157,11 +157,11 @@ func fullNode(b *testing.B, pods []*api.PodSandbox) *Plugin {
 // endAll ends every pod's container, as the runtime and the agent do.
 func endAll(b *testing.B, p *Plugin, pods []*api.PodSandbox) {
 	for _, pod := range pods {
-		entry, entered := p.Book.Get(containerOf(pod, "main").Id)
+		entry, entered := p.Table.Get(containerOf(pod, "main").Id)
 		if !entered {
 			continue
 		}
-		p.Book.Detach(entry.ID)
+		p.Table.Detach(entry.ID)
 		if err := p.Modes[v1alpha1.ModeLimiter].Ended(entry.Container); err != nil {
 			b.Fatal(err)
 		}

@@ -83,7 +83,7 @@ func (c *Connection) Err() error {
 func (c *Connection) Run(ctx context.Context) error {
 	for pause := minPause; ctx.Err() == nil; {
 		connected, err := c.session(ctx)
-		c.Plugin.Book.Disconnected()
+		c.Plugin.Table.Disconnected()
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -98,7 +98,7 @@ func (p *Plugin) follow(pod *api.PodSandbox, topology v1alpha1.TopologyRequest, 
 	}
 	text := fmt.Sprintf("annotation %s is %s, and the kubelet has given the pod CPUs of NUMA node %d while GPU %s is of NUMA node %d",
 		v1alpha1.AnnotationTopology, topology, node, off.UUID, *off.NUMA)
-	if p.Book.Holds(uid(pod)) {
+	if p.Table.Holds(uid(pod)) {
 		return fmt.Errorf("%s, where other containers of the pod run: delete the pod, and set the kubelet's topologyManagerScope to pod and its topologyManagerPolicy to single-numa-node", text)
 	}
 	if !follows {
@@ -151,7 +151,7 @@ func (p *Plugin) bindable(pod *api.PodSandbox, cpus cpuset.CPUSet) (cpuset.CPUSe
 // boundBeside is what all containers but this one request that are held to CPUs of that NUMA
 // node.
 func (p *Plugin) boundBeside(id string, node int32, nodes numa.Nodes) (others batch.MilliCPU) {
-	for _, e := range p.Book.All() {
+	for _, e := range p.Table.All() {
 		if e.ID != id && nodes.Only(node, e.CPUs.Set) {
 			others += e.CPUs.Request
 		}
@@ -235,7 +235,7 @@ func (p *Plugin) foundCPUs(pod *api.PodSandbox, c *api.Container) numa.CPUs {
 // their own share, and the amounts of a pod that is resized. r has what is to change. nil where
 // nothing is to change beside.
 func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxResources) *api.ContainerUpdate {
-	entry, entered := p.Book.Get(c.GetId())
+	entry, entered := p.Table.Get(c.GetId())
 	if !entered {
 		return nil
 	}
@@ -257,6 +257,6 @@ func (p *Plugin) resized(pod *api.PodSandbox, c *api.Container, r *api.LinuxReso
 		update = &api.ContainerUpdate{ContainerId: c.GetId()}
 		update.SetLinuxCPUSetCPUs(to.Set.String())
 	}
-	p.Book.Resized(c.GetId(), to, p.aligner(c.GetId()))
+	p.Table.Resized(c.GetId(), to, p.aligner(c.GetId()))
 	return update
 }

@@ -308,7 +308,7 @@ func TestResizeUnbinds(t *testing.T) {
 			if got != c.changed {
 				t.Errorf("set to %q, want %q", got, c.changed)
 			}
-			if entry, _ := n.Book.Get(ctr.Id); c.changed != "" && entry.CPUs.Set.String() != c.changed {
+			if entry, _ := n.Table.Get(ctr.Id); c.changed != "" && entry.CPUs.Set.String() != c.changed {
 				t.Errorf("entered with %s", entry.CPUs.Set)
 			}
 			said := strings.Join(n.events.said, "\n")
@@ -362,7 +362,7 @@ func TestAligned(t *testing.T) {
 			}
 			check := func(when string, of *Plugin, want *bool) {
 				t.Helper()
-				if all := of.Book.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, want) {
+				if all := of.Table.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, want) {
 					t.Errorf("%s: %+v, want aligned %v", when, all, want)
 				}
 			}
@@ -411,7 +411,7 @@ func TestAlignedWhileObserved(t *testing.T) {
 		}
 	}
 	n.Observe()
-	if all := n.Book.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, ptr.To(false)) {
+	if all := n.Table.Slices(); len(all) != 1 || !ptr.Equal(all[0].Aligned, ptr.To(false)) {
 		t.Errorf("%+v, want it not aligned", all)
 	}
 }

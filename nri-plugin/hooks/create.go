@@ -48,7 +48,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		}
 	}
 	if len(grants) == 0 {
-		return withhold(c)
+		return denyGPU(c)
 	}
 	if isPrivileged(c) {
 		return nil, errors.New("a privileged container reaches every GPU, so its slice would mean nothing; remove securityContext.privileged")
@@ -79,7 +79,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil, err
 	}
 	now, _ := p.Devices.Snapshot()
-	if err := p.Modes.Able(now, held); err != nil {
+	if err := p.Modes.Supports(now, held); err != nil {
 		return nil, err
 	}
 	if err := checkTopology(pod, request.Topology, index, &now); err != nil {
@@ -103,18 +103,18 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if request.QoS == v1alpha1.QoSOpportunistic {
 		p.Batch.Adjust(c, adjust)
 	}
-	if err := hide(c, adjust); err != nil {
+	if err := maskVisibleDevices(c, adjust); err != nil {
 		return nil, err
 	}
 	// Entered before anything is made: from here on the slices are in use, until
 	// the runtime says that the container is gone.
-	if err := p.Book.Attach(attach.Entry{
+	if err := p.Table.Attach(attach.Entry{
 		Container: held, Sandbox: pod.GetId(), Prepared: true, Adjust: adjust, CPUs: cpus.CPUs, Grace: grace(c),
 	}); err != nil {
 		return nil, err
 	}
 	if err := m.Inject(held, adjust); err != nil {
-		p.Book.Detach(held.ID)
+		p.Table.Detach(held.ID)
 		return nil, err
 	}
 	steering.adjust(adjust)
@@ -131,20 +131,20 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	return adjust, nil
 }
 
-// withhold gives a container without slices nothing. From a privileged one nothing can be
+// denyGPU gives a container without slices nothing. From a privileged one nothing can be
 // withheld.
-func withhold(c *api.Container) (*api.ContainerAdjustment, error) {
+func denyGPU(c *api.Container) (*api.ContainerAdjustment, error) {
 	if isPrivileged(c) {
 		return nil, nil
 	}
 	adjust := &api.ContainerAdjustment{}
-	return adjust, hide(c, adjust)
+	return adjust, maskVisibleDevices(c, adjust)
 }
 
 // check asks the driver about the devices, and the ledger. A driver that is slow now would
 // be at the start too, which is not tried again for every pod; a creation is.
 func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger.Index) error {
-	err, done := prompt(ctx, func() error {
+	err, done := callWithDeadline(ctx, func() error {
 		for _, g := range grants {
 			if err := p.Devices.Check(g.UUID, g.DeviceMem); err != nil {
 				return err
@@ -159,7 +159,7 @@ func (p *Plugin) check(ctx context.Context, grants []ledger.Grant, index *ledger
 		return err
 	}
 	for _, g := range grants {
-		if !index.Well(g) {
+		if !index.Healthy(g) {
 			return fmt.Errorf("device %s has recovered, and its ledger is not updated yet. Until it is, the slices can be moved to another. It is tried again", g.UUID)
 		}
 	}
@@ -224,7 +224,7 @@ func (p *Plugin) moved(pod *api.PodSandbox, request *podrequest.Request, c *api.
 	if len(grants) == 0 {
 		return false
 	}
-	if _, follows := p.Misaligned.Find(uid(pod)); follows || p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Well(g) }) {
+	if _, follows := p.Misaligned.Find(uid(pod)); follows || p.Ledger.Behind() || slices.ContainsFunc(grants, func(g ledger.Grant) bool { return !index.Healthy(g) }) {
 		return true
 	}
 	return slices.ContainsFunc(grants, func(g ledger.Grant) bool { return request.Misplaces(c.GetName(), g.UUID) })

@@ -50,7 +50,7 @@ func TestCreateOnHeldSlices(t *testing.T) {
 	if _, err := r.Create(pod, containerOf(pod, "main")); err == nil || !strings.Contains(err.Error(), "held for its gang") {
 		t.Errorf("held: %v", err)
 	}
-	if n.Book.Holds(uid(pod)) {
+	if n.Table.Holds(uid(pod)) {
 		t.Error("it is entered as one that uses them")
 	}
 	n.ledger.err = errors.New("connection refused")
@@ -225,7 +225,7 @@ func TestSlicesThatWereMoved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e, _ := n.Book.Get(c.Id); e.Grants[0].UUID != tt.want {
+			if e, _ := n.Table.Get(c.Id); e.Grants[0].UUID != tt.want {
 				t.Errorf("it was given %s, want %s", e.Grants[0].UUID, tt.want)
 			}
 		})

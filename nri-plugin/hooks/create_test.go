@@ -121,13 +121,13 @@ func TestCreateExclusive(t *testing.T) {
 	if err := r.StartContainer(pod, c); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range n.Book.Slices() {
+	for _, s := range n.Table.Slices() {
 		if s.Memory != v1alpha1.GuaranteeDevice || s.Compute != v1alpha1.GuaranteeDevice || s.Mode != v1alpha1.ModeExclusive {
 			t.Errorf("status %+v", s)
 		}
 	}
-	if len(n.Book.Slices()) != 2 {
-		t.Errorf("%d slices in the status, want 2", len(n.Book.Slices()))
+	if len(n.Table.Slices()) != 2 {
+		t.Errorf("%d slices in the status, want 2", len(n.Table.Slices()))
 	}
 }
 
@@ -227,7 +227,7 @@ func TestCreateRefused(t *testing.T) {
 			change: func(n *testNode, _ *api.PodSandbox) {
 				stray := podOf("stray", "")
 				grants := []ledger.Grant{{UUID: gpu0, DeviceMem: size, Core: 71, Mem: 1, PodCore: 71, PodMem: 1, Mode: v1alpha1.ModeLimiter}}
-				if err := n.Book.Attach(attach.Entry{Container: mode.Container{
+				if err := n.Table.Attach(attach.Entry{Container: mode.Container{
 					Pod: uid(stray), Owner: owner(stray), Name: "main", ID: "stray", Grants: grants,
 				}}); err != nil {
 					panic(err)
@@ -237,7 +237,7 @@ func TestCreateRefused(t *testing.T) {
 		},
 		"slices given back": {
 			shares: share30,
-			change: func(n *testNode, pod *api.PodSandbox) { n.Book.Fence(uid(pod)) },
+			change: func(n *testNode, pod *api.PodSandbox) { n.Table.Fence(uid(pod)) },
 			says:   []string{"given back", "delete the pod"},
 		},
 		"mode unknown": {
@@ -266,7 +266,7 @@ func TestCreateRefused(t *testing.T) {
 			}
 			_, err := r.Create(pod, containerOf(pod, "main"))
 			refusedFor(t, err, append(c.says, "container main of pod team/a")...)
-			if n.Book.Holds(uid(pod)) {
+			if n.Table.Holds(uid(pod)) {
 				t.Error("Invariant 6: a refused container holds its slices")
 			}
 		})

@@ -28,13 +28,13 @@ func TestHostileGrace(t *testing.T) {
 		if _, err := r.Create(pod, c); err != nil {
 			t.Fatal(err)
 		}
-		if e, _ := n.Book.Get(c.Id); e.Grace != want {
+		if e, _ := n.Table.Get(c.Id); e.Grace != want {
 			t.Errorf("%q: %s, want %s", text, e.Grace, want)
 		}
 		first.disconnect()
 		r.Lists([]*api.PodSandbox{pod}, []*api.Container{running(c, v1alpha1.EnvSlice+"="+pod.Uid)})
 		connect(t, r, n.Plugin)
-		if e, _ := n.Book.Get(c.Id); e.Grace != want {
+		if e, _ := n.Table.Get(c.Id); e.Grace != want {
 			t.Errorf("%q: %s after a restart, want %s", text, e.Grace, want)
 		}
 	}

@@ -128,7 +128,7 @@ func TestHostileCPUs(t *testing.T) {
 			t.Errorf("%q: %v, %v", cpus, updates, err)
 		}
 	}
-	if e, _ := n.Book.Get(ctr.Id); e.CPUs.Set.String() != "4-7" {
+	if e, _ := n.Table.Get(ctr.Id); e.CPUs.Set.String() != "4-7" {
 		t.Errorf("entered with %s", e.CPUs.Set)
 	}
 }
@@ -148,7 +148,7 @@ func TestHostileCPUsOfAnotherPlugin(t *testing.T) {
 		if refused != (err != nil) || err == nil && got.GetLinux().GetResources().GetCpu().GetCpus() != "0-3" {
 			t.Errorf("topology %q: %v, held to %q", topology, err, got.GetLinux().GetResources().GetCpu().GetCpus())
 		}
-		if refused && n.Book.Holds(types.UID(pod.Uid)) {
+		if refused && n.Table.Holds(types.UID(pod.Uid)) {
 			// The runtime undoes it.
 			r.RemoveContainer(t, pod, ctr)
 		}

@@ -96,7 +96,7 @@ func TestHostileCheckpoint(t *testing.T) {
 	if got, err := r.Create(pod, restored("side")); err != nil || len(cdiNames(got)) > 0 {
 		t.Errorf("without a slice: %v, %v", got, err)
 	}
-	if n.Book.Holds(uid(pod)) {
-		t.Error("what was refused is in the book")
+	if n.Table.Holds(uid(pod)) {
+		t.Error("what was refused is in the table")
 	}
 }

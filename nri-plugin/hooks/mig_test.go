@@ -20,7 +20,7 @@ func TestMIG(t *testing.T) {
 	connect(t, r, n.Plugin)
 	n.gpus.mig = map[string]v1alpha1.MIGState{gpu0: v1alpha1.MIGEnabled}
 	m, err := mig.New(filepath.Join(t.TempDir(), "mig.json"), mig.Node{
-		Devices: n.gpus, Index: n.ledger.Index, Containers: func() ([]mode.Container, bool) { return n.Book.Containers(), n.Book.Synced() },
+		Devices: n.gpus, Index: n.ledger.Index, Containers: func() ([]mode.Container, bool) { return n.Table.Containers(), n.Table.Synced() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestMIG(t *testing.T) {
 		Pod: uid(pod), Ctr: "main", UUID: gpu0, Container: c.Id, Mode: v1alpha1.ModeMIG, MIG: &place,
 		Memory: v1alpha1.GuaranteeHardware, Compute: v1alpha1.GuaranteeHardware,
 	}
-	if all := n.Book.Slices(); len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+	if all := n.Table.Slices(); len(all) != 1 || !reflect.DeepEqual(all[0], want) {
 		t.Errorf("status %+v, want %+v", all, want)
 	}
 

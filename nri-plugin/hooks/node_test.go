@@ -72,7 +72,7 @@ func newNode(t testing.TB) *testNode {
 	}
 	n.limiter = files
 	n.Plugin = &Plugin{
-		Ledger: n.ledger, Devices: n.gpus, Book: &attach.Book{}, Report: n.events, Log: logr.Discard(),
+		Ledger: n.ledger, Devices: n.gpus, Table: &attach.ContainerTable{}, Report: n.events, Log: logr.Discard(),
 		Modes: mode.Set{v1alpha1.ModeLimiter: files, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Kill: func(_ uint32, container string) error {
 			n.mu.Lock()
@@ -87,7 +87,7 @@ func newNode(t testing.TB) *testNode {
 // restarted is the plugin of an agent's next process, on the same node.
 func (n *testNode) restarted() *Plugin {
 	p := n.Plugin
-	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Book: &attach.Book{}, Report: p.Report, Kill: p.Kill, Log: p.Log}
+	return &Plugin{Ledger: p.Ledger, Devices: p.Devices, Modes: p.Modes, Table: &attach.ContainerTable{}, Report: p.Report, Kill: p.Kill, Log: p.Log}
 }
 
 // loseSpec takes every slice out of the ledger, loseLedger the ledger.

@@ -79,12 +79,12 @@ func (r PodRef) Of(container string) PodRef {
 }
 
 // Plugin handles the runtime's events. All exported fields are required, but
-// AnswerWithin, BindCPUs, PodCPUs, Env, and Roster and Misaligned, which fill themselves.
+// AnswerWithin, BindCPUs, PodCPUs, Env, and Containers and Misaligned, which fill themselves.
 type Plugin struct {
 	Ledger  Ledger
 	Devices Checker
 	Modes   mode.Set
-	Book    *attach.Book
+	Table   *attach.ContainerTable
 	Batch   Batch
 	RDMA    rdma.Host
 	Report  Reporter
@@ -93,8 +93,8 @@ type Plugin struct {
 	Kill func(pid uint32, container string) error
 	// AnswerWithin, if set, bounds an answer further than the time that the runtime waits.
 	AnswerWithin time.Duration
-	// Roster of the node's containers.
-	Roster Roster
+	// Containers of the node, by id.
+	Containers ContainerIndex
 	// Sysfs is where the node's is mounted.
 	Sysfs string
 	// BindCPUs has containers that ask for one NUMA node held to the CPUs of their GPUs'.

@@ -34,7 +34,7 @@ func connect(t testing.TB, r *nritest.Runtime, p *Plugin) *link {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &link{changed: make(chan moment, 64)}
-	l.Connection = &Connection{Socket: r.Socket, Plugin: p, Changed: func(bool) { l.changed <- moment{l.Err(), p.Book.Synced()} }}
+	l.Connection = &Connection{Socket: r.Socket, Plugin: p, Changed: func(bool) { l.changed <- moment{l.Err(), p.Table.Synced()} }}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

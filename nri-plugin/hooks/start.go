@@ -22,13 +22,13 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api
 		p.Log.Error(err, "refused", "pod", owner(pod), "container", c.GetName())
 		return refusal(pod, c, err)
 	}
-	p.Roster.enter(pod, c, sliced, true)
+	p.Containers.add(pod, c, sliced, true)
 	return nil
 }
 
 // start reports if the container holds slices.
 func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Container) (bool, error) {
-	entry, entered := p.Book.Get(c.GetId())
+	entry, entered := p.Table.Get(c.GetId())
 	key := ledger.Key{Pod: uid(pod), Container: c.GetName()}
 	if !entered && !marked(pod, c) && len(p.Ledger.Index().Grants(key)) == 0 {
 		return false, nil
@@ -46,7 +46,7 @@ func (p *Plugin) start(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	}
 	now, _ := p.Devices.Snapshot()
 	p.Modes.Explain(now, entry.Grants, status)
-	p.Book.Started(c.GetId(), c.GetPid(), status, p.aligner(c.GetId()))
+	p.Table.Started(c.GetId(), c.GetPid(), status, p.aligner(c.GetId()))
 	return true, nil
 }
 
@@ -59,7 +59,7 @@ func (p *Plugin) apply(ctx context.Context, m mode.Mode, c mode.Container, pid u
 		status []v1alpha1.SliceStatus
 		err    error
 	}
-	a, done := prompt(ctx, func() (a applied) {
+	a, done := callWithDeadline(ctx, func() (a applied) {
 		a.status, a.err = m.Apply(c, pid)
 		return a
 	})
@@ -81,7 +81,7 @@ func (p *Plugin) UpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.
 	if u := p.resized(pod, c, r); u != nil {
 		updates = append(updates, u)
 	}
-	if h, found := p.Roster.Find(c.GetId()); found && h.Batch != nil {
+	if h, found := p.Containers.Find(c.GetId()); found && h.Batch != nil {
 		if u := p.Batch.Resized(*h.Batch, r); u != nil {
 			updates = append(updates, u)
 		}
@@ -103,8 +103,8 @@ func (p *Plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 }
 
 func (p *Plugin) ended(c *api.Container) {
-	p.Roster.strike(c.GetId())
-	p.Book.Detach(c.GetId())
+	p.Containers.remove(c.GetId())
+	p.Table.Detach(c.GetId())
 }
 
 // StopPodSandbox removes the containers that the runtime ended with the sandbox.
@@ -120,6 +120,6 @@ func (p *Plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 }
 
 func (p *Plugin) sandboxEnded(pod *api.PodSandbox) {
-	p.Roster.strikeSandbox(pod.GetId())
-	p.Book.DetachSandbox(pod.GetId())
+	p.Containers.removeSandbox(pod.GetId())
+	p.Table.DetachSandbox(pod.GetId())
 }

@@ -46,13 +46,13 @@ func TestStartGuarantee(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
 			c.change(n.gpus)
 			pod, ctr := created(t, n, r)
-			if len(n.Book.Slices()) != 0 {
+			if len(n.Table.Slices()) != 0 {
 				t.Error("a container that does not run yet is in the status")
 			}
 			if err := r.StartContainer(pod, ctr); err != nil {
 				t.Fatal(err)
 			}
-			got := n.Book.Slices()
+			got := n.Table.Slices()
 			if len(got) != 1 || !strings.Contains(got[0].Note, c.note) || (c.note == "") != (got[0].Note == "") {
 				t.Fatalf("status %+v, want a note with %q", got, c.note)
 			}
@@ -131,16 +131,16 @@ func TestEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, r := newNode(t), nritest.Start(t)
 			pod, c := created(t, n, r)
-			if n.Book.Fence(uid(pod)) {
+			if n.Table.Fence(uid(pod)) {
 				t.Fatal("Invariant 1: a pod with a container is fenced")
 			}
 			end(t, r, pod, c)
-			if n.Book.Holds(uid(pod)) {
+			if n.Table.Holds(uid(pod)) {
 				t.Error("Invariant 6: the container is gone and still entered")
 			}
 			r.StopContainer(t, pod, c)
 			r.RemoveContainer(t, pod, c)
-			if !n.Book.Fence(uid(pod)) {
+			if !n.Table.Fence(uid(pod)) {
 				t.Error("Invariant 6: the container is gone and its pod is not fenced")
 			}
 		})

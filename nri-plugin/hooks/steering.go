@@ -54,7 +54,7 @@ func steers(c *api.Container, grants []ledger.Grant) (s steering, err error) {
 		name, value, _ := strings.Cut(entry, "=")
 		switch rule := v1alpha1.EnvRuleOf(name, true); {
 		case name == v1alpha1.EnvVisibleDevices:
-			continue // hide has it
+			continue // maskVisibleDevices sets it
 		case name == v1alpha1.EnvCUDADevices, rule == v1alpha1.EnvDropped, rule == v1alpha1.EnvWarned:
 		default:
 			continue

@@ -23,7 +23,7 @@ const (
 	ReasonUnmanaged = "UnmanagedGPU"
 )
 
-// Synchronize rebuilds the book from the runtime's list, after every connection.
+// Synchronize rebuilds the table from the runtime's list, after every connection.
 // No running container that has its limits is touched.
 //
 // If the driver does not answer in time, it is asked once more when this is over (Observe).
@@ -39,7 +39,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	for _, pod := range pods {
 		sandboxes[pod.GetId()] = pod
 	}
-	p.Roster.clear()
+	p.Containers.clear()
 	var entries []attach.Entry
 	for _, c := range containers {
 		pod, known := sandboxes[c.GetPodSandboxId()]
@@ -48,7 +48,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		}
 		grants := index.Grants(ledger.Key{Pod: uid(pod), Container: c.GetName()})
 		prepared := marked(pod, c)
-		p.Roster.enter(pod, c, prepared || len(grants) > 0, false)
+		p.Containers.add(pod, c, prepared || len(grants) > 0, false)
 		switch {
 		case len(grants) > 0 && !prepared:
 			p.unenforced(pod, c)
@@ -72,14 +72,14 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 			}
 			entry.PID = c.GetPid()
 			found := entry
-			entry.Status, _ = prompt(ctx, func() []v1alpha1.SliceStatus { return p.observe(found) })
+			entry.Status, _ = callWithDeadline(ctx, func() []v1alpha1.SliceStatus { return p.observe(found) })
 			if entry.Status != nil {
 				p.aligner(entry.ID)(entry.Status, entry.CPUs.Set)
 			}
 		}
 		entries = append(entries, entry)
 	}
-	p.Book.Reset(entries)
+	p.Table.Reset(entries)
 	p.Log.Info("synchronized with the runtime", "pods", len(pods), "containers", len(containers), "withSlices", len(entries))
 	return nil, nil
 }
@@ -87,9 +87,9 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 // Observe looks again at containers that were found running before NVML could
 // tell what holds them.
 func (p *Plugin) Observe() {
-	for _, entry := range p.Book.Unobserved() {
+	for _, entry := range p.Table.Unobserved() {
 		if status := p.observe(entry); status != nil {
-			p.Book.Started(entry.ID, entry.PID, status, p.aligner(entry.ID))
+			p.Table.Started(entry.ID, entry.PID, status, p.aligner(entry.ID))
 		}
 	}
 }

@@ -44,25 +44,25 @@ func TestSynchronizeAfterRestart(t *testing.T) {
 		Pod: uid(pod), Ctr: "main", UUID: gpu0, Container: c.Id, Mode: v1alpha1.ModeLimiter,
 		Memory: v1alpha1.GuaranteeDriver, Compute: v1alpha1.GuaranteeCooperative,
 	}}
-	if got := n.Book.Slices(); !reflect.DeepEqual(got, want) {
+	if got := n.Table.Slices(); !reflect.DeepEqual(got, want) {
 		t.Errorf("slices %+v, want %+v", got, want)
 	}
 	if len(n.killed) != 0 || len(n.events.said) != 0 {
 		t.Errorf("Invariant 4: killed %v, said %v", n.killed, n.events.said)
 	}
-	if n.Book.Fence(uid(pod)) {
+	if n.Table.Fence(uid(pod)) {
 		t.Error("Invariant 1: a pod with a running container is fenced")
 	}
 
 	// While the runtime is out of sight nothing is given back.
 	first.disconnect()
-	if n.Book.Fence("uid-unknown") {
+	if n.Table.Fence("uid-unknown") {
 		t.Error("Invariant 1: a pod is fenced while the runtime is out of sight")
 	}
 	// What ended meanwhile is gone with the next list, also if it is still shown.
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{stopped})
 	connect(t, r, n.Plugin)
-	if !n.Book.Fence(uid(pod)) {
+	if !n.Table.Fence(uid(pod)) {
 		t.Error("Invariant 6: a pod without containers is not fenced")
 	}
 }
@@ -79,14 +79,14 @@ func TestSynchronizeBeforeNVML(t *testing.T) {
 	r.Lists([]*api.PodSandbox{pod}, []*api.Container{c})
 	connect(t, r, n.Plugin)
 	n.Observe()
-	if got := n.Book.Slices(); len(got) != 0 {
+	if got := n.Table.Slices(); len(got) != 0 {
 		t.Errorf("slices %+v", got)
 	}
 	n.gpus.mu.Lock()
 	n.gpus.unscanned = false
 	n.gpus.mu.Unlock()
 	n.Observe()
-	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+	if got := n.Table.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
 	}
 }
@@ -103,7 +103,7 @@ func TestSynchronizeCreated(t *testing.T) {
 	if err := r.StartContainer(pod, c); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.Book.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
+	if got := n.Table.Slices(); len(got) != 1 || got[0].Memory != v1alpha1.GuaranteeDriver {
 		t.Errorf("slices %+v", got)
 	}
 }
@@ -124,11 +124,11 @@ func TestSynchronizeUnenforced(t *testing.T) {
 	if len(n.events.said) != 1 || !strings.HasPrefix(n.events.said[0], "a "+ReasonUnenforced) {
 		t.Errorf("events %v", n.events.said)
 	}
-	if n.Book.Fence(uid(pod)) {
+	if n.Table.Fence(uid(pod)) {
 		t.Error("Invariant 1: its pod is fenced before it is gone")
 	}
 	r.StopContainer(t, pod, c)
-	if !n.Book.Fence(uid(pod)) {
+	if !n.Table.Fence(uid(pod)) {
 		t.Error("Invariant 6: its end went unnoticed")
 	}
 }
@@ -159,7 +159,7 @@ func TestReconnect(t *testing.T) {
 	for range 2 {
 		wire.Cut()
 		if l.await(t, func(m moment) bool { return m.err != nil }).synced {
-			t.Error("Invariant 1: the book counts as the runtime's state without a connection")
+			t.Error("Invariant 1: the table counts as the runtime's state without a connection")
 		}
 		l.await(t, func(m moment) bool { return m.err == nil })
 	}
@@ -198,7 +198,7 @@ func TestSynchronizeCounts(t *testing.T) {
 			if err := r.StartContainer(a, ctr); err != nil {
 				t.Fatal(err)
 			}
-			n.ledger.watched.Status.Slices = n.Book.Slices()
+			n.ledger.watched.Status.Slices = n.Table.Slices()
 			r = nritest.Start(t)
 			running(ctr, v1alpha1.EnvSlice+"="+a.Uid)
 			// One of its runs that is about to end, and one that never began.

@@ -33,7 +33,7 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 }
 
 func (p *Plugin) validate(pod *api.PodSandbox, c *api.Container, adjust *api.ContainerAdjustment) error {
-	entry, entered := p.Book.Get(c.GetId())
+	entry, entered := p.Table.Get(c.GetId())
 	if entered {
 		if err := contains(adjust, entry.Adjust); err != nil {
 			return fmt.Errorf("%w; find the NRI plugin that changes it and exclude this pod from it", err)

@@ -144,7 +144,7 @@ func TestVetoCovered(t *testing.T) {
 		c := containerOf(pod, "main")
 		c.Mounts = []*api.Mount{{Destination: destination, Source: "/volume", Type: "bind"}}
 		_, err := r.Create(pod, c)
-		n.Book.Detach(c.Id)
+		n.Table.Detach(c.Id)
 		return err
 	}
 	for _, covered := range []string{"/usr/local/vernier/limits", "/usr/local/vernier/libvgpu.so", "/usr/local/vernier/",

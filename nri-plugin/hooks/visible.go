@@ -11,13 +11,13 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 )
 
-// hide has NVIDIA's runtimes give the container nothing, with slices as well: the
+// maskVisibleDevices has NVIDIA's runtimes give the container nothing, with slices as well: the
 // devices come by CDI, and a runtime must not add what the variable would name.
 //
 // The runtime lists the image's and the pod's environment one after the other,
 // and NRI replaces the first entry of a name only: a second one would win over
 // ours, so it must itself ask for nothing.
-func hide(c *api.Container, adjust *api.ContainerAdjustment) error {
+func maskVisibleDevices(c *api.Container, adjust *api.ContainerAdjustment) error {
 	times, last := 0, ""
 	for _, entry := range c.GetEnv() {
 		if name, value, _ := strings.Cut(entry, "="); name == v1alpha1.EnvVisibleDevices {

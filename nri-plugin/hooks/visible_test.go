@@ -29,7 +29,7 @@ func TestHide(t *testing.T) {
 		"another of like a name": {[]string{name + "=all", name + "_X=all"}, false},
 	} {
 		adjust := &api.ContainerAdjustment{}
-		err := hide(&api.Container{Env: c.env}, adjust)
+		err := maskVisibleDevices(&api.Container{Env: c.env}, adjust)
 		if (err != nil) != c.refused {
 			t.Errorf("%s: %v", text, err)
 			continue

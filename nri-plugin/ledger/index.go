@@ -60,7 +60,7 @@ type Index struct {
 	misaligned []v1alpha1.MisalignedPod
 
 	version string
-	well    []string
+	healthy []string
 
 	cordoned map[string]bool
 }
@@ -89,7 +89,7 @@ func NewIndex(l *v1alpha1.SliceLedger) *Index {
 		return x
 	}
 	x.UID, x.Generation, x.inUse = l.UID, l.Generation, l.Status.Slices
-	x.version, x.well = l.ResourceVersion, well(l.Status.Devices)
+	x.version, x.healthy = l.ResourceVersion, healthyNames(l.Status.Devices)
 	x.misaligned = l.Status.Misaligned
 	for _, c := range l.Spec.Cordons {
 		x.cordoned[c.UUID] = true
@@ -166,14 +166,14 @@ func (x *Index) Misaligned(pod types.UID) (node int32, is bool) {
 	return 0, false
 }
 
-// Well reports whether the status said that what the grant is on is there and healthy.
+// Healthy reports whether the status said that what the grant is on is there and healthy.
 // The allocator moves slices only off what is not.
-func (x *Index) Well(g Grant) bool {
-	return slices.Contains(x.well, g.UUID) && (g.Mode != v1alpha1.ModeMIG || !slices.Contains(x.well, illInstance(g.UUID, g.MIG)))
+func (x *Index) Healthy(g Grant) bool {
+	return slices.Contains(x.healthy, g.UUID) && (g.Mode != v1alpha1.ModeMIG || !slices.Contains(x.healthy, unhealthyInstance(g.UUID, g.MIG)))
 }
 
-// well are the healthy devices, and with them their instances that are not.
-func well(devices []v1alpha1.DeviceStatus) (names []string) {
+// healthyNames are the healthy devices, and with them their instances that are not.
+func healthyNames(devices []v1alpha1.DeviceStatus) (names []string) {
 	for i := range devices {
 		d := &devices[i]
 		if !d.Healthy {
@@ -182,14 +182,14 @@ func well(devices []v1alpha1.DeviceStatus) (names []string) {
 		names = append(names, d.UUID)
 		for j := range d.Instances {
 			if d.Instances[j].Reason != "" {
-				names = append(names, illInstance(d.UUID, d.Instances[j].MIGPlace))
+				names = append(names, unhealthyInstance(d.UUID, d.Instances[j].MIGPlace))
 			}
 		}
 	}
 	return names
 }
 
-func illInstance(uuid string, place v1alpha1.MIGPlace) string {
+func unhealthyInstance(uuid string, place v1alpha1.MIGPlace) string {
 	return fmt.Sprint(uuid, " not ", place)
 }
 

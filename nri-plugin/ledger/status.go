@@ -107,7 +107,7 @@ func (w *Writer) Write(ctx context.Context) error {
 	}
 	before := l.Status.DeepCopy()
 	w.Fill(&l.Status)
-	if !slices.Equal(well(before.Devices), well(l.Status.Devices)) || !slices.Equal(before.Misaligned, l.Status.Misaligned) {
+	if !slices.Equal(healthyNames(before.Devices), healthyNames(l.Status.Devices)) || !slices.Equal(before.Misaligned, l.Status.Misaligned) {
 		w.Cache.doubt()
 	}
 	if !equality.Semantic.DeepEqual(before, &l.Status) {

@@ -80,7 +80,7 @@ func TestBehindWhatIsWell(t *testing.T) {
 	expect("ill", true)
 	deliver()
 	expect("ill, and delivered", false)
-	if g := (Grant{UUID: "GPU-0"}); cache.Index().Well(g) {
+	if g := (Grant{UUID: "GPU-0"}); cache.Index().Healthy(g) {
 		t.Error("a device that is ill is shown as well")
 	}
 	healthy, lost = true, true
@@ -92,7 +92,7 @@ func TestBehindWhatIsWell(t *testing.T) {
 	lost = false
 	must(write())
 	expect("once it is known to be so", false)
-	if g := (Grant{UUID: "GPU-0"}); !cache.Index().Well(g) || cache.Index().Well(Grant{UUID: "GPU-1"}) {
+	if g := (Grant{UUID: "GPU-0"}); !cache.Index().Healthy(g) || cache.Index().Healthy(Grant{UUID: "GPU-1"}) {
 		t.Error("not just GPU-0 is shown as well")
 	}
 	misaligned = []v1alpha1.MisalignedPod{{Pod: "p", NUMA: 1}}
@@ -184,10 +184,10 @@ func TestWellInstances(t *testing.T) {
 	l.Status.Devices = []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: []v1alpha1.MIGInstance{{MIGPlace: place, Reason: "Xid 94"}}}}
 	x := NewIndex(l)
 	g := Grant{UUID: "GPU-0", Mode: v1alpha1.ModeMIG, MIG: place}
-	if x.Well(g) {
+	if x.Healthy(g) {
 		t.Error("an instance that is ill is shown as well")
 	}
-	if g.MIG.Start = 0; !x.Well(g) {
+	if g.MIG.Start = 0; !x.Healthy(g) {
 		t.Error("another instance of the device is shown as ill")
 	}
 }

@@ -33,7 +33,7 @@ import (
 type Sources struct {
 	// Node is the name of this node.
 	Node  string
-	Book  *attach.Book
+	Table *attach.ContainerTable
 	Modes mode.Set
 	// Devices is the latest picture; false before there was one.
 	Devices func() (device.Snapshot, bool)
@@ -168,7 +168,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.batchUsed, use.Used.Cores())
 	}
 	unenforced := map[[4]string]int{}
-	entries := c.from.Book.All()
+	entries := c.from.Table.All()
 	gauge(c.containersIn, float64(len(entries)))
 	c.accelerators.forget(func(id string) bool {
 		return slices.ContainsFunc(entries, func(e attach.Entry) bool { return e.ID == id })

@@ -43,12 +43,12 @@ type counting struct {
 
 func (c *counting) Usage(mode.Container) (*layout.Usage, error) { return c.usage, c.err }
 
-func entry(t *testing.T, book *attach.Book, id, owner, name string, m v1alpha1.Mode, grants ...ledger.Grant) {
+func entry(t *testing.T, table *attach.ContainerTable, id, owner, name string, m v1alpha1.Mode, grants ...ledger.Grant) {
 	t.Helper()
 	for i := range grants {
 		grants[i].Mode, grants[i].DeviceMem = m, 1<<20
 	}
-	err := book.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}})
+	err := table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: owner, Name: name, ID: id, Grants: grants}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +85,9 @@ var (
 	label     = regexp.MustCompile(`[a-z_]+="([^"]*)"`)
 )
 
-func sources(book *attach.Book, limiter mode.Mode) Sources {
+func sources(table *attach.ContainerTable, limiter mode.Mode) Sources {
 	return Sources{
-		Node: "n1", Book: book,
+		Node: "n1", Table: table,
 		Modes:    mode.Set{v1alpha1.ModeLimiter: limiter, v1alpha1.ModeExclusive: exclusive.Mode{}},
 		Devices:  func() (device.Snapshot, bool) { return device.Snapshot{}, false },
 		Granted:  func(string) (v1alpha1.Amounts, bool) { return v1alpha1.Amounts{}, false },
@@ -104,10 +104,10 @@ func sources(book *attach.Book, limiter mode.Mode) Sources {
 
 // Labels are in alphabetical order: container, namespace, pod, uuid.
 func TestFigures(t *testing.T) {
-	book := &attach.Book{}
-	entry(t, book, "1", "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1}, ledger.Grant{UUID: gpu1, Mem: 2})
-	entry(t, book, "2", "team/b", "whole", v1alpha1.ModeExclusive, ledger.Grant{UUID: "GPU-2", Core: 100, Mem: 4})
-	from := sources(book, &counting{usage: &layout.Usage{
+	table := &attach.ContainerTable{}
+	entry(t, table, "1", "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1}, ledger.Grant{UUID: gpu1, Mem: 2})
+	entry(t, table, "2", "team/b", "whole", v1alpha1.ModeExclusive, ledger.Grant{UUID: "GPU-2", Core: 100, Mem: 4})
+	from := sources(table, &counting{usage: &layout.Usage{
 		Devices: []layout.DeviceUsage{
 			{UsedBytes: 4096, PeakBytes: 8192, MemoryRefusals: 5, Busy: 1500e6, Throttled: -1, Launches: 7},
 			{},
@@ -212,13 +212,13 @@ func unaligned([]v1alpha1.SliceStatus, cpuset.CPUSet) {}
 
 // How long a container waited for a CPU shows once it has a process, and where that is known.
 func TestPressure(t *testing.T) {
-	book := &attach.Book{}
+	table := &attach.ContainerTable{}
 	for _, id := range []string{"1", "2", "3"} {
-		entry(t, book, id, "team/"+id, "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 10, Mem: 1})
+		entry(t, table, id, "team/"+id, "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 10, Mem: 1})
 	}
-	book.Started("1", 11, []v1alpha1.SliceStatus{}, unaligned)
-	book.Started("2", 12, []v1alpha1.SliceStatus{}, unaligned)
-	from := sources(book, &counting{})
+	table.Started("1", 11, []v1alpha1.SliceStatus{}, unaligned)
+	table.Started("2", 12, []v1alpha1.SliceStatus{}, unaligned)
+	from := sources(table, &counting{})
 	from.Pressure = func(pid uint32, id string) (time.Duration, error) {
 		if pid == 11 && id == "1" {
 			return 1500 * time.Millisecond, nil
@@ -234,12 +234,12 @@ func TestPressure(t *testing.T) {
 // What a container does to its counters costs it its own figures and nobody else
 // theirs; nor do two containers of one name, as after a restart.
 func TestScrapeDoesNotFail(t *testing.T) {
-	book := &attach.Book{}
+	table := &attach.ContainerTable{}
 	for _, id := range []string{"1", "2"} {
-		entry(t, book, id, "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1})
+		entry(t, table, id, "team/a", "main", v1alpha1.ModeLimiter, ledger.Grant{UUID: gpu0, Core: 30, Mem: 1})
 	}
-	book.Started("1", 0, []v1alpha1.SliceStatus{}, unaligned)
-	got := text(t, sources(book, &counting{err: errors.New("damaged")}))
+	table.Started("1", 0, []v1alpha1.SliceStatus{}, unaligned)
+	got := text(t, sources(table, &counting{err: errors.New("damaged")}))
 	for _, want := range []string{"counters_readable{main,team,a} 0", "memory_limit_bytes{main,team,a," + gpu0 + "} 1.048576e+06"} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("want %q once:\n%s", want, got)

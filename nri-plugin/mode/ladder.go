@@ -15,12 +15,12 @@ import (
 // and MPS stand side by side below it: neither holds more than the other.
 var Ladder = []v1alpha1.Mode{v1alpha1.ModeExclusive, v1alpha1.ModeMIG}
 
-// ErrRequest is wrapped by Able where it is the request itself that rules a mode
+// ErrRequest is wrapped by Supports where it is the request itself that rules a mode
 // out. It needs no report.
 var ErrRequest = errors.New("the request rules it out")
 
-// Able reports whether the devices can hold the container's slices in their mode.
-func (s Set) Able(now device.Snapshot, c Container) error {
+// Supports reports whether the devices can hold the container's slices in their mode.
+func (s Set) Supports(now device.Snapshot, c Container) error {
 	m, err := s.For(c)
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func (s Set) Able(now device.Snapshot, c Container) error {
 		if !found {
 			return fmt.Errorf("device %s is not on this node any more; delete the pod so that it is placed again", g.UUID)
 		}
-		if err := m.Able(d, g); err != nil {
+		if err := m.Supports(d, g); err != nil {
 			return fmt.Errorf("device %s: %w", g.UUID, err)
 		}
 	}
@@ -53,7 +53,7 @@ func (s Set) Explain(now device.Snapshot, grants []ledger.Grant, all []v1alpha1.
 			if !known {
 				continue
 			}
-			switch err := m.Able(d, grants[i]); {
+			switch err := m.Supports(d, grants[i]); {
 			case err == nil:
 				Note(&all[i], fmt.Sprintf("not %s: annotation %s asks for %s", stronger, v1alpha1.AnnotationMode, all[i].Mode))
 			case !errors.Is(err, ErrRequest):

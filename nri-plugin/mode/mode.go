@@ -47,9 +47,9 @@ func (c Container) Key() ledger.Key { return ledger.Key{Pod: c.Pod, Container: c
 // Mode is one way of enforcing slices. Its methods are called in this order;
 // every one may be called again with the same arguments, as after a restart.
 type Mode interface {
-	// Able says why the device, as it is now, cannot hold the slice in this way,
+	// Supports says why the device, as it is now, cannot hold the slice in this way,
 	// and what would change that; nil when it can. It looks at nothing else.
-	Able(v1alpha1.DeviceStatus, ledger.Grant) error
+	Supports(v1alpha1.DeviceStatus, ledger.Grant) error
 	// Prepare does ahead of time what takes time, as soon as the ledger has the
 	// slices.
 	Prepare(Container) error

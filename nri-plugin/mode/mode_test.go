@@ -44,7 +44,7 @@ func TestFor(t *testing.T) {
 }
 
 // A device that can't hold a slice in its mode is not given, and why is said.
-func TestAble(t *testing.T) {
+func TestSupports(t *testing.T) {
 	part := ledger.Grant{Core: 30, Mem: 1024, Mode: v1alpha1.ModeLimiter}
 	whole := ledger.Grant{Core: 100, Mem: size, Mode: v1alpha1.ModeExclusive}
 	notWhole := whole
@@ -61,7 +61,7 @@ func TestAble(t *testing.T) {
 		"exclusive, and a part":  {grant: notWhole, now: shows(v1alpha1.MIGDisabled), says: "part of the device"},
 		"the device is not here": {grant: part, says: "not on this node"},
 	} {
-		err := all.Able(c.now, holding(c.grant))
+		err := all.Supports(c.now, holding(c.grant))
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("Invariant 2: %s: %v, want %q", name, err, c.says)
 		}

@@ -36,7 +36,7 @@ type outlived struct {
 // It ends nothing of a pod that it does not see: the API server itself has said that the pod is
 // being deleted or is gone, just now where it is gone.
 func (r *Releaser) end(pod types.UID, is life, running []attach.Entry) (again time.Duration, err error) {
-	if !is.deleted || !r.Book.Synced() {
+	if !is.deleted || !r.Table.Synced() {
 		return 0, nil
 	}
 	has := is.counted

@@ -35,10 +35,10 @@ type world struct {
 func newWorld(t *testing.T, grace time.Duration) *world {
 	t.Helper()
 	w := &world{watched: &pods{}, server: &pods{}, now: time.Unix(1e9, 0)}
-	book := &attach.Book{}
-	book.Reset([]attach.Entry{{PID: 7, Grace: grace, Container: mode.Container{Pod: "uid-a", Owner: "team/a", Name: "main", ID: "1", Grants: []ledger.Grant{{UUID: "GPU-x"}}}}})
+	table := &attach.ContainerTable{}
+	table.Reset([]attach.Entry{{PID: 7, Grace: grace, Container: mode.Container{Pod: "uid-a", Owner: "team/a", Name: "main", ID: "1", Grants: []ledger.Grant{{UUID: "GPU-x"}}}}})
 	releaser := New(Releaser{
-		Index: granted, Book: book, Publish: func() {}, Log: logr.Discard(), Pods: w.watched, Live: w.server,
+		Index: granted, Table: table, Publish: func() {}, Log: logr.Discard(), Pods: w.watched, Live: w.server,
 		Forget: func(types.UID) error { return nil }, Now: func() time.Time { return w.now },
 		Kill: func(pid uint32, container string) error {
 			if w.refuses == nil {
@@ -113,13 +113,13 @@ func TestHostileGhost(t *testing.T) {
 			if w.at(t, recheck); len(w.killed) != 1 || len(w.said) != 1 {
 				t.Errorf("killed %q, said %q", w.killed, w.said)
 			}
-			if w.Book.Barred("uid-a") {
+			if w.Table.Barred("uid-a") {
 				t.Error("Invariant 1: fenced with a running container")
 			}
-			w.Book.Detach("1")
+			w.Table.Detach("1")
 			w.watched.list, w.server.list = nil, nil
 			w.at(t, 0)
-			if w.Book.Barred("uid-a") == c.lost || len(w.Releaser.outlived) != 0 {
+			if w.Table.Barred("uid-a") == c.lost || len(w.Releaser.outlived) != 0 {
 				t.Errorf("its slices are not released: %v", w.Releaser.outlived)
 			}
 		})
@@ -157,11 +157,11 @@ func TestOutlivedIsNotUnseen(t *testing.T) {
 			w := newWorld(t, time.Second)
 			w.watched.list, w.server.list, w.server.err = c.watched, c.server, c.failing
 			if c.away {
-				w.Book.Disconnected()
+				w.Table.Disconnected()
 			}
 			if c.plain {
 				w.Index = func() *ledger.Index { return ledger.NewIndex(nil) }
-				w.Book.Reset([]attach.Entry{{PID: 7, Container: mode.Container{Pod: "uid-a", Owner: "team/a", Name: "main", ID: "1"}}})
+				w.Table.Reset([]attach.Entry{{PID: 7, Container: mode.Container{Pod: "uid-a", Owner: "team/a", Name: "main", ID: "1"}}})
 			}
 			for range 3 {
 				_, _ = w.decide(t.Context(), "uid-a")

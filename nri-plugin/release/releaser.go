@@ -46,7 +46,7 @@ type Releaser struct {
 	Index func() *ledger.Index
 	// Pods of this node, from the watch; Live is the API server itself.
 	Pods, Live client.Reader
-	Book       *attach.Book
+	Table      *attach.ContainerTable
 	// Forget removes what was prepared for a pod on the node.
 	Forget func(types.UID) error
 	// Publish asks for the status to be written.
@@ -80,7 +80,7 @@ func (r *Releaser) LookAll() {
 	for _, pod := range r.Index().Pods() {
 		r.Look(pod)
 	}
-	for _, pod := range r.Book.Fenced() {
+	for _, pod := range r.Table.Fenced() {
 		r.Look(pod)
 	}
 }
@@ -113,7 +113,7 @@ func (r *Releaser) Run(ctx context.Context) error {
 // look once more without a reason from outside.
 func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Duration, err error) {
 	owner, holds := r.Index().Owner(pod)
-	running := r.Book.Of(pod)
+	running := r.Table.Of(pod)
 	if len(running) == 0 {
 		delete(r.outlived, pod)
 	}
@@ -128,7 +128,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		}
 		owner = running[0].Owner
 	}
-	if r.Book.Barred(pod) {
+	if r.Table.Barred(pod) {
 		// Decided, and published until the spec is clean. Every change of the ledger asks
 		// again, and many pods may end together.
 		return 0, nil
@@ -146,7 +146,7 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 		}
 		return again, err
 	}
-	if !holds || !r.Book.Fence(pod) {
+	if !holds || !r.Table.Fence(pod) {
 		// Its containers' end, or the next synchronization, comes back here.
 		return again, err
 	}
@@ -157,13 +157,13 @@ func (r *Releaser) decide(ctx context.Context, pod types.UID) (again time.Durati
 
 // forget removes what is left of a pod on the node, once it is known that no container is.
 func (r *Releaser) forget(pod types.UID) error {
-	if !r.Book.Synced() {
+	if !r.Table.Synced() {
 		return nil
 	}
 	if err := r.Forget(pod); err != nil {
 		return err
 	}
-	r.Book.Unfence(pod)
+	r.Table.Unfence(pod)
 	r.Publish()
 	return nil
 }

@@ -80,13 +80,13 @@ func TestDecide(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			book := &attach.Book{}
+			table := &attach.ContainerTable{}
 			if !c.unsynced {
-				book.Reset(c.entries)
+				table.Reset(c.entries)
 			}
 			published := 0
 			r := New(Releaser{
-				Index: granted, Book: book, Publish: func() { published++ }, Now: time.Now, Log: logr.Discard(),
+				Index: granted, Table: table, Publish: func() { published++ }, Now: time.Now, Log: logr.Discard(),
 				Pods: &pods{list: c.watched}, Live: &pods{list: c.server, err: c.serverErr},
 				Forget: func(types.UID) error { return errors.New("its slices are in the ledger") },
 			})
@@ -97,7 +97,7 @@ func TestDecide(t *testing.T) {
 			if (again > 0) != c.again {
 				t.Errorf("looks again after %s, want %t", again, c.again)
 			}
-			if got := slices.Contains(book.Fenced(), "uid-a"); got != c.released || (published > 0) != c.released {
+			if got := slices.Contains(table.Fenced(), "uid-a"); got != c.released || (published > 0) != c.released {
 				t.Errorf("released %t, published %d times; want %t", got, published, c.released)
 			}
 			if !c.released {
@@ -120,10 +120,10 @@ func granted() *ledger.Index {
 
 // Once the spec is clean the pod is forgotten, but not its containers.
 func TestDecideAfterTheSpec(t *testing.T) {
-	book := &attach.Book{}
+	table := &attach.ContainerTable{}
 	var forgotten []types.UID
 	r := New(Releaser{
-		Index: func() *ledger.Index { return ledger.NewIndex(nil) }, Book: book, Publish: func() {}, Log: logr.Discard(),
+		Index: func() *ledger.Index { return ledger.NewIndex(nil) }, Table: table, Publish: func() {}, Log: logr.Discard(),
 		Forget: func(uid types.UID) error {
 			forgotten = append(forgotten, uid)
 			return nil
@@ -139,13 +139,13 @@ func TestDecideAfterTheSpec(t *testing.T) {
 			t.Errorf("Invariant 4: %s: forgotten %v, want %t", when, forgotten, want)
 		}
 	}
-	book.Restore([]types.UID{"uid-a"})
+	table.Restore([]types.UID{"uid-a"})
 	decide(false, "before the runtime's list")
-	book.Reset(running)
+	table.Reset(running)
 	decide(false, "with a container")
-	book.Reset(nil)
+	table.Reset(nil)
 	decide(true, "without a container")
-	if len(book.Fenced()) != 0 {
-		t.Errorf("still fenced: %v", book.Fenced())
+	if len(table.Fenced()) != 0 {
+		t.Errorf("still fenced: %v", table.Fenced())
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // patience bounds the waits. A server that is given a tenth of a core is slow, and not
@@ -47,10 +48,7 @@ func Start(t testing.TB, o Options) *rest.Config {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: this test needs etcd and kube-apiserver. Run `make test`, or " +
 			`KUBEBUILDER_ASSETS="$(go run ./test/cluster/cmd/vernier-cluster assets)" go test -tags envtest ./...`)
 	}
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	crds := filepath.Join(root, "deploy", "manifests", "crds")
 	env, cfg, err := start(assets, crds, o.Flags)
 	for range retries {

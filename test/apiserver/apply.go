@@ -22,6 +22,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // Apply applies files or folders, relative to deploy/manifests, and waits for admission
@@ -29,9 +30,7 @@ import (
 func Apply(t testing.TB, cfg *rest.Config, paths ...string) {
 	t.Helper()
 	c, objects := Client(t, cfg), Manifests(t, paths...)
-	if err := manifests.Apply(t.Context(), c, objects...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, manifests.Apply(t.Context(), c, objects...))
 	for _, obj := range objects {
 		if obj.GetKind() == "ValidatingAdmissionPolicyBinding" {
 			awaitPolicies(t, c)
@@ -43,10 +42,7 @@ func Apply(t testing.TB, cfg *rest.Config, paths ...string) {
 // Manifests are the objects in files or folders, relative to deploy/manifests.
 func Manifests(t testing.TB, paths ...string) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := manifests.Read(paths...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(manifests.Read(paths...))(t)
 	return objects
 }
 
@@ -54,13 +50,8 @@ func Manifests(t testing.TB, paths ...string) []*unstructured.Unstructured {
 func Client(t testing.TB, cfg *rest.Config) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(kubernetes.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(kubernetes.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
+	c := must.Get(client.New(cfg, client.Options{Scheme: scheme}))(t)
 	return c
 }
 
@@ -85,9 +76,7 @@ func awaitPolicies(t testing.TB, c client.Client) {
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
 	for _, obj := range []client.Object{policy, binding} {
-		if err := c.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Create(t.Context(), obj))
 	}
 	refused := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
 	var last error
@@ -100,8 +89,6 @@ func awaitPolicies(t testing.TB, c client.Client) {
 		t.Fatalf("the admission policies are not in force after %s: creating what the last one refuses says %v", patience, last)
 	}
 	for _, obj := range []client.Object{binding, policy} {
-		if err := c.Delete(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Delete(t.Context(), obj))
 	}
 }

@@ -15,28 +15,22 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"vernier.dev/vernier/test/cluster/tools"
+	"vernier.dev/vernier/test/must"
 )
 
 // StartScheduler runs the stock kube-scheduler, in its default profile, on the API
 // server until the test ends. The last of what it logs is shown if the test fails.
 func StartScheduler(t testing.TB, cfg *rest.Config) {
 	t.Helper()
-	dirs, err := tools.Ensure(t.Context(), os.Stderr, tools.Kubernetes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(tools.Ensure(t.Context(), os.Stderr, tools.Kubernetes))(t)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig(cfg), file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, clientcmd.WriteToFile(*kubeconfig(cfg), file))
 	var log bytes.Buffer
 	scheduler := exec.Command(filepath.Join(dirs[0], "kube-scheduler"), "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=5000", "--kube-api-burst=5000")
 	scheduler.Stdout, scheduler.Stderr = &log, &log
 	scheduler.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := scheduler.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, scheduler.Start())
 	t.Cleanup(func() {
 		_ = scheduler.Process.Kill()
 		_ = scheduler.Wait()

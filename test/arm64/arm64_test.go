@@ -30,6 +30,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const skipped = "TestRun|TestUnits|Sanitize|TestLimitsAreJudgedAlike|TestAnySystemCallFails|Shares|TestNeighbours|TestYield|TestOthers|TestClock|TestOverhead|TestDenied|TestCrowd|TestStorm|TestGiveBack|TestChurn|TestShortage|" +
@@ -63,14 +65,8 @@ func emulated(t *testing.T, folder string, program ...string) {
 	if err != nil {
 		t.Fatalf("unpack: %v", err)
 	}
-	inside, err := filepath.Abs("inside.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin, err := filepath.Abs("../../bin/arm64-tests")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inside := must.Get(filepath.Abs("inside.sh"))(t)
+	bin := must.Get(filepath.Abs("../../bin/arm64-tests"))(t)
 	cmd := exec.CommandContext(t.Context(), inside, append([]string{strings.TrimSpace(string(qemu))}, append(program, "-test.v", "-test.timeout", "20m")...)...)
 	cmd.Dir = filepath.Join("../..", folder)
 	cmd.Env = append(os.Environ(), "GOARCH=arm64", "CC=aarch64-linux-gnu-gcc", "VERNIER_BIN="+bin)

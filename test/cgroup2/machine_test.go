@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/test/cluster/tools"
+	"vernier.dev/vernier/test/must"
 )
 
 // build builds a program or a package's tests, without C and without libraries: they run
@@ -42,23 +43,15 @@ func boot(t *testing.T, memoryMiB int) *Machine {
 // control groups; "inside" has those that need one.
 func TestOnVersion2(t *testing.T) {
 	m, bin := boot(t, 1024), t.TempDir()
-	dirs, err := tools.Ensure(t.Context(), os.Stderr, tools.Runc, tools.Containerd, tools.Own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(tools.Ensure(t.Context(), os.Stderr, tools.Runc, tools.Containerd, tools.Own))(t)
 	script := "set -e\n"
 	for _, pkg := range []string{"nri-plugin/cgroup", "nri-plugin/batch", "nri-plugin/hooks", "nri-plugin/numa", "nri-plugin/mode/driverlimit", "test/cgroup2/inside"} {
 		program := filepath.Join(bin, strings.ReplaceAll(pkg, "/", "-"))
-		folder, err := filepath.Abs("../../" + pkg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		folder := must.Get(filepath.Abs("../../" + pkg))(t)
 		build(t, "test", "-c", "-tags", "cgroup2", "-o", program, folder)
 		script += "echo; echo " + pkg + "\ncd " + folder + "\n" + program + " -test.v\n"
 	}
 	c := Command{Argv: []string{"/bin/sh", "-c", script}, Dir: "/", Env: append(os.Environ(),
 		"VERNIER_RUNC="+filepath.Join(dirs[0], "runc"), "VERNIER_CONTAINERD="+dirs[1], "VERNIER_PAUSE="+filepath.Join(dirs[2], "pause"))}
-	if err := m.Run(t.Context(), c, t.Output()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Run(t.Context(), c, t.Output()))
 }

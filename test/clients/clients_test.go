@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -120,10 +121,7 @@ func run(t *testing.T, s *simgpu.Sim, root string, c client, prefix ...string) (
 func TestClients(t *testing.T) {
 	unpack := exec.Command("./unpack")
 	unpack.Stderr = os.Stderr
-	out, err := unpack.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(unpack.Output())(t)
 	root := strings.TrimSpace(string(out))
 	bin := os.Getenv("VERNIER_BIN")
 	if bin == "" {

@@ -22,6 +22,7 @@ import (
 
 	"vernier.dev/vernier/test/cluster"
 	"vernier.dev/vernier/test/cluster/pki"
+	"vernier.dev/vernier/test/must"
 )
 
 const webhookEnv = "VERNIER_TEST_WEBHOOK_CERTIFICATES"
@@ -49,27 +50,17 @@ func serveWebhook() {
 // testWebhookBehindService: without a kube-proxy the API server dials what
 // PublishEndpoints put behind the Service, and only that.
 func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
-	ca, err := pki.NewAuthority("webhook")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue("webhook", nil, "hook.default.svc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must.Get(pki.NewAuthority("webhook"))(t)
+	pair := must.Get(ca.Issue("webhook", nil, "hook.default.svc"))(t)
 	dir := t.TempDir()
 	for name, data := range map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "hook"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
 	}
-	if _, err := c.Client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}))(t)
 	hook := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "hook"},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
@@ -84,23 +75,13 @@ func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
 			}},
 		}},
 	}
-	if _, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}))(t)
 	for _, replica := range []string{"replica-a", "replica-b"} {
-		place, err := c.AddPlace(replica)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server, err := c.StartProcess(cluster.Command{
+		place := must.Get(c.AddPlace(replica))(t)
+		server := must.Get(c.StartProcess(cluster.Command{
 			Name: replica, Place: replica, Argv: []string{os.Args[0]}, Env: []string{webhookEnv + "=" + dir, "REPLICA=" + replica},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443, place); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
+		must.Do(t, c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443, place))
 		await(t, "a refusal by "+replica, func() (bool, error) {
 			_, err := c.Client.CoreV1().ConfigMaps("default").Create(t.Context(),
 				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"}}, metav1.CreateOptions{})
@@ -110,9 +91,7 @@ func testWebhookBehindService(t *testing.T, c *cluster.Cluster) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.PublishEndpoints(t.Context(), "default", "hook", "https", 9443))
 	await(t, "an error that no endpoint is there", func() (bool, error) {
 		_, err := c.Client.CoreV1().ConfigMaps("default").Create(t.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"}}, metav1.CreateOptions{})
@@ -127,14 +106,8 @@ func testServiceAccountKubeconfig(t *testing.T, c *cluster.Cluster) {
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "part"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	file, err := c.ServiceAccountKubeconfig(t.Context(), "default", "part")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ofNode, err := c.NodeServiceAccountKubeconfig(t.Context(), "default", "part", c.Nodes[0].Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(c.ServiceAccountKubeconfig(t.Context(), "default", "part"))(t)
+	ofNode := must.Get(c.NodeServiceAccountKubeconfig(t.Context(), "default", "part", c.Nodes[0].Name))(t)
 	kubectl := c.Kubectl(t.Context()).Path
 	for name, tc := range map[string]struct {
 		file string

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/must"
 )
 
 // footprint is everything on the machine that a cluster could leave changed, by
@@ -40,10 +41,7 @@ func footprint(t *testing.T) map[string]string {
 	slices.Sort(mounts)
 	f["mounts"] = strings.Join(mounts, "\n")
 	f["routes"] = read("/proc/net/route")
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	interfaces := must.Get(net.Interfaces())(t)
 	for _, i := range interfaces {
 		f["interface "+i.Name] = "there"
 	}
@@ -94,10 +92,7 @@ func walk(t *testing.T, root string, visit func(string, fs.DirEntry)) {
 func clusterProcesses(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, dir := range dirs {
 		command, _ := os.ReadFile(dir + "/cmdline")
 		group, _ := os.ReadFile(dir + "/cgroup")
@@ -152,15 +147,11 @@ func TestDownLeavesNothing(t *testing.T) {
 	before := footprint(t)
 	c := up(t, cluster.Config{})
 	startPod(t, c, "last", c.Nodes[0].Name)
-	if _, err := c.StartProcess(cluster.Command{Name: "stubborn", Argv: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.StartProcess(cluster.Command{Name: "stubborn", Argv: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}}))(t)
 	if got := len(clusterProcesses(t)); got < 10 {
 		t.Fatalf("only %d processes of the cluster were found: the test looks in the wrong place", got)
 	}
-	if err := c.Down(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Down())
 	same(t, before, footprint(t))
 }
 
@@ -241,9 +232,7 @@ func TestUpRemovesWhatAKilledHarnessLeft(t *testing.T) {
 			}
 			c := up(t, cluster.Config{})
 			startPod(t, c, "fresh", c.Nodes[0].Name)
-			if err := c.Down(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.Down())
 			same(t, before, footprint(t))
 		})
 	}
@@ -255,26 +244,17 @@ func TestKeptClusterIsNotTouched(t *testing.T) {
 	if err := cluster.Remove(t.Context()); err == nil || !strings.Contains(err.Error(), "still runs") {
 		t.Fatalf("Remove of a living process's cluster: %v", err)
 	}
-	if err := c.Keep(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Keep())
 	if _, err := cluster.Up(t.Context(), cluster.Config{}); err == nil || !strings.Contains(err.Error(), "vernier-cluster down") {
 		t.Fatalf("Up beside a kept cluster: %v", err)
 	}
-	attached, err := cluster.Attach(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	attached := must.Get(cluster.Attach(t.Context()))(t)
 	startPod(t, attached, "later", attached.Nodes[0].Name)
-	if err := attached.Nodes[0].RestartKubelet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, attached.Nodes[0].RestartKubelet(t.Context()))
 	if err := attached.Down(); err == nil {
 		t.Error("an attached process took the cluster down")
 	}
-	if err := cluster.Remove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cluster.Remove(t.Context()))
 	if left := clusterProcesses(t); len(left) > 0 {
 		t.Errorf("still there: %v", left)
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/must"
 )
 
 // TestMain lets the test binary play two other parts: a harness that is killed
@@ -38,10 +39,7 @@ func up(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	t.Helper()
 	cfg.Progress = t.Output()
 	// The start has a bound of its own; the cluster's life is the test's.
-	c, err := cluster.Up(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.Up(t.Context(), cfg))(t)
 	t.Cleanup(func() {
 		if err := c.Down(); err != nil {
 			t.Error(err)
@@ -84,9 +82,7 @@ func startPod(t *testing.T, c *cluster.Cluster, name, node string, edit ...func(
 			TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{container},
 		},
 	}
-	if _, err := c.Client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}))(t)
 	await(t, "pod "+name+" Ready", func() (bool, error) {
 		pod = getPod(t, c, name)
 		return ready(pod), fmt.Errorf("%+v", pod.Status)
@@ -96,10 +92,7 @@ func startPod(t *testing.T, c *cluster.Cluster, name, node string, edit ...func(
 
 func getPod(t *testing.T, c *cluster.Cluster, name string) *corev1.Pod {
 	t.Helper()
-	pod, err := c.Client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := must.Get(c.Client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{}))(t)
 	return pod
 }
 
@@ -114,10 +107,7 @@ func ready(p *corev1.Pod) bool {
 
 func run(t *testing.T, c *cluster.Cluster, pod string, argv ...string) string {
 	t.Helper()
-	out, err := c.Exec(t.Context(), "default", pod, "", argv...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(c.Exec(t.Context(), "default", pod, "", argv...))(t)
 	return strings.TrimSpace(out)
 }
 
@@ -216,9 +206,7 @@ func testRunningPodSurvivesRestarts(t *testing.T, c *cluster.Cluster) {
 		}},
 	} {
 		t.Run(restart.name, func(t *testing.T) {
-			if err := restart.do(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, restart.do())
 			// A pod that starts now has gone the whole way through what was restarted.
 			startPod(t, c, "after-"+restart.name, n.Name)
 			status := getPod(t, c, "steady").Status.ContainerStatuses[0]
@@ -231,17 +219,11 @@ func testRunningPodSurvivesRestarts(t *testing.T, c *cluster.Cluster) {
 }
 
 func testProcesses(t *testing.T, c *cluster.Cluster) {
-	place, err := c.AddPlace("aside")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := c.StartProcess(cluster.Command{
+	place := must.Get(c.AddPlace("aside"))(t)
+	p := must.Get(c.StartProcess(cluster.Command{
 		Name: "part", Place: place.Name, Env: []string{"WORD=green"},
 		Argv: []string{"/bin/sh", "-c", `trap 'echo bye; exit' TERM; ip -brief address show eth0; echo "$WORD"; while :; do sleep 1 & wait $!; done`},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	logHas := func(word string, times int) {
 		t.Helper()
 		await(t, fmt.Sprintf("%q %d times in the log", word, times), func() (bool, error) {
@@ -251,9 +233,7 @@ func testProcesses(t *testing.T, c *cluster.Cluster) {
 	}
 	logHas("green", 1)
 	logHas(place.IP, 1)
-	if err := p.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Restart(t.Context()))
 	logHas("bye", 1)
 	logHas("green", 2)
 	first := p.ID()
@@ -263,16 +243,10 @@ func testProcesses(t *testing.T, c *cluster.Cluster) {
 	if err := p.Stop(t.Context()); err != nil {
 		t.Errorf("Stop of what has ended: %v", err)
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Start())
 	logHas("green", 3)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Signal(syscall.SIGTERM))
+	must.Do(t, p.Wait(t.Context()))
 	if _, err := c.StartProcess(cluster.Command{Name: "part", Argv: []string{"/bin/true"}}); err == nil {
 		t.Error("a second process of the same name was started")
 	}

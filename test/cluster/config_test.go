@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestConfig(t *testing.T) {
@@ -54,9 +56,7 @@ func TestDirOfOthersIsNotTaken(t *testing.T) {
 	if err := cfg.checkDir(); err != nil {
 		t.Errorf("an empty folder: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644))
 	if err := cfg.checkDir(); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a folder with something in it: %v", err)
 	}
@@ -72,14 +72,9 @@ var testSettings = settings{
 }
 
 func TestKubeletConfiguration(t *testing.T) {
-	data, err := render("kubelet.yaml", testSettings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(render("kubelet.yaml", testSettings))(t)
 	var config map[string]any
-	if err := yaml.UnmarshalStrict(data, &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.UnmarshalStrict(data, &config))
 	for field, want := range map[string]any{
 		"cgroupRoot": "/vernier-n1", "address": "10.250.0.11", "containerRuntimeEndpoint": "unix:///d/n1/containerd.sock",
 		"tlsCertFile": "/d/pki/n1.crt",
@@ -107,10 +102,7 @@ func TestContainerdConfiguration(t *testing.T) {
 		{older, false, "version = 3\n"},
 		{older, false, "\n[grpc]\n  address = '/d/n1/containerd.sock'\n"},
 	} {
-		data, err := render("containerd.toml", tc.s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(render("containerd.toml", tc.s))(t)
 		text := string(data)
 		if got := strings.Contains(text, "base_runtime_spec = '/d/n1/base-spec.json'"); got != tc.base {
 			t.Errorf("base spec in the configuration: %v, want %v", got, tc.base)
@@ -134,10 +126,7 @@ func TestContainerdConfiguration(t *testing.T) {
 }
 
 func TestCNIConfiguration(t *testing.T) {
-	data, err := render("cni.conflist", testSettings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(render("cni.conflist", testSettings))(t)
 	if !json.Valid(data) || !strings.Contains(string(data), `"10.251.1.0/24"`) {
 		t.Errorf("%s", data)
 	}
@@ -145,10 +134,7 @@ func TestCNIConfiguration(t *testing.T) {
 
 func TestWithMounts(t *testing.T) {
 	base := `{"process":{"cwd":"/","rlimits":[{"type":"RLIMIT_NOFILE"}]},"mounts":[{"destination":"/proc"}],"linux":{}}`
-	data, err := withMounts([]byte(base), []Mount{{"/state", "/run/state", false}, {"/lib", "/run/lib", true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(withMounts([]byte(base), []Mount{{"/state", "/run/state", false}, {"/lib", "/run/lib", true}}))(t)
 	var spec struct {
 		Process struct {
 			Cwd     string
@@ -159,9 +145,7 @@ func TestWithMounts(t *testing.T) {
 			Options             []string
 		}
 	}
-	if err := json.Unmarshal(data, &spec); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(data, &spec))
 	if spec.Process.Cwd != "/" || len(spec.Process.Rlimits) != 0 || len(spec.Mounts) != 3 {
 		t.Fatalf("%s", data)
 	}

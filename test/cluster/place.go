@@ -49,30 +49,39 @@ func (p *Place) Argv(argv ...string) []string {
 
 // Dial connects from inside the network namespace to an IP address and port.
 func (p *Place) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		// This thread is in another namespace from here on and ends with the
-		// goroutine, because it is never unlocked. A socket belongs to the namespace
-		// in which it was made, so the connection may be used anywhere.
-		runtime.LockOSThread()
+	var conn net.Conn
+	err := onOwnThread(func() error {
 		f, err := os.Open(p.NetNS())
 		if err == nil {
 			defer f.Close()
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
 		}
 		if err != nil {
-			done <- result{err: fmt.Errorf("entering the network of %s: %w", p.Name, err)}
+			return fmt.Errorf("entering the network of %s: %w", p.Name, err)
+		}
+		// A socket belongs to the namespace in which it was made: the connection may be
+		// used anywhere.
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// onOwnThread calls a function that enters another namespace, on a thread that ends with it.
+func onOwnThread(call func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread never ends, and /proc/self shows its namespaces as the
+			// process's: it is kept here while another thread runs the call.
+			defer runtime.UnlockOSThread()
+			done <- onOwnThread(call)
 			return
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		done <- result{conn, err}
+		done <- call() // never unlocked: the thread ends with the goroutine
 	}()
-	r := <-done
-	return r.conn, r.err
+	return <-done
 }
 
 // hold starts the process that keeps a new network namespace and a new mount

@@ -173,19 +173,14 @@ func controlGroups(add adder) {
 
 // network tries what the cluster will do, in a namespace that goes at once.
 func network(add adder) {
-	tried := make(chan error)
-	go func() {
-		// The thread is in the new namespace from here on and ends with the goroutine,
-		// because it is never unlocked.
-		runtime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge0"}}),
-				netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}))
+	err := onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		tried <- err
-	}()
-	if err := <-tried; err != nil {
+		return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge0"}}),
+			netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}))
+	})
+	if err != nil {
 		add(fmt.Sprintf("no network namespace with a bridge and a veth pair: %v", err), "modprobe -a bridge veth; in a container, start it privileged")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -35,10 +36,7 @@ var commands = map[string]struct{ args, prints string }{
 
 // Each subcommand that there is works on the demo's cluster.
 func checkCommands(t *testing.T, sys *system.System) {
-	proposed, err := sys.Shell(t.Context(), "kubectl-vernier __complete ''")
-	if err != nil {
-		t.Fatal(err)
-	}
+	proposed := must.Get(sys.Shell(t.Context(), "kubectl-vernier __complete ''"))(t)
 	names := regexp.MustCompile(`(?m)^([a-z]+)\t`).FindAllStringSubmatch(proposed, -1)
 	if len(names) != len(commands) {
 		t.Errorf("%d commands are tested, and there are\n%s", len(commands), proposed)

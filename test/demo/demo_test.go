@@ -20,16 +20,14 @@ import (
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
 // The demo shows what it says, what it prints at its end works when it is pasted, and
 // there the examples print what their pages show.
 func TestDemo(t *testing.T) {
-	rendered, err := renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"), "allocator.reserveAfter=20s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rendered := must.Get(renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"), "allocator.reserveAfter=20s"))(t)
 	gpus := simulated
 	gpus.Args = []string{"--sys-dir=" + sysfsWithNIC(t)}
 	sys, err := up(t.Context(), gpus, rendered)
@@ -43,32 +41,16 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := story(t.Context(), sys); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: true}))
+	must.Do(t, story(t.Context(), sys))
 	t.Run("Commands", func(t *testing.T) { checkCommands(t, sys) })
 	if !t.Run("HandOver", func(t *testing.T) { checkHandOver(t, sys) }) {
 		return
 	}
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	examples, err := os.ReadDir(filepath.Join(root, "docs/examples"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	index, err := os.ReadFile(filepath.Join(root, "docs/examples/README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pages, err := docs.Commands(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
+	examples := must.Get(os.ReadDir(filepath.Join(root, "docs/examples")))(t)
+	index := must.Get(os.ReadFile(filepath.Join(root, "docs/examples/README.md")))(t)
+	pages := must.Get(docs.Commands(root))(t)
 	for _, example := range examples {
 		if !example.IsDir() {
 			continue
@@ -108,10 +90,7 @@ func TestDemo(t *testing.T) {
 
 // checkHandOver pastes the text, and reads the page as it says.
 func checkHandOver(t *testing.T, sys *system.System) {
-	text, err := handOver(t.Context(), sys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(handOver(t.Context(), sys))(t)
 	script, _, found := strings.Cut(text, end)
 	use, room, alsoFound := strings.Cut(script, "# room")
 	if !found || !alsoFound {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"vernier.dev/vernier/test/dra"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -33,19 +34,13 @@ func sysfsWithNIC(t *testing.T) string {
 	device := filepath.Join(function, "infiniband", nicName)
 	port, class := filepath.Join(device, "ports", "1"), filepath.Join(dir, "class", "infiniband")
 	for _, d := range []string{port, class} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(d, 0o755))
 	}
 	for path, text := range map[string]string{filepath.Join(function, "numa_node"): strconv.Itoa(nicNUMA), filepath.Join(port, "state"): "4: ACTIVE\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for path, to := range map[string]string{filepath.Join(device, "device"): function, filepath.Join(class, nicName): device} {
-		if err := os.Symlink(to, path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(to, path))
 	}
 	return dir
 }
@@ -56,7 +51,7 @@ func serveNIC(t *testing.T, sys *system.System) {
 	t.Helper()
 	const name, device = "dra.net", "pci-0000-05-00-0"
 	yes, rdma, numa, root := true, nicName, int64(nicNUMA), nicRoot
-	stop, err := dra.Driver{
+	stop := must.Get(dra.Driver{
 		Name: name,
 		Devices: map[string]dra.Device{device: {CDI: name + "/nic=" + nicName, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 			name + "/rdma":       {BoolValue: &yes},
@@ -66,10 +61,7 @@ func serveNIC(t *testing.T, sys *system.System) {
 		}}},
 		Spec: `{"cdiVersion":"0.6.0","kind":"` + name + `/nic","devices":[{"name":"` + nicName + `",
 			"containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","hostPath":"/dev/null"}]}}]}`,
-	}.Start(t.Context(), sys.Kube, sys.Node(node).Node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Start(t.Context(), sys.Kube, sys.Node(node).Node))(t)
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
 			t.Error(err)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // What the machine lacks is named, each thing with its remedy, before anything is
@@ -15,19 +17,12 @@ import (
 func TestMissing(t *testing.T) {
 	bin, started := t.TempDir(), filepath.Join(t.TempDir(), "started")
 	for _, tool := range []string{"awk", "bash", "dirname", "id", "sort", "uname"} {
-		path, err := exec.LookPath(tool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(bin, tool)); err != nil {
-			t.Fatal(err)
-		}
+		path := must.Get(exec.LookPath(tool))(t)
+		must.Do(t, os.Symlink(path, filepath.Join(bin, tool)))
 	}
 	fake := func(name, script string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!"+filepath.Join(bin, "bash")+"\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(bin, name), []byte("#!"+filepath.Join(bin, "bash")+"\n"+script+"\n"), 0o755))
 	}
 	fake("go", `[ "$1" = env ] && echo go1.21.13 || echo go "$@" >>`+started)
 	fake("apt-get", "echo apt-get >>"+started)
@@ -52,8 +47,6 @@ func TestMissing(t *testing.T) {
 	run("apt-get install gcc", "(this is go1.21.13). remedy: install it from https://go.dev/dl")
 	fake("gcc", "")
 	run("missing: Go 1.")
-	if err := os.Remove(filepath.Join(bin, "go")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(bin, "go")))
 	run("missing: go. remedy: install Go 1.")
 }

@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -41,9 +42,7 @@ func TestCreateUntilTheWebhookIsHeard(t *testing.T) {
 		return err != nil, nil, err
 	})
 	r := request{"p", limits(v1alpha1.ResourceCore, 10), nil}
-	if err := create(t.Context(), &system.System{Kube: kube}, r); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, create(t.Context(), &system.System{Kube: kube}, r))
 	made, err := kube.CoreV1().Pods(namespace).Get(t.Context(), "p", metav1.GetOptions{})
 	if err != nil || made.Annotations[v1alpha1.AnnotationShares] == "" || asked != len(answers) {
 		t.Errorf("after %d creations: %v, %v", asked, made, err)

@@ -8,15 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // What is set becomes the flags that it stands for in the chart, and the manifests of it.
 func TestValues(t *testing.T) {
-	folder, err := renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"),
-		"allocator.reserveAfter=20s allocator.preemption=Never dialects.enabled={kai,hami} node.opportunisticCPU=50")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must.Get(renderValues(t.Context(), filepath.Join(t.TempDir(), "manifests"),
+		"allocator.reserveAfter=20s allocator.preemption=Never dialects.enabled={kai,hami} node.opportunisticCPU=50"))(t)
 	for part, want := range map[string][]string{
 		"allocator": {"--preemption=Never", "--reserve-after=20s"},
 		"webhook":   {"--dialects=kai,hami", "--gpushare-unit=GiB", "--hami-default-mem=0", "--hami-default-cores=0", "--nvidia-replicas=0"},
@@ -33,10 +32,7 @@ func TestValues(t *testing.T) {
 		}
 		said := false
 		for _, obj := range objects {
-			text, err := obj.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(obj.MarshalJSON())(t)
 			said = said || strings.Contains(string(text), says)
 			if strings.Contains(string(text), "pods/eviction") && obj.GetName() == "vernier-allocator" {
 				t.Error("the allocator may evict pods although it is never to")
@@ -81,10 +77,7 @@ func TestValuesRefused(t *testing.T) {
 
 // All that may be set is in the reference.
 func TestSettableIsValues(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/values.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/reference/values.md"))(t)
 	for _, name := range settable {
 		if !strings.Contains(string(page), "| `"+name+"` |") && !strings.Contains(string(page), "| `"+name+".") {
 			t.Errorf("docs/reference/values.md has no %s", name)

@@ -11,14 +11,12 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // Each attack on the page names a test that exists, and each TestHostile… is named there.
 func TestAttacksHaveTests(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -45,10 +43,7 @@ func TestAttacksHaveTests(t *testing.T) {
 	if len(names) < 20 {
 		t.Fatalf("only %d names of tests were found", len(names))
 	}
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile(filepath.Join(root, "Makefile")))(t)
 	const run = "Hostile|Soak$|TestPolicy"
 	if !strings.Contains(string(makefile), "-run '"+strings.ReplaceAll(run, "$", "$$")+"'") {
 		t.Errorf("make test-hostile does not run %s", run)

@@ -11,26 +11,18 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // Whoever a page says runs its commands is there, what nobody runs has a reason, and
 // targets of make that it names exist.
 func TestWhoRunsCommands(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := Commands(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
+	all := must.Get(Commands(root))(t)
 	if len(all) < 20 {
 		t.Fatalf("only %d blocks were found", len(all))
 	}
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile(filepath.Join(root, "Makefile")))(t)
 	for _, b := range all {
 		if b.RunBy == "" && b.NotRun == "" && strings.Contains(b.Script(), "go test ") {
 			t.Errorf("%s:%d: a test would run tests: say above the block who runs it", b.Page, b.Line)
@@ -75,10 +67,7 @@ func TestCommands(t *testing.T) {
 
 // Targets of make that sentences name exist as well.
 func TestTargets(t *testing.T) {
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	named, err := Mentions(root, "make ")
 	if err != nil || len(named) < 10 {
 		t.Fatalf("%d targets are named, %v", len(named), err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 var (
@@ -26,9 +27,7 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	texts := map[string]string{}
-	if err := pages(root, func(page, text string) { texts[page] = fenced.ReplaceAllString(text, "") }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pages(root, func(page, text string) { texts[page] = fenced.ReplaceAllString(text, "") }))
 	found := 0
 	for page, text := range texts {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {

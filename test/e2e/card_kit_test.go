@@ -23,15 +23,13 @@ import (
 	"vernier.dev/vernier/test/cluster/image"
 	"vernier.dev/vernier/test/gpu/report"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // kit is the folder of `make gpu-kit`.
 func kit(t *testing.T) string {
 	t.Helper()
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	return filepath.Join(root, "bin", "gpu-kit")
 }
 
@@ -60,9 +58,7 @@ func runKit(t *testing.T, beside func(), rows ...string) []*report.Row {
 	t.Cleanup(func() { removeKitPods(t) })
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	if beside != nil {
 		beside()
 	}
@@ -125,9 +121,7 @@ func kitImage(t *testing.T) (name, path string, folders []string) {
 	} else {
 		figure(t, "python", err)
 	}
-	if err := sys.AddImage(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.AddImage(t.Context(), m))
 	return name, path, folders
 }
 

@@ -29,6 +29,7 @@ import (
 	"vernier.dev/vernier/test/cluster"
 	"vernier.dev/vernier/test/gpu"
 	"vernier.dev/vernier/test/gpu/report"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
 )
@@ -287,9 +288,7 @@ func TestCardMemoryComesBack(t *testing.T) {
 				t.Fatalf("it says %v, and the driver counts %d MiB, before %d", got, usedMemory(t), before)
 			}
 			begun := time.Now()
-			if err := end(p); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, end(p))
 			await(t, "the driver to have the memory back", func() (bool, string) {
 				now := usedMemory(t)
 				return now < before+held/4, fmt.Sprint(now, " MiB, before ", before)
@@ -309,9 +308,7 @@ func TestCardPreemption(t *testing.T) {
 	onCard(t)
 	for name, value := range map[string]int32{"card-low": 10, "card-high": 1000} {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
-		if _, err := sys.Kube.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(sys.Kube.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
 			if err := sys.Kube.SchedulingV1().PriorityClasses().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 				t.Error(err)
@@ -340,10 +337,7 @@ func TestCardPreemption(t *testing.T) {
 // run1 makes a pod that the test's end removes, and returns what happened when until it ran.
 func run1(t *testing.T, p *pod) (*corev1.Pod, system.Course) {
 	t.Helper()
-	course, err := sys.Run(t.Context(), &p.Pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	course := must.Get(sys.Run(t.Context(), &p.Pod))(t)
 	made := get(t, &p.Pod)
 	t.Cleanup(func() { remove(t, made) })
 	return made, course

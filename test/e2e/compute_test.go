@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -38,10 +39,7 @@ func done(t *testing.T, p *corev1.Pod) (used, now time.Duration) {
 
 func gpuStatus(t *testing.T, node string) *simgpu.Status {
 	t.Helper()
-	state, err := sys.Node(node).GPU.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(sys.Node(node).GPU.Status())(t)
 	return state
 }
 

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // countersOf are the mounts of counters on the node for a pod's containers, as the node
@@ -17,10 +19,7 @@ import (
 func countersOf(t *testing.T, uid string) (found []string) {
 	t.Helper()
 	node := sys.Node(small)
-	all, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", node.Agent.ID().PID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", node.Agent.ID().PID)))(t)
 	for line := range strings.Lines(string(all)) {
 		if at := strings.Fields(line)[4]; strings.HasPrefix(at, filepath.Join(node.Dir(), "vernier", uid)+"/") {
 			found = append(found, at)

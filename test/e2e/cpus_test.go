@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -47,10 +48,7 @@ func twoSockets(dir string) error {
 func withStatic(t *testing.T, n *system.Node) {
 	t.Helper()
 	config := filepath.Join(n.Dir(), "kubelet.yaml")
-	before, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(config))(t)
 	restart := func(ctx context.Context, text []byte) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // standIns are what /dev/nvidiaN is on a node for a test: the consoles' memory, which can
@@ -26,9 +28,7 @@ func standIns(t *testing.T, node string) (major, step uint32) {
 	for i := range devices {
 		at := filepath.Join(dev, fmt.Sprintf("nvidia%d", i))
 		var was unix.Stat_t
-		if err := unix.Stat(at, &was); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, unix.Stat(at, &was))
 		put := func(rdev uint64) error {
 			if err := os.Remove(at); err != nil {
 				return err
@@ -38,9 +38,7 @@ func standIns(t *testing.T, node string) (major, step uint32) {
 			}
 			return os.Chmod(at, 0o666)
 		}
-		if err := put(unix.Mkdev(major, uint32(i)*step)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, put(unix.Mkdev(major, uint32(i)*step)))
 		t.Cleanup(func() {
 			if err := put(was.Rdev); err != nil {
 				t.Error(err)

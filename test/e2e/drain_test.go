@@ -11,6 +11,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // A drain keeps a PodDisruptionBudget as the cluster's own controllers keep it: while the
@@ -41,9 +43,7 @@ func TestDrainKeepsBudgets(t *testing.T) {
 		t.Errorf("with a budget: %v\n%s", err, out)
 	}
 	check()
-	if err := budgets.Delete(t.Context(), "budgeted", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, budgets.Delete(t.Context(), "budgeted", metav1.DeleteOptions{}))
 	if out := shell(t, "kubectl vernier drain "+name+" --force --timeout 2m --grace-period 1"); !strings.Contains(out, "drained") {
 		t.Error(out)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -211,9 +212,7 @@ func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
 	p := awaitReady(t, create(t, newPod("on-ill").share(60, 60).on(small)))
 	check := unmoved(t, p)
 	device, gpus := deviceOf(t, p), sys.Node(small).GPU
-	if err := gpus.Xid(device.UUID, 48); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gpus.Xid(device.UUID, 48))
 	defer func() { // as a reset does
 		if err := gpus.Lose(device.UUID); err != nil {
 			t.Error(err)
@@ -228,9 +227,7 @@ func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
 		awaitHealth(t, small, device.UUID, true)
 	}()
 	awaitHealth(t, small, device.UUID, false)
-	if err := sys.Node(small).RestartKubelet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Node(small).RestartKubelet(t.Context()))
 	awaitReady(t, create(t, newPod("plain-beside-ill").command("/bin/sleep", "1000").on(small)))
 	check()
 }
@@ -239,9 +236,7 @@ func TestKubeletRestartsBesideAnIllDevice(t *testing.T) {
 // finds its device plugin folder empty loses it.
 func TestCapacityIsPutBack(t *testing.T) {
 	lose := []byte(`[{"op":"remove","path":"/status/capacity/vernier.dev~1gpu-core"},{"op":"remove","path":"/status/allocatable/vernier.dev~1gpu-core"}]`)
-	if _, err := sys.Kube.CoreV1().Nodes().Patch(t.Context(), small, types.JSONPatchType, lose, metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(sys.Kube.CoreV1().Nodes().Patch(t.Context(), small, types.JSONPatchType, lose, metav1.PatchOptions{}, "status"))(t)
 	await(t, "gpu-core to be back", func() (bool, string) {
 		n, err := sys.Kube.CoreV1().Nodes().Get(t.Context(), small, metav1.GetOptions{})
 		if err != nil {
@@ -285,10 +280,7 @@ func TestAPIServerAway(t *testing.T) {
 	steady := awaitReady(t, create(t, newPod("steady").share(10, 10).on(small)))
 	check := unmoved(t, steady)
 	total := values(t, mortal, "main")["device.total_mib"]
-	before, err := containers(t, mortal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(containers(t, mortal))(t)
 
 	back := sys.StopAPIServer(t)
 	_, first, _ := strings.Cut(mortal.Status.ContainerStatuses[0].ContainerID, "://")

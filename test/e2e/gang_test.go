@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/podrequest"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/podgroups"
 )
 
@@ -67,9 +68,7 @@ func TestGangStartsWhole(t *testing.T) {
 // install creates an object for the time of the test.
 func install(t *testing.T, obj client.Object) {
 	t.Helper()
-	if err := sys.Client.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Client.Create(t.Context(), obj))
 	t.Cleanup(func() {
 		if err := sys.Client.Delete(context.Background(), obj); err != nil {
 			t.Error(err)

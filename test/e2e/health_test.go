@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cdi"
+	"vernier.dev/vernier/test/must"
 )
 
 // shell runs a line as an operator would.
@@ -101,9 +102,7 @@ func TestDeviceFails(t *testing.T) {
 	if err := gpus.Xid(device.UUID, 31); err != nil { // a program's fault
 		t.Fatal(err)
 	}
-	if err := gpus.Xid(device.UUID, 48); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gpus.Xid(device.UUID, 48))
 	recovered := false
 	t.Cleanup(func() {
 		if !recovered {
@@ -192,23 +191,13 @@ func TestDriverReplaced(t *testing.T) {
 	awaitGuarantee(t, limited, "main", v1alpha1.GuaranteeDriver)
 	awaitGuarantee(t, whole, "main", v1alpha1.GuaranteeDevice)
 	before := inUse()
-	library, err := filepath.EvalSymlinks(cdi.FindNVML(root))
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := must.Get(filepath.EvalSymlinks(cdi.FindNVML(root)))(t)
 	restart := onceBack(t, agent)
 	agent.Leave()
-	text, err := os.ReadFile(library)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(library))(t)
 	// As a package manager does: another file by the same name.
-	if err := os.WriteFile(library+".new", text, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(library+".new", library); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(library+".new", text, 0o755))
+	must.Do(t, os.Rename(library+".new", library))
 	await(t, "the agent to end itself", func() (bool, string) { return !agent.Running(), "it runs" })
 	ready := meta.FindStatusCondition(ledger(t, large).Status.Conditions, v1alpha1.ConditionReady)
 	if ready.Status != metav1.ConditionFalse || ready.Reason != "DriverReplaced" || !strings.Contains(ready.Message, "libnvidia-ml") {

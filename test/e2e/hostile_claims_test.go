@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/dra"
+	"vernier.dev/vernier/test/must"
 )
 
 // claimDriver is another system's, with devices that are not what they are called.
@@ -33,14 +34,11 @@ func TestHostileClaims(t *testing.T) {
 	for name, id := range ids {
 		devices[name] = dra.Device{CDI: id, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"name": {StringValue: &name}}}
 	}
-	stop, err := dra.Driver{Name: claimDriver, Devices: devices, Spec: fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"%s/card","devices":[
+	stop := must.Get(dra.Driver{Name: claimDriver, Devices: devices, Spec: fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"%s/card","devices":[
 		{"name":"renamed","containerEdits":{"deviceNodes":[{"path":"/dev/innocent","type":"c","major":195,"minor":0}]}},
 		{"name":"link","containerEdits":{"deviceNodes":[{"path":"/dev/../dev/nvidiactl","hostPath":"/dev/null"}]}},
 		{"name":"zero","containerEdits":{"deviceNodes":[{"path":"/dev/other","hostPath":"/dev/zero"}]}}]}`, claimDriver),
-	}.Start(t.Context(), sys.Kube, node.Node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Start(t.Context(), sys.Kube, node.Node))(t)
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -55,9 +53,7 @@ func TestHostileClaims(t *testing.T) {
 				Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{
 					Expression: fmt.Sprintf("device.attributes['%s'].name == '%s'", claimDriver, device)}}},
 			}}}}}}
-		if _, err := claims.Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(claims.Create(t.Context(), claim, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
 			if err := claims.Delete(context.Background(), claim.Name, metav1.DeleteOptions{}); err != nil {
 				t.Error(err)

@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // A pod that ignores SIGTERM is deleted with a long grace and then by force. The kubelet waits
@@ -38,9 +40,7 @@ func TestHostileGhostIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitEvent(t, made, "Killing")
-	if err := pods.Delete(t.Context(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pods.Delete(t.Context(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}))
 	if _, err := pods.Get(t.Context(), made.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Fatalf("the pod is there: %v", err)
 	}
@@ -67,10 +67,7 @@ func TestHostileGhostIsEnded(t *testing.T) {
 // containers.
 func processesOf(t *testing.T, pod types.UID) (all []string) {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob("/proc/[0-9]*/cgroup"))(t)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err == nil && (strings.Contains(string(text), string(pod)) || strings.Contains(string(text), strings.ReplaceAll(string(pod), "-", "_"))) {

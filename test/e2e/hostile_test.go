@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // One pod's YAML ended the webhook for everybody, and one pod's containers took every slot of
@@ -82,9 +83,7 @@ func TestHostileSlots(t *testing.T) {
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: neighbours, Name: "slots"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.vernier.dev/gpu": resource.MustParse("2")}}}
 	quotas := sys.Kube.CoreV1().ResourceQuotas(neighbours)
-	if _, err := quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(quotas.Create(t.Context(), quota, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() {
 		if err := quotas.Delete(context.Background(), quota.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/webhook/certs"
 )
 
@@ -27,26 +28,14 @@ func stolen(t *testing.T, account, node string) (kubernetes.Interface, client.Cl
 	t.Helper()
 	request := &authenticationv1.TokenRequest{}
 	if node != "" {
-		n, err := sys.Kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(sys.Kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{}))(t)
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: n.UID}
 	}
-	made, err := sys.Kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(sys.Kube.CoreV1().ServiceAccounts(v1alpha1.SystemNamespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{}))(t)
 	config := rest.AnonymousClientConfig(sys.Cluster.REST)
 	config.BearerToken = made.Status.Token
-	set, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(config, client.Options{Scheme: sys.Client.Scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(kubernetes.NewForConfig(config))(t)
+	c := must.Get(client.New(config, client.Options{Scheme: sys.Client.Scheme()}))(t)
 	return set, c
 }
 

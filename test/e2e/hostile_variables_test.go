@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -29,9 +30,7 @@ func TestHostileVariables(t *testing.T) {
 		forged: {"VERNIER_SLICE": "x"},
 	} {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
-		if _, err := maps.Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(maps.Create(t.Context(), m, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
 			if err := maps.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 				t.Error(err)

@@ -13,27 +13,21 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/cluster"
+	"vernier.dev/vernier/test/must"
 )
 
 // An image as a volume, whose content is all a tenant's: nothing of it lies over what enforces
 // a slice, nor gives one to a container without; elsewhere it may be what it likes.
 func TestHostileImageVolumes(t *testing.T) {
 	const name = "vernier.local/hostile-volume:1"
-	m, err := cluster.Busybox(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(cluster.Busybox(name))(t)
 	for _, file := range []string{"/etc/ld.so.preload", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
 		"/vernier/libvgpu.so", "/vernier/limits", "/vernier/counters", "/vernier/pace", "/vernier/ld.so.preload", "/vernier-mps/control", "/all"} {
 		m.Add(file, 0o644, nil)
 	}
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if err := m.Save(file); err != nil {
-		t.Fatal(err)
-	}
-	if err := sys.Node(small).ImportImage(t.Context(), file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Save(file))
+	must.Do(t, sys.Node(small).ImportImage(t.Context(), file))
 	at := func(p *pod, where, sub string) *pod {
 		p.Spec.Volumes = []corev1.Volume{{Name: "image", VolumeSource: corev1.VolumeSource{
 			Image: &corev1.ImageVolumeSource{Reference: name, PullPolicy: corev1.PullNever}}}}

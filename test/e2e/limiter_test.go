@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -124,9 +125,7 @@ wait`)))
 	awaitMetric(t, "vernier_container_memory_used_bytes"+series, 100<<20, (100+contextMiB)<<20)
 	awaitMetric(t, "vernier_unenforced_processes"+series, 2, 2)
 	awaitEvent(t, p, "UnenforcedProcess", uuid, "passes by the limiter")
-	if _, err := sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pids)"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(sys.Cluster.Exec(t.Context(), p.Namespace, p.Name, "main", "/bin/sh", "-c", "kill -9 $(cat /tmp/pids)"))(t)
 	awaitMetric(t, "vernier_unenforced_processes"+series, 0, 0)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/test/must"
 )
 
 // labelMIGMode sets the node's label, and takes it away where the value is null. It has
@@ -32,10 +33,7 @@ func labelMIGMode(t *testing.T, node, value string) {
 // inMIGMode are the devices of a node that its driver has in MIG mode.
 func inMIGMode(t *testing.T, node string) (all []string) {
 	t.Helper()
-	now, err := sys.Node(node).GPU.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(sys.Node(node).GPU.Status())(t)
 	for _, d := range now.Devices {
 		if d.MIG {
 			all = append(all, d.UUID)

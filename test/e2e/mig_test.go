@@ -19,6 +19,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/test/must"
 )
 
 // cutting is held by a parallel test that has the node in MIG mode to itself.
@@ -49,9 +50,7 @@ func driver(t *testing.T) *inventory.Inventory {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lib.Shutdown() })
-	if _, err := inv.Scan(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(inv.Scan())(t)
 	return inv
 }
 
@@ -107,9 +106,7 @@ func TestMIG(t *testing.T) {
 	inv := driver(t)
 	device := ledger(t, cut).Status.Devices[0].UUID
 	awaitShown(t, 0) // those of a test before go after its pods
-	if err := inv.CreateInstance(device, theirs); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, inv.CreateInstance(device, theirs))
 	t.Cleanup(func() {
 		if err := inv.DestroyInstance(device, theirs); err != nil {
 			t.Error(err)

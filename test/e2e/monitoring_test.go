@@ -24,6 +24,7 @@ import (
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/cluster"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 const chartFiles = "../../deploy/chart/files"
@@ -36,27 +37,16 @@ type prometheus struct {
 
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
-	rules, err := filepath.Abs(filepath.Join(chartFiles, "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := filepath.Abs("../../deploy/tools/prometheus")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.Get(filepath.Abs(filepath.Join(chartFiles, "rules.yaml")))(t)
+	program := must.Get(filepath.Abs("../../deploy/tools/prometheus"))(t)
 	// Unpacked here: the place that it runs in has no way out.
 	if out, err := exec.CommandContext(t.Context(), program, "prometheus", "--version").CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", program, err, out)
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := must.Get(os.UserCacheDir())(t)
 	dir := t.TempDir()
 	token := filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte(podMonitorToken(t)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(token, []byte(podMonitorToken(t)), 0o600))
 	var targets []string
 	for _, p := range sys.Parts() {
 		targets = append(targets, p.MetricsAddress())
@@ -67,29 +57,18 @@ func startPrometheus(t *testing.T) *prometheus {
 		"scheme": "https", "tls_config": map[string]any{"insecure_skip_verify": true},
 		"authorization": map[string]any{"credentials_file": token},
 	}
-	config, err := yaml.Marshal(map[string]any{
+	config := must.Get(yaml.Marshal(map[string]any{
 		"global":         map[string]any{"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
 		"rule_files":     []string{rules},
 		"scrape_configs": []any{job},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	file := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(file, config, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	place, err := sys.Cluster.AddPlace("prometheus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	process, err := sys.Cluster.StartProcess(cluster.Command{Name: "prometheus", Place: place.Name, Argv: []string{
+	must.Do(t, os.WriteFile(file, config, 0o600))
+	place := must.Get(sys.Cluster.AddPlace("prometheus"))(t)
+	process := must.Get(sys.Cluster.StartProcess(cluster.Command{Name: "prometheus", Place: place.Name, Argv: []string{
 		program, "prometheus", "--config.file=" + file, "--storage.tsdb.path=" + dir,
 		"--web.listen-address=127.0.0.1:9090", "--log.level=warn",
-	}, Env: []string{"XDG_CACHE_HOME=" + cache}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, Env: []string{"XDG_CACHE_HOME=" + cache}}))(t)
 	t.Cleanup(func() {
 		if err := process.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -104,22 +83,14 @@ func startPrometheus(t *testing.T) *prometheus {
 // podMonitorToken is the token that the chart has PodMonitors read with.
 func podMonitorToken(t *testing.T) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "../../deploy/tools/helm", "template", "vernier", "../../deploy/chart",
-		"--namespace", v1alpha1.SystemNamespace, "--show-only=templates/monitoring.yaml", "--set=monitoring.podMonitors.create=true").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := manifests.Parse(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.CommandContext(t.Context(), "../../deploy/tools/helm", "template", "vernier", "../../deploy/chart",
+		"--namespace", v1alpha1.SystemNamespace, "--show-only=templates/monitoring.yaml", "--set=monitoring.podMonitors.create=true").Output())(t)
+	objects := must.Get(manifests.Parse(out))(t)
 	secret := objects[0]
 	if secret.GetKind() != "Secret" {
 		t.Fatalf("the chart begins its monitoring with a %s", secret.GetKind())
 	}
-	if err := manifests.Apply(t.Context(), sys.Client, secret); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, manifests.Apply(t.Context(), sys.Client, secret))
 	t.Cleanup(func() {
 		if err := sys.Kube.CoreV1().Secrets(secret.GetNamespace()).Delete(context.Background(), secret.GetName(), metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -180,16 +151,11 @@ func (p *prometheus) series(t *testing.T, query string) ([]map[string]string, er
 // dashboard is every query of the chart's dashboard, with its variables set to all.
 func dashboard(t *testing.T) (queries []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(chartFiles, "dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(chartFiles, "dashboard.json")))(t)
 	d := struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}{}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &d))
 	all := strings.NewReplacer("$namespace", ".*", "$model", ".*", "$node", ".*")
 	for _, panel := range d.Panels {
 		for _, target := range panel.Targets {
@@ -247,9 +213,7 @@ func TestPrometheusReadsEverything(t *testing.T) {
 			Rules []struct{ Name, Type, Health, LastError string }
 		}
 	}{}
-	if err := p.ask(t, "rules", &state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.ask(t, "rules", &state))
 	// What docs/reference/metrics.md says of the allocator's queue isn't in its own metrics.
 	queries := append(dashboard(t), `workqueue_depth{name="allocator"}`, `workqueue_queue_duration_seconds_count{name="allocator"} > 0`)
 	for _, group := range state.Groups {

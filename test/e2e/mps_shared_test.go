@@ -14,16 +14,14 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
+	"vernier.dev/vernier/test/must"
 )
 
 // mpsMounts are the file systems of MPS' shared memory that a process sees mounted, by
 // their device numbers: a node's state directory has two paths.
 func mpsMounts(t *testing.T, process any) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%v/mountinfo", process)))(t)
 	found := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); strings.Contains(line, "vernier-mps") {

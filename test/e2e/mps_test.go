@@ -15,6 +15,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
+	"vernier.dev/vernier/test/must"
 )
 
 // mpsClient asks for a share that MPS holds, on a node.
@@ -37,10 +38,7 @@ func tryIn(t *testing.T, p *corev1.Pod, script string) string {
 // themselves.
 func daemons(t *testing.T, node string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(sys.Node(node).Dir(), "vernier", "lib", "mps", "GPU-*", "pipe", "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join(sys.Node(node).Dir(), "vernier", "lib", "mps", "GPU-*", "pipe", "nvidia-cuda-mps-control.pid")))(t)
 	var pids []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -102,9 +100,7 @@ func TestMPS(t *testing.T) {
 
 	// One client's fault is everybody's: they are told.
 	if *card != realCard {
-		if err := sys.Node(small).GPU.MPS("0", "fault"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, sys.Node(small).GPU.MPS("0", "fault"))
 		for _, p := range []*corev1.Pod{one, two, three} {
 			awaitEvent(t, p, mps.ReasonFault, "have to start again")
 		}

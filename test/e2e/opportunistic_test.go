@@ -21,6 +21,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 )
 
 // crowd stands in for everybody else on a node: it puts what they would make of it
@@ -34,14 +35,8 @@ type crowd struct {
 
 func newCrowd(t *testing.T, pod func() time.Duration) *crowd {
 	t.Helper()
-	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	load, err := processors.Node()
-	if err != nil {
-		t.Fatal(err)
-	}
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
+	load := must.Get(processors.Node())(t)
 	c, file := &crowd{cpus: load.CPUs}, filepath.Join(t.TempDir(), "stat")
 	var used time.Duration // of all processors, by the others
 	begun := time.Now()
@@ -103,20 +98,14 @@ type hostSide struct {
 func hostSideOf(t *testing.T, p *corev1.Pod) hostSide {
 	t.Helper()
 	id := strings.TrimPrefix(get(t, p).Status.ContainerStatuses[0].ContainerID, "containerd://")
-	running, err := sys.Node(get(t, p).Spec.NodeName).Containers(t.Context(), sys, p.UID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := must.Get(sys.Node(get(t, p).Spec.NodeName).Containers(t.Context(), sys, p.UID))(t)
 	return hostSide{pid: running[id], id: id}
 }
 
 // read is a file of version 1 or 2, whichever the machine has the controller in.
 func (h hostSide) read(t *testing.T, controller, v1, v2 string) string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", h.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", h.pid)))(t)
 	dir, name := "", v2
 	for line := range strings.Lines(string(text)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -127,10 +116,7 @@ func (h hostSide) read(t *testing.T, controller, v1, v2 string) string {
 			dir, name = filepath.Join("/sys/fs/cgroup", controller, fields[2]), v1
 		}
 	}
-	value, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 	return strings.TrimSpace(string(value))
 }
 
@@ -153,10 +139,7 @@ func TestOpportunistic(t *testing.T) {
 	cutting.Lock()
 	t.Cleanup(cutting.Unlock)
 	var burner atomic.Pointer[hostSide]
-	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
 	others := newCrowd(t, func() time.Duration {
 		if h := burner.Load(); h != nil {
 			used, _ := processors.Container(uint32(h.pid), h.id) // 0 once it has ended

@@ -25,6 +25,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // account makes a service account, bound to a cluster role if one is named, and
@@ -32,9 +34,7 @@ import (
 func account(t *testing.T, name, role string) string {
 	t.Helper()
 	accounts := sys.Kube.CoreV1().ServiceAccounts(namespace)
-	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() {
 		if err := accounts.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -42,34 +42,25 @@ func account(t *testing.T, name, role string) string {
 	})
 	if role != "" {
 		bindings := sys.Kube.RbacV1().ClusterRoleBindings()
-		_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		must.Get(bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
 			if err := bindings.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	made, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))(t)
 	return made.Status.Token
 }
 
 // pageOf is one allocator's page, reached as by kubectl port-forward.
 func pageOf(t *testing.T, i int, token string) *httptest.Server {
 	t.Helper()
-	target, err := url.Parse("http://127.0.0.1:8082")
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(url.Parse("http://127.0.0.1:8082"))(t)
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
@@ -182,10 +173,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	shot := filepath.Join(dir, "page.png")
 	browse("--screenshot="+shot, s.URL)
-	f, err := os.Open(shot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(shot))(t)
 	defer f.Close()
 	drawn, _, err := image.Decode(f)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // scratch is a module with one test file, in which first() is true once.
@@ -97,9 +99,7 @@ func TestFlaky(t *testing.T) {
 		t.Errorf("the next run: status %d\n%s", status, out)
 	}
 	// The same name twice.
-	if err := os.Remove(filepath.Join(m.dir, "ran")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.dir, "ran")))
 	if out, status := m.test("1"); status == 0 || !strings.Contains(out, "TestFlips is not run again: it is in ") {
 		t.Errorf("the same name twice: status %d\n%s", status, out)
 	}

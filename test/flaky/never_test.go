@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // asserts is what a test's text or name says that must not be run again: Invariant 1 of
@@ -20,10 +22,7 @@ var asserts = regexp.MustCompile(`Invariants? 1\b|^Test\w*(Soak|Hostile|Double|O
 // never.txt names every test that must not be run again, and none that there isn't.
 func TestNever(t *testing.T) {
 	t.Parallel()
-	list, err := os.ReadFile("never.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(os.ReadFile("never.txt"))(t)
 	var patterns []string
 	plain := map[string]bool{}
 	for line := range strings.Lines(string(list)) {
@@ -55,10 +54,7 @@ func TestNever(t *testing.T) {
 // tests are the tests of the tree by name, each with its file, its text and what is said of it.
 func tests(t *testing.T) map[string]string {
 	t.Helper()
-	out, err := exec.Command("git", "-C", "../..", "ls-files", "*_test.go").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.Command("git", "-C", "../..", "ls-files", "*_test.go").Output())(t)
 	found := map[string]string{}
 	for path := range strings.FieldsSeq(string(out)) {
 		source, err := os.ReadFile("../../" + path)
@@ -66,10 +62,7 @@ func tests(t *testing.T) map[string]string {
 			continue // gone from the working tree
 		}
 		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, path, source, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(fset, path, source, parser.ParseComments))(t)
 		for _, decl := range file.Decls {
 			if f, is := decl.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
 				found[f.Name.Name] += path + "\n" + f.Doc.Text() + string(source[fset.Position(f.Pos()).Offset:fset.Position(f.End()).Offset])

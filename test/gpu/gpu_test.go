@@ -28,6 +28,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/cgroup"
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/inventory"
+	"vernier.dev/vernier/test/must"
 )
 
 // machine is where the driver is.
@@ -48,10 +49,7 @@ func look(t *testing.T) (machine, *inventory.Inventory, nvml.Interface, device.S
 		t.Fatalf("this machine has no NVIDIA GPU that can be used: %v", err)
 	}
 	t.Cleanup(func() { lib.Shutdown() })
-	now, err := inv.Scan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(inv.Scan())(t)
 	if len(now.Devices) == 0 {
 		t.Fatal("the driver is there and this machine has no NVIDIA GPU: run this on one that has")
 	}
@@ -94,10 +92,7 @@ func TestInventory(t *testing.T) {
 
 func text(t *testing.T, v any) string {
 	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(v))(t)
 	return string(b)
 }
 
@@ -107,13 +102,10 @@ func near(a, b v1alpha1.MiB) bool { return max(a, b)-min(a, b) <= max(a, b)/50 }
 func TestCDI(t *testing.T) {
 	m, _, lib, now := look(t)
 	dir := t.TempDir()
-	w, err := cdi.New(lib, cdi.Options{
+	w := must.Get(cdi.New(lib, cdi.Options{
 		Dir: dir, DriverRoot: m.driverRoot, HostDriverRoot: m.driverRoot, DevRoot: m.devRoot,
 		Hook: "/usr/bin/nvidia-cdi-hook", Log: logr.Discard(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	usable := len(now.Usable())
 	w.Refine(&now)
 	if refined := now.Usable(); len(refined) != usable {
@@ -213,10 +205,7 @@ func TestMemoryLimits(t *testing.T) {
 // ownCgroup is this process's directory in the v2 hierarchy.
 func ownCgroup(t *testing.T) string {
 	t.Helper()
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(os.ReadFile("/proc/self/cgroup"))(t)
 	for _, mount := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		if _, err := os.Stat(filepath.Join(mount, "cgroup.controllers")); err != nil {
 			continue

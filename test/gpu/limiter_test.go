@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
@@ -67,26 +68,16 @@ type program struct {
 
 func (p *program) install(t *testing.T, uuid string) {
 	t.Helper()
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	out, err := exec.Command("make", "-s", "-C", filepath.Join(root, "vgpu-limiter"), "OUT="+p.dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("building libvgpu.so: %v\n%s", err, out)
 	}
-	bin, err := simgpu.Build("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := must.Get(simgpu.Build(""))(t)
 	p.demo = filepath.Join(bin, "cudademo")
 	limits := layout.Limits{Container: "test/gpu", Devices: []layout.DeviceLimit{{UUID: uuid, MemoryBytes: limit.Bytes()}}}
-	if err := layout.WriteFile(filepath.Join(p.dir, "limits"), limits); err != nil {
-		t.Fatal(err)
-	}
-	if err := layout.CreateCounters(filepath.Join(p.dir, "counters"), 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, layout.WriteFile(filepath.Join(p.dir, "limits"), limits))
+	must.Do(t, layout.CreateCounters(filepath.Join(p.dir, "counters"), 1))
 }
 
 // installed puts the files where the library looks for them. It runs in a mount
@@ -110,9 +101,7 @@ func (p *program) run(t *testing.T, limited bool, args ...string) (out string, c
 	if limited {
 		argv = append([]string{"unshare", "--mount", "sh", "-euc", installed, "sh"}, argv...)
 	}
-	if err := os.RemoveAll(filepath.Join(p.dir, "etc")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(p.dir, "etc")))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	text, err := cmd.CombinedOutput()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -20,9 +21,7 @@ func find(t *testing.T) machine {
 	}
 	s := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100}, {Model: simgpu.H100}}})
 	root := filepath.Join(t.TempDir(), "driver")
-	if err := s.DriverRoot(root, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.DriverRoot(root, false))
 	return machine{nvml: s.NVML(), driverRoot: root, devRoot: root, env: []string{"LD_LIBRARY_PATH=" + s.Bin}}
 }
 

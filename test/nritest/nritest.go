@@ -18,6 +18,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
 	validator "github.com/containerd/nri/plugins/default-validator/builtin"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // Patience is how long the runtime waits for a plugin here. In production it is 2 s, which
@@ -81,7 +83,7 @@ func start(t testing.TB, version string, options ...adaptation.Option) *Runtime 
 	t.Helper()
 	dir := t.TempDir()
 	r := &Runtime{Socket: filepath.Join(dir, "nri.sock")}
-	a, err := adaptation.New("containerd", version,
+	a := must.Get(adaptation.New("containerd", version,
 		func(ctx context.Context, synchronize adaptation.SyncCB) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -94,13 +96,8 @@ func start(t testing.TB, version string, options ...adaptation.Option) *Runtime 
 			adaptation.WithPluginPath(filepath.Join(dir, "plugins")),
 			adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")),
 		)...,
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Start(); err != nil {
-		t.Fatal(err)
-	}
+	))(t)
+	must.Do(t, a.Start())
 	t.Cleanup(a.Stop)
 	r.Adaptation = a
 	return r
@@ -130,10 +127,7 @@ func (r *Runtime) Updated(container string) *api.LinuxResources {
 // and returns what it would set.
 func (r *Runtime) Update(t testing.TB, pod *api.PodSandbox, c *api.Container, wanted *api.LinuxResources) *api.LinuxResources {
 	t.Helper()
-	answer, err := r.UpdateContainer(context.Background(), &api.UpdateContainerRequest{Pod: pod, Container: c, LinuxResources: wanted})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(r.UpdateContainer(context.Background(), &api.UpdateContainerRequest{Pod: pod, Container: c, LinuxResources: wanted}))(t)
 	for _, u := range answer.GetUpdate() {
 		if u.GetContainerId() == c.GetId() {
 			return u.GetLinux().GetResources()
@@ -163,17 +157,13 @@ func (r *Runtime) StartContainer(pod *api.PodSandbox, c *api.Container) error {
 // StopContainer tells that a container has ended.
 func (r *Runtime) StopContainer(t testing.TB, pod *api.PodSandbox, c *api.Container) {
 	t.Helper()
-	if _, err := r.Adaptation.StopContainer(context.Background(), &api.StopContainerRequest{Pod: pod, Container: c}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Adaptation.StopContainer(context.Background(), &api.StopContainerRequest{Pod: pod, Container: c}))(t)
 }
 
 // RemoveContainer tells that a container is gone.
 func (r *Runtime) RemoveContainer(t testing.TB, pod *api.PodSandbox, c *api.Container) {
 	t.Helper()
-	if err := r.Adaptation.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: pod, Container: c}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Adaptation.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: pod, Container: c}))
 }
 
 // Admitted returns once the runtime asks the plugins that it has synchronized.
@@ -192,10 +182,7 @@ func (r *Runtime) ThroughWire(t testing.TB) *Wire {
 	t.Helper()
 	far := r.Socket
 	r.Socket = filepath.Join(t.TempDir(), "wire.sock")
-	l, err := net.Listen("unix", r.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", r.Socket))(t)
 	w := &Wire{listener: l}
 	t.Cleanup(func() { l.Close() })
 	go func() {

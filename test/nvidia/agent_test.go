@@ -18,6 +18,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/mps"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -136,10 +137,7 @@ func TestAgentAndTheRealDaemon(t *testing.T) {
 // mounts are what a process has mounted at a place.
 func mounts(t *testing.T, pid int, at string) string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid)))(t)
 	found := ""
 	for line := range strings.Lines(string(text)) {
 		if strings.Fields(line)[4] == at {

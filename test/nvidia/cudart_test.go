@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -40,10 +41,7 @@ func TestRuntimeSeesTheSliceAsTheDevice(t *testing.T) {
 		for _, streams := range []string{"one", "own"} {
 			t.Run(streams, func(t *testing.T) {
 				sim := simgpu.New(t, simgpu.Config{GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: len(shares)}}, ContextMiB: 50})
-				status, err := sim.Status()
-				if err != nil {
-					t.Fatal(err)
-				}
+				status := must.Get(sim.Status())(t)
 				argv := []string{cudart, d.cudart(t), streams}
 				limited := []string{filepath.Join(binaries(), "vgpu-run"), "--json", "--report", filepath.Join(t.TempDir(), "report")}
 				var native, sliced string
@@ -61,14 +59,9 @@ func TestRuntimeSeesTheSliceAsTheDevice(t *testing.T) {
 					t.Errorf("under the limiter the devices have %s, want %s", totals, sliced)
 				}
 				difference(t, free, under)
-				text, err := os.ReadFile(limited[3])
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := must.Get(os.ReadFile(limited[3]))(t)
 				var used report
-				if err := json.Unmarshal(text, &used); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, json.Unmarshal(text, &used))
 				used.check(t, strings.Count(free, "cudaErrorMemoryAllocation")+threads*len(shares))
 			})
 		}

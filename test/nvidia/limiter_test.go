@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -80,10 +81,7 @@ func TestWithoutADevice(t *testing.T) {
 func TestSMISeesTheSliceAsTheDevice(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		sim := simgpu.New(t, simgpu.Config{Driver: d.version, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
-		status, err := sim.Status()
-		if err != nil {
-			t.Fatal(err)
-		}
+		status := must.Get(sim.Status())(t)
 		ask := []string{d.smi(), "--query-gpu=index,memory.total,memory.free,memory.used", "--format=csv,noheader,nounits"}
 		limited := []string{filepath.Join(binaries(), "vgpu-run"), "--report", filepath.Join(t.TempDir(), "report"),
 			"--device", status.Devices[1].UUID + ",mem-mib=1024", "--"}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -50,9 +51,7 @@ func newDaemon(t *testing.T, program string, env ...string) *daemon {
 	d := &daemon{program: program, pipe: filepath.Join(dir, "pipe")}
 	logs := filepath.Join(dir, "log")
 	for _, made := range []string{d.pipe, logs} {
-		if err := os.Mkdir(made, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(made, 0o755))
 	}
 	d.env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+d.pipe, "CUDA_MPS_LOG_DIRECTORY="+logs)
 	d.env = append(d.env, env...)
@@ -80,9 +79,7 @@ func (d *daemon) start(t *testing.T, args ...string) (end func() int, log *bytes
 	cmd := exec.Command(d.program, append([]string{"-f"}, args...)...)
 	log = &bytes.Buffer{}
 	cmd.Env, cmd.Stdout, cmd.Stderr = d.env, log, nil
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = cmd.Wait() }()
 	t.Cleanup(func() { cmd.Process.Signal(syscall.SIGKILL); <-ended })
@@ -103,10 +100,7 @@ func (d *daemon) start(t *testing.T, args ...string) (end func() int, log *bytes
 // files are those in the pipe folder.
 func (d *daemon) files(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir(d.pipe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(d.pipe))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name()+" "+e.Type().String())
@@ -126,10 +120,7 @@ func both(t *testing.T, d driver) (real, ours *daemon) {
 
 // The same commands get the same answers, and the same exit statuses.
 func TestMPSCommands(t *testing.T) {
-	text, err := os.ReadFile("commands.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("commands.txt"))(t)
 	each(t, func(t *testing.T, d driver) {
 		real, ours := both(t, d)
 		realEnd, _ := real.start(t)
@@ -173,10 +164,7 @@ func TestMPSClientsHangTheDaemon(t *testing.T) {
 		answer := real.run(t, question)
 		var held []int
 		for {
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fd := must.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 			held = append(held, fd)
 			if err := unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(real.pipe, "control")}); err != nil {
 				break // its backlog is full
@@ -186,9 +174,7 @@ func TestMPSClientsHangTheDaemon(t *testing.T) {
 			t.Errorf("with %d silent connections it answers %q", len(held), said)
 		}
 		for _, fd := range held {
-			if err := unix.Close(fd); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, unix.Close(fd))
 		}
 		if said := real.run(t, question); said != answer {
 			t.Errorf("after they have gone it answers %q, want %q", said, answer)
@@ -202,9 +188,7 @@ func TestMPSClientsHangTheDaemon(t *testing.T) {
 				break
 			}
 		}
-		if err := unix.Close(fd); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, unix.Close(fd))
 		if said := real.run(t, question); said == answer {
 			t.Errorf("with its pipe for logs full it answers %q", said)
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const limiterFolder = "../../vgpu-limiter"
@@ -33,17 +35,11 @@ func base(symbol string) string { return form.ReplaceAllString(symbol, "") }
 func decided(t *testing.T) (table, bases, left map[string]bool) {
 	t.Helper()
 	table, bases, left = map[string]bool{}, map[string]bool{}, map[string]bool{}
-	def, err := os.ReadFile(filepath.Join(limiterFolder, "src/runtime/hooks.def"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	def := must.Get(os.ReadFile(filepath.Join(limiterFolder, "src/runtime/hooks.def")))(t)
 	for _, found := range hook.FindAllSubmatch(def, -1) {
 		table[string(found[1])], bases[base(string(found[1]))] = true, true
 	}
-	text, err := os.ReadFile(filepath.Join(limiterFolder, "tests/untouched.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(limiterFolder, "tests/untouched.txt")))(t)
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "=") {
 			for _, name := range strings.Fields(line) {
@@ -97,10 +93,7 @@ func TestEveryFunctionIsDecided(t *testing.T) {
 func TestListsHaveEverySymbol(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		for library, list := range map[string]string{"libcuda.so.1": "cuda", "libnvidia-ml.so.1": "nvml"} {
-			text, err := os.ReadFile(filepath.Join("../simgpu", list, "symbols.txt"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(filepath.Join("../simgpu", list, "symbols.txt")))(t)
 			for _, symbol := range exported(t, filepath.Join(d.lib(), library)) {
 				if !slices.Contains(strings.Fields(string(text)), symbol) {
 					t.Errorf("%s of %s is not in test/simgpu/%s/symbols.txt", symbol, library, list)
@@ -116,10 +109,7 @@ func TestListsHaveEverySymbol(t *testing.T) {
 func TestNvidiaSMINames(t *testing.T) {
 	table, _, left := decided(t)
 	each(t, func(t *testing.T, d driver) {
-		program, err := os.ReadFile(d.smi())
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must.Get(os.ReadFile(d.smi()))(t)
 		var names []string
 		for _, name := range nvmlName.FindAllString(string(program), -1) {
 			names = append(names, strings.TrimSuffix(name, "\x00"))

@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/allocator/state/feasible"
 	"vernier.dev/vernier/allocator/state/podstate"
+	"vernier.dev/vernier/test/must"
 )
 
 // Filters are the scheduler's, in a cluster of the objects, until ctx ends. They know of no
@@ -21,10 +22,7 @@ func Filters(ctx context.Context, t testing.TB, objects ...runtime.Object) *feas
 	t.Helper()
 	kube := clientset.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(podstate.Trim))
-	filters, err := feasible.New(ctx, kube, factory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	filters := must.Get(feasible.New(ctx, kube, factory))(t)
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), filters.HasSynced) {

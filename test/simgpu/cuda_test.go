@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // The cases are C programs, because that is what uses CUDA; see unit/cuda.c.
@@ -22,10 +24,7 @@ func TestCUDA(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := New(t, Config{Driver: driver, GPUs: []GPU{{Model: T4}}})
 			run(t, s, "unit/cuda", name)
-			st, err := s.Status()
-			if err != nil {
-				t.Fatal(err)
-			}
+			st := must.Get(s.Status())(t)
 			if len(st.Clients) != 0 || st.Devices[0].UsedBytes != 0 {
 				t.Errorf("left behind: %+v", st)
 			}
@@ -42,10 +41,7 @@ func TestCUDALinks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := New(t, cfg)
 			run(t, s, "unit/cuda", name)
-			st, err := s.Status()
-			if err != nil {
-				t.Fatal(err)
-			}
+			st := must.Get(s.Status())(t)
 			for _, d := range st.Devices {
 				if d.UsedBytes != 0 {
 					t.Errorf("left behind: %+v", d)
@@ -86,10 +82,7 @@ func TestBusyTimeIsExact(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := New(t, Config{GPUs: []GPU{{Model: T4}}})
 			run(t, s, "unit/cuda", test.name)
-			st, err := s.Status()
-			if err != nil {
-				t.Fatal(err)
-			}
+			st := must.Get(s.Status())(t)
 			if st.Devices[0].BusyNS != test.ns {
 				t.Errorf("busy %d ns, want %d", st.Devices[0].BusyNS, test.ns)
 			}
@@ -119,10 +112,7 @@ func TestContextsTakeTheirConfiguredMemory(t *testing.T) {
 // not open, and CUDA_VISIBLE_DEVICES only ever narrows.
 func TestVisibleDevices(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: A100, Count: 3}}})
-	st, err := s.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(s.Status())(t)
 	tests := []struct {
 		name, visible string
 		nodes         []int
@@ -171,9 +161,7 @@ func TestStateFileOfAnotherVersionIsNoDriver(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	other := filepath.Join(t.TempDir(), "state")
 	data := make([]byte, 4096)
-	if err := os.WriteFile(other, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(other, data, 0o644))
 	cmd := exec.Command(s.Program("cudademo"))
 	cmd.Env = s.Env("SIMGPU_STATE=" + other)
 	if out, _ := cmd.Output(); !strings.Contains(string(out), "CUDA_ERROR_NO_DEVICE") {

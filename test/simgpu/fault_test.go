@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestEventsReachTheSetThatRegistered(t *testing.T) {
@@ -36,9 +38,7 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 	if err := s.Xid("0", 48); err != nil { // the other device: not delivered
 		t.Fatal(err)
 	}
-	if err := s.Xid("1", 79); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Xid("1", 79))
 	r := <-got
 	ok(t, r.ret)
 	if r.data.EventType != nvml.EventTypeXidCriticalError || r.data.EventData != 79 {
@@ -47,9 +47,7 @@ func TestEventsReachTheSetThatRegistered(t *testing.T) {
 	if index, _ := r.data.Device.GetIndex(); index != 1 {
 		t.Errorf("event of device %d", index)
 	}
-	if err := s.ECC("1", false, 2); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.ECC("1", false, 2))
 	for _, expected := range []uint64{nvml.EventTypeDoubleBitEccError, nvml.EventTypeXidCriticalError} {
 		data, ret := set.Wait(600000)
 		ok(t, ret)
@@ -70,9 +68,7 @@ func TestLostDevice(t *testing.T) {
 	d := device(t, lib, 0)
 	uuid, ret := d.GetUUID()
 	ok(t, ret)
-	if err := s.Lose(uuid); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Lose(uuid))
 	_, ret = d.GetMemoryInfo()
 	want(t, ret, nvml.ERROR_GPU_IS_LOST)
 	_, ret = lib.DeviceGetHandleByUUID(uuid)
@@ -85,9 +81,7 @@ func TestLostDevice(t *testing.T) {
 	if lines := run(t, s, "cudademo"); len(lines) != 1 {
 		t.Errorf("CUDA still sees the lost device: %q", lines)
 	}
-	if err := s.Recover(uuid); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Recover(uuid))
 	_, ret = d.GetMemoryInfo()
 	ok(t, ret)
 }
@@ -98,12 +92,8 @@ func TestReplaced(t *testing.T) {
 	d := device(t, lib, 1)
 	before, ret := d.GetUUID()
 	ok(t, ret)
-	if err := s.Lose("1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Replace(before); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Lose("1"))
+	must.Do(t, s.Replace(before))
 	after, ret := d.GetUUID()
 	ok(t, ret)
 	other, ret := device(t, lib, 0).GetUUID()
@@ -118,16 +108,12 @@ func TestModuleOfAnotherVersion(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	lib := open(t, s)
 	d := device(t, lib, 0)
-	if err := s.Module("616.1"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Module("616.1"))
 	_, ret := d.GetUUID()
 	want(t, ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
 	_, ret = lib.DeviceGetCount()
 	want(t, ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
-	if err := s.Module(DriverNewest); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Module(DriverNewest))
 	_, ret = d.GetUUID()
 	ok(t, ret)
 }

@@ -10,6 +10,8 @@ import (
 
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func migGPU(t *testing.T, model string) (*Sim, nvml.Interface, nvml.Device) {
@@ -81,14 +83,8 @@ func TestMIGProfiles(t *testing.T) {
 			}
 			_, ret := d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_8_SLICE)
 			want(t, ret, nvml.ERROR_NOT_SUPPORTED)
-			wrapped, err := nvlib.New(lib).NewDevice(d)
-			if err != nil {
-				t.Fatal(err)
-			}
-			profiles, err := wrapped.GetMigProfiles()
-			if err != nil {
-				t.Fatal(err)
-			}
+			wrapped := must.Get(nvlib.New(lib).NewDevice(d))(t)
+			profiles := must.Get(wrapped.GetMigProfiles())(t)
 			all := fmt.Sprintln(profiles)
 			for i, slices := range []int{1, 3, 7} {
 				if name := fmt.Sprintf("%dg.%dgb", slices, gb[i]); !strings.Contains(all, name) {
@@ -132,20 +128,11 @@ func TestMIGDevices(t *testing.T) {
 	gi, ci := instance(t, d, nvml.GPU_INSTANCE_PROFILE_3_SLICE)
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_2_SLICE)
 	want(t, gi.Destroy(), nvml.ERROR_IN_USE) // its compute instance first
-	wrapped, err := nvlib.New(lib).NewDevice(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	devices, err := wrapped.GetMigDevices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	wrapped := must.Get(nvlib.New(lib).NewDevice(d))(t)
+	devices := must.Get(wrapped.GetMigDevices())(t)
 	var names []string
 	for i, m := range devices {
-		p, err := m.GetProfile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(m.GetProfile())(t)
 		names = append(names, p.String())
 		uuid, ret := m.GetUUID()
 		ok(t, ret)

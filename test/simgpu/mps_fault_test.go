@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestTerminatedClientLosesItsMemoryAlone(t *testing.T) {
@@ -16,10 +18,7 @@ func TestTerminatedClientLosesItsMemoryAlone(t *testing.T) {
 	m.wants(t, "terminate_client "+server+" "+strconv.Itoa(victim.cmd.Process.Pid), "")
 	victim.await()
 	victim.has(t, "failed error=CUDA_ERROR_MPS_CLIENT_TERMINATED")
-	st, err := m.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(m.Status())(t)
 	if st.Devices[0].UsedBytes != 200<<20 {
 		t.Errorf("%d bytes are held", st.Devices[0].UsedBytes)
 	}
@@ -35,9 +34,7 @@ func TestClientFaultIsFatalForAllOfTheServer(t *testing.T) {
 	a, b := launch(t, m.Sim, nil, "unit/mps", "until_failed"), launch(t, m.Sim, nil, "unit/mps", "until_failed")
 	a.await()
 	b.await()
-	if err := m.MPS("0", "fault", strconv.Itoa(a.cmd.Process.Pid)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.MPS("0", "fault", strconv.Itoa(a.cmd.Process.Pid)))
 	m.wants(t, "get_server_status "+server, "FAULT")
 	m.fails(t, "CUDA_ERROR_MPS_SERVER_NOT_READY")
 	for _, p := range []*program{a, b} {
@@ -56,9 +53,7 @@ func TestServersEndIsItsClientsEnd(t *testing.T) {
 	server := m.server(t)
 	p := launch(t, m.Sim, nil, "unit/mps", "until_failed")
 	p.await()
-	if err := m.MPS("0", "server-crash"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.MPS("0", "server-crash"))
 	p.await()
 	p.has(t, "failed error=CUDA_ERROR_MPS_RPC_FAILURE")
 	await(t, "an empty list", func() bool { return m.ask(t, "get_server_list") == "" })
@@ -75,9 +70,7 @@ func TestControlDaemonsDeath(t *testing.T) {
 	m.server(t)
 	p := launch(t, m.Sim, nil, "unit/mps", "until_failed")
 	p.await()
-	if err := m.MPS("0", "crash"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.MPS("0", "crash"))
 	await(t, "no daemon", func() bool {
 		_, err := m.try("get_server_list")
 		return err != nil
@@ -97,9 +90,7 @@ func TestPlantedFaultsOfTheControlDaemon(t *testing.T) {
 	m := serve(t, New(t, Config{GPUs: []GPU{{Model: A100}}}), nil)
 	plant := func(fault, value string) {
 		t.Helper()
-		if err := m.MPS("0", fault, value); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.MPS("0", fault, value))
 	}
 	plant("refuse", "on")
 	if m.ask(t, "set_default_active_thread_percentage 30") == "30.0" {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestAnotherUserWaitsForTheServer(t *testing.T) {
@@ -134,9 +136,7 @@ func TestDriverRootHasTheMPSPrograms(t *testing.T) {
 	}
 	s := New(t, Config{GPUs: []GPU{{Model: A100}}})
 	root := t.TempDir()
-	if err := s.DriverRoot(root, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.DriverRoot(root, false))
 	serve(t, &Sim{Bin: filepath.Join(root, "usr", "bin"), State: s.State}, nil).server(t)
 }
 

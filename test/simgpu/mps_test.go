@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // service is a control daemon with folders of its own.
@@ -28,9 +30,7 @@ func serve(t *testing.T, s *Sim, env []string, args ...string) *service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(dir, 0o755))
 	m := &service{Sim: s, pipe: filepath.Join(dir, "pipe"), logs: filepath.Join(dir, "log")}
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", m.pipe)
 	t.Setenv("CUDA_MPS_LOG_DIRECTORY", m.logs)
@@ -44,15 +44,10 @@ func (m *service) start(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.Command(m.Program("nvidia-cuda-mps-control"), append([]string{"-f"}, args...)...)
 	cmd.Env = m.env
-	log, err := os.OpenFile(m.pipe+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.OpenFile(m.pipe+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644))(t)
 	defer log.Close()
 	cmd.Stdout = log // in the foreground the log goes there
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		cmd.Wait()
@@ -131,17 +126,12 @@ func (m *service) fails(t *testing.T, code string, env ...string) {
 // copied puts a program where every user can reach it.
 func (m *service) copied(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(m.Program(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(m.Program(name)))(t)
 	path := filepath.Join(filepath.Dir(m.pipe), name)
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	if err := os.WriteFile(path, data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o755))
 	return path
 }
 
@@ -165,9 +155,7 @@ func reachable(t *testing.T, cfg Config) *Sim {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(dir, 0o755))
 	if s, err = Create(s.Bin, filepath.Join(dir, "state"), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // run3 runs a command of protocol 3 and returns what it printed and whether it
@@ -168,9 +170,7 @@ func TestSMPartitionsComeBackWithTheirServer(t *testing.T) {
 	m := training(t, New(t, Config{GPUs: []GPU{{Model: A100}}}))
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", filepath.Join(m.pipe, "training"))
 	m.must3(t, "sm-partition", "create", "p", "--server=training", "--device=0", "--chunks=10")
-	if err := m.MPS("0", "server-crash"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.MPS("0", "server-crash"))
 	status := func() string {
 		rows := strings.Split(m.must3(t, "sm-partition", "list", "--format=csv,noheader"), "\n")
 		return strings.Split(rows[0], ",")[6]
@@ -253,9 +253,7 @@ func TestPartitionsContainFaults(t *testing.T) {
 		clients[i] = launch(t, m.Sim, nil, "unit/mps", "until_failed")
 		clients[i].await()
 	}
-	if err := m.MPS("0", "fault", strconv.Itoa(clients[0].cmd.Process.Pid)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.MPS("0", "fault", strconv.Itoa(clients[0].cmd.Process.Pid)))
 	clients[0].await()
 	clients[0].has(t, "failed error=CUDA_ERROR_LAUNCH_FAILED")
 	m.must3(t, "client", "terminate", strconv.Itoa(clients[1].cmd.Process.Pid))

@@ -11,6 +11,8 @@ import (
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // The toolkit reads mig-minors at its absolute place in /proc whatever the
@@ -22,12 +24,8 @@ func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
 	}
 	s, lib, d := migGPU(t, H100)
 	root := t.TempDir()
-	if err := s.DriverRoot(root, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := MountProc(root); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.DriverRoot(root, true))
+	must.Do(t, MountProc(root))
 	instance(t, d, nvml.GPU_INSTANCE_PROFILE_2_SLICE)
 	mig, ret := d.GetMigDeviceHandleByIndex(0)
 	ok(t, ret)
@@ -36,17 +34,11 @@ func TestToolkitWritesSpecsForMIGDevices(t *testing.T) {
 	gi, ret := mig.GetGpuInstanceId()
 	ok(t, ret)
 
-	toolkit, err := nvcdi.New(nvcdi.WithNvmlLib(lib), nvcdi.WithDeviceLib(nvlib.New(lib)),
+	toolkit := must.Get(nvcdi.New(nvcdi.WithNvmlLib(lib), nvcdi.WithDeviceLib(nvlib.New(lib)),
 		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDriverRoot(root), nvcdi.WithDevRoot(root),
 		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
-		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils))
-	if err != nil {
-		t.Fatal(err)
-	}
-	devices, err := toolkit.GetDeviceSpecsByID(uuid)
-	if err != nil {
-		t.Fatal(err)
-	}
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils)))(t)
+	devices := must.Get(toolkit.GetDeviceSpecsByID(uuid))(t)
 	var nodes []string
 	for _, n := range devices[0].ContainerEdits.DeviceNodes {
 		nodes = append(nodes, n.Path)

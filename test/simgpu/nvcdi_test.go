@@ -12,17 +12,15 @@ import (
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"tags.cncf.io/container-device-interface/specs-go"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func touch(t *testing.T, elements ...string) {
 	t.Helper()
 	path := filepath.Join(elements...)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, nil, 0o644))
 }
 
 // The toolkit, unmodified, finds in the driver root all that it finds on a real
@@ -35,13 +33,11 @@ func TestToolkitWritesSpecs(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			s := New(t, Config{Driver: driver, GPUs: []GPU{{Model: H100, Count: 2}, {Model: T4}}})
 			root := t.TempDir()
-			if err := s.DriverRoot(root, false); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.DriverRoot(root, false))
 			t.Setenv("SIMGPU_ALL_DEVICES", "0")
 			t.Setenv("SIMGPU_DEVROOT", root)
 			lib := open(t, s)
-			toolkit, err := nvcdi.New(
+			toolkit := must.Get(nvcdi.New(
 				nvcdi.WithNvmlLib(lib),
 				nvcdi.WithDeviceLib(nvlib.New(lib)),
 				nvcdi.WithMode(nvcdi.ModeNvml),
@@ -49,14 +45,8 @@ func TestToolkitWritesSpecs(t *testing.T) {
 				nvcdi.WithDevRoot(root),
 				nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
 				nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
-			)
-			if err != nil {
-				t.Fatal(err)
-			}
-			st, err := s.Status()
-			if err != nil {
-				t.Fatal(err)
-			}
+			))(t)
+			st := must.Get(s.Status())(t)
 			for _, d := range st.Devices {
 				devices, err := toolkit.GetDeviceSpecsByID(d.UUID)
 				if err != nil {
@@ -71,10 +61,7 @@ func TestToolkitWritesSpecs(t *testing.T) {
 					t.Errorf("%s: nodes %v, want %s", d.UUID, nodes, node)
 				}
 			}
-			edits, err := toolkit.GetCommonEdits()
-			if err != nil {
-				t.Fatal(err)
-			}
+			edits := must.Get(toolkit.GetCommonEdits())(t)
 			for _, library := range []string{"libcuda.so.", "libnvidia-ml.so."} {
 				if !slices.ContainsFunc(edits.Mounts, func(m *specs.Mount) bool {
 					return strings.HasSuffix(m.ContainerPath, library+driver)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // open loads the machine's NVML with unmodified go-nvml.
@@ -126,10 +128,7 @@ func text(chars []int8) string {
 func TestUUIDsFollowFromTheSeed(t *testing.T) {
 	uuid := func(seed string) string {
 		s := New(t, Config{Seed: seed, GPUs: []GPU{{Model: A100}}})
-		st, err := s.Status()
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must.Get(s.Status())(t)
 		return st.Devices[0].UUID
 	}
 	if a, b := uuid("node-1"), uuid("node-1"); a != b {
@@ -214,10 +213,7 @@ func TestOnlyOpenableDevicesAreSeen(t *testing.T) {
 	if minor != 1 {
 		t.Errorf("the one device is %d", minor)
 	}
-	st, err := s.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(s.Status())(t)
 	_, ret = lib.DeviceGetHandleByUUID(st.Devices[0].UUID)
 	want(t, ret, nvml.ERROR_NOT_FOUND)
 }

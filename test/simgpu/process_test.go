@@ -13,6 +13,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func TestProcessesAndTheirMemory(t *testing.T) {
@@ -128,10 +130,7 @@ func TestPIDsAreTheReadersOwn(t *testing.T) {
 	status := exec.Command(s.Program("simgpuctl"), "status")
 	status.Env = s.Env()
 	status.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
-	out, err := status.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(status.Output())(t)
 	if n := strings.Count(string(out), "pid=-1 "); n != 2 {
 		t.Errorf("%d of 2 processes are outside the namespace:\n%s", n, out)
 	}
@@ -283,16 +282,11 @@ func TestRemovingTheCgroupClearsItsLimit(t *testing.T) {
 	d := device(t, open(t, s), 0)
 	dir := cgroup2(t, "", "gone")
 	ok(t, d.SetMemoryLimits_v1(dir, 0, 1<<30))
-	if err := unix.Rmdir(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Rmdir(dir))
 	next := cgroup2(t, "", "next")
 	_, ret := d.GetMemoryLimits_v1(next)
 	want(t, ret, nvml.ERROR_NOT_FOUND)
-	st, err := s.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(s.Status())(t)
 	if len(st.Limits) != 0 {
 		t.Errorf("limits left: %+v", st.Limits)
 	}

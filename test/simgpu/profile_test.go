@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // h100 is what one in a virtual machine was seen to do; TestUtilisation is of it too.
@@ -37,10 +39,7 @@ func TestProfileTakesTimeForCalls(t *testing.T) {
 func TestProfileFreesKilledMemoryLater(t *testing.T) {
 	s := New(t, Config{Profile: h100, GPUs: []GPU{{Model: H100}}})
 	used := func() uint64 {
-		st, err := s.Status()
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must.Get(s.Status())(t)
 		return st.Devices[0].UsedBytes >> 20
 	}
 	kept := false
@@ -83,10 +82,7 @@ func TestProfileGivesWay(t *testing.T) {
 	} {
 		c.config.GPUs = []GPU{{Model: H100}}
 		s := New(t, c.config)
-		st, err := s.Status()
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must.Get(s.Status())(t)
 		if st.Driver != c.driver {
 			t.Errorf("%+v: driver %s, want %s", c.config, st.Driver, c.driver)
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // program is a running program that says when it holds.
@@ -26,10 +28,7 @@ func holding(t *testing.T, s *Sim, dir string, args ...string) *program {
 	if dir == "" {
 		return start(t, s, nil, args...)
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(dir))(t)
 	defer f.Close()
 	return start(t, s, &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}, args...)
 }
@@ -49,14 +48,9 @@ func launch(t *testing.T, s *Sim, attr *syscall.SysProcAttr, name string, args .
 	p := &program{cmd: exec.Command(s.Program(name), args...)}
 	p.cmd.Env = s.Env()
 	p.cmd.SysProcAttr = attr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(p.cmd.StdoutPipe())(t)
 	p.out = bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
@@ -95,9 +89,7 @@ func (p *program) number(t *testing.T, key string) uint64 {
 
 func (p *program) kill(t *testing.T) {
 	t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Kill())
 	p.cmd.Wait()
 }
 

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // A program finds every symbol that it would find in NVIDIA's libraries, and the libraries
@@ -16,25 +18,16 @@ import (
 func TestEverySymbolIsExported(t *testing.T) {
 	s := New(t, Config{GPUs: []GPU{{Model: T4}}})
 	for library, list := range map[string]string{"libcuda.so": "cuda/symbols.txt", "libnvidia-ml.so": "nvml/symbols.txt"} {
-		f, err := elf.Open(filepath.Join(s.Bin, library))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(elf.Open(filepath.Join(s.Bin, library)))(t)
 		defer f.Close()
-		symbols, err := f.DynamicSymbols()
-		if err != nil {
-			t.Fatal(err)
-		}
+		symbols := must.Get(f.DynamicSymbols())(t)
 		exported := map[string]elf.Symbol{}
 		for _, symbol := range symbols {
 			if symbol.Section != elf.SHN_UNDEF {
 				exported[symbol.Name] = symbol
 			}
 		}
-		text, err := os.ReadFile(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(list))(t)
 		listed := 0
 		for line := range strings.Lines(string(text)) {
 			if strings.HasPrefix(line, "#") {

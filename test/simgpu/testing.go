@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // New builds what is missing and creates a machine for one test, in the test's
@@ -17,14 +19,8 @@ func New(t testing.TB, cfg Config) *Sim {
 	if bin := os.Getenv("VERNIER_BIN"); bin != "" {
 		out = filepath.Join(bin, "simgpu")
 	}
-	bin, err := Build(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Create(bin, filepath.Join(t.TempDir(), "state"), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := must.Get(Build(out))(t)
+	s := must.Get(Create(bin, filepath.Join(t.TempDir(), "state"), cfg))(t)
 	t.Setenv("SIMGPU_STATE", s.State)
 	t.Setenv("SIMGPU_ALL_DEVICES", "1")
 	return s

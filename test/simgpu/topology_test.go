@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // matrix is a row for each device and a letter for each other one.
@@ -152,9 +154,7 @@ func wantFabric(t *testing.T, d nvml.Device, state, cluster string) {
 func TestLinksDown(t *testing.T) {
 	s := New(t, Config{Template: BridgedA100})
 	lib := open(t, s)
-	if err := s.Links("1", false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Links("1", false))
 	for i, down := range []bool{true, true, false, false} {
 		state, ret := device(t, lib, i).GetNvLinkState(11)
 		ok(t, ret)
@@ -169,9 +169,7 @@ func TestLinksDown(t *testing.T) {
 	if status == nvml.P2P_STATUS_OK {
 		t.Error("linked by links that are down")
 	}
-	if err := s.Links("1", true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Links("1", true))
 	if state, _ := device(t, lib, 0).GetNvLinkState(0); state != nvml.FEATURE_ENABLED {
 		t.Errorf("up again: link is %v", state)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // RefusePodPatches makes the API server refuse every change of a pod's
@@ -100,9 +101,7 @@ func (s *System) allocatorMayPatch(ctx context.Context, want bool) error {
 func (s *System) FreezeScheduler(t testing.TB) (resume func()) {
 	t.Helper()
 	p := s.Cluster.Process("kube-scheduler")
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Signal(syscall.SIGSTOP))
 	resume = func() {
 		if err := p.Signal(syscall.SIGCONT); err != nil {
 			t.Error(err)
@@ -116,10 +115,7 @@ func (s *System) FreezeScheduler(t testing.TB) (resume func()) {
 // the rights for it, or a mistake, would, and returns what puts them back.
 func (s *System) RemoveAdmission(t testing.TB) (restore func()) {
 	t.Helper()
-	objects, err := manifests.Read("admission")
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must.Get(manifests.Read("admission"))(t)
 	restore = func() {
 		if err := manifests.Apply(context.Background(), s.Client, objects...); err != nil {
 			t.Error(err)
@@ -131,9 +127,7 @@ func (s *System) RemoveAdmission(t testing.TB) (restore func()) {
 	}
 	t.Cleanup(restore)
 	for _, obj := range objects {
-		if err := client.IgnoreNotFound(s.Client.Delete(t.Context(), obj.DeepCopy())); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, client.IgnoreNotFound(s.Client.Delete(t.Context(), obj.DeepCopy())))
 	}
 	s.mustAwait(t, "the policies to be gone", func(ctx context.Context) error {
 		if s.refusesForged(ctx) == nil {
@@ -181,9 +175,7 @@ func (s *System) AwaitServing(t testing.TB) {
 
 func (s *System) mustAwait(t testing.TB, what string, check func(context.Context) error) {
 	t.Helper()
-	if err := s.await(t.Context(), what, check); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.await(t.Context(), what, check))
 }
 
 func (s *System) ledger(ctx context.Context, node string) (*v1alpha1.SliceLedger, error) {
@@ -196,9 +188,7 @@ func (s *System) ledger(ctx context.Context, node string) (*v1alpha1.SliceLedger
 func (s *System) StopAPIServer(t testing.TB) (start func()) {
 	t.Helper()
 	p := s.Cluster.Process("kube-apiserver")
-	if err := p.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Stop(t.Context()))
 	start = func() {
 		if p.Running() {
 			return

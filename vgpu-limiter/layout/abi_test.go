@@ -50,7 +50,6 @@ func TestMatchesC(t *testing.T) {
 		{"VGPU_MAY_BURST", flagMayBurst},
 		{"VGPU_PACE_MAGIC", paceMagic},
 		{"VGPU_PACE_VERSION", paceVersion},
-		{"VGPU_PERIOD_MIN_NS", int64(MinPeriod)},
 		{"VGPU_PERIOD_MAX_NS", int64(MaxPeriod)},
 		{"sizeof(struct vgpu_pace)", paceSize},
 		{"offsetof(struct vgpu_pace, version)", paceVersionOff},

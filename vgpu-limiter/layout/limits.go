@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // Limits is what one container may use.
@@ -145,7 +145,7 @@ func WriteFile(path string, l Limits) error {
 // replaceFile puts a file of size bytes in place of path, which begins with content and
 // is zero from there on. extend makes it that long.
 func replaceFile(path string, content []byte, size int64, mode os.FileMode, extend func(*os.File, int64) error) error {
-	return hostfile.Replace(path, mode, func(f *os.File) error {
+	return atomicfile.Replace(path, mode, func(f *os.File) error {
 		if _, err := f.Write(content); err != nil {
 			return err
 		}

@@ -14,11 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MinPeriod and MaxPeriod bound the length of refill periods.
-const (
-	MinPeriod = time.Millisecond
-	MaxPeriod = time.Second
-)
+// MaxPeriod is the longest refill period.
+const MaxPeriod = time.Second
 
 // WholePeriod is the Part of a container that has no turns.
 const WholePeriod = 255
@@ -51,18 +48,6 @@ func (t Turn) word() uint64 {
 	return w
 }
 
-// TurnOf is what a pace file says of device i, and until when.
-func TurnOf(file []byte, i int) (Turn, time.Duration) {
-	le := binary.LittleEndian
-	at := file[paceDevicesOff+i*strideOf(file):]
-	w := le.Uint64(at)
-	return Turn{
-		Core: uint32(w & 0x7f), Neighbours: w>>7&1 != 0, Phase: time.Duration(w>>8&0xfffff) * time.Microsecond,
-		Period: time.Duration(w>>28&0xfffff) * time.Microsecond, Part: uint32(w >> 48 & 0xff),
-		OthersUntil: time.Duration(le.Uint64(at[paceOthersOff:])),
-	}, time.Duration(le.Uint64(at[paceValidOff:]))
-}
-
 // CreatePace puts a pace file for n devices, readable by everybody and saying
 // nothing yet, in place of whatever is at path. Processes of an earlier container
 // go on with the file that they have.
@@ -77,14 +62,6 @@ func CreatePace(path string, n int) error {
 	le.PutUint32(header[paceSizeOff:], paceSize)
 	le.PutUint32(header[paceCountOff:], uint32(n))
 	return replaceFile(path, header, paceSize, 0o644, allocate)
-}
-
-// PlainOf is the plain quota that a pace file says of device i, in percent: see SetPlain.
-func PlainOf(file []byte, i int) uint32 {
-	if strideOf(file) != paceDeviceSize {
-		return 0
-	}
-	return uint32(binary.LittleEndian.Uint64(file[paceDevicesOff+i*paceDeviceSize+pacePlainOff:]))
 }
 
 // strideOf is how far apart the devices of a pace file are, in bytes.

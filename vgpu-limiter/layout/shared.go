@@ -4,10 +4,10 @@ package layout
 
 import "encoding/binary"
 
-// addOrphans adds to the devices' figures what live processes use, or descriptors
-// keep, of memory that other processes made and shared, and that these have freed or
-// taken to their graves: it is charged to no process any more.
-func addOrphans(b []byte, u *Usage) {
+// addUnowned adds to the devices' figures what live processes use, or descriptors
+// keep, of memory whose maker has freed it or ended: it is charged to no process any
+// more.
+func addUnowned(b []byte, u *Usage) {
 	le := binary.LittleEndian
 	holders := map[uint64]bool{}
 	for _, p := range u.Processes {

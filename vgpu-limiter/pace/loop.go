@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// Validity is for how long a container goes by the last pace file.
+	// Validity is for how long a container goes by the last turn that was written.
 	Validity = 250 * time.Millisecond
 	// tick is how often the loop looks while somebody works beside somebody
 	// else, or may burst; idleTick otherwise.
@@ -40,26 +40,31 @@ type throttled struct{ sum, when time.Duration }
 // used is what a container was charged on a device in all, and since the look before.
 type used struct{ sum, more time.Duration }
 
+// onDevice is what is known of a container on one of its devices.
+type onDevice struct {
+	overlap   overlap
+	beside    beside
+	slot      slot
+	throttled throttled
+	used      used
+	plain     uint32       // as it was written last
+	grown     layout.Grown // what they were at the least
+	before    layout.Grown // as they were read last
+}
+
 // Container is a container that a loop looks after.
 type Container struct {
-	loop      *Loop
-	limits    layout.Limits
-	path      string // of the counters
-	counters  *os.File
-	pace      *layout.Pace
-	activity  []layout.Activity
-	overlaps  []overlap
-	besides   []beside
-	slots     []slot
-	throttled []throttled
-	used      []used
-	plain     []uint32       // as it was written last
-	grown     []layout.Grown // what they were at the least
-	before    []layout.Grown // as they were read last
-	shrunk    int            // readings in a row with a lesser one
-	damaged   bool           // the counters went back
-	unknown   bool           // of a release that knows no plain quota
-	failed    bool           // the counters can't be read
+	loop     *Loop
+	limits   layout.Limits
+	path     string // of the counters
+	counters *os.File
+	pace     *layout.Pace
+	activity []layout.Activity // by device, as those below
+	devices  []onDevice
+	shrunk   int  // readings in a row with a lesser one
+	damaged  bool // the counters went back
+	unknown  bool // of a release that knows no plain quota
+	failed   bool // the counters can't be read
 }
 
 // New returns a loop without containers.
@@ -94,14 +99,7 @@ func (l *Loop) Attach(limits, counters, pace string) (*Container, error) {
 		return nil, err
 	}
 	c.activity = make([]layout.Activity, len(c.limits.Devices))
-	c.overlaps = make([]overlap, len(c.limits.Devices))
-	c.besides = make([]beside, len(c.limits.Devices))
-	c.slots = make([]slot, len(c.limits.Devices))
-	c.throttled = make([]throttled, len(c.limits.Devices))
-	c.used = make([]used, len(c.limits.Devices))
-	c.plain = make([]uint32, len(c.limits.Devices))
-	c.grown = make([]layout.Grown, len(c.limits.Devices))
-	c.before = make([]layout.Grown, len(c.limits.Devices))
+	c.devices = make([]onDevice, len(c.limits.Devices))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.containers = append(l.containers, c)
@@ -166,11 +164,11 @@ func (l *Loop) step() (bool, time.Duration) {
 	for uuid, there := range places {
 		members := make([]member, len(there))
 		for i, p := range there {
-			d, use := p.limit(), p.container.used[p.device]
+			d, state := p.limit(), p.state()
 			members[i] = member{
 				quota: int(d.Core), mayBurst: d.MayBurst, unknown: p.container.unknown && d.Core == 0,
-				slot: p.container.slots[p.device], waits: p.container.throttled[p.device].when > now-2*tick,
-				charged: use.more, Activity: p.container.activity[p.device],
+				slot: state.slot, waits: state.throttled.when > now-2*tick,
+				charged: state.used.more, Activity: p.container.activity[p.device],
 			}
 			busy = busy || members[i].working(now, l.rhythms[uuid]) && (len(there) > 1 || d.MayBurst)
 		}
@@ -182,7 +180,7 @@ func (l *Loop) step() (bool, time.Duration) {
 		at = min(at, event(now, members, r))
 		for i, turn := range turns {
 			there[i].payBack(now - l.stepped)
-			there[i].container.slots[there[i].device] = members[i].slot
+			there[i].state().slot = members[i].slot
 			there[i].container.pace.Set(there[i].device, turn, now+Validity)
 		}
 	}
@@ -195,6 +193,8 @@ type place struct {
 	container *Container
 	device    int
 }
+
+func (p place) state() *onDevice { return &p.container.devices[p.device] }
 
 func (p place) limit() layout.DeviceLimit { return p.container.limits.Devices[p.device] }
 
@@ -217,8 +217,8 @@ func (l *Loop) setPlain(places map[string][]place) {
 			quotas[i] = int(p.limit().Core)
 		}
 		for i, p := range there {
-			if core := plainQuota(quotas, i); core != p.container.plain[p.device] {
-				p.container.plain[p.device] = core
+			if core := plainQuota(quotas, i); core != p.state().plain {
+				p.state().plain = core
 				p.container.unknown = !p.container.pace.SetPlain(p.device, core)
 			}
 		}
@@ -235,10 +235,11 @@ func (c *Container) look(now time.Duration) {
 		c.compare()
 	}
 	for i, a := range c.activity {
-		if a.Throttled != c.throttled[i].sum {
-			c.throttled[i] = throttled{a.Throttled, now}
+		d := &c.devices[i]
+		if a.Throttled != d.throttled.sum {
+			d.throttled = throttled{a.Throttled, now}
 		}
-		c.used[i] = used{a.Busy, min(max(a.Busy-c.used[i].sum, -time.Second), time.Second)}
+		d.used = used{a.Busy, min(max(a.Busy-d.used.sum, -time.Second), time.Second)}
 	}
 	if err != nil && !c.failed {
 		slog.Warn("container has its plain quota only: its counters can't be read", "container", c.limits.Container, "error", err)
@@ -252,14 +253,15 @@ func (c *Container) look(now time.Duration) {
 func (c *Container) compare() {
 	back := false
 	for i, a := range c.activity {
+		d := &c.devices[i]
 		for j, n := range a.Grown {
-			back = back || n < c.grown[i][j]
+			back = back || n < d.grown[j]
 			least := n
-			if n>>32 != c.before[i][j]>>32 {
+			if n>>32 != d.before[j]>>32 {
 				least = n >> 32 << 32 // the lower half may be that of before
 			}
-			c.grown[i][j] = max(c.grown[i][j], least)
-			c.before[i][j] = n
+			d.grown[j] = max(d.grown[j], least)
+			d.before[j] = n
 		}
 	}
 	if !back {

@@ -73,7 +73,7 @@ func (l *Loop) Sampled(uuid string, s Sample) {
 	defer l.mu.Unlock()
 	now := l.now()
 	for _, p := range l.places()[uuid] {
-		b, busy := &p.container.besides[p.device], p.container.activity[p.device].Busy
+		b, busy := &p.state().beside, p.container.activity[p.device].Busy
 		over, charged := now-b.at, busy-b.busy+b.paid
 		first := b.at == 0 || over > missed
 		b.at, b.busy, b.paid = now, busy, 0
@@ -90,7 +90,7 @@ func (l *Loop) Sampled(uuid string, s Sample) {
 // payBack returns the part of what a container is owed that is due after so much time: what
 // it gets at once it cannot save.
 func (p place) payBack(after time.Duration) {
-	b := &p.container.besides[p.device]
+	b := &p.state().beside
 	part := time.Duration(float64(b.due) * float64(after) / float64(SampleInterval))
 	if part = min(part, b.owed); part > 0 {
 		p.container.pace.Return(p.device, part)

@@ -61,7 +61,7 @@ func settleUp(now time.Duration, there []place) {
 	}
 	sharers := make([]*overlap, len(worked))
 	for i, p := range worked {
-		sharers[i] = &p.container.overlaps[p.device]
+		sharers[i] = &p.state().overlap
 		if err := layout.ReadCalendar(p.container.counters, p.device, &sharers[i].calendar); err != nil {
 			clear(sharers[i].calendar[:]) // it has done nothing
 		}

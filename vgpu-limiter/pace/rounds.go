@@ -10,22 +10,22 @@ import (
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
-// Turns of containers that share a device come one after the other: next is always
-// whoever is furthest behind its quota, by the moment until which what it has launched
+// Turns of containers that share a device come one after the other: the
+// next is for the container furthest behind its quota, by the moment until which what it has launched
 // is paid off. A launch that is longer than a turn, or doesn't fit into what is left of
 // one, so is made up for later, whatever lengths and quotas come together. Each turn is
-// planned anew at every look until it begins.
+// planned again at every look until it begins.
 //
 // Invariants:
 //   1. At most one container has its turn; no other one's begins before it is through
 //      with what it was to launch, as far as it says so.
 //   2. A container says nothing that holds up others for more than half a period, but for
 //      `patience` in all: it may launch what nobody knows the length of, and what others
-//      launched meanwhile would be measured with it. And nothing that gives it turns more
+//      launched beside it would be measured with it. And nothing that gives it turns more
 //      than twice as often as its share.
-//   3. What a container was told holds: a turn that has come is only made longer, or, of
+//   3. What was written to a pace file holds: a turn that has come is only made longer, or, of
 //      one that stays the furthest behind, followed by the next before its end.
-//   4. A container that isn't told anything new goes on with turns as far apart as
+//   4. A container whose pace file isn't written again goes on with turns as far apart as
 //      periods are long.
 
 const patience = time.Second
@@ -49,7 +49,7 @@ type round struct {
 	free        time.Duration // of a period, for each: nobody's share
 	members     []member
 	turns       []layout.Turn
-	order       []int // of members: whoever has his turn, and then as they are to come
+	order       []int // of members: the one that has its turn, and then as they are to come
 	class       bool  // one of them is all that yield
 	contended   bool  // and others want the device
 }
@@ -57,7 +57,7 @@ type round struct {
 // takeTurns moves the turns on of those that share a device.
 func takeTurns(now time.Duration, before rhythm, members []member, turns []layout.Turn, there []int) rhythm {
 	var sharers []sharer
-	anew := false
+	changed := false
 	for _, i := range there {
 		one := sharer{turns[i].Core, members[i].Longest, members[i].Usual}
 		if members[i].class { // its launches don't say how long others' turns are, nor its share when they begin
@@ -67,7 +67,7 @@ func takeTurns(now time.Duration, before rhythm, members []member, turns []layou
 			}
 		}
 		sharers = append(sharers, one)
-		anew = anew || members[i].slot.core != turns[i].Core
+		changed = changed || members[i].slot.core != turns[i].Core
 	}
 	r := next(now, before, sharers)
 	g := &round{now: now, length: r.length, free: time.Duration(free(sharers) * float64(r.length)), members: members, turns: turns, order: slices.Clone(there)}
@@ -79,10 +79,10 @@ func takeTurns(now time.Duration, before rhythm, members []member, turns []layou
 		}
 	}
 	r.looked = now
-	if anew {
+	if changed {
 		g.begin()
 	}
-	g.moveOn() // by what they were told
+	g.moveOn() // by what was written
 	for g.forecast(); g.moveOn(); {
 		g.forecast()
 	}
@@ -96,8 +96,8 @@ func (g *round) share(i int, of time.Duration) time.Duration {
 	return of * time.Duration(g.turns[i].Core) / 100
 }
 
-// most is how long a turn may be: its end is told before what was said of it looks like
-// the next one's beginning.
+// most is how long a turn may be: its end is written before its word looks like the
+// beginning of the next one.
 func (g *round) most() time.Duration { return g.length * 19 / 20 }
 
 // work is what a container is to launch in a turn: about its share of a period, and of
@@ -110,7 +110,7 @@ func (g *round) work(i int) time.Duration {
 	return max(1, min((share+m.Usual/2)/m.Usual, g.most()/m.Usual))*m.Usual + late
 }
 
-// begin lets everybody begin anew, one after the other.
+// begin starts the turns again, one container after the other.
 func (g *round) begin() {
 	at := g.now
 	slices.SortStableFunc(g.order, func(a, b int) int { return cmp.Compare(g.turns[b].Core, g.turns[a].Core) })
@@ -160,15 +160,15 @@ func (g *round) unused() bool {
 	return g.class && !m.class && !m.wants(g.now) && m.idles() <= g.now
 }
 
-// goesOn is whether whoever has his turn has the next one, too, since nobody else wants
-// it: then that begins before this one's end is told, or the device would be idle from
-// one to the other.
+// goesOn reports whether the container that has its turn has the next one, too, since no
+// other wants it: then that begins before this one's end is written, or the device would be
+// idle from one to the other.
 func (g *round) goesOn() bool {
 	s, m := g.slot(0), g.members[g.order[0]]
 	return g.now >= s.begin+g.length/2 && m.WorkingUntil > g.now && g.catchesUp(0, g.now) > 0
 }
 
-// behind is for how long whoever is n-th stays behind the one after, at its quota.
+// behind is for how long the n-th container stays behind the one after, at its quota.
 func (g *round) behind(n int) time.Duration {
 	if n+1 == len(g.order) {
 		return 0
@@ -176,7 +176,7 @@ func (g *round) behind(n int) time.Duration {
 	return min(g.now, g.due(g.order[n+1])) - max(g.members[g.order[n]].PaidUntil, g.slot(n).least)
 }
 
-// catchesUp is what whoever is n-th may launch, in a turn that begins then, until the
+// catchesUp is what the n-th container may launch, in a turn that begins then, until the
 // next one is further behind.
 func (g *round) catchesUp(n int, begin time.Duration) time.Duration {
 	i := g.order[n]
@@ -189,7 +189,7 @@ func (g *round) catchesUp(n int, begin time.Duration) time.Duration {
 	return min(g.most(), min((late+usual-1)/usual, max(1, (may+usual/2)/usual))*usual)
 }
 
-// when is what those are in order of that have been told of their turns.
+// when is what turns are sorted by.
 func (s *slot) when() time.Duration {
 	if s.begun {
 		return 0
@@ -259,8 +259,8 @@ func (g *round) worksUntil(i int) time.Duration {
 	return min(g.members[i].WorkingUntil, max(g.now+patience-s.held, s.over+s.most))
 }
 
-// through is when whoever has his turn is through with it: with what he has launched and,
-// as far as there is room, with what he may launch yet.
+// through is when the container that has its turn is through with it: with what it has
+// launched and, as far as there is room, with what it may launch yet.
 func (g *round) through() time.Duration {
 	m, s := g.members[g.order[0]], g.slot(0)
 	works := min(m.WorkingUntil, s.begin+s.work+g.length/2)
@@ -276,7 +276,7 @@ func (g *round) through() time.Duration {
 	return max(works, min(s.begin+s.work+g.free, max(g.now, works)+left))
 }
 
-// say is what containers are told.
+// say fills the turns that are written.
 func (g *round) say() {
 	for n, i := range g.order {
 		s, t := g.slot(n), &g.turns[i]

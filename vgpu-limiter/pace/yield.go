@@ -27,8 +27,8 @@ import (
 
 const (
 	least = 1 // percent of the device; twice as much where quotas leave that
-	// linger is for how long a container is taken to go on that has no work on the device.
-	linger = time.Millisecond
+	// idleGrace is for how long a container counts as working without work on the device.
+	idleGrace = time.Millisecond
 )
 
 // yielding is the class of one GPU.
@@ -59,12 +59,12 @@ func plainQuota(quotas []int, i int) uint32 {
 
 // wants: it launches, or has a launch that waits, and its quota pays for it.
 func (m member) wants(now time.Duration) bool {
-	return m.PaidUntil <= now && (m.waits || max(m.LastLaunch, m.WorkingUntil)+linger > now)
+	return m.PaidUntil <= now && (m.waits || max(m.LastLaunch, m.WorkingUntil)+idleGrace > now)
 }
 
 // idles is when a turn that has begun is over, if nothing is launched in it until then.
 func (m member) idles() time.Duration {
-	return max(m.slot.begin, m.LastLaunch, m.WorkingUntil) + linger
+	return max(m.slot.begin, m.LastLaunch, m.WorkingUntil) + idleGrace
 }
 
 // classOf is the class as one member.

@@ -11,7 +11,7 @@
 // ours if the driver's own function was found, `found` otherwise.
 void *vgpu_stand_in(const char *symbol, void *found);
 
-// Whether `symbol` is in the table and, if it is, ours and the library that
+// Reports whether `symbol` is in the table and, if it is, ours and the library that
 // it stands for.
 bool vgpu_intercepts(const char *symbol, void **ours, bool *driver_has_it);
 

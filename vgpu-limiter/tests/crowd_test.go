@@ -109,30 +109,37 @@ func TestHostileCrowdBeyondTheSlots(t *testing.T) {
 // where NVML knows processes by PIDs that they don't have.
 func TestCrowdOfFirstContexts(t *testing.T) {
 	t.Parallel()
-	// The others wait ten seconds for the first one: a busy machine has no time for a hundred
-	// under a sanitizer, and twenty are more than there is room for.
-	processes := 100
-	if sanitized {
-		processes = 20
-	}
 	for _, pids := range []string{"own", "host"} {
 		t.Run(pids, func(t *testing.T) {
 			t.Parallel()
-			c := newContainerOn(t, 4, share{0, 1})
-			c.ctl("create", "--context-mib", "4", "--pids", pids, "--gpu", "A100-SXM4-80GB,count=1")
-			c.allow([]share{{0, 40}})
-			said, end := c.crowd(processes, 0, 1)
-			u := c.usage()
-			// Nobody gives anything back: who was refused found less than a context's left.
-			if held := c.held(0); held > 40 || held <= 40-4 || u.Devices[0].UsedBytes != uint64(held)*mib || u.Devices[0].PeakBytes > 40*mib {
-				t.Errorf("the device holds %d MiB of 40, charged are %d with a peak of %d; %s", held, u.Devices[0].UsedBytes/mib, u.Devices[0].PeakBytes/mib, said)
-			}
-			if stderr := end(); stderr != "" {
-				t.Errorf("stderr: %s", stderr)
+			for !crowdOfFirstContexts(t, pids) {
 			}
 		})
 	}
 }
+
+// crowdOfFirstContexts is false where the machine was too busy: the others may have waited
+// no longer for the first one.
+func crowdOfFirstContexts(t *testing.T, pids string) bool {
+	t.Helper()
+	c := newContainerOn(t, 4, share{0, 1})
+	c.ctl("create", "--context-mib", "4", "--pids", pids, "--gpu", "A100-SXM4-80GB,count=1")
+	c.allow([]share{{0, 40}})
+	began := time.Now()
+	said, end := c.crowd(20, 0, 1) // twice as many as there is room for
+	took, u, held := time.Since(began), c.usage(), c.held(0)
+	if stderr := end(); stderr != "" {
+		t.Errorf("stderr: %s", stderr)
+	}
+	// Nobody gives anything back: who was refused found less than a context's left.
+	if took <= firstContextPatience && (held > 40 || held <= 40-4 || u.Devices[0].UsedBytes != uint64(held)*mib || u.Devices[0].PeakBytes > 40*mib) {
+		t.Errorf("the device holds %d MiB of 40, charged are %d with a peak of %d; %s", held, u.Devices[0].UsedBytes/mib, u.Devices[0].PeakBytes/mib, said)
+	}
+	return took <= firstContextPatience
+}
+
+// firstContextPatience is PATIENCE_MS in overhead.c, less the first look.
+const firstContextPatience = 9999 * time.Millisecond
 
 // TestFirstContextIsAwaited: a context isn't even tried while another process of the
 // container is about to learn what one takes.
@@ -146,7 +153,6 @@ func TestFirstContextIsAwaited(t *testing.T) {
 // waits: this process was stopped, or had no core.
 func firstContextIsAwaited(t *testing.T) bool {
 	t.Helper()
-	const patience = 9999 * time.Millisecond // PATIENCE_MS in overhead.c, less the first look
 	c := newContainerOn(t, 40, share{0, 100})
 	counters, err := os.OpenFile(filepath.Join(c.dir, "counters"), os.O_RDWR, 0)
 	if err == nil {
@@ -165,7 +171,7 @@ func firstContextIsAwaited(t *testing.T) bool {
 	for waits := false; !waits; {
 		select {
 		case <-answer:
-			if time.Since(asked) > patience {
+			if time.Since(asked) > firstContextPatience {
 				return false
 			}
 			t.Fatalf("the context was answered with %q while another one is the first", p.out.Text())

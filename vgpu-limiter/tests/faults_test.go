@@ -34,7 +34,7 @@ func (d done) mib(mib int, calls ...string) int {
 
 const beginning = "init\nprimary 0 0\ncurrent 0\n"
 
-// run runs it with the n-th system call failing, or all from that on. It tells whether
+// run runs it with the n-th system call failing, or all from that on. It reports whether
 // there were so many system calls.
 func (f *faulty) run(t *testing.T, c *container, n int, on string) bool {
 	t.Helper()

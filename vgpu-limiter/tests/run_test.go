@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/vgpu-limiter/pace"
 )
 
 // ran is what became of a vgpu-run.
@@ -139,7 +141,10 @@ func TestRunBesideOthers(t *testing.T) {
 			Others int `json:"others_ns"`
 		}
 	}
-	if err := json.Unmarshal(report.Bytes(), &r); err != nil || r.Devices[0].Others == 0 || r.Devices[0].Others > r.Wall {
+	err = json.Unmarshal(report.Bytes(), &r)
+	// NVML's first sample is of a second that may have begun before the run did.
+	most := r.Wall + int(pace.SampleInterval)
+	if err != nil || r.Devices[0].Others == 0 || r.Devices[0].Others > most {
 		t.Errorf("%v: %s", err, report.Bytes())
 	}
 }

@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"os"
@@ -62,7 +63,7 @@ func newNode(t *testing.T, serial bool) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, clock: newClock(t)}
+	n := &node{t: t, clock: newClock(t, b)}
 	n.loop, n.next = pace.NewAt(n.clock.now), n.clock.now()
 	first := &container{t: t, dir: t.TempDir(), built: b, clock: n.clock}
 	first.state = filepath.Join(first.dir, "state")
@@ -151,8 +152,7 @@ func (n *node) period() time.Duration {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	turn, _ := layout.TurnOf(b, 0)
-	return turn.Period
+	return time.Duration(binary.LittleEndian.Uint64(b[64:])>>28&0xfffff) * time.Microsecond
 }
 
 // done is what the device has done for each process, by its own account.

@@ -24,7 +24,7 @@ func reload(t *testing.T, m *material) *material {
 	return load(data)
 }
 
-// accepts tells whether a client with the bundle accepts the material's
+// accepts reports whether a client with the bundle accepts the material's
 // certificate.
 func accepts(t *testing.T, bundle []byte, m *material, now time.Time) error {
 	t.Helper()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gang owns which pods are members of which group, and how far each gang has come.
-// It reads pods and the sizes of groups (package group), returns which gangs an update may
+// It reads pods and the sizes of groups (package podgroup), returns which gangs an update may
 // concern, and decides nothing.
 //
 // Groups may be used concurrently. Callers must not change its results.
@@ -63,10 +63,10 @@ func standingOf(pod *corev1.Pod) standing {
 	switch {
 	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
 		return out
-	case !podstate.Gated(pod):
-		return in
 	case podstate.Ready(pod):
 		return due
+	case !podstate.Gated(pod):
+		return in
 	default:
 		return away
 	}

@@ -180,6 +180,14 @@ func (c *Cache) PodOf(uid types.UID) *corev1.Pod {
 	return c.byUID[uid]
 }
 
+// HeldElsewhere reports whether a pod that is past our gate has slices on another node than its own.
+func (c *Cache) HeldElsewhere(pod *corev1.Pod) bool {
+	if podstate.Gated(pod) && !podstate.NeverRuns(pod) {
+		return false
+	}
+	return slices.ContainsFunc(c.Index.Holders(pod.UID), func(node string) bool { return node != podstate.TargetNode(pod) })
+}
+
 // Leaving are the pods of ours that are being deleted or have ended, oldest first.
 func (c *Cache) Leaving() []*corev1.Pod {
 	c.mu.Lock()

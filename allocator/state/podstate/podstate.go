@@ -149,6 +149,13 @@ func Unclaimed(pod *corev1.Pod) bool {
 	return Unbound(pod) && pod.Status.NominatedNodeName == "" && (reason == "" || reason == corev1.PodReasonSchedulingGated)
 }
 
+// Stuck reports whether the pod is past our gate and does not get on. A container could not be
+// created, the scheduler refuses it, or no scheduler of its spec.schedulerName has taken it.
+func Stuck(pod *corev1.Pod) bool {
+	named := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
+	return CreateFailed(pod) || Unschedulable(pod) || named && Unclaimed(pod)
+}
+
 // scheduledReason is why the pod is not scheduled, empty without a condition.
 func scheduledReason(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {

@@ -139,17 +139,17 @@ func kindOf(m *dto.Metric) string {
 
 // nodeCollector is an agent's, on a node where everything is to be told.
 func nodeCollector() (prometheus.Collector, error) {
-	book := &attach.Book{}
+	table := &attach.ContainerTable{}
 	for i, m := range []v1alpha1.Mode{v1alpha1.ModeLimiter, v1alpha1.ModeExclusive} {
 		uuid := fmt.Sprintf("GPU-%d", i)
-		err := book.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: "namespace/pod", Name: uuid, ID: uuid,
+		err := table.Attach(attach.Entry{Prepared: true, Container: mode.Container{Pod: "uid", Owner: "namespace/pod", Name: uuid, ID: uuid,
 			Grants: []ledger.Grant{{UUID: uuid, Mode: m, Core: 30, Mem: 1, DeviceMem: 1}}}})
 		if err != nil {
 			return nil, err
 		}
 	}
 	return metrics.New(metrics.Sources{
-		Node: "node", Book: book, Modes: mode.Set{v1alpha1.ModeLimiter: counting{}, v1alpha1.ModeExclusive: counting{}},
+		Node: "node", Table: table, Modes: mode.Set{v1alpha1.ModeLimiter: counting{}, v1alpha1.ModeExclusive: counting{}},
 		Devices: func() (device.Snapshot, bool) {
 			return device.Snapshot{Devices: []v1alpha1.DeviceStatus{{UUID: "GPU-0", Healthy: true, Instances: make([]v1alpha1.MIGInstance, 1)}}}, true
 		},

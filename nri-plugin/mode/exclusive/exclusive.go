@@ -18,8 +18,8 @@ import (
 // Mode is the mode. It has no state.
 type Mode struct{}
 
-// Able needs all of a device that isn't cut up.
-func (Mode) Able(d v1alpha1.DeviceStatus, g ledger.Grant) error {
+// Supports needs all of a device that isn't cut up.
+func (Mode) Supports(d v1alpha1.DeviceStatus, g ledger.Grant) error {
 	if g.Core != v1alpha1.WholeGPU || g.Mem != g.DeviceMem {
 		return fmt.Errorf("the slice is a part of the device: %w", mode.ErrRequest)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/preload"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 	"vernier.dev/vernier/vgpu-limiter/layout"
 )
 
@@ -66,7 +66,7 @@ func (d folder) pace() string     { return string(d) + "/" + filepath.Base(layou
 
 // install copies the library to where the runtime can mount it from.
 func (f files) install(library string) error {
-	if err := hostfile.Install(library, f.library()); err != nil {
+	if err := atomicfile.Install(library, f.library()); err != nil {
 		return fmt.Errorf("the limiter's library: %w; set --limiter-library and --state-dir", err)
 	}
 	return nil
@@ -91,7 +91,7 @@ func (f files) make(c mode.Container) (folder, error) {
 func (f files) fill(dir folder, c mode.Container) error {
 	// Where it cannot be linked (another file system, too many links), a copy.
 	if os.Link(f.library(), dir.library()) != nil {
-		if err := hostfile.Install(f.library(), dir.library()); err != nil {
+		if err := atomicfile.Install(f.library(), dir.library()); err != nil {
 			return err
 		}
 	}

@@ -61,8 +61,8 @@ func New(dir, library string, driver *driverlimit.Limit) (*Limiter, error) {
 	return l, l.files.install(library)
 }
 
-// Able needs a device that isn't cut up, and nothing of its driver.
-func (*Limiter) Able(d v1alpha1.DeviceStatus, _ ledger.Grant) error { return mode.Undivided(d) }
+// Supports needs a device that isn't cut up, and nothing of its driver.
+func (*Limiter) Supports(d v1alpha1.DeviceStatus, _ ledger.Grant) error { return mode.Undivided(d) }
 
 // Prepare makes the library, the limits and the counters of the container's next
 // run. Running ones keep theirs.

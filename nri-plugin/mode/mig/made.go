@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"vernier.dev/vernier/api/v1alpha1"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // made is what we have made on this node, in a file that is always ahead of the
@@ -101,7 +101,7 @@ func (m *made) going(device string, place v1alpha1.MIGPlace) error {
 }
 
 // strike writes down that nothing of ours is at a place.
-func (m *made) strike(device string, place v1alpha1.MIGPlace) error {
+func (m *made) remove(device string, place v1alpha1.MIGPlace) error {
 	if m.index(device, place) < 0 {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (m *made) strike(device string, place v1alpha1.MIGPlace) error {
 func (m *made) save(entries []entry) error {
 	text, err := json.Marshal(entries)
 	if err == nil {
-		err = hostfile.Write(m.path, bytes.NewReader(text), 0o600)
+		err = atomicfile.Write(m.path, bytes.NewReader(text), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("writing down which MIG instances are ours: %w; check the space on the node's state directory", err)

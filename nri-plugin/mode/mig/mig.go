@@ -58,8 +58,8 @@ func New(path string, node Node) (*Mode, error) {
 	return &Mode{node: node, made: m, given: map[string][]string{}}, nil
 }
 
-// Able needs a device in MIG mode that has the slice's kind of instance.
-func (*Mode) Able(d v1alpha1.DeviceStatus, g ledger.Grant) error {
+// Supports needs a device in MIG mode that has the slice's kind of instance.
+func (*Mode) Supports(d v1alpha1.DeviceStatus, g ledger.Grant) error {
 	switch {
 	case d.MIG == v1alpha1.MIGUnsupported:
 		return errors.New("the device has no MIG")

@@ -315,7 +315,7 @@ func TestAble(t *testing.T) {
 		{ill, one, "unhealthy: Xid 48"}, {ill, beside, ""},
 		{on, v1alpha1.MIGPlace{Profile: 77, Size: 1}, "profile 77"}, {on, v1alpha1.MIGPlace{Profile: 19, Size: 2}, "profile 19 over 2"},
 	} {
-		err := w.Able(c.device, ledger.Grant{MIG: c.place})
+		err := w.Supports(c.device, ledger.Grant{MIG: c.place})
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%+v: %v, want %q", c.place, err, c.says)
 		}

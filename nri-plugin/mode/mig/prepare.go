@@ -106,7 +106,7 @@ func (m *Mode) destroy(library device.Library, place spot) error {
 	if err := library.DestroyInstance(place.device, place.MIGPlace); err != nil {
 		return err
 	}
-	return m.made.strike(place.device, place.MIGPlace)
+	return m.made.remove(place.device, place.MIGPlace)
 }
 
 // Settle brings instances and slices together, to be called after every change of
@@ -166,12 +166,12 @@ func (m *Mode) sweep() (changed bool, err error) {
 			continue
 		}
 		if i, found := at(all, e.Place); !found {
-			err = m.made.strike(e.Device, e.Place)
+			err = m.made.remove(e.Device, e.Place)
 		} else if ours, _ := m.made.owns(e.Device, i); ours {
 			changed = true
 			err = m.destroy(library, place)
 		} else {
-			err = m.made.strike(e.Device, e.Place)
+			err = m.made.remove(e.Device, e.Place)
 		}
 		failed = append(failed, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/device"
 	"vernier.dev/vernier/nri-plugin/ledger"
 	"vernier.dev/vernier/nri-plugin/mode"
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // files are the mode's files on the node:
@@ -102,11 +102,11 @@ func (f files) write(s state) error {
 	if err != nil {
 		return err
 	}
-	return hostfile.Write(filepath.Join(f.folder(s.UUID), stateFile), bytes.NewReader(text), 0o600)
+	return atomicfile.Write(filepath.Join(f.folder(s.UUID), stateFile), bytes.NewReader(text), 0o600)
 }
 
 // strike removes the device's folder, in which nothing is mounted any more.
-func (f files) strike(uuid string) error { return os.RemoveAll(f.folder(uuid)) }
+func (f files) remove(uuid string) error { return os.RemoveAll(f.folder(uuid)) }
 
 // all are the devices that are ours.
 func (f files) all() ([]state, error) {
@@ -181,8 +181,8 @@ func (f files) trim() error {
 	return err
 }
 
-// hide removes the folders of namespaces that there are no more.
-func (f files) hide(uuid string, keep spaces, left []string) error {
+// removeStale removes the folders of namespaces that exist no more.
+func (f files) removeStale(uuid string, keep spaces, left []string) error {
 	entries, err := os.ReadDir(f.clients(uuid, ""))
 	for _, e := range entries {
 		if _, is := keep[e.Name()]; e.IsDir() && !is && !slices.Contains(left, e.Name()) {
@@ -213,7 +213,7 @@ func (f files) give(c mode.Container, g ledger.Grant) error {
 		return err
 	}
 	if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-		err = hostfile.Write(path, bytes.NewReader(text), 0o600)
+		err = atomicfile.Write(path, bytes.NewReader(text), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("writing down what container %s of pod %s has: %w; check the space on the node's state directory", c.Name, c.Owner, err)

@@ -152,8 +152,8 @@ func New(dir string, node Node) *Mode {
 	return &Mode{node: node, files: files{dir}, patience: patience, haste: briefly, setting: make(chan struct{}, 1), told: map[string]bool{}, owed: map[string]bool{}, ready: map[string]server{}, faults: map[string]fault{}}
 }
 
-// Able needs a node with MPS and a device that isn't cut up.
-func (m *Mode) Able(d v1alpha1.DeviceStatus, _ ledger.Grant) error {
+// Supports needs a node with MPS and a device that isn't cut up.
+func (m *Mode) Supports(d v1alpha1.DeviceStatus, _ ledger.Grant) error {
 	if _, err := m.daemons(); err != nil {
 		return err
 	}

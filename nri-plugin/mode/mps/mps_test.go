@@ -135,7 +135,7 @@ func TestNotReady(t *testing.T) {
 
 	w.missing = errors.New("no such program")
 	w.restart()
-	w.fails(w.Able(v1alpha1.DeviceStatus{}, ledger.Grant{}), "no such program")
+	w.fails(w.Supports(v1alpha1.DeviceStatus{}, ledger.Grant{}), "no such program")
 	w.fails(w.Prepare(c), "no such program")
 	if now, _ := w.Snapshot(); now.Driver.MPS || now.Driver.MPSReason != "no such program" {
 		t.Errorf("%+v", now.Driver)

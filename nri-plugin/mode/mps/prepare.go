@@ -117,7 +117,7 @@ func (m *Mode) sweep(uuid string, c control, want spaces) error {
 	if err != nil {
 		return err
 	}
-	return m.files.hide(uuid, want, left)
+	return m.files.removeStale(uuid, want, left)
 }
 
 // start takes the device over and starts its daemon, in the newest protocol that it
@@ -367,12 +367,12 @@ func (m *Mode) giveBack(s state) error {
 		return err
 	}
 	if now, _ := m.node.Devices.Snapshot(); !has(now, s.UUID) {
-		return m.files.strike(s.UUID) // the device itself is gone
+		return m.files.remove(s.UUID) // the device itself is gone
 	}
 	if err := library.SetComputeMode(s.UUID, s.Mode); err != nil {
 		return fmt.Errorf("putting back the compute mode of device %s: %w", s.UUID, err)
 	}
-	return m.files.strike(s.UUID)
+	return m.files.remove(s.UUID)
 }
 
 func has(now device.Snapshot, uuid string) bool {

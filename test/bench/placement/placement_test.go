@@ -13,6 +13,7 @@ import (
 	"vernier.dev/vernier/test/bench/placement/bound"
 	"vernier.dev/vernier/test/bench/placement/replay"
 	"vernier.dev/vernier/test/bench/placement/trace"
+	"vernier.dev/vernier/test/must"
 )
 
 // small is a workload like the public trace's, a twentieth of its size.
@@ -103,19 +104,13 @@ func TestPolicies(t *testing.T) {
 	for seed := range int64(3) {
 		w := small(seed)
 		arrivals := w.Arrivals(seed, 1.3)
-		most, err := bound.Allocated(w, arrivals)
-		if err != nil {
-			t.Fatal(err)
-		}
+		most := must.Get(bound.Allocated(w, arrivals))(t)
 		for _, name := range names() {
 			if name == "bound" {
 				continue
 			}
 			for _, ties := range []*rand.Rand{nil, rand.New(rand.NewSource(seed))} {
-				p, err := policy(name, w, ties)
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := must.Get(policy(name, w, ties))(t)
 				got := replay.Fill(w, newAudit(t, w, p), arrivals).Allocated
 				if last := got[len(got)-1]; last > most+1e-9 || last < 0.5 {
 					t.Errorf("seed %d: %s allocates %.4f, the bound is %.4f", seed, name, last, most)
@@ -174,9 +169,7 @@ func TestBoundOfChurn(t *testing.T) {
 	}
 	least := func(load float64) float64 {
 		r := &row{Policy: "bound"}
-		if err := r.add(w, options{ties: "name", churn: load}, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.add(w, options{ties: "name", churn: load}, 1))
 		return r.rejected[0]
 	}
 	if got := least(0.5); got > 1e-9 {
@@ -187,10 +180,7 @@ func TestBoundOfChurn(t *testing.T) {
 		t.Errorf("%.4f must be refused at 95 %%, want about %.4f", got, want)
 	}
 	for _, name := range []string{"first-fit", "ours"} {
-		p, err := policy(name, w, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(policy(name, w, nil))(t)
 		if rejected := replay.Churn(w, p, 1, 0.95); rejected < got-0.01 {
 			t.Errorf("%s refuses %.4f, at least %.4f must be", name, rejected, got)
 		}
@@ -202,9 +192,7 @@ func TestBoundOfChurn(t *testing.T) {
 func TestBoundOfLittleChurn(t *testing.T) {
 	for seed := range int64(3) {
 		r := &row{Policy: "bound"}
-		if err := r.add(small(seed), options{ties: "name", churn: 0.2}, seed); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.add(small(seed), options{ties: "name", churn: 0.2}, seed))
 		if got := r.rejected[0]; got < 0 || got > 1e-9 {
 			t.Errorf("seed %d: %g must be refused", seed, got)
 		}
@@ -218,10 +206,7 @@ func TestOursLeads(t *testing.T) {
 	for seed := range int64(8) {
 		w := small(seed)
 		for _, name := range []string{"first-fit", "best-fit", "hami-binpack", "fgd", "ours"} {
-			p, err := policy(name, w, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(policy(name, w, nil))(t)
 			got := replay.Fill(w, p, w.Arrivals(seed, 1.3)).Allocated
 			sums[name] += got[len(got)-1]
 		}
@@ -238,9 +223,7 @@ func TestReport(t *testing.T) {
 	var rows []*row
 	for _, name := range []string{"first-fit", "bound"} {
 		r := &row{Policy: name}
-		if err := r.add(w, options{ties: "name"}, 42); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.add(w, options{ties: "name"}, 42))
 		r.sum()
 		rows = append(rows, r)
 	}
@@ -296,9 +279,7 @@ func TestChurnOfNobody(t *testing.T) {
 	w := &trace.Workload{Nodes: []trace.Node{{GPUs: 1}}, Classes: []trace.Class{{GPUs: 1, Milli: 500}}, Pods: []int{0}}
 	for _, name := range []string{"first-fit", "ours", "bound"} {
 		r := &row{Policy: name}
-		if err := r.add(w, options{ties: "name", churn: 1e-9}, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.add(w, options{ties: "name", churn: 1e-9}, 1))
 		if got := r.rejected[0]; got != 0 {
 			t.Errorf("%s refuses %v", name, got)
 		}

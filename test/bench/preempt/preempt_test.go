@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -128,20 +129,14 @@ func newPod(name, class string, core v1alpha1.Percent) *corev1.Pod {
 // run makes the pod, and returns when it runs.
 func run(b *testing.B, p *corev1.Pod) system.Course {
 	b.Helper()
-	c, err := sys.Run(b.Context(), p)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := must.Get(sys.Run(b.Context(), p))(b)
 	return c
 }
 
 // leaving is how many of the pods end, or have ended.
 func leaving(b *testing.B, names []string) int {
 	b.Helper()
-	list, err := sys.Kube.CoreV1().Pods(namespace).List(b.Context(), metav1.ListOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	list := must.Get(sys.Kube.CoreV1().Pods(namespace).List(b.Context(), metav1.ListOptions{}))(b)
 	n := len(names)
 	for _, p := range list.Items {
 		if slices.Contains(names, p.Name) && p.DeletionTimestamp == nil {
@@ -155,9 +150,7 @@ func leaving(b *testing.B, names []string) int {
 func empty(b *testing.B) {
 	b.Helper()
 	pods := sys.Kube.CoreV1().Pods(namespace)
-	if err := pods.DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, pods.DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	left := ""
 	err := wait.PollUntilContextTimeout(b.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		list, err := pods.List(ctx, metav1.ListOptions{})

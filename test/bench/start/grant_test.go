@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -59,21 +60,15 @@ func ledgerOf(ctx context.Context, n *system.Node) (*v1alpha1.SliceLedger, error
 // of says its mode and place.
 func grant(b *testing.B, n *system.Node, name string, device int, share v1alpha1.Share, of v1alpha1.Slice) (uuid string, h *holder) {
 	b.Helper()
-	shares, err := (&v1alpha1.Shares{Version: v1alpha1.Version, Containers: map[string]v1alpha1.Share{containerName: share}}).Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
+	shares := must.Get((&v1alpha1.Shares{Version: v1alpha1.Version, Containers: map[string]v1alpha1.Share{containerName: share}}).Encode())(b)
 	pods := sys.Kube.CoreV1().Pods(metav1.NamespaceDefault)
-	pod, err := pods.Create(b.Context(), &corev1.Pod{
+	pod := must.Get(pods.Create(b.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			SchedulingGates: []corev1.PodSchedulingGate{{Name: "bench/never"}},
 			Containers:      []corev1.Container{{Name: containerName, Image: system.DemoImage}},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}, metav1.CreateOptions{}))(b)
 	b.Cleanup(func() {
 		if err := pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{}); err != nil {
 			b.Error(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -53,9 +54,7 @@ func arms(b *testing.B) []*arm {
 		runtime := connect(b, n)
 		plain[n] = newContainer(b, n, runtime, sandboxOf("bench-none"))
 		if i != without {
-			if err := n.Agent.EnsureRunning(); err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, n.Agent.EnsureRunning())
 			empty(b, n)
 		}
 	}
@@ -68,14 +67,9 @@ func arms(b *testing.B) []*arm {
 		all = append(all, &arm{name: s.name, on: n, with: newContainer(b, n, connect(b, n), pod), plain: plain[n], memory: s.memory, holder: h})
 	}
 	n := sys.Nodes[without]
-	if err := n.Agent.Stop(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, n.Agent.Stop(b.Context()))
 	stock(b, n)
-	l, err := ledgerOf(b.Context(), n)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(ledgerOf(b.Context(), n))(b)
 	c := newContainer(b, n, connect(b, n), sandboxOf("bench-device"))
 	c.gpu(stockKind + "=" + l.Status.Devices[0].UUID)
 	return append(all, &arm{name: device, on: n, with: c, plain: plain[n]})
@@ -107,9 +101,7 @@ func (a *arm) check(b *testing.B) {
 			return fmt.Errorf("the ledger says %+v", l.Status.Slices)
 		})
 	}
-	if err := a.with.remove(b.Context(), id); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, a.with.remove(b.Context(), id))
 }
 
 // BenchmarkModes starts each mode's container, and one without a GPU on the same

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -96,10 +97,7 @@ func (c *container) inspect(ctx context.Context) (*spec, error) {
 
 func connect(b *testing.B, n *system.Node) cri.RuntimeServiceClient {
 	b.Helper()
-	conn, err := grpc.NewClient("unix://"+n.ContainerdSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient("unix://"+n.ContainerdSocket(), grpc.WithTransportCredentials(insecure.NewCredentials())))(b)
 	b.Cleanup(func() { conn.Close() })
 	return cri.NewRuntimeServiceClient(conn)
 }

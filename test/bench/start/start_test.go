@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -79,8 +80,6 @@ func BenchmarkStart(b *testing.B) {
 		b.Logf("%s of %d starts: added with a GPU %v, without %v", q.name, len(took[slice]), gpu, none)
 	}
 	l := &v1alpha1.SliceLedger{}
-	if err := sys.Client.Get(b.Context(), client.ObjectKey{Name: with.Name}, l); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, sys.Client.Get(b.Context(), client.ObjectKey{Name: with.Name}, l))
 	b.Logf("driver %s, its memory limits: %t %s", l.Status.Driver.Version, l.Status.Driver.MemoryLimits, l.Status.Driver.MemoryLimitsReason)
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/system"
 )
 
@@ -55,10 +56,7 @@ var counted = []string{"pods", "events", "sliceledgers"}
 
 func writesSoFar(b *testing.B) writes {
 	b.Helper()
-	text, err := kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := must.Get(kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context()))(b)
 	w := writes{}
 	for _, resource := range counted {
 		for _, verb := range []string{"POST", "PUT", "PATCH"} {
@@ -101,9 +99,7 @@ func metricsOf(b *testing.B, p *system.Process) string {
 func startEnded(b *testing.B) {
 	b.Helper()
 	for _, a := range sys.Allocators {
-		if err := a.EnsureRunning(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, a.EnsureRunning())
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -41,9 +43,7 @@ func BenchmarkFailOver(b *testing.B) {
 		c.mu.Unlock()
 		c.create(b, withVernier)
 		c.await(b, withVernier)
-		if err := <-failed; err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, <-failed)
 		b.ReportMetric(c.gapAfter(killed).Seconds(), "fail-over-s")
 		b.ReportMetric(c.rate(), "pods/s")
 		b.ReportMetric(quantile(0.99, c.waits()).Seconds(), "p99-s")
@@ -51,9 +51,7 @@ func BenchmarkFailOver(b *testing.B) {
 		b.ReportMetric(sum(text, "process_resident_memory_bytes")/(1<<20), "RSS-MiB")
 		b.ReportMetric(sum(text, "go_memstats_heap_alloc_bytes")/(1<<20), "heap-MiB")
 		b.ReportMetric(0, "ns/op")
-		if err := leader.EnsureRunning(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, leader.EnsureRunning())
 		withVernier.clear(b)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // arm is what pods ask for beside CPU and memory, and the namespace that they are in.
@@ -76,11 +77,8 @@ func follow(b *testing.B, a arm, n int) *course {
 			stop()
 		}
 	}
-	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: see, UpdateFunc: func(_, is any) { see(is) }})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Get(factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, is any) { see(is) }}))(b)
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	return c

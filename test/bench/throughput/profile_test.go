@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 var (
@@ -27,9 +29,7 @@ func (a arm) profile(b *testing.B) (end func()) {
 	if *profiles == "" {
 		return func() {}
 	}
-	if err := os.MkdirAll(*profiles, 0o755); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, os.MkdirAll(*profiles, 0o755))
 	done := make(chan error, 1)
 	profiled[a]++
 	file := filepath.Join(*profiles, fmt.Sprintf("%s-%d.pprof", a, profiled[a]))
@@ -41,8 +41,6 @@ func (a arm) profile(b *testing.B) (end func()) {
 		done <- err
 	}()
 	return func() {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, <-done)
 	}
 }

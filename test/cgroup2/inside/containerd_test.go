@@ -31,6 +31,7 @@ import (
 	"vernier.dev/vernier/nri-plugin/mode"
 	"vernier.dev/vernier/nri-plugin/mode/driverlimit"
 	"vernier.dev/vernier/nri-plugin/mode/limiter"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/nritest"
 )
 
@@ -100,26 +101,16 @@ func (w warnings) Warn(pod hooks.PodRef, reason, message string) {
 // connect has the agent's plugin serve containerd, and the node's keeper with it.
 func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *gpus) {
 	t.Helper()
-	finder, err := cgroup.New("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	finder := must.Get(cgroup.New("/proc"))(t)
 	nritest.UnmountAfter(t, c.dir)
 	library := filepath.Join(c.dir, "libvgpu.so")
-	if err := os.WriteFile(library, []byte("no program here loads it"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(library, []byte("no program here loads it"), 0o600))
 	g := &gpus{limits: map[string]v1alpha1.MiB{}}
-	files, err := limiter.New(filepath.Join(c.dir, "vernier"), library, &driverlimit.Limit{Devices: g, Leaf: finder.Leaf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(limiter.New(filepath.Join(c.dir, "vernier"), library, &driverlimit.Limit{Devices: g, Leaf: finder.Leaf}))(t)
 	spec := fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":%q,"devices":[{"name":%q,"containerEdits":{"env":["DEVICE=here"]}}]}`, v1alpha1.CDIKind, gpu)
-	if err := errors.Join(os.MkdirAll(filepath.Join(c.dir, "cdi"), 0o755), os.WriteFile(filepath.Join(c.dir, "cdi", "gpu.json"), []byte(spec), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.MkdirAll(filepath.Join(c.dir, "cdi"), 0o755), os.WriteFile(filepath.Join(c.dir, "cdi", "gpu.json"), []byte(spec), 0o600)))
 	p := &hooks.Plugin{
-		Ledger: l, Devices: g, Book: &attach.Book{}, Report: warnings{t}, Log: logr.Discard(), Batch: n.Keeper,
+		Ledger: l, Devices: g, Table: &attach.ContainerTable{}, Report: warnings{t}, Log: logr.Discard(), Batch: n.Keeper,
 		Modes: mode.Set{v1alpha1.ModeLimiter: files}, Sysfs: "/sys", BindCPUs: true,
 		Kill: func(_ uint32, container string) error { return fmt.Errorf("container %s is not held", container) },
 	}
@@ -141,7 +132,7 @@ func connect(t *testing.T, n *node, c *containerd, l granted) (*hooks.Plugin, *g
 			t.Fatal(connection.Err())
 		}
 	}
-	n.Containers, n.Update = p.Roster.Batch, connection.Update
+	n.Containers, n.Update = p.Containers.Batch, connection.Update
 	return p, g
 }
 
@@ -199,9 +190,7 @@ func TestThroughContainerd(t *testing.T) {
 	before := b.quota()
 	for _, g := range []group{b, o} {
 		more := &cri.LinuxContainerResources{CpuShares: 4096, CpuQuota: 8 * period, CpuPeriod: period, MemoryLimitInBytes: 2 * memory}
-		if _, err := c.UpdateContainerResources(t.Context(), &cri.UpdateContainerResourcesRequest{ContainerId: g.id, Linux: more}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.UpdateContainerResources(t.Context(), &cri.UpdateContainerResourcesRequest{ContainerId: g.id, Linux: more}))(t)
 	}
 	b.want("resized", map[string]string{"cpu.weight": "1", "memory.high": ninety(2 * memory), "memory.max": strconv.Itoa(2 * memory)})
 	if after := b.quota(); after != before {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 )
 
 // group is a container's own cgroup.
@@ -26,14 +27,8 @@ type group struct {
 // groupOf finds it as the agent does.
 func groupOf(t *testing.T, id string, pid uint32) group {
 	t.Helper()
-	finder, err := cgroup.New("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := finder.Leaf(pid, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	finder := must.Get(cgroup.New("/proc"))(t)
+	dir := must.Get(finder.Leaf(pid, id))(t)
 	return group{t: t, id: id, pid: pid, dir: dir}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"vernier.dev/vernier/api/v1alpha1"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 )
 
 // On a kernel with two NUMA nodes: a container that asks for it is bound to the CPUs of its
@@ -22,12 +23,12 @@ func TestTwoNUMANodes(t *testing.T) {
 	n, c := newNode(t), startContainerd(t)
 	plugin, _ := connect(t, n, c, grant("bound", "free", "given", "far"))
 	aligned := func(pod string) *bool {
-		for _, s := range plugin.Book.Slices() {
+		for _, s := range plugin.Table.Slices() {
 			if s.Pod == types.UID("uid-"+pod) {
 				return s.Aligned
 			}
 		}
-		t.Errorf("pod %s is not in the book", pod)
+		t.Errorf("pod %s is not in the table", pod)
 		return nil
 	}
 	numa := annotations(v1alpha1.AnnotationTopology, "numa")
@@ -70,17 +71,11 @@ func TestTwoNUMANodes(t *testing.T) {
 // awaitPressure waits until the tasks of a container, more than it has CPUs, have waited.
 func awaitPressure(t *testing.T, g group) {
 	t.Helper()
-	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
 	tick, late := time.NewTicker(200*time.Millisecond), time.After(2*time.Minute)
 	defer tick.Stop()
 	for {
-		waited, err := processors.Pressure(g.pid, g.id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		waited := must.Get(processors.Pressure(g.pid, g.id))(t)
 		if waited > 0 {
 			return
 		}

@@ -17,6 +17,7 @@ import (
 
 	"vernier.dev/vernier/nri-plugin/batch"
 	"vernier.dev/vernier/nri-plugin/cgroup"
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -78,10 +79,7 @@ const (
 )
 
 func newNode(t *testing.T) *node {
-	processors, err := cgroup.NewProcessors("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	processors := must.Get(cgroup.NewProcessors("/proc"))(t)
 	if load, err := processors.Node(); err != nil || load.CPUs != 2 || !processors.V2() {
 		t.Fatalf("this machine has %d processors, not 2, or control groups of version 1; remedy: make test-cgroup2 (%v)", load.CPUs, err)
 	}
@@ -175,9 +173,7 @@ func TestOpportunistic(t *testing.T) {
 	before := c.quota()
 	ours := n.Resized(n.running[0], more)
 	for c, said := range map[*container]*api.LinuxResources{c: merged(more, ours.GetLinux().GetResources()), beside: more} {
-		if err := c.update(said); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.update(said))
 	}
 	c.want("resized", map[string]string{"cpu.weight": "1", "memory.high": ninety(2 * memory), "memory.max": strconv.Itoa(2 * memory)})
 	if after := c.quota(); after != before {

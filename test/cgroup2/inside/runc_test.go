@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // container is one of runc, with the resources that it was last given.
@@ -42,10 +44,7 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 	t.Helper()
 	bundle := t.TempDir()
 	root := filepath.Join(bundle, "rootfs")
-	busybox, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
+	busybox := must.Get(exec.LookPath("busybox"))(t)
 	program, err := os.ReadFile(busybox)
 	if err == nil {
 		err = os.MkdirAll(root, 0o755)
@@ -90,14 +89,8 @@ func start(t *testing.T, id, script string, asked *api.LinuxResources, adjust *a
 			t.Error(err)
 		}
 	})
-	number, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.ParseUint(string(number), 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	number := must.Get(os.ReadFile(pid))(t)
+	n := must.Get(strconv.ParseUint(string(number), 10, 32))(t)
 	c.group = groupOf(t, id, uint32(n))
 	if want := "/sys/fs/cgroup" + spec.Linux.CgroupsPath; c.dir != want {
 		t.Errorf("its directory is %s, want %s", c.dir, want)

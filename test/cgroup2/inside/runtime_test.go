@@ -20,6 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"vernier.dev/vernier/test/cluster/image"
+	"vernier.dev/vernier/test/must"
 )
 
 const (
@@ -70,27 +71,17 @@ type containerd struct {
 func startContainerd(t *testing.T) *containerd {
 	t.Helper()
 	// Sockets have short paths.
-	dir, err := os.MkdirTemp("/run", "inside-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("/run", "inside-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	bin := os.Getenv("VERNIER_CONTAINERD")
 	file := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, config, dir, os.Getenv("VERNIER_RUNC")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, fmt.Appendf(nil, config, dir, os.Getenv("VERNIER_RUNC")), 0o600))
+	log := must.Get(os.Create(filepath.Join(dir, "log")))(t)
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(bin, "containerd"), "--config", file)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
@@ -118,10 +109,7 @@ func startContainerd(t *testing.T) *containerd {
 			t.Fatal("containerd does not answer: ", err)
 		}
 	}
-	busybox, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
+	busybox := must.Get(exec.LookPath("busybox"))(t)
 	c.load(filepath.Join(bin, "ctr"), pauseImage, "/pause", os.Getenv("VERNIER_PAUSE"))
 	c.load(filepath.Join(bin, "ctr"), shellImage, "/busybox", busybox)
 	return c

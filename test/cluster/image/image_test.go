@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func build(t *testing.T, add ...func(*Image)) []byte {
@@ -26,9 +28,7 @@ func build(t *testing.T, add ...func(*Image)) []byte {
 		f(m)
 	}
 	var b bytes.Buffer
-	if err := m.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Write(&b))
 	return b.Bytes()
 }
 
@@ -93,9 +93,7 @@ func TestArchive(t *testing.T) {
 			DiffIDs []string `json:"diff_ids"`
 		} `json:"rootfs"`
 	}
-	if err := json.Unmarshal(files[manifest[0].Config], &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(files[manifest[0].Config], &config))
 	layer := files[manifest[0].Layers[0]]
 	sum := sha256.Sum256(layer)
 	// containerd refuses a layer whose digest is not what the configuration says.
@@ -114,14 +112,9 @@ func TestArchive(t *testing.T) {
 // TestAddProgram runs a dynamically linked program with nothing but what the
 // image has: its loader, told to look nowhere else, must find every library.
 func TestAddProgram(t *testing.T) {
-	program, err := exec.LookPath("env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(exec.LookPath("env"))(t)
 	m := &Image{Name: "vernier.local/test:1"}
-	if err := m.AddProgram("/bin/env", program); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.AddProgram("/bin/env", program))
 	root := t.TempDir()
 	var loader string
 	var dirs []string
@@ -130,12 +123,8 @@ func TestAddProgram(t *testing.T) {
 			continue
 		}
 		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, e.data, e.mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.Do(t, os.WriteFile(file, e.data, e.mode))
 		if strings.HasPrefix(filepath.Base(file), "ld-") {
 			loader = file
 		}
@@ -157,14 +146,9 @@ func TestAddProgram(t *testing.T) {
 }
 
 func TestAddProgramLeavesOutWhatIsProvided(t *testing.T) {
-	program, err := exec.LookPath("env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(exec.LookPath("env"))(t)
 	m := &Image{}
-	if err := m.AddProgram("/bin/env", program, "libc.so.6"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.AddProgram("/bin/env", program, "libc.so.6"))
 	for name := range m.entries {
 		if strings.HasSuffix(name, "/libc.so.6") {
 			t.Errorf("%s is in the image", name)
@@ -175,18 +159,13 @@ func TestAddProgramLeavesOutWhatIsProvided(t *testing.T) {
 // What a program's own image may lack: the rest of the C library, and what modules of an
 // interpreter need, as far as the machine has it.
 func TestAddLibraries(t *testing.T) {
-	loader, err := find("libm.so.6", libraryDirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := must.Get(find("libm.so.6", libraryDirs))(t)
 	for what, add := range map[string]func(*Image) error{
 		"libpthread.so.0": (*Image).AddCLibrary,
 		"libc.so.6":       func(m *Image) error { return m.AddLibraries(loader) },
 	} {
 		m := &Image{}
-		if err := add(m); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, add(m))
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(m.entries)), func(name string) bool { return filepath.Base(name) == what }) {
 			t.Errorf("no %s among %v", what, slices.Collect(maps.Keys(m.entries)))
 		}
@@ -198,9 +177,7 @@ func TestAddProgramNamesWhatIsMissing(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755))
 	if err := (&Image{}).AddProgram("/bin/script", script); err == nil {
 		t.Error("a script was taken for a program")
 	}

@@ -13,28 +13,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // sleeper starts a process that ends only by a signal, after setup has run.
 func sleeper(t *testing.T, setup string) (Process, *exec.Cmd) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", setup+"; echo ready; while :; do sleep 1; done")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Lookup(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.Do(t, cmd.Start())
+	p := must.Get(Lookup(cmd.Process.Pid))(t)
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	line := make([]byte, len("ready\n"))
-	if _, err := out.Read(line); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(out.Read(line))(t)
 	go cmd.Wait()
 	return p, cmd
 }
@@ -46,9 +38,7 @@ func TestStop(t *testing.T) {
 			if !p.Running() {
 				t.Fatal("it does not run")
 			}
-			if err := p.Stop(t.Context(), 100*time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Stop(t.Context(), 100*time.Millisecond))
 			if p.Running() {
 				t.Error("it still runs")
 			}
@@ -89,17 +79,9 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 
 func TestZombieHasEnded(t *testing.T) {
 	cmd := exec.Command("/bin/sh", "-c", "read line")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Lookup(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
+	must.Do(t, cmd.Start())
+	p := must.Get(Lookup(cmd.Process.Pid))(t)
 	in.Close()
 	if err := p.Wait(t.Context()); err != nil { // it is not collected yet
 		t.Fatal(err)
@@ -144,21 +126,15 @@ func TestGroups(t *testing.T) {
 	unified, v1 := t.TempDir(), t.TempDir()
 	h := Hierarchies{Unified: unified, V1: []string{v1}}
 	for name, value := range map[string]string{"cpuset.cpus": "0-1\n", "cpuset.mems": "0\n"} {
-		if err := os.WriteFile(filepath.Join(v1, name), []byte(value), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(v1, name), []byte(value), 0o644))
 	}
 	for _, name := range []string{"vernier-a", "vernier-b"} {
 		// The kernel makes these files; here the test does.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			dir := filepath.Join(v1, name)
-			if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, file), nil, 0o644)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, file), nil, 0o644)))
 		}
-		if err := h.Create(name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, h.Create(name))
 	}
 	if got, err := os.ReadFile(filepath.Join(v1, "vernier-a", "cpuset.cpus")); string(got) != "0-1\n" {
 		t.Errorf("cpuset.cpus of the new group: %q, %v", got, err)
@@ -170,15 +146,9 @@ func TestGroups(t *testing.T) {
 		t.Errorf("leftovers %q", got)
 	}
 	below := filepath.Join(unified, "vernier-a", "pod", "container")
-	if err := os.MkdirAll(below, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte("12\n7\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(v1, "vernier-a", "cgroup.procs"), []byte("7\n0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(below, 0o755))
+	must.Do(t, os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte("12\n7\n"), 0o644))
+	must.Do(t, os.WriteFile(filepath.Join(v1, "vernier-a", "cgroup.procs"), []byte("7\n0\n"), 0o644))
 	// 0 stands for a process of another namespace, and would be "this process".
 	if got := h.Processes("vernier-a"); len(got) != 2 || got[0] != 7 || got[1] != 12 {
 		t.Errorf("processes %v", got)
@@ -189,9 +159,7 @@ func TestGroups(t *testing.T) {
 func TestEnable(t *testing.T) {
 	h := Hierarchies{Unified: t.TempDir()}
 	for file, text := range map[string]string{"cgroup.controllers": "cpu memory pids\n", "cgroup.subtree_control": "cpu pids\n"} {
-		if err := os.WriteFile(filepath.Join(h.Unified, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(h.Unified, file), []byte(text), 0o644))
 	}
 	added, err := h.Enable()
 	if err != nil || len(added) != 1 || added[0] != "memory" {

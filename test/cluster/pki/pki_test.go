@@ -9,6 +9,8 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func parse(t *testing.T, data []byte) *x509.Certificate {
@@ -17,26 +19,14 @@ func parse(t *testing.T, data []byte) *x509.Certificate {
 	if block == nil || len(rest) > 0 {
 		t.Fatalf("not one PEM block: %q", data)
 	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert := must.Get(x509.ParseCertificate(block.Bytes))(t)
 	return cert
 }
 
 func TestIssue(t *testing.T) {
-	ca, err := NewAuthority("root")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := NewAuthority("root")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue("system:node:n1", []string{"system:nodes"}, "n1", "10.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must.Get(NewAuthority("root"))(t)
+	other := must.Get(NewAuthority("root"))(t)
+	pair := must.Get(ca.Issue("system:node:n1", []string{"system:nodes"}, "n1", "10.0.0.1"))(t)
 	if _, err := tls.X509KeyPair(pair.Cert, pair.Key); err != nil {
 		t.Errorf("key and certificate: %v", err)
 	}
@@ -67,16 +57,10 @@ func TestIssue(t *testing.T) {
 }
 
 func TestSigningKey(t *testing.T) {
-	pair, err := NewSigningKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := must.Get(NewSigningKey())(t)
 	private, _ := pem.Decode(pair.Key)
 	public, _ := pem.Decode(pair.Cert)
-	key, err := x509.ParseECPrivateKey(private.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(x509.ParseECPrivateKey(private.Bytes))(t)
 	parsed, err := x509.ParsePKIXPublicKey(public.Bytes)
 	if err != nil || !key.PublicKey.Equal(parsed) {
 		t.Errorf("the public key is not that of the private one: %v", err)

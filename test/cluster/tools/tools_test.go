@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // module writes a tool's module into a folder like this package's, and points the
@@ -23,9 +25,7 @@ func module(t *testing.T, source string) (Tool, string) {
 		"hello/go.mod": "module vernier.dev/tools/hello\n\ngo 1.26.0\n", "hello/main.go": source, "kubernetes/go.mod": "",
 	} {
 		path := filepath.Join(src, file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 	}
 	t.Setenv("VERNIER_CACHE", t.TempDir())
 	t.Chdir(src)
@@ -37,10 +37,7 @@ const hello = "package main\n\nfunc main() {}\n"
 func TestEnsureBuildsOnce(t *testing.T) {
 	tool, src := module(t, hello)
 	var progress bytes.Buffer
-	first, err := Ensure(t.Context(), &progress, tool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(Ensure(t.Context(), &progress, tool))(t)
 	if _, err := os.Stat(filepath.Join(first[0], "hello")); err != nil {
 		t.Error(err)
 	}
@@ -52,9 +49,7 @@ func TestEnsureBuildsOnce(t *testing.T) {
 	if err != nil || second[0] != first[0] || progress.Len() > 0 {
 		t.Errorf("again: %v, %v, progress %q", second, err, progress.String())
 	}
-	if err := os.WriteFile(filepath.Join(src, "hello", "main.go"), []byte(hello+"\n// changed\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(src, "hello", "main.go"), []byte(hello+"\n// changed\n"), 0o644))
 	if missing, err := Missing(tool); err != nil || len(missing) != 1 {
 		t.Errorf("with another source nothing is missing: %v, %v", missing, err)
 	}
@@ -69,10 +64,7 @@ import "os"
 func main() { os.Stdout.WriteString(os.Args[0]) }
 `)
 	tool.Links = []string{"first", "second"}
-	dirs, err := Ensure(t.Context(), &bytes.Buffer{}, tool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(Ensure(t.Context(), &bytes.Buffer{}, tool))(t)
 	for _, name := range tool.Links {
 		path := filepath.Join(dirs[0], name)
 		if out, err := exec.Command(path).Output(); err != nil || string(out) != path {
@@ -87,9 +79,7 @@ func TestReadyTools(t *testing.T) {
 	ready := t.TempDir()
 	t.Setenv(ReadyVariable, ready)
 	t.Setenv("PATH", "")
-	if err := os.Mkdir(filepath.Join(ready, Etcd.Name), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(ready, Etcd.Name), 0o755))
 	if dirs, err := Ensure(t.Context(), &bytes.Buffer{}, Etcd); err != nil || dirs[0] != filepath.Join(ready, Etcd.Name) {
 		t.Errorf("%v, %v", dirs, err)
 	}
@@ -120,22 +110,11 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 // twice, and the wait ends with its context.
 func TestSecondBuilderWaits(t *testing.T) {
 	tool, src := module(t, hello)
-	folder, err := tool.folder(src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache, err := CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must.Get(tool.folder(src))(t)
+	cache := must.Get(CacheDir())(t)
 	dir := filepath.Join(cache, "tools", folder)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := lock(t.Context(), &bytes.Buffer{}, dir+".lock", "hello")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+	unlock := must.Get(lock(t.Context(), &bytes.Buffer{}, dir+".lock", "hello"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var progress bytes.Buffer
@@ -157,10 +136,7 @@ func TestSecondBuilderWaits(t *testing.T) {
 
 // TestEveryToolHasItsVersion reads the real go.mod files.
 func TestEveryToolHasItsVersion(t *testing.T) {
-	src, err := SourceDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(SourceDir())(t)
 	folders := map[string]bool{}
 	for _, tool := range All {
 		version, err := tool.version(src)
@@ -187,10 +163,7 @@ func TestEveryToolHasItsVersion(t *testing.T) {
 
 func TestFlagsDecideTheFolder(t *testing.T) {
 	tool, src := module(t, hello)
-	base, err := tool.folder(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	base := must.Get(tool.folder(src))(t)
 	for name, change := range map[string]func(*Tool){
 		"tags": func(t *Tool) { t.Tags = "x" }, "flags": func(t *Tool) { t.LDFlags = "" }, "cgo": func(t *Tool) { t.CGO = true },
 		"packages": func(t *Tool) { t.Packages = []string{"./..."} }, "output": func(t *Tool) { t.Output = "other" },

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // published serves versions of a module, each a program that prints its own, to the go
@@ -19,9 +21,7 @@ func published(t *testing.T, module string, versions ...string) {
 	t.Helper()
 	proxy := t.TempDir()
 	dir := filepath.Join(proxy, module, "@v")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(dir, 0o755))
 	for _, v := range versions {
 		mod := "module " + module + "\n\ngo 1.24.0\n"
 		var archive bytes.Buffer
@@ -37,15 +37,11 @@ func published(t *testing.T, module string, versions ...string) {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Close())
 		for file, data := range map[string][]byte{
 			".info": fmt.Appendf(nil, `{"Version":%q}`, v), ".mod": []byte(mod), ".zip": archive.Bytes(),
 		} {
-			if err := os.WriteFile(filepath.Join(dir, v+file), data, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(dir, v+file), data, 0o644))
 		}
 	}
 	t.Setenv("GOPROXY", "file://"+proxy)
@@ -60,19 +56,11 @@ func TestChosenVersion(t *testing.T) {
 	published(t, "example.org/hello", "v1.34.0")
 	tool.Module, tool.Packages = "example.org/hello", []string{"example.org/hello"}
 	pinned := "module vernier.dev/tools/hello\n\ngo 1.26.0\n\nrequire example.org/hello v1.36.3\n"
-	if err := os.WriteFile(filepath.Join(src, "hello", "go.mod"), []byte(pinned), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	unchosen, err := tool.folder(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(src, "hello", "go.mod"), []byte(pinned), 0o644))
+	unchosen := must.Get(tool.folder(src))(t)
 
 	t.Setenv("VERNIER_HELLO_VERSION", "v1.34.0")
-	dirs, err := Ensure(t.Context(), &bytes.Buffer{}, tool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := must.Get(Ensure(t.Context(), &bytes.Buffer{}, tool))(t)
 	if name := filepath.Base(dirs[0]); name == unchosen || !strings.HasPrefix(name, "hello-v1.34.0-") {
 		t.Errorf("v1.34.0 is kept as %s, the go.mod's version as %s", name, unchosen)
 	}
@@ -90,9 +78,7 @@ func TestChosenVersion(t *testing.T) {
 func TestStagingModules(t *testing.T) {
 	mod := filepath.Join(t.TempDir(), "go.mod")
 	text := "module k8s.io/kubernetes\n\ngo 1.24.0\n\nreplace k8s.io/api => ./staging/src/k8s.io/api\n\nreplace example.org/x => example.org/y v1.0.0\n"
-	if err := os.WriteFile(mod, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(mod, []byte(text), 0o644))
 	got, err := derived(t.Context(), "k8s.io/kubernetes", "v1.34.2", mod)
 	want := "go 1.24.0\n\nrequire k8s.io/kubernetes v1.34.2\nreplace k8s.io/api => k8s.io/api v0.34.2\n"
 	if err != nil || !strings.HasSuffix(got, want) {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // patience bounds every wait.
@@ -47,9 +49,7 @@ func open(t testing.TB) *tab {
 	cmd := exec.Command(program, "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--user-data-dir="+t.TempDir(), "--window-size=1280,900", "--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{in, out} // 3 and 4, as it wants them
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	in.Close()
 	out.Close()
 	b := &tab{t: t, to: to, from: bufio.NewReader(from)}

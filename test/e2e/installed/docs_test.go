@@ -12,6 +12,7 @@ import (
 
 	"vernier.dev/vernier/test/docs"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // stand are what a reader puts for the words in capitals, and for what is his own.
@@ -36,14 +37,8 @@ var stand = strings.NewReplacer(
 // but for those of which the page says who else runs them, or why nobody does.
 func documented(t *testing.T) {
 	t.Helper()
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := docs.Commands(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
+	all := must.Get(docs.Commands(root))(t)
 	run := 0
 	for _, b := range all {
 		switch {

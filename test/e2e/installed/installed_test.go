@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
 	"vernier.dev/vernier/webhook/certs"
@@ -66,9 +67,7 @@ func TestInstalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sys.Namespaces(t.Context(), map[string]bool{namespace: false}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Namespaces(t.Context(), map[string]bool{namespace: false}))
 
 	quickStart(t, quick[1])
 	create(t, "sharing", 30)
@@ -139,10 +138,7 @@ func sharedByMPS(t *testing.T) {
 		return err == nil && free <= share && free > share-contextMiB
 	})
 	mounts := func() string {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", sys.Node(node).Containerd.ID().PID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", sys.Node(node).Containerd.ID().PID)))(t)
 		return string(text)
 	}
 	const name = "vernier-mps"
@@ -160,10 +156,7 @@ func sharedByMPS(t *testing.T) {
 // or comes back.
 func takeOffNode(t *testing.T) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../../docs/operations.md"))(t)
 	block := regexp.MustCompile("(?s)## Taking it off.*?```sh\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/operations.md does not say how to take a node off")
@@ -204,10 +197,7 @@ func awaitNoCapacity(t *testing.T) {
 
 func checkNoObjects(t *testing.T) {
 	t.Helper()
-	pods, err := sys.Kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pods := must.Get(sys.Kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}))(t)
 	for _, p := range pods.Items {
 		if slices.Contains(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.Gate}) {
 			t.Errorf("pod %s/%s has the gate", p.Namespace, p.Name)
@@ -262,9 +252,7 @@ func create(t *testing.T, name string, percent int64, changes ...func(*corev1.Po
 func deviceMemory(t *testing.T) int64 {
 	t.Helper()
 	list := &v1alpha1.SliceLedgerList{}
-	if err := sys.Client.List(t.Context(), list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Client.List(t.Context(), list))
 	return int64(list.Items[0].Status.Devices[0].Mem)
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 // hamiPod is as HAMi's users write it; it tells what it finds.
@@ -37,10 +39,7 @@ spec:
 // has its resources.
 func migrate(t *testing.T, image string) {
 	t.Helper()
-	doc, err := os.ReadFile("../../../docs/migrate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../../../docs/migrate.md"))(t)
 	upgrade := regexp.MustCompile(`(?s)helm upgrade vernier.*?dialects\.enabled=\{hami\}'`).FindString(string(doc))
 	if upgrade == "" {
 		t.Fatal("docs/migrate.md does not switch HAMi's dialect on")

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"vernier.dev/vernier/api/v1alpha1"
+	"vernier.dev/vernier/test/must"
 )
 
 // patience bounds every wait. Nothing passes or fails by how long it takes.
@@ -85,10 +86,7 @@ func awaitStarted(t *testing.T, l *load) *load {
 
 func get(t *testing.T, l *load) *corev1.Pod {
 	t.Helper()
-	now, err := sys.Kube.CoreV1().Pods(namespace).Get(t.Context(), l.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(sys.Kube.CoreV1().Pods(namespace).Get(t.Context(), l.Name, metav1.GetOptions{}))(t)
 	return now
 }
 
@@ -108,9 +106,7 @@ func remove(t *testing.T, l *load) {
 func ledgers(t *testing.T) []v1alpha1.SliceLedger {
 	t.Helper()
 	list := &v1alpha1.SliceLedgerList{}
-	if err := sys.Client.List(t.Context(), list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sys.Client.List(t.Context(), list))
 	return list.Items
 }
 
@@ -235,10 +231,7 @@ func checkTurns(t *testing.T, want bool, all ...*load) {
 // it, and the device's clock.
 func worked(t *testing.T, l *load) (used, now time.Duration) {
 	t.Helper()
-	state, err := sys.Node(l.Spec.NodeName).GPU.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(sys.Node(l.Spec.NodeName).GPU.Status())(t)
 	_, id, _ := strings.Cut(l.Status.ContainerStatuses[0].ContainerID, "://")
 	for _, c := range state.Clients {
 		if id != "" && strings.Contains(c.Cgroup, id) {
@@ -315,15 +308,9 @@ func awaitNothingLeft(t *testing.T) {
 				left = append(left, "released "+string(uid))
 			}
 			n := sys.Node(l.Name)
-			folders, err := filepath.Glob(filepath.Join(n.Dir(), "vernier", "*-*-*-*-*"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			folders := must.Get(filepath.Glob(filepath.Join(n.Dir(), "vernier", "*-*-*-*-*")))(t)
 			left = append(left, folders...)
-			mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", n.Containerd.ID().PID))
-			if err != nil {
-				t.Fatal(err)
-			}
+			mounts := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", n.Containerd.ID().PID)))(t)
 			for line := range strings.Lines(string(mounts)) {
 				if strings.Contains(line, "vernier-counters") {
 					left = append(left, line)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 	"vernier.dev/vernier/test/system"
 )
@@ -102,10 +103,7 @@ func TestUpgrade(t *testing.T) {
 // documented are the commands of docs/operations.md that go there and back.
 func documented(t *testing.T) (there, back string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../../docs/operations.md"))(t)
 	section := regexp.MustCompile(`(?s)\n## Upgrade\n.*?\n## `).FindString(string(page))
 	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(section)
 	rollback := regexp.MustCompile("`(helm rollback [^`]*)`").FindStringSubmatch(section)

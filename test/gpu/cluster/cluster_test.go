@@ -27,6 +27,7 @@ import (
 	"vernier.dev/vernier/test/cluster/machine"
 	"vernier.dev/vernier/test/gpu/report"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 )
 
 // What a process has in its environment that is to enter the bare machine: its root, and what
@@ -57,17 +58,11 @@ func bareMachine(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for _, dir := range []string{"/bin", "/dev", "/etc", "/old", "/proc", "/run/vernier-cluster", "/sbin", "/sys", "/tmp", kitFolder, disk + "/lib", disk + "/tmp", disk + "/log"} {
-		if err := os.MkdirAll(root+dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(root+dir, 0o755))
 	}
-	if err := os.Symlink("../run", root+disk+"/run"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("../run", root+disk+"/run"))
 	for file, text := range map[string]string{"/etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "/etc/group": "root:x:0:\n", "/etc/hosts": "127.0.0.1 localhost\n", "/etc/resolv.conf": ""} {
-		if err := os.WriteFile(root+file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(root+file, []byte(text), 0o644))
 	}
 	for _, name := range []string{"/bin/sh", "/sbin/ldconfig", "/lib64/ld-linux-x86-64.so.2",
 		"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1"} {
@@ -128,10 +123,7 @@ func say(t *testing.T, root string, args ...string) (string, error) {
 // are checked and named, a cluster comes up, and each row passes on the simulated GPU that does
 // not need a card; the others say what is missing. Interrupted, it leaves nothing.
 func TestBareMachine(t *testing.T) {
-	repo, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	repo := must.Get(manifests.Root())(t)
 	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", repo, "gpu-cluster", "FAST=1").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -176,10 +168,7 @@ func TestBareMachine(t *testing.T) {
 // addParts adds them, and returns how many there are.
 func addParts(t *testing.T, root string) int {
 	t.Helper()
-	dir, err := packed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(packed())(t)
 	files, err := filepath.Glob(filepath.Join(dir, "part-*"))
 	if err != nil || len(files) < 2 {
 		t.Fatalf("parts %v, %v", files, err)
@@ -193,14 +182,9 @@ func addParts(t *testing.T, root string) int {
 		t.Errorf("without parts: %v, %s", err, out)
 	}
 	damaged := filepath.Join(root, "tmp", "damaged")
-	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(files[0]))(t)
 	data[len(data)/2]++
-	if err := os.WriteFile(damaged, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(damaged, data, 0o644))
 	if out, err := say(t, root, "add", "/tmp/damaged"); err == nil || !strings.Contains(out, "damaged") || !strings.Contains(out, "copy it again") {
 		t.Errorf("a damaged part: %v, %s", err, out)
 	}
@@ -255,9 +239,7 @@ func interrupted(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = write, write
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	write.Close()
 	var said bytes.Buffer
 	buffer := make([]byte, 4096)
@@ -308,10 +290,7 @@ func readReport(t *testing.T, root string) map[string]*report.Row {
 // left fails if anything of a cluster is on the machine.
 func left(t *testing.T) {
 	t.Helper()
-	h, err := machine.FindHierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(machine.FindHierarchies())(t)
 	if groups := h.Leftovers("vernier-"); len(groups) > 0 {
 		t.Errorf("control groups are left: %v", groups)
 	}
@@ -343,9 +322,7 @@ panic: gone
 `
 	chosen := slices.Clone(rows)
 	var got []report.Row
-	if err := follow(strings.NewReader(printed), chosen, func(r *report.Row) error { got = append(got, *r); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, follow(strings.NewReader(printed), chosen, func(r *report.Row) error { got = append(got, *r); return nil }))
 	want := []report.Row{
 		{Name: "in-pods", Verdict: report.Failed, Why: "see its parts", Seconds: 2.5},
 		{Name: "in-pods/quota", Verdict: report.Failed, Why: "card_test.go:1: 12 percent\nof 30", Seconds: 1, Figures: map[string]any{"work_1": 29.5, "nvml": "no answer"}},
@@ -371,20 +348,11 @@ panic: gone
 
 // Every row is a test that there is.
 func TestRowsAreTests(t *testing.T) {
-	repo, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(repo, "test", "e2e", "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	repo := must.Get(manifests.Root())(t)
+	files := must.Get(filepath.Glob(filepath.Join(repo, "test", "e2e", "*_test.go")))(t)
 	var all strings.Builder
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(f))(t)
 		all.Write(text)
 	}
 	names := map[string]bool{}

@@ -21,6 +21,7 @@ import (
 
 	"vernier.dev/vernier/test/gpu/report"
 	"vernier.dev/vernier/test/manifests"
+	"vernier.dev/vernier/test/must"
 	"vernier.dev/vernier/test/simgpu"
 )
 
@@ -35,10 +36,7 @@ var onSimulated = []string{
 // pack makes the kit as make gpu-kit does.
 func pack(t *testing.T) string {
 	t.Helper()
-	root, err := manifests.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(manifests.Root())(t)
 	bin := t.TempDir()
 	if out, err := exec.Command("make", "-s", "-C", root, "gpu-kit", "BIN="+bin).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -51,9 +49,7 @@ func simulate(t *testing.T) []string {
 	t.Helper()
 	s := simgpu.New(t, simgpu.Config{ContextMiB: 400, GPUs: []simgpu.GPU{{Model: simgpu.A100, Count: 2}}})
 	root := filepath.Join(t.TempDir(), "driver")
-	if err := s.DriverRoot(root, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.DriverRoot(root, false))
 	return s.Env("VERNIER_DRIVER_ROOT="+root, "VERNIER_DEV_ROOT="+root, "PATH="+s.Bin+":"+os.Getenv("PATH"))
 }
 
@@ -68,14 +64,9 @@ func runKit(t *testing.T, kit string, env []string, args ...string) (map[string]
 		t.Fatal(err)
 	}
 	t.Logf("%s", table)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	var rep report.Report[machine]
-	if err := json.Unmarshal(text, &rep); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &rep))
 	all := map[string]*report.Row{}
 	for _, r := range rep.Rows {
 		if !bytes.Contains(table, []byte(r.String())) {
@@ -113,10 +104,7 @@ func TestKit(t *testing.T) {
 	}
 	newest := regexp.MustCompile(`GLIBC_2\.(\d+)`)
 	for _, file := range []string{"vgpu-run", "gpu-checks", "kit-program", "libvgpu.so"} {
-		symbols, err := exec.Command("objdump", "-T", filepath.Join(kit, file)).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		symbols := must.Get(exec.Command("objdump", "-T", filepath.Join(kit, file)).Output())(t)
 		for _, m := range newest.FindAllSubmatch(symbols, -1) {
 			if n, _ := strconv.Atoi(string(m[1])); n > 34 {
 				t.Errorf("%s needs glibc 2.%d; the docs promise 2.34", file, n)

@@ -6,7 +6,8 @@
 // Invariants:
 // - Layouts, enum values and symbol names are those of the public 64-bit ABI
 //   of libcuda.so.1 on Linux; a program built against NVIDIA's header runs
-//   unchanged on the simulated library.
+//   unchanged on the simulated library. Of the values of an enum there are those
+//   that something here names.
 // - Every function is spelled as in the library's symbol table (cuMemAlloc_v2,
 //   not cuMemAlloc): there is no macro that renames a call. NVIDIA's header
 //   maps cuMemAlloc to cuMemAlloc_v2 and, under CUDA_API_PER_THREAD_DEFAULT_STREAM,

@@ -58,8 +58,6 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
-
 // give hands out a device's handle, unless the device is lost.
 static nvmlReturn_t give(unsigned dev, nvmlDevice_t *device) {
     *device = handle(dev, SIM_WHOLE_GPU, SIM_WHOLE_GPU);
@@ -72,10 +70,6 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
     for (unsigned d = 0; d < nv->device_count; d++)
         if (sim_device_permitted(nv, d) && index-- == 0) return give(d, device);
     return NVML_ERROR_INVALID_ARGUMENT;
-}
-
-nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
-    return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
@@ -159,18 +153,6 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *devi
     return NVML_ERROR_NOT_FOUND;
 }
 
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device) {
-    return nvmlDeviceGetHandleByPciBusId_v2(id, device);
-}
-
-nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
-    struct target t;
-    NEED(minor);
-    CHECK(find(device, &t));
-    *minor = t.d->minor;
-    return NVML_SUCCESS;
-}
-
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
     struct target t;
     char text[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
@@ -182,3 +164,7 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
     }
     return copy_text(name, length, text);
 }
+
+OLDER(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
+OLDER(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
+OLDER(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2);

@@ -17,6 +17,11 @@ static uint64_t busy_percent(struct target *t) {
     return sim_percent(sim_busy_over(&t->d->buckets, now, 10), 10);
 }
 
+static unsigned power(struct target *t) {
+    uint64_t span = t->m->power_limit_mw - t->m->idle_mw;
+    return t->m->idle_mw + (unsigned)(span * busy_percent(t) / 100);
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
     struct target t;
     NEED(utilization);
@@ -45,36 +50,15 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *t
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
-    struct target t;
-    NEED(milliwatts);
-    CHECK(find_gpu(device, &t));
-    uint64_t span = t.m->power_limit_mw - t.m->idle_mw;
-    *milliwatts = t.m->idle_mw + (unsigned)(span * busy_percent(&t) / 100);
-    return NVML_SUCCESS;
-}
+FACT(nvmlDeviceGetPowerUsage, unsigned int, find_gpu, power(&t))
+FACT(nvmlDeviceGetPowerManagementLimit, unsigned int, find_gpu, t.m->power_limit_mw)
+FACT(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, find_gpu, t.m->power_limit_mw)
+FACT(nvmlDeviceGetEnforcedPowerLimit, unsigned int, find_gpu, t.m->power_limit_mw)
+FACT(nvmlDeviceGetPerformanceState, nvmlPstates_t, find_gpu, NVML_PSTATE_0)
+FACT(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, find_gpu, (nvmlEnableState_t)atomic_load(&t.d->persistence))
+FACT(nvmlDeviceGetComputeMode, nvmlComputeMode_t, find, (nvmlComputeMode_t)atomic_load(&t.d->compute_mode))
 
-static nvmlReturn_t power_limit(nvmlDevice_t device, unsigned *limit) {
-    struct target t;
-    NEED(limit);
-    CHECK(find_gpu(device, &t));
-    *limit = t.m->power_limit_mw;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *limit) {
-    return power_limit(device, limit);
-}
-
-nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *limit) {
-    return power_limit(device, limit);
-}
-
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit) {
-    return power_limit(device, limit);
-}
-
-static nvmlReturn_t clock_of(nvmlDevice_t device, nvmlClockType_t type, unsigned *mhz) {
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
     struct target t;
     NEED(mhz && type < NVML_CLOCK_COUNT);
     CHECK(find_gpu(device, &t));
@@ -82,30 +66,7 @@ static nvmlReturn_t clock_of(nvmlDevice_t device, nvmlClockType_t type, unsigned
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
-    return clock_of(device, type, mhz);
-}
-
-nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type,
-                                       unsigned int *mhz) {
-    return clock_of(device, type, mhz);
-}
-
-nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *state) {
-    struct target t;
-    NEED(state);
-    CHECK(find_gpu(device, &t));
-    *state = NVML_PSTATE_0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) {
-    struct target t;
-    NEED(mode);
-    CHECK(find_gpu(device, &t));
-    *mode = atomic_load(&t.d->persistence) ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
-    return NVML_SUCCESS;
-}
+OLDER(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo);
 
 nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t mode) {
     struct target t;
@@ -113,14 +74,6 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t
     CHECK(find_gpu(device, &t));
     if (!is_root()) return NVML_ERROR_NO_PERMISSION;
     atomic_store(&t.d->persistence, mode == NVML_FEATURE_ENABLED);
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode) {
-    struct target t;
-    NEED(mode);
-    CHECK(find(device, &t));
-    *mode = (nvmlComputeMode_t)atomic_load(&t.d->compute_mode);
     return NVML_SUCCESS;
 }
 

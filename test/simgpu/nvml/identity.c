@@ -7,21 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type) {
-    struct target t;
-    NEED(type);
-    CHECK(find(device, &t));
-    *type = (nvmlBrandType_t)t.m->brand;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch) {
-    struct target t;
-    NEED(arch);
-    CHECK(find(device, &t));
-    *arch = t.m->arch;
-    return NVML_SUCCESS;
-}
+FACT(nvmlDeviceGetBrand, nvmlBrandType_t, find, (nvmlBrandType_t)t.m->brand)
+FACT(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, find, t.m->arch)
+FACT(nvmlDeviceGetNumGpuCores, unsigned int, find, t.m->sms * t.m->cores_per_sm)
+FACT(nvmlDeviceGetBoardId, unsigned int, find, t.d->domain << 16 | t.d->bus << 8)
+FACT(nvmlDeviceGetModuleId, unsigned int, find_gpu, t.d->minor + 1)
+FACT(nvmlDeviceGetMinorNumber, unsigned int, find, t.d->minor)
+FACT(nvmlDeviceGetMultiGpuBoard, unsigned int, find, 0)
+FACT(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, find, NVML_GPU_VIRTUALIZATION_MODE_NONE)
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     struct target t;
@@ -29,14 +22,6 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     CHECK(find(device, &t));
     *major = (int)t.m->major;
     *minor = (int)t.m->minor;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores) {
-    struct target t;
-    NEED(cores);
-    CHECK(find(device, &t));
-    *cores = t.m->sms * t.m->cores_per_sm;
     return NVML_SUCCESS;
 }
 
@@ -55,45 +40,12 @@ nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *part, unsig
     return copy_text(part, length, t.m->part);
 }
 
-nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *id) {
-    struct target t;
-    NEED(id);
-    CHECK(find(device, &t));
-    *id = t.d->domain << 16 | t.d->bus << 8;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetModuleId(nvmlDevice_t device, unsigned int *id) {
-    struct target t;
-    NEED(id);
-    CHECK(find_gpu(device, &t));
-    *id = t.d->minor + 1;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int *multi) {
-    struct target t;
-    NEED(multi);
-    CHECK(find(device, &t));
-    *multi = 0;
-    return NVML_SUCCESS;
-}
-
 nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) {
     struct target t;
     char text[NVML_DEVICE_VBIOS_VERSION_BUFFER_SIZE];
     CHECK(find(device, &t));
     snprintf(text, sizeof text, "%02X.00.9F.00.01", t.m->pci_device >> 24);
     return copy_text(version, length, text);
-}
-
-nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
-                                             nvmlGpuVirtualizationMode_t *mode) {
-    struct target t;
-    NEED(mode);
-    CHECK(find(device, &t));
-    *mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
-    return NVML_SUCCESS;
 }
 
 void fill_place(unsigned domain, unsigned bus, nvmlPciInfo_t *pci) {

@@ -78,16 +78,14 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length) {
     return nv ? copy_text(version, length, nv->nvml_version) : NVML_ERROR_UNINITIALIZED;
 }
 
-nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
-    return nvmlSystemGetCudaDriverVersion_v2(version);
-}
-
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     NEED(version);
     if (!nv) return NVML_ERROR_UNINITIALIZED;
     *version = nv->cuda_version;
     return NVML_SUCCESS;
 }
+
+OLDER(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2);
 
 nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t *info, unsigned int length) {
     NEED(info);
@@ -113,35 +111,31 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
     return NVML_SUCCESS;
 }
 
-#define SAY(code, text) \
-    case code:          \
-        return text
-
 const char *nvmlErrorString(nvmlReturn_t result) {
-    switch (result) {
-        SAY(NVML_SUCCESS, "Success");
-        SAY(NVML_ERROR_UNINITIALIZED, "Uninitialized");
-        SAY(NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument");
-        SAY(NVML_ERROR_NOT_SUPPORTED, "Not Supported");
-        SAY(NVML_ERROR_NO_PERMISSION, "Insufficient Permissions");
-        SAY(NVML_ERROR_ALREADY_INITIALIZED, "Already Initialized");
-        SAY(NVML_ERROR_NOT_FOUND, "Not Found");
-        SAY(NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size");
-        SAY(NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded");
-        SAY(NVML_ERROR_TIMEOUT, "Timeout");
-        SAY(NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found");
-        SAY(NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found");
-        SAY(NVML_ERROR_GPU_IS_LOST, "GPU is lost");
-        SAY(NVML_ERROR_RESET_REQUIRED, "GPU requires reset");
-        SAY(NVML_ERROR_OPERATING_SYSTEM, "Blocked by the operating system");
-        SAY(NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch");
-        SAY(NVML_ERROR_IN_USE, "In use by another client");
-        SAY(NVML_ERROR_MEMORY, "Insufficient Memory");
-        SAY(NVML_ERROR_NO_DATA, "No data");
-        SAY(NVML_ERROR_INSUFFICIENT_RESOURCES, "Insufficient Resources");
-        SAY(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch");
-        SAY(NVML_ERROR_INVALID_STATE, "Invalid state");
-        default:
-            return "Unknown Error";
-    }
+    static const char *const texts[] = {
+        [NVML_SUCCESS] = "Success",
+        [NVML_ERROR_UNINITIALIZED] = "Uninitialized",
+        [NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
+        [NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+        [NVML_ERROR_NO_PERMISSION] = "Insufficient Permissions",
+        [NVML_ERROR_ALREADY_INITIALIZED] = "Already Initialized",
+        [NVML_ERROR_NOT_FOUND] = "Not Found",
+        [NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
+        [NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
+        [NVML_ERROR_TIMEOUT] = "Timeout",
+        [NVML_ERROR_LIBRARY_NOT_FOUND] = "NVML Shared Library Not Found",
+        [NVML_ERROR_FUNCTION_NOT_FOUND] = "Function Not Found",
+        [NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+        [NVML_ERROR_RESET_REQUIRED] = "GPU requires reset",
+        [NVML_ERROR_OPERATING_SYSTEM] = "Blocked by the operating system",
+        [NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
+        [NVML_ERROR_IN_USE] = "In use by another client",
+        [NVML_ERROR_MEMORY] = "Insufficient Memory",
+        [NVML_ERROR_NO_DATA] = "No data",
+        [NVML_ERROR_INSUFFICIENT_RESOURCES] = "Insufficient Resources",
+        [NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "Argument version mismatch",
+        [NVML_ERROR_INVALID_STATE] = "Invalid state",
+    };
+    bool known = (unsigned)result < sizeof texts / sizeof *texts && texts[result];
+    return known ? texts[result] : "Unknown Error";
 }

@@ -61,4 +61,17 @@ bool mismatched(const struct sim_state *s);
 #define NEED(arg) \
     if (!(arg)) return NVML_ERROR_INVALID_ARGUMENT
 
+// A call that answers one fact of the device t that find leads to.
+#define FACT(name, type, find, fact)                       \
+    nvmlReturn_t name(nvmlDevice_t device, type *answer) { \
+        struct target t;                                   \
+        NEED(answer);                                      \
+        CHECK(find(device, &t));                           \
+        *answer = (fact);                                  \
+        return NVML_SUCCESS;                               \
+    }
+
+// Another name of the same call, as of an earlier version.
+#define OLDER(name, same) extern __typeof__(same) name __attribute__((alias(#same)))
+
 #endif

@@ -228,7 +228,4 @@ nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t compute_instanc
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t compute_instance,
-                                        nvmlComputeInstanceInfo_t *info) {
-    return nvmlComputeInstanceGetInfo_v2(compute_instance, info);
-}
+OLDER(nvmlComputeInstanceGetInfo, nvmlComputeInstanceGetInfo_v2);

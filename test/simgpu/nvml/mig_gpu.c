@@ -41,24 +41,20 @@ nvmlReturn_t mig_ready(nvmlDevice_t device, struct target *t) {
     return is_root() ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 
+#define PROFILE_INFO(v, p)                                                                          \
+    {.version = v, .id = p->id, .sliceCount = p->slices, .instanceCount = p->max,                   \
+     .multiprocessorCount = p->sms, .copyEngineCount = p->copy, .decoderCount = p->decoders,        \
+     .jpegCount = p->jpegs, .ofaCount = p->ofas, .memorySizeMB = p->memory_mib}
+
 static nvmlReturn_t describe(const struct sim_profile *p, nvmlGpuInstanceProfileInfo_v2_t *v) {
     if (!p) return NVML_ERROR_NOT_SUPPORTED;
     if (v->version == nvmlGpuInstanceProfileInfo_v3) {
-        nvmlGpuInstanceProfileInfo_v3_t *w = (nvmlGpuInstanceProfileInfo_v3_t *)v;
-        *w = (nvmlGpuInstanceProfileInfo_v3_t){
-            .version = nvmlGpuInstanceProfileInfo_v3, .id = p->id, .sliceCount = p->slices,
-            .instanceCount = p->max, .multiprocessorCount = p->sms, .copyEngineCount = p->copy,
-            .decoderCount = p->decoders, .jpegCount = p->jpegs, .ofaCount = p->ofas,
-            .memorySizeMB = p->memory_mib};
-        snprintf(w->name, sizeof w->name, "%s", p->name);
+        *(nvmlGpuInstanceProfileInfo_v3_t *)v = (nvmlGpuInstanceProfileInfo_v3_t)PROFILE_INFO(nvmlGpuInstanceProfileInfo_v3, p);
+        snprintf(((nvmlGpuInstanceProfileInfo_v3_t *)v)->name, sizeof v->name, "%s", p->name);
         return NVML_SUCCESS;
     }
     if (v->version != nvmlGpuInstanceProfileInfo_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    *v = (nvmlGpuInstanceProfileInfo_v2_t){
-        .version = nvmlGpuInstanceProfileInfo_v2, .id = p->id, .sliceCount = p->slices,
-        .instanceCount = p->max, .multiprocessorCount = p->sms, .copyEngineCount = p->copy,
-        .decoderCount = p->decoders, .jpegCount = p->jpegs, .ofaCount = p->ofas,
-        .memorySizeMB = p->memory_mib};
+    *v = (nvmlGpuInstanceProfileInfo_v2_t)PROFILE_INFO(nvmlGpuInstanceProfileInfo_v2, p);
     snprintf(v->name, sizeof v->name, "%s", p->name);
     return NVML_SUCCESS;
 }
@@ -111,11 +107,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, 
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int id,
-                                                        nvmlGpuInstancePlacement_t *placements,
-                                                        unsigned int *count) {
-    return nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, placements, count);
-}
+OLDER(nvmlDeviceGetGpuInstancePossiblePlacements, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
 
 // fits reports whether profile p may be placed at start beside d's instances.
 static bool fits(struct sim_device *d, const struct sim_model *m, const struct sim_profile *p,

@@ -56,22 +56,6 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current,
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig) {
-    struct target t;
-    NEED(is_mig);
-    CHECK(find(device, &t));
-    *is_mig = t.gi != SIM_WHOLE_GPU;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-    struct target t;
-    NEED(count);
-    CHECK(find_gpu(device, &t));
-    *count = t.m->profiles && atomic_load(&t.d->mig_current) ? 7 : 0;
-    return NVML_SUCCESS;
-}
-
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
                                                  nvmlDevice_t *mig) {
     struct target t;
@@ -97,29 +81,21 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id) {
-    struct target t;
-    NEED(id);
-    CHECK(find(device, &t));
-    if (t.gi == SIM_WHOLE_GPU) return NVML_ERROR_NOT_SUPPORTED;
-    *id = t.gi;
-    return NVML_SUCCESS;
+// A handle of a MIG device.
+static nvmlReturn_t find_mig(nvmlDevice_t h, struct target *t) {
+    CHECK(find(h, t));
+    return t->gi == SIM_WHOLE_GPU ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id) {
-    struct target t;
-    NEED(id);
-    CHECK(find(device, &t));
-    if (t.gi == SIM_WHOLE_GPU) return NVML_ERROR_NOT_SUPPORTED;
-    *id = t.ci;
-    return NVML_SUCCESS;
-}
+FACT(nvmlDeviceIsMigDeviceHandle, unsigned int, find, t.gi != SIM_WHOLE_GPU)
+FACT(nvmlDeviceGetMaxMigDeviceCount, unsigned int, find_gpu, t.m->profiles && atomic_load(&t.d->mig_current) ? 7 : 0)
+FACT(nvmlDeviceGetGpuInstanceId, unsigned int, find_mig, t.gi)
+FACT(nvmlDeviceGetComputeInstanceId, unsigned int, find_mig, t.ci)
 
 nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
     struct target t;
     NEED(attributes);
-    CHECK(find(device, &t));
-    if (t.gi == SIM_WHOLE_GPU) return NVML_ERROR_NOT_SUPPORTED;
+    CHECK(find_mig(device, &t));
     const struct sim_profile *p = sim_profile_by_id(t.m, t.d->gi[t.gi].profile);
     if (!p) return NVML_ERROR_UNKNOWN;
     unsigned slices = t.d->gi[t.gi].ci[t.ci].slices;
@@ -136,6 +112,4 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
-    return nvmlDeviceGetAttributes_v2(device, attributes);
-}
+OLDER(nvmlDeviceGetAttributes, nvmlDeviceGetAttributes_v2);

@@ -179,10 +179,4 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode) {
-    struct target t;
-    NEED(mode);
-    CHECK(find_gpu(device, &t));
-    *mode = NVML_FEATURE_DISABLED;
-    return NVML_SUCCESS;
-}
+FACT(nvmlDeviceGetAccountingMode, nvmlEnableState_t, find_gpu, NVML_FEATURE_DISABLED)

@@ -248,26 +248,9 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t pcie(nvmlDevice_t device, unsigned *out, unsigned value) {
-    struct target t;
-    NEED(out);
-    CHECK(find_gpu(device, &t));
-    *out = value ? value : (t.m->major >= 9 ? 5u : t.m->major == 8 ? 4u : 3u);
-    return NVML_SUCCESS;
-}
+static unsigned generation(const struct target *t) { return t->m->major >= 9 ? 5 : t->m->major == 8 ? 4 : 3; }
 
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *gen) {
-    return pcie(device, gen, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *gen) {
-    return pcie(device, gen, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *width) {
-    return pcie(device, width, 16);
-}
-
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *width) {
-    return pcie(device, width, 16);
-}
+FACT(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, find_gpu, generation(&t))
+FACT(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, find_gpu, generation(&t))
+FACT(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, find_gpu, 16)
+FACT(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, find_gpu, 16)

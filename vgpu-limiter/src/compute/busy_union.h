@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts the device's time once per container, whoever of it worked when.
+// Counts the device's time once per container, whichever processes and streams worked.
 
 #ifndef VGPU_BUSY_UNION_H
 #define VGPU_BUSY_UNION_H

@@ -68,10 +68,10 @@ void vgpu_cost_learn(struct vgpu_costs *costs, uint64_t key, uint64_t ns, enum v
     if (early)
         how = known_apart(cost) ? VGPU_BESIDE : VGPU_APART;
     struct vgpu_price price = {cost->ns, cost->worst, cost->times + 1};
-    bool anew = price.times == 1 || (how == VGPU_APART && cost->beside == VGPU_NEVER_APART);
+    bool replaces = price.times == 1 || (how == VGPU_APART && cost->beside == VGPU_NEVER_APART);
     if (how == VGPU_BESIDE && known_apart(cost)) {
         cost->beside++;
-    } else if (anew) {
+    } else if (replaces) {
         price.ns = price.worst = ns;
     } else {
         uint64_t part = FORGET_NS / (ns + 1);

@@ -49,11 +49,11 @@ static void free_state(struct vgpu_stream_state *state) {
     free(state);
 }
 
-void vgpu_destroyed_collect(struct vgpu_process *process, struct vgpu_ctx_state *ctx_state) {
+void vgpu_destroyed_collect(struct vgpu_process *process, struct vgpu_ctx_state *ctx_state, const struct vgpu_turn *turn) {
     struct vgpu_entry entry;
     for (unsigned looks = ctx_state->ends < LOOKS ? ctx_state->ends : LOOKS; looks > 0; looks--) {
         struct vgpu_stream_state *first = ctx_state->destroyed->next;
-        vgpu_timing_collect(first);
+        vgpu_timing_collect(first, turn);
         if (first->pending != 0) {
             ctx_state->destroyed = first; // and so the last
             continue;
@@ -81,11 +81,13 @@ void vgpu_forget_stream(struct vgpu_process *process, cu_stream stream) {
     bool pushed = VGPU_REAL(cuCtxPushCurrent_v2)(entry.owner) == CU_OK;
     int mode = vgpu_capture_mode(CU_CAPTURE_RELAXED);
     vgpu_lock(&state->ctx_state->lock);
+    uint64_t now = vgpu_now();
+    struct vgpu_turn turn = vgpu_turn(process, state->device, now);
     state->ends = true;
     if (state->open && atomic_load_explicit(&process->launches.captures, memory_order_relaxed) == 0)
-        vgpu_timing_end(state, stream, false, vgpu_now());
-    vgpu_timing_collect(state);
-    vgpu_destroyed_collect(process, state->ctx_state);
+        vgpu_timing_end(state, stream, false, now);
+    vgpu_timing_collect(state, &turn);
+    vgpu_destroyed_collect(process, state->ctx_state, &turn);
     bool kept = keep(process, state, entry.owner);
     if (!kept)
         vgpu_timing_drop(state);

@@ -103,7 +103,7 @@ cu_result cuGraphLaunch_ptsz(cu_exec exec, cu_stream stream) {
     SIMPLE(exec, stream, true, vgpu_graph_run(VGPU_cuGraphLaunch_ptsz, exec, stream));
 }
 
-// Several devices at once, each by its own stream. Nothing is held meanwhile: other
+// Several devices at once, each by its own stream. No lock is held across the launch: other
 // threads may launch on the same devices in another order.
 cu_result cuLaunchCooperativeKernelMultiDevice(struct cu_launch_params *list, unsigned count,
                                                unsigned flags) {

@@ -22,7 +22,7 @@ struct vgpu_batch {
     uint64_t key;            // of all its launches; 0 if they differ
     uint64_t launches, expected; // what they were charged, ns
     uint64_t over;           // how much more they may take, as far as is known, ns
-    uint64_t like;           // of a launch by itself: what else may cost as much
+    uint64_t like;           // of a single launch: what else may cost as much
     bool queued;             // start wasn't reached when end was recorded
     bool unknown;            // its launch was charged nothing, for want of knowledge
     bool unsure;             // its launch is one of the first of its class

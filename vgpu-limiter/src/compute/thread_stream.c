@@ -97,22 +97,22 @@ static struct vgpu_price uncharged(const struct vgpu_thread_stream *thread) {
     return (struct vgpu_price){ns, ns + (spent >> (VGPU_COUNT_BITS + VGPU_TIME_BITS)), count};
 }
 
-void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, uint64_t now) {
+void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, const struct vgpu_turn *turn, uint64_t now) {
     struct vgpu_price price = uncharged(thread);
     uint64_t count = price.times;
     vgpu_store(&thread->state->process->region.counters->header.device[thread->state->device].last_launch, now);
     if (count != 0)
         vgpu_timing_add(thread->state,
                         thread->names == count * thread->first ? vgpu_launch_class_name(thread, thread->first) : 0, count,
-                        price, now);
+                        price, turn, now);
     thread->left = 0;
 }
 
 // Where the stream state has gone, or its locks can't be had.
-static void charge(struct vgpu_process *process, const struct vgpu_thread_stream *thread, uint64_t now) {
+static void charge(struct vgpu_process *process, struct vgpu_thread_stream *thread, const struct vgpu_turn *turn, uint64_t now) {
     struct vgpu_price price = uncharged(thread);
-    struct vgpu_turn turn = vgpu_turn(process, thread->device, now);
-    vgpu_bucket_charge(process, thread->device, &turn, now, price.ns, price.times);
+    vgpu_bucket_charge(process, thread->device, turn->core, now, price.ns, price.times);
+    thread->left = 0;
 }
 
 // Charges what a thread stream has launched that serves its stream no more, by invariant 1.
@@ -126,25 +126,24 @@ static void settle(struct vgpu_thread_stream *thread) {
         (int)(thread->epoch - process->first_epoch) < 0) // in a child of fork it is its parent's
         return;
     int cancel = vgpu_cancel_hold();
+    uint64_t now = vgpu_now();
+    struct vgpu_turn turn = vgpu_turn(process, thread->device, now);
     for (int i = 0; i < SETTLE_TRIES && thread->left != 0; i++) {
-        uint64_t now = vgpu_now();
         if (i > 0)
             now = vgpu_pause(now, SETTLE_PAUSE_NS);
         if (!vgpu_lock_try(&process->launches.stream_lock))
             continue;
         if (!vgpu_table_get(&process->table, vgpu_stream_key(thread->stream, thread->ctx), &entry) ||
             entry.value != (uintptr_t)thread->state) {
-            charge(process, thread, now);
-            thread->left = 0;
+            charge(process, thread, &turn, now);
         } else if (vgpu_lock_try(&thread->state->ctx_state->lock)) {
-            vgpu_thread_stream_settle(thread, now);
+            vgpu_thread_stream_settle(thread, &turn, now);
             vgpu_lock_free(&thread->state->ctx_state->lock);
         }
         vgpu_lock_free(&process->launches.stream_lock);
     }
     if (thread->left != 0)
-        charge(process, thread, vgpu_now());
-    thread->left = 0;
+        charge(process, thread, &turn, now);
     vgpu_cancel_free(cancel);
 }
 

@@ -7,6 +7,7 @@
 #define VGPU_THREAD_STREAM_H
 
 #include "compute/stream_state.h"
+#include "compute/timeshare.h"
 
 // What a launch takes off what its thread stream may launch, in one word of four parts, none of
 // which an allowance overflows: a launch is paid for by one comparison and one subtraction,
@@ -34,7 +35,7 @@ struct vgpu_launch_class {
 #define VGPU_LAUNCH_CLASS_WORDS (VGPU_LAUNCH_CLASSES / 64)
 
 struct vgpu_thread_stream {
-    cu_stream stream; // as the driver's handle, default streams told apart; NULL for none
+    cu_stream stream; // the driver's handle, with one of its own for each kind of default stream; NULL for none
     cu_ctx ctx;       // the stream's
     unsigned epoch;   // good while no stream or context has died since
     // Of the next allowance; not measured last; the context's.
@@ -86,7 +87,7 @@ static inline struct vgpu_thread_stream *vgpu_thread_stream_of(cu_stream stream)
 
 #define VGPU_DEFAULT_THREAD_STREAM (&vgpu_tls->streams[0]) // of the default streams
 
-// Whether the thread stream is this stream's, and good.
+// Reports whether the thread stream is this stream's, and good.
 static inline bool vgpu_thread_stream_is(const struct vgpu_thread_stream *thread, cu_stream stream) {
     if (thread->stream != stream || thread->epoch != vgpu_epoch())
         return false;
@@ -110,7 +111,7 @@ void vgpu_thread_stream_learn_all(struct vgpu_thread_stream *thread);
 void vgpu_thread_stream_allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t ns);
 
 // Charges what was launched by the allowance. Under the context state's lock.
-void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, uint64_t now);
+void vgpu_thread_stream_settle(struct vgpu_thread_stream *thread, const struct vgpu_turn *turn, uint64_t now);
 
 // Charges what all of the thread's have launched; they belong to no stream from then on.
 void vgpu_thread_settle(void);

@@ -13,11 +13,11 @@
 //      only one that is among the first of its class.
 //   3. Nothing here is recorded into a stream that is capturing, and no capture
 //      is disturbed.
-//   4. Whoever waits holds no lock, and has ended its batch: the pause isn't in it.
+//   4. A launch that waits holds no lock, and has ended its batch: the pause isn't in it.
 //   5. Waiting for measurements ends after LONGEST_LOOK_NS: a launch may wait on the
 //      device for what the program does only later. What it has taken by then is
 //      charged.
-//   6. Who has waited longest goes first, as far as that is longer than a quarter of a period.
+//   6. The launch that has waited longest goes first, once that is a quarter of a period.
 //   7. If tracking state can't be allocated, or the counters are damaged, the launch fails.
 
 #include "compute/throttle.h"
@@ -68,12 +68,18 @@ static void expect(struct vgpu_launch *launch) {
                         launch->thread->state->probes != 0 || most_ahead(&launch->price) < VGPU_BATCHES;
 }
 
-// Whether measurements must come first, by invariant 2.
-static bool must_sync(const struct vgpu_launch *launch, const struct vgpu_turn *turn) {
+// Samples the turn: it holds until the launch waits.
+static void look(struct vgpu_launch *launch, const struct vgpu_process *process, uint64_t now) {
+    launch->now = now;
+    launch->turn = vgpu_turn(process, launch->thread->device, now);
+}
+
+// Reports whether measurements must come first, by invariant 2.
+static bool must_sync(const struct vgpu_launch *launch) {
     const struct vgpu_stream_state *state = launch->thread->state;
     uint64_t over = state->over + launch->price.worst - launch->price.ns;
-    uint64_t most = turn->period * turn->core / 100;
-    uint64_t room = vgpu_bucket_room(state->process, state->device, turn, launch->now);
+    uint64_t most = launch->turn.period * launch->turn.core / 100;
+    uint64_t room = vgpu_bucket_room(state->process, state->device, &launch->turn, launch->now);
     if (most > room)
         most = room;
     return !state->open && (state->pending >= most_ahead(&launch->price) ||
@@ -86,11 +92,11 @@ static void close_batch(struct vgpu_launch *launch) {
         vgpu_timing_end(state, launch->stream, launch->per_thread, launch->now);
 }
 
-static void collect(struct vgpu_stream_state *state) {
-    vgpu_timing_collect(state);
+static void collect(struct vgpu_stream_state *state, const struct vgpu_turn *turn) {
+    vgpu_timing_collect(state, turn);
     if (state->ctx_state->unsure != NULL)
-        vgpu_timing_collect(state->ctx_state->unsure);
-    vgpu_destroyed_collect(state->process, state->ctx_state);
+        vgpu_timing_collect(state->ctx_state->unsure, turn);
+    vgpu_destroyed_collect(state->process, state->ctx_state, turn);
 }
 
 // Extends the time for which the container counts as busy while an overdue launch runs, or
@@ -101,8 +107,8 @@ static void extend_busy(struct vgpu_stream_state *state, uint64_t now) {
         late->moved = vgpu_bucket_late(late->process, late->device, now, late->moved);
 }
 
-// Notes that the launch waits for the bucket. What has died, or was cancelled, has lost its
-// place to whoever wants it.
+// Notes that the launch waits for the bucket. It may take the place of a thread that has
+// died or was cancelled.
 static void queue_up(struct vgpu_launch *launch) {
     struct vgpu_waiting *waiting = launch->thread->state->ctx_state->waiting;
     if (launch->queue.since == 0)
@@ -138,7 +144,7 @@ static void wait_for_bucket(struct vgpu_launch *launch, uint64_t due) {
     extend_busy(state, launch->now);
     queue_up(launch);
     vgpu_unlock(&state->ctx_state->lock);
-    launch->now = vgpu_bucket_wait(state->process, state->device, launch->now, due, &launch->queue);
+    look(launch, state->process, vgpu_bucket_wait(state->process, state->device, launch->now, due, &launch->queue));
     vgpu_lock(&state->ctx_state->lock);
 }
 
@@ -150,7 +156,7 @@ static void wait_for_device(struct vgpu_launch *launch) {
     extend_busy(state, began);
     leave_queue(launch);
     vgpu_unlock(&state->ctx_state->lock);
-    launch->now = vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16);
+    look(launch, state->process, vgpu_pause(began, FIRST_LOOK_NS + launch->looked / 16));
     vgpu_lock(&state->ctx_state->lock);
     launch->looked += launch->now - began;
 }
@@ -160,7 +166,7 @@ static bool open_batch(struct vgpu_launch *launch) {
     struct vgpu_stream_state *state = launch->thread->state;
     if (launch->by_itself)
         launch->now = vgpu_now();
-    if (!vgpu_timing_begin(state, launch->stream, launch->per_thread, launch->now) && launch->unknown)
+    if (!vgpu_timing_begin(state, launch->stream, launch->per_thread, &launch->turn, launch->now) && launch->unknown)
         return false;
     struct vgpu_batch *batch = vgpu_batch_open(state);
     batch->unknown = launch->unknown;
@@ -176,37 +182,36 @@ static bool open_batch(struct vgpu_launch *launch) {
 // for it if it can be measured; false if it must not be made, or needn't be measured.
 static bool prepare(struct vgpu_launch *launch) {
     struct vgpu_stream_state *state = launch->thread->state;
-    struct vgpu_turn turn;
+    const struct vgpu_turn *turn = &launch->turn;
     for (;;) {
-        turn = vgpu_turn(state->process, state->device, launch->now);
         if (!vgpu_bucket_is_possible(state->process, state->device, launch->now))
             vgpu_damage(state->process);
-        launch->freed = turn.core == 0;
+        launch->freed = turn->core == 0;
         launch->refused = !launch->freed && vgpu_is_damaged(state->process);
         if (launch->refused || launch->freed) {
             vgpu_timing_drop_open(state);
             leave_queue(launch);
             return false;
         }
-        collect(state);
+        collect(state, turn);
         expect(launch);
         struct vgpu_batch *batch = vgpu_batch_open(state);
         if (launch->by_itself || batch->expected + batch->over >= VGPU_BATCH_NS - VGPU_SMALLEST_STEP ||
             batch->launches >= VGPU_BATCH_LAUNCHES - 1)
             close_batch(launch);
-        uint64_t due = vgpu_bucket_due(state->process, state->device, &turn, launch->now, launch->price);
+        uint64_t due = vgpu_bucket_due(state->process, state->device, turn, launch->now, launch->price);
         if (due <= launch->now)
-            due = vgpu_bucket_behind(state->process, state->device, &turn, launch->now, &launch->queue);
+            due = vgpu_bucket_behind(state->process, state->device, turn, launch->now, &launch->queue);
         if (due > launch->now)
             wait_for_bucket(launch, due);
-        else if (must_sync(launch, &turn) && launch->looked < LONGEST_LOOK_NS)
+        else if (must_sync(launch) && launch->looked < LONGEST_LOOK_NS)
             wait_for_device(launch);
         else if (launch->unsure && state->ctx_state->unsure != NULL)
-            vgpu_timing_overdue(state->ctx_state, launch->now);
+            vgpu_timing_overdue(state->ctx_state, turn, launch->now);
         else
             break;
     }
-    vgpu_bucket_go(state->process, state->device, &turn, launch->now, &launch->queue);
+    vgpu_bucket_go(state->process, state->device, turn, launch->now, &launch->queue);
     leave_queue(launch);
     return state->open || state->pending == VGPU_BATCHES || open_batch(launch);
 }
@@ -227,12 +232,13 @@ static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process)
         vgpu_thread_stream_learn(thread, launch->key) &&
         vgpu_launch_paid(launch->key, launch->stream, launch->per_thread))
         return CU_OK;
-    launch->now = vgpu_now();
-    if (vgpu_turn(process, thread->device, launch->now).core == 0) {
+    launch->thread = thread;
+    look(launch, process, vgpu_now());
+    if (launch->turn.core == 0) {
         thread->freed = true;
+        launch->thread = NULL;
         return CU_OK;
     }
-    launch->thread = thread;
     if (stream > VGPU_PER_THREAD && VGPU_REAL(cuCtxGetCurrent)(&current) == CU_OK && current != thread->ctx)
         launch->context = thread->ctx;
     enter(launch);
@@ -240,7 +246,7 @@ static cu_result begin(struct vgpu_launch *launch, struct vgpu_process *process)
     if (thread->freed) // what the open batch would measure holds launches that weren't
         vgpu_timing_drop_open(thread->state);
     thread->freed = false;
-    vgpu_thread_stream_settle(thread, launch->now);
+    vgpu_thread_stream_settle(thread, &launch->turn, launch->now);
     bool good = prepare(launch);
     if (!good)
         vgpu_unlock(&thread->state->ctx_state->lock);
@@ -265,14 +271,15 @@ cu_result vgpu_launch_begin(struct vgpu_launch *launch, uint64_t key, uint64_t l
     return vgpu_is_capturing(process, per_thread, stream) ? CU_OK : begin(launch, process);
 }
 
-// The thread stream may pay by itself, until the batch is full or the turn over.
-static void allow(struct vgpu_thread_stream *thread, uint64_t key, uint64_t now) {
+// Gives the thread stream an allowance: until the batch is full or the turn over.
+static void allow(const struct vgpu_launch *launch) {
+    struct vgpu_thread_stream *thread = launch->thread;
+    uint64_t key = launch->key;
     const struct vgpu_batch *batch = vgpu_batch_open(thread->state);
     uint64_t taken = batch->expected + batch->over;
     uint64_t room = taken < VGPU_BATCH_NS ? VGPU_BATCH_NS - taken : 0;
     uint64_t launches = VGPU_BATCH_LAUNCHES - batch->launches;
-    struct vgpu_turn turn = vgpu_turn(thread->state->process, thread->state->device, now);
-    uint64_t left = vgpu_bucket_room(thread->state->process, thread->state->device, &turn, now);
+    uint64_t left = vgpu_bucket_room(thread->state->process, thread->state->device, &launch->turn, launch->now);
     if (room > left)
         room = left;
     if (room > launches * VGPU_SMALLEST_STEP)
@@ -290,7 +297,7 @@ static void continue_batch(struct vgpu_launch *launch) {
         close_batch(launch);
         launch->thread->state->probes -= launch->thread->state->probes != 0;
     } else {
-        allow(launch->thread, launch->key, launch->now);
+        allow(launch);
     }
 }
 
@@ -300,7 +307,7 @@ void vgpu_launch_end(struct vgpu_launch *launch, cu_result result) {
     struct vgpu_stream_state *state = launch->thread->state;
     enter(launch);
     if (result == CU_OK) {
-        vgpu_timing_add(state, launch->key, 1, launch->price, launch->now);
+        vgpu_timing_add(state, launch->key, 1, launch->price, &launch->turn, launch->now);
         if (launch->by_itself)
             launch->now = vgpu_now();
         if (state->open)
@@ -316,20 +323,20 @@ void vgpu_launch_part(struct vgpu_launch *launch) {
     if (launch->thread == NULL)
         return;
     struct vgpu_stream_state *state = launch->thread->state;
-    vgpu_timing_add(state, launch->key, 1, launch->price, launch->now);
+    vgpu_timing_add(state, launch->key, 1, launch->price, &launch->turn, launch->now);
     launch->batch = state->open ? vgpu_batch_open(state)->opened : 0;
     vgpu_unlock(&state->ctx_state->lock);
 }
 
-// Another thread may have ended the batch on the same stream meanwhile: what it
-// measured then stands for this launch, too.
+// Another thread may have ended the batch during the call: what it measured then stands
+// for this launch, too.
 void vgpu_launch_rejoin(struct vgpu_launch *launch) {
     if (launch->thread == NULL)
         return;
     struct vgpu_stream_state *state = launch->thread->state;
     enter(launch);
     vgpu_lock(&state->ctx_state->lock);
-    launch->now = vgpu_now();
+    look(launch, state->process, vgpu_now());
     if (state->open && vgpu_batch_open(state)->opened == launch->batch)
         continue_batch(launch);
     vgpu_unlock(&state->ctx_state->lock);

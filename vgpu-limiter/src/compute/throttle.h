@@ -13,6 +13,7 @@
 struct vgpu_launch {
     struct vgpu_thread_stream *thread; // NULL: not measured
     uint64_t key, like, now;
+    struct vgpu_turn turn; // when it began, or has waited last
     struct vgpu_price price;
     struct vgpu_queue queue;
     struct vgpu_waiting *place; // among those of its context that wait, or NULL
@@ -31,7 +32,7 @@ static inline cu_stream vgpu_stream(cu_stream stream, bool per_thread) {
     return vgpu_likely(stream != NULL) ? stream : per_thread ? VGPU_PER_THREAD : VGPU_LEGACY;
 }
 
-// Whether launches of this process are limited at all: the hot path's only
+// Reports whether launches of this process are limited at all: the hot path's only
 // question where they aren't.
 static inline bool vgpu_launch_limited(void) {
     struct vgpu_process *process = atomic_load_explicit(&vgpu_process_page, memory_order_acquire);

@@ -26,11 +26,11 @@
 #define ANCHOR_NS 500000000      // milliseconds in a float lose nanoseconds
 #define LATELY_NS UINT64_C(1000000000) // of device time
 #define SAMPLE_EVERY 16          // batches
-#define UNSURE_NS 20000          // about a batch, and not worth to measure a launch by itself
+#define UNSURE_NS 20000          // about a batch, and not worth measuring a single launch
 #define EXACT 32                 // of a batch's time, so small a part may be unsure
 
-// The batch is not among those that aren't measured yet any more.
-static void let_go(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
+// Takes the batch off those that are not measured yet.
+static void retire_batch(struct vgpu_stream_state *state, const struct vgpu_batch *batch) {
     state->over -= batch->over;
     state->ctx_state->under_way--;
     if (batch->unsure && state->ctx_state->unsure == state)
@@ -50,24 +50,23 @@ static cu_result record(cu_event *event, cu_stream stream, bool per_thread) {
 }
 
 // Notes when there are turns.
-static struct vgpu_turn look(struct vgpu_stream_state *state, uint64_t now) {
-    struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
-    bool turns = turn.part != turn.period;
-    if (state->ctx_state->turns != turns) {
-        state->ctx_state->turns = turns;
-        state->ctx_state->turned = now;
+static void note_turns(struct vgpu_ctx_state *ctx_state, const struct vgpu_turn *turn, uint64_t now) {
+    bool turns = turn->part != turn->period;
+    if (ctx_state->turns != turns) {
+        ctx_state->turns = turns;
+        ctx_state->turned = now;
     }
-    return turn;
 }
 
-bool vgpu_timing_begin(struct vgpu_stream_state *state, cu_stream stream, bool per_thread, uint64_t now) {
-    struct vgpu_turn turn = look(state, now);
+bool vgpu_timing_begin(struct vgpu_stream_state *state, cu_stream stream, bool per_thread, const struct vgpu_turn *turn,
+                       uint64_t now) {
     struct vgpu_batch *batch = vgpu_batch_open(state);
+    note_turns(state->ctx_state, turn, now);
     *batch = (struct vgpu_batch){.start = batch->start, .end = batch->end, .opened = now};
     batch->apart = state->ctx_state->under_way == state->pending;
-    if (turn.part != turn.period) {
-        batch->from = now - (now + turn.period - turn.phase) % turn.period;
-        batch->until = batch->from + turn.part;
+    if (turn->part != turn->period) {
+        batch->from = now - (now + turn->period - turn->phase) % turn->period;
+        batch->until = batch->from + turn->part;
     }
     cu_result made = create(&batch->end);
     if (made == CU_OK)
@@ -82,7 +81,7 @@ void vgpu_timing_end(struct vgpu_stream_state *state, cu_stream stream, bool per
     state->open = false;
     batch->closed = now;
     if (batch->launches == 0 || record(&batch->end, stream, per_thread) != CU_OK) {
-        let_go(state, batch);
+        retire_batch(state, batch);
         return;
     }
     if (batch->unsure)
@@ -93,9 +92,8 @@ void vgpu_timing_end(struct vgpu_stream_state *state, cu_stream stream, bool per
 }
 
 void vgpu_timing_add(struct vgpu_stream_state *state, uint64_t key, uint64_t launches,
-                     struct vgpu_price price, uint64_t now) {
-    struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
-    vgpu_bucket_charge(state->process, state->device, &turn, now, price.ns, launches);
+                     struct vgpu_price price, const struct vgpu_turn *turn, uint64_t now) {
+    vgpu_bucket_charge(state->process, state->device, turn->core, now, price.ns, launches);
     if (!state->open)
         return;
     struct vgpu_batch *batch = vgpu_batch_open(state);
@@ -213,21 +211,21 @@ static void note_slowdown(struct vgpu_stream_state *state, const struct vgpu_bat
 }
 
 // Counts the oldest batch, which is through as was seen at `seen`.
-static void finish(struct vgpu_stream_state *state, uint64_t seen) {
+static void finish(struct vgpu_stream_state *state, const struct vgpu_turn *turn, uint64_t seen) {
     struct vgpu_batch *batch = &state->ring[state->first];
-    struct vgpu_turn turn = look(state, seen);
     int64_t start, end;
+    note_turns(state->ctx_state, turn, seen);
     state->first = (state->first + 1) % (VGPU_BATCHES + 1);
     state->pending--;
-    let_go(state, batch);
+    retire_batch(state, batch);
     uint64_t moved = state->moved;
     state->moved = 0;
     bool apart = batch->apart && state->ctx_state->under_way == state->pending + state->open;
     if (!place(state->ctx_state, batch, seen, &start, &end)) {
-        vgpu_bucket_correct(state->process, state->device, &turn, 0, moved);
+        vgpu_bucket_correct(state->process, state->device, turn->core, 0, moved);
         return;
     }
-    // A launch by itself on an idle stream: start was passed before the launch.
+    // A single launch on an idle stream: start was passed before the launch.
     int64_t worked = end - start, unsure = batch->queued ? 0 : (int64_t)(batch->closed - batch->opened);
     bool alone = batch->launches == 1;
     if (alone && !batch->queued && (int64_t)batch->gap <= worked / 8 + 1000) {
@@ -235,23 +233,23 @@ static void finish(struct vgpu_stream_state *state, uint64_t seen) {
         unsure -= clamp((int64_t)batch->gap, 0, unsure);
         worked = end - start;
     }
-    if (state->ctx_state->beside != turn.neighbours)
+    if (state->ctx_state->beside != turn->neighbours)
         vgpu_cost_doubt(&state->ctx_state->costs);
-    state->ctx_state->beside = turn.neighbours;
+    state->ctx_state->beside = turn->neighbours;
     bool sure = unsure <= worked / 8 + UNSURE_NS, exact = unsure <= worked / EXACT;
     if (batch->unknown)
         unsure = 0;
     int64_t ns = own_time(state, batch, seen, start, end, unsure);
     // What ran over into others' turns holds their work, and says no more than
     // that it was longer than the turn.
-    enum vgpu_measured how = measured(state->ctx_state, batch, &turn, (uint64_t)start, (uint64_t)end, apart);
+    enum vgpu_measured how = measured(state->ctx_state, batch, turn, (uint64_t)start, (uint64_t)end, apart);
     if (sure || batch->unknown)
         learn(state, batch, (uint64_t)ns, how);
     vgpu_slowdown_worked(&state->ctx_state->slowdown, (uint64_t)ns);
     if (exact && apart && batch->key != 0)
         note_slowdown(state, batch, (uint64_t)worked, seen);
-    vgpu_bucket_correct(state->process, state->device, &turn, ns - (int64_t)batch->expected, moved);
-    if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn.part))
+    vgpu_bucket_correct(state->process, state->device, turn->core, ns - (int64_t)batch->expected, moved);
+    if (alone && apart && (how != VGPU_BESIDE || ns > (int64_t)turn->part))
         note_longest(state, batch, (uint64_t)ns, how);
     if (!alone && !sure && state->ends) // there is no next launch to measure
         atomic_store(&state->ctx_state->unmeasured, true);
@@ -259,13 +257,13 @@ static void finish(struct vgpu_stream_state *state, uint64_t seen) {
         state->probes = (!alone && !sure) || ++state->batches % SAMPLE_EVERY == 0;
 }
 
-void vgpu_timing_collect(struct vgpu_stream_state *state) {
+void vgpu_timing_collect(struct vgpu_stream_state *state, const struct vgpu_turn *turn) {
     while (state->pending != 0 &&
            VGPU_REAL(cuEventQuery)(state->ring[state->first].end) != CU_NOT_READY)
-        finish(state, vgpu_now());
+        finish(state, turn, vgpu_now());
 }
 
-void vgpu_timing_overdue(struct vgpu_ctx_state *ctx_state, uint64_t now) {
+void vgpu_timing_overdue(struct vgpu_ctx_state *ctx_state, const struct vgpu_turn *turn, uint64_t now) {
     struct vgpu_stream_state *state = ctx_state->unsure;
     ctx_state->unsure = NULL;
     for (unsigned i = 0; state != NULL && i < state->pending; i++) {
@@ -273,22 +271,20 @@ void vgpu_timing_overdue(struct vgpu_ctx_state *ctx_state, uint64_t now) {
         uint64_t taken = now - batch->opened;
         if (!batch->unsure || taken <= batch->expected || VGPU_REAL(cuEventQuery)(batch->start) != CU_OK)
             continue;
-        struct vgpu_turn turn = vgpu_turn(state->process, state->device, now);
-        vgpu_bucket_correct(state->process, state->device, &turn, (int64_t)(taken - batch->expected), state->moved);
+        vgpu_bucket_correct(state->process, state->device, turn->core, (int64_t)(taken - batch->expected), state->moved);
         state->moved = 0;
         batch->expected = taken;
     }
 }
 
 void vgpu_timing_drop(struct vgpu_stream_state *state) {
-    struct vgpu_turn turn = vgpu_turn(state->process, state->device, vgpu_now());
-    vgpu_bucket_correct(state->process, state->device, &turn, 0, state->moved);
+    vgpu_bucket_correct(state->process, state->device, 0, 0, state->moved);
     state->moved = 0;
     vgpu_timing_drop_open(state);
     if (state->pending != 0)
         atomic_store(&state->ctx_state->unmeasured, true);
     for (unsigned i = 0; i < state->pending; i++)
-        let_go(state, &state->ring[(state->first + i) % (VGPU_BATCHES + 1)]);
+        retire_batch(state, &state->ring[(state->first + i) % (VGPU_BATCHES + 1)]);
     state->pending = 0;
 }
 
@@ -296,6 +292,6 @@ void vgpu_timing_drop_open(struct vgpu_stream_state *state) {
     if (!state->open)
         return;
     atomic_store(&state->ctx_state->unmeasured, true);
-    let_go(state, vgpu_batch_open(state));
+    retire_batch(state, vgpu_batch_open(state));
     state->open = false;
 }

@@ -27,7 +27,7 @@
 //   6. What others may want back at any moment is launched no more than 4 ms ahead, or
 //      one launch.
 //   7. While a launch of the container has waited for more than a quarter of a period, no
-//      other one that came later goes before it. Whoever stops waiting says who is next.
+//      other one that came later goes before it. A launch that stops waiting names the next.
 //   8. What the node side finds to have been others' work is taken off again, once.
 //   9. One atomic operation per word and charge; no process waits for another.
 
@@ -37,13 +37,13 @@
 #include <time.h>
 
 #define LONGEST_SLEEP_NS UINT64_C(5000000)
-#define LATE_SLEEP_NS UINT64_C(1000000) // of whoever is behind: its turn may come at any moment
+#define LATE_SLEEP_NS UINT64_C(1000000) // behind its quota: its turn may come at any moment
 #define SAVED_NS UINT64_C(9000000) // of the device's time: a second has 0.9 to 1.4 points more after a pause
 #define BURST_AHEAD_NS UINT64_C(4000000)
 #define BEHIND_PART 4 // of a period: who has waited for it goes first
 #define BEHIND_NS UINT64_C(200000)
 #define LATEST_NS UINT64_C(20000000) // how much longer is expected of what is late already
-_Static_assert(VGPU_LONGEST_BEHIND_NS >= 2 * LONGEST_SLEEP_NS, "whoever lives has looked");
+_Static_assert(VGPU_LONGEST_BEHIND_NS >= 2 * LONGEST_SLEEP_NS, "a live waiter has looked");
 
 uint64_t vgpu_now(void) {
     struct timespec now;
@@ -184,11 +184,10 @@ void vgpu_bucket_pass(const struct vgpu_process *process, int device, const stru
         vgpu_cas(&counters(process, device)->waiting_since, &since, next);
 }
 
-void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                        uint64_t now, uint64_t ns, uint64_t launches) {
+void vgpu_bucket_charge(struct vgpu_process *process, int device, uint32_t core, uint64_t now, uint64_t ns, uint64_t launches) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    if (turn->core != 0) // or the last neighbour with a quota has gone
-        vgpu_add(&bucket->paid_until, ns * 100 / turn->core);
+    if (core != 0) // or the last neighbour with a quota has gone
+        vgpu_add(&bucket->paid_until, ns * 100 / core);
     uint64_t until = vgpu_load(&bucket->working_until);
     while (!vgpu_cas(&bucket->working_until, &until, (until > now ? until : now) + ns))
         ;
@@ -197,11 +196,10 @@ void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct v
         vgpu_damage(process);
 }
 
-void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns, uint64_t moved) {
+void vgpu_bucket_correct(struct vgpu_process *process, int device, uint32_t core, int64_t ns, uint64_t moved) {
     struct vgpu_counters_device *bucket = counters(process, device);
-    if (turn->core != 0)
-        pay(process, device, ns * 100 / (int64_t)turn->core);
+    if (core != 0)
+        pay(process, device, ns * 100 / core);
     vgpu_add(&bucket->working_until, (uint64_t)ns - moved);
     vgpu_add(&bucket->busy_ns, (uint64_t)ns);
 }

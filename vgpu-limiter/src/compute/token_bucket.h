@@ -26,7 +26,7 @@ uint64_t vgpu_bucket_room(const struct vgpu_process *process, int device,
 // A launch's place among those of the container that wait. Zero at first.
 struct vgpu_queue {
     uint64_t since; // when it began to wait
-    uint64_t first, behind; // which other one it has let go first, by its `since`, and for how long, ns
+    uint64_t first, behind; // the launch that it waits behind, by its `since`, and for how long, ns
 };
 
 // The moment from which a launch that may start doesn't go before one that has
@@ -43,11 +43,11 @@ uint64_t vgpu_bucket_wait(struct vgpu_process *process, int device, uint64_t now
 void vgpu_bucket_go(const struct vgpu_process *process, int device, const struct vgpu_turn *turn, uint64_t now,
                     const struct vgpu_queue *queue);
 
-// Others needn't let the launch go first any more, but the one that has waited since
-// `next`, if that isn't 0.
+// Others go behind the launch no more, but behind the one that has waited since `next`, if
+// that isn't 0.
 void vgpu_bucket_pass(const struct vgpu_process *process, int device, const struct vgpu_queue *queue, uint64_t next);
 
-#define VGPU_LONGEST_BEHIND_NS UINT64_C(10000000) // whoever waits and lives has looked by then
+#define VGPU_LONGEST_BEHIND_NS UINT64_C(10000000) // a live waiter has looked by then
 
 // Sleeps for so long, and returns the time then.
 uint64_t vgpu_pause(uint64_t now, uint64_t ns);
@@ -57,11 +57,9 @@ uint64_t vgpu_pause(uint64_t now, uint64_t ns);
 // Returns by how much it is now.
 uint64_t vgpu_bucket_late(const struct vgpu_process *process, int device, uint64_t now, uint64_t moved);
 
-// Charges launches with device time as it is expected; then the difference to what was
+// Charges launches, at so much percent, with device time as it is expected; then the difference to what was
 // measured, which may be negative, and what was said of a launch that was late.
-void vgpu_bucket_charge(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                        uint64_t now, uint64_t ns, uint64_t launches);
-void vgpu_bucket_correct(struct vgpu_process *process, int device, const struct vgpu_turn *turn,
-                         int64_t ns, uint64_t moved);
+void vgpu_bucket_charge(struct vgpu_process *process, int device, uint32_t core, uint64_t now, uint64_t ns, uint64_t launches);
+void vgpu_bucket_correct(struct vgpu_process *process, int device, uint32_t core, int64_t ns, uint64_t moved);
 
 #endif

@@ -99,6 +99,7 @@ struct dying {
     struct vgpu_process *process;
     cu_ctx ctx;
     bool begins_anew; // it keeps its handle and what it takes itself
+    struct vgpu_record *arrays; // under which memory was mapped
 };
 
 // An owner that no context has.
@@ -116,6 +117,12 @@ static bool drop(void *with, struct vgpu_entry *entry) {
         entry->owner = dying->ctx;
         return true;
     }
+    if (class == VGPU_SPARSE) { // not under the table's lock
+        struct vgpu_record *array = (struct vgpu_record *)(uintptr_t)entry->value;
+        array->next = dying->arrays;
+        dying->arrays = array;
+        return false;
+    }
     if (class == VGPU_STREAM) // its events have gone with the context
         free((void *)(uintptr_t)entry->value);
     else if (class != VGPU_PART)
@@ -126,9 +133,7 @@ static bool drop(void *with, struct vgpu_entry *entry) {
 }
 
 static void die_begin(struct dying *dying, struct vgpu_process *process, cu_ctx ctx) {
-    *dying = (struct dying){process, ctx, false};
-    if (ctx != NULL)
-        vgpu_sparse_give(process, ctx, mark_of(dying));
+    *dying = (struct dying){.process = process, .ctx = ctx};
     vgpu_lock(&process->contexts.dying_lock);
     if (ctx != NULL)
         vgpu_table_visit(&process->table, ctx, give_to, mark_of(dying));
@@ -148,10 +153,7 @@ static void die_end(struct dying *dying, bool dead) {
         return;
     vgpu_forget_contexts();
     VGPU_TEST_STEP();
-    if (dead)
-        vgpu_sparse_forget(dying->process, mark_of(dying));
-    else
-        vgpu_sparse_give(dying->process, mark_of(dying), dying->ctx);
+    vgpu_sparse_end(dying->process, dying->arrays);
     vgpu_refresh_pools(dying->process);
 }
 

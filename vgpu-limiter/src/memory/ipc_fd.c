@@ -7,14 +7,14 @@
 //   1. At its export a descriptor gets a read lock on one byte of its file, far away
 //      and by the id of its record. The kernel keeps such a lock (F_OFD_SETLK) with the
 //      open file, whichever processes have it, and drops it when the last of them has
-//      closed it or died, just before the driver's release of it. Whoever opens the
-//      file anew is told whether the lock is there. Nobody ever waits for it.
-//      What it does to others: nobody may lock the whole file for writing meanwhile, and
+//      closed it or died, just before the driver's release of it. A process that opens
+//      the file again sees whether the lock is there. No process ever waits for it.
+//      What it does to others: no process can lock the whole file for writing, and
 //      as with every descriptor of a file that is closed, the process loses the locks of
-//      the older kind (F_SETLK) that it has on this one. Nobody is known to do either
+//      the older kind (F_SETLK) that it has on this one. No program is known to do either
 //      with a device file of the driver's.
-//   2. Where that can't be told at the export, a descriptor counts for nothing; where
-//      it can't be told later, as open.
+//   2. Where that is unknown at the export, a descriptor counts for nothing; where it is
+//      unknown later, as open.
 //   3. The counters say how a file is opened, to processes that have none of its
 //      descriptors. An entry belongs to a file once its key is set. Who sets the key
 //      may die before the path is there: then the next one that has the file fills it
@@ -32,7 +32,7 @@
 
 #define FAR (UINT64_C(1) << 40) // nobody's file is so long
 
-// Which file it is; 0 if that can't be told. Not fstat, whose symbol is younger than
+// Which file it is; 0 if that is unknown. Not fstat, whose symbol is younger than
 // the oldest libc that is supported.
 static uint64_t key_of(int fd) {
     struct stat file;
@@ -64,10 +64,10 @@ uint64_t vgpu_fd_file(struct vgpu_counters *counters, int fd) {
             return UINT64_C(1) << i;
         if (seen != 0 && seen != key)
             continue;
-        int anew = open_file(path, key);
-        if (anew < 0)
+        int again = open_file(path, key);
+        if (again < 0)
             return 0;
-        close(anew);
+        close(again);
         if (!__atomic_compare_exchange_n(&file->key, &seen, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) && seen != key)
             continue;
         VGPU_TEST_STEP();

@@ -11,7 +11,7 @@
 #include "vgpu_layout.h"
 
 // The file that a descriptor is of, as a bit of the set that a record has. None where
-// it can't be opened anew, or the container has VGPU_FILES others.
+// it can't be opened again, or the container has VGPU_FILES others.
 uint64_t vgpu_fd_file(struct vgpu_counters *counters, int fd);
 
 // Locks the descriptor's byte for this id. False where that can't be done, or seen.
@@ -26,7 +26,7 @@ struct vgpu_fd_scan {
 void vgpu_fd_scan_begin(struct vgpu_fd_scan *scan, const struct vgpu_counters *counters);
 void vgpu_fd_scan_end(struct vgpu_fd_scan *scan);
 
-// Whether a descriptor of this id is open; yes where that can't be told.
+// Reports whether a descriptor of this id is open; true where that is unknown.
 bool vgpu_fd_is_open(struct vgpu_fd_scan *scan, uint64_t files, uint64_t id);
 
 // The bytes that a descriptor has locked among those of ids: their number, at most n.

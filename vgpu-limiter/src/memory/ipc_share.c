@@ -13,12 +13,12 @@
 //      has a descriptor, whose lock keeps the record what it is (ipc_fd.c).
 //   3. That a descriptor may be open is written down before it can be. That none is
 //      any more (VGPU_CLOSED) is found out once the owner has gone or withdrawn, and
-//      is so for good. Whoever has imported by a descriptor was written down before
+//      is so for good. An importer by a descriptor was written down before
 //      that: importers are looked for after it.
 //   4. A record is taken, by exchanging its owner, when neither that nor any importer
 //      lives, and no descriptor is open. No owner's word comes back once it is
-//      withdrawn: it leaves the record's id, so whoever looked before an exchange is
-//      told that the record has changed. A record is its taker's from the exchange
+//      withdrawn: it leaves the record's id, so an exchange by a process that looked before
+//      fails: the record has changed. A record is its taker's from the exchange
 //      on, and an import's goal only once it is filled in. A process that dies
 //      anywhere here leaves one to be taken.
 //   5. Holders are named by slot and generation: what a dead process wrote down
@@ -200,10 +200,10 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled) {
         atomic_store(&process->sharing.left, true);
 }
 
-// A descriptor whose lock can't be told carries its owner's PID instead, as the kernel
+// A descriptor whose lock can't be seen carries its owner's PID instead, as the kernel
 // translates it for each reader while that process lives, and one of 64 signals: what
-// belongs to the open file goes with it to whoever it is sent to. Nothing is ever
-// signalled.
+// belongs to the open file goes with it to each process that it is sent to. No
+// signal is ever sent.
 void vgpu_share_mark(struct vgpu_process *process, int index, int fd) {
     struct vgpu_counters *counters = process->region.counters;
     if (index < 0)

@@ -11,8 +11,8 @@
 uint64_t vgpu_share_id(const void *handle, size_t bytes);
 
 // Lets other processes of the container import an allocation of this one under
-// the id; once for each allocation. Returns the index of the record, which whoever
-// frees the allocation has to know, or -1 where all are taken: then importers are
+// the id; once for each allocation. Returns the index of the record, which the
+// caller keeps until it frees the allocation, or -1 where all are taken: then importers are
 // charged for it again.
 int vgpu_share(struct vgpu_process *process, uint64_t id, int device, uint64_t bytes);
 
@@ -23,7 +23,7 @@ void vgpu_share_mark(struct vgpu_process *process, int index, int fd);
 // Ends what vgpu_share began, when the allocation is freed: takes its charge back
 // or, where other processes of the container still use it or a descriptor is open,
 // leaves it to them.
-// What is charged with its pool is only forgotten: importers have to let go first.
+// What is charged with its pool is only forgotten: importers have closed it by then.
 void vgpu_share_end(struct vgpu_process *process, int index, bool pooled);
 
 // Makes this process one of those who use the record of this id. Returns its
@@ -31,12 +31,12 @@ void vgpu_share_end(struct vgpu_process *process, int index, bool pooled);
 // charged to this process.
 int vgpu_import(struct vgpu_process *process, uint64_t id);
 
-// The same for the record behind a descriptor, which stays open meanwhile. What the
+// The same for the record behind a descriptor, which stays open until then. What the
 // import is to be charged in full, where the record has too many importers, is in
 // *device and *bytes.
 int vgpu_import_marked(struct vgpu_process *process, int fd, int *device, uint64_t *bytes);
 
-// Ends it, after the driver has let go.
+// Ends it, after the driver has closed the memory.
 void vgpu_import_end(struct vgpu_process *process, int index);
 
 // What records say is used by importers and descriptors alone; with what nobody has

@@ -4,7 +4,7 @@
 //
 // The driver says what an array will take if it is asked with a twin whose memory
 // is to be mapped later: such arrays (deferred, sparse) take none of their own,
-// and what is mapped under them is charged by itself (mem_sparse.c). A driver from before CUDA
+// and what is mapped under them is charged apart (mem_sparse.c). A driver from before CUDA
 // 11.6, or a format that can't be deferred, leaves only the description: rows
 // rounded up.
 //
@@ -13,7 +13,6 @@
 // the limit.
 
 #include "memory/mem_sparse.h"
-#include "memory/memory.h"
 
 // What of an array's description is counted.
 enum measure { TEXELS, ROWS };
@@ -99,8 +98,9 @@ static cu_result begin(struct vgpu_call *call, const struct cu_array3d_desc *des
 }
 
 static bool commit(struct vgpu_call *call, enum vgpu_class class, void *array, uint64_t bytes) {
-    if (array != NULL)
-        vgpu_sparse_begin(call->process, array);
+    struct vgpu_entry old;
+    if (vgpu_table_take(&call->process->table, vgpu_key(VGPU_SPARSE, (uintptr_t)array), &old))
+        vgpu_sparse_end(call->process, (struct vgpu_record *)(uintptr_t)old.value); // of an array that had this handle
     return vgpu_commit(call, vgpu_key(class, (uintptr_t)array), bytes);
 }
 
@@ -137,11 +137,15 @@ cu_result cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_desc *desc
 }
 
 static cu_result destroy(enum vgpu_class class, enum vgpu_hook hook, void *array) {
-    cu_result why, result, (*real)(void *) = vgpu_real(hook);
-    struct vgpu_process *process = vgpu_process(&why);
-    struct vgpu_release release;
+    cu_result result, (*real)(void *) = vgpu_real(hook);
+    struct vgpu_release release, under;
     vgpu_release_begin(&release, vgpu_key(class, (uintptr_t)array));
-    result = process != NULL ? vgpu_sparse_destroy(process, array, real) : real(array);
+    vgpu_release_begin(&under, vgpu_key(VGPU_SPARSE, (uintptr_t)array));
+    result = real(array);
+    if (under.process != NULL && result == CU_OK)
+        vgpu_sparse_end(under.process, (struct vgpu_record *)(uintptr_t)under.entry.value);
+    else if (under.process != NULL)
+        vgpu_table_put(&under.process->table, &under.entry, &(struct vgpu_entry){0});
     vgpu_release_end(&release, result);
     return result;
 }

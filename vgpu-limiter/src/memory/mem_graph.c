@@ -88,7 +88,6 @@ static bool begin(struct vgpu_process *process, const struct graph_exec *exec, b
         if (pool != NULL && !fits) { // what runs on the stream frees what it uses
             if (waits)
                 vgpu_stream_wait(process, per_thread, stream);
-            vgpu_reclaim(process);
             vgpu_pools_trim_for_graph(process, (int)i);
             fits = charge(process, pool, exec, &growth->charged[i], true);
         }

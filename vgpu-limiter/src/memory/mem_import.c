@@ -78,7 +78,7 @@ static bool set_opened(struct vgpu_process *process, cu_ptr ptr, uint64_t times)
 }
 
 // Ends an import that the driver has answered: remembers it, charged where nobody
-// else is. False: it doesn't fit and the caller lets go of it.
+// else is. False: it doesn't fit, and the caller closes it.
 static bool commit_import(struct vgpu_call *call, enum vgpu_class class, int index, cu_ptr ptr) {
     cu_ptr base;
     size_t bytes = 0;

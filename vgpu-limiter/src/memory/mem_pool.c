@@ -8,7 +8,7 @@
 //      grow by it; once the driver has answered, the pool's growth is.
 //   2. A captured call takes and frees nothing: it makes a node of a graph
 //      (mem_graph.c).
-//   3. What comes of a pool is remembered only to be charged by itself should its
+//   3. What comes of a pool is remembered only to be charged apart should its
 //      pool be destroyed or not say what it has reserved, or to be shared: of a
 //      device's own pool, which can be neither destroyed nor shared, nothing is.
 
@@ -35,7 +35,6 @@ static bool reserve(bool per_thread, struct vgpu_process *process, struct vgpu_p
     vgpu_refresh_pools(process);
     bool fits = vgpu_try_charge(process, pool->device, bytes);
     if (!fits) {
-        vgpu_reclaim(process);
         vgpu_stream_wait(process, per_thread, stream); // what was freed on it becomes unused
         vgpu_pools_trim(process, pool->device);
         fits = vgpu_charge(process, pool->device, bytes);
@@ -62,7 +61,7 @@ static cu_result free_async(bool per_thread, cu_ptr ptr, cu_stream stream) {
 }
 
 // On a driver that doesn't say which pool it takes memory from, which none of
-// NVIDIA's does, the memory is charged by itself.
+// NVIDIA's does, the memory is charged apart.
 static cu_result alloc_alone(bool per_thread, cu_ptr *ptr, size_t bytes, cu_stream stream,
                              cu_device device) {
     struct vgpu_call call;
@@ -115,7 +114,7 @@ static cu_result alloc_async(bool per_thread, cu_ptr *ptr, size_t bytes, cu_pool
     vgpu_lock_hot(&process->pools.lock);
     fits = vgpu_pool_settle(process, pool, charged);
     // The pool of a driver that doesn't say what it has reserved seems to have less
-    // than it has just given: what comes of it is charged by itself.
+    // than it has just given: what comes of it is charged apart.
     bool counted = result != CU_OK || pool->reserved >= charged;
     vgpu_unlock_hot(&process->pools.lock);
     struct vgpu_entry entry = {vgpu_key(VGPU_POINTER, result == CU_OK ? *ptr : 0),
@@ -216,7 +215,7 @@ static bool disown(void *with, struct vgpu_entry *entry) {
 }
 
 // What was allocated from a destroyed pool lives on until it is freed, and is
-// charged by itself from then on.
+// charged apart from then on.
 cu_result cuMemPoolDestroy(cu_pool handle) {
     VGPU_PROCESS(process);
     if (atomic_load(&process->launches.captures) == 0) // it would break them

@@ -15,7 +15,6 @@
 #include "memory/pool.h"
 
 bool vgpu_charge_after_all(struct vgpu_process *process, int device, uint64_t bytes) {
-    vgpu_reclaim(process);
     if (process->pools.count != 0)
         vgpu_pools_trim(process, device);
     return vgpu_charge(process, device, bytes);

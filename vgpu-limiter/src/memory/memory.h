@@ -73,9 +73,8 @@ enum vgpu_class {
     VGPU_IMPORT, // see ipc_share.h
     VGPU_OPENED, // how often more than once: see mem_import.c
     VGPU_EXTERNAL,
-    VGPU_BOUND, // see vmm_bind.c
+    VGPU_BOUND, // see vmm.h
     VGPU_SPARSE, // see mem_sparse.c
-    VGPU_TILE,
     VGPU_PART, // a library's module, which leads to it: nothing of its own (module.c)
 };
 
@@ -89,7 +88,7 @@ static inline enum vgpu_class vgpu_class_of(uint64_t key) { return (enum vgpu_cl
 #define VGPU_DYING ((uintptr_t)1)
 
 // Bytes and device of an entry, in its value, but for these:
-#define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not by itself
+#define VGPU_POOLED (UINT64_C(1) << 63)   // charged with its pool, not apart
 #define VGPU_SHARED (UINT64_C(1) << 62)   // there is a record of it (ipc_share.c): bits 52..60
 #define VGPU_BORROWED (UINT64_C(1) << 61) // charged to another process: index of the record
 
@@ -125,13 +124,6 @@ static inline uint64_t vgpu_round(uint64_t bytes) {
 static inline uint64_t vgpu_times(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-// Uncharges what the driver has freed since it was asked to (deferred_unmap.c).
-static inline void vgpu_reclaim(struct vgpu_process *process) {
-    void (*reclaim)(struct vgpu_process *) = atomic_load_explicit(&process->vmm.reclaim, memory_order_acquire);
-    if (vgpu_unlikely(reclaim != NULL))
-        reclaim(process);
 }
 
 #endif

@@ -4,7 +4,7 @@
 //
 // What one takes is known when it is loaded (overhead.h); one that doesn't fit is
 // unloaded again. Most drivers load the code of a kernel only when its function is
-// asked for (CUDA_MODULE_LOADING): then its module is charged more. They can't be told
+// asked for (CUDA_MODULE_LOADING): then its module is charged more. They have no call
 // to unload a kernel, so one that doesn't fit stays until its module goes, refused and
 // not charged. What is loaded in other ways is found with the next function, module or
 // context.
@@ -74,7 +74,7 @@ cu_result cuModuleUnload(cu_module module) {
 }
 
 // A call that may load code. The driver's free memory says whether it has, or whether
-// somebody has taken some meanwhile: only then is NVML asked, or where nothing is known
+// another process has taken some: only then is NVML asked, or where nothing is known
 // of the module.
 struct asking {
     struct vgpu_call call;
@@ -128,7 +128,7 @@ static bool begin_entry(const struct vgpu_call *call, uint64_t key, uint64_t byt
     return key != 0 && vgpu_remember(call->process, &entry);
 }
 
-// Whether what was loaded, if anything, fits; then it is charged.
+// Reports whether what was loaded, if anything, fits; then it is charged.
 static bool settle(struct asking *asking, uint64_t key) {
     size_t now, total;
     struct vgpu_call *call = &asking->call;

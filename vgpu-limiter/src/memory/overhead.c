@@ -32,7 +32,7 @@
 // For so long a context waits for the container's first one.
 #define PATIENCE_MS 10000
 
-// How often NVML is asked until nothing comes and goes meanwhile.
+// How often NVML is asked until nothing comes and goes while it answers.
 #define LOOKS 16
 
 // What contexts are known to take. `measured`: it isn't known, or this one is to be
@@ -80,7 +80,7 @@ static bool beyond(const struct vgpu_call *call, int64_t *bytes) {
     return looks != 0;
 }
 
-// Whether there may be other things beyond the charge than the driver's own.
+// Reports whether there may be other things beyond the charge than the driver's own.
 static bool is_mixed(struct vgpu_process *process) {
     return atomic_load(&process->nvml.managed) || atomic_load(&process->sharing.imports);
 }

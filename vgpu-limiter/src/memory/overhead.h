@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the driver takes of a device by itself: for contexts and for modules.
+// What the driver takes of a device for contexts and for modules.
 
 #ifndef VGPU_OVERHEAD_H
 #define VGPU_OVERHEAD_H

@@ -52,7 +52,7 @@ static struct nv_process_v2 *list(nv_device device, unsigned *count) {
     nv_result result = NV_INSUFFICIENT_SIZE;
     *count = 0;
     for (int attempt = 0; attempt < 4 && result == NV_INSUFFICIENT_SIZE; attempt++) {
-        unsigned room = *count + 16; // some may come meanwhile
+        unsigned room = *count + 16; // some may come until it is asked
         struct nv_process_v2 *more = realloc(processes, room * sizeof *more);
         if (more == NULL)
             break;

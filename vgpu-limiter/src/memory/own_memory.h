@@ -9,13 +9,13 @@
 // or doesn't say which process this is.
 bool vgpu_own_memory(struct vgpu_process *process, int device, uint64_t *bytes);
 
-// Whether NVML is there and has the device.
+// Reports whether NVML is there and has the device.
 bool vgpu_can_measure(struct vgpu_process *process, int device);
 
 // Notes who uses the device before this process does.
 void vgpu_own_memory_begin(struct vgpu_process *process, int device);
 
-// Whether NVML knows this process by another number than its own.
+// Reports whether NVML knows this process by another number than its own.
 bool vgpu_has_host_number(struct vgpu_process *process);
 
 #endif

@@ -14,7 +14,7 @@ struct vgpu_pool *vgpu_pool_find(struct vgpu_process *process, cu_pool handle, i
 // rest doesn't fit.
 bool vgpu_pool_settle(struct vgpu_process *process, struct vgpu_pool *pool, uint64_t mine);
 
-// Whether a call is under way that a pool may have grown for by more than is charged.
+// Reports whether a call is under way that a pool may have grown for by more than is charged.
 bool vgpu_pools_grow(struct vgpu_process *process, int device);
 
 // Makes the pools of one device give back what nobody uses. Not under pools.lock or

@@ -44,7 +44,6 @@ cu_result cuMemGetInfo_v2(size_t *free, size_t *total) {
     if (!vgpu_audit_sometimes(process) &&
         vgpu_unlikely(atomic_load_explicit(&process->sharing.left, memory_order_relaxed)) && vgpu_share_look(process))
         vgpu_audit(process, true);
-    vgpu_reclaim(process);
     if (process->pools.count != 0)
         vgpu_refresh_pools(process);
     uint64_t limit = process->limits.device[here.device].memory_bytes;

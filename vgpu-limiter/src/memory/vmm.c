@@ -2,8 +2,8 @@
 //
 // Records of memory made by cuMemCreate: what refers to it, and its end.
 //
-// Invariant: a record lives as long as a handle, a mapping, a tile or a binding refers to
-// it. Dropping a multicast object ends its bindings, and with them perhaps further records.
+// Invariant: a record lives as long as a handle, a mapping or a binding refers to it.
+// Dropping an object ends its bindings, and with them perhaps further records.
 
 #include "memory/vmm.h"
 
@@ -21,6 +21,17 @@ bool vgpu_record_refer(struct vgpu_process *process, enum vgpu_class class, uint
                           &(struct vgpu_entry){vgpu_key(class, id), (uintptr_t)to, NULL}, &old);
 }
 
+void vgpu_bind(struct vgpu_process *process, struct vgpu_record *record, struct vgpu_record *object, uint64_t id) {
+    struct vgpu_binding *binding = malloc(sizeof *binding);
+    if (binding == NULL)
+        return;
+    *binding = (struct vgpu_binding){.id = id, .of = record, .object = object};
+    if (!vgpu_record_refer(process, VGPU_BOUND, id, binding))
+        free(binding);
+    else if (object != NULL)
+        LIST_INSERT_HEAD(&object->bindings, binding, link);
+}
+
 void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding) {
     if (binding->object != NULL)
         LIST_REMOVE(binding, link);
@@ -29,7 +40,7 @@ void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding) {
     free(binding);
 }
 
-// Ends what is bound to a multicast object that has gone.
+// Ends what is bound to an object that has gone.
 static void end_bindings(struct vgpu_process *process, struct vgpu_record *object) {
     struct vgpu_entry entry;
     for (struct vgpu_binding *binding; (binding = LIST_FIRST(&object->bindings)) != NULL;) {

@@ -13,12 +13,13 @@ struct vgpu_record {
     unsigned handles, mappings; // whatever else keeps it counts as a mapping
     int shared;   // its record (ipc_share.c), -1 for none
     int borrowed; // the record of another process, -1 for none
-    LIST_HEAD(, vgpu_binding) bindings; // of a multicast object (vmm_bind.c)
+    LIST_HEAD(, vgpu_binding) bindings; // of an object: for multicast (vmm_bind.c), or an array (mem_sparse.c)
+    struct vgpu_record *next; // of the arrays that have gone with a context
     bool abroad;  // an object that others may have: it doesn't end with us
     bool foreign; // from outside the container: its size is known by its mappings
 };
 
-// Memory bound to a multicast object.
+// Memory that an object keeps.
 struct vgpu_binding {
     uint64_t id;
     struct vgpu_record *of, *object; // NULL: an object that isn't known, or has gone
@@ -45,6 +46,10 @@ struct vgpu_mapping *vgpu_mapping_around(const struct vgpu_process *process, cu_
 // doesn't fit.
 bool vgpu_record_reach(struct vgpu_process *process, struct vgpu_record *record, uint64_t offset,
                        uint64_t bytes);
+
+// Remembers under the id that the object keeps the memory, which counts as mapped already.
+// Without memory to remember it, that stays charged until the process ends.
+void vgpu_bind(struct vgpu_process *process, struct vgpu_record *record, struct vgpu_record *object, uint64_t id);
 
 // Ends a binding that is in the table no more.
 void vgpu_unbind(struct vgpu_process *process, struct vgpu_binding *binding);

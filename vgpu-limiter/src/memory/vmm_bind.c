@@ -19,21 +19,6 @@ static uint64_t id_of(const struct vgpu_record *record, int device, cu_handle ob
     return vgpu_share_id(named, sizeof named) >> 4;
 }
 
-// Without memory to remember it, it stays until the process ends.
-static void bound(struct vgpu_process *process, struct vgpu_record *record, cu_handle handle, size_t at) {
-    struct vgpu_binding *binding = malloc(sizeof *binding);
-    if (binding == NULL)
-        return;
-    *binding = (struct vgpu_binding){.id = id_of(record, -1, handle, at), .of = record,
-                                     .object = vgpu_record_of(process, handle)};
-    if (!vgpu_record_refer(process, VGPU_BOUND, binding->id, binding)) {
-        free(binding);
-        return;
-    }
-    if (binding->object != NULL)
-        LIST_INSERT_HEAD(&binding->object->bindings, binding, link);
-}
-
 cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
     VGPU_PROCESS(process);
     struct vgpu_record *object = calloc(1, sizeof *object);
@@ -63,7 +48,7 @@ cu_result cuMulticastCreate(cu_handle *handle, const void *prop) {
             return result;                                    \
         vgpu_lock(&process->vmm.lock);                        \
         if (result == CU_OK) {                                \
-            bound(process, record, object, at);               \
+            vgpu_bind(process, record, vgpu_record_of(process, object), id_of(record, -1, object, at)); \
         } else {                                              \
             record->mappings--;                               \
             vgpu_record_drop(process, record);                \

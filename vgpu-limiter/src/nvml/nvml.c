@@ -75,11 +75,11 @@ struct reading {
     uint64_t used; // with what is left to them by others
 };
 
-// How often a device is read until nobody's memory has changed meanwhile.
+// How often a device is read until no memory has changed during the reading.
 #define READINGS 16
 
 // Reads it, and tells whether nothing changed. What did change counts last, as far
-// as there is room: memory that passed from one process to another meanwhile may
+// as there is room: memory that passed from one process to another by then may
 // have been read at both.
 static bool read_once(const struct vgpu_slice *slice, struct reading *reading) {
     const struct vgpu_counters *counters = slice->view->region.counters;
@@ -190,7 +190,7 @@ nv_result nvmlDeviceGetMemoryInfo_v2(nv_device device, struct nv_memory_v2 *memo
     return result;
 }
 
-// Fills a list by NVML's rules: too small a list is told the size it needs.
+// Fills a list by NVML's rules: for one that is too small the answer is the size needed.
 static nv_result list(const struct vgpu_slice *slice, unsigned *count, void *entries, size_t size,
                       void (*fill)(void *entry, uint32_t pid, uint64_t used)) {
     unsigned n = 0;

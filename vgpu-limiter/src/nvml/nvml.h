@@ -21,7 +21,7 @@ struct vgpu_slice {
 // Finds the slice of an NVML device. On an error, total is zero.
 nv_result vgpu_slice_find(nv_device device, struct vgpu_slice *out);
 
-// Whether this is the PID of one of the container's processes that use CUDA.
+// Reports whether this is the PID of one of the container's processes that use CUDA.
 bool vgpu_slice_has(const struct vgpu_slice *slice, uint32_t pid);
 
 #endif

@@ -24,7 +24,6 @@
 #define VGPU_PACE_PATH "/usr/local/vernier/pace"
 #endif
 
-#define VGPU_EXPORT __attribute__((visibility("default")))
 #define vgpu_likely(x) __builtin_expect(!!(x), 1)
 #define vgpu_unlikely(x) __builtin_expect(!!(x), 0)
 
@@ -59,7 +58,7 @@ static inline void vgpu_cancel_free(int before) { pthread_setcancelstate(before,
 // A lock among threads of one process: never in shared memory. A zeroed lock is
 // free. Its owner holds it for short computations, and across a call of the
 // driver only where the lock's user says so: the driver never calls back. It can't be
-// cancelled meanwhile; of several locks, the last one taken is freed first.
+// cancelled until then; of several locks, the last one taken is freed first.
 struct vgpu_lock {
     atomic_int state; // 0 free, 1 held, 2 held and waited for
     int cancel;       // whether its owner may be cancelled afterwards
@@ -96,8 +95,8 @@ static inline void vgpu_unlock(struct vgpu_lock *lock) {
 // For a lock that only these two are used with: it is freed without an atomic
 // exchange, which would be half of its cost, and is held only where nothing can be
 // cancelled anyway: but for the driver's, system calls are made under it only by the
-// audit and the log, which see to that themselves. Whoever comes to wait between the two
-// steps of that is woken by nobody, and looks again after a millisecond.
+// audit and the log, which see to that themselves. A thread that begins to wait between the two
+// steps isn't woken, and looks again after a millisecond.
 static inline void vgpu_lock_hot(struct vgpu_lock *lock) {
     if (!vgpu_lock_try(lock))
         vgpu_lock_wait(lock, true);

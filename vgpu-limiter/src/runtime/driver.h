@@ -307,7 +307,7 @@ extern const char *const vgpu_sonames[];
 // that fails.
 void *vgpu_open(const char *path, int flags);
 
-// Whether the driver has the function.
+// Reports whether the driver has the function.
 bool vgpu_has(enum vgpu_hook hook);
 
 #endif

@@ -29,7 +29,7 @@ static inline bool vgpu_same_text(const char *a, const char *b) {
 bool vgpu_object_named(const char *soname, struct vgpu_object *out);
 
 // The same, for an object that the program was started with: without the loader's
-// lock, by which what is loaded later is kept from going meanwhile.
+// lock, which keeps what is loaded later from being unloaded.
 bool vgpu_object_first_named(const char *soname, struct vgpu_object *out);
 
 // Finds the loaded object that holds this address.

@@ -13,7 +13,7 @@
 #include <sys/queue.h>
 
 #define VGPU_ORDINALS 64 // CUDA devices that a process can see
-#define VGPU_POOLS 64    // memory pools of a process that are told apart
+#define VGPU_POOLS 64    // memory pools of a process
 #define VGPU_ASKED 256
 
 // What a pool is charged: see mem_pool.c.
@@ -25,8 +25,6 @@ struct vgpu_pool {
     uint64_t reserved; // as the driver said last
     uint64_t pending;  // charged for calls that are under way
 };
-
-struct vgpu_deferred_unmap;
 
 struct vgpu_process {
     _Atomic bool attached; // everything below is set; false again in a child of fork
@@ -86,9 +84,6 @@ struct vgpu_process {
     struct { // vmm.c
         struct vgpu_lock lock;
         LIST_HEAD(, vgpu_mapping) mappings;
-        LIST_HEAD(, vgpu_sparse) sparse; // see mem_sparse.c
-        struct vgpu_deferred_unmap *deferred; // see deferred_unmap.c
-        _Atomic(void (*)(struct vgpu_process *)) reclaim; // uncharges it; NULL while there is none
     } vmm;
     struct { // pool.c
         struct vgpu_lock lock;
@@ -96,7 +91,7 @@ struct vgpu_process {
         struct vgpu_pool pool[VGPU_POOLS];
     } pools;
     struct { // mem_graph.c
-        _Atomic bool allocate; // a graph has been told to allocate
+        _Atomic bool allocate; // a graph may allocate
         struct vgpu_lock lock;
     } graphs;
 };
@@ -158,7 +153,7 @@ static inline int vgpu_capture_mode(int mode) {
     return mode;
 }
 
-// Whether work for the stream is being captured into a graph, or that can't be told.
+// Reports whether work for the stream is being captured into a graph, or that is unknown.
 bool vgpu_is_capturing(const struct vgpu_process *process, bool per_thread, cu_stream stream);
 
 // Waits for the stream, unless it is capturing.

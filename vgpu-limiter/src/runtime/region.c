@@ -3,7 +3,7 @@
 // Joins the shared counters, claims a slot, frees the slots of the dead.
 //
 // Invariants:
-//   1. Whoever changes a slot's state holds the POSIX lock on its byte. The
+//   1. A process that changes a slot's state holds the POSIX lock on its byte. The
 //      kernel drops the lock when the process dies, however it dies, and a child
 //      of fork never has its parent's.
 //   2. A slot is taken from its owner only if the lock is free AND the process
@@ -31,8 +31,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// How often a slot is looked for among all of them: somebody who looks whether the owner
-// of the only free one lives has it locked meanwhile.
+// How often a slot is looked for among all of them: another process may have the only free
+// one locked, to see whether its owner lives.
 #define CLAIMS 3
 
 // Locks or unlocks one byte without waiting.
@@ -53,18 +53,18 @@ static int open_counters(const char *path, int flags) {
 static bool is_gone(int pid) { return getpgid(pid) < 0 && errno == ESRCH; }
 
 // The start time of a living process in clock ticks since boot; 0 if there is no
-// such process or it is a zombie, UNTOLD if that is all that is known.
-#define UNTOLD UINT64_MAX
+// such process or it is a zombie, UNKNOWN if that is all that is known.
+#define UNKNOWN UINT64_MAX
 static uint64_t start_time(int pid) {
     char path[32], stat[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return is_gone(pid) ? 0 : UNTOLD;
+        return is_gone(pid) ? 0 : UNKNOWN;
     ssize_t n = read(fd, stat, sizeof stat - 1);
     close(fd);
     if (n <= 0)
-        return is_gone(pid) ? 0 : UNTOLD;
+        return is_gone(pid) ? 0 : UNKNOWN;
     stat[n] = 0;
     char *field = strrchr(stat, ')'); // the name before it may hold anything
     if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
@@ -74,7 +74,7 @@ static uint64_t start_time(int pid) {
     return field != NULL ? strtoull(field, NULL, 10) : 0;
 }
 
-// Which file is behind a descriptor: false if that can't be told. Not fstat, whose symbol is
+// Which file is behind a descriptor: false if that is unknown. Not fstat, whose symbol is
 // younger than the oldest libc that is supported.
 static bool which_file(int fd, uint64_t *device, uint64_t *inode) {
     struct stat stat;
@@ -85,9 +85,8 @@ static bool which_file(int fd, uint64_t *device, uint64_t *inode) {
     return true;
 }
 
-// Whether a process has counters of this inode mapped; true if that can't be told. On a
-// tmpfs many a file has the same number, and few are as long; which device it is on is
-// told in several ways.
+// Reports whether a process has counters of this inode mapped; true if that is unknown. On a
+// tmpfs many a file has the same number, and few are as long; its device has several numbers.
 static bool maps_inode(int pid, uint64_t inode) {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), length = (sizeof(struct vgpu_counters) + page - 1) / page * page;
     char path[32], line[512];
@@ -110,7 +109,7 @@ static bool maps_inode(int pid, uint64_t inode) {
 
 static bool owner_lives(const struct vgpu_region *region, const struct vgpu_slot *slot) {
     uint64_t now = start_time(slot->pid);
-    return now != 0 && (now == slot->start_time || now == UNTOLD || slot->start_time == 0) &&
+    return now != 0 && (now == slot->start_time || now == UNKNOWN || slot->start_time == 0) &&
            maps_inode(slot->pid, region->inode);
 }
 
@@ -165,7 +164,7 @@ static bool claim(struct vgpu_region *region, bool also_of_the_dead) {
             continue;
         struct vgpu_slot *slot = &region->counters->slot[i];
         uint64_t generation = vgpu_load(&slot->state) / 2 + 1;
-        vgpu_store(&slot->state, generation * 2); // audits look away meanwhile
+        vgpu_store(&slot->state, generation * 2); // audits skip it
         for (int d = 0; d < VGPU_MAX_DEVICES; d++) {
             vgpu_store(&slot->device[d].begun, 0);
             vgpu_store(&slot->device[d].held, 0);
@@ -174,7 +173,7 @@ static bool claim(struct vgpu_region *region, bool also_of_the_dead) {
             vgpu_store(&slot->slowdown[d], 0);
         slot->pid = getpid();
         uint64_t began = start_time(slot->pid);
-        slot->start_time = began != UNTOLD ? began : 0;
+        slot->start_time = began != UNKNOWN ? began : 0;
         raise_slots_used(region->counters, i + 1);
         region->slot = slot;
         region->slot_state = generation * 2 + 1;

@@ -23,7 +23,7 @@ const char *vgpu_region_join(const char *path, uint32_t devices, struct vgpu_reg
 // Used by a process that may hold a slot too: nothing of it is ever closed.
 const char *vgpu_region_view(const char *path, uint32_t devices, struct vgpu_region *out);
 
-// Whether slot i is claimed by a process that lives.
+// Reports whether slot i is claimed by a process that lives.
 bool vgpu_region_lives(const struct vgpu_region *region, uint32_t i);
 
 // Frees the slots of dead processes. Their bytes stay in the devices' totals

@@ -10,7 +10,7 @@
 //      doesn't depend on the past.
 //   3. Memory comes from mmap, not malloc: the program's allocator may be what
 //      called the driver.
-//   4. What is there already can be put anew, whatever memory there is.
+//   4. An entry that is there can be replaced without memory.
 
 #include "runtime/table.h"
 

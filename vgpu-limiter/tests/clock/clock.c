@@ -3,7 +3,7 @@
 // libclock.so stands in for the clock in programs that are preloaded with it, so
 // that how device time is shared out can be measured on a machine that is busy, in
 // the same way each time. All processes have one clock, in the file that CLOCK names
-// (../clock_test.go has its other side). One thread of all of them runs at a time:
+// (keeper.c has its other side, for ../clock_test.go). One thread of all of them runs at a time:
 // until it sleeps, or looks at the clock from the program itself when another one's
 // sleep is over. Then the clock goes on to the end of the first sleep. A look at it
 // takes 50 ns, a sleep as much longer as Linux makes it, and CLOCK_LATE more at random.

@@ -85,22 +85,24 @@ static bool make_sparse(struct thing *t) {
     return t->live ? TRY(cuMipmappedArrayCreate, &t->mipmap, &desc, 9) : TRY(cuArray3DCreate_v2, &t->array, &desc);
 }
 
-// Maps or unmaps some of it, after it has got or given back a handle.
+// Maps or unmaps some of it. What the array has had stays charged until it goes, so the
+// memory that it has stays there: either its handle does, or what is mapped of it.
 static void change_sparse(struct thing *t) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, t->device},
                                 .allocFlags = {.usage = CU_MEM_CREATE_USAGE_TILE_POOL}};
     CUarrayMapInfo map[2];
+    if (t->map[0] != 0) // it stays as it is
+        return;
     if (t->handles == 0)
         t->handles = TRY(cuMemCreate, &t->handle, GRANULE, &prop, 0);
-    else if (below(3) == 0)
-        t->handles -= TRY(cuMemRelease, t->handle);
+    bool last = t->handles != 0 && below(8) == 0;
     for (int i = 0; i < 2; i++) {
         map[i] = (CUarrayMapInfo){.deviceBitMask = 1u << t->device};
         map[i].resourceType = t->live ? CU_RESOURCE_TYPE_MIPMAPPED_ARRAY : CU_RESOURCE_TYPE_ARRAY;
         map[i].resource.array = t->array;
         map[i].memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
-        if (t->handles != 0 && below(2)) {
+        if (t->handles != 0 && (last || below(2))) {
             map[i].memOperationType = CU_MEM_OPERATION_TYPE_MAP;
             map[i].memHandle.memHandle = t->handle;
         }
@@ -114,7 +116,10 @@ static void change_sparse(struct thing *t) {
         map[i].subresource.sparseLevel = (__typeof__(map[i].subresource.sparseLevel)){
             level, below(4), (x >> level) * 64, (y >> level) * 64, 0, 64 * ((4 - x + level) >> level), 64, 1};
     }
-    TRY(cuMemMapArrayAsync, map, 1 + below(2), some_stream(t->device));
+    if (TRY(cuMemMapArrayAsync, map, 1 + below(2), some_stream(t->device)) && last) {
+        t->map[0] = 1;
+        t->handles -= TRY(cuMemRelease, t->handle);
+    }
 }
 
 static bool make(struct thing *t) {

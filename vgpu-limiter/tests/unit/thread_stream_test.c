@@ -73,21 +73,23 @@ static unsigned launches(struct vgpu_thread_stream *mine, unsigned class, unsign
     return n;
 }
 
+static const struct vgpu_turn turn = {.core = 30, .period = VGPU_PERIOD_NS, .part = VGPU_PERIOD_NS};
+
 static struct vgpu_batch *begin(struct vgpu_thread_stream *mine, unsigned class, uint64_t ns) {
     if (mine->state->open)
         vgpu_timing_end(mine->state, mine->stream, false, 1);
     mine->state->pending = 0;
     struct vgpu_batch *batch = vgpu_batch_open(mine->state);
-    CHECK(vgpu_timing_begin(mine->state, mine->stream, false, 1));
+    CHECK(vgpu_timing_begin(mine->state, mine->stream, false, &turn, 1));
     vgpu_thread_stream_allow(mine, key_of(class), ns);
     return batch;
 }
 
 static void is_told(struct vgpu_thread_stream *mine, const struct vgpu_batch *batch, uint64_t count, uint64_t ns, uint64_t over, uint64_t key) {
-    vgpu_thread_stream_settle(mine, 1);
+    vgpu_thread_stream_settle(mine, &turn, 1);
     CHECK(batch->launches == count && batch->expected == ns && batch->over == over && batch->key == key);
     CHECK(launches(mine, 0, 1, 1) == 0); // no more without a new allowance
-    vgpu_thread_stream_settle(mine, 1);
+    vgpu_thread_stream_settle(mine, &turn, 1);
     CHECK(batch->launches == count && batch->expected == ns);
 }
 

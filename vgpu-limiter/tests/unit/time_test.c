@@ -19,7 +19,7 @@ static uint64_t due_at(struct vgpu_process *process, const struct vgpu_turn *tur
 static void launch_at(struct vgpu_process *process, const struct vgpu_turn *turn, uint64_t now, uint64_t ns, uint64_t since) {
     struct vgpu_queue queue = {.since = since};
     vgpu_bucket_go(process, 0, turn, now, &queue);
-    vgpu_bucket_charge(process, 0, turn, now, ns, 1);
+    vgpu_bucket_charge(process, 0, turn->core, now, ns, 1);
 }
 
 // Launches whenever it may, from now until then. Returns how much that was.
@@ -212,14 +212,14 @@ static void late(void) {
     process->region.counters = &counters;
     process->limits.device[0].core_percent = 30;
     struct vgpu_turn turn = vgpu_turn(process, 0, AT);
-    vgpu_bucket_charge(process, 0, &turn, AT, 0, 1);
+    vgpu_bucket_charge(process, 0, turn.core, AT, 0, 1);
     CHECK(vgpu_bucket_late(process, 0, AT, 0) == 0 && *until == AT);
     for (uint64_t ms = 1; ms <= 50; ms += 7) {
         moved = vgpu_bucket_late(process, 0, AT + ms * MS, moved);
         CHECK(*until == AT + (ms + (ms < 20 ? ms : 20)) * MS && moved == *until - AT);
     }
     CHECK(vgpu_bucket_late(process, 0, AT + 43 * MS, moved) == moved);
-    vgpu_bucket_correct(process, 0, &turn, 51 * MS, moved);
+    vgpu_bucket_correct(process, 0, turn.core, 51 * MS, moved);
     CHECK(*until == AT + 51 * MS);
 }
 
@@ -232,7 +232,7 @@ static void garbage(void) {
     process->region.counters = &counters;
     process->limits.device[0].core_percent = 1;
     struct vgpu_turn turn = vgpu_turn(process, 0, AT);
-    vgpu_bucket_charge(process, 0, &turn, AT, AT, 1); // has worked since the machine began
+    vgpu_bucket_charge(process, 0, turn.core, AT, AT, 1); // has worked since the machine began
     CHECK(vgpu_bucket_is_possible(process, 0, AT) && bucket->paid_until == 100 * AT);
     bucket->paid_until = UINT64_C(1) << 62;
     CHECK(!vgpu_bucket_is_possible(process, 0, AT));
@@ -241,7 +241,7 @@ static void garbage(void) {
     CHECK(!vgpu_bucket_is_possible(process, 0, AT));
     CHECK(!process->damaged);
     bucket->launches = 0;
-    vgpu_bucket_charge(process, 0, &turn, AT, MS, 1);
+    vgpu_bucket_charge(process, 0, turn.core, AT, MS, 1);
     CHECK(process->damaged);
 }
 

@@ -29,6 +29,7 @@ func TestCommandsInSentences(t *testing.T) {
 			t.Errorf("%s:%d: %q is no command", m.Page, m.Line, m.Text)
 		}
 		if err == nil {
+			c.InitDefaultVersionFlag() // cobra adds --version only when it executes the command
 			err = c.ParseFlags(rest)
 		}
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vernier.dev/vernier/vgpu-limiter/hostfile"
+	"vernier.dev/vernier/vgpu-limiter/atomicfile"
 )
 
 // Writer puts a report where it goes.
@@ -49,6 +49,6 @@ func ToFile(path string) (Writer, error) {
 		return nil, &fs.PathError{Op: "write to", Path: folder, Err: err}
 	}
 	return func(form func(io.Writer) error) error {
-		return hostfile.Replace(path, mode, func(out *os.File) error { return form(out) })
+		return atomicfile.Replace(path, mode, func(out *os.File) error { return form(out) })
 	}, nil
 }

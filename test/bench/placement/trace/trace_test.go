@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vernier.dev/vernier/test/must"
 )
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -23,10 +23,7 @@ const nodesCSV = "sn,cpu_milli,memory_mib,gpu,model\nn0,8000,32768,2,T4\nn1,6400
 
 func TestLoad(t *testing.T) {
 	pods := "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\na,1000,1024,1,460,,LS\nb,4000,8192,2,1000,T4|G2,BE\nc,1000,1024,1,460,,BE\nd,500,512,0,0,,BE\n"
-	w, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(Load(write(t, "nodes", nodesCSV), write(t, "pods", pods)))(t)
 	if got, want := w.Capacity(), int64(10*Whole); got != want {
 		t.Errorf("capacity %d, want %d", got, want)
 	}
@@ -86,10 +83,7 @@ func TestLoadNamesTheFault(t *testing.T) {
 // As other programs write them: a byte order mark, blanks, counts with a point.
 func TestLoadIsLenient(t *testing.T) {
 	pods := "\ufeffname, cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\r\na, 1000.0,1024,1.0,460, T4 | G2|\r\n"
-	w, err := Load(write(t, "nodes", nodesCSV), write(t, "pods", pods))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(Load(write(t, "nodes", nodesCSV), write(t, "pods", pods)))(t)
 	if got, want := w.Classes[0], (Class{CPU: 1000, Mem: 1024, GPUs: 1, Milli: 460, Spec: "T4|G2|"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -24,9 +24,7 @@ typedef enum CUarray_format_enum {
 } CUarray_format;
 
 #define CUDA_ARRAY3D_LAYERED 0x01
-#define CUDA_ARRAY3D_SURFACE_LDST 0x02
 #define CUDA_ARRAY3D_CUBEMAP 0x04
-#define CUDA_ARRAY3D_TEXTURE_GATHER 0x08
 #define CUDA_ARRAY3D_SPARSE 0x40
 #define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80
 
@@ -47,8 +45,6 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
     size_t size, alignment;
     unsigned int reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
-
-#define CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL 0x1
 
 typedef struct CUDA_ARRAY_SPARSE_PROPERTIES_st {
     struct {
@@ -112,64 +108,38 @@ typedef struct CUDA_MEMCPY3D_PEER_st {
     size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_PEER;
 
-#define CU_MEMHOSTALLOC_PORTABLE 0x01
 #define CU_MEMHOSTALLOC_DEVICEMAP 0x02
-#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
-#define CU_MEMHOSTREGISTER_PORTABLE 0x01
-#define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
-#define CU_MEMHOSTREGISTER_IOMEMORY 0x04
-#define CU_MEMHOSTREGISTER_READ_ONLY 0x08
 
 typedef enum CUmemAttach_flags_enum {
     CU_MEM_ATTACH_GLOBAL = 0x1,
     CU_MEM_ATTACH_HOST = 0x2,
-    CU_MEM_ATTACH_SINGLE = 0x4,
 } CUmemAttach_flags;
 
 typedef enum CUmem_advise_enum {
     CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
-    CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
-    CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3,
-    CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
-    CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
     CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
 } CUmem_advise;
 
-#define CU_DEVICE_CPU ((CUdevice)-1)
 #define CU_DEVICE_INVALID ((CUdevice)-2)
 
 typedef unsigned long long CUmemGenericAllocationHandle;
 
 typedef enum CUmemAllocationHandleType_enum {
-    CU_MEM_HANDLE_TYPE_NONE = 0x0,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 0x1,
-    CU_MEM_HANDLE_TYPE_WIN32 = 0x2,
-    CU_MEM_HANDLE_TYPE_WIN32_KMT = 0x4,
     CU_MEM_HANDLE_TYPE_FABRIC = 0x8,
-    CU_MEM_HANDLE_TYPE_MAX = 0x7FFFFFFF,
 } CUmemAllocationHandleType;
 
 typedef enum CUmemAccess_flags_enum {
-    CU_MEM_ACCESS_FLAGS_PROT_NONE = 0x0,
-    CU_MEM_ACCESS_FLAGS_PROT_READ = 0x1,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 0x3,
-    CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7FFFFFFF,
 } CUmemAccess_flags;
 
 typedef enum CUmemLocationType_enum {
-    CU_MEM_LOCATION_TYPE_INVALID = 0x0,
     CU_MEM_LOCATION_TYPE_DEVICE = 0x1,
-    CU_MEM_LOCATION_TYPE_HOST = 0x2,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA = 0x3,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 0x4,
-    CU_MEM_LOCATION_TYPE_MAX = 0x7FFFFFFF,
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType_enum {
-    CU_MEM_ALLOCATION_TYPE_INVALID = 0x0,
     CU_MEM_ALLOCATION_TYPE_PINNED = 0x1,
     CU_MEM_ALLOCATION_TYPE_MANAGED = 0x2,
-    CU_MEM_ALLOCATION_TYPE_MAX = 0x7FFFFFFF,
 } CUmemAllocationType;
 
 typedef enum CUmemAllocationGranularity_flags_enum {
@@ -179,7 +149,6 @@ typedef enum CUmemAllocationGranularity_flags_enum {
 
 typedef enum CUmemRangeHandleType_enum {
     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 0x1,
-    CU_MEM_RANGE_HANDLE_TYPE_MAX = 0x7FFFFFFF,
 } CUmemRangeHandleType;
 
 typedef struct CUmemLocation_st {
@@ -189,9 +158,7 @@ typedef struct CUmemLocation_st {
 
 // Copies in batches.
 typedef enum CUmemcpySrcAccessOrder_enum {
-    CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0,
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
-    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
     CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3
 } CUmemcpySrcAccessOrder;
 
@@ -291,12 +258,9 @@ typedef struct CUmemPoolPtrExportData_st {
 typedef enum CUresourcetype_enum {
     CU_RESOURCE_TYPE_ARRAY = 0x00,
     CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 0x01,
-    CU_RESOURCE_TYPE_LINEAR = 0x02,
-    CU_RESOURCE_TYPE_PITCH2D = 0x03,
 } CUresourcetype;
 
 typedef enum CUarraySparseSubresourceType_enum {
-    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
     CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
 } CUarraySparseSubresourceType;
 
@@ -340,7 +304,6 @@ typedef struct CUarrayMapInfo_st {
 
 typedef enum CUexternalMemoryHandleType_enum {
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
-    CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
 } CUexternalMemoryHandleType;
 
 typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {

@@ -22,15 +22,12 @@ typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
 typedef struct CUextMemory_st *CUexternalMemory;
-typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
-typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUlinkState_st *CUlinkState;
-typedef cuuint64_t CUgraphConditionalHandle;
 typedef cuuint64_t CUtexObject;
 typedef cuuint64_t CUsurfObject;
 
@@ -43,16 +40,6 @@ typedef struct CUuuid_st {
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 typedef enum CUctx_flags_enum {
-    CU_CTX_SCHED_AUTO = 0x00,
-    CU_CTX_SCHED_SPIN = 0x01,
-    CU_CTX_SCHED_YIELD = 0x02,
-    CU_CTX_SCHED_BLOCKING_SYNC = 0x04,
-    CU_CTX_SCHED_MASK = 0x07,
-    CU_CTX_MAP_HOST = 0x08,
-    CU_CTX_LMEM_RESIZE_TO_MAX = 0x10,
-    CU_CTX_COREDUMP_ENABLE = 0x20,
-    CU_CTX_USER_COREDUMP_ENABLE = 0x40,
-    CU_CTX_SYNC_MEMOPS = 0x80,
     CU_CTX_FLAGS_MASK = 0xff,
 } CUctx_flags;
 
@@ -60,25 +47,15 @@ typedef enum CUlimit_enum {
     CU_LIMIT_STACK_SIZE = 0x00,
     CU_LIMIT_PRINTF_FIFO_SIZE = 0x01,
     CU_LIMIT_MALLOC_HEAP_SIZE = 0x02,
-    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 0x03,
-    CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 0x04,
-    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 0x05,
-    CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 0x06,
-    CU_LIMIT_SHMEM_SIZE = 0x07,
-    CU_LIMIT_MAX,
+    CU_LIMIT_MAX = 0x08,
 } CUlimit;
 
 typedef enum CUfunc_cache_enum {
     CU_FUNC_CACHE_PREFER_NONE = 0x00,
-    CU_FUNC_CACHE_PREFER_SHARED = 0x01,
-    CU_FUNC_CACHE_PREFER_L1 = 0x02,
-    CU_FUNC_CACHE_PREFER_EQUAL = 0x03,
 } CUfunc_cache;
 
 typedef enum CUsharedconfig_enum {
     CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE = 0x00,
-    CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE = 0x01,
-    CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE = 0x02,
 } CUsharedconfig;
 
 typedef enum CUexecAffinityType_enum {
@@ -97,30 +74,18 @@ typedef struct CUexecAffinityParam_st {
     } param;
 } CUexecAffinityParam;
 
-typedef enum CUcigDataType_enum {
-    CIG_DATA_TYPE_D3D12_COMMAND_QUEUE = 0x1,
-    CIG_DATA_TYPE_NV_BLOB = 0x2,
-} CUcigDataType;
-
-typedef struct CUctxCigParam_st {
-    CUcigDataType sharedDataType;
-    void *sharedData;
-} CUctxCigParam;
-
 typedef struct CUctxCreateParams_st {
     CUexecAffinityParam *execAffinityParams;
     int numExecAffinityParams;
-    CUctxCigParam *cigParams;
+    void *cigParams;
 } CUctxCreateParams;
 
 typedef enum CUstream_flags_enum {
-    CU_STREAM_DEFAULT = 0x0,
     CU_STREAM_NON_BLOCKING = 0x1,
 } CUstream_flags;
 
 typedef enum CUevent_flags_enum {
     CU_EVENT_DEFAULT = 0x0,
-    CU_EVENT_BLOCKING_SYNC = 0x1,
     CU_EVENT_DISABLE_TIMING = 0x2,
     CU_EVENT_INTERPROCESS = 0x4,
 } CUevent_flags;
@@ -131,7 +96,6 @@ typedef enum CUevent_record_flags_enum {
 } CUevent_record_flags;
 
 typedef enum CUevent_wait_flags_enum {
-    CU_EVENT_WAIT_DEFAULT = 0x0,
     CU_EVENT_WAIT_EXTERNAL = 0x1,
 } CUevent_wait_flags;
 
@@ -163,53 +127,32 @@ typedef enum CUipcMem_flags_enum {
 } CUipcMem_flags;
 
 typedef enum CUjit_option_enum {
-    CU_JIT_MAX_REGISTERS = 0,
-    CU_JIT_THREADS_PER_BLOCK = 1,
-    CU_JIT_WALL_TIME = 2,
     CU_JIT_INFO_LOG_BUFFER = 3,
     CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4,
     CU_JIT_ERROR_LOG_BUFFER = 5,
     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
-    CU_JIT_OPTIMIZATION_LEVEL = 7,
 } CUjit_option;
 
 typedef enum CUjitInputType_enum {
-    CU_JIT_INPUT_CUBIN = 0,
     CU_JIT_INPUT_PTX = 1,
-    CU_JIT_INPUT_FATBINARY = 2,
-    CU_JIT_INPUT_OBJECT = 3,
-    CU_JIT_INPUT_LIBRARY = 4,
     CU_JIT_INPUT_NVVM = 5,
 } CUjitInputType;
 
 typedef enum CUlibraryOption_enum {
-    CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0,
     CU_LIBRARY_BINARY_IS_PRESERVED = 1,
 } CUlibraryOption;
 
 typedef enum CUmoduleLoadingMode_enum {
-    CU_MODULE_EAGER_LOADING = 0x1,
     CU_MODULE_LAZY_LOADING = 0x2,
 } CUmoduleLoadingMode;
 
 typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
-    CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
-    CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
     CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
     CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
     CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
-    CU_FUNC_ATTRIBUTE_CACHE_MODE_CA = 7,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
-    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
-    CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET = 10,
-    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH = 11,
-    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT = 12,
-    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH = 13,
-    CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
-    CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
-    CU_FUNC_ATTRIBUTE_MAX,
+    CU_FUNC_ATTRIBUTE_MAX = 16,
 } CUfunction_attribute;
 
 #define CU_LAUNCH_PARAM_END ((void *)0x00)
@@ -217,24 +160,9 @@ typedef enum CUfunction_attribute_enum {
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)0x02)
 
 typedef enum CUlaunchAttributeID_enum {
-    CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
-    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
-    CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
-    CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY = 3,
-    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
-    CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
-    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
-    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
     CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
-    CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP = 9,
-    CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10,
-    CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
-    CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12,
-    CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13,
-    CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
 } CUlaunchAttributeID;
 typedef CUlaunchAttributeID CUstreamAttrID;
-typedef CUlaunchAttributeID CUkernelNodeAttrID;
 
 typedef union CUlaunchAttributeValue_union {
     char pad[64];
@@ -243,7 +171,6 @@ typedef union CUlaunchAttributeValue_union {
     unsigned long long align;
 } CUlaunchAttributeValue;
 typedef CUlaunchAttributeValue CUstreamAttrValue;
-typedef CUlaunchAttributeValue CUkernelNodeAttrValue;
 
 typedef struct CUlaunchAttribute_st {
     CUlaunchAttributeID id;
@@ -271,8 +198,6 @@ typedef struct CUDA_LAUNCH_PARAMS_st {
 
 // cuGetProcAddress: which twin to hand out, and how the search ended.
 typedef enum CUdriverProcAddress_flags_enum {
-    CU_GET_PROC_ADDRESS_DEFAULT = 0,
-    CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1 << 0,
     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1,
 } CUdriverProcAddress_flags;
 

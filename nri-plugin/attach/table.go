@@ -2,8 +2,8 @@
 
 // Package attach owns the table of containers that hold slices at the runtime
 // now, and the sum of what they hold of each device. Its fence keeps a
-// pod whose slices are being given back from starting another container. All are under one
-// lock: between the last look at the book and the fence, or the entry, no
+// pod whose slices are being given back from starting another. All are under one
+// lock: between the last look at the table and the fence, or the entry, no
 // container can slip in.
 //
 // It lives in memory only and is filled again from the runtime's own list; it
@@ -46,10 +46,10 @@ type Entry struct {
 	Status []v1alpha1.SliceStatus
 }
 
-// Book of the containers that hold slices. Fields that are set are called outside the
+// ContainerTable of the containers that hold slices. Fields that are set are called outside the
 // lock: Changed after every change with the pod's UID, Ended with every
 // container that is removed.
-type Book struct {
+type ContainerTable struct {
 	Changed func(types.UID)
 	Ended   func(mode.Container)
 
@@ -62,35 +62,35 @@ type Book struct {
 // Attach enters a container before it is created. It fails for a fenced pod, and
 // where those that are entered leave no room on a device. Entering the same id
 // again replaces the entry.
-func (b *Book) Attach(e Entry) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fenced[e.Pod] {
+func (t *ContainerTable) Attach(e Entry) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fenced[e.Pod] {
 		return fmt.Errorf("the slices of pod %s have been given back; delete the pod so that it is placed again", e.Owner)
 	}
-	if err := b.room(e); err != nil {
+	if err := t.room(e); err != nil {
 		return err
 	}
-	if b.entries == nil {
-		b.entries = map[string]Entry{}
+	if t.entries == nil {
+		t.entries = map[string]Entry{}
 	}
-	b.entries[e.ID] = e
+	t.entries[e.ID] = e
 	return nil
 }
 
 // Get finds a container by the runtime's id.
-func (b *Book) Get(id string) (Entry, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e, found := b.entries[id]
+func (t *ContainerTable) Get(id string) (Entry, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, found := t.entries[id]
 	return e, found
 }
 
 // All are the containers that are entered, in no order.
-func (b *Book) All() []Entry {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Collect(maps.Values(b.entries))
+func (t *ContainerTable) All() []Entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.entries))
 }
 
 // Align writes into the status of a container what it is with these CPUs. It is called under
@@ -98,43 +98,43 @@ func (b *Book) All() []Entry {
 type Align func(status []v1alpha1.SliceStatus, cpus cpuset.CPUSet)
 
 // Started records what holds the slices of a container, whose first process is pid.
-func (b *Book) Started(id string, pid uint32, status []v1alpha1.SliceStatus, align Align) {
-	b.update(id, func(e *Entry) {
+func (t *ContainerTable) Started(id string, pid uint32, status []v1alpha1.SliceStatus, align Align) {
+	t.update(id, func(e *Entry) {
 		align(status, e.CPUs.Set)
 		e.Status, e.PID, e.Adjust = status, pid, nil
 	})
 }
 
 // Resized records which CPUs a container has now.
-func (b *Book) Resized(id string, cpus numa.CPUs, align Align) {
-	b.update(id, func(e *Entry) {
+func (t *ContainerTable) Resized(id string, cpus numa.CPUs, align Align) {
+	t.update(id, func(e *Entry) {
 		e.CPUs, e.Status = cpus, slices.Clone(e.Status)
 		align(e.Status, cpus.Set)
 	})
 }
 
-func (b *Book) update(id string, set func(*Entry)) {
-	b.mu.Lock()
-	e, found := b.entries[id]
+func (t *ContainerTable) update(id string, set func(*Entry)) {
+	t.mu.Lock()
+	e, found := t.entries[id]
 	if found {
 		set(&e)
-		b.entries[id] = e
+		t.entries[id] = e
 	}
-	b.mu.Unlock()
+	t.mu.Unlock()
 	if found {
-		b.changed(e.Pod)
+		t.changed(e.Pod)
 	}
 }
 
 // Of are the containers of a pod that are entered, in no order.
-func (b *Book) Of(pod types.UID) []Entry {
-	return slices.DeleteFunc(b.All(), func(e Entry) bool { return e.Pod != pod })
+func (t *ContainerTable) Of(pod types.UID) []Entry {
+	return slices.DeleteFunc(t.All(), func(e Entry) bool { return e.Pod != pod })
 }
 
 // Containers are all that are entered.
-func (b *Book) Containers() []mode.Container {
+func (t *ContainerTable) Containers() []mode.Container {
 	var all []mode.Container
-	for _, e := range b.All() {
+	for _, e := range t.All() {
 		all = append(all, e.Container)
 	}
 	return all
@@ -142,127 +142,127 @@ func (b *Book) Containers() []mode.Container {
 
 // Unobserved are the containers that were found running and of which it is not
 // known what holds them.
-func (b *Book) Unobserved() []Entry {
-	return slices.DeleteFunc(b.All(), func(e Entry) bool { return e.PID == 0 || e.Status != nil })
+func (t *ContainerTable) Unobserved() []Entry {
+	return slices.DeleteFunc(t.All(), func(e Entry) bool { return e.PID == 0 || e.Status != nil })
 }
 
 // Detach removes a container. An unknown id is no error: the runtime reports
 // the end of a container more than once.
-func (b *Book) Detach(id string) {
-	b.mu.Lock()
-	e, found := b.entries[id]
-	delete(b.entries, id)
-	b.mu.Unlock()
+func (t *ContainerTable) Detach(id string) {
+	t.mu.Lock()
+	e, found := t.entries[id]
+	delete(t.entries, id)
+	t.mu.Unlock()
 	if found {
-		b.ended(e)
+		t.ended(e)
 	}
 }
 
 // DetachSandbox removes every container of a sandbox. The runtime ends a
 // sandbox only after its containers, so one that is still entered was never
 // created or its end was not reported.
-func (b *Book) DetachSandbox(sandbox string) {
-	b.mu.Lock()
+func (t *ContainerTable) DetachSandbox(sandbox string) {
+	t.mu.Lock()
 	var gone []Entry
-	for id, e := range b.entries {
+	for id, e := range t.entries {
 		if e.Sandbox == sandbox {
 			gone = append(gone, e)
-			delete(b.entries, id)
+			delete(t.entries, id)
 		}
 	}
-	b.mu.Unlock()
-	b.ended(gone...)
+	t.mu.Unlock()
+	t.ended(gone...)
 }
 
-// Reset replaces the book by the runtime's list.
-func (b *Book) Reset(entries []Entry) {
-	b.mu.Lock()
-	before := b.entries
-	b.entries = make(map[string]Entry, len(entries))
+// Reset replaces the table by the runtime's list.
+func (t *ContainerTable) Reset(entries []Entry) {
+	t.mu.Lock()
+	before := t.entries
+	t.entries = make(map[string]Entry, len(entries))
 	for _, e := range entries {
-		b.entries[e.ID] = e
+		t.entries[e.ID] = e
 		delete(before, e.ID)
 	}
-	b.synced = true
-	b.mu.Unlock()
+	t.synced = true
+	t.mu.Unlock()
 	for _, e := range before {
-		b.ended(e)
+		t.ended(e)
 	}
 	for _, e := range entries {
-		b.changed(e.Pod)
+		t.changed(e.Pod)
 	}
 }
 
 // Disconnected says that the runtime is out of sight: the end of a container
 // would go unnoticed, so nothing is fenced until the next Reset.
-func (b *Book) Disconnected() {
-	b.mu.Lock()
-	b.synced = false
-	b.mu.Unlock()
+func (t *ContainerTable) Disconnected() {
+	t.mu.Lock()
+	t.synced = false
+	t.mu.Unlock()
 }
 
 // Fence bars a pod from new containers if it has none now, and reports whether it
 // is barred. False while the runtime is out of sight.
-func (b *Book) Fence(pod types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fenced[pod] {
+func (t *ContainerTable) Fence(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fenced[pod] {
 		return true
 	}
-	if !b.synced || b.holds(pod) {
+	if !t.synced || t.holds(pod) {
 		return false
 	}
-	b.fence(pod)
+	t.fence(pod)
 	return true
 }
 
 // Restore bars pods that were barred before the agent's restart.
-func (b *Book) Restore(pods []types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (t *ContainerTable) Restore(pods []types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, pod := range pods {
-		b.fence(pod)
+		t.fence(pod)
 	}
 }
 
-func (b *Book) fence(pod types.UID) {
-	if b.fenced == nil {
-		b.fenced = map[types.UID]bool{}
+func (t *ContainerTable) fence(pod types.UID) {
+	if t.fenced == nil {
+		t.fenced = map[types.UID]bool{}
 	}
-	b.fenced[pod] = true
+	t.fenced[pod] = true
 }
 
 // Barred reports whether a pod is.
-func (b *Book) Barred(pod types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.fenced[pod]
+func (t *ContainerTable) Barred(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fenced[pod]
 }
 
 // Fenced are the barred pods, sorted: what the ledger's status.released shows.
-func (b *Book) Fenced() []types.UID {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Sorted(maps.Keys(b.fenced))
+func (t *ContainerTable) Fenced() []types.UID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.fenced))
 }
 
 // Unfence forgets a pod: none of its slices is in the ledger any more, so the
 // ledger itself refuses it from now on.
-func (b *Book) Unfence(pod types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.fenced, pod)
+func (t *ContainerTable) Unfence(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.fenced, pod)
 }
 
 // Holds reports whether a container of the pod is entered.
-func (b *Book) Holds(pod types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.holds(pod)
+func (t *ContainerTable) Holds(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holds(pod)
 }
 
-func (b *Book) holds(pod types.UID) bool {
-	for _, e := range b.entries {
+func (t *ContainerTable) holds(pod types.UID) bool {
+	for _, e := range t.entries {
 		if e.Pod == pod {
 			return true
 		}
@@ -270,19 +270,19 @@ func (b *Book) holds(pod types.UID) bool {
 	return false
 }
 
-// Synced reports whether the book is the runtime's present state.
-func (b *Book) Synced() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.synced
+// Synced reports whether the table is the runtime's present state.
+func (t *ContainerTable) Synced() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.synced
 }
 
 // Slices are the statuses of all started containers, in a stable order.
-func (b *Book) Slices() []v1alpha1.SliceStatus {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (t *ContainerTable) Slices() []v1alpha1.SliceStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var all []v1alpha1.SliceStatus
-	for _, e := range b.entries {
+	for _, e := range t.entries {
 		all = append(all, e.Status...)
 	}
 	slices.SortFunc(all, func(x, y v1alpha1.SliceStatus) int {
@@ -292,17 +292,17 @@ func (b *Book) Slices() []v1alpha1.SliceStatus {
 	return all
 }
 
-func (b *Book) ended(gone ...Entry) {
+func (t *ContainerTable) ended(gone ...Entry) {
 	for _, e := range gone {
-		if b.Ended != nil {
-			b.Ended(e.Container)
+		if t.Ended != nil {
+			t.Ended(e.Container)
 		}
-		b.changed(e.Pod)
+		t.changed(e.Pod)
 	}
 }
 
-func (b *Book) changed(pod types.UID) {
-	if b.Changed != nil {
-		b.Changed(pod)
+func (t *ContainerTable) changed(pod types.UID) {
+	if t.Changed != nil {
+		t.Changed(pod)
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostfile owns how a file that others read is put on the host: whole or not
+// Package atomicfile owns how a file that others read is put on the host: whole or not
 // at all, by a rename. It decides neither content nor place.
-package hostfile
+package atomicfile
 
 import (
 	"errors"

@@ -19,7 +19,7 @@ type Holder struct {
 	ID, Name string
 	// Batch is its host's side, nil for one that is not opportunistic.
 	Batch *batch.Container
-	// Sliced: it holds slices, and the book says of which devices, until it has ended.
+	// Sliced: it holds slices, and the table says of which devices, until it has ended.
 	Sliced bool
 	// Kept: GPUs that are not of its slices were kept from it when it was created. Opens:
 	// its own specification lets it open some all the same, because it is privileged or was
@@ -30,15 +30,15 @@ type Holder struct {
 	sandbox string
 }
 
-// Roster has every container that the runtime has started and not ended, by its
+// ContainerIndex has every container that the runtime has started and not ended, by its
 // id: it turns a process's cgroup into a pod's name. The zero value is empty.
-type Roster struct {
+type ContainerIndex struct {
 	mu   sync.Mutex
 	byID map[string]Holder
 }
 
 // Find looks a container up by the runtime's id.
-func (r *Roster) Find(id string) (Holder, bool) {
+func (r *ContainerIndex) Find(id string) (Holder, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h, found := r.byID[id]
@@ -46,7 +46,7 @@ func (r *Roster) Find(id string) (Holder, bool) {
 }
 
 // Batch are the opportunistic containers.
-func (r *Roster) Batch() []batch.Container {
+func (r *ContainerIndex) Batch() []batch.Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []batch.Container
@@ -58,9 +58,9 @@ func (r *Roster) Batch() []batch.Container {
 	return all
 }
 
-// enter takes a container up, sliced if it is in the book; seen tells that it is being
+// add takes a container up, sliced if it is in the table; seen tells that it is being
 // started just now.
-func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool) {
+func (r *ContainerIndex) add(pod *api.PodSandbox, c *api.Container, sliced, seen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID == nil {
@@ -82,14 +82,14 @@ func (r *Roster) enter(pod *api.PodSandbox, c *api.Container, sliced, seen bool)
 	r.byID[h.ID] = h
 }
 
-func (r *Roster) strike(id string) {
+func (r *ContainerIndex) remove(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.byID, id)
 }
 
 // strikeSandbox forgets what ended with its sandbox without a word of its own.
-func (r *Roster) strikeSandbox(sandbox string) {
+func (r *ContainerIndex) removeSandbox(sandbox string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, h := range r.byID {
@@ -99,7 +99,7 @@ func (r *Roster) strikeSandbox(sandbox string) {
 	}
 }
 
-func (r *Roster) clear() {
+func (r *ContainerIndex) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.byID)

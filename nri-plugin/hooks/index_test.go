@@ -11,9 +11,9 @@ import (
 	"vernier.dev/vernier/test/nritest"
 )
 
-// The roster has what runs, with slices or without: what the runtime lists when we
+// The index has what runs, with slices or without: what the runtime lists when we
 // come, what it starts, and nothing that has ended, however that is told.
-func TestRoster(t *testing.T) {
+func TestContainerIndex(t *testing.T) {
 	n, r := newNode(t), nritest.Start(t)
 	a, b := podOf("a", ""), podOf("b", "")
 	listed, stopped := running(containerOf(a, "listed")), containerOf(a, "stopped")
@@ -23,7 +23,7 @@ func TestRoster(t *testing.T) {
 	has := func(when string, want map[*api.Container]bool) {
 		t.Helper()
 		for c, there := range want {
-			h, found := n.Roster.Find(c.Id)
+			h, found := n.Containers.Find(c.Id)
 			if found != there || found && (h.Name != c.Name || h.ID != c.Id || h.Pod.Namespace != "team" || h.Pod.Name == "") {
 				t.Errorf("%s: container %s: %+v, %t; want %t", when, c.Name, h, found, there)
 			}
@@ -52,9 +52,9 @@ func TestRoster(t *testing.T) {
 	has("listed again", map[*api.Container]bool{listed: false})
 }
 
-// The roster says of each container whether it may have a GPU open: the audit ends
+// The index says of each container whether it may have a GPU open: the audit ends
 // processes by that.
-func TestRosterKnowsWhoMayOpenGPUs(t *testing.T) {
+func TestContainerIndexKeepsAccessToGPUs(t *testing.T) {
 	const void = v1alpha1.EnvVisibleDevices + "=" + v1alpha1.EnvVisibleDevicesVoid
 	n, r := newNode(t), nritest.Start(t)
 	before := podOf("before", "")
@@ -75,7 +75,7 @@ func TestRosterKnowsWhoMayOpenGPUs(t *testing.T) {
 	for c, want := range map[*api.Container]Holder{
 		given: {Opens: true}, unknown: {}, sliced: {Sliced: true, Kept: true}, kept: {Kept: true}, all: {Opens: true},
 	} {
-		h, _ := n.Roster.Find(c.Id)
+		h, _ := n.Containers.Find(c.Id)
 		if h.Sliced != want.Sliced || h.Kept != want.Kept || h.Opens != want.Opens {
 			t.Errorf("%s: %+v, want %+v", c.Name, h, want)
 		}

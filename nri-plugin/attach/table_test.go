@@ -23,7 +23,7 @@ func entry(pod, id string) Entry {
 // Invariant 1: of a creation and a fence that race, one loses.
 func TestFenceAgainstAttach(t *testing.T) {
 	for range 200 {
-		b := &Book{}
+		b := &ContainerTable{}
 		b.Reset(nil)
 		var attached error
 		var fenced bool
@@ -38,7 +38,7 @@ func TestFenceAgainstAttach(t *testing.T) {
 }
 
 func TestFence(t *testing.T) {
-	b := &Book{}
+	b := &ContainerTable{}
 	if b.Fence("a") {
 		t.Error("Invariant 1: fenced before the runtime's first list")
 	}
@@ -70,7 +70,7 @@ func TestFence(t *testing.T) {
 }
 
 func TestRestore(t *testing.T) {
-	b := &Book{}
+	b := &ContainerTable{}
 	b.Restore([]types.UID{"b", "a"})
 	if got := b.Fenced(); !slices.Equal(got, []types.UID{"a", "b"}) {
 		t.Errorf("fenced %v", got)
@@ -82,7 +82,7 @@ func TestRestore(t *testing.T) {
 
 // Every end is told once, whoever tells it, and every change names the pod.
 func TestEndsAreTold(t *testing.T) {
-	b := &Book{}
+	b := &ContainerTable{}
 	var ended []string
 	var changed []types.UID
 	b.Ended = func(c mode.Container) { ended = append(ended, c.ID) }
@@ -109,7 +109,7 @@ func unaligned([]v1alpha1.SliceStatus, cpuset.CPUSet) {}
 
 // What a container has is compared with the CPUs that it has then, whichever came last.
 func TestAlign(t *testing.T) {
-	b := &Book{}
+	b := &ContainerTable{}
 	e := entry("a", "1")
 	e.CPUs.Set = cpuset.New(1)
 	b.Reset([]Entry{e})
@@ -131,7 +131,7 @@ func TestAlign(t *testing.T) {
 }
 
 func TestSlices(t *testing.T) {
-	b := &Book{}
+	b := &ContainerTable{}
 	b.Reset([]Entry{entry("b", "2"), entry("a", "1")})
 	b.Started("2", 0, []v1alpha1.SliceStatus{{Pod: "b", UUID: "y"}, {Pod: "b", UUID: "x"}}, unaligned)
 	b.Started("1", 0, []v1alpha1.SliceStatus{{Pod: "a", UUID: "z"}}, unaligned)
