@@ -89,7 +89,7 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-core=250 gpu=2", want: [][2]string{{"limits[vernier.dev/gpu]", "raise this to 3, or ask for vernier.dev/gpu-core 200 or less"}}},
 		{limits: "gpu-core=30 gpu-mem=150", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 100 or less, or set vernier.dev/gpu to 2"}}},
 		{limits: "gpu-mem=101", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 2"}}},
-		{limits: "gpu-core=101", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 2: ask for 100 or 102, or for 100 or less of one GPU"}}},
+		{limits: "gpu-core=101", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 2. Ask for 100 or 102, or for 100 or less of one GPU"}}},
 		{limits: "gpu-core=2 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "over 3 GPUs: ask for 3"}}},
 		{limits: "gpu-core=299 gpu=3", want: [][2]string{{"limits[vernier.dev/gpu-core]", "ask for 297 or 300"}}},
 		{limits: "gpu-core=40 gpu-mem=30 gpu=4", want: [][2]string{{"limits[vernier.dev/gpu-mem]", "ask for 28 or 32"}}},
@@ -106,7 +106,7 @@ func TestRefused(t *testing.T) {
 		{limits: "gpu-mem-mib=10G", want: [][2]string{{"limits[vernier.dev/gpu-mem-mib]", "this is MiB, for so many bytes write 9537"}}},
 		// Everything that is wrong is said at once.
 		{limits: "gpu-core=151 gpu-x=1 gpu-mem=-1", want: [][2]string{
-			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}, {"limits[vernier.dev/gpu-core]", "ask for 150 or 152"}}},
+			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu-mem]", "1 or more"}, {"limits[vernier.dev/gpu-core]", "Ask for 150 or 152"}}},
 		{limits: "gpu-core=300 gpu-mem=500 gpu=2 gpu-x=1", want: [][2]string{
 			{"limits[vernier.dev/gpu-x]", "supported values"}, {"limits[vernier.dev/gpu]", "raise this to 3"}, {"limits[vernier.dev/gpu-mem]", "set vernier.dev/gpu to 5"}}},
 		{limits: "gpu-core=-1 gpu-mem=-1 gpu-x=1", requests: "gpu-mem-mib=5", want: [][2]string{

@@ -83,7 +83,7 @@ func TestSharedMemory(t *testing.T) {
 		if refused {
 			wanted = "spec.containers[0].volumeMounts[1].mountPath"
 		}
-		expect(t, mount, SharedMemory(c, field.NewPath("spec", "containers").Index(0)), wanted, "remove the mount")
+		expect(t, mount, SharedMemory(c, field.NewPath("spec", "containers").Index(0)), wanted, "Remove the mount")
 	}
 }
 

@@ -175,7 +175,7 @@ func TestRefused(t *testing.T) {
 		"mps with /dev/shm of its own": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/mode": "mps"}
 			p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/dev/shm"}}
-		}), []string{"spec.containers[1].volumeMounts[0].mountPath", "remove the mount"}},
+		}), []string{"spec.containers[1].volumeMounts[0].mountPath", "Remove the mount"}},
 		"burst, no quota": {asking(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"vernier.dev/burst": "idle"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-mem", "30")
@@ -226,7 +226,7 @@ func TestRefused(t *testing.T) {
 			p.Annotations = map[string]string{"vernier.dev/qos": "none"}
 			p.Spec.Containers[1] = container("train", "vernier.dev/gpu-core", "101", "vernier.dev/gpu-mem", "7")
 		}), []string{"metadata.annotations[vernier.dev/qos]", "use guaranteed", "spec.hostPID", "remove it",
-			"spec.containers[1].resources.limits[vernier.dev/gpu-core]", "ask for 100 or 102",
+			"spec.containers[1].resources.limits[vernier.dev/gpu-core]", "Ask for 100 or 102",
 			"spec.containers[1].resources.limits[vernier.dev/gpu-mem]", "ask for 6 or 8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
