@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding owns the writes. It writes grants into ledgers, by compare-and-swap, and takes slices out of
-// them. One patch gives a pod its placement and takes its gate off. It hands the answer of a write
-// to the event handlers before it returns, so that the next decision knows.
+// Package binding owns the writes. It writes grants into ledgers, by compare-and-swap, and takes
+// slices out of them. One patch gives a pod its placement and takes its gate off. It hands the
+// answer of a write to the event handlers before it returns, so that the next decision knows.
 //
 // It keeps nothing, and decides neither which node a pod gets nor when.
 package binding

@@ -16,8 +16,8 @@ type Has struct {
 	MIG  v1alpha1.MIGPlace
 }
 
-// Rebook is the plan that puts every container on the devices that it already
-// has, however near they are to each other. It is false when those are not all there with the room.
+// Rebook is the plan that puts every container on the devices that it already has, however near
+// they are to each other. It is false when those are not all there with the room.
 func Rebook(demand *Demand, node *Node, devices map[string][]Has) (Plan, bool) {
 	s := newSearch(demand, node)
 	// Those first that lie somewhere: the others find places beside them.

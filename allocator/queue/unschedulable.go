@@ -316,8 +316,9 @@ func (q *Queue) HighestWaiting() (highest int64, within map[string]int32) {
 	return highest, within
 }
 
-// Precedence orders the waiting pods: by priority across namespaces, then those first without which a gang that runs is below
-// its minimum. The pod is one of those of the priority.
+// Precedence orders the waiting pods: by priority across namespaces, then those
+// first without which a gang that runs is below its minimum. The pod is one of
+// those of the priority.
 func (q *Queue) Precedence(p priority.Priority, pod *corev1.Pod) int64 {
 	if q.groups.Refills(pod) != nil {
 		return 2*int64(p.Across) + 1

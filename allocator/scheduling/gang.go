@@ -177,8 +177,8 @@ func (s *Scheduler) tryOrder(ctx context.Context, item queue.Item, order []Reque
 }
 
 // NeverFits reports whether so many of the pods would not have their devices even if
-// nothing else were granted. It may say no where no node has the labels, and where that is hard to tell. Pods that are
-// not alike can be arranged in many ways.
+// nothing else were granted. It may say no where no node has the labels, and where
+// that is hard to tell. Pods that are not alike can be arranged in many ways.
 func (s *Scheduler) NeverFits(asks []Request, need int, within Within) bool {
 	nodes := s.Cache.Index.Empty()
 	if len(within.Keys) == 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podrequest owns the reading of what a pod or a template asks for: container
-// resources, annotations, classes and group. Webhook, allocator,
-// node agent and kubectl plugin read these here.
+// resources, annotations, classes and group. Webhook, allocator, node agent and
+// kubectl plugin read these here.
 //
 // It never sees a node, and decides nothing.
 package podrequest

@@ -47,8 +47,8 @@ type Entry struct {
 }
 
 // ContainerTable of the containers that hold slices. Fields that are set are called outside the
-// lock: Changed after every change with the pod's UID, Ended with every
-// container that is removed.
+// lock: Changed after every change with the pod's UID, Ended with every container that is
+// removed.
 type ContainerTable struct {
 	Changed func(types.UID)
 	Ended   func(mode.Container)

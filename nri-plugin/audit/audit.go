@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package audit owns the look at the processes that really use the node's GPUs. It compares the
-// driver's own list with the containers that hold slices and with
-// what the limiter has let in. It reports every process that no limit holds. And it
-// looks for processes that hold a descriptor of a GPU of which they have no slice. Sampler says
-// to the turns how much of a GPU processes have had that have none.
+// driver's own list with the containers that hold slices and with what the limiter has let in.
+// It reports every process that no limit holds. And it looks for processes that hold a
+// descriptor of a GPU of which they have no slice. Sampler says to the turns how much of a GPU
+// processes have had that have none.
 //
 // It tells by an event of the pod, a metric and the log. Processes that leave a limit, and
 // those that hold a GPU without a slice, it ends where the operator wants that.

@@ -14,8 +14,7 @@ import (
 )
 
 // Sampler asks NVML what each process has of the GPUs on which containers have turns. So
-// none is charged with the time of processes without turns. All fields
-// are required.
+// none is charged with the time of processes without turns. All fields are required.
 type Sampler struct {
 	Devices interface {
 		Library() (device.Library, error)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cgroup owns what the node's cgroups tell of a container. By v2 that is
-// its own directory, on which the driver's memory limits
-// are set, and how long its tasks have
-// waited for a CPU. By v1 it is which CPUs its pod is held to. By either it is how much processor time it has used.
+// its own directory, on which the driver's memory limits are set, and how long
+// its tasks have waited for a CPU. By v1 it is which CPUs its pod is held to. By
+// either it is how much processor time it has used.
 //
 // It never writes to a cgroup.
 package cgroup

@@ -60,8 +60,8 @@ type Library interface {
 	CreateInstance(uuid string, at v1alpha1.MIGPlace) error
 	// DestroyInstance destroys one; that it is not there is no error.
 	DestroyInstance(uuid string, at v1alpha1.MIGPlace) error
-	// EnableMIG puts a device into MIG mode at once, or leaves nothing changed. It does not switch a device
-	// that takes a reset for it, or is in use.
+	// EnableMIG puts a device into MIG mode at once, or leaves nothing changed.
+	// It does not switch a device that takes a reset for it, or is in use.
 	EnableMIG(uuid string) error
 	// ComputeMode says who may have contexts on the device.
 	ComputeMode(uuid string) (ComputeMode, error)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ledger owns the node agent's view of its node's SliceLedger: an index
-// of the grants, and the one writer of the ledger's status. The index is for look-ups on the path of a container's
-// creation.
+// of the grants, and the one writer of the ledger's status. The index is for
+// look-ups on the path of a container's creation.
 //
 // It never changes the spec: granting is the allocator's.
 package ledger

@@ -210,8 +210,9 @@ func ReadCalendar(f *os.File, i int, c *Calendar) error {
 	return err
 }
 
-// Charged is how much that was in the interval with this number. It is no more than the interval's length,
-// whatever the tenant says, or his neighbours would be returned what they have used.
+// Charged is how much that was in the interval with this number. It is no more than
+// the interval's length, whatever the tenant says, or his neighbours would be
+// returned what they have used.
 func (c *Calendar) Charged(number uint64) time.Duration {
 	cell := c[number%CalendarCells]
 	if uint64(cell>>16) != number/CalendarCells&0xffff {

@@ -9,9 +9,9 @@
 // It never writes a file, and never touches anything of the configurations but
 // the caBundle.
 //
-// Why not open-policy-agent/cert-controller: it has the Secret mounted as files.
-// A new certificate waits for the kubelet's next sync, and the
-// process restarts to take it up. Here it is served from memory as soon as it is made.
+// Why not open-policy-agent/cert-controller: it has the Secret mounted as files. A new
+// certificate waits for the kubelet's next sync, and the process restarts to take it
+// up. Here it is served from memory as soon as it is made.
 package certs
 
 import (

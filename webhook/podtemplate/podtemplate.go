@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podtemplate owns the reading of a pod or of a pod template: its dialect, the requests of
-// its containers, its annotations
-// and its mistakes. It makes the changes by which admission writes that down. The webhook admits by it, the warnings
-// at workloads and the kubectl plugin foretell by it.
+// its containers, its annotations and its mistakes. It makes the changes by which admission writes
+// that down. The webhook admits by it, the warnings at workloads and the kubectl plugin foretell
+// by it.
 //
 // It has no side effects, and never asks the API server anything.
 package podtemplate

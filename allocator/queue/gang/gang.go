@@ -162,8 +162,8 @@ func sumOf(pods []*corev1.Pod) (sum amount) {
 }
 
 // Refills is the gang that runs and from which the pod, which waits, is missing; nil for none. The
-// gang is below its minimum until the pod is placed. It is none where the missing members ask for more than
-// the rest has. No large pod goes before others for having small ones.
+// gang is below its minimum until the pod is placed. It is none where the missing members ask for
+// more than the rest has. No large pod goes before others for having small ones.
 func (gs *Groups) Refills(pod *corev1.Pod) *Gang {
 	name, is := podrequest.GroupOf(pod)
 	if !is {

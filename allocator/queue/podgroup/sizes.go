@@ -84,8 +84,9 @@ func (s *Sizes) Ends(n podrequest.Group) string {
 	return s.sizes[n].ends
 }
 
-// Topology are the labels of which the nodes of a group's pods must have the same values. They are those of its
-// schedulingConstraints.topology; empty where the pods may be anywhere.
+// Topology are the labels of which the nodes of a group's pods must have the
+// same values. They are those of its schedulingConstraints.topology; empty
+// where the pods may be anywhere.
 func (s *Sizes) Topology(n podrequest.Group) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -24,9 +24,9 @@ func Leaves(pod *corev1.Pod, now time.Time, lookahead time.Duration) bool {
 	return podstate.Terminal(pod) || pod.DeletionTimestamp != nil && !pod.DeletionTimestamp.After(now.Add(lookahead+Slack))
 }
 
-// EndOf is when the pod has ended at the latest. It is false where nobody knows, where that is beyond the
-// lookahead, and of a pod that is there although it was to have ended. A pod that has not started
-// counts as starting now.
+// EndOf is when the pod has ended at the latest. It is false where nobody knows, where that is
+// beyond the lookahead, and of a pod that is there although it was to have ended. A pod that has
+// not started counts as starting now.
 func EndOf(pod *corev1.Pod, now time.Time, lookahead time.Duration) (time.Time, bool) {
 	end, known := endOf(pod, now)
 	return end, known && !end.Before(now) && !end.After(now.Add(lookahead+Slack))

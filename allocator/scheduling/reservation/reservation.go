@@ -118,8 +118,8 @@ func New(cache *cache.Cache, queue *queue.Queue, clock clock.PassiveClock, looka
 	return &Reservations{cache: cache, queue: queue, clock: clock, lookahead: lookahead, notes: map[*Reservation]*note{}, ended: func(*Reservation, string) {}}
 }
 
-// OnEnd has ended called with each reservation that is of no use any more, and why. That is empty where its
-// owner has the room or does not wait for it.
+// OnEnd has ended called with each reservation that is of no use any more, and
+// why. That is empty where its owner has the room or does not wait for it.
 func (rs *Reservations) OnEnd(ended func(r *Reservation, why string)) { rs.ended = ended }
 
 // Put makes a reservation in place of the one that its owner has, if any. Where there are too many

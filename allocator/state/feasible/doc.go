@@ -11,9 +11,9 @@
 //
 // It never chooses among nodes and never writes to the API server.
 //
-// This package does not know extenders and profiles that
-// differ from the default, nor what changes between the answer and the binding. A pod that is refused after all is healed
-// by the allocator.
+// This package does not know extenders and profiles that differ from the
+// default, nor what changes between the answer and the binding. A pod that is
+// refused after all is healed by the allocator.
 //
 // The API server must serve resource.k8s.io/v1: Kubernetes 1.34 or later.
 package feasible

@@ -52,10 +52,10 @@ func (f *Filters) Counts(such func(priority.Class) bool) bool {
 	return false
 }
 
-// Preempts reports whether the scheduler, where it refuses the pod on the node, would preempt for it there,
-// pods that all may be ended. It returns the harm that this does.
-// It is the scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as
-// its owner wrote it, and pinned.
+// Preempts reports whether the scheduler, where it refuses the pod on the node, would preempt
+// for it there, pods that all may be ended. It returns the harm that this does. It is the
+// scheduler's own code that is asked. Like Refusals it is asked twice: for the pod as its owner
+// wrote it, and pinned.
 func (c *Cycle) Preempts(ctx context.Context, node string, may func(victim *corev1.Pod) bool) (harm Harm, would bool, err error) {
 	info, err := c.filters.snapshot.Get(node)
 	if err != nil {

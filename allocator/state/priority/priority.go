@@ -3,10 +3,10 @@
 // Package priority owns which PriorityClasses count against pods of other namespaces. The
 // operator allows some to all namespaces, and the labels of a namespace allow some to it.
 //
-// InKubernetes a user who may create a pod may name any class. In its own namespace the priority of a pod
-// counts as it is. Against pods of other namespaces a class that is not allowed counts as 0 at most,
-// which is what a pod without a class has. So a pod with one takes nothing from others, and
-// a pod with one below 0 yields to them.
+// InKubernetes a user who may create a pod may name any class. In its own namespace the
+// priority of a pod counts as it is. Against pods of other namespaces a class that is not
+// allowed counts as 0 at most, which is what a pod without a class has. So a pod with one
+// takes nothing from others, and a pod with one below 0 yields to them.
 package priority
 
 import (
@@ -126,8 +126,8 @@ func (cs *Classes) allows(c Class) bool {
 	return cs.in[c.Namespace][c.Name]
 }
 
-// Least is the priority of pods of one namespace that are placed together. It is the lowest of theirs, so
-// that one of a high priority lifts no others.
+// Least is the priority of pods of one namespace that are placed together. It
+// is the lowest of theirs, so that one of a high priority lifts no others.
 func (cs *Classes) Least(pods []*corev1.Pod) (least Priority) {
 	for i, pod := range pods {
 		p := cs.Of(pod)

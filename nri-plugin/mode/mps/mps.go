@@ -7,9 +7,9 @@
 // is on the node.
 //
 // It never ends a client that its server serves, and never uses the daemon of another
-// owner. It never lets a container see the pipe that daemons take commands from. The files in /dev/shm that a
-// server shares with its clients are in a tmpfs of the device's own.
-// No container sees that of the node, or of another device.
+// owner. It never lets a container see the pipe that daemons take commands from. The
+// files in /dev/shm that a server shares with its clients are in a tmpfs of the
+// device's own. No container sees that of the node, or of another device.
 //
 // The limits depend on the protocol. In protocol 3, which drivers from R615 on have, each slice has a
 // namespace. Its limits bind every process that has its folder, whatever its environment says. In

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is how to start the process that is to call Enter: in a new mount
-// namespace, as
-// the same user and group as now. Without the right to make one, it is in a user namespace too.
+// Namespace is how to start the process that is to call Enter: in a new mount namespace, as the
+// same user and group as now. Without the right to make one, it is in a user namespace too.
 func Namespace() *syscall.SysProcAttr {
 	if mayMount() {
 		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
