@@ -122,7 +122,7 @@ container) or none (no quota was asked for).`
 		c.ordered(c.ofNodes(c.sub("devices", "GPUs and what is granted of each", c.devices))),
 		c.ordered(c.chosen(c.sub("slices", "Slices by pod and container, with the guarantee in force", c.slices), "pods")),
 		c.ordered(c.chosen(c.sub("waiting", "Pods that wait for a slice, and why", c.waiting), "pods")),
-		c.ordered(c.chosen(c.sub("top", "Use that containers make of their slices now", c.top), "pods")),
+		c.ordered(c.chosen(c.sub("top", "Use of slices by their containers now", c.top), "pods")),
 		c.whyCommand(),
 		c.fitCommand(),
 		c.sub("classes", "GPU classes, and how many units of each there are", c.classes),

@@ -132,7 +132,7 @@ func controlledBy(pod *corev1.Pod, uid types.UID) {
 func TestHints_NameTheRolloutThatWaitsForItsOldPods(t *testing.T) {
 	stuck := func(pods string, most, set string) string {
 		return pods + " of an earlier template of Deployment/server have slices until a new one is ready, as its maxUnavailable amounts to " + most +
-			": `kubectl -n ns patch deployment server -p '{\"spec\":{\"strategy\":{\"rollingUpdate\":{\"maxUnavailable\":" + set + "}}}}'` ends one of them first"
+			". `kubectl -n ns patch deployment server -p '{\"spec\":{\"strategy\":{\"rollingUpdate\":{\"maxUnavailable\":" + set + "}}}}'` ends one of them first"
 	}
 	for _, tt := range []struct {
 		name string
