@@ -333,7 +333,9 @@ func (q *Queue) Update(old, pod *corev1.Pod) {
 // isWatched reports whether package bindwatch has something to do for a pod that is past our
 // gate. The pod's slices elsewhere come with their ledger too, and nearly all that the default
 // scheduler has said nothing of yet are bound in a moment: these are looked at later.
-func (q *Queue) isWatched(pod *corev1.Pod) bool { return podstate.Stuck(pod) || q.cache.HeldElsewhere(pod) }
+func (q *Queue) isWatched(pod *corev1.Pod) bool {
+	return podstate.Stuck(pod) || q.cache.HeldElsewhere(pod)
+}
 
 // Delete forgets a pod.
 func (q *Queue) Delete(pod *corev1.Pod) {
